@@ -1,0 +1,36 @@
+# Everything runs in .venv in this folder, with the versions of constraints.txt.
+PYTHON ?= python3
+BIN := .venv/bin
+# torch.export and transformers tell about themselves in long warnings; tests turn warnings into errors instead.
+export TOKENIZERS_PARALLELISM := false
+
+.PHONY: demo test lint bench clean
+
+.venv/ready: pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "specexport needs Python 3.11 or newer, this is " + sys.version)'
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[export,onnxruntime,chat,dev]'
+	touch $@
+
+demo: .venv/ready
+	$(BIN)/specexport build --target examples/demo_pair/target --draft examples/demo_pair/draft --output demo.bundle --force
+	$(BIN)/python examples/demo.py demo.bundle
+
+test: .venv/ready
+	$(BIN)/python -m pytest
+
+lint: .venv/ready
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports
+	mkdir -p .venv/mypy && ln -sfn ../.. .venv/mypy/specexport
+	MYPYPATH=.venv/mypy $(BIN)/mypy -p specexport
+
+bench: .venv/ready demo.bundle
+	$(BIN)/python benchmarks/demo_pair.py demo.bundle
+
+demo.bundle: .venv/ready
+	$(BIN)/specexport build --target examples/demo_pair/target --draft examples/demo_pair/draft --output demo.bundle
+
+clean:
+	rm -rf .venv demo.bundle build dist specexport.egg-info

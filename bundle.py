@@ -1,0 +1,218 @@
+"""The bundle: a folder with graphs, tokenizer and a manifest that says what each graph takes and gives.
+
+    manifest.json   graphs/   reference/   tokenizer/
+
+The manifest lists every file with its size and SHA-256. It is written last, into a temporary sibling folder
+that is then renamed, so a bundle either is whole or is not there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path, PurePosixPath
+from typing import Literal
+
+from .errors import BundleError
+from .strict import parse, read_json
+
+SCHEMA_VERSION = 1
+MANIFEST = "manifest.json"
+
+Role = Literal["target", "draft"]
+ROLES: tuple[Role, ...] = ("target", "draft")
+
+
+@dataclass(frozen=True)
+class Contract:
+    """What every model graph of the bundle keeps.
+
+    inputs   `tokens [1, T] int64`, `position [1] int64`, `past.{i}.key/value [1, num_kv_heads, capacity, head_dim]`
+    outputs  `logits [1, R, vocab] fp32` with R = T for T <= widest_step and R = 1 (the last row) beyond it,
+             `present.{i}.key/value`, bound to the same memory as `past`
+
+    capacity: rows of the cache, the longest sequence. max_draft_tokens: the largest k. prompt_chunk: widest pass.
+    """
+
+    capacity: int
+    max_draft_tokens: int
+    prompt_chunk: int
+    precision: str
+
+    def __post_init__(self) -> None:
+        if self.max_draft_tokens < 1 or self.prompt_chunk < 1:
+            raise ValueError("max_draft_tokens and prompt_chunk must be at least 1")
+        if self.capacity < 4 * self.widest_step:
+            raise ValueError(
+                f"a capacity of {self.capacity} is too small; {self.max_draft_tokens} draft tokens need {4 * self.widest_step} or more"
+            )
+
+    @property
+    def widest_step(self) -> int:
+        """Most tokens a pass gives logits for: k + 1, and 2 for the first draft step."""
+        return max(2, self.max_draft_tokens + 1)
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """Token widths T that are bound at load; a prompt's last chunk may have any width below prompt_chunk."""
+        return (*range(1, self.widest_step + 1), *([self.prompt_chunk] if self.prompt_chunk > self.widest_step else []))
+
+
+@dataclass(frozen=True)
+class CacheLayer:
+    """Shape of one layer's key and value cache, `[1, num_kv_heads, capacity, head_dim]` each."""
+
+    num_kv_heads: int
+    head_dim: int
+
+
+@dataclass(frozen=True)
+class ModelSpec:
+    """One model: where it came from and the sizes its graphs have."""
+
+    source: str
+    architecture: str
+    checkpoint_sha256: str
+    num_parameters: int
+    vocab_size: int
+    layers: tuple[CacheLayer, ...]
+    graphs: dict[str, str]  # dialect -> path
+    weights: str
+
+    def cache_names(self, side: Literal["past", "present"]) -> Iterator[tuple[str, CacheLayer]]:
+        for index, layer in enumerate(self.layers):
+            for half in ("key", "value"):
+                yield f"{side}.{index}.{half}", layer
+
+    def cache_bytes(self, capacity: int) -> int:
+        return sum(2 * 4 * layer.num_kv_heads * layer.head_dim * capacity for layer in self.layers)
+
+
+@dataclass(frozen=True)
+class TextSpec:
+    """What turns text into tokens and back; stop_token_ids end a generation."""
+
+    tokenizer: str
+    chat_template: str | None
+    special_tokens: dict[str, str]  # bos_token, eos_token, ... for the chat template
+    stop_token_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Proof:
+    """Largest difference of a compiled graph from the Hugging Face model, in standard deviations of its logits."""
+
+    engine: str
+    dialect: str
+    role: str
+    rows: int
+    max_error: float
+    tolerance: float
+
+
+@dataclass(frozen=True)
+class FileEntry:
+    bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Manifest:
+    schema_version: int
+    created: str
+    command: str
+    packages: dict[str, str]
+    contract: Contract
+    target: ModelSpec
+    draft: ModelSpec
+    text: TextSpec
+    engines: tuple[str, ...]
+    references: dict[str, str]  # role -> the Hugging Face model's logits for the proof
+    proofs: tuple[Proof, ...]
+    files: dict[str, FileEntry]
+
+    def model(self, role: Role) -> ModelSpec:
+        return self.target if role == "target" else self.draft
+
+    def referenced_files(self) -> Iterator[str]:
+        yield from (self.text.tokenizer, *self.references.values())
+        if self.text.chat_template is not None:
+            yield self.text.chat_template
+        for role in ROLES:
+            yield from (*self.model(role).graphs.values(), self.model(role).weights)
+
+
+@dataclass(frozen=True)
+class Bundle:
+    root: Path
+    manifest: Manifest
+
+    @classmethod
+    def open(cls, root: str | Path, check_digests: bool = True) -> Bundle:
+        """Read and check a bundle: schema, paths, every file's size and (unless told otherwise) SHA-256.
+
+        Raises `BundleError` naming the file and what is wrong with it.
+        """
+        root = Path(root)
+        if not root.is_dir():
+            raise BundleError(f"{root} is not a folder; make a bundle with: specexport build --target ... --draft ... -o {root}")
+        raw = read_json(root / MANIFEST)
+        version = raw.get("schema_version") if isinstance(raw, dict) else None
+        if isinstance(version, int) and version > SCHEMA_VERSION:
+            raise BundleError(
+                f"{root / MANIFEST} has schema version {version}, this specexport reads up to {SCHEMA_VERSION}; "
+                "update specexport or build the bundle again"
+            )
+        bundle = cls(root, parse(Manifest, raw, MANIFEST))
+        if bundle.manifest.schema_version != SCHEMA_VERSION:
+            raise BundleError(f"{root / MANIFEST} has schema version {version}, expected {SCHEMA_VERSION}; build the bundle again")
+        bundle._check_files(check_digests)
+        return bundle
+
+    def path(self, name: str) -> Path:
+        return self.root / name
+
+    def _check_files(self, check_digests: bool) -> None:
+        files = self.manifest.files
+        for name in self.manifest.referenced_files():
+            if name not in files:
+                raise BundleError(f"{MANIFEST} refers to {name!r}, which its list of files lacks; build the bundle again")
+        for name, entry in files.items():
+            path = _inside(self.root, name)
+            if not path.is_file():
+                raise BundleError(f"{path} is missing; build the bundle again")
+            if path.stat().st_size != entry.bytes:
+                raise BundleError(f"{path} has {path.stat().st_size} bytes, the manifest says {entry.bytes}; build the bundle again")
+        if check_digests:
+            with ThreadPoolExecutor() as pool:
+                digests = pool.map(lambda name: sha256(self.root / name), files)
+            for name, digest in zip(files, digests, strict=True):
+                if digest != files[name].sha256:
+                    raise BundleError(f"{self.root / name} was changed after the build (SHA-256 differs); build the bundle again")
+
+
+def _inside(root: Path, name: str) -> Path:
+    """The path of `name`, which must lie in the bundle, links followed."""
+    pure = PurePosixPath(name)
+    path = root / name
+    if pure.is_absolute() or ".." in pure.parts or "\\" in name or not path.resolve().is_relative_to(root.resolve()):
+        raise BundleError(f"{MANIFEST} names {name!r}, which lies outside of the bundle; do not use this bundle")
+    return path
+
+
+def sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def list_files(root: Path) -> dict[str, FileEntry]:
+    """Every file below `root` but the manifest, with size and digest."""
+    found = sorted(path for path in root.rglob("*") if path.is_file() and path.name != MANIFEST)
+    return {path.relative_to(root).as_posix(): FileEntry(path.stat().st_size, sha256(path)) for path in found}
+
+
+def write_manifest(root: Path, manifest: Manifest) -> None:
+    (root / MANIFEST).write_text(json.dumps(asdict(manifest), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")

@@ -1,0 +1,1 @@
+"""Measurements that decide: what a pass costs, whether speculation pays."""

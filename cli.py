@@ -1,0 +1,204 @@
+"""The command line: parse, call one public function, print. Data goes to stdout, everything else to stderr."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from .errors import SpecExportError
+from .version import VERSION
+
+if TYPE_CHECKING:
+    from .runtime.statistics import Statistics
+
+BUNDLE = click.argument("bundle", type=click.Path(path_type=Path))
+ENGINE = click.option("--engine", help="Engine to run on; by default the first usable one of the bundle.")
+THREADS = click.option("--threads", type=click.IntRange(0), default=0, help="Threads of the engine; 0 leaves it to the engine.")
+JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+
+
+class Commands(click.Group):
+    """Ends a user's mistake in one line on stderr and exit code 1, without a traceback."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except SpecExportError as error:
+            raise click.ClickException(str(error)) from None
+        except ImportError as error:
+            if error.name is None or error.name.startswith("specexport"):
+                raise
+            raise click.ClickException(
+                f"the package {error.name} is not installed; building needs: pip install 'specexport[export]'"
+            ) from None
+        except BrokenPipeError:
+            # The reader of stdout is gone; so that Python's own flush at exit does not complain.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise SystemExit(1) from None
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(VERSION, prog_name="specexport")
+def main() -> None:
+    """Compiled speculative decoding at batch 1."""
+
+
+@main.command()
+@click.option("--target", required=True, help="The model whose output you want: a checkpoint folder or a hub id.")
+@click.option("--draft", required=True, help="A smaller model with the same tokenizer: a checkpoint folder or a hub id.")
+@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="The bundle folder to make.")
+@click.option("--max-seq-len", type=int, help="Longest sequence in tokens, prompt included. [default: what the models allow, at most 4096]")
+@click.option("--max-draft-tokens", type=int, default=4, show_default=True, help="Largest number of tokens to draft in a round.")
+@click.option("--prompt-chunk", type=int, default=64, show_default=True, help="Prompt tokens fed in one pass.")
+@click.option("--precision", default="fp32", show_default=True, help="Number format of the weights: fp32.")
+@click.option(
+    "--engine", "engines", multiple=True, default=["onnxruntime"], show_default=True, help="Engine to build for; may be repeated."
+)
+@click.option("--force", is_flag=True, help="Replace a bundle that exists.")
+@click.option("--cache", type=click.Path(path_type=Path), help="Folder of finished stages. [default: specexport in the user's cache]")
+def build(target: str, draft: str, output: Path, engines: tuple[str, ...], **options: Any) -> None:
+    """Compile a target and a draft into a proven bundle."""
+    from .exporter.display import BuildDisplay
+
+    with BuildDisplay() as display:
+        from .exporter.build import BuildOptions
+        from .exporter.build import build as run
+
+        options["engines"] = tuple(dict.fromkeys(engines))
+        report = run(target, draft, output, BuildOptions(**options), display, shlex.join(["specexport", *sys.argv[1:]]))
+    for time in report.times:
+        click.echo(f"{time.label:<16} {'reused' if time.reused else f'{time.seconds:6.1f} s'}", err=True)
+    for proof in report.bundle.manifest.proofs:
+        click.echo(
+            f"proved {proof.role} {proof.dialect}: {proof.rows} rows, {proof.max_error:.1e} standard deviations off "
+            f"(allowed {proof.tolerance:.0e})",
+            err=True,
+        )
+    click.echo(str(output))
+
+
+@main.command()
+@BUNDLE
+@click.option("--prompt", help="Text to continue; '-' reads it from stdin.")
+@click.option("--messages", type=click.File(), help="Chat messages: a JSON file with a list of {role, content}.")
+@click.option("--max-new-tokens", type=int, default=256, show_default=True)
+@click.option("--temperature", type=float, default=0.0, show_default=True, help="0 is greedy.")
+@click.option("--top-k", type=int, default=0, show_default=True, help="0 is off.")
+@click.option("--top-p", type=float, default=1.0, show_default=True, help="1 is off.")
+@click.option("--seed", type=int, help="Makes sampling repeatable.")
+@click.option("--stop", multiple=True, help="End before this text; may be repeated.")
+@click.option("--num-draft-tokens", type=int, help="Tokens to draft a round. [default: the bundle's maximum]")
+@click.option("--plain", is_flag=True, help="Decode without speculation.")
+@ENGINE
+@THREADS
+@JSON
+def generate(
+    bundle: Path, prompt: str | None, messages: Any, engine: str | None, threads: int, as_json: bool, plain: bool, **options: Any
+) -> None:
+    """Continue a prompt; the text streams to stdout, statistics go to stderr."""
+    if (prompt is None) == (messages is None):
+        raise click.UsageError("give either --prompt or --messages")
+    from .runtime.session import load
+
+    if messages is None:
+        given: Any = sys.stdin.read() if prompt == "-" else prompt
+    else:
+        given = _messages(messages)
+    session = load(bundle, engine, threads)
+    options["stop"] = options["stop"] or ()
+    stream = session.stream(given, speculate=not plain, **options)
+    text, finish_reason, statistics = "", "cancelled", None
+    tokens: list[int] = []
+    try:
+        for chunk in stream:
+            text += chunk.text
+            tokens += chunk.tokens
+            statistics = chunk.statistics
+            finish_reason = chunk.finish_reason or finish_reason
+            if not as_json:
+                click.echo(chunk.text, nl=False)
+    except KeyboardInterrupt:
+        click.echo("", err=True)
+    row = statistics.as_dict() if statistics else {}
+    if as_json:
+        result = {"text": text, "tokens": tokens, "finish_reason": finish_reason, "statistics": row}
+        click.echo(json.dumps(result, ensure_ascii=False))
+    else:
+        click.echo()
+        if statistics:
+            click.echo(f"[{finish_reason}] {summary(statistics)}", err=True)
+    if finish_reason == "cancelled":
+        raise SystemExit(130)
+
+
+@main.command()
+@BUNDLE
+@JSON
+def inspect(bundle: Path, as_json: bool) -> None:
+    """Show a bundle's models, graphs, memory, proofs and digests."""
+    from .bundle import Bundle
+    from .runtime.inspect import describe, render
+
+    description = describe(Bundle.open(bundle))
+    click.echo(json.dumps(description, indent=1) if as_json else render(description))
+
+
+@main.command()
+@BUNDLE
+@click.option("--prompts", type=click.Path(path_type=Path), help='JSONL with {"prompt": ...} lines. [default: the proof\'s own tokens]')
+@click.option("--max-new-tokens", type=click.IntRange(1), default=64, show_default=True)
+@ENGINE
+@THREADS
+@JSON
+def verify(bundle: Path, prompts: Path | None, max_new_tokens: int, engine: str | None, threads: int, as_json: bool) -> None:
+    """Prove the bundle again on this host: parity of the graphs, and speculative against plain greedy output."""
+    from .runtime.session import load
+    from .runtime.verify import render, verify_session
+
+    result = verify_session(load(bundle, engine, threads), prompts, max_new_tokens)
+    click.echo(json.dumps(result.as_dict()) if as_json else render(result))
+    if not result.passed:
+        raise SystemExit(1)
+
+
+@main.command()
+@JSON
+def doctor(as_json: bool) -> None:
+    """Which engines this host can run, and what to install for the others."""
+    from .engines import availabilities
+
+    found = availabilities()
+    if as_json:
+        click.echo(json.dumps({name: vars(entry) for name, entry in found.items()}))
+        return
+    for name, entry in found.items():
+        mark = "yes" if entry.usable else "no "
+        click.echo(f"{mark}  {name}: {entry.detail}{'' if entry.usable else '; ' + entry.remedy}")
+
+
+def _messages(file: Any) -> list[Any]:
+    try:
+        found = json.load(file)
+    except json.JSONDecodeError as error:
+        raise click.ClickException(f"{file.name} is not JSON: {error}") from None
+    if not isinstance(found, list) or not all(isinstance(item, dict) for item in found):
+        raise click.ClickException(f'{file.name} holds no list of messages; expected [{{"role": "user", "content": "..."}}]')
+    return found
+
+
+def summary(statistics: Statistics) -> str:
+    """One line for people: what the request did and where its time went."""
+    row = statistics
+    parts = [f"{row.emitted} tokens", f"{row.tokens_per_second:.1f} tokens/s", f"first after {row.first_token_seconds * 1e3:.1f} ms"]
+    if row.drafted:
+        by_position = " ".join(f"{a}/{d}" for a, d in zip(row.accepted_by_position, row.drafted_by_position, strict=True))
+        parts += [f"{row.mean_acceptance_length:.2f} tokens/round", f"accepted {row.acceptance_rate:.0%} ({by_position})"]
+    whole = row.total_seconds or 1.0
+    shares = (("prefill", row.prefill_seconds), ("draft", row.draft_seconds), ("target", row.target_seconds), ("host", row.host_seconds))
+    return ", ".join(parts) + "; " + " ".join(f"{name} {seconds / whole:.0%}" for name, seconds in shares)

@@ -1,0 +1,66 @@
+"""Errors of specexport, one line each: what was found, what was expected, what to do.
+
+SpecExportError
+├── ParameterError          an argument out of range (also a ValueError)
+│   └── PromptError         an empty prompt, one over the capacity, an unknown token id
+├── CheckpointError         a folder or hub id that is no usable checkpoint
+│   └── UnsupportedModelError   a model whose graph cannot keep the contract
+├── PairError               a target and a draft that cannot work together
+├── OutputError             an output that exists, a disk that is full
+├── ProofError              compiled graphs that do not give the reference's logits
+├── BundleError             a bundle that is damaged, newer, or was edited
+├── EngineError             an engine that fails, or that this host lacks
+│   └── MissingPackageError an optional package that is not installed
+└── SessionBusyError        a second request while a stream is open
+"""
+
+from __future__ import annotations
+
+
+class SpecExportError(Exception):
+    """Root of every error that a user can cause or meet."""
+
+
+class ParameterError(SpecExportError, ValueError):
+    pass
+
+
+class PromptError(ParameterError):
+    pass
+
+
+class CheckpointError(SpecExportError):
+    pass
+
+
+class UnsupportedModelError(CheckpointError):
+    pass
+
+
+class PairError(SpecExportError):
+    pass
+
+
+class OutputError(SpecExportError):
+    pass
+
+
+class ProofError(SpecExportError):
+    pass
+
+
+class BundleError(SpecExportError):
+    pass
+
+
+class EngineError(SpecExportError):
+    pass
+
+
+class MissingPackageError(EngineError):
+    def __init__(self, package: str, extra: str) -> None:
+        super().__init__(f"the package {package} is not installed; install it with: pip install 'specexport[{extra}]'")
+
+
+class SessionBusyError(SpecExportError):
+    pass

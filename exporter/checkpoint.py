@@ -1,0 +1,143 @@
+"""A Hugging Face checkpoint: found, checked and loaded, with errors that say what is wrong with it."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+from transformers.utils.logging import disable_progress_bar
+
+from ..bundle import sha256
+from ..errors import CheckpointError, UnsupportedModelError
+
+WANTED = ["*.json", "*.safetensors", "*.jinja", "*.txt", "*.model"]
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A local folder with `config.json`, a tokenizer and safetensors weights; `source` is what the user typed."""
+
+    source: str
+    folder: Path
+
+    @classmethod
+    def find(cls, source: str) -> Checkpoint:
+        """A local folder, or else a hub id, which is downloaded. Raises `CheckpointError`."""
+        folder = Path(source).expanduser()
+        if not folder.exists():
+            folder = _download(source)
+        if not folder.is_dir():
+            raise CheckpointError(f"{source} is a file; give the folder that holds config.json and *.safetensors")
+        if not (folder / "config.json").is_file():
+            raise CheckpointError(f"{source} has no config.json; give a Hugging Face checkpoint: a folder or a hub id")
+        if not any(folder.glob("*.safetensors")):
+            raise CheckpointError(f"{source} has no *.safetensors; save the weights with save_pretrained of transformers")
+        return cls(source, folder)
+
+    @cached_property
+    def config(self) -> Any:
+        try:
+            config = AutoConfig.from_pretrained(self.folder)
+        except Exception as error:  # transformers raises ValueError, KeyError, OSError and its own
+            raise CheckpointError(f"{self.source}: config.json cannot be used: {_first_line(error)}") from None
+        _check_decoder(self.source, config)
+        return config
+
+    @cached_property
+    def tokenizer(self) -> PreTrainedTokenizerBase:
+        try:
+            tokenizer = AutoTokenizer.from_pretrained(self.folder)
+        except Exception as error:
+            raise CheckpointError(f"{self.source}: the tokenizer cannot be loaded: {_first_line(error)}") from None
+        if not getattr(tokenizer, "is_fast", False):
+            raise CheckpointError(f"{self.source}: {type(tokenizer).__name__} has no tokenizer.json form, which the runtime needs")
+        return tokenizer
+
+    @property
+    def architecture(self) -> str:
+        return str((self.config.architectures or [type(self.config).__name__])[0])
+
+    @property
+    def max_positions(self) -> int | None:
+        """Longest sequence that the checkpoint's positions allow, where its config says."""
+        text = self.config.get_text_config()
+        for name in ("max_position_embeddings", "n_positions", "max_seq_len", "n_ctx"):
+            value = getattr(text, name, None)
+            if isinstance(value, int) and value > 0:
+                return value
+        return None
+
+    @property
+    def weight_bytes(self) -> int:
+        return sum(path.stat().st_size for path in self.folder.glob("*.safetensors"))
+
+    @property
+    def stop_token_ids(self) -> tuple[int, ...]:
+        """End-of-text ids of the tokenizer, the config and the generation config."""
+        found: set[int] = set()
+        generation = self.folder / "generation_config.json"
+        if generation.is_file():
+            from transformers import GenerationConfig
+
+            found |= _ids(GenerationConfig.from_pretrained(self.folder).eos_token_id)
+        found |= _ids(getattr(self.config.get_text_config(), "eos_token_id", None)) | _ids(self.tokenizer.eos_token_id)
+        return tuple(sorted(found))
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 over the config and the weights: what the graphs depend on."""
+        files = sorted([self.folder / "config.json", *self.folder.glob("*.safetensors")])
+        lines = [f"{sha256(path)} {path.name}" for path in files]
+        return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+
+    def load(self) -> PreTrainedModel:
+        """The model in fp32 for inference. Raises `CheckpointError` for missing or unreadable weights."""
+        disable_progress_bar()  # the build shows its own
+        options: dict[str, Any] = dict(dtype=torch.float32, output_loading_info=True, experts_implementation="batched_mm")
+        try:
+            model, info = AutoModelForCausalLM.from_pretrained(self.folder, config=self.config, **options)
+        except Exception as error:
+            raise CheckpointError(f"{self.source}: the weights cannot be loaded: {_first_line(error)}") from None
+        missing = sorted(info["missing_keys"])
+        if missing:
+            raise CheckpointError(
+                f"{self.source}: {len(missing)} weights are missing, the first is {missing[0]}; the checkpoint is not whole"
+            )
+        model.eval()
+        model.requires_grad_(False)
+        return model
+
+
+def _download(source: str) -> Path:
+    from huggingface_hub import snapshot_download
+
+    try:
+        return Path(snapshot_download(source, allow_patterns=WANTED))
+    except Exception as error:  # network, permission and name errors, each of another type
+        raise CheckpointError(f"{source} is neither a folder here nor a hub id that can be fetched: {_first_line(error)}") from None
+
+
+def _check_decoder(source: str, config: Any) -> None:
+    """Refuse what is no causal language model, by what the checkpoint says of itself."""
+    known = set(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values())
+    names = config.architectures or []
+    if getattr(config, "is_encoder_decoder", False):
+        raise UnsupportedModelError(f"{source} is an encoder-decoder model ({config.model_type}); a causal language model is needed")
+    if names and not known & set(names):
+        raise UnsupportedModelError(f"{source} is a {names[0]}, not a causal language model (AutoModelForCausalLM loads no such class)")
+    if config.model_type not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
+        raise UnsupportedModelError(f"{source} has the model type {config.model_type}, which AutoModelForCausalLM does not load")
+
+
+def _ids(value: Any) -> set[int]:
+    return set() if value is None else {value} if isinstance(value, int) else set(value)
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)

@@ -1,0 +1,43 @@
+"""A build's progress on stderr, in rich's terms."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+
+class BuildDisplay:
+    """Implements `exporter.progress.Progress`; a bar a stage, gone when the build ends. Respects NO_COLOR."""
+
+    def __init__(self) -> None:
+        self._console = Console(stderr=True)
+        columns = (TextColumn("{task.description:<16}"), BarColumn(), TimeElapsedColumn(), TextColumn("{task.fields[step]}"))
+        self._progress = Progress(*columns, console=self._console, transient=True, disable=not self._console.is_terminal)
+
+    def __enter__(self) -> BuildDisplay:
+        self._progress.start()
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._progress.stop()
+
+    @contextmanager
+    def stage(self, label: str, steps: int) -> Iterator[Callable[[str], None]]:
+        if not self._console.is_terminal:
+            self._console.print(label, highlight=False)
+        task = self._progress.add_task(label, total=steps, step="")
+        announced = 0
+
+        def announce(step: str) -> None:
+            nonlocal announced
+            self._progress.update(task, completed=announced, step=step)
+            announced += 1
+
+        yield announce
+        self._progress.update(task, completed=steps, step="")
+
+    def note(self, message: str) -> None:
+        self._console.print(message, highlight=False, soft_wrap=True)

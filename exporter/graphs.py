@@ -1,0 +1,69 @@
+"""From traced graphs to files: optimized for their dialect, both over one file of weights as the checkpoint has them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import onnx_ir as ir
+import onnx_ir.passes.common as common_passes
+from onnxscript import optimizer
+from onnxscript.rewriter.ort_fusions.rms_normalization import fuse_rms_normalization
+from onnxscript.rewriter.ort_fusions.skip_normalization import fuse_skip_layer_normalization, fuse_skip_rms_normalization
+
+from .attention import Dialect
+from .fuse_transpose import fuse_transpose_into_matmul
+
+# Tensors from this size on live in the weights file.
+EXTERNAL_BYTES = 1024
+FOLDED_ELEMENTS = 4096
+
+
+def optimize(model: ir.Model, dialect: Dialect) -> None:
+    """Fold small constants; for ONNX Runtime also fuse norms and transposed weights. Weights stay as they are stored."""
+    _fold(model)
+    if dialect == "ort":
+        for fuse in (fuse_rms_normalization, fuse_skip_rms_normalization, fuse_skip_layer_normalization, fuse_transpose_into_matmul):
+            fuse(model)
+        model.opset_imports.setdefault("com.microsoft", 1)
+        _fold(model)
+    # Stack traces hold the paths of the building machine.
+    common_passes.ClearMetadataAndDocStringPass()(model)
+    outputs = set(model.graph.outputs)
+    for node in model.graph:
+        for value in node.outputs:
+            if value not in outputs:
+                value.shape = None  # traced with T rows of logits, see trace.kept_rows
+
+
+def save(models: dict[Dialect, ir.Model], folder: Path, stem: str) -> tuple[dict[str, str], str]:
+    """Write `{stem}-{dialect}.onnx` and one `{stem}.weights`; returns the graphs by dialect and the weights file.
+
+    A weight is stored once, under the name it has in the checkpoint, whatever graphs use it.
+    """
+    weights = f"{stem}.weights"
+    found: dict[str, ir.TensorProtocol] = {}
+    for model in models.values():
+        for name, value in model.graph.initializers.items():
+            if value.const_value is not None and value.const_value.nbytes >= EXTERNAL_BYTES:
+                found.setdefault(name, value.const_value)
+    stored = dict(zip(found, ir.external_data.convert_tensors_to_external(list(found.values()), folder, weights), strict=True))
+    graphs: dict[str, str] = {}
+    for dialect, model in models.items():
+        for name, value in model.graph.initializers.items():
+            if name in stored:
+                assert value.const_value is not None
+                assert value.const_value.shape == stored[name].shape, name
+                value.const_value = stored[name]
+        graphs[dialect] = f"{stem}-{dialect}.onnx"
+        ir.save(model, folder / graphs[dialect])
+    return graphs, weights
+
+
+def _fold(model: ir.Model) -> None:
+    """Constant folding that leaves weights alone: the optimizer would write out their transposes."""
+
+    def small(node: ir.Node) -> bool | None:
+        sizes = [value.const_value.size for value in node.inputs if value is not None and value.const_value is not None]
+        return False if any(size > FOLDED_ELEMENTS for size in sizes) else None
+
+    optimizer.optimize_ir(model, input_size_limit=FOLDED_ELEMENTS, output_size_limit=FOLDED_ELEMENTS, should_fold=small)

@@ -1,0 +1,1 @@
+"""The lean runtime: needs numpy, tokenizers and one engine library, nothing else."""

@@ -1,0 +1,50 @@
+"""What a bundle holds, as data and as a text for people."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from ..bundle import ROLES, Bundle
+
+
+def describe(bundle: Bundle) -> dict[str, Any]:
+    """The manifest, with the memory that a session needs, in bytes."""
+    manifest = bundle.manifest
+    capacity = manifest.contract.capacity
+    memory = {
+        role: {
+            "weights": manifest.files[manifest.model(role).weights].bytes,
+            "cache": manifest.model(role).cache_bytes(capacity),
+        }
+        for role in ROLES
+    }
+    return asdict(manifest) | {"memory": memory, "widths": list(manifest.contract.widths)}
+
+
+def render(description: dict[str, Any]) -> str:
+    contract = description["contract"]
+    lines = [
+        f"built      {description['created']}  {description['command']}",
+        f"engines    {', '.join(description['engines'])}; {contract['precision']}",
+        f"sequence   up to {contract['capacity']} tokens, {contract['max_draft_tokens']} draft tokens a round, "
+        f"prompt chunks of {contract['prompt_chunk']}, widths {' '.join(map(str, description['widths']))}",
+        f"stops at   {', '.join(map(str, description['text']['stop_token_ids'])) or 'no token'}; "
+        f"chat template: {'yes' if description['text']['chat_template'] else 'no'}",
+    ]
+    for role in ROLES:
+        model, memory = description[role], description["memory"][role]
+        lines += [
+            f"{role:<10} {model['architecture']} from {model['source']}: {model['num_parameters'] / 1e6:.1f} M parameters, "
+            f"{len(model['layers'])} layers, vocabulary {model['vocab_size']}",
+            f"           weights {memory['weights'] / 1e6:.1f} MB, cache {memory['cache'] / 1e6:.1f} MB; "
+            f"checkpoint {model['checkpoint_sha256'][:16]}",
+        ]
+    for proof in description["proofs"]:
+        lines.append(
+            f"proved     {proof['role']} {proof['dialect']} on {proof['engine']}: {proof['rows']} rows, "
+            f"{proof['max_error']:.1e} standard deviations off (allowed {proof['tolerance']:.0e})"
+        )
+    lines += [f"{entry['sha256'][:16]}  {entry['bytes']:>12,}  {name}" for name, entry in description["files"].items()]
+    lines.append("packages   " + ", ".join(f"{name} {number}" for name, number in description["packages"].items()))
+    return "\n".join(lines)

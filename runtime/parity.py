@@ -1,0 +1,117 @@
+"""The proof of a compiled model graph: its logits against those recorded from the Hugging Face model.
+
+The schedule walks through everything that the loop does to a cache: chunked prefill with an odd last chunk, steps of
+width 1 and 2, a draft that is verified and rejected, its rows poisoned and rewritten, and every width up to k + 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..bundle import Contract, Proof
+from ..engines.base import Decoder, Logits
+from ..errors import ProofError
+
+# fp32 graphs differ from torch by about 1e-5 of the logits' spread; a wrong mask or position by more than 1e-1.
+TOLERANCE = {"fp32": 1e-3}
+# Large and finite: under an explicit mask a poisoned row has weight 0, and 0 * NaN would still poison.
+POISON = 1e4
+
+
+@dataclass(frozen=True)
+class Step:
+    """Feed `tokens [T]` at `position`; `poison` first fills every row from the position on with garbage."""
+
+    tokens: NDArray[np.int64]
+    position: int
+    poison: bool = False
+
+
+@dataclass(frozen=True)
+class ReferenceStep:
+    step: Step
+    logits: Logits  # [rows, vocab]
+
+
+def schedule(contract: Contract, vocab_size: int) -> list[Step]:
+    """The steps of the proof, with tokens drawn from a fixed seed."""
+    rng = np.random.default_rng(0)
+    widest, chunk = contract.widest_step, contract.prompt_chunk
+    steps: list[Step] = []
+
+    def feed(width: int, position: int, poison: bool = False) -> int:
+        steps.append(Step(rng.integers(0, vocab_size, width), position, poison))
+        return position + width
+
+    position = feed(min(chunk, contract.capacity // 4), 0)
+    position = feed(min(chunk, contract.capacity // 4) // 2 + 1, position)
+    position = feed(1, feed(1, position))
+    position = feed(2, position - 1)  # the draft's first step rewrites the last row
+    feed(widest, position)  # k draft tokens, of which
+    position = feed(widest, position + 1, poison=True) - widest + 1  # only the fed token and one more stand
+    for width in range(1, widest + 1):
+        feed(width, position, poison=True)  # every width over the same, rewritten rows
+    return steps
+
+
+def contexts(steps: list[Step]) -> Iterator[NDArray[np.int64]]:
+    """For each step the whole sequence that its last row has seen: what a model without a cache is fed."""
+    rows = np.zeros(0, np.int64)
+    for step in steps:
+        rows = np.concatenate([rows[: step.position], step.tokens])
+        yield rows
+
+
+def num_rows(step: Step, contract: Contract) -> int:
+    return len(step.tokens) if len(step.tokens) <= contract.widest_step else 1
+
+
+def max_error(decoder: Decoder, reference: list[ReferenceStep]) -> float:
+    """Largest |difference| of a logit, in standard deviations of the reference's logits; infinite for NaN."""
+    decoder.overwrite_rows(0, 0.0)
+    spread = float(np.std(np.concatenate([entry.logits for entry in reference])))
+    worst = 0.0
+    for entry in reference:
+        if entry.step.poison:
+            decoder.overwrite_rows(entry.step.position, POISON)
+        logits = decoder.step(entry.step.tokens.tolist(), entry.step.position)
+        difference = float(np.abs(logits - entry.logits).max())
+        worst = max(worst, difference if np.isfinite(difference) else np.inf)
+    decoder.overwrite_rows(0, 0.0)
+    return worst / spread if spread else np.inf
+
+
+def prove_decoder(decoder: Decoder, reference: list[ReferenceStep], engine: str, dialect: str, role: str, precision: str) -> Proof:
+    """Raises `ProofError` when the decoder strays from the reference by more than the precision's tolerance."""
+    error, tolerance = max_error(decoder, reference), TOLERANCE[precision]
+    if not error <= tolerance:
+        raise ProofError(
+            f"{role} on {engine} ({dialect}): logits are {error:.2g} standard deviations off the Hugging Face model's, "
+            f"{tolerance:.0g} is allowed; report this with the checkpoint's config.json"
+        )
+    return Proof(engine, dialect, role, sum(len(entry.logits) for entry in reference), error, tolerance)
+
+
+def save_reference(path: Path, reference: list[ReferenceStep]) -> None:
+    arrays: dict[str, NDArray[np.generic]] = {}
+    for index, entry in enumerate(reference):
+        arrays[f"{index}.tokens"] = entry.step.tokens
+        arrays[f"{index}.position"] = np.array([entry.step.position, entry.step.poison])
+        arrays[f"{index}.logits"] = entry.logits
+    np.savez(path, allow_pickle=False, **arrays)
+
+
+def load_reference(path: Path) -> list[ReferenceStep]:
+    with np.load(path, allow_pickle=False) as arrays:
+        return [_entry(arrays, index) for index in range(len(arrays.files) // 3)]
+
+
+def _entry(arrays: Mapping[str, NDArray[np.generic]], index: int) -> ReferenceStep:
+    position, poison = (int(value) for value in arrays[f"{index}.position"])
+    step = Step(arrays[f"{index}.tokens"].astype(np.int64), position, bool(poison))
+    return ReferenceStep(step, arrays[f"{index}.logits"].astype(np.float32))

@@ -1,0 +1,188 @@
+"""A loaded bundle: one sequence at a time, streamed or whole, speculative or plain."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from operator import index
+from pathlib import Path
+from threading import Lock
+from time import perf_counter
+from typing import Literal
+
+from tokenizers import Tokenizer
+
+from ..bundle import Bundle
+from ..engines import load_engine
+from ..engines.base import Engine
+from ..errors import BundleError, ParameterError, PromptError, SessionBusyError
+from .acceptance import make_rule
+from .chat import Message, render_chat
+from .context import CachedDecoder, Context
+from .sampling import SamplingParameters
+from .speculate import decode
+from .statistics import Statistics
+from .text import Detokenizer, StopStrings
+
+Prompt = str | Sequence[int] | Sequence[Message]
+FinishReason = Literal["stop", "length"]
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """What one round adds: text (whole characters, so it may lag the tokens), tokens, and at the end the reason."""
+
+    text: str
+    tokens: tuple[int, ...]
+    finish_reason: FinishReason | None
+    statistics: Statistics
+
+
+@dataclass(frozen=True)
+class Generation:
+    """finish_reason `stop`: a stop token or stop string came; `length`: max_new_tokens or the capacity was reached."""
+
+    text: str
+    tokens: tuple[int, ...]
+    finish_reason: FinishReason
+    statistics: Statistics
+
+
+def load(path: str | os.PathLike[str], engine: str | None = None, threads: int = 0, check_digests: bool = True) -> Session:
+    """Load a bundle. engine: a name from `specexport doctor`, by default the first usable one of the bundle.
+
+    threads: of the engine, 0 for its own choice. check_digests: compare every file's SHA-256 with the manifest
+    (about a second per 1.5 GB). Raises `BundleError`, `EngineError`.
+    """
+    bundle = Bundle.open(Path(path), check_digests)
+    return Session(bundle, load_engine(bundle, engine, threads))
+
+
+class Session:
+    """One sequence at a time over the two caches of a bundle; not safe to use from two threads at once.
+
+    The caches outlive a request: the next one keeps the rows of the prefix that both share.
+    """
+
+    def __init__(self, bundle: Bundle, engine: Engine) -> None:
+        self.bundle = bundle
+        self.engine = engine
+        text = bundle.manifest.text
+        try:
+            self.tokenizer = Tokenizer.from_file(str(bundle.path(text.tokenizer)))
+        except Exception as error:  # tokenizers raises a bare Exception
+            raise BundleError(f"{bundle.path(text.tokenizer)} is no tokenizer: {error}") from None
+        self._chat_template = bundle.path(text.chat_template).read_text(encoding="utf-8") if text.chat_template else None
+        self._context = Context(CachedDecoder(engine.target), CachedDecoder(engine.draft))
+        self._lock = Lock()
+
+    @property
+    def capacity(self) -> int:
+        """The longest sequence in tokens, prompt included."""
+        return self.bundle.manifest.contract.capacity
+
+    @property
+    def max_draft_tokens(self) -> int:
+        return self.bundle.manifest.contract.max_draft_tokens
+
+    def encode(self, prompt: Prompt) -> list[int]:
+        """Token ids of a text, of chat messages, or of ids (checked). Raises `PromptError`."""
+        if isinstance(prompt, str):
+            tokens = self.tokenizer.encode(prompt).ids
+        elif messages := [item for item in prompt if isinstance(item, Mapping)]:
+            text = render_chat(self._chat_template, messages, self.bundle.manifest.text.special_tokens)
+            tokens = self.tokenizer.encode(text, add_special_tokens=False).ids
+        else:
+            tokens = [index(item) for item in prompt]  # type: ignore[arg-type]
+        vocab_size = self.bundle.manifest.target.vocab_size
+        for place, token in enumerate(tokens):
+            if not 0 <= token < vocab_size:
+                raise PromptError(f"token {place} of the prompt is {token}; ids go from 0 to {vocab_size - 1}")
+        if not tokens:
+            raise PromptError("the prompt is empty; give at least one token of text")
+        if len(tokens) >= self.capacity:
+            raise PromptError(
+                f"the prompt has {len(tokens)} tokens, the bundle's capacity is {self.capacity} with at least one to generate; "
+                "shorten it or build with a larger --max-seq-len"
+            )
+        return tokens
+
+    def stream(
+        self,
+        prompt: Prompt,
+        *,
+        max_new_tokens: int = 256,
+        temperature: float = 0.0,
+        top_k: int = 0,
+        top_p: float = 1.0,
+        seed: int | None = None,
+        stop: str | Sequence[str] = (),
+        stop_token_ids: Sequence[int] | None = None,
+        speculate: bool = True,
+        num_draft_tokens: int | None = None,
+    ) -> Iterator[Chunk]:
+        """Yield a `Chunk` a round; closing the iterator cancels, and the session stays usable.
+
+        stop: strings that end the text before them. stop_token_ids: default the model's own; `()` for none.
+        num_draft_tokens: k of every round, default the bundle's maximum. Arguments are checked here, at the call.
+        Raises `ParameterError`, `PromptError`, and `SessionBusyError` while another stream of the session is open.
+        """
+        tokens = self.encode(prompt)
+        parameters = SamplingParameters(temperature, top_k, top_p, seed)
+        if max_new_tokens < 1:
+            raise ParameterError(f"max_new_tokens is {max_new_tokens}; it must be at least 1")
+        k = self.max_draft_tokens if num_draft_tokens is None else num_draft_tokens
+        if not 0 <= k <= self.max_draft_tokens:
+            raise ParameterError(f"num_draft_tokens is {k}; this bundle was built for 0 to {self.max_draft_tokens}")
+        stops = StopStrings([stop] if isinstance(stop, str) else stop)
+        ends = frozenset(self.bundle.manifest.text.stop_token_ids if stop_token_ids is None else stop_token_ids)
+        return self._run(tokens, parameters, min(max_new_tokens, self.capacity - len(tokens)), stops, ends, k if speculate else 0)
+
+    def generate(self, prompt: Prompt, **options: object) -> Generation:
+        """The whole of `stream` with the same options."""
+        chunks = list(self.stream(prompt, **options))  # type: ignore[arg-type]
+        last = chunks[-1]
+        assert last.finish_reason is not None
+        tokens = tuple(token for chunk in chunks for token in chunk.tokens)
+        return Generation("".join(chunk.text for chunk in chunks), tokens, last.finish_reason, last.statistics)
+
+    def reset(self) -> None:
+        """Forget the cached prefix, so that the next request starts from nothing."""
+        self._context.truncate(0)
+
+    def _run(
+        self, prompt: list[int], parameters: SamplingParameters, limit: int, stops: StopStrings, ends: frozenset[int], k: int
+    ) -> Iterator[Chunk]:
+        if not self._lock.acquire(blocking=False):
+            raise SessionBusyError("this session is in the middle of another stream; finish or close that one, or load a second session")
+        try:
+            resumed = perf_counter()
+            contract, context = self.bundle.manifest.contract, self._context
+            statistics = Statistics(prompt_tokens=len(prompt), reused_tokens=context.start(prompt))
+            rule = make_rule(parameters, self.engine.target.vocab_size)
+            detokenizer = Detokenizer(self.tokenizer, prompt)
+            finish: FinishReason | None = None
+            for round_tokens in decode(context, rule, k, limit, contract.prompt_chunk, statistics):
+                kept, text = 0, ""
+                for token in round_tokens:
+                    kept += 1
+                    if token not in ends:
+                        text += stops.add(detokenizer.add(token))
+                    if token in ends or stops.found:
+                        finish = "stop"
+                        break
+                context.truncate(len(context.tokens) - len(round_tokens) + kept)
+                statistics.emitted += kept
+                if finish is None and statistics.emitted >= limit:
+                    finish = "length"
+                if finish and not stops.found:
+                    text += stops.flush()
+                statistics.total_seconds += perf_counter() - resumed
+                statistics.first_token_seconds = statistics.first_token_seconds or statistics.total_seconds
+                yield Chunk(text, tuple(round_tokens[:kept]), finish, statistics)
+                if finish:
+                    return
+                resumed = perf_counter()
+        finally:
+            self._lock.release()

@@ -1,0 +1,82 @@
+"""What a request did and where its time went."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass
+class Statistics:
+    """Counts and times of one request; times in seconds.
+
+    accepted_by_position[i] counts rounds in which draft token i (from 0) was accepted, drafted_by_position[i]
+    those in which it was drafted. emitted counts tokens given to the caller: stops cut the last round.
+    """
+
+    prompt_tokens: int = 0
+    reused_tokens: int = 0
+    rounds: int = 0
+    emitted: int = 0
+    accepted_by_position: list[int] = field(default_factory=list)
+    drafted_by_position: list[int] = field(default_factory=list)
+    prefill_seconds: float = 0.0
+    draft_seconds: float = 0.0
+    target_seconds: float = 0.0
+    total_seconds: float = 0.0
+    first_token_seconds: float = 0.0
+
+    def add_round(self, num_drafted: int, num_accepted: int) -> None:
+        self.rounds += 1
+        for counts, number in ((self.drafted_by_position, num_drafted), (self.accepted_by_position, num_accepted)):
+            counts.extend([0] * (num_drafted - len(counts)))
+            for index in range(number):
+                counts[index] += 1
+
+    @property
+    def drafted(self) -> int:
+        return sum(self.drafted_by_position)
+
+    @property
+    def accepted(self) -> int:
+        return sum(self.accepted_by_position)
+
+    @property
+    def acceptance_rate(self) -> float:
+        """accepted / drafted; not the per-token probability alpha of the papers, which looks at first rejections only."""
+        return self.accepted / self.drafted if self.drafted else 0.0
+
+    @property
+    def mean_acceptance_length(self) -> float:
+        """Tokens a round, the bonus or correction token included: at least 1."""
+        return (self.accepted + self.rounds) / self.rounds if self.rounds else 0.0
+
+    @property
+    def host_seconds(self) -> float:
+        """Time of the rounds spent outside of the engine."""
+        return max(0.0, self.total_seconds - self.prefill_seconds - self.draft_seconds - self.target_seconds)
+
+    @property
+    def decode_seconds(self) -> float:
+        return self.total_seconds - self.prefill_seconds
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Emitted tokens over the time behind the prefill."""
+        return self.emitted / self.decode_seconds if self.decode_seconds > 0 else 0.0
+
+    def as_dict(self) -> dict[str, Any]:
+        counts = (
+            "prompt_tokens",
+            "reused_tokens",
+            "rounds",
+            "drafted",
+            "accepted",
+            "emitted",
+            "accepted_by_position",
+            "drafted_by_position",
+        )
+        rates = ("acceptance_rate", "mean_acceptance_length", "tokens_per_second")
+        times = ("prefill_seconds", "first_token_seconds", "draft_seconds", "target_seconds", "host_seconds", "total_seconds")
+        row: dict[str, Any] = {name: getattr(self, name) for name in counts}
+        return row | {name: round(getattr(self, name), 6) for name in rates + times}

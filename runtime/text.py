@@ -1,0 +1,57 @@
+"""Tokens to text, piece by piece: whole characters only, and nothing that may become a stop string."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tokenizers import Tokenizer
+from tokenizers.decoders import DecodeStream
+
+from ..errors import ParameterError
+
+
+class Detokenizer:
+    """Text of the tokens behind `prompt`; a character is emitted once its last byte is there.
+
+    The prompt's last tokens are decoded with what follows, since tokenizers join words by what stands before them.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, prompt: Sequence[int]) -> None:
+        self._tokenizer = tokenizer
+        self._stream = DecodeStream(ids=list(prompt[-8:]), skip_special_tokens=True)
+
+    def add(self, token: int) -> str:
+        return self._stream.step(self._tokenizer, token) or ""
+
+
+class StopStrings:
+    """Holds back text that may be the start of a stop string; finds the earliest one."""
+
+    def __init__(self, stops: Sequence[str]) -> None:
+        if any(not stop for stop in stops):
+            raise ParameterError("a stop string is empty; give strings of at least one character")
+        self._stops = tuple(stops)
+        self._held = ""
+        self.found = False
+
+    def add(self, text: str) -> str:
+        """The text that can be emitted now; once a stop string is `found` this is all there is."""
+        self._held += text
+        places = [place for place in map(self._held.find, self._stops) if place >= 0]
+        if places:
+            self.found = True
+            return self._release(min(places))
+        return self._release(len(self._held) - max(map(self._overlap, self._stops), default=0))
+
+    def flush(self) -> str:
+        """What was held back, when no more text comes."""
+        return self._release(len(self._held))
+
+    def _overlap(self, stop: str) -> int:
+        """Length of the longest end of the held text that begins `stop`."""
+        sizes = range(min(len(stop) - 1, len(self._held)), 0, -1)
+        return next((size for size in sizes if self._held.endswith(stop[:size])), 0)
+
+    def _release(self, length: int) -> str:
+        released, self._held = self._held[:length], self._held[length:]
+        return released

@@ -1,0 +1,70 @@
+"""Frozen dataclasses from untrusted JSON and back: unknown, missing and mistyped keys are errors that name themselves."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import types
+import typing
+from pathlib import Path
+from typing import Any, TypeVar
+
+from .errors import BundleError
+
+T = TypeVar("T")
+
+
+def read_json(path: Path) -> Any:
+    """Raises `BundleError` when the file is missing or is not JSON."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise BundleError(f"{path} is missing; a bundle is a folder made by 'specexport build'") from None
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise BundleError(f"{path} cannot be read as JSON: {error}") from None
+
+
+def parse(kind: type[T], value: Any, where: str) -> T:
+    """Build dataclass `kind` from parsed JSON; `where` names the place in messages. Raises `BundleError`."""
+    return typing.cast(T, _convert(kind, value, where))
+
+
+def _convert(kind: Any, value: Any, where: str) -> Any:
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if dataclasses.is_dataclass(kind):
+        return _dataclass(typing.cast(type, kind), value, where)
+    if origin is types.UnionType:
+        return None if value is None else _convert(arguments[0], value, where)
+    if origin is tuple:
+        _expect(isinstance(value, list), "a list", value, where)
+        return tuple(_convert(arguments[0], item, f"{where}[{i}]") for i, item in enumerate(value))
+    if origin is dict:
+        _expect(isinstance(value, dict), "an object", value, where)
+        return {key: _convert(arguments[1], item, f"{where}.{key}") for key, item in value.items()}
+    if origin is typing.Literal:
+        _expect(value in arguments, "one of " + ", ".join(map(repr, arguments)), value, where)
+        return value
+    if kind is float and type(value) is int:
+        value = float(value)
+    _expect(type(value) is kind, f"a value of type {kind.__name__}", value, where)
+    return value
+
+
+def _dataclass(kind: type, value: Any, where: str) -> Any:
+    _expect(isinstance(value, dict), "an object", value, where)
+    hints = typing.get_type_hints(kind)
+    names = [field.name for field in dataclasses.fields(kind)]
+    unknown, missing = sorted(set(value) - set(names)), [name for name in names if name not in value]
+    if unknown:
+        raise BundleError(f"{where}: unknown key {unknown[0]!r}; known are {', '.join(names)}")
+    if missing:
+        raise BundleError(f"{where}: the key {missing[0]!r} is missing")
+    try:
+        return kind(**{name: _convert(hints[name], value[name], f"{where}.{name}") for name in names})
+    except ValueError as error:
+        raise BundleError(f"{where}: {error}") from None
+
+
+def _expect(condition: bool, expected: str, value: Any, where: str) -> None:
+    if not condition:
+        raise BundleError(f"{where}: found {json.dumps(value)[:60]}, expected {expected}")
