@@ -1,0 +1,64 @@
+"""Peak memory and time of a build, on a random Llama of 300 M parameters with a draft of a tenth.
+
+    python benchmarks/build_memory.py
+
+The build runs in a process of its own; its peak resident memory (mapped files included) is held against
+1.3 x the fp32 bytes of the larger checkpoint + 1.5 GB.
+"""
+
+from __future__ import annotations
+
+import resource
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import torch
+from hardware import describe_hardware
+from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
+
+TOKENIZER = Path(__file__).parent.parent / "examples/demo_pair/target"
+
+
+def make_checkpoint(folder: Path, hidden: int, layers: int) -> int:
+    """A random fp16 checkpoint with the demo tokenizer; returns its number of parameters."""
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        hidden_size=hidden,
+        intermediate_size=4 * hidden,
+        num_hidden_layers=layers,
+        num_attention_heads=hidden // 64,
+        num_key_value_heads=hidden // 128,
+        vocab_size=32000,
+        max_position_embeddings=2048,
+        tie_word_embeddings=True,
+    )
+    model = LlamaForCausalLM(config).half()
+    model.save_pretrained(folder)
+    AutoTokenizer.from_pretrained(TOKENIZER).save_pretrained(folder)
+    return int(model.num_parameters())
+
+
+def main() -> None:
+    folder = Path(tempfile.mkdtemp())
+    try:
+        parameters = make_checkpoint(folder / "target", 1024, 17)
+        make_checkpoint(folder / "draft", 512, 4)
+        command = [Path(sys.executable).with_name("specexport"), "build", "--target", folder / "target", "--draft", folder / "draft"]
+        result = subprocess.run([*command, "--output", folder / "bundle", "--cache", folder / "cache"], capture_output=True, text=True)
+        if result.returncode:
+            sys.exit(result.stderr)
+        peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024
+        limit = 1.3 * 4 * parameters + 1.5e9
+        print(describe_hardware())
+        print(f"target {parameters / 1e6:.0f} M parameters, {4 * parameters / 1e9:.2f} GB in fp32")
+        print(result.stderr.split("write\n", 1)[1], end="")
+        print(f"peak memory {peak / 1e9:.2f} GB, limit {limit / 1e9:.2f} GB: {'kept' if peak <= limit else 'EXCEEDED'}")
+    finally:
+        shutil.rmtree(folder)
+
+
+if __name__ == "__main__":
+    main()
