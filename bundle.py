@@ -45,10 +45,9 @@ class Contract:
     def __post_init__(self) -> None:
         if self.max_draft_tokens < 1 or self.prompt_chunk < 1:
             raise ValueError("max_draft_tokens and prompt_chunk must be at least 1")
-        if self.capacity < 4 * self.widest_step:
-            raise ValueError(
-                f"a capacity of {self.capacity} is too small; {self.max_draft_tokens} draft tokens need {4 * self.widest_step} or more"
-            )
+        smallest = max(16, 4 * self.widest_step)  # what the proof's schedule walks through
+        if self.capacity < smallest:
+            raise ValueError(f"a capacity of {self.capacity} is too small; {self.max_draft_tokens} draft tokens need {smallest} or more")
 
     @property
     def widest_step(self) -> int:
@@ -181,9 +180,7 @@ class Bundle:
             if name not in files:
                 raise BundleError(f"{MANIFEST} refers to {name!r}, which its list of files lacks; build the bundle again")
         for name, entry in files.items():
-            path = _inside(self.root, name)
-            if not path.is_file():
-                raise BundleError(f"{path} is missing; build the bundle again")
+            path = _file(self.root, name)
             if path.stat().st_size != entry.bytes:
                 raise BundleError(f"{path} has {path.stat().st_size} bytes, the manifest says {entry.bytes}; build the bundle again")
         if check_digests:
@@ -194,12 +191,19 @@ class Bundle:
                     raise BundleError(f"{self.root / name} was changed after the build (SHA-256 differs); build the bundle again")
 
 
-def _inside(root: Path, name: str) -> Path:
-    """The path of `name`, which must lie in the bundle, links followed."""
-    pure = PurePosixPath(name)
-    path = root / name
-    if pure.is_absolute() or ".." in pure.parts or "\\" in name or not path.resolve().is_relative_to(root.resolve()):
+def _file(root: Path, name: str) -> Path:
+    """The path of `name`, a file that must be there and lie in the bundle, links followed."""
+    pure, path = PurePosixPath(name), root / name
+    plain = name.isprintable() and not pure.is_absolute() and ".." not in pure.parts and "\\" not in name
+    try:
+        inside = plain and path.resolve().is_relative_to(root.resolve())
+        found = inside and path.is_file()
+    except (OSError, RuntimeError):  # a name too long, a link to itself
+        inside = found = False
+    if not inside:
         raise BundleError(f"{MANIFEST} names {name!r}, which lies outside of the bundle; do not use this bundle")
+    if not found:
+        raise BundleError(f"{path} is missing; build the bundle again")
     return path
 
 

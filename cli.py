@@ -41,6 +41,8 @@ class Commands(click.Group):
             # The reader of stdout is gone; so that Python's own flush at exit does not complain.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise SystemExit(1) from None
+        except OSError as error:
+            raise click.ClickException(str(error)) from None
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
@@ -70,6 +72,10 @@ def build(target: str, draft: str, output: Path, engines: tuple[str, ...], **opt
         from .exporter.build import BuildOptions
         from .exporter.build import build as run
 
+        # Behind the exporter, which says in one line what is not installed.
+        from transformers.utils.logging import set_verbosity_error  # isort: skip
+
+        set_verbosity_error()
         options["engines"] = tuple(dict.fromkeys(engines))
         report = run(target, draft, output, BuildOptions(**options), display, shlex.join(["specexport", *sys.argv[1:]]))
     for time in report.times:
@@ -107,7 +113,7 @@ def generate(
     from .runtime.session import load
 
     if messages is None:
-        given: Any = sys.stdin.read() if prompt == "-" else prompt
+        given: Any = _stdin() if prompt == "-" else prompt
     else:
         given = _messages(messages)
     session = load(bundle, engine, threads)
@@ -182,10 +188,17 @@ def doctor(as_json: bool) -> None:
         click.echo(f"{mark}  {name}: {entry.detail}{'' if entry.usable else '; ' + entry.remedy}")
 
 
+def _stdin() -> str:
+    try:
+        return sys.stdin.read()
+    except UnicodeDecodeError as error:
+        raise click.ClickException(f"the prompt on stdin is not UTF-8: {error}") from None
+
+
 def _messages(file: Any) -> list[Any]:
     try:
         found = json.load(file)
-    except json.JSONDecodeError as error:
+    except (ValueError, RecursionError) as error:  # also: no UTF-8
         raise click.ClickException(f"{file.name} is not JSON: {error}") from None
     if not isinstance(found, list) or not all(isinstance(item, dict) for item in found):
         raise click.ClickException(f'{file.name} holds no list of messages; expected [{{"role": "user", "content": "..."}}]')

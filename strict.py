@@ -20,7 +20,7 @@ def read_json(path: Path) -> Any:
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise BundleError(f"{path} is missing; a bundle is a folder made by 'specexport build'") from None
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:  # also: no UTF-8, numbers and nesting without end
         raise BundleError(f"{path} cannot be read as JSON: {error}") from None
 
 

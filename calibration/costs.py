@@ -8,7 +8,7 @@ from statistics import median
 from time import perf_counter
 
 from ..engines.base import Decoder
-from ..runtime.session import Session
+from ..runtime.session import Options, Session
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ def _timed(decoder: Decoder, passes: Sequence[Sequence[int]], position: int) -> 
 def _host(session: Session, context: int, speculate: bool, num_draft_tokens: int) -> float:
     """Host time a round, from a real generation."""
     count = min(64, session.capacity - context)
-    options = dict(max_new_tokens=count, num_draft_tokens=num_draft_tokens, stop_token_ids=())
-    statistics = session.generate([1] * context, speculate=speculate, **options).statistics
+    options = Options(max_new_tokens=count, num_draft_tokens=num_draft_tokens, stop_token_ids=(), speculate=speculate)
+    statistics = session.generate([1] * context, **options).statistics
     session.reset()
     return statistics.host_seconds / statistics.rounds

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..bundle import Bundle, Contract, ModelSpec
-from ..errors import BundleError, EngineError, MissingPackageError
+from ..errors import BundleError, EngineError, MissingPackageError, ParameterError
 from .base import Availability, Engine, Logits
 
 if TYPE_CHECKING:
@@ -37,9 +37,13 @@ def availability() -> Availability:
 
 def load(bundle: Bundle, threads: int = 0) -> Engine:
     """Load both models; `threads` 0 leaves the number to ONNX Runtime (one a physical core)."""
+    if threads < 0:
+        raise ParameterError(f"threads is {threads}; it must be 0 (the engine's choice) or more")
     manifest = bundle.manifest
 
     def decoder(spec: ModelSpec) -> OrtDecoder:
+        if DIALECT not in spec.graphs:
+            raise BundleError(f"{bundle.root} has no {DIALECT} graph of {spec.source}; build the bundle again")
         return OrtDecoder(bundle.path(spec.graphs[DIALECT]), spec, manifest.contract, threads)
 
     return Engine(NAME, decoder(manifest.target), decoder(manifest.draft))

@@ -1,6 +1,6 @@
 """Plain against speculative decoding with the demo bundle, on held-out prompts of three routes.
 
-    python examples/demo.py demo.bundle
+python examples/demo.py demo.bundle
 """
 
 from __future__ import annotations

@@ -50,8 +50,8 @@ DRAFT = LlamaConfig(hidden_size=192, intermediate_size=512, num_hidden_layers=2,
 class Log:
     """JSON lines to a file and to the terminal, each with the seconds since the start."""
 
-    def __init__(self, path: Path) -> None:
-        self.file = path.open("w", encoding="utf-8")
+    def __init__(self, path: Path, append: bool) -> None:
+        self.file = path.open("a" if append else "w", encoding="utf-8")
         self.start = time.monotonic()
 
     def __call__(self, **row: object) -> None:
@@ -164,15 +164,15 @@ def generate(target: LlamaForCausalLM, stream: torch.Tensor, rows: int, greedy: 
     return target.generate(prompts, attention_mask=mask, max_new_tokens=192, min_new_tokens=192, do_sample=not greedy, top_k=None)
 
 
-def distill(target: LlamaForCausalLM, draft: LlamaForCausalLM, stream: torch.Tensor, rounds: int, log: Log) -> None:
-    """On-policy distillation: each round generates 96 rows, two thirds of them greedy, and learns from all kept so far."""
-    passes = 6
+def distill(target: LlamaForCausalLM, draft: LlamaForCausalLM, stream: torch.Tensor, rounds: int, rows: int, log: Log) -> None:
+    """On-policy distillation: each round generates `rows` rows, greedy in two rounds of three, and learns from all kept."""
+    passes = rows // 16
     optimizer = Optimizer(draft, 0.01, 0.003, rounds * passes)
     corpus = batches(stream, 256, 4096, 3)
     kept = torch.empty(0, 256, dtype=torch.int64)
     fast = copy.deepcopy(target).bfloat16()
     for index in range(rounds):
-        new = generate(fast, stream, 96, greedy=index % 3 != 2)
+        new = generate(fast, stream, rows, greedy=index % 3 != 2)
         kept = torch.cat([kept, new])
         for step in range(passes):
             own = new[step * 16 : step * 16 + 16]
@@ -207,10 +207,12 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=440, help="optimizer steps of the joint training")
     parser.add_argument("--tokens", type=int, default=8192, help="tokens a step")
     parser.add_argument("--rounds", type=int, default=16, help="rounds of on-policy distillation")
+    parser.add_argument("--rows", type=int, default=96, help="continuations that the target generates a round")
+    parser.add_argument("--resume", action="store_true", help="only distill the draft that is in --output further")
     arguments = parser.parse_args()
     arguments.output.mkdir(parents=True, exist_ok=True)
-    log = Log(arguments.output / "training.log")
-    torch.manual_seed(0)
+    log = Log(arguments.output / "training.log", append=arguments.resume)
+    torch.manual_seed(int(arguments.resume))
     random.seed(0)
 
     found = documents()
@@ -223,12 +225,16 @@ def main() -> None:
     stream = token_stream(tokenizer, [d.text for d in weighted])
     log(stage="corpus", python=platform.python_version(), documents=len(trained), tokens=len(stream), torch=torch.__version__)
 
-    target, draft = LlamaForCausalLM(TARGET), LlamaForCausalLM(DRAFT)
-    log(stage="models", target=target.num_parameters(), draft=draft.num_parameters())
-    train(target, draft, stream, arguments.steps, arguments.tokens, log)
-    save(target, tokenizer, arguments.output / "target")
-    save(draft, tokenizer, arguments.output / "draft")
-    distill(target, draft, stream, arguments.rounds, log)
+    if arguments.resume:
+        folders = arguments.output / "target", arguments.output / "draft"
+        target, draft = (LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32) for folder in folders)
+    else:
+        target, draft = LlamaForCausalLM(TARGET), LlamaForCausalLM(DRAFT)
+        log(stage="models", target=target.num_parameters(), draft=draft.num_parameters())
+        train(target, draft, stream, arguments.steps, arguments.tokens, log)
+        save(target, tokenizer, arguments.output / "target")
+        save(draft, tokenizer, arguments.output / "draft")
+    distill(target, draft, stream, arguments.rounds, arguments.rows, log)
     save(draft, tokenizer, arguments.output / "draft")
 
     def held_out(route: str) -> list[Document]:

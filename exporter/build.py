@@ -90,7 +90,7 @@ def build(
             timed.note(f"warning: {warning}")
         cache = options.cache or default_cache()
         for folder in (cache, workplace):
-            require_space(folder, sum(2 * checkpoint.weight_bytes for checkpoint in pair.values()))
+            require_space(folder, sum(checkpoint.fp32_bytes for checkpoint in pair.values()))
 
         specs = {role: export_model(pair[role], role, contract, workplace, cache, timed) for role in ROLES}
         text = _write_text(pair["target"], workplace)
@@ -115,7 +115,8 @@ def _write_text(target: Checkpoint, workplace: Path) -> TextSpec:
     folder = workplace / "tokenizer"
     folder.mkdir()
     tokenizer = target.tokenizer
-    tokenizer.backend_tokenizer.save(str(folder / "tokenizer.json"))
+    # Not by its own save, which raises bare Exceptions when the disk is full.
+    (folder / "tokenizer.json").write_text(tokenizer.backend_tokenizer.to_str(pretty=True), encoding="utf-8")
     template = tokenizer.chat_template
     if isinstance(template, dict):  # several by name, as transformers keeps them
         template = template.get("default")

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError, safe_open
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 from transformers.utils.logging import disable_progress_bar
@@ -43,7 +45,7 @@ class Checkpoint:
     @cached_property
     def config(self) -> Any:
         try:
-            config = AutoConfig.from_pretrained(self.folder)
+            config = AutoConfig.from_pretrained(self.folder, trust_remote_code=False)
         except Exception as error:  # transformers raises ValueError, KeyError, OSError and its own
             raise CheckpointError(f"{self.source}: config.json cannot be used: {_first_line(error)}") from None
         _check_decoder(self.source, config)
@@ -52,7 +54,7 @@ class Checkpoint:
     @cached_property
     def tokenizer(self) -> PreTrainedTokenizerBase:
         try:
-            tokenizer = AutoTokenizer.from_pretrained(self.folder)
+            tokenizer = AutoTokenizer.from_pretrained(self.folder, trust_remote_code=False)
         except Exception as error:
             raise CheckpointError(f"{self.source}: the tokenizer cannot be loaded: {_first_line(error)}") from None
         if not getattr(tokenizer, "is_fast", False):
@@ -67,15 +69,27 @@ class Checkpoint:
     def max_positions(self) -> int | None:
         """Longest sequence that the checkpoint's positions allow, where its config says."""
         text = self.config.get_text_config()
+        # Beyond this length the long factors would hold for the cached rows too, which were made with the short ones.
+        switches: list[int] = [rope["original_max_position_embeddings"] for rope in _rotary(text) if rope.get("rope_type") == "longrope"]
+        if switches:
+            return min(switches)
         for name in ("max_position_embeddings", "n_positions", "max_seq_len", "n_ctx"):
             value = getattr(text, name, None)
             if isinstance(value, int) and value > 0:
                 return value
         return None
 
-    @property
-    def weight_bytes(self) -> int:
-        return sum(path.stat().st_size for path in self.folder.glob("*.safetensors"))
+    @cached_property
+    def fp32_bytes(self) -> int:
+        """Size of the weights in fp32, from the headers of their files. Raises `CheckpointError` for damaged ones."""
+        elements = 0
+        for path in self.folder.glob("*.safetensors"):
+            try:
+                with safe_open(path, "pt") as file:
+                    elements += sum(math.prod(file.get_slice(name).get_shape()) for name in file.keys())  # noqa: SIM118
+            except SafetensorError as error:
+                raise CheckpointError(f"{path} is damaged: {error}") from None
+        return 4 * elements
 
     @property
     def stop_token_ids(self) -> tuple[int, ...]:
@@ -99,9 +113,10 @@ class Checkpoint:
     def load(self) -> PreTrainedModel:
         """The model in fp32 for inference. Raises `CheckpointError` for missing or unreadable weights."""
         disable_progress_bar()  # the build shows its own
-        options: dict[str, Any] = dict(dtype=torch.float32, output_loading_info=True, experts_implementation="batched_mm")
+        options: dict[str, Any] = dict(config=self.config, dtype=torch.float32, output_loading_info=True)
+        options |= dict(experts_implementation="batched_mm", trust_remote_code=False)
         try:
-            model, info = AutoModelForCausalLM.from_pretrained(self.folder, config=self.config, **options)
+            model, info = AutoModelForCausalLM.from_pretrained(self.folder, **options)
         except Exception as error:
             raise CheckpointError(f"{self.source}: the weights cannot be loaded: {_first_line(error)}") from None
         missing = sorted(info["missing_keys"])
@@ -133,6 +148,16 @@ def _check_decoder(source: str, config: Any) -> None:
         raise UnsupportedModelError(f"{source} is a {names[0]}, not a causal language model (AutoModelForCausalLM loads no such class)")
     if config.model_type not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
         raise UnsupportedModelError(f"{source} has the model type {config.model_type}, which AutoModelForCausalLM does not load")
+    if any("dynamic" in str(rope.get("rope_type")) for rope in _rotary(config.get_text_config())):
+        raise UnsupportedModelError(
+            f"{source} changes its rotary frequencies with the sequence's length (rope_type dynamic), which cached rows cannot follow"
+        )
+
+
+def _rotary(config: Any) -> list[dict[str, Any]]:
+    """The rotary embeddings' parameters: one set, or one for each type of layer."""
+    rope = getattr(config, "rope_parameters", None) or {}
+    return [rope, *(entry for entry in rope.values() if isinstance(entry, dict))]
 
 
 def _ids(value: Any) -> set[int]:

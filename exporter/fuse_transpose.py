@@ -25,7 +25,7 @@ def fuse_transpose_into_matmul(model: ir.Model) -> int:
         output = matmul.outputs[0]
         output.name, output.type, output.shape = node.outputs[0].name, node.outputs[0].type, node.outputs[0].shape
         ir.convenience.replace_nodes_and_values(model.graph, node, [node], [matmul], node.outputs, matmul.outputs)
-        if not transpose.outputs[0].uses():
+        if not transpose.outputs[0].uses() and not transpose.outputs[0].is_graph_output():
             model.graph.remove(transpose, safe=True)
         fused += 1
     return fused

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import onnx_ir as ir
 import onnx_ir.passes.common as common_passes
 from onnxscript import optimizer
@@ -41,22 +42,39 @@ def save(models: dict[Dialect, ir.Model], folder: Path, stem: str) -> tuple[dict
     A weight is stored once, under the name it has in the checkpoint, whatever graphs use it.
     """
     weights = f"{stem}.weights"
-    found: dict[str, ir.TensorProtocol] = {}
+    tensors: list[ir.TensorProtocol] = []
+    places: dict[ir.Value, int] = {}
+    by_name: dict[str, list[int]] = {}
     for model in models.values():
         for name, value in model.graph.initializers.items():
-            if value.const_value is not None and value.const_value.nbytes >= EXTERNAL_BYTES:
-                found.setdefault(name, value.const_value)
-    stored = dict(zip(found, ir.external_data.convert_tensors_to_external(list(found.values()), folder, weights), strict=True))
+            tensor = value.const_value
+            if tensor is None or tensor.nbytes < EXTERNAL_BYTES:
+                continue
+            known = by_name.setdefault(name, [])
+            # Constants that tracing makes are numbered, so one name may mean different tensors in the two graphs.
+            place = next((place for place in known if _same(tensors[place], tensor)), None)
+            if place is None:
+                place = len(tensors)
+                known.append(place)
+                tensors.append(tensor)
+            places[value] = place
+    stored = ir.external_data.convert_tensors_to_external(tensors, folder, weights)
     graphs: dict[str, str] = {}
     for dialect, model in models.items():
-        for name, value in model.graph.initializers.items():
-            if name in stored:
-                assert value.const_value is not None
-                assert value.const_value.shape == stored[name].shape, name
-                value.const_value = stored[name]
+        for value in model.graph.initializers.values():
+            if value in places:
+                value.const_value = stored[places[value]]
         graphs[dialect] = f"{stem}-{dialect}.onnx"
         ir.save(model, folder / graphs[dialect])
     return graphs, weights
+
+
+def _same(one: ir.TensorProtocol, other: ir.TensorProtocol) -> bool:
+    if one.dtype != other.dtype or one.shape != other.shape:
+        return False
+    ours, theirs = one.numpy(), other.numpy()
+    # Weights of one module lie at one address; only constants are ever compared by content.
+    return bool(ours.__array_interface__ == theirs.__array_interface__ or np.array_equal(ours, theirs))
 
 
 def _fold(model: ir.Model) -> None:

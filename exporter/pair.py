@@ -16,10 +16,10 @@ def check_pair(target: Checkpoint, draft: Checkpoint) -> list[str]:
     if differences:
         raise PairError(f"target and draft have different tokenizers: {'; '.join(differences[:3])}. Choose a draft of the target's family")
     warnings = []
-    if draft.weight_bytes >= target.weight_bytes:
+    if draft.fp32_bytes >= target.fp32_bytes:
         warnings.append(
-            f"the draft's weights ({draft.weight_bytes / 1e6:.1f} MB) are not smaller than the target's "
-            f"({target.weight_bytes / 1e6:.1f} MB): speculation can hardly pay. Are they swapped?"
+            f"the draft's weights ({draft.fp32_bytes / 1e6:.1f} MB) are not smaller than the target's "
+            f"({target.fp32_bytes / 1e6:.1f} MB in fp32): speculation can hardly pay. Are they swapped?"
         )
     return warnings
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 import time
 from collections.abc import Callable
@@ -24,6 +25,7 @@ from .workplace import discard, temporary_sibling
 
 UNUSED_DAYS = 7
 STAGE = "stage.json"
+OURS = re.compile(r"[0-9a-f]{32}|\.[0-9a-f]{32}\.tmp-\d+")  # a stage, or what a killed build left of one
 
 
 def default_cache() -> Path:
@@ -83,7 +85,8 @@ def link_or_copy(source: Path, destination: Path) -> None:
 
 
 def _prune(cache: Path) -> None:
+    """Discard what is ours and long unused; the folder is the user's choice and may hold anything else."""
     limit = time.time() - UNUSED_DAYS * 86400
     for folder in cache.iterdir():
-        if folder.is_dir() and folder.stat().st_mtime < limit:
+        if OURS.fullmatch(folder.name) and folder.is_dir() and folder.stat().st_mtime < limit:
             discard(folder)

@@ -7,7 +7,6 @@ import logging
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import onnx_ir as ir
 import torch
@@ -28,8 +27,12 @@ def probe_cache(model: PreTrainedModel) -> tuple[CacheLayer, ...]:
     Raises `UnsupportedModelError` when a layer keeps anything but keys and values.
     """
     name = type(model).__name__
-    with torch.no_grad():
-        cache = model(input_ids=torch.zeros(1, 2, dtype=torch.int64), use_cache=True).past_key_values
+    try:
+        with torch.no_grad():
+            output = model(input_ids=torch.zeros(1, 2, dtype=torch.int64), use_cache=True)
+    except Exception as error:
+        raise UnsupportedModelError(f"{name} cannot continue two tokens: {_first_line(error)}") from error
+    cache = getattr(output, "past_key_values", None)
     layers = []
     for index, layer in enumerate(getattr(cache, "layers", ())):
         keys, values = getattr(layer, "keys", None), getattr(layer, "values", None)
@@ -114,8 +117,11 @@ def _reason(model: PreTrainedModel, error: BaseException) -> UnsupportedModelErr
         if isinstance(cause, UnsupportedModelError):
             return UnsupportedModelError(f"{type(model).__name__} cannot be exported: {cause}")
         innermost, cause = cause, cause.__cause__ or cause.__context__
-    line: Any = next(iter(str(innermost).strip().splitlines()), type(innermost).__name__)
-    return UnsupportedModelError(f"{type(model).__name__} cannot be traced by torch.export: {line}")
+    return UnsupportedModelError(f"{type(model).__name__} cannot be traced by torch.export: {_first_line(innermost)}")
+
+
+def _first_line(error: BaseException) -> str:
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)
 
 
 @contextmanager

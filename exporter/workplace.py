@@ -22,8 +22,10 @@ def temporary_sibling(final: Path) -> Iterator[Path]:
     """A new folder beside `final`, removed unless it was renamed away; what killed processes left goes first."""
     final.parent.mkdir(parents=True, exist_ok=True)
     for path in final.parent.glob(f".{_escaped(final.name)}.tmp-*"):
-        match = re.fullmatch(r".*\.tmp-(\d+)", path.name)
+        match = re.fullmatch(r".*\.tmp-(\d+)(-old)?", path.name)
         if match and not _alive(int(match[1])):
+            if match[2] and not final.exists():  # killed between the two renames of a replacement
+                path.rename(final)
             discard(path)
     temporary = final.parent / f".{final.name}.tmp-{os.getpid()}"
     discard(temporary)
@@ -40,15 +42,11 @@ def new_folder(final: Path, force: bool) -> Iterator[Path]:
 
     Raises `OutputError` when `final` exists without `force`, is not a bundle, or the disk is full.
     """
-    if final.exists() or final.is_symlink():
-        if not force:
-            raise OutputError(f"{final} exists; choose another --output, or replace it with --force")
-        if not (final / MANIFEST).is_file():
-            raise OutputError(f"{final} exists and is no bundle (it has no {MANIFEST}); --force replaces bundles only")
     try:
+        _check_free(final, force)
         with _terminate_as_exit(), temporary_sibling(final) as temporary:
             yield temporary
-            if final.exists():
+            if force and final.exists():
                 old = final.parent / f".{final.name}.tmp-{os.getpid()}-old"
                 final.rename(old)
                 temporary.rename(final)
@@ -56,11 +54,22 @@ def new_folder(final: Path, force: bool) -> Iterator[Path]:
             else:
                 temporary.rename(final)
     except OSError as error:
+        if error.errno in (errno.EEXIST, errno.ENOTEMPTY):
+            raise OutputError(f"{final} came into being during the build; nothing was kept") from None
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise OutputError(f"the disk is full: {error.filename or final} could not be written; nothing was kept") from None
-        if error.errno in (errno.EACCES, errno.EROFS, errno.ENOTDIR):
-            raise OutputError(f"{error.filename or final} cannot be written: {error.strerror}") from None
-        raise
+        raise OutputError(f"{error.filename or final}: {error.strerror or error}; nothing was kept") from None
+
+
+def _check_free(final: Path, force: bool) -> None:
+    for parent in final.parents:
+        if parent.exists() and not parent.is_dir():
+            raise OutputError(f"{parent} is a file, so {final} cannot be made; choose another --output")
+    if final.exists() or final.is_symlink():
+        if not force:
+            raise OutputError(f"{final} exists; choose another --output, or replace it with --force")
+        if not (final / MANIFEST).is_file():
+            raise OutputError(f"{final} exists and is no bundle (it has no {MANIFEST}); --force replaces bundles only")
 
 
 def require_space(folder: Path, needed: int) -> None:
@@ -73,7 +82,10 @@ def require_space(folder: Path, needed: int) -> None:
 
 
 def discard(folder: Path) -> None:
-    shutil.rmtree(folder, ignore_errors=True)
+    if folder.is_symlink():
+        folder.unlink()
+    else:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _escaped(name: str) -> str:

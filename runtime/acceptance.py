@@ -22,10 +22,16 @@ class Rule(Protocol):
 
 
 class GreedyRule:
-    """Temperature 0: a draft token stands while it is the target's argmax; the lowest id wins a tie."""
+    """Temperature 0: a draft token stands while it is the target's argmax; the lowest id wins a tie.
+
+    `vocab_size` is the target's; a draft that knows more ids never proposes them.
+    """
+
+    def __init__(self, vocab_size: int) -> None:
+        self._vocab_size = vocab_size
 
     def propose(self, draft_logits: Logits) -> int:
-        return int(draft_logits.argmax())
+        return int(draft_logits[: self._vocab_size].argmax())
 
     def accept(self, target_logits: Logits, draft_tokens: Sequence[int]) -> tuple[int, int]:
         # A row at a time: rows behind the first rejection are never looked at.
@@ -83,4 +89,4 @@ def verify_tokens(
 
 
 def make_rule(parameters: SamplingParameters, vocab_size: int) -> Rule:
-    return GreedyRule() if parameters.greedy else SamplingRule(parameters, vocab_size)
+    return GreedyRule(vocab_size) if parameters.greedy else SamplingRule(parameters, vocab_size)

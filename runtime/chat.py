@@ -26,8 +26,9 @@ def render_chat(template: str | None, messages: Sequence[Message], special_token
         if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
             raise PromptError(f"message {index} is {str(message)[:60]!r}; expected an object with a role and a content")
     try:
-        from jinja2 import TemplateError, TemplateSyntaxError
-        from jinja2.ext import loopcontrols
+        from jinja2 import TemplateError, TemplateSyntaxError, nodes
+        from jinja2.ext import Extension, loopcontrols
+        from jinja2.parser import Parser
         from jinja2.sandbox import ImmutableSandboxedEnvironment
     except ImportError:
         raise MissingPackageError("jinja2", "chat") from None
@@ -35,12 +36,25 @@ def render_chat(template: str | None, messages: Sequence[Message], special_token
     def refuse(message: str) -> str:
         raise TemplateError(message)
 
-    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols])
-    environment.filters["tojson"] = lambda value, indent=None: json.dumps(value, ensure_ascii=False, indent=indent)
+    def tojson(value: Any, ensure_ascii: bool = False, **options: Any) -> str:
+        return json.dumps(value, ensure_ascii=ensure_ascii, **options)  # jinja2's own escapes HTML
+
+    class Generation(Extension):
+        """`{% generation %}` marks the assistant's words for training; here its body is all there is."""
+
+        tags = {"generation"}  # noqa: RUF012
+
+        def parse(self, parser: Parser) -> nodes.Node:
+            line = next(parser.stream).lineno
+            return nodes.Scope(parser.parse_statements(("name:endgeneration",), drop_needle=True), lineno=line)
+
+    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, Generation])
+    environment.filters["tojson"] = tojson
     environment.globals.update(raise_exception=refuse, strftime_now=lambda form: datetime.now().strftime(form))
     try:
-        return environment.from_string(template).render(messages=messages, add_generation_prompt=True, **special_tokens)
+        values = dict(messages=messages, tools=None, documents=None, add_generation_prompt=True)
+        return environment.from_string(template).render(**special_tokens, **values)
     except TemplateSyntaxError as error:
         raise BundleError(f"the chat template cannot be parsed: {error}") from None
-    except TemplateError as error:
+    except Exception as error:  # a template is code: a content of None ends in a TypeError, and so on
         raise PromptError(f"the chat template refuses these messages: {error}") from None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from ..engines.base import Decoder
+from ..engines.base import Decoder, Logits
 
 
 @dataclass
@@ -21,6 +21,21 @@ class CachedDecoder:
             next_rows = min(self.rows + chunk, end)
             self.decoder.step(tokens[self.rows : next_rows], self.rows)
             self.rows = next_rows
+
+
+class NarrowDecoder:
+    """A draft that lacks the target's last ids (vocabularies are padded to different sizes) reads id 0 for them.
+
+    A wrong guess at most: what the draft was fed never decides what the target emits.
+    """
+
+    def __init__(self, decoder: Decoder) -> None:
+        self.vocab_size = decoder.vocab_size
+        self.overwrite_rows = decoder.overwrite_rows
+        self._step = decoder.step
+
+    def step(self, tokens: Sequence[int], position: int) -> Logits:
+        return self._step([token if token < self.vocab_size else 0 for token in tokens], position)
 
 
 @dataclass

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from ..engines.base import Decoder, Logits
 from .context import CachedDecoder
-from .session import Session
+from .session import Options, Session
 
 
 @dataclass(frozen=True)
@@ -43,22 +42,22 @@ class Equality:
 def check_equality(session: Session, prompt: Sequence[int], max_new_tokens: int) -> Equality:
     """Generate greedily three ways from `prompt` and compare. The session's cached prefix is forgotten."""
     k, target, chunk = session.max_draft_tokens, session.engine.target, session.bundle.manifest.contract.prompt_chunk
-    options: dict[str, Any] = dict(stop_token_ids=(), max_new_tokens=max_new_tokens + k)
+    options = Options(stop_token_ids=(), max_new_tokens=max_new_tokens + k)
     try:
         session.reset()
         # The last round may be narrower to end at the limit; the k tokens beyond the wanted ones absorb that.
         speculative = session.generate(prompt, **options).tokens
-        speculative = speculative[: max(max_new_tokens, len(speculative) - k)]
+        speculative = speculative[: max(1, len(speculative) - k)]
         session.reset()
-        plain = session.generate(prompt, speculate=False, **options).tokens[: len(speculative)]
+        plain = session.generate(prompt, **(options | Options(speculate=False))).tokens[: len(speculative)]
         same_width = speculative == plain_at_width(target, prompt, len(speculative), k + 1, chunk, session.capacity)
         differing = (i for i, (ours, theirs) in enumerate(zip(speculative, plain, strict=True)) if ours != theirs)
         first = next(differing, None)
         if first is None:
             return Equality(same_width, None)
         agreed = [*prompt, *plain[:first]]
-        narrow = _logits_after(target, agreed, len(prompt), 1, chunk)
-        wide = _logits_after(target, agreed, len(prompt), k + 1, chunk)
+        narrow = _logits_after(target, agreed, len(prompt), 1, chunk, session.capacity)
+        wide = _logits_after(target, agreed, len(prompt), k + 1, chunk, session.capacity)
         second, best = np.partition(narrow, -2)[-2:]
         return Equality(same_width, first, float(best - second), float(np.abs(narrow - wide).max()))
     finally:
@@ -73,16 +72,21 @@ def plain_at_width(target: Decoder, prompt: Sequence[int], count: int, width: in
     CachedDecoder(target).prefill(prompt, len(prompt) - 1, chunk)
     tokens = list(prompt)
     for _ in range(count):
-        position = len(tokens) - 1
-        padding = [tokens[-1]] * (min(width, capacity - position) - 1)
-        tokens.append(int(target.step([tokens[-1], *padding], position)[0].argmax()))
+        tokens.append(int(_step_at_width(target, tokens, width, capacity).argmax()))
     return tuple(tokens[len(prompt) :])
 
 
-def _logits_after(target: Decoder, tokens: Sequence[int], prompt_length: int, width: int, chunk: int) -> Logits:
-    """The logits that follow `tokens` when all behind the prompt goes through in passes of `width`: `[vocab]`."""
-    cached = CachedDecoder(target)
-    cached.prefill(tokens, prompt_length - 1, chunk)
-    cached.prefill(tokens, len(tokens) - width, width)
-    last: Logits = target.step(tokens[cached.rows :], cached.rows)[-1]
-    return last.copy()
+def _logits_after(target: Decoder, tokens: Sequence[int], prompt_length: int, width: int, chunk: int, capacity: int) -> Logits:
+    """The logits `[vocab]` that follow `tokens`, fed as `plain_at_width` feeds them."""
+    CachedDecoder(target).prefill(tokens, prompt_length - 1, chunk)
+    for end in range(prompt_length, len(tokens)):
+        _step_at_width(target, tokens[:end], width, capacity)
+    return _step_at_width(target, tokens, width, capacity).copy()
+
+
+def _step_at_width(target: Decoder, tokens: Sequence[int], width: int, capacity: int) -> Logits:
+    """Feed the last of `tokens`, padded to `width`; the logits `[vocab]` that follow it."""
+    position = len(tokens) - 1
+    padding = [tokens[-1]] * (min(width, capacity - position) - 1)
+    logits: Logits = target.step([tokens[-1], *padding], position)[0]
+    return logits

@@ -48,7 +48,8 @@ def processed_probabilities(logits: NDArray[np.float32], parameters: SamplingPar
     """
     scaled = logits.astype(np.float64)
     scaled -= scaled.max(axis=-1, keepdims=True)
-    scaled /= parameters.temperature
+    with np.errstate(over="ignore"):  # a temperature next to 0 leaves the largest logits only
+        scaled /= parameters.temperature
     vocab = scaled.shape[-1]
     if 0 < parameters.top_k < vocab:
         kth = np.partition(scaled, vocab - parameters.top_k, axis=-1)[:, vocab - parameters.top_k, None]

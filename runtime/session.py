@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from operator import index
 from pathlib import Path
 from threading import Lock
 from time import perf_counter
-from typing import Literal
+from typing import Literal, TypedDict, Unpack, cast
 
 from tokenizers import Tokenizer
 
@@ -19,7 +20,7 @@ from ..engines.base import Engine
 from ..errors import BundleError, ParameterError, PromptError, SessionBusyError
 from .acceptance import make_rule
 from .chat import Message, render_chat
-from .context import CachedDecoder, Context
+from .context import CachedDecoder, Context, NarrowDecoder
 from .sampling import SamplingParameters
 from .speculate import decode
 from .statistics import Statistics
@@ -49,6 +50,20 @@ class Generation:
     statistics: Statistics
 
 
+class Options(TypedDict, total=False):
+    """The keyword arguments of `Session.stream`."""
+
+    max_new_tokens: int
+    temperature: float
+    top_k: int
+    top_p: float
+    seed: int | None
+    stop: str | Sequence[str]
+    stop_token_ids: Sequence[int] | None
+    speculate: bool
+    num_draft_tokens: int | None
+
+
 def load(path: str | os.PathLike[str], engine: str | None = None, threads: int = 0, check_digests: bool = True) -> Session:
     """Load a bundle. engine: a name from `specexport doctor`, by default the first usable one of the bundle.
 
@@ -74,7 +89,8 @@ class Session:
         except Exception as error:  # tokenizers raises a bare Exception
             raise BundleError(f"{bundle.path(text.tokenizer)} is no tokenizer: {error}") from None
         self._chat_template = bundle.path(text.chat_template).read_text(encoding="utf-8") if text.chat_template else None
-        self._context = Context(CachedDecoder(engine.target), CachedDecoder(engine.draft))
+        draft = engine.draft if engine.draft.vocab_size >= engine.target.vocab_size else NarrowDecoder(engine.draft)
+        self._context = Context(CachedDecoder(engine.target), CachedDecoder(draft))
         self._lock = Lock()
 
     @property
@@ -89,8 +105,12 @@ class Session:
     def encode(self, prompt: Prompt) -> list[int]:
         """Token ids of a text, of chat messages, or of ids (checked). Raises `PromptError`."""
         if isinstance(prompt, str):
-            tokens = self.tokenizer.encode(prompt).ids
-        elif messages := [item for item in prompt if isinstance(item, Mapping)]:
+            try:
+                tokens = self.tokenizer.encode(prompt).ids
+            except TypeError:  # all that tokenizers says of a lone surrogate, as in an argument of broken UTF-8
+                raise PromptError("the prompt is no valid Unicode; give it as UTF-8") from None
+        elif any(isinstance(item, Mapping) for item in prompt):
+            messages = cast(Sequence[Message], prompt)
             text = render_chat(self._chat_template, messages, self.bundle.manifest.text.special_tokens)
             tokens = self.tokenizer.encode(text, add_special_tokens=False).ids
         else:
@@ -139,24 +159,32 @@ class Session:
         ends = frozenset(self.bundle.manifest.text.stop_token_ids if stop_token_ids is None else stop_token_ids)
         return self._run(tokens, parameters, min(max_new_tokens, self.capacity - len(tokens)), stops, ends, k if speculate else 0)
 
-    def generate(self, prompt: Prompt, **options: object) -> Generation:
+    def generate(self, prompt: Prompt, **options: Unpack[Options]) -> Generation:
         """The whole of `stream` with the same options."""
-        chunks = list(self.stream(prompt, **options))  # type: ignore[arg-type]
+        chunks = list(self.stream(prompt, **options))
         last = chunks[-1]
         assert last.finish_reason is not None
         tokens = tuple(token for chunk in chunks for token in chunk.tokens)
         return Generation("".join(chunk.text for chunk in chunks), tokens, last.finish_reason, last.statistics)
 
     def reset(self) -> None:
-        """Forget the cached prefix, so that the next request starts from nothing."""
-        self._context.truncate(0)
+        """Forget the cached prefix, so that the next request starts from nothing. Raises `SessionBusyError`."""
+        with self._exclusive():
+            self._context.truncate(0)
+
+    @contextmanager
+    def _exclusive(self) -> Iterator[None]:
+        if not self._lock.acquire(blocking=False):
+            raise SessionBusyError("this session is in the middle of another stream; finish or close that one, or load a second session")
+        try:
+            yield
+        finally:
+            self._lock.release()
 
     def _run(
         self, prompt: list[int], parameters: SamplingParameters, limit: int, stops: StopStrings, ends: frozenset[int], k: int
     ) -> Iterator[Chunk]:
-        if not self._lock.acquire(blocking=False):
-            raise SessionBusyError("this session is in the middle of another stream; finish or close that one, or load a second session")
-        try:
+        with self._exclusive():
             resumed = perf_counter()
             contract, context = self.bundle.manifest.contract, self._context
             statistics = Statistics(prompt_tokens=len(prompt), reused_tokens=context.start(prompt))
@@ -184,5 +212,3 @@ class Session:
                 if finish:
                     return
                 resumed = perf_counter()
-        finally:
-            self._lock.release()

@@ -14,11 +14,19 @@ class Detokenizer:
     """Text of the tokens behind `prompt`; a character is emitted once its last byte is there.
 
     The prompt's last tokens are decoded with what follows, since tokenizers join words by what stands before them.
+    A character that the prompt leaves unfinished belongs to what follows.
     """
 
     def __init__(self, tokenizer: Tokenizer, prompt: Sequence[int]) -> None:
         self._tokenizer = tokenizer
-        self._stream = DecodeStream(ids=list(prompt[-8:]), skip_special_tokens=True)
+        context = list(prompt[-8:])
+        whole = len(context)
+        # DecodeStream would give a prompt with a broken end back as its first piece of text.
+        while whole and tokenizer.decode(context[:whole]).endswith("\ufffd"):
+            whole -= 1
+        self._stream = DecodeStream(ids=context[:whole], skip_special_tokens=True)
+        for token in context[whole:]:
+            self.add(token)
 
     def add(self, token: int) -> str:
         return self._stream.step(self._tokenizer, token) or ""

@@ -55,13 +55,15 @@ def verify_session(session: Session, prompts: Path | None, max_new_tokens: int) 
         proofs.append(Proof(session.engine.name, recorded.dialect, role, rows, error, recorded.tolerance))
     session.reset()
     given = [session.encode(prompt) for prompt in read_prompts(prompts)] if prompts else _proof_prompts(session)
+    if not given:
+        raise ParameterError(f'{prompts} holds no prompt; give lines of {{"prompt": "..."}}')
     return Verification(tuple(proofs), tuple(check_equality(session, prompt, max_new_tokens) for prompt in given))
 
 
 def read_prompts(path: Path) -> Iterator[str]:
     """The `prompt` of every line of a JSONL file."""
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_text(encoding="utf-8").split("\n")  # splitlines() would also cut at U+2028 within a string
     except (OSError, UnicodeDecodeError) as error:
         raise ParameterError(f"{path} cannot be read: {error}") from None
     for number, line in enumerate(lines, start=1):
@@ -69,7 +71,7 @@ def read_prompts(path: Path) -> Iterator[str]:
             continue
         try:
             prompt = json.loads(line)["prompt"]
-        except (json.JSONDecodeError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError):
             prompt = None
         if not isinstance(prompt, str):
             raise ParameterError(f'{path}, line {number}: found {line[:60]!r}, expected {{"prompt": "..."}}')

@@ -1,0 +1,185 @@
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+from specexport.bundle import MANIFEST, Bundle, CacheLayer, Contract, Manifest, ModelSpec
+from specexport.engines.base import Logits
+from specexport.engines.onnxruntime_cpu import OrtDecoder, availability, load
+from specexport.errors import BundleError, EngineError, ParameterError
+from specexport.exporter.attention import DIALECTS, Dialect
+from specexport.runtime.parity import POISON, load_reference, max_error
+from specexport.strict import parse, read_json
+
+RNG = np.random.default_rng(0)
+TOKENS = RNG.integers(0, 288, 64).tolist()
+
+
+@pytest.fixture(scope="module")
+def opened(built: Path) -> Bundle:
+    return Bundle.open(built)
+
+
+@pytest.fixture(scope="module", params=DIALECTS)
+def decoder(request: pytest.FixtureRequest, opened: Bundle) -> OrtDecoder:
+    return make(opened, request.param)
+
+
+def make(opened: Bundle, dialect: Dialect = "ort", spec: ModelSpec | None = None, contract: Contract | None = None) -> OrtDecoder:
+    manifest = opened.manifest
+    return OrtDecoder(opened.path(manifest.target.graphs[dialect]), spec or manifest.target, contract or manifest.contract)
+
+
+def feed(decoder: OrtDecoder, *widths: int) -> Logits:
+    """TOKENS in passes of these widths; the logits of the last one, copied."""
+    position = 0
+    for width in widths:
+        logits = decoder.step(TOKENS[position : position + width], position)
+        position += width
+    return logits.copy()
+
+
+def test_the_references_logits(decoder: OrtDecoder, opened: Bundle) -> None:
+    assert max_error(decoder, load_reference(opened.path(opened.manifest.references["target"]))) < 1e-4
+
+
+@pytest.mark.parametrize("width", range(1, 17))
+def test_rows_of_every_width(width: int, decoder: OrtDecoder) -> None:
+    logits = feed(decoder, 3, width)
+    assert logits.shape == (width if width <= 5 else 1, 288)
+    last = feed(decoder, *[1] * (3 + width))
+    np.testing.assert_allclose(logits[-1], last[0], atol=1e-4)
+
+
+def test_a_rewritten_step_is_bit_identical(decoder: OrtDecoder) -> None:
+    expected = feed(decoder, 16, 5)
+    for wrong in range(1, 5):
+        decoder.step([7] * wrong, 16)
+        decoder.step([9] * 5, 16 + wrong)
+        assert np.array_equal(decoder.step(TOKENS[16:21], 16), expected)
+
+
+def test_rows_behind_the_position_are_never_read(decoder: OrtDecoder) -> None:
+    expected = feed(decoder, 16, 5)
+    feed(decoder, 16)
+    decoder.overwrite_rows(16, POISON)
+    assert np.array_equal(decoder.step(TOKENS[16:21], 16), expected)
+
+
+def test_rows_before_the_position_are_read(decoder: OrtDecoder) -> None:
+    expected = feed(decoder, 16, 5)
+    feed(decoder, 16)
+    decoder.overwrite_rows(15, 1.0)
+    assert not np.allclose(decoder.step(TOKENS[16:21], 16), expected, atol=1e-2)
+
+
+def test_buffers_and_bindings_are_made_once(decoder: OrtDecoder) -> None:
+    feed(decoder, 16, 1, 2, 3, 4, 5)
+    widths, caches = dict(decoder._widths), [array.ctypes.data for array in decoder._caches]
+    first = {width: decoder.step(TOKENS[:width], 0) for width in (1, 2, 3, 4, 5, 16)}
+    again = {width: decoder.step(TOKENS[:width], 0) for width in (1, 2, 3, 4, 5, 16)}
+    assert all(first[width] is again[width] for width in first)
+    assert all(decoder._widths[width] is widths[width] for width in first)
+    assert [array.ctypes.data for array in decoder._caches] == caches
+
+
+def test_every_width_of_the_contract_is_bound_at_load(opened: Bundle) -> None:
+    assert set(make(opened)._widths) == set(opened.manifest.contract.widths) == {1, 2, 3, 4, 5, 16}
+
+
+def test_an_odd_width_is_bound_when_it_first_comes(opened: Bundle) -> None:
+    decoder = make(opened)
+    assert decoder.step(TOKENS[:11], 0) is decoder.step(TOKENS[:11], 0)
+    assert set(decoder._widths) == {1, 2, 3, 4, 5, 11, 16}
+
+
+def test_a_sequence_up_to_the_last_row(decoder: OrtDecoder, opened: Bundle) -> None:
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(opened.manifest.target.source)
+    with torch.no_grad():
+        expected = model(input_ids=torch.tensor([TOKENS])).logits[0, -5:].numpy()
+    np.testing.assert_allclose(feed(decoder, 16, 16, 16, 11, 5), expected, atol=1e-3)
+    np.testing.assert_allclose(feed(decoder, 16, 16, 16, 15, 1)[-1], expected[-1], atol=1e-3)
+
+
+def test_a_write_beyond_the_capacity_is_no_silent_loss(decoder: OrtDecoder) -> None:
+    with pytest.raises(AssertionError, match="capacity"):
+        decoder.step(TOKENS[:2], 63)
+
+
+def test_two_engines_of_one_process_do_not_share_caches(opened: Bundle) -> None:
+    one, other = make(opened), make(opened)
+    expected = feed(one, 16, 5)
+    feed(one, 16)
+    other.step([9] * 16, 0)
+    assert np.array_equal(one.step(TOKENS[16:21], 16), expected)
+
+
+def test_a_graph_with_other_layers_than_the_manifests(opened: Bundle) -> None:
+    target = opened.manifest.target
+    with pytest.raises(BundleError, match=r"present\.1\.key, .*too many or too few"):
+        make(opened, spec=dataclasses.replace(target, layers=target.layers[:1]))
+    with pytest.raises(BundleError, match=r"past\.0\.key has the shape"):
+        make(opened, spec=dataclasses.replace(target, layers=(CacheLayer(1, 8),) * 2))
+    with pytest.raises(BundleError, match="logits have 288 columns, the manifest says 300"):
+        make(opened, spec=dataclasses.replace(target, vocab_size=300))
+    with pytest.raises(BundleError, match="the manifest says"):
+        make(opened, contract=dataclasses.replace(opened.manifest.contract, capacity=128))
+
+
+def test_a_bundle_without_the_engines_dialect(opened: Bundle) -> None:
+    target = dataclasses.replace(opened.manifest.target, graphs={"onnx": opened.manifest.target.graphs["onnx"]})
+    with pytest.raises(BundleError, match="has no ort graph"):
+        load(Bundle(opened.root, dataclasses.replace(opened.manifest, target=target)))
+
+
+@pytest.mark.parametrize("content", [b"", b"no graph", None])
+def test_a_broken_graph_is_one_line(content: bytes | None, bundle: Path) -> None:
+    path = bundle / "graphs" / "target-ort.onnx"
+    path.write_bytes(path.read_bytes()[:-500] if content is None else content)
+    with pytest.raises(EngineError, match="ONNX Runtime cannot load") as caught:
+        load(open_unchecked(bundle))
+    assert "\n" not in str(caught.value)
+    assert str(path) in str(caught.value)
+
+
+def open_unchecked(bundle: Path) -> Bundle:
+    return Bundle(bundle, parse(Manifest, read_json(bundle / MANIFEST), MANIFEST))
+
+
+def test_weights_cut_short_are_one_line(bundle: Path) -> None:
+    path = bundle / "graphs" / "target.weights"
+    path.write_bytes(path.read_bytes()[:100])
+    with pytest.raises(EngineError, match="ONNX Runtime cannot load") as caught:
+        load(open_unchecked(bundle))
+    assert "\n" not in str(caught.value)
+
+
+def test_one_number_of_threads_a_process(opened: Bundle) -> None:
+    load(opened, 0)
+    with pytest.raises(EngineError, match="another number of threads"):
+        load(opened, 1)
+    load(opened, 0)
+
+
+def test_a_negative_number_of_threads(opened: Bundle) -> None:
+    with pytest.raises(ParameterError, match="threads is -1"):
+        load(opened, -1)
+
+
+def test_it_is_available_here() -> None:
+    assert availability().usable
+    assert "CPU" in availability().detail
+
+
+def test_it_is_not_available_without_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    import sys
+
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    found = availability()
+    assert not found.usable
+    assert "pip install 'specexport[onnxruntime]'" in found.remedy

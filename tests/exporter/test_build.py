@@ -1,0 +1,216 @@
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from collections import namedtuple
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import specexport
+import torch
+from conftest import Pair
+from specexport.bundle import Bundle
+from specexport.errors import EngineError, OutputError, PairError, ParameterError, ProofError
+from specexport.exporter import build as build_module
+from specexport.exporter.build import BuildOptions, BuildReport, build
+from tiny import make_tokenizer, save_checkpoint
+from transformers import AutoModelForCausalLM
+
+EXPORTS = ("export target", "export draft")
+
+
+class Notes:
+    """A progress that remembers what it was told."""
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+        self.steps: list[str] = []
+
+    @contextmanager
+    def stage(self, label: str, steps: int) -> Iterator[Callable[[str], None]]:
+        yield lambda step: self.steps.append(f"{label}: {step}")
+
+    def note(self, message: str) -> None:
+        self.notes.append(message)
+
+
+@pytest.fixture
+def output(tmp_path: Path) -> Path:
+    return tmp_path / "out" / "tiny.bundle"
+
+
+@pytest.fixture
+def run(pair: Pair, cache: Path, built: Path, output: Path) -> Callable[..., BuildReport]:
+    """Build with the stages of `built` at hand."""
+
+    def run(target: Path = pair.target, draft: Path = pair.draft, progress: Any = None, **options: Any) -> BuildReport:
+        given = dict(max_seq_len=64, prompt_chunk=16, cache=cache) | options
+        return build(str(target), str(draft), output, BuildOptions(**given), progress)
+
+    return run
+
+
+def left(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.parent.iterdir()) if folder.parent.exists() else []
+
+
+def test_a_bundle_says_what_it_is(built: Path, pair: Pair) -> None:
+    manifest = Bundle.open(built).manifest
+    assert (manifest.contract.capacity, manifest.contract.max_draft_tokens, manifest.contract.prompt_chunk) == (64, 4, 16)
+    assert (manifest.target.source, manifest.draft.source) == (str(pair.target), str(pair.draft))
+    assert (len(manifest.target.layers), len(manifest.draft.layers)) == (2, 1)
+    assert manifest.engines == ("onnxruntime",)
+    assert manifest.text.stop_token_ids == (1,)
+    assert {(proof.role, proof.dialect) for proof in manifest.proofs} == {(r, d) for r in ("target", "draft") for d in ("onnx", "ort")}
+    assert all(proof.max_error < 1e-4 for proof in manifest.proofs)
+    assert manifest.packages["torch"] == torch.__version__
+    assert left(built) == [built.name]
+
+
+def test_the_bundle_generates_what_hugging_face_generates(built: Path, pair: Pair) -> None:
+    session = specexport.load(built)
+    tokens = session.encode("def add(a, b):")
+    model = AutoModelForCausalLM.from_pretrained(pair.target)
+    expected = model.generate(torch.tensor([tokens]), do_sample=False, max_new_tokens=20, eos_token_id=None, pad_token_id=1)
+    found = session.generate(tokens, max_new_tokens=20, stop_token_ids=())
+    assert [*tokens, *found.tokens] == expected[0].tolist()
+
+
+def test_a_repeated_build_reuses_its_stages(run: Callable[..., BuildReport]) -> None:
+    progress = Notes()
+    report = run(progress=progress)
+    assert {time.label for time in report.times if time.reused} == set(EXPORTS)
+    assert progress.notes == [f"{label}: reused from an earlier build" for label in EXPORTS]
+    assert len([step for step in progress.steps if step.startswith("prove")]) == 4
+
+
+def test_a_harmed_stage_is_made_again(run: Callable[..., BuildReport], cache: Path, tmp_path: Path) -> None:
+    copied = Path(shutil.copytree(cache, tmp_path / "cache"))
+    path = next(copied.glob("*/draft.weights"))
+    path.write_bytes(path.read_bytes()[:-1] + b"\x00")
+    report = run(cache=copied)
+    assert {time.label: time.reused for time in report.times if time.label in EXPORTS} == dict(zip(EXPORTS, (True, False), strict=True))
+
+
+def test_a_swapped_pair_is_built_with_a_warning(run: Callable[..., BuildReport], pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    def enough(*args: Any) -> None:
+        raise ProofError("far enough")
+
+    monkeypatch.setattr(build_module, "export_model", enough)
+    progress = Notes()
+    with pytest.raises(ProofError):
+        run(pair.draft, pair.target, progress)
+    assert "Are they swapped?" in progress.notes[0]
+
+
+def test_an_output_that_exists_is_kept(run: Callable[..., BuildReport], output: Path) -> None:
+    run()
+    created = Bundle.open(output).manifest.created
+    with pytest.raises(OutputError, match="exists; choose another --output"):
+        run()
+    assert Bundle.open(output).manifest.created == created
+    (output / "stale").touch()
+    run(force=True)
+    assert not (output / "stale").exists()
+    assert left(output) == [output.name]
+
+
+def test_a_folder_that_is_no_bundle_is_never_replaced(run: Callable[..., BuildReport], output: Path) -> None:
+    output.mkdir(parents=True)
+    (output / "thesis.txt").touch()
+    with pytest.raises(OutputError, match="is no bundle"):
+        run(force=True)
+    assert (output / "thesis.txt").exists()
+
+
+def test_a_failed_proof_leaves_nothing(run: Callable[..., BuildReport], output: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*args: Any) -> None:
+        raise ProofError("logits differ")
+
+    monkeypatch.setattr(build_module, "prove", fail)
+    with pytest.raises(ProofError):
+        run()
+    assert left(output) == []
+
+
+def test_different_tokenizers_leave_nothing(run: Callable[..., BuildReport], output: Path, tmp_path: Path) -> None:
+    draft = save_checkpoint(tmp_path / "draft", tokenizer=make_tokenizer(lines=["other words entirely\n"]), num_hidden_layers=1)
+    with pytest.raises(PairError, match="different tokenizers"):
+        run(draft=draft)
+    assert left(output) == []
+
+
+def test_too_small_a_disk_is_refused_beforehand(run: Callable[..., BuildReport], output: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    usage = namedtuple("usage", "total used free")
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: usage(10, 0, 10))
+    with pytest.raises(OutputError, match="the build needs"):
+        run()
+    assert left(output) == []
+
+
+@pytest.mark.parametrize("place", ["link_or_copy", "write_manifest"])
+def test_a_disk_that_fills_up_leaves_nothing(
+    place: str, run: Callable[..., BuildReport], output: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*args: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    if place == "link_or_copy":
+        monkeypatch.setattr(os, "link", fail)
+        monkeypatch.setattr(shutil, "copy2", fail)
+    else:
+        monkeypatch.setattr(build_module, place, fail)
+    with pytest.raises(OutputError, match=r"the disk is full|No space left"):
+        run()
+    assert left(output) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (dict(max_draft_tokens=0), "--max-draft-tokens is 0"),
+        (dict(max_draft_tokens=33), "--max-draft-tokens is 33"),
+        (dict(prompt_chunk=0), "--prompt-chunk is 0"),
+        (dict(precision="fp4"), "--precision is fp4; this version has fp32"),
+        (dict(max_seq_len=15), "a capacity of 15 is too small"),
+        (dict(max_seq_len=19), "4 draft tokens need 20 or more"),
+        (dict(max_seq_len=129), "positions end at 128"),
+    ],
+)
+def test_options_out_of_range(options: dict[str, Any], message: str, run: Callable[..., BuildReport], output: Path) -> None:
+    with pytest.raises(ParameterError, match=message):
+        run(**options)
+    assert left(output) == []
+
+
+def test_an_unknown_engine(run: Callable[..., BuildReport], output: Path) -> None:
+    with pytest.raises(EngineError, match="there is no engine 'cuda'"):
+        run(engines=("onnxruntime", "cuda"))
+    assert left(output) == []
+
+
+def test_the_smallest_capacity_and_a_chunk_beyond_it(run: Callable[..., BuildReport], pair: Pair, output: Path) -> None:
+    report = run(target=pair.draft, max_seq_len=16, max_draft_tokens=1, prompt_chunk=1000)
+    assert report.bundle.manifest.contract.widths == (1, 2, 16)
+    session = specexport.load(output)
+    generation = session.generate([5, 6, 7], stop_token_ids=())
+    assert len(generation.tokens) == 13
+    assert generation.finish_reason == "length"
+    assert generation.statistics.acceptance_rate == 1.0
+
+
+@pytest.mark.parametrize("wide", ["target", "draft"])
+def test_vocabularies_padded_to_different_sizes(wide: str, run: Callable[..., BuildReport], output: Path, tmp_path: Path) -> None:
+    checkpoint = save_checkpoint(tmp_path / "wide", seed=3, num_hidden_layers=1, vocab_size=320)
+    run(**{wide: checkpoint})
+    session = specexport.load(output)
+    assert {session.engine.target.vocab_size, session.engine.draft.vocab_size} == {288, 320}
+    prompt = [5, 6, session.engine.target.vocab_size - 1]
+    plain = session.generate(prompt, max_new_tokens=40, stop_token_ids=(), speculate=False)
+    assert session.generate(prompt, max_new_tokens=40, stop_token_ids=()).tokens == plain.tokens
+    sampled = session.generate(prompt, max_new_tokens=40, stop_token_ids=(), temperature=1.5, seed=1)
+    assert max(sampled.tokens) < session.engine.target.vocab_size

@@ -1,0 +1,92 @@
+"""A build that is killed, or cut off by the disk, leaves no bundle; the next one cleans up behind it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from conftest import Pair
+from specexport.bundle import Bundle
+from specexport.exporter.build import BuildOptions, build
+
+Start = Callable[[str], subprocess.Popen[str]]
+
+
+@pytest.fixture
+def start(pair: Pair, cache: Path, built: Path, tmp_path: Path) -> Start:
+    """Start a build in a process of its own, `before` being code that runs before it."""
+
+    def start(before: str) -> subprocess.Popen[str]:
+        script = f"""
+            import resource, time
+            from pathlib import Path
+            from specexport.exporter import build as module
+
+            def hang(*args):
+                print("hanging", flush=True)
+                time.sleep(600)
+
+            cache = Path({str(cache)!r})
+            {before}
+            options = module.BuildOptions(max_seq_len=64, prompt_chunk=16, cache=cache)
+            try:
+                module.build({str(pair.target)!r}, {str(pair.draft)!r}, {str(tmp_path / "out.bundle")!r}, options)
+            except module.EngineError.__base__ as error:
+                print(type(error).__name__, error)
+        """
+        return subprocess.Popen([sys.executable, "-W", "ignore", "-c", textwrap.dedent(script)], stdout=subprocess.PIPE, text=True)
+
+    return start
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+@pytest.mark.parametrize("place", ["prove", "write_manifest"])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
+def test_a_killed_build(number: signal.Signals, place: str, start: Start, pair: Pair, cache: Path, tmp_path: Path) -> None:
+    if place == "write_manifest" and number != signal.SIGKILL:
+        pytest.skip("one place is enough for signals that Python turns into exceptions")
+    with start(f"module.{place} = hang") as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "hanging\n"
+        assert names(tmp_path) == [f".out.bundle.tmp-{process.pid}"]
+        process.send_signal(number)
+        assert process.wait() != 0
+    assert names(tmp_path) == ([f".out.bundle.tmp-{process.pid}"] if number == signal.SIGKILL else [])
+    if number == signal.SIGKILL:
+        build(str(pair.target), str(pair.draft), tmp_path / "out.bundle", BuildOptions(max_seq_len=64, prompt_chunk=16, cache=cache))
+        assert names(tmp_path) == ["out.bundle"]
+        Bundle.open(tmp_path / "out.bundle")
+
+
+def test_a_stage_killed_while_it_is_made(start: Start, tmp_path: Path) -> None:
+    before = f"cache = Path({str(tmp_path / 'cache')!r}); from specexport.exporter import model; model.trace = hang"
+    with start(before) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "hanging\n"
+        process.terminate()
+        assert process.wait() == 128 + signal.SIGTERM
+    assert names(tmp_path) == ["cache"]
+    assert names(tmp_path / "cache") == []
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs a limit on the size of files")
+def test_a_write_that_the_system_cuts_off(start: Start, tmp_path: Path) -> None:
+    """A real error of the disk's, from whatever library writes: no file may grow beyond 20 kB."""
+    limit = "resource.setrlimit(resource.RLIMIT_FSIZE, (20000, 20000))"
+    before = f"cache = Path({str(tmp_path / 'cache')!r}); {limit}"
+    with start(before) as process:
+        told, _ = process.communicate()
+    assert told.startswith("OutputError ")
+    assert told.count("\n") == 1
+    assert process.returncode == 0
+    assert names(tmp_path) == ["cache"]
+    assert names(tmp_path / "cache") == []

@@ -1,0 +1,158 @@
+"""Whatever cannot be built is refused in one line that names the checkpoint and the reason."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import Pair
+from safetensors.torch import load_file, save_file
+from specexport.errors import CheckpointError, UnsupportedModelError
+from specexport.exporter.checkpoint import Checkpoint
+from specexport.exporter.trace import probe_cache
+from tiny import CONTRACT, LLAMA, edit_json, export, save_model
+
+
+@pytest.fixture
+def folder(pair: Pair, tmp_path: Path) -> Path:
+    """A copy of the target, to be harmed."""
+    return Path(shutil.copytree(pair.target, tmp_path / "checkpoint"))
+
+
+def refusal(folder: Path | str, kind: type[CheckpointError] = CheckpointError) -> str:
+    """What the check of the pair and the export say about this checkpoint."""
+
+    def use() -> None:
+        checkpoint = Checkpoint.find(str(folder))
+        assert checkpoint.config is not None
+        assert checkpoint.tokenizer is not None
+        probe_cache(checkpoint.load())
+
+    with pytest.raises(kind) as caught:
+        use()
+    message = str(caught.value)
+    assert "\n" not in message
+    return message
+
+
+def test_a_name_that_is_neither_folder_nor_hub_id() -> None:
+    assert refusal("no/such/folder").startswith("no/such/folder is neither a folder here nor a hub id")
+
+
+def test_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "model.gguf"
+    path.touch()
+    assert refusal(path).startswith(f"{path} is a file")
+
+
+def test_a_folder_without_config(tmp_path: Path) -> None:
+    assert refusal(tmp_path).startswith(f"{tmp_path} has no config.json")
+
+
+def test_a_folder_without_safetensors(folder: Path) -> None:
+    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
+    assert refusal(folder).startswith(f"{folder} has no *.safetensors")
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '"llama"', "{}", '{"model_type": "no_such_model"}', '{"model_type": 3}'])
+def test_a_broken_config(content: str, folder: Path) -> None:
+    (folder / "config.json").write_text(content)
+    assert refusal(folder).startswith(f"{folder}: config.json cannot be used: ")
+
+
+def test_code_of_the_checkpoints_own_is_never_run(folder: Path) -> None:
+    (folder / "evil.py").write_text("raise SystemExit('ran')")
+    edit_json(folder / "config.json", model_type="evil", auto_map={"AutoConfig": "evil.Config", "AutoModelForCausalLM": "evil.Model"})
+    assert refusal(folder).startswith(f"{folder}: config.json cannot be used: ")
+
+
+def test_missing_weights(folder: Path) -> None:
+    weights = load_file(folder / "model.safetensors")
+    del weights["model.layers.1.mlp.up_proj.weight"]
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    assert refusal(folder).endswith("1 weights are missing, the first is model.layers.1.mlp.up_proj.weight; the checkpoint is not whole")
+
+
+def test_weights_of_another_shape(folder: Path) -> None:
+    edit_json(folder / "config.json", intermediate_size=64)
+    assert refusal(folder).startswith(f"{folder}: the weights cannot be loaded: ")
+
+
+def test_truncated_weights(folder: Path) -> None:
+    path = folder / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:-100])
+    assert str(folder) in refusal(folder)
+    with pytest.raises(CheckpointError, match="is damaged"):
+        Checkpoint.find(str(folder)).fp32_bytes  # noqa: B018
+
+
+def test_no_tokenizer(folder: Path) -> None:
+    for path in (*folder.glob("tokenizer*"), *folder.glob("special*")):
+        path.unlink()
+    assert "the tokenizer" in refusal(folder) or "has no tokenizer.json form" in refusal(folder)
+
+
+def test_a_broken_tokenizer(folder: Path) -> None:
+    (folder / "tokenizer.json").write_text("{}")
+    assert refusal(folder).startswith(f"{folder}: the tokenizer cannot be loaded: ")
+
+
+def test_a_slow_tokenizer(folder: Path) -> None:
+    for path in folder.glob("tokenizer*"):
+        path.unlink()
+    (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "CanineTokenizer"}))
+    assert refusal(folder) == f"{folder}: CanineTokenizer has no tokenizer.json form, which the runtime needs"
+
+
+T5 = dict(vocab_size=96, d_model=32, d_kv=8, d_ff=48, num_layers=1, num_heads=4)
+SMALL = dict(vocab_size=96, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4)
+
+
+@pytest.mark.parametrize(
+    ("auto", "model_type", "config", "reason"),
+    [
+        ("AutoModelForMaskedLM", "bert", SMALL, "is a BertForMaskedLM, not a causal language model"),
+        ("AutoModelForSequenceClassification", "llama", LLAMA, "is a LlamaForSequenceClassification, not a causal language model"),
+        ("AutoModel", "llama", LLAMA, "is a LlamaModel, not a causal language model"),
+        ("AutoModelForSeq2SeqLM", "t5", T5, "is an encoder-decoder model"),
+    ],
+)
+def test_no_causal_language_model(auto: str, model_type: str, config: dict[str, Any], reason: str, tmp_path: Path) -> None:
+    import transformers
+
+    getattr(transformers, auto).from_config(transformers.AutoConfig.for_model(model_type, **config)).save_pretrained(tmp_path)
+    message = refusal(tmp_path, UnsupportedModelError)
+    assert message.startswith(str(tmp_path))
+    assert reason in message
+
+
+BLOOM = dict(vocab_size=96, hidden_size=32, n_layer=2, n_head=4)
+FALCON = dict(vocab_size=96, hidden_size=32, num_hidden_layers=2, num_attention_heads=4)
+SINKS = LLAMA | dict(num_local_experts=4, num_experts_per_tok=2, head_dim=8)
+LATENT = LLAMA | dict(q_lora_rank=16, kv_lora_rank=16, qk_rope_head_dim=8, qk_nope_head_dim=8, v_head_dim=8, num_key_value_heads=4)
+DYNAMIC = LLAMA | dict(rope_parameters=dict(rope_type="dynamic", rope_theta=1e4, factor=2.0))
+
+
+@pytest.mark.parametrize(
+    ("model_type", "config", "reason"),
+    [
+        ("mamba", dict(vocab_size=96, hidden_size=32, num_hidden_layers=2, state_size=4), "returns no key-value cache"),
+        ("lfm2", LLAMA | dict(layer_types=["conv", "full_attention"]), "layer 0 keeps a state that is no key-value cache"),
+        ("bloom", BLOOM, "2 of 2 layers attend by code of their own"),
+        ("falcon", FALCON | dict(alibi=True), "2 of 2 layers attend by code of their own"),
+        ("gpt_oss", SINKS, "layer 0 passes s_aux to attention"),
+        ("deepseek_v3", LATENT | dict(n_routed_experts=4, first_k_dense_replace=2), "they must be equal"),
+        ("llama", DYNAMIC, "changes its rotary frequencies with the sequence's length"),
+    ],
+)
+def test_a_model_that_cannot_keep_the_contract(model_type: str, config: dict[str, Any], reason: str, tmp_path: Path) -> None:
+    folder = save_model(tmp_path / "checkpoint", model_type, config=config)
+    with pytest.raises(UnsupportedModelError) as caught:
+        export(folder, tmp_path / "graphs", ("ort",), CONTRACT)
+    assert reason in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert "ForCausalLM" in str(caught.value) or str(folder) in str(caught.value)
+    assert not (tmp_path / "graphs").exists()

@@ -1,0 +1,331 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from doubles import BOS, CONTRACT, EOS, VOCAB, FakeDecoder, fake_session, greedy_tokens
+from specexport.errors import BundleError, ParameterError, PromptError, SessionBusyError
+from specexport.runtime.session import Session
+from tokenizers.processors import TemplateProcessing
+
+MakeSession = Callable[..., Session]
+PROMPT = "A prompt of 22 bytes.."
+
+
+@pytest.fixture
+def make_session(tmp_path: Path) -> MakeSession:
+    def make(
+        seed: int = 0, noise: float = 0.4, scale: float = 1.0, draft_vocab: int = VOCAB, target_vocab: int = VOCAB, **options: Any
+    ) -> Session:
+        target = FakeDecoder(vocab_size=target_vocab, seed=seed)
+        draft = FakeDecoder(vocab_size=draft_vocab, seed=seed, noise=noise, scale=scale)
+        return fake_session(tmp_path, target, draft, **options)
+
+    return make
+
+
+def expected(session: Session, prompt: str | list[int], count: int) -> tuple[int, ...]:
+    tokens = list(prompt.encode()) if isinstance(prompt, str) else prompt
+    return greedy_tokens(session.engine.target, tokens, count)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("length", [1, 2, 3, 8, 9, 17, 40])
+@pytest.mark.parametrize("seed", range(4))
+def test_speculative_equals_plain_equals_the_target(make_session: MakeSession, length: int, seed: int) -> None:
+    session = make_session(seed)
+    prompt = np.random.default_rng([seed, length]).integers(0, VOCAB, length).tolist()
+    count = min(20, session.capacity - length)
+    speculative = session.generate(prompt, max_new_tokens=count, speculate=True)
+    session.reset()
+    plain = session.generate(prompt, max_new_tokens=count, speculate=False)
+    assert speculative.tokens == plain.tokens == expected(session, prompt, count)
+    assert speculative.text == plain.text
+    assert speculative.statistics.accepted > 0 or count < 20
+    assert plain.statistics.drafted == 0
+
+
+@pytest.mark.parametrize(("target_vocab", "draft_vocab"), [(VOCAB, VOCAB + 30), (VOCAB + 30, VOCAB)])
+def test_vocabularies_padded_to_different_sizes(make_session: MakeSession, target_vocab: int, draft_vocab: int) -> None:
+    for seed in range(6):
+        session = make_session(seed, target_vocab=target_vocab, draft_vocab=draft_vocab)
+        prompt = [target_vocab - 1, 5, target_vocab - 2]
+        assert session.generate(prompt, max_new_tokens=30).tokens == expected(session, prompt, 30)
+        session.reset()
+        assert len(session.generate(prompt, max_new_tokens=30, temperature=5.0, seed=seed).tokens) == 30
+
+
+def test_chunks_join_to_the_generation(make_session: MakeSession) -> None:
+    session = make_session()
+    whole = session.generate(PROMPT, max_new_tokens=17)
+    session.reset()
+    chunks = list(session.stream(PROMPT, max_new_tokens=17))
+    assert tuple(token for chunk in chunks for token in chunk.tokens) == whole.tokens
+    assert "".join(chunk.text for chunk in chunks) == whole.text
+    assert [chunk.finish_reason for chunk in chunks] == [None] * (len(chunks) - 1) + ["length"]
+    assert len(chunks) == whole.statistics.rounds
+    assert whole.statistics.emitted == 17
+    assert whole.statistics.prompt_tokens == len(PROMPT)
+
+
+@pytest.mark.parametrize("k", [0, 1, 2, 3, 4])
+def test_num_draft_tokens(make_session: MakeSession, k: int) -> None:
+    session = make_session(noise=0.0)
+    found = session.generate(PROMPT, max_new_tokens=10, num_draft_tokens=k)
+    assert found.tokens == expected(session, PROMPT, 10)
+    assert len(found.statistics.drafted_by_position) == k
+    assert found.statistics.rounds == -(-10 // (k + 1))
+
+
+def test_the_capacity_ends_with_length(make_session: MakeSession) -> None:
+    session = make_session(noise=0.0)
+    found = session.generate(PROMPT, max_new_tokens=10**9)
+    assert found.finish_reason == "length"
+    assert found.tokens == expected(session, PROMPT, CONTRACT.capacity - len(PROMPT))
+
+
+def test_a_prompt_that_fills_the_capacity_is_refused(make_session: MakeSession) -> None:
+    session = make_session()
+    with pytest.raises(PromptError, match=r"the prompt has 48 tokens, the bundle's capacity is 48"):
+        session.generate([1] * CONTRACT.capacity)
+    longest = session.generate([1] * (CONTRACT.capacity - 1))
+    assert longest.tokens == expected(session, [1] * (CONTRACT.capacity - 1), 1)
+    assert longest.finish_reason == "length"
+
+
+@pytest.mark.parametrize("place", range(12))
+def test_a_stop_token_within_a_round_cuts_it_and_the_next_request_is_right(make_session: MakeSession, place: int) -> None:
+    session = make_session(seed=2, noise=0.0)
+    tokens = expected(session, PROMPT, 20)
+    first = tokens.index(tokens[place])
+    found = session.generate(PROMPT, stop_token_ids=[tokens[place]])
+    assert found.tokens == tokens[: first + 1]
+    assert found.finish_reason == "stop"
+    assert found.statistics.emitted == first + 1
+    # The conversation goes on behind the stop token with something else than what was cut off.
+    longer = [*PROMPT.encode(), *found.tokens, 1, 2]
+    assert session.generate(longer, max_new_tokens=8).tokens == expected(session, longer, 8)
+
+
+def test_the_text_of_a_stop_token_is_left_out(make_session: MakeSession) -> None:
+    session = make_session()
+    tokens = expected(session, PROMPT, 20)
+    ascii_place = next(i for i, token in enumerate(tokens) if 32 <= token < 127)
+    found = session.generate(PROMPT, stop_token_ids=[tokens[ascii_place]])
+    assert not found.text.endswith(chr(tokens[ascii_place]))
+
+
+def test_the_bundles_stop_tokens_are_the_default(make_session: MakeSession) -> None:
+    tokens = expected(make_session(), PROMPT, 20)
+    session = make_session(stop_token_ids=(tokens[3],))
+    assert session.generate(PROMPT).tokens == tokens[: tokens.index(tokens[3]) + 1]
+    assert session.generate(PROMPT, stop_token_ids=(), max_new_tokens=20).tokens == tokens
+
+
+class Writes(FakeDecoder):
+    """Continues every prompt with the bytes of `text`."""
+
+    def __init__(self, text: str, prompt_length: int, **options: Any) -> None:
+        super().__init__(**options)
+        self.text, self.prompt_length = text.encode(), prompt_length
+
+    def logits_after(self, context: Any) -> np.ndarray:
+        place = len(context) - self.prompt_length
+        token = self.text[place] if 0 <= place < len(self.text) else EOS
+        return np.eye(VOCAB, dtype=np.float32)[token]
+
+
+@pytest.mark.parametrize("speculate", [True, False])
+@pytest.mark.parametrize(
+    ("stop", "text", "reason"),
+    [
+        ("END", "Grüße 🎉 an ", "stop"),
+        (["xyz", "🎉"], "Grüße ", "stop"),
+        (["ENDE"], "Grüße 🎉 an END.", "stop"),  # by the stop token; what was held back comes out
+        ((), "Grüße 🎉 an END.", "stop"),
+    ],
+)
+def test_stop_strings(tmp_path: Path, stop: Any, text: str, reason: str, speculate: bool) -> None:
+    def writer() -> Writes:
+        return Writes("Grüße 🎉 an END.", 1)
+
+    session = fake_session(tmp_path, writer(), writer(), stop_token_ids=(EOS,))
+    for _ in range(2):
+        chunks = list(session.stream([BOS], stop=stop, speculate=speculate))
+        assert "".join(chunk.text for chunk in chunks) == text
+        assert chunks[-1].finish_reason == reason
+
+
+def test_a_cut_at_the_length_flushes_what_was_held_back(tmp_path: Path) -> None:
+    session = fake_session(tmp_path, Writes("one ENDX", 1), Writes("one ENDX", 1))
+    assert session.generate([BOS], max_new_tokens=6, stop="END").text == "one EN"
+
+
+def test_closing_a_stream_leaves_the_session_right(make_session: MakeSession) -> None:
+    session = make_session(seed=3)
+    for rounds in range(4):
+        stream = session.stream(PROMPT)
+        for _ in range(rounds):
+            next(stream)
+        stream.close()
+        other = PROMPT[: 5 + rounds] + "another end"
+        assert session.generate(other, max_new_tokens=12).tokens == expected(session, other, 12)
+
+
+def test_a_second_stream_is_refused_while_one_is_open(make_session: MakeSession) -> None:
+    session = make_session()
+    stream = session.stream(PROMPT, max_new_tokens=20)
+    first = next(stream)
+    with pytest.raises(SessionBusyError, match="in the middle of another stream"):
+        session.generate("other")
+    with pytest.raises(SessionBusyError):
+        session.reset()
+    rest = [token for chunk in stream for token in chunk.tokens]
+    assert (*first.tokens, *rest) == expected(session, PROMPT, 20)
+    assert session.generate("other", max_new_tokens=3).tokens == expected(session, "other", 3)
+
+
+def test_a_stream_that_was_never_started_holds_nothing(make_session: MakeSession) -> None:
+    session = make_session()
+    unused = session.stream(PROMPT)
+    assert session.generate("other", max_new_tokens=3).tokens == expected(session, "other", 3)
+    unused.close()
+
+
+def test_an_engine_that_fails_leaves_the_session_usable(make_session: MakeSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    session = make_session()
+    with monkeypatch.context() as patch:
+        patch.setattr(session.engine.target, "write", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            session.generate(PROMPT)
+    assert session.generate(PROMPT, max_new_tokens=9).tokens == expected(session, PROMPT, 9)
+
+
+def test_the_shared_prefix_is_reused(make_session: MakeSession) -> None:
+    session = make_session()
+    first = session.generate(PROMPT, max_new_tokens=6)
+    assert first.statistics.reused_tokens == 0
+    longer = [*PROMPT.encode(), *first.tokens, 7, 8, 9]
+    session.engine.target.steps.clear()  # type: ignore[attr-defined]
+    second = session.generate(longer, max_new_tokens=6)
+    assert second.tokens == expected(session, longer, 6)
+    assert second.statistics.reused_tokens == len(PROMPT) + 5  # the row of the last emitted token was never needed
+    assert session.engine.target.steps[0] == (3, len(PROMPT) + 5)  # type: ignore[attr-defined]
+    again = session.generate(PROMPT, max_new_tokens=6)
+    assert again.tokens == first.tokens
+    assert again.statistics.reused_tokens == len(PROMPT) - 1
+
+
+def test_reset_forgets(make_session: MakeSession) -> None:
+    session = make_session()
+    first = session.generate(PROMPT, max_new_tokens=6)
+    session.reset()
+    again = session.generate(PROMPT, max_new_tokens=6)
+    assert again.statistics.reused_tokens == 0
+    assert again.tokens == first.tokens
+
+
+def test_a_long_mix_of_requests_on_one_session(make_session: MakeSession) -> None:
+    session = make_session(seed=5)
+    rng = np.random.default_rng(0)
+    prompt = rng.integers(0, 200, 4).tolist()
+    for turn in range(60):
+        kind = rng.integers(3)
+        if kind == 0 or len(prompt) > 30:
+            prompt = [*prompt[: rng.integers(1, 5)], *rng.integers(0, 200, rng.integers(1, 12)).tolist()]
+        elif kind == 1:
+            prompt = [*prompt, *rng.integers(0, 200, rng.integers(1, 3)).tolist()]
+        count = int(rng.integers(1, 9))
+        found = session.generate(prompt, max_new_tokens=count, speculate=bool(rng.integers(2)), num_draft_tokens=int(rng.integers(5)))
+        assert found.tokens == expected(session, prompt, count), turn
+        prompt = [*prompt, *found.tokens[: rng.integers(0, count + 1)]]
+
+
+def test_a_seed_repeats_a_sampled_request(make_session: MakeSession) -> None:
+    session = make_session()
+
+    def sample(seed: int | None, **options: Any) -> tuple[int, ...]:
+        return session.generate(PROMPT, max_new_tokens=12, temperature=1.0, seed=seed, **options).tokens
+
+    assert sample(1) == sample(1)
+    assert sample(1) != sample(2)
+    assert sample(None) != sample(None)
+    assert sample(1, speculate=False) == sample(1, speculate=False)
+
+
+def test_top_k_of_one_is_greedy(make_session: MakeSession) -> None:
+    session = make_session()
+    assert session.generate(PROMPT, max_new_tokens=12, temperature=1.0, top_k=1).tokens == expected(session, PROMPT, 12)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"max_new_tokens": 0}, "max_new_tokens is 0"),
+        ({"max_new_tokens": -1}, "max_new_tokens is -1"),
+        ({"temperature": -1.0}, "temperature is -1"),
+        ({"top_k": -1}, "top_k is -1"),
+        ({"top_p": 0.0}, "top_p is 0"),
+        ({"seed": -1}, "seed is -1"),
+        ({"num_draft_tokens": 5}, "num_draft_tokens is 5; this bundle was built for 0 to 4"),
+        ({"num_draft_tokens": -1}, "num_draft_tokens is -1"),
+        ({"stop": ""}, "a stop string is empty"),
+    ],
+)
+def test_absurd_options_are_refused_at_the_call(make_session: MakeSession, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ParameterError, match=message):
+        make_session().stream(PROMPT, **options)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "message"),
+    [
+        ("", "the prompt is empty"),
+        ([], "the prompt is empty"),
+        ([0, VOCAB], f"token 1 of the prompt is {VOCAB}; ids go from 0 to {VOCAB - 1}"),
+        ([-1], "token 0 of the prompt is -1"),
+        ("a lone \ud800 surrogate", "no valid Unicode"),
+        ([{"role": "user", "content": "x"}, 5], "message 1 is '5'"),
+        ([{"content": "x"}], "message 0 is"),
+    ],
+)
+def test_absurd_prompts_are_refused_at_the_call(make_session: MakeSession, prompt: Any, message: str) -> None:
+    with pytest.raises(PromptError, match=message):
+        make_session(chat_template="{{ messages[0].content }}").stream(prompt)
+
+
+def test_ids_may_come_from_numpy(make_session: MakeSession) -> None:
+    session = make_session()
+    ids = np.frombuffer(PROMPT.encode(), np.uint8).astype(np.int32)
+    assert session.encode(ids) == list(PROMPT.encode())  # type: ignore[arg-type]
+    assert session.generate(list(ids), max_new_tokens=5).tokens == expected(session, PROMPT, 5)
+    assert session.generate(tuple(ids.tolist()), max_new_tokens=5).tokens == expected(session, PROMPT, 5)
+
+
+def test_ids_that_are_no_integers(make_session: MakeSession) -> None:
+    with pytest.raises(TypeError):
+        make_session().stream([1.5])  # type: ignore[list-item]
+
+
+def test_chat_messages(make_session: MakeSession) -> None:
+    session = make_session(chat_template="{{ bos_token }}{% for m in messages %}{{ m.content }}{% endfor %}")
+    messages = [{"role": "system", "content": "A pro"}, {"role": "user", "content": "mpt"}]
+    # A template writes its own special tokens, so the tokenizer must not add them once more.
+    session.tokenizer.post_processor = TemplateProcessing("<bos> $A", special_tokens=[("<bos>", BOS)])
+    assert session.encode("A prompt") == [BOS, *b"A prompt"]
+    assert session.encode(messages) == [BOS, *b"A prompt"]
+
+
+def test_messages_without_a_template(make_session: MakeSession) -> None:
+    with pytest.raises(BundleError, match="no chat template"):
+        make_session().stream([{"role": "user", "content": "x"}])
+
+
+def test_a_broken_tokenizer_is_named(make_session: MakeSession) -> None:
+    session = make_session()
+    path = session.bundle.path(session.bundle.manifest.text.tokenizer)
+    path.write_text("{}")
+    with pytest.raises(BundleError, match=r"tokenizer\.json is no tokenizer"):
+        Session(session.bundle, session.engine)

@@ -1,0 +1,185 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from doubles import write_bundle
+from specexport.bundle import MANIFEST, SCHEMA_VERSION, Bundle, Contract, FileEntry, list_files, sha256, write_manifest
+from specexport.errors import BundleError
+
+WEIGHTS = "graphs/draft.weights"
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    root = tmp_path / "demo.bundle"
+    write_manifest(root, write_bundle(root, chat_template="{{ messages }}").manifest)
+    return root
+
+
+def edit(root: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    manifest = json.loads((root / MANIFEST).read_text(encoding="utf-8"))
+    change(manifest)
+    (root / MANIFEST).write_text(json.dumps(manifest), encoding="utf-8")
+
+
+def refusal(root: Path, check_digests: bool = True) -> str:
+    with pytest.raises(BundleError) as caught:
+        Bundle.open(root, check_digests)
+    message = str(caught.value)
+    assert "\n" not in message
+    return message
+
+
+def test_round_trip(root: Path) -> None:
+    opened = Bundle.open(root)
+    assert opened.manifest == write_bundle(root, chat_template="{{ messages }}").manifest
+    assert opened.path(WEIGHTS).read_bytes() == WEIGHTS.encode()
+    assert set(opened.manifest.files) == set(list_files(root))
+    assert MANIFEST not in opened.manifest.files
+
+
+def test_text_beyond_ascii_survives(root: Path) -> None:
+    edit(root, lambda m: m.update(command="specexport build --target ./modèle 模型"))
+    assert Bundle.open(root).manifest.command.endswith("./modèle 模型")
+
+
+def test_a_flipped_byte_is_found_by_its_digest(root: Path) -> None:
+    content = bytearray((root / WEIGHTS).read_bytes())
+    content[0] ^= 1
+    (root / WEIGHTS).write_bytes(content)
+    assert "draft.weights was changed after the build" in refusal(root)
+    Bundle.open(root, check_digests=False)
+
+
+def test_a_cut_file_is_found_without_its_digest(root: Path) -> None:
+    (root / WEIGHTS).write_bytes(b"cut")
+    message = refusal(root, check_digests=False)
+    assert "draft.weights has 3 bytes" in message
+    assert f"says {len(WEIGHTS)}" in message
+
+
+def test_a_missing_file(root: Path) -> None:
+    (root / WEIGHTS).unlink()
+    assert "draft.weights is missing" in refusal(root, check_digests=False)
+
+
+def test_a_folder_in_the_place_of_a_file(root: Path) -> None:
+    (root / WEIGHTS).unlink()
+    (root / WEIGHTS).mkdir()
+    assert "draft.weights is missing" in refusal(root)
+
+
+def test_no_folder(tmp_path: Path) -> None:
+    assert "nothing.bundle is not a folder" in refusal(tmp_path / "nothing.bundle")
+
+
+def test_a_folder_without_manifest(tmp_path: Path) -> None:
+    assert "manifest.json is missing" in refusal(tmp_path)
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", "null", '"text"'])
+def test_a_manifest_that_is_no_json_object(root: Path, content: str) -> None:
+    (root / MANIFEST).write_text(content, encoding="utf-8")
+    assert MANIFEST in refusal(root)
+
+
+def test_an_unknown_key(root: Path) -> None:
+    edit(root, lambda m: m["contract"].update(colour="red"))
+    assert "manifest.json.contract: unknown key 'colour'" in refusal(root)
+
+
+def test_a_missing_key(root: Path) -> None:
+    edit(root, lambda m: m["draft"].pop("weights"))
+    assert "manifest.json.draft: the key 'weights' is missing" in refusal(root)
+
+
+def test_a_mistyped_key(root: Path) -> None:
+    edit(root, lambda m: m["text"].update(stop_token_ids=[1, "2"]))
+    assert 'manifest.json.text.stop_token_ids[1]: found "2"' in refusal(root)
+
+
+def test_a_contract_that_cannot_be(root: Path) -> None:
+    edit(root, lambda m: m["contract"].update(capacity=1))
+    assert "manifest.json.contract: a capacity of 1 is too small" in refusal(root)
+
+
+def test_a_newer_schema_is_named_before_its_unknown_keys(root: Path) -> None:
+    edit(root, lambda m: m.update(schema_version=SCHEMA_VERSION + 1, later="key"))
+    assert f"has schema version {SCHEMA_VERSION + 1}, this specexport reads up to {SCHEMA_VERSION}" in refusal(root)
+
+
+@pytest.mark.parametrize("version", [0, -1, "1", None, True, 1.5])
+def test_another_schema_version(root: Path, version: object) -> None:
+    edit(root, lambda m: m.update(schema_version=version))
+    assert "schema" in refusal(root)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["../outside", "graphs/../../outside", "/etc/hostname", "graphs\\target.weights", "a\0b", "a\nb", "x" * 5000, "", "graphs/.."],
+)
+def test_a_path_that_escapes_or_is_none(root: Path, name: str) -> None:
+    (root.parent / "outside").write_text("x")
+    edit(root, lambda m: m["files"].update({name: {"bytes": 1, "sha256": "0"}}))
+    refusal(root, check_digests=False)
+
+
+@pytest.mark.parametrize("name", ["../outside", "/etc/hostname"])
+def test_an_escaping_path_is_named(root: Path, name: str) -> None:
+    edit(root, lambda m: m["files"].update({name: {"bytes": 1, "sha256": "0"}}))
+    assert repr(name) in refusal(root)
+
+
+def test_a_link_out_of_the_folder(root: Path) -> None:
+    outside = root.parent / "outside"
+    outside.write_bytes((root / WEIGHTS).read_bytes())
+    (root / WEIGHTS).unlink()
+    (root / WEIGHTS).symlink_to(outside)
+    message = refusal(root)
+    assert repr(WEIGHTS) in message
+    assert "outside of the bundle" in message
+
+
+def test_a_link_to_itself(root: Path) -> None:
+    (root / WEIGHTS).unlink()
+    (root / WEIGHTS).symlink_to(root / WEIGHTS)
+    assert "draft.weights" in refusal(root)
+
+
+def test_a_linked_bundle_opens(root: Path) -> None:
+    (root.parent / "link.bundle").symlink_to(root)
+    assert Bundle.open(root.parent / "link.bundle").manifest == Bundle.open(root).manifest
+
+
+def test_every_file_that_the_manifest_refers_to_must_be_listed(root: Path) -> None:
+    names = list(Bundle.open(root).manifest.referenced_files())
+    assert len(names) == len(set(names)) == len(list_files(root))
+    for name in names:
+        write_manifest(root, write_bundle(root, chat_template="{{ messages }}").manifest)
+        edit(root, lambda m, name=name: m["files"].pop(name))
+        assert f"refers to {name!r}" in refusal(root)
+
+
+def test_list_files_has_sizes_and_digests(tmp_path: Path) -> None:
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub/a").write_bytes(b"abc")
+    (tmp_path / MANIFEST).write_text("{}")
+    digest = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+    assert list_files(tmp_path) == {"sub/a": FileEntry(3, digest)}
+    assert sha256(tmp_path / "sub/a") == digest
+
+
+def test_widths_of_a_contract() -> None:
+    assert Contract(64, 4, 16, "fp32").widths == (1, 2, 3, 4, 5, 16)
+    assert Contract(64, 1, 2, "fp32").widths == (1, 2)
+    assert Contract(64, 1, 2, "fp32").widest_step == 2
+
+
+@pytest.mark.parametrize(("capacity", "drafts", "chunk"), [(64, 0, 8), (64, 4, 0), (19, 4, 8), (15, 1, 1), (0, 1, 1), (-5, 1, 1)])
+def test_absurd_contracts(capacity: int, drafts: int, chunk: int) -> None:
+    with pytest.raises(ValueError, match=r"must be at least 1|too small"):
+        Contract(capacity, drafts, chunk, "fp32")

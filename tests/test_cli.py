@@ -1,0 +1,279 @@
+"""The command line: data on stdout, the rest on stderr, and every mistake in one line with exit code 1."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from conftest import Pair
+from specexport.bundle import MANIFEST
+from specexport.cli import main
+
+Run = Callable[..., Result]
+
+
+@pytest.fixture
+def run() -> Run:
+    def run(*arguments: object, input: str | bytes | None = None) -> Result:
+        return CliRunner().invoke(main, [str(argument) for argument in arguments], input=input, catch_exceptions=True)
+
+    return run
+
+
+def error(result: Result, code: int = 1) -> str:
+    """The one line of a refusal."""
+    assert result.exit_code == code, (result.exception, result.stderr)
+    assert isinstance(result.exception, SystemExit)
+    assert result.stdout == ""
+    lines = result.stderr.splitlines()
+    assert lines[-1].startswith("Error: ")
+    if code == 1:
+        assert len(lines) == 1
+    return lines[-1].removeprefix("Error: ")
+
+
+def edit(bundle: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    manifest = json.loads((bundle / MANIFEST).read_text())
+    change(manifest)
+    (bundle / MANIFEST).write_text(json.dumps(manifest))
+
+
+@pytest.fixture
+def build(run: Run, pair: Pair, cache: Path, built: Path, tmp_path: Path) -> Callable[..., Result]:
+    """`specexport build` of the tiny pair; options given replace its own."""
+
+    def build(*flags: str, **options: object) -> Result:
+        given: dict[str, object] = dict(target=pair.target, draft=pair.draft, output=tmp_path / "out.bundle", cache=cache)
+        given |= {"max-seq-len": 64, "prompt-chunk": 16} | {name.replace("_", "-"): value for name, value in options.items()}
+        return run("build", *flags, *(part for name, value in given.items() for part in (f"--{name}", value)))
+
+    return build
+
+
+def test_build_prints_the_bundle_and_tells_the_rest_on_stderr(build: Callable[..., Result], tmp_path: Path) -> None:
+    result = build()
+    assert result.exit_code == 0
+    assert result.stdout == f"{tmp_path / 'out.bundle'}\n"
+    for line in ("export target    reused", "export draft     reused", "prove ", "proved target onnx: ", "proved draft ort: "):
+        assert line in result.stderr
+    assert error(build()) == f"{tmp_path / 'out.bundle'} exists; choose another --output, or replace it with --force"
+    assert build("--force").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (dict(target="no/such/folder"), "no/such/folder is neither a folder here nor a hub id that can be fetched"),
+        (dict(draft="x" * 300), "x" * 100),
+        (dict(max_draft_tokens=0), "--max-draft-tokens is 0"),
+        (dict(max_seq_len=4), "--max-seq-len 4"),
+        (dict(max_seq_len=1000), "positions end at 128"),
+        (dict(precision="int3"), "--precision is int3"),
+        (dict(engine="cuda"), "there is no engine 'cuda'"),
+        (dict(output="/dev/null/out"), "/dev/null is a file"),
+    ],
+)
+def test_what_cannot_be_built(options: dict[str, Any], message: str, build: Callable[..., Result], tmp_path: Path) -> None:
+    result = build(**options)
+    assert message in last_line(result)
+    assert list(tmp_path.iterdir()) == []
+
+
+def last_line(result: Result) -> str:
+    """Of a build, whose stages are told on stderr too."""
+    assert result.exit_code == 1, (result.exception, result.stderr)
+    assert isinstance(result.exception, SystemExit)
+    assert result.stdout == ""
+    assert "Traceback" not in result.stderr
+    assert result.stderr.count("Error: ") == 1
+    return result.stderr.splitlines()[-1].removeprefix("Error: ")
+
+
+def test_a_folder_that_is_no_checkpoint(build: Callable[..., Result], tmp_path: Path) -> None:
+    folder = tmp_path / "empty"
+    folder.mkdir()
+    assert last_line(build(draft=folder)).startswith(f"{folder} has no config.json")
+    assert [path.name for path in tmp_path.iterdir()] == ["empty"]
+
+
+def test_build_without_its_options_is_a_usage_error(run: Run) -> None:
+    assert "Missing option '--target'" in error(run("build"), 2)
+    assert "No such command 'no-such-command'" in error(run("no-such-command"), 2)
+
+
+def test_generate_streams_the_text(run: Run, built: Path) -> None:
+    result = run("generate", built, "--prompt", "def add", "--max-new-tokens", 12)
+    whole = json.loads(run("generate", built, "--prompt", "def add", "--max-new-tokens", 12, "--json").stdout)
+    assert result.exit_code == 0
+    assert result.stdout == whole["text"] + "\n"
+    assert result.stderr.startswith(f"[{whole['finish_reason']}] {len(whole['tokens'])} tokens, ")
+
+
+def test_generate_json_is_one_object_and_nothing_else(run: Run, built: Path) -> None:
+    result = run("generate", built, "--prompt", "def add", "--max-new-tokens", 12, "--json")
+    found = json.loads(result.stdout)
+    assert list(found) == ["text", "tokens", "finish_reason", "statistics"]
+    assert result.stdout.count("\n") == 1
+    assert result.stderr == ""
+    assert found["statistics"]["emitted"] == len(found["tokens"])
+    assert found["statistics"]["drafted"] > 0
+
+
+def test_plain_and_speculative_agree(run: Run, built: Path) -> None:
+    arguments = ("generate", built, "--prompt", "def add", "--max-new-tokens", 20, "--json")
+    speculative, plain, none = (json.loads(run(*arguments, *more).stdout) for more in ((), ("--plain",), ("--num-draft-tokens", 0)))
+    assert speculative["tokens"] == plain["tokens"] == none["tokens"]
+    assert plain["statistics"]["drafted"] == none["statistics"]["drafted"] == 0
+
+
+def test_a_seed_makes_sampling_repeatable(run: Run, built: Path) -> None:
+    options = ("--temperature", 1.2, "--top-k", 50, "--top-p", 0.9, "--seed", 7, "--json", "--max-new-tokens", 12)
+    first, second = (json.loads(run("generate", built, "--prompt", "def", *options).stdout)["tokens"] for _ in range(2))
+    assert first == second
+
+
+def test_the_prompt_comes_from_stdin(run: Run, built: Path) -> None:
+    given = run("generate", built, "--prompt", "def add(a):\n", "--max-new-tokens", 8)
+    piped = run("generate", built, "--prompt", "-", "--max-new-tokens", 8, input="def add(a):\n")
+    assert piped.stdout == given.stdout
+
+
+def test_chat_messages_come_from_a_file(run: Run, built: Path, tmp_path: Path) -> None:
+    path = tmp_path / "chat.json"
+    path.write_text(json.dumps([{"role": "user", "content": "hi"}]))
+    chat = run("generate", built, "--messages", path, "--max-new-tokens", 8)
+    rendered = run("generate", built, "--prompt", "<user>hi<assistant>", "--max-new-tokens", 8)
+    assert chat.exit_code == 0
+    assert chat.stdout == rendered.stdout
+
+
+@pytest.mark.parametrize("content", [b"{", b"{}", b"[1]", b"[]", b'[{"content": "no role"}]', b'["\xff\xfe"]'])
+def test_messages_that_are_none(content: bytes, run: Run, built: Path, tmp_path: Path) -> None:
+    path = tmp_path / "chat.json"
+    path.write_bytes(content)
+    error(run("generate", built, "--messages", path))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--prompt", ""), "the prompt is empty"),
+        (("--prompt", "a b c d " * 100), "the bundle's capacity is 64"),
+        (("--prompt", "\udcff"), "no valid Unicode"),
+        (("--prompt", "x", "--temperature", -1), "temperature is -1.0"),
+        (("--prompt", "x", "--temperature", "nan"), "temperature is nan"),
+        (("--prompt", "x", "--temperature", "inf"), "temperature is inf"),
+        (("--prompt", "x", "--top-k", -3), "top_k is -3"),
+        (("--prompt", "x", "--top-p", 0), "top_p is 0.0"),
+        (("--prompt", "x", "--top-p", 1.5), "top_p is 1.5"),
+        (("--prompt", "x", "--seed", -1), "seed is -1"),
+        (("--prompt", "x", "--max-new-tokens", 0), "max_new_tokens is 0"),
+        (("--prompt", "x", "--num-draft-tokens", 9), "num_draft_tokens is 9; this bundle was built for 0 to 4"),
+        (("--prompt", "x", "--stop", ""), "a stop string is empty"),
+        (("--prompt", "x", "--engine", "cuda"), "there is no engine 'cuda'"),
+    ],
+)
+def test_requests_that_are_refused(options: tuple[object, ...], message: str, run: Run, built: Path) -> None:
+    assert message in error(run("generate", built, *options))
+
+
+def test_a_prompt_on_stdin_that_is_no_text(run: Run, built: Path) -> None:
+    assert "UTF-8" in error(run("generate", built, "--prompt", "-", input=b"\xff\xfe"))
+
+
+@pytest.mark.parametrize("options", [("--messages", "/dev/null"), ("--threads", "-1"), ("--top-k", "many")])
+def test_usage_errors(options: tuple[str, ...], run: Run, built: Path) -> None:
+    error(run("generate", built), 2)
+    error(run("generate", built, "--prompt", "x", *options), 2)
+
+
+HARM: dict[str, tuple[Callable[[Path], object], str]] = {
+    "flipped byte": (lambda b: flip(b / "graphs" / "draft.weights"), "draft.weights was changed after the build"),
+    "missing file": (lambda b: (b / "graphs" / "target-ort.onnx").unlink(), "target-ort.onnx is missing"),
+    "no manifest": (lambda b: (b / MANIFEST).unlink(), f"{MANIFEST} is missing"),
+    "manifest no JSON": (lambda b: (b / MANIFEST).write_text("{"), "cannot be read as JSON"),
+    "unknown key": (lambda b: edit(b, lambda m: m.update(colour="red")), "unknown key 'colour'"),
+    "newer schema": (lambda b: edit(b, lambda m: m.update(schema_version=99)), "has schema version 99"),
+    "escaping path": (lambda b: edit(b, lambda m: m["files"].update({"../x": {"bytes": 1, "sha256": ""}})), "lies outside of the bundle"),
+    "no bundle": (shutil.rmtree, "is not a folder; make a bundle with"),
+}
+
+
+def flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("harm", HARM)
+@pytest.mark.parametrize("command", [("generate", "--prompt", "x"), ("inspect",), ("verify",)])
+def test_a_harmed_bundle(harm: str, command: tuple[str, ...], run: Run, bundle: Path) -> None:
+    change, message = HARM[harm]
+    change(bundle)
+    assert message in error(run(command[0], bundle, *command[1:]))
+
+
+def test_a_bundle_whose_name_is_too_long(run: Run) -> None:
+    assert "too long" in error(run("inspect", "x" * 300))
+
+
+def test_inspect(run: Run, built: Path) -> None:
+    found = json.loads(run("inspect", built, "--json").stdout)
+    assert found["contract"]["capacity"] == 64
+    assert found["memory"]["target"]["cache"] == 2 * 2 * 64 * 2 * 8 * 4
+    text = run("inspect", built).stdout
+    digest = found["files"]["graphs/target.weights"]["sha256"]
+    for part in ("up to 64 tokens", "LlamaForCausalLM", "proved     target ort", "graphs/target.weights", digest[:16]):
+        assert part in text
+
+
+def test_verify_passes_on_a_good_bundle(run: Run, built: Path, tmp_path: Path) -> None:
+    result = run("verify", built, "--max-new-tokens", 8)
+    assert (result.exit_code, result.stdout.splitlines()[-1]) == (0, "passed")
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text('{"prompt": "def add"}\n\n{"prompt": "the quick"}\n')
+    found = json.loads(run("verify", built, "--prompts", prompts, "--max-new-tokens", 8, "--json").stdout)
+    assert found["passed"]
+    assert found["prompts"] == found["equal_at_same_width"] == 2
+
+
+def test_verify_fails_on_a_consistent_bundle_that_is_wrong(run: Run, bundle: Path) -> None:
+    """Other weights, and digests made to fit them."""
+    from specexport.bundle import sha256
+
+    weights = bundle / "graphs" / "target.weights"
+    content = bytearray(weights.read_bytes())
+    content[1000:3000] = bytes(2000)
+    weights.write_bytes(content)
+    edit(bundle, lambda manifest: manifest["files"]["graphs/target.weights"].update(sha256=sha256(weights)))
+    result = run("verify", bundle, "--max-new-tokens", 4)
+    assert result.exit_code == 1
+    assert result.stdout.splitlines()[-1].startswith("FAILED")
+    found = run("verify", bundle, "--max-new-tokens", 4, "--json")
+    assert found.exit_code == 1
+    assert json.loads(found.stdout)["passed"] is False
+
+
+@pytest.mark.parametrize("content", [None, b"not json\n", b'{"text": "x"}\n', b"[]\n", b'{"prompt": 3}\n', b"\xff\n"])
+def test_verify_with_prompts_that_are_none(content: bytes | None, run: Run, built: Path, tmp_path: Path) -> None:
+    path = tmp_path / "prompts.jsonl"
+    if content is not None:
+        path.write_bytes(content)
+    assert str(path) in error(run("verify", built, "--prompts", path))
+
+
+def test_doctor(run: Run) -> None:
+    assert run("doctor").stdout.startswith("yes  onnxruntime: onnxruntime ")
+    assert json.loads(run("doctor", "--json").stdout)["onnxruntime"]["usable"] is True
+
+
+def test_doctor_says_what_to_install(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    import sys
+
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    assert run("doctor").stdout == "no   onnxruntime: onnxruntime is not installed; pip install 'specexport[onnxruntime]'\n"

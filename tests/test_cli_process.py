@@ -1,0 +1,75 @@
+"""The command line in processes of its own: what it imports, its exit codes, its pipes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import Pair
+
+
+def python(script: str, *arguments: object, block: tuple[str, ...] = (), stdin: str = "") -> subprocess.CompletedProcess[str]:
+    blocked = f"import sys; sys.modules.update(dict.fromkeys({block!r})); "
+    command = [sys.executable, "-c", blocked + script, *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, input=stdin, check=False)
+
+
+CLI = "from specexport.cli import main; main(prog_name='specexport')"
+HEAVY = ("torch", "transformers", "onnx", "onnx_ir", "onnxscript", "onnxruntime", "numpy", "tokenizers", "safetensors", "rich")
+
+
+@pytest.mark.parametrize("arguments", [("--help",), ("--version",), ("build", "--help"), ("generate", "--help")])
+def test_help_imports_nothing_heavy(arguments: tuple[str, ...]) -> None:
+    result = python(CLI, *arguments, block=HEAVY)
+    assert (result.returncode, result.stderr) == (0, "")
+    assert "specexport" in result.stdout
+
+
+def test_the_public_names_are_there() -> None:
+    result = python("import specexport; print([getattr(specexport, name) is not None for name in specexport.__all__])")
+    assert result.stdout == f"{[True] * 6}\n"
+    assert "has no attribute 'nonsense'" in python("import specexport; specexport.nonsense").stderr
+    assert "cannot import name" in python("from specexport import nonsense").stderr
+
+
+def test_generate_needs_no_torch(built: Path) -> None:
+    blocked = ("torch", "transformers", "onnx", "onnx_ir", "onnxscript", "safetensors", "huggingface_hub")
+    result = python(CLI, "generate", built, "--prompt", "def add", "--max-new-tokens", 4, "--json", block=blocked)
+    assert (result.returncode, result.stderr) == (0, "")
+    assert len(json.loads(result.stdout)["tokens"]) == 4
+
+
+def test_build_without_torch_says_which_extra_to_install(pair: Pair, tmp_path: Path) -> None:
+    for missing in ("torch", "transformers"):
+        result = python(CLI, "build", "--target", pair.target, "--draft", pair.draft, "-o", tmp_path / "out", block=(missing,))
+        assert result.returncode == 1
+        expected = f"Error: the package {missing} is not installed; building needs: pip install 'specexport[export]'\n"
+        assert result.stderr == expected
+
+
+def test_running_without_an_engine_says_what_to_do(built: Path) -> None:
+    result = python(CLI, "generate", built, "--prompt", "x", block=("onnxruntime",))
+    assert result.returncode == 1
+    assert result.stderr == "Error: the bundle was built for onnxruntime, none of which this host can run; see: specexport doctor\n"
+
+
+def test_errors_are_one_line_without_traceback(tmp_path: Path) -> None:
+    result = python(CLI, "generate", tmp_path / "nothing", "--prompt", "x")
+    assert (result.returncode, result.stdout) == (1, "")
+    assert result.stderr.startswith("Error: ")
+    assert result.stderr.count("\n") == 1
+
+
+def test_a_reader_that_goes_away(built: Path) -> None:
+    command = f"{sys.executable} -c \"{CLI}\" generate {built} --prompt 'def add' --max-new-tokens 50 | true"
+    result = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+    assert "Traceback" not in result.stderr
+    assert "BrokenPipe" not in result.stderr
+
+
+def test_threads_are_taken(built: Path) -> None:
+    result = python(CLI, "generate", built, "--prompt", "def add", "--max-new-tokens", 4, "--threads", 1)
+    assert result.returncode == 0

@@ -1,0 +1,67 @@
+"""The committed demo pair, built and run as `make demo` does: the promises of examples/demo_pair/README.md."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from specexport import Session, load
+from specexport.exporter.build import BuildOptions, build
+from specexport.runtime.equality import check_equality
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+PAIR = EXAMPLES / "demo_pair"
+ROUTES = ("code", "prose", "random")
+
+
+@pytest.fixture(scope="module")
+def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
+    folder = tmp_path_factory.mktemp("demo")
+    build(str(PAIR / "target"), str(PAIR / "draft"), folder / "demo.bundle", BuildOptions(cache=folder / "cache"))
+    yield load(folder / "demo.bundle")
+
+
+def prompts(route: str) -> list[str]:
+    rows = [json.loads(line) for line in (EXAMPLES / "prompts" / f"{route}.jsonl").read_text(encoding="utf-8").splitlines()]
+    assert {row["route"] for row in rows} == {route}
+    return [row["prompt"] for row in rows]
+
+
+def mean_acceptance_length(session: Session, route: str, count: int) -> float:
+    found = [session.generate(prompt, max_new_tokens=64, stop_token_ids=()).statistics for prompt in prompts(route)[:count]]
+    return sum(row.accepted + row.rounds for row in found) / sum(row.rounds for row in found)
+
+
+def test_sizes(session: Session) -> None:
+    manifest = session.bundle.manifest
+    assert 12e6 <= manifest.target.num_parameters <= 25e6
+    assert manifest.draft.num_parameters * 8 <= manifest.target.num_parameters
+    assert sum(path.stat().st_size for path in PAIR.rglob("*") if path.is_file()) <= 50e6
+
+
+@pytest.mark.parametrize("route", ROUTES)
+def test_every_route_has_enough_prompts_that_fit(session: Session, route: str) -> None:
+    found = prompts(route)
+    assert len(set(found)) == len(found) >= 200
+    assert all(len(session.encode(prompt)) + 128 <= session.capacity for prompt in found)
+
+
+def test_acceptance_by_route(session: Session) -> None:
+    lengths = {route: mean_acceptance_length(session, route, 24) for route in ROUTES}
+    assert lengths["code"] >= 2.6
+    assert lengths["code"] > lengths["prose"] + 0.2
+    assert lengths["prose"] > lengths["random"]
+
+
+@pytest.mark.parametrize("route", ROUTES)
+def test_greedy_output_is_the_targets_own(session: Session, route: str) -> None:
+    assert all(check_equality(session, session.encode(prompt), 48).passed for prompt in prompts(route)[:6])
+
+
+def test_a_fixed_sample_is_repeated(session: Session) -> None:
+    options = dict(max_new_tokens=40, temperature=0.8, top_p=0.95, seed=3)
+    first = session.generate(prompts("code")[0], **options)  # type: ignore[arg-type]
+    session.reset()
+    assert session.generate(prompts("code")[0], **options).tokens == first.tokens  # type: ignore[arg-type]

@@ -1,0 +1,82 @@
+"""The house itself: what is packaged, what is imported, and what the runtime can do without."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+BLOCKED = ("torch", "transformers", "safetensors", "onnx", "onnx_ir", "onnxscript", "onnxruntime", "jinja2", "click", "rich")
+
+
+def test_the_packages_of_the_wheel_are_those_of_the_tree() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    outside = {"tests", "examples", "benchmarks", "scripts", "docs", "build", "dist"}
+    folders = [file.parent.relative_to(ROOT).parts for file in ROOT.glob("[!.]*/**/__init__.py")]
+    found = {".".join(("specexport", *parts)) for parts in folders if parts[0] not in outside}
+    assert sorted(project["tool"]["setuptools"]["packages"]) == sorted(found | {"specexport"})
+
+
+def run_without(packages: tuple[str, ...], code: str, folder: Path) -> str:
+    block = f"import sys\nfor name in {packages!r}: sys.modules[name] = None\n"
+    done = subprocess.run([sys.executable, "-c", block + code], capture_output=True, text=True, cwd=folder, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def test_the_runtime_imports_with_numpy_and_tokenizers_alone(tmp_path: Path) -> None:
+    code = """
+import pkgutil, importlib
+import specexport, specexport.runtime, specexport.engines
+for package in (specexport.runtime, specexport.engines):
+    for module in pkgutil.iter_modules(package.__path__, package.__name__ + "."):
+        importlib.import_module(module.name)
+print(specexport.load.__module__, specexport.__version__)
+"""
+    module, version = run_without(BLOCKED, code, tmp_path).split()
+    assert module == "specexport.runtime.session"
+    assert version[0].isdigit()
+
+
+def test_the_whole_loop_runs_without_torch(tmp_path: Path) -> None:
+    code = f"""
+sys.path.insert(0, {str(ROOT / "tests")!r})
+from pathlib import Path
+from doubles import FakeDecoder, fake_session
+session = fake_session(Path("bundle"), FakeDecoder(), FakeDecoder(noise=0.4))
+print(session.generate("Hello", max_new_tokens=9, temperature=0.5).statistics.emitted)
+"""
+    assert run_without(BLOCKED, code, tmp_path) == "9"
+
+
+def test_loading_what_is_no_bundle_is_one_error(tmp_path: Path) -> None:
+    code = """
+import specexport
+try:
+    specexport.load("nothing.bundle")
+except specexport.SpecExportError as error:
+    print(type(error).__name__)
+"""
+    assert run_without(BLOCKED, code, tmp_path) == "BundleError"
+
+
+@pytest.mark.parametrize("name", ["load", "Session", "Generation", "Chunk", "Statistics", "SpecExportError"])
+def test_the_public_names(name: str) -> None:
+    import specexport
+
+    assert name in specexport.__all__
+    assert hasattr(specexport, name)
+
+
+def test_every_error_has_the_one_root_and_stands_in_the_tree() -> None:
+    from specexport import errors
+
+    kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, Exception)]
+    assert all(issubclass(kind, errors.SpecExportError) for kind in kinds)
+    assert errors.__doc__ is not None
+    assert all(kind.__name__ in errors.__doc__ for kind in kinds)
+    assert "pip install 'specexport[chat]'" in str(errors.MissingPackageError("jinja2", "chat"))

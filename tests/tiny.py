@@ -1,0 +1,112 @@
+"""Tiny random checkpoints on disk, and their graphs without a whole build."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from specexport.bundle import Contract, ModelSpec
+from specexport.engines.onnxruntime_cpu import OrtDecoder
+from specexport.exporter.attention import DIALECTS, Dialect
+from specexport.exporter.checkpoint import Checkpoint
+from specexport.exporter.graphs import optimize, save
+from specexport.exporter.reference import record_reference
+from specexport.exporter.trace import probe_cache, trace
+from specexport.runtime.parity import ReferenceStep, max_error
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
+
+torch.set_num_threads(1)  # tiny matrices gain nothing from more
+
+VOCAB = 288
+CONTRACT = Contract(capacity=64, max_draft_tokens=4, prompt_chunk=16, precision="fp32")
+LINES = ["def add(a, b):\n    return a + b\n", "the quick brown fox jumps over the lazy dog\n", "for item in items:\n    print(item)\n"]
+CHAT = "{% for message in messages %}<{{ message.role }}>{{ message.content }}{% endfor %}<assistant>"
+
+LLAMA: dict[str, Any] = dict(
+    vocab_size=VOCAB,
+    hidden_size=32,
+    intermediate_size=48,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    max_position_embeddings=128,
+    initializer_range=0.2,
+    bos_token_id=0,
+    eos_token_id=1,
+    pad_token_id=1,
+)
+
+
+def make_tokenizer(vocab_size: int = VOCAB, lines: list[str] = LINES) -> PreTrainedTokenizerFast:
+    """Byte-level BPE with two special tokens in front of the bytes."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        show_progress=False,
+        special_tokens=["<s>", "</s>"],
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+    )
+    tokenizer.train_from_iterator(lines, trainer)
+    wrapped = PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>")
+    wrapped.chat_template = CHAT
+    return wrapped
+
+
+def save_model(folder: Path, model_type: str = "llama", seed: int = 0, config: dict[str, Any] | None = None) -> Path:
+    """A random model whose logits depend visibly on every position: large weights, norms and biases that are not 1 or 0."""
+    torch.manual_seed(seed)
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(model_type, **(LLAMA if config is None else config)))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim == 1:
+                parameter += 0.2 * torch.randn_like(parameter)
+    model.save_pretrained(folder)
+    return folder
+
+
+def save_checkpoint(folder: Path, seed: int = 0, tokenizer: PreTrainedTokenizerFast | None = None, **changes: Any) -> Path:
+    """A tiny Llama with its tokenizer; `changes` go over its config."""
+    save_model(folder, seed=seed, config=LLAMA | changes)
+    (tokenizer or make_tokenizer()).save_pretrained(folder)
+    return folder
+
+
+def edit_json(path: Path, **changes: Any) -> None:
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+@dataclass
+class Exported:
+    """Graphs of one checkpoint in `folder`, and what the Hugging Face model answers to the proof's schedule."""
+
+    folder: Path
+    spec: ModelSpec
+    reference: list[ReferenceStep]
+    contract: Contract
+    num_parameters: int
+
+    def decoder(self, dialect: Dialect) -> OrtDecoder:
+        return OrtDecoder(self.folder / self.spec.graphs[dialect], self.spec, self.contract)
+
+    def error(self, dialect: Dialect) -> float:
+        return max_error(self.decoder(dialect), self.reference)
+
+
+def export(checkpoint: Path, folder: Path, dialects: tuple[Dialect, ...] = DIALECTS, contract: Contract = CONTRACT) -> Exported:
+    model = Checkpoint.find(str(checkpoint)).load()
+    layers = probe_cache(model)
+    vocab_size = int(model.get_output_embeddings().weight.shape[0])
+    reference = record_reference(model, contract, vocab_size)
+    graphs = {dialect: trace(model, layers, dialect, contract) for dialect in dialects}
+    for dialect, graph in graphs.items():
+        optimize(graph, dialect)
+    folder.mkdir(parents=True, exist_ok=True)
+    paths, weights = save(graphs, folder, "model")
+    spec = ModelSpec(str(checkpoint), type(model).__name__, "", model.num_parameters(), vocab_size, layers, dict(paths), weights)
+    return Exported(folder, spec, reference, contract, model.num_parameters())
