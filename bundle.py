@@ -133,6 +133,11 @@ class Manifest:
     proofs: tuple[Proof, ...]
     files: dict[str, FileEntry]
 
+    def __post_init__(self) -> None:
+        for name, roles in (("references", set(self.references)), ("proofs", {proof.role for proof in self.proofs})):
+            if roles != set(ROLES):
+                raise ValueError(f"{name} are of {', '.join(sorted(roles)) or 'no model'}, expected {' and '.join(ROLES)}")
+
     def model(self, role: Role) -> ModelSpec:
         return self.target if role == "target" else self.draft
 

@@ -3,8 +3,8 @@
     python examples/corpus.py --output examples/prompts     # writes the held-out prompts, one JSONL a route
 
 A file is held out when the hash of its path says so, and its docstrings go with it, so a held-out
-prompt is text that neither model of the demo pair has seen. `random` documents are lines of decimal
-digits: the demo tokenizer makes one token of each digit, so nothing can guess the next one.
+prompt is text that neither model of the demo pair has seen. `random` prompts are characters of several scripts
+without any order; `random` documents for training are lines of decimal digits.
 """
 
 from __future__ import annotations
@@ -67,6 +67,12 @@ def random_document(rng: random.Random, lines: int) -> str:
     return "\n".join("".join(rng.choices("0123456789", k=64)) for _ in range(lines))
 
 
+def random_text(rng: random.Random, length: int) -> str:
+    """Characters of several scripts without any order."""
+    ranges = [(0x21, 0x7E), (0x3B1, 0x3C9), (0x430, 0x44F), (0x4E00, 0x9FFF), (0x20, 0x20)]
+    return "".join(chr(rng.randint(*rng.choice(ranges))) for _ in range(length))
+
+
 def documents() -> list[Document]:
     from pydoc_data.topics import topics
 
@@ -103,7 +109,7 @@ def write_prompts(output: Path, per_route: int) -> None:
     output.mkdir(parents=True, exist_ok=True)
     for route in ROUTES:
         if route == "random":
-            prompts = [random_document(rng, rng.randint(3, 9)) for _ in range(per_route)]
+            prompts = [random_text(rng, rng.randint(40, 120)) for _ in range(per_route)]
         else:
             found = [p for d in held_out if d.route == route for p in cut_prompts(d, rng)]
             prompts = rng.sample(found, min(per_route, len(found)))

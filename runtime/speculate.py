@@ -34,7 +34,6 @@ def decode(context: Context, rule: Rule, num_draft_tokens: int, limit: int, chun
             if draft_tokens:
                 logits = draft.decoder.step(draft_tokens[-1:], len(tokens) + len(draft_tokens) - 1)
             else:
-                draft.prefill(tokens, len(tokens) - 2, chunk)
                 logits = draft.decoder.step(tokens[-2:], max(0, len(tokens) - 2))
             statistics.draft_seconds += perf_counter() - start
             draft_tokens.append(rule.propose(logits[-1]))

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..bundle import ROLES, Proof
-from ..errors import ParameterError
+from ..errors import ParameterError, PromptError
 from .equality import Equality, check_equality
 from .parity import load_reference, max_error
 from .session import Session
@@ -45,6 +45,7 @@ def verify_session(session: Session, prompts: Path | None, max_new_tokens: int) 
 
     prompts: JSONL of `{"prompt": ...}`. Raises `ParameterError` naming the line that is none.
     """
+    given = _encoded(session, prompts) if prompts else _proof_prompts(session)
     manifest = session.bundle.manifest
     proofs = []
     for role in ROLES:
@@ -54,9 +55,6 @@ def verify_session(session: Session, prompts: Path | None, max_new_tokens: int) 
         error, rows = max_error(decoder, reference), sum(len(entry.logits) for entry in reference)
         proofs.append(Proof(session.engine.name, recorded.dialect, role, rows, error, recorded.tolerance))
     session.reset()
-    given = [session.encode(prompt) for prompt in read_prompts(prompts)] if prompts else _proof_prompts(session)
-    if not given:
-        raise ParameterError(f'{prompts} holds no prompt; give lines of {{"prompt": "..."}}')
     return Verification(tuple(proofs), tuple(check_equality(session, prompt, max_new_tokens) for prompt in given))
 
 
@@ -91,6 +89,18 @@ def render(result: Verification) -> str:
         "passed" if result.passed else "FAILED: this bundle does not give the target's own output on this host; build it again here",
     ]
     return "\n".join(lines)
+
+
+def _encoded(session: Session, path: Path) -> list[list[int]]:
+    encoded = []
+    for number, prompt in enumerate(read_prompts(path), start=1):
+        try:
+            encoded.append(session.encode(prompt))
+        except PromptError as error:
+            raise PromptError(f"prompt {number} of {path}: {error}") from None
+    if not encoded:
+        raise ParameterError(f'{path} holds no prompt; give lines of {{"prompt": "..."}}')
+    return encoded
 
 
 def _proof_prompts(session: Session) -> list[Sequence[int]]:

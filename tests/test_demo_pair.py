@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,10 +16,10 @@ ROUTES = ("code", "prose", "random")
 
 
 @pytest.fixture(scope="module")
-def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
+def session(tmp_path_factory: pytest.TempPathFactory) -> Session:
     folder = tmp_path_factory.mktemp("demo")
     build(str(PAIR / "target"), str(PAIR / "draft"), folder / "demo.bundle", BuildOptions(cache=folder / "cache"))
-    yield load(folder / "demo.bundle")
+    return load(folder / "demo.bundle")
 
 
 def prompts(route: str) -> list[str]:
