@@ -24,6 +24,8 @@ MANIFEST = "manifest.json"
 
 Role = Literal["target", "draft"]
 ROLES: tuple[Role, ...] = ("target", "draft")
+Precision = Literal["fp32"]
+PRECISIONS: tuple[Precision, ...] = ("fp32",)
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,7 @@ class Contract:
     capacity: int
     max_draft_tokens: int
     prompt_chunk: int
-    precision: str
+    precision: Precision
 
     def __post_init__(self) -> None:
         if self.max_draft_tokens < 1 or self.prompt_chunk < 1:

@@ -34,6 +34,7 @@ class Decoder(Protocol):
 @dataclass(frozen=True)
 class Engine:
     name: str
+    dialect: str  # of the graphs it runs
     target: Decoder
     draft: Decoder
 

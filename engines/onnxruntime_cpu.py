@@ -1,5 +1,8 @@
 """ONNX Runtime on the CPU: one shared thread pool, caches bound in place, one binding a width made once.
 
+The pool is the process's: once a bundle is loaded, every other ONNX Runtime session of the process must set
+`SessionOptions.use_per_session_threads = False` too.
+
 A step writes its tokens into a bound array, runs, and returns the bound logits: nothing is allocated or bound
 again. Caches are numpy arrays bound as both `past` and `present`; see docs/architecture.md for the measurements.
 """
@@ -46,7 +49,7 @@ def load(bundle: Bundle, threads: int = 0) -> Engine:
             raise BundleError(f"{bundle.root} has no {DIALECT} graph of {spec.source}; build the bundle again")
         return OrtDecoder(bundle.path(spec.graphs[DIALECT]), spec, manifest.contract, threads)
 
-    return Engine(NAME, decoder(manifest.target), decoder(manifest.draft))
+    return Engine(NAME, DIALECT, decoder(manifest.target), decoder(manifest.draft))
 
 
 @cache

@@ -8,12 +8,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from ..bundle import (
+    PRECISIONS,
     ROLES,
     SCHEMA_VERSION,
     Bundle,
     Contract,
     Manifest,
     ModelSpec,
+    Precision,
     Proof,
     Role,
     TextSpec,
@@ -31,8 +33,6 @@ from .prove import prove
 from .stages import default_cache
 from .workplace import new_folder, require_space
 
-PRECISIONS = ("fp32",)
-
 
 @dataclass(frozen=True)
 class BuildOptions:
@@ -41,7 +41,7 @@ class BuildOptions:
     max_seq_len: int | None = None
     max_draft_tokens: int = 4
     prompt_chunk: int = 64
-    precision: str = "fp32"
+    precision: Precision = "fp32"
     engines: tuple[str, ...] = ("onnxruntime",)
     force: bool = False
     cache: Path | None = None

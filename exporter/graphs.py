@@ -8,8 +8,10 @@ import numpy as np
 import onnx_ir as ir
 import onnx_ir.passes.common as common_passes
 from onnxscript import optimizer
+from onnxscript.rewriter import rewrite
 from onnxscript.rewriter.ort_fusions.rms_normalization import fuse_rms_normalization
 from onnxscript.rewriter.ort_fusions.skip_normalization import fuse_skip_layer_normalization, fuse_skip_rms_normalization
+from onnxscript.rewriter.rules import common as rules
 
 from .attention import Dialect
 from .fuse_transpose import fuse_transpose_into_matmul
@@ -17,10 +19,33 @@ from .fuse_transpose import fuse_transpose_into_matmul
 # Tensors from this size on live in the weights file.
 EXTERNAL_BYTES = 1024
 FOLDED_ELEMENTS = 4096
+EXACT_RULES = (
+    rules.no_op_cast_rule,
+    rules.no_op_expand_rule,
+    rules.no_op_transpose_rule,
+    rules.reshape_reshape_rule,
+    rules.transpose_transpose_rule,
+    rules.unsqueeze_unsqueeze_rule,
+    rules.squeeze_reshape_1d_rule,
+    rules.slice_split_rule,
+    rules.collapse_slice_rule,
+    rules.collapse_slice2_rule,
+    rules.no_op_static_scatter_nd_rule,
+    rules.no_op_dynamic_scatter_nd_rule,
+    rules.materialize_reshape_shape_rule,
+)
+CLEAN_UP = ir.passes.Sequential(
+    common_passes.RemoveUnusedNodesPass(),
+    common_passes.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0),
+    common_passes.DeduplicateInitializersPass(),
+    common_passes.CommonSubexpressionEliminationPass(),
+    common_passes.NameFixPass(),
+)
 
 
 def optimize(model: ir.Model, dialect: Dialect) -> None:
     """Fold small constants; for ONNX Runtime also fuse norms and transposed weights. Weights stay as they are stored."""
+    common_passes.InlinePass()(model)
     _fold(model)
     if dialect == "ort":
         for fuse in (fuse_rms_normalization, fuse_skip_rms_normalization, fuse_skip_layer_normalization, fuse_transpose_into_matmul):
@@ -78,10 +103,17 @@ def _same(one: ir.TensorProtocol, other: ir.TensorProtocol) -> bool:
 
 
 def _fold(model: ir.Model) -> None:
-    """Constant folding that leaves weights alone: the optimizer would write out their transposes."""
+    """Constant folding that leaves weights alone (their transposes would be written out), and exact simplifications.
+
+    The optimizer's default rules also drop `x + c` for any |c| <= 1e-8, which some models' norms have as epsilon.
+    """
 
     def small(node: ir.Node) -> bool | None:
         sizes = [value.const_value.size for value in node.inputs if value is not None and value.const_value is not None]
         return False if any(size > FOLDED_ELEMENTS for size in sizes) else None
 
-    optimizer.optimize_ir(model, input_size_limit=FOLDED_ELEMENTS, output_size_limit=FOLDED_ELEMENTS, should_fold=small)
+    limits = dict(input_size_limit=FOLDED_ELEMENTS, output_size_limit=FOLDED_ELEMENTS)
+    for _ in range(2):
+        optimizer.fold_constants(model, onnx_shape_inference=True, should_fold=small, **limits)
+        rewrite(model, EXACT_RULES)
+    CLEAN_UP(model)

@@ -13,12 +13,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from ..bundle import Contract, Proof
+from ..bundle import Contract, Precision, Proof
 from ..engines.base import Decoder, Logits
 from ..errors import ProofError
 
 # fp32 graphs differ from torch by about 1e-5 of the logits' spread; a wrong mask or position by more than 1e-1.
-TOLERANCE = {"fp32": 1e-3}
+TOLERANCE: dict[Precision, float] = {"fp32": 1e-3}
 # Large and finite: under an explicit mask a poisoned row has weight 0, and 0 * NaN would still poison.
 POISON = 1e4
 
@@ -86,7 +86,7 @@ def max_error(decoder: Decoder, reference: list[ReferenceStep]) -> float:
     return worst / spread if spread else np.inf
 
 
-def prove_decoder(decoder: Decoder, reference: list[ReferenceStep], engine: str, dialect: str, role: str, precision: str) -> Proof:
+def prove_decoder(decoder: Decoder, reference: list[ReferenceStep], engine: str, dialect: str, role: str, precision: Precision) -> Proof:
     """Raises `ProofError` when the decoder strays from the reference by more than the precision's tolerance."""
     error, tolerance = max_error(decoder, reference), TOLERANCE[precision]
     if not error <= tolerance:

@@ -11,7 +11,7 @@ from typing import Any
 from ..bundle import ROLES, Proof
 from ..errors import ParameterError, PromptError
 from .equality import Equality, check_equality
-from .parity import load_reference, max_error
+from .parity import TOLERANCE, load_reference, max_error
 from .session import Session
 
 # Without prompts of the user's, this many pieces of the proof's own tokens serve.
@@ -51,9 +51,9 @@ def verify_session(session: Session, prompts: Path | None, max_new_tokens: int) 
     for role in ROLES:
         reference = load_reference(session.bundle.path(manifest.references[role]))
         decoder = session.engine.target if role == "target" else session.engine.draft
-        recorded = next(proof for proof in manifest.proofs if proof.role == role)
         error, rows = max_error(decoder, reference), sum(len(entry.logits) for entry in reference)
-        proofs.append(Proof(session.engine.name, recorded.dialect, role, rows, error, recorded.tolerance))
+        tolerance = TOLERANCE[manifest.contract.precision]
+        proofs.append(Proof(session.engine.name, session.engine.dialect, role, rows, error, tolerance))
     session.reset()
     return Verification(tuple(proofs), tuple(check_equality(session, prompt, max_new_tokens) for prompt in given))
 

@@ -162,4 +162,4 @@ def fake_session(
 ) -> Session:
     """A real session over two fake decoders."""
     bundle = write_bundle(root, target.contract, target.vocab_size, draft.vocab_size, stop_token_ids, chat_template)
-    return Session(bundle, Engine("fake", target, draft))
+    return Session(bundle, Engine("fake", "fake", target, draft))
