@@ -1,7 +1,7 @@
 # Everything runs in .venv in this folder, with the versions of constraints.txt.
 PYTHON ?= python3
 BIN := .venv/bin
-# torch.export and transformers tell about themselves in long warnings; tests turn warnings into errors instead.
+PAIR := examples/demo_pair
 export TOKENIZERS_PARALLELISM := false
 
 .PHONY: demo test lint bench clean
@@ -13,7 +13,7 @@ export TOKENIZERS_PARALLELISM := false
 	touch $@
 
 demo: .venv/ready
-	$(BIN)/specexport build --target examples/demo_pair/target --draft examples/demo_pair/draft --output demo.bundle --force
+	$(BIN)/specexport build --target $(PAIR)/target --draft $(PAIR)/draft --output demo.bundle --force
 	$(BIN)/python examples/demo.py demo.bundle
 
 test: .venv/ready
@@ -26,11 +26,12 @@ lint: .venv/ready
 	mkdir -p .venv/mypy && ln -sfn ../.. .venv/mypy/specexport
 	MYPYPATH=.venv/mypy $(BIN)/mypy -p specexport
 
-bench: .venv/ready demo.bundle
+# Measurements need a machine that does nothing else.
+bench: .venv/ready
+	$(BIN)/specexport build --target $(PAIR)/target --draft $(PAIR)/draft --output demo.bundle --force
 	$(BIN)/python benchmarks/demo_pair.py demo.bundle
-
-demo.bundle: .venv/ready
-	$(BIN)/specexport build --target examples/demo_pair/target --draft examples/demo_pair/draft --output demo.bundle
+	$(BIN)/python benchmarks/startup.py demo.bundle
+	$(BIN)/python benchmarks/build_memory.py
 
 clean:
 	rm -rf .venv demo.bundle build dist specexport.egg-info

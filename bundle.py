@@ -57,6 +57,11 @@ class Contract:
         return max(2, self.max_draft_tokens + 1)
 
     @property
+    def rows_name(self) -> str:
+        """Name of the logits' row dimension: the graph's own word on how wide a step it gives all logits for."""
+        return f"at_most_{self.widest_step}_rows"
+
+    @property
     def widths(self) -> tuple[int, ...]:
         """Token widths T that are bound at load; a prompt's last chunk may have any width below prompt_chunk."""
         return (*range(1, self.widest_step + 1), *([self.prompt_chunk] if self.prompt_chunk > self.widest_step else []))
@@ -104,14 +109,22 @@ class TextSpec:
 
 @dataclass(frozen=True)
 class Proof:
-    """Largest difference of a compiled graph from the Hugging Face model, in standard deviations of its logits."""
+    """Largest difference of a compiled graph from the Hugging Face model, in standard deviations of its logits.
+
+    rows: logit rows compared. length: the longest sequence they end.
+    """
 
     engine: str
     dialect: str
     role: str
     rows: int
+    length: int
     max_error: float
     tolerance: float
+
+    @property
+    def passed(self) -> bool:
+        return self.max_error <= self.tolerance  # False for NaN
 
 
 @dataclass(frozen=True)

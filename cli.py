@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 BUNDLE = click.argument("bundle", type=click.Path(path_type=Path))
 ENGINE = click.option("--engine", help="Engine to run on; by default the first usable one of the bundle.")
-THREADS = click.option("--threads", type=click.IntRange(0), default=0, help="Threads of the engine; 0 leaves it to the engine.")
+THREADS = click.option("--threads", type=click.IntRange(0, 1024), default=0, help="Threads of the engine; 0 leaves it to the engine.")
 JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 
 
@@ -32,11 +32,14 @@ class Commands(click.Group):
         except SpecExportError as error:
             raise click.ClickException(str(error)) from None
         except ImportError as error:
-            if error.name is None or error.name.startswith("specexport"):
+            name, reason = error.name or "a package", str(error).partition("\n")[0]
+            if name.startswith("specexport"):
                 raise
-            raise click.ClickException(
-                f"the package {error.name} is not installed; building needs: pip install 'specexport[export]'"
-            ) from None
+            if isinstance(error, ModuleNotFoundError) and error.name and "." not in name:
+                message = f"the package {name} is not installed; building needs: pip install 'specexport[export]'"
+            else:
+                message = f"{name} is installed, but cannot be imported: {reason}; install it again"
+            raise click.ClickException(message) from None
         except BrokenPipeError:
             # The reader of stdout is gone; so that Python's own flush at exit does not complain.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -72,10 +75,6 @@ def build(target: str, draft: str, output: Path, engines: tuple[str, ...], **opt
         from .exporter.build import BuildOptions
         from .exporter.build import build as run
 
-        # Behind the exporter, which says in one line what is not installed.
-        from transformers.utils.logging import set_verbosity_error  # isort: skip
-
-        set_verbosity_error()
         options["engines"] = tuple(dict.fromkeys(engines))
         report = run(target, draft, output, BuildOptions(**options), display, shlex.join(["specexport", *sys.argv[1:]]))
     for time in report.times:
@@ -117,7 +116,6 @@ def generate(
     else:
         given = _messages(messages)
     session = load(bundle, engine, threads)
-    options["stop"] = options["stop"] or ()
     stream = session.stream(given, speculate=not plain, **options)
     text, finish_reason, statistics = "", "cancelled", None
     tokens: list[int] = []

@@ -54,7 +54,7 @@ def main() -> None:
         limit = 1.3 * 4 * parameters + 1.5e9
         print(describe_hardware())
         print(f"target {parameters / 1e6:.0f} M parameters, {4 * parameters / 1e9:.2f} GB in fp32")
-        print(result.stderr.split("write\n", 1)[1], end="")
+        print(result.stderr, end="")
         print(f"peak memory {peak / 1e9:.2f} GB, limit {limit / 1e9:.2f} GB: {'kept' if peak <= limit else 'EXCEEDED'}")
     finally:
         shutil.rmtree(folder)

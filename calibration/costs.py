@@ -29,7 +29,7 @@ class Costs:
 
     @property
     def break_even(self) -> float:
-        """a*(k) = (k*d + v(k+1) + h) / t1: the tokens a round must give to be as fast as plain decoding."""
+        """a*(k) = (k*d + v(k+1) + h) / (t1 + plain h): the tokens a round must give to be as fast as plain decoding."""
         return (self.draft + self.verify + self.host) / (self.plain + self.plain_host)
 
 

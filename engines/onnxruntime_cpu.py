@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..bundle import Bundle, Contract, ModelSpec
-from ..errors import BundleError, EngineError, MissingPackageError, ParameterError
+from ..errors import BundleError, EngineError, ParameterError
 from .base import Availability, Engine, Logits
 
 if TYPE_CHECKING:
@@ -33,8 +33,11 @@ DIALECT = "ort"
 def availability() -> Availability:
     if importlib.util.find_spec("onnxruntime") is None:
         return Availability(False, "onnxruntime is not installed", "pip install 'specexport[onnxruntime]'")
-    import onnxruntime as ort
-
+    try:
+        import onnxruntime as ort
+    except ImportError as error:  # a shared library that is missing, or made for another system
+        reason = str(error).partition("\n")[0]
+        return Availability(False, f"onnxruntime is installed, but cannot be imported: {reason}", "install it again")
     return Availability(True, f"onnxruntime {ort.__version__}, CPU")
 
 
@@ -63,10 +66,8 @@ def _shared_pool(threads: int) -> None:
 
 
 def _session(path: Path, threads: int) -> ort.InferenceSession:
-    try:
-        import onnxruntime as ort
-    except ImportError:
-        raise MissingPackageError("onnxruntime", "onnxruntime") from None
+    import onnxruntime as ort
+
     _shared_pool(threads)
     options = ort.SessionOptions()
     options.use_per_session_threads = False
@@ -91,6 +92,7 @@ class OrtDecoder:
 
     def __init__(self, path: Path, spec: ModelSpec, contract: Contract, threads: int = 0) -> None:
         self.vocab_size = spec.vocab_size
+        self._path = path
         self._contract = contract
         self._session = _session(path, threads)
         self._check(path, spec)
@@ -118,7 +120,10 @@ class OrtDecoder:
             width = self._widths[count] = self._bind(count)
         width.tokens[:] = tokens
         self._position[0] = position
-        self._session.run_with_iobinding(width.binding)
+        try:
+            self._session.run_with_iobinding(width.binding)
+        except Exception as error:  # onnxruntime raises its own types straight from C++
+            raise EngineError(f"{self._path} failed on {count} tokens at position {position}: {str(error).splitlines()[0]}") from None
         return width.logits
 
     def overwrite_rows(self, start: int, value: float) -> None:
@@ -148,5 +153,6 @@ class OrtDecoder:
             shape = [1, layer.num_kv_heads, self._contract.capacity, layer.head_dim]
             if list(found[name]) != shape:
                 raise BundleError(f"{path}: {name} has the shape {found[name]}, the manifest says {shape}")
-        if found["logits"][-1] != spec.vocab_size:
-            raise BundleError(f"{path}: logits have {found['logits'][-1]} columns, the manifest says {spec.vocab_size}")
+        logits = [1, self._contract.rows_name, spec.vocab_size]
+        if list(found["logits"]) != logits:
+            raise BundleError(f"{path}: logits have the shape {found['logits']}, the manifest says {logits}")

@@ -1,26 +1,26 @@
 """Plain against speculative decoding with the demo bundle, on held-out prompts of three routes.
 
-python examples/demo.py demo.bundle
+Run it as: python examples/demo.py demo.bundle
 """
 
 from __future__ import annotations
 
 import argparse
-import json
+from itertools import islice
 from pathlib import Path
 
 import specexport
 from rich.console import Console
 from rich.table import Table
+from specexport.runtime.verify import read_prompts
 
 PROMPTS = Path(__file__).parent / "prompts"
 PER_ROUTE = 8
 NEW_TOKENS = 96
 
 
-def read_prompts(route: str) -> list[str]:
-    lines = (PROMPTS / f"{route}.jsonl").read_text(encoding="utf-8").splitlines()
-    return [json.loads(line)["prompt"] for line in lines[:PER_ROUTE]]
+def first_prompts(route: str) -> list[str]:
+    return list(islice(read_prompts(PROMPTS / f"{route}.jsonl"), PER_ROUTE))
 
 
 def show_stream(session: specexport.Session, console: Console, prompt: str) -> None:
@@ -44,12 +44,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("bundle", type=Path)
     console = Console()
+    console.width = max(console.width, 112)
     session = specexport.load(parser.parse_args().bundle)
-    show_stream(session, console, read_prompts("code")[0])
+    show_stream(session, console, first_prompts("code")[0])
     columns = ("route", "plain tokens/s", "speculative", "speedup", "tokens/round", "accepted by position", "host", "same output")
     table = Table(*columns, title=f"{PER_ROUTE} held-out prompts a route, {NEW_TOKENS} new tokens each, greedy")
     for route in ("code", "prose", "random"):
-        pairs = [compare(session, prompt) for prompt in read_prompts(route)]
+        pairs = [compare(session, prompt) for prompt in first_prompts(route)]
         plain, speculative = ([pair[side].statistics for pair in pairs] for side in (0, 1))
         plain_time, time = (sum(row.decode_seconds for row in rows) for rows in (plain, speculative))
         tokens = sum(row.emitted for row in speculative)

@@ -112,7 +112,10 @@ class Optimizer:
             torch.optim.AdamW(other, lr=other_rate, betas=(0.9, 0.95), weight_decay=0.0),
         ]
         warm_up = min(20, steps // 10 + 1)
-        rate = lambda step: min((step + 1) / warm_up, (steps - step) / max(1, steps - warm_up))  # noqa: E731
+
+        def rate(step: int) -> float:
+            return min((step + 1) / warm_up, (steps - step) / max(1, steps - warm_up))
+
         self.schedules = [torch.optim.lr_scheduler.LambdaLR(part, rate) for part in self.parts]
 
     def step(self) -> None:
@@ -166,7 +169,7 @@ def generate(target: LlamaForCausalLM, stream: torch.Tensor, rows: int, greedy: 
 
 def distill(target: LlamaForCausalLM, draft: LlamaForCausalLM, stream: torch.Tensor, rounds: int, rows: int, log: Log) -> None:
     """On-policy distillation: each round generates `rows` rows, greedy in two rounds of three, and learns from all kept."""
-    passes = rows // 16
+    passes = max(1, rows // 16)
     optimizer = Optimizer(draft, 0.01, 0.003, rounds * passes)
     corpus = batches(stream, 256, 4096, 3)
     kept = torch.empty(0, 256, dtype=torch.int64)
@@ -223,6 +226,7 @@ def main() -> None:
     random.shuffle(weighted)
     tokenizer = train_tokenizer([d.text for d in trained if d.route != "random"])
     stream = token_stream(tokenizer, [d.text for d in weighted])
+    log(stage="start", arguments={name: str(value) for name, value in vars(arguments).items() if name != "output"})
     log(stage="corpus", python=platform.python_version(), documents=len(trained), tokens=len(stream), torch=torch.__version__)
 
     if arguments.resume:

@@ -29,7 +29,7 @@ IMPLEMENTATION = "specexport"
 
 # Keyword arguments of attention functions that change nothing at inference, or are handled below.
 HARMLESS = {"dropout", "position_ids", "position_embeddings", "use_cache", "output_attentions", "output_hidden_states"}
-HARMLESS |= {"cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k", "return_dict", "cache_position", "is_causal"}
+HARMLESS |= {"cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k", "return_dict", "cache_position"}
 
 
 @dataclass
@@ -125,6 +125,8 @@ def static_cache_attention(model: PreTrainedModel, cache: StaticCache, dialect: 
         scale = float(options.pop("scaling", None) or query.shape[-1] ** -0.5)
         window = int(options.pop("sliding_window", None) or 0)
         softcap = float(options.pop("softcap", None) or 0.0)
+        if options.pop("is_causal", None) is False:
+            raise UnsupportedModelError(f"layer {layer} attends to what comes after; only causal attention can be cached")
         unknown = [name for name, given in options.items() if name not in HARMLESS and given is not None and given is not False]
         if unknown:
             raise UnsupportedModelError(

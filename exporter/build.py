@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+from tokenizers import Tokenizer
+
 from ..bundle import (
     PRECISIONS,
     ROLES,
@@ -99,6 +101,7 @@ def build(
         with timed.stage("write", 1):
             manifest = _manifest(contract, specs, text, options.engines, proofs, workplace, command)
             write_manifest(workplace, manifest)
+            Bundle.open(workplace, check_digests=False)  # what was written must be readable
     return BuildReport(Bundle(Path(output), manifest), tuple(timed.times), tuple(warnings))
 
 
@@ -115,14 +118,18 @@ def _write_text(target: Checkpoint, workplace: Path) -> TextSpec:
     folder = workplace / "tokenizer"
     folder.mkdir()
     tokenizer = target.tokenizer
+    plain = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
+    # Left over from training in some checkpoints; transformers resets both on every call.
+    plain.no_truncation()
+    plain.no_padding()
     # Not by its own save, which raises bare Exceptions when the disk is full.
-    (folder / "tokenizer.json").write_text(tokenizer.backend_tokenizer.to_str(pretty=True), encoding="utf-8")
+    (folder / "tokenizer.json").write_text(plain.to_str(pretty=True), encoding="utf-8")
     template = tokenizer.chat_template
     if isinstance(template, dict):  # several by name, as transformers keeps them
         template = template.get("default")
     if template is not None:
         (folder / "chat_template.jinja").write_text(template, encoding="utf-8")
-    special = {name: str(token) for name, token in tokenizer.special_tokens_map.items() if isinstance(token, str)}
+    special = {name: token for name, token in tokenizer.special_tokens_map.items() if isinstance(token, str)}
     return TextSpec(
         tokenizer="tokenizer/tokenizer.json",
         chat_template="tokenizer/chat_template.jinja" if template is not None else None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import math
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,14 +12,18 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
-from transformers.utils.logging import disable_progress_bar
+from transformers.utils.logging import disable_progress_bar, set_verbosity_error
 
 from ..bundle import sha256
 from ..errors import CheckpointError, UnsupportedModelError
 
 WANTED = ["*.json", "*.safetensors", "*.jinja", "*.txt", "*.model"]
+UNWANTED = ["consolidated*", "*/*.safetensors"]  # the same weights again, in forms that transformers does not load
+WEIGHTS = "model.safetensors"
+GENERATION = "generation_config.json"
+INDEX = "model.safetensors.index.json"
 
 
 @dataclass(frozen=True)
@@ -31,8 +36,14 @@ class Checkpoint:
     @classmethod
     def find(cls, source: str) -> Checkpoint:
         """A local folder, or else a hub id, which is downloaded. Raises `CheckpointError`."""
-        folder = Path(source).expanduser()
-        if not folder.exists():
+        disable_progress_bar()  # the build shows its own
+        set_verbosity_error()
+        try:
+            folder = Path(source).expanduser()
+            found = folder.exists()
+        except (RuntimeError, OSError) as error:  # ~nobody; a name too long
+            raise CheckpointError(f"{source} cannot be looked up: {first_line(error)}") from None
+        if not found:
             folder = _download(source)
         if not folder.is_dir():
             raise CheckpointError(f"{source} is a file; give the folder that holds config.json and *.safetensors")
@@ -47,7 +58,7 @@ class Checkpoint:
         try:
             config = AutoConfig.from_pretrained(self.folder, trust_remote_code=False)
         except Exception as error:  # transformers raises ValueError, KeyError, OSError and its own
-            raise CheckpointError(f"{self.source}: config.json cannot be used: {_first_line(error)}") from None
+            raise CheckpointError(f"{self.source}: config.json cannot be used: {first_line(error)}") from None
         _check_decoder(self.source, config)
         return config
 
@@ -56,7 +67,7 @@ class Checkpoint:
         try:
             tokenizer = AutoTokenizer.from_pretrained(self.folder, trust_remote_code=False)
         except Exception as error:
-            raise CheckpointError(f"{self.source}: the tokenizer cannot be loaded: {_first_line(error)}") from None
+            raise CheckpointError(f"{self.source}: the tokenizer cannot be loaded: {first_line(error)}") from None
         if not getattr(tokenizer, "is_fast", False):
             raise CheckpointError(f"{self.source}: {type(tokenizer).__name__} has no tokenizer.json form, which the runtime needs")
         return tokenizer
@@ -80,45 +91,70 @@ class Checkpoint:
         return None
 
     @cached_property
+    def weights(self) -> tuple[Path, ...]:
+        """The files that transformers loads: the single one, or the shards of the index. Raises `CheckpointError`."""
+        if (self.folder / WEIGHTS).is_file():
+            return (self.folder / WEIGHTS,)
+        index = self.folder / INDEX
+        if not index.is_file():
+            return tuple(sorted(self.folder.glob("*.safetensors")))
+        try:
+            files = sorted({self.folder / name for name in json.loads(index.read_bytes())["weight_map"].values()})
+        except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+            raise CheckpointError(f"{index} cannot be used: {first_line(error)}") from None
+        for path in files:
+            if not path.is_file():
+                raise CheckpointError(f"{path} is missing; the checkpoint is not whole")
+        return tuple(files)
+
+    @cached_property
     def fp32_bytes(self) -> int:
         """Size of the weights in fp32, from the headers of their files. Raises `CheckpointError` for damaged ones."""
         elements = 0
-        for path in self.folder.glob("*.safetensors"):
+        for path in self.weights:
             try:
                 with safe_open(path, "pt") as file:
                     elements += sum(math.prod(file.get_slice(name).get_shape()) for name in file.keys())  # noqa: SIM118
             except SafetensorError as error:
                 raise CheckpointError(f"{path} is damaged: {error}") from None
+            except OSError as error:
+                raise CheckpointError(f"{path} cannot be read: {error.strerror or error}") from None
         return 4 * elements
 
-    @property
+    @cached_property
     def stop_token_ids(self) -> tuple[int, ...]:
-        """End-of-text ids of the tokenizer, the config and the generation config."""
-        found: set[int] = set()
-        generation = self.folder / "generation_config.json"
-        if generation.is_file():
-            from transformers import GenerationConfig
+        """End-of-text ids of the tokenizer, the config and the generation config. Raises `CheckpointError`."""
+        found = {"config.json": getattr(self.config.get_text_config(), "eos_token_id", None), "the tokenizer": self.tokenizer.eos_token_id}
+        if (self.folder / GENERATION).is_file():
+            try:
+                found[GENERATION] = GenerationConfig.from_pretrained(self.folder).eos_token_id
+            except Exception as error:
+                raise CheckpointError(f"{self.source}: {GENERATION} cannot be used: {first_line(error)}") from None
+        return tuple(sorted({token for place, value in found.items() for token in self._ids(place, value)}))
 
-            found |= _ids(GenerationConfig.from_pretrained(self.folder).eos_token_id)
-        found |= _ids(getattr(self.config.get_text_config(), "eos_token_id", None)) | _ids(self.tokenizer.eos_token_id)
-        return tuple(sorted(found))
+    def _ids(self, place: str, value: Any) -> list[int]:
+        ids = [] if value is None else value if isinstance(value, list | tuple) else [value]
+        if not all(type(token) is int for token in ids):
+            raise CheckpointError(f"{self.source}: {place} has the eos_token_id {value!r}; expected a token id or a list of them")
+        return list(ids)
 
     @cached_property
     def digest(self) -> str:
         """SHA-256 over the config and the weights: what the graphs depend on."""
-        files = sorted([self.folder / "config.json", *self.folder.glob("*.safetensors")])
-        lines = [f"{sha256(path)} {path.name}" for path in files]
+        try:
+            lines = [f"{sha256(path)} {path.name}" for path in (self.folder / "config.json", *self.weights)]
+        except OSError as error:
+            raise CheckpointError(f"{error.filename or self.source} cannot be read: {error.strerror or error}") from None
         return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
     def load(self) -> PreTrainedModel:
         """The model in fp32 for inference. Raises `CheckpointError` for missing or unreadable weights."""
-        disable_progress_bar()  # the build shows its own
         options: dict[str, Any] = dict(config=self.config, dtype=torch.float32, output_loading_info=True)
-        options |= dict(experts_implementation="batched_mm", trust_remote_code=False)
+        options |= dict(experts_implementation="batched_mm", use_safetensors=True, trust_remote_code=False)
         try:
             model, info = AutoModelForCausalLM.from_pretrained(self.folder, **options)
         except Exception as error:
-            raise CheckpointError(f"{self.source}: the weights cannot be loaded: {_first_line(error)}") from None
+            raise CheckpointError(f"{self.source}: the weights cannot be loaded: {first_line(error)}") from None
         missing = sorted(info["missing_keys"])
         if missing:
             raise CheckpointError(
@@ -133,9 +169,9 @@ def _download(source: str) -> Path:
     from huggingface_hub import snapshot_download
 
     try:
-        return Path(snapshot_download(source, allow_patterns=WANTED))
+        return Path(snapshot_download(source, allow_patterns=WANTED, ignore_patterns=UNWANTED))
     except Exception as error:  # network, permission and name errors, each of another type
-        raise CheckpointError(f"{source} is neither a folder here nor a hub id that can be fetched: {_first_line(error)}") from None
+        raise CheckpointError(f"{source} is neither a folder here nor a hub id that can be fetched: {first_line(error)}") from None
 
 
 def _check_decoder(source: str, config: Any) -> None:
@@ -160,9 +196,5 @@ def _rotary(config: Any) -> list[dict[str, Any]]:
     return [rope, *(entry for entry in rope.values() if isinstance(entry, dict))]
 
 
-def _ids(value: Any) -> set[int]:
-    return set() if value is None else {value} if isinstance(value, int) else set(value)
-
-
-def _first_line(error: Exception) -> str:
+def first_line(error: BaseException) -> str:
     return next(iter(str(error).strip().splitlines()), type(error).__name__)

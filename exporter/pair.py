@@ -15,6 +15,7 @@ def check_pair(target: Checkpoint, draft: Checkpoint) -> list[str]:
     differences = list(tokenizer_differences(_tokenizer_json(target), _tokenizer_json(draft)))
     if differences:
         raise PairError(f"target and draft have different tokenizers: {'; '.join(differences[:3])}. Choose a draft of the target's family")
+    _ = target.stop_token_ids  # refused here, and not when the models have been exported
     warnings = []
     if draft.fp32_bytes >= target.fp32_bytes:
         warnings.append(

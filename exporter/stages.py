@@ -25,12 +25,24 @@ from .workplace import discard, temporary_sibling
 
 UNUSED_DAYS = 7
 STAGE = "stage.json"
-OURS = re.compile(r"[0-9a-f]{32}|\.[0-9a-f]{32}\.tmp-\d+")  # a stage, or what a killed build left of one
+OURS = re.compile(r"[0-9a-f]{32}|\.[0-9a-f]{32}\.(tmp|new)-[a-z0-9_]{8}")  # a stage, or what a killed build left of one
 
 
 def default_cache() -> Path:
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(base) / "specexport"
+
+
+def open_cache(cache: Path) -> Path:
+    """Make the folder if need be. Raises `OutputError` when it is none, or cannot be written."""
+    try:
+        cache.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        reason = "a file is in its way" if isinstance(error, FileExistsError | NotADirectoryError) else error.strerror
+        raise OutputError(f"the cache folder {cache} cannot be made: {reason}; choose another --cache") from None
+    if not os.access(cache, os.W_OK | os.X_OK):
+        raise OutputError(f"the cache folder {cache} cannot be written; choose another --cache")
+    return cache
 
 
 def stage_key(**inputs: Any) -> str:
@@ -60,15 +72,17 @@ def finished_stage(cache: Path, key: str) -> Path | None:
 
 def make_stage(cache: Path, key: str, make: Callable[[Path], None]) -> Path:
     """Run `make(folder)` in a temporary folder and keep the result under `key`."""
-    cache.mkdir(parents=True, exist_ok=True)
-    _prune(cache)
+    _prune(open_cache(cache))
     folder = cache / key
     with temporary_sibling(folder) as temporary:
         make(temporary)
         recorded = {name: asdict(entry) for name, entry in list_files(temporary).items()}
         (temporary / STAGE).write_text(json.dumps(recorded))
-        discard(folder)
-        temporary.rename(folder)
+        try:
+            temporary.rename(folder)
+        except OSError:
+            if finished_stage(cache, key) is None:  # else another process was first, with the same content
+                raise
     return folder
 
 

@@ -17,6 +17,7 @@ from transformers import PreTrainedModel
 from ..bundle import CacheLayer, Contract
 from ..errors import UnsupportedModelError
 from .attention import Dialect, StaticCache, static_cache_attention
+from .checkpoint import first_line
 
 OPSET = 24
 
@@ -31,7 +32,7 @@ def probe_cache(model: PreTrainedModel) -> tuple[CacheLayer, ...]:
         with torch.no_grad():
             output = model(input_ids=torch.zeros(1, 2, dtype=torch.int64), use_cache=True)
     except Exception as error:
-        raise UnsupportedModelError(f"{name} cannot continue two tokens: {_first_line(error)}") from error
+        raise UnsupportedModelError(f"{name} cannot continue two tokens: {first_line(error)}") from error
     cache = getattr(output, "past_key_values", None)
     layers = []
     for index, layer in enumerate(getattr(cache, "layers", ())):
@@ -70,8 +71,8 @@ def trace(model: PreTrainedModel, layers: tuple[CacheLayer, ...], dialect: Diale
         raise _reason(model, error) from error
     assert program is not None
     logits = program.model.graph.outputs[0]
-    # Traced as T rows; a prefill chunk gives one (see kept_rows).
-    logits.shape = ir.Shape([1, "rows", logits.shape[2]])  # type: ignore[index]
+    # Traced as T rows; a prefill chunk gives one (see kept_rows). The engine compares the name with the manifest.
+    logits.shape = ir.Shape([1, contract.rows_name, logits.shape[2]])  # type: ignore[index]
     return program.model
 
 
@@ -117,11 +118,7 @@ def _reason(model: PreTrainedModel, error: BaseException) -> UnsupportedModelErr
         if isinstance(cause, UnsupportedModelError):
             return UnsupportedModelError(f"{type(model).__name__} cannot be exported: {cause}")
         innermost, cause = cause, cause.__cause__ or cause.__context__
-    return UnsupportedModelError(f"{type(model).__name__} cannot be traced by torch.export: {_first_line(innermost)}")
-
-
-def _first_line(error: BaseException) -> str:
-    return next(iter(str(error).strip().splitlines()), type(error).__name__)
+    return UnsupportedModelError(f"{type(model).__name__} cannot be traced by torch.export: {first_line(innermost)}")
 
 
 @contextmanager

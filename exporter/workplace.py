@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import re
 import shutil
 import signal
+import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,49 +18,90 @@ from types import FrameType
 from ..bundle import MANIFEST
 from ..errors import OutputError
 
+# In the temporary folder: what becomes the output, and what it replaces while the two are swapped.
+NEW = "new"
+OLD = "old"
+
 
 @contextmanager
 def temporary_sibling(final: Path) -> Iterator[Path]:
-    """A new folder beside `final`, removed unless it was renamed away; what killed processes left goes first."""
+    """A new folder to be renamed to `final`, inside a locked one beside it that is removed at the end.
+
+    What killed processes left goes first: a folder whose lock is free. A lock holds across containers, where the ids of
+    processes mean nothing, and ends with its process. Where folders cannot be locked (NFS), what was left stays.
+    """
     final.parent.mkdir(parents=True, exist_ok=True)
-    for path in final.parent.glob(f".{_escaped(final.name)}.tmp-*"):
-        match = re.fullmatch(r".*\.tmp-(\d+)(-old)?", path.name)
-        if match and not _alive(int(match[1])):
-            if match[2] and not final.exists():  # killed between the two renames of a replacement
-                path.rename(final)
-            discard(path)
-    temporary = final.parent / f".{final.name}.tmp-{os.getpid()}"
-    discard(temporary)
-    temporary.mkdir()
-    try:
-        yield temporary
-    finally:
-        discard(temporary)
+    ours = re.compile(rf"\.{re.escape(final.name)}\.tmp-[a-z0-9_]{{8}}")
+    for path in final.parent.iterdir():
+        if ours.fullmatch(path.name) and path.is_dir() and not path.is_symlink():
+            with _locked(path) as held:
+                if held:
+                    _clear(path, final)
+    made = Path(tempfile.mkdtemp(prefix=f".{final.name}.new-", dir=final.parent))
+    with _locked(made):
+        # Under this name only now: before it was locked, another process would have cleared it.
+        outer = made.rename(final.parent / f".{final.name}.tmp-{made.name[-8:]}")
+        try:
+            (outer / NEW).mkdir()
+            yield outer / NEW
+        finally:
+            _clear(outer, final)
 
 
 @contextmanager
 def new_folder(final: Path, force: bool) -> Iterator[Path]:
     """Like `temporary_sibling`, and put into place at the end. SIGTERM cleans up as an interrupt does.
 
-    Raises `OutputError` when `final` exists without `force`, is not a bundle, or the disk is full.
+    Raises `OutputError` when `final` exists without `force`, is not a bundle, or a file cannot be written.
     """
     try:
         _check_free(final, force)
         with _terminate_as_exit(), temporary_sibling(final) as temporary:
             yield temporary
-            if force and final.exists():
-                old = final.parent / f".{final.name}.tmp-{os.getpid()}-old"
-                final.rename(old)
-                temporary.rename(final)
-                discard(old)
-            else:
-                temporary.rename(final)
+            _put_into_place(temporary, final, force)
     except OSError as error:
-        if error.errno in (errno.EEXIST, errno.ENOTEMPTY):
-            raise OutputError(f"{final} came into being during the build; nothing was kept") from None
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise OutputError(f"the disk is full: {error.filename or final} could not be written; nothing was kept") from None
-        raise OutputError(f"{error.filename or final}: {error.strerror or error}; nothing was kept") from None
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        reason = "the disk is full" if full else error.strerror or str(error).partition("\n")[0]
+        place = error.filename2 or error.filename  # of a rename, where it led
+        raise OutputError(f"{place}: {reason}; nothing was kept" if place else f"{reason}; nothing was kept") from None
+
+
+def _put_into_place(temporary: Path, final: Path, force: bool) -> None:
+    if os.path.lexists(final):
+        if not force:
+            raise OutputError(f"{final} came into being during the build; nothing was kept")
+        _check_free(final, force)  # what lies there now need not be what lay there at the start
+        final.rename(temporary.parent / OLD)
+    temporary.rename(final)
+
+
+def _clear(outer: Path, final: Path) -> None:
+    """Remove a temporary folder; a bundle that it put aside comes back unless the new one took its place."""
+    if os.path.lexists(outer / OLD) and not os.path.lexists(final):
+        (outer / OLD).rename(final)
+    discard(outer)
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[bool]:
+    """Hold the folder's lock; says whether it could be had."""
+    try:
+        descriptor = os.open(folder, os.O_RDONLY)
+    except OSError:
+        yield False
+        return
+    try:
+        yield _lock(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _lock(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
 
 
 def _check_free(final: Path, force: bool) -> None:
@@ -86,20 +129,6 @@ def discard(folder: Path) -> None:
         folder.unlink()
     else:
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def _escaped(name: str) -> str:
-    return re.sub(r"([\[\]*?])", r"[\1]", name)
-
-
-def _alive(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
 
 
 @contextmanager

@@ -1,7 +1,8 @@
 """The proof of a compiled model graph: its logits against those recorded from the Hugging Face model.
 
-The schedule walks through everything that the loop does to a cache: chunked prefill with an odd last chunk, steps of
-width 1 and 2, a draft that is verified and rejected, its rows poisoned and rewritten, and every width up to k + 1.
+The schedule walks through everything that the loop does to a cache. Near the start: chunked prefill with an odd last
+chunk, steps of width 1 and 2, a draft that is verified and rejected, its rows poisoned and rewritten, and every width
+up to k + 1. Then far out, beyond any sliding window: prefill in whole chunks, and again a rejected draft.
 """
 
 from __future__ import annotations
@@ -23,13 +24,25 @@ TOLERANCE: dict[Precision, float] = {"fp32": 1e-3}
 POISON = 1e4
 
 
+# Sequences are proved up to this length, and farther where a sliding window only begins to hide rows beyond it.
+FAR = 512
+
+
 @dataclass(frozen=True)
 class Step:
-    """Feed `tokens [T]` at `position`; `poison` first fills every row from the position on with garbage."""
+    """Feed `tokens [T]` at `position`, and compare `rows` logits, counted from the last.
+
+    `poison` first fills every row from the position on with garbage.
+    """
 
     tokens: NDArray[np.int64]
     position: int
+    rows: int
     poison: bool = False
+
+    @property
+    def end(self) -> int:
+        return self.position + len(self.tokens)
 
 
 @dataclass(frozen=True)
@@ -38,24 +51,36 @@ class ReferenceStep:
     logits: Logits  # [rows, vocab]
 
 
-def schedule(contract: Contract, vocab_size: int) -> list[Step]:
-    """The steps of the proof, with tokens drawn from a fixed seed."""
+def schedule(contract: Contract, vocab_size: int, window: int = 0) -> list[Step]:
+    """The steps of the proof, with tokens drawn from a fixed seed; `window`: the model's largest sliding window."""
     rng = np.random.default_rng(0)
     widest, chunk = contract.widest_step, contract.prompt_chunk
     steps: list[Step] = []
 
-    def feed(width: int, position: int, poison: bool = False) -> int:
-        steps.append(Step(rng.integers(0, vocab_size, width), position, poison))
+    def feed(width: int, position: int, poison: bool = False, compare: bool = True) -> int:
+        rows = (width if width <= widest else 1) if compare else 0
+        steps.append(Step(rng.integers(0, vocab_size, width), position, rows, poison))
         return position + width
+
+    def reject(position: int) -> int:
+        feed(widest, position)  # k draft tokens, of which
+        return feed(widest, position + 1, poison=True)  # only the fed token stands
 
     position = feed(min(chunk, contract.capacity // 4), 0)
     position = feed(min(chunk, contract.capacity // 4) // 2 + 1, position)
     position = feed(1, feed(1, position))
     position = feed(2, position - 1)  # the draft's first step rewrites the last row
-    feed(widest, position)  # k draft tokens, of which
-    position = feed(widest, position + 1, poison=True) - widest + 1  # only the fed token and one more stand
+    position = reject(position) - widest + 1
     for width in range(1, widest + 1):
         feed(width, position, poison=True)  # every width over the same, rewritten rows
+
+    length = min(contract.capacity, max(FAR, window + chunk))
+    last = length - 2 * widest - 2
+    while position < last:
+        width = min(chunk, last - position)
+        position = feed(width, position, compare=position + width == last)
+    if position == last:
+        feed(widest, reject(feed(1, position)))
     return steps
 
 
@@ -67,10 +92,6 @@ def contexts(steps: list[Step]) -> Iterator[NDArray[np.int64]]:
         yield rows
 
 
-def num_rows(step: Step, contract: Contract) -> int:
-    return len(step.tokens) if len(step.tokens) <= contract.widest_step else 1
-
-
 def max_error(decoder: Decoder, reference: list[ReferenceStep]) -> float:
     """Largest |difference| of a logit, in standard deviations of the reference's logits; infinite for NaN."""
     decoder.overwrite_rows(0, 0.0)
@@ -80,28 +101,35 @@ def max_error(decoder: Decoder, reference: list[ReferenceStep]) -> float:
         if entry.step.poison:
             decoder.overwrite_rows(entry.step.position, POISON)
         logits = decoder.step(entry.step.tokens.tolist(), entry.step.position)
+        if not entry.step.rows:
+            continue
         difference = float(np.abs(logits - entry.logits).max())
         worst = max(worst, difference if np.isfinite(difference) else np.inf)
     decoder.overwrite_rows(0, 0.0)
     return worst / spread if spread else np.inf
 
 
+def measure_decoder(decoder: Decoder, reference: list[ReferenceStep], engine: str, dialect: str, role: str, precision: Precision) -> Proof:
+    rows, length = sum(entry.step.rows for entry in reference), max(entry.step.end for entry in reference)
+    return Proof(engine, dialect, role, rows, length, max_error(decoder, reference), TOLERANCE[precision])
+
+
 def prove_decoder(decoder: Decoder, reference: list[ReferenceStep], engine: str, dialect: str, role: str, precision: Precision) -> Proof:
     """Raises `ProofError` when the decoder strays from the reference by more than the precision's tolerance."""
-    error, tolerance = max_error(decoder, reference), TOLERANCE[precision]
-    if not error <= tolerance:
+    proof = measure_decoder(decoder, reference, engine, dialect, role, precision)
+    if not proof.passed:
         raise ProofError(
-            f"{role} on {engine} ({dialect}): logits are {error:.2g} standard deviations off the Hugging Face model's, "
-            f"{tolerance:.0g} is allowed; report this with the checkpoint's config.json"
+            f"{role} on {engine} ({dialect}): logits are {proof.max_error:.2g} standard deviations off the Hugging Face model's, "
+            f"{proof.tolerance:.0g} is allowed; report this with the checkpoint's config.json"
         )
-    return Proof(engine, dialect, role, sum(len(entry.logits) for entry in reference), error, tolerance)
+    return proof
 
 
 def save_reference(path: Path, reference: list[ReferenceStep]) -> None:
     arrays: dict[str, NDArray[np.generic]] = {}
     for index, entry in enumerate(reference):
         arrays[f"{index}.tokens"] = entry.step.tokens
-        arrays[f"{index}.position"] = np.array([entry.step.position, entry.step.poison])
+        arrays[f"{index}.place"] = np.array([entry.step.position, entry.step.rows, entry.step.poison])
         arrays[f"{index}.logits"] = entry.logits
     np.savez(path, allow_pickle=False, **arrays)
 
@@ -112,6 +140,6 @@ def load_reference(path: Path) -> list[ReferenceStep]:
 
 
 def _entry(arrays: Mapping[str, NDArray[np.generic]], index: int) -> ReferenceStep:
-    position, poison = (int(value) for value in arrays[f"{index}.position"])
-    step = Step(arrays[f"{index}.tokens"].astype(np.int64), position, bool(poison))
+    position, rows, poison = (int(value) for value in arrays[f"{index}.place"])
+    step = Step(arrays[f"{index}.tokens"].astype(np.int64), position, rows, bool(poison))
     return ReferenceStep(step, arrays[f"{index}.logits"].astype(np.float32))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from operator import index
@@ -32,7 +32,10 @@ FinishReason = Literal["stop", "length"]
 
 @dataclass(frozen=True)
 class Chunk:
-    """What one round adds: text (whole characters, so it may lag the tokens), tokens, and at the end the reason."""
+    """What one round adds: text (whole characters, so it may lag the tokens), tokens, and at the end the reason.
+
+    statistics is one object for the whole request: it goes on counting.
+    """
 
     text: str
     tokens: tuple[int, ...]
@@ -67,7 +70,8 @@ class Options(TypedDict, total=False):
 def load(path: str | os.PathLike[str], engine: str | None = None, threads: int = 0, check_digests: bool = True) -> Session:
     """Load a bundle. engine: a name from `specexport doctor`, by default the first usable one of the bundle.
 
-    threads: of the engine, 0 for its own choice. check_digests: compare every file's SHA-256 with the manifest
+    threads: of the engine, 0 for its own choice; on ONNX Runtime one number a process, and other sessions of the
+    process must set `use_per_session_threads = False`. check_digests: compare every file's SHA-256 with the manifest
     (about a second per 1.5 GB). Raises `BundleError`, `EngineError`.
     """
     bundle = Bundle.open(Path(path), check_digests)
@@ -105,14 +109,11 @@ class Session:
     def encode(self, prompt: Prompt) -> list[int]:
         """Token ids of a text, of chat messages, or of ids (checked). Raises `PromptError`."""
         if isinstance(prompt, str):
-            try:
-                tokens = self.tokenizer.encode(prompt).ids
-            except TypeError:  # all that tokenizers says of a lone surrogate, as in an argument of broken UTF-8
-                raise PromptError("the prompt is no valid Unicode; give it as UTF-8") from None
+            tokens = self._encode_text(prompt, add_special_tokens=True)
         elif any(isinstance(item, Mapping) for item in prompt):
             messages = cast(Sequence[Message], prompt)
             text = render_chat(self._chat_template, messages, self.bundle.manifest.text.special_tokens)
-            tokens = self.tokenizer.encode(text, add_special_tokens=False).ids
+            tokens = self._encode_text(text, add_special_tokens=False)
         else:
             tokens = [index(item) for item in prompt]  # type: ignore[arg-type]
         vocab_size = self.bundle.manifest.target.vocab_size
@@ -128,6 +129,14 @@ class Session:
             )
         return tokens
 
+    def _encode_text(self, text: str, add_special_tokens: bool) -> list[int]:
+        if not text:
+            return []  # a start token alone is no prompt
+        try:
+            return self.tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
+        except TypeError:  # all that tokenizers says of a lone surrogate, as in an argument of broken UTF-8
+            raise PromptError("the prompt is no valid Unicode; give it as UTF-8") from None
+
     def stream(
         self,
         prompt: Prompt,
@@ -141,7 +150,7 @@ class Session:
         stop_token_ids: Sequence[int] | None = None,
         speculate: bool = True,
         num_draft_tokens: int | None = None,
-    ) -> Iterator[Chunk]:
+    ) -> Generator[Chunk, None, None]:
         """Yield a `Chunk` a round; closing the iterator cancels, and the session stays usable.
 
         stop: strings that end the text before them. stop_token_ids: default the model's own; `()` for none.
@@ -183,7 +192,7 @@ class Session:
 
     def _run(
         self, prompt: list[int], parameters: SamplingParameters, limit: int, stops: StopStrings, ends: frozenset[int], k: int
-    ) -> Iterator[Chunk]:
+    ) -> Generator[Chunk, None, None]:
         with self._exclusive():
             resumed = perf_counter()
             contract, context = self.bundle.manifest.contract, self._context

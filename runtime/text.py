@@ -5,31 +5,40 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tokenizers import Tokenizer
-from tokenizers.decoders import DecodeStream
 
 from ..errors import ParameterError
+
+REPLACEMENT = "\N{REPLACEMENT CHARACTER}"  # what a tokenizer decodes half a character to
 
 
 class Detokenizer:
     """Text of the tokens behind `prompt`; a character is emitted once its last byte is there.
 
-    The prompt's last tokens are decoded with what follows, since tokenizers join words by what stands before them.
+    Tokens are decoded together with those before them, since tokenizers join words, and bytes, by their neighbours.
     A character that the prompt leaves unfinished belongs to what follows.
     """
 
     def __init__(self, tokenizer: Tokenizer, prompt: Sequence[int]) -> None:
         self._tokenizer = tokenizer
-        context = list(prompt[-8:])
-        whole = len(context)
-        # DecodeStream would give a prompt with a broken end back as its first piece of text.
-        while whole and tokenizer.decode(context[:whole]).endswith("\ufffd"):
-            whole -= 1
-        self._stream = DecodeStream(ids=context[:whole], skip_special_tokens=True)
-        for token in context[whole:]:
-            self.add(token)
+        size = 8
+        # The window must not begin in the middle of a character.
+        while size < len(prompt) and REPLACEMENT in tokenizer.decode(list(prompt[-size:])):
+            size *= 2
+        self._tokens = list(prompt[-size:])
+        self._start, self._emitted = 0, len(self._tokens)
+        while self._emitted and self._text(self._emitted).endswith(REPLACEMENT):
+            self._emitted -= 1
 
     def add(self, token: int) -> str:
-        return self._stream.step(self._tokenizer, token) or ""
+        self._tokens.append(token)
+        before, now = self._text(self._emitted), self._text(len(self._tokens))
+        if len(now) <= len(before) or now.endswith(REPLACEMENT):
+            return ""
+        self._start, self._emitted = self._emitted, len(self._tokens)
+        return now[len(before) :]
+
+    def _text(self, end: int) -> str:
+        return self._tokenizer.decode(self._tokens[self._start : end])
 
 
 class StopStrings:

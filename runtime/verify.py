@@ -11,7 +11,7 @@ from typing import Any
 from ..bundle import ROLES, Proof
 from ..errors import ParameterError, PromptError
 from .equality import Equality, check_equality
-from .parity import TOLERANCE, load_reference, max_error
+from .parity import load_reference, measure_decoder
 from .session import Session
 
 # Without prompts of the user's, this many pieces of the proof's own tokens serve.
@@ -27,7 +27,7 @@ class Verification:
 
     @property
     def passed(self) -> bool:
-        return all(proof.max_error <= proof.tolerance for proof in self.parity) and all(entry.passed for entry in self.equalities)
+        return all(proof.passed for proof in self.parity) and all(entry.passed for entry in self.equalities)
 
     def as_dict(self) -> dict[str, Any]:
         return {
@@ -51,9 +51,7 @@ def verify_session(session: Session, prompts: Path | None, max_new_tokens: int) 
     for role in ROLES:
         reference = load_reference(session.bundle.path(manifest.references[role]))
         decoder = session.engine.target if role == "target" else session.engine.draft
-        error, rows = max_error(decoder, reference), sum(len(entry.logits) for entry in reference)
-        tolerance = TOLERANCE[manifest.contract.precision]
-        proofs.append(Proof(session.engine.name, session.engine.dialect, role, rows, error, tolerance))
+        proofs.append(measure_decoder(decoder, reference, session.engine.name, session.engine.dialect, role, manifest.contract.precision))
     session.reset()
     return Verification(tuple(proofs), tuple(check_equality(session, prompt, max_new_tokens) for prompt in given))
 
@@ -80,6 +78,7 @@ def render(result: Verification) -> str:
     row = result.as_dict()
     lines = [
         f"parity     {proof.role} on {proof.engine}: {proof.max_error:.1e} standard deviations off over {proof.rows} rows "
+        f"and {proof.length} tokens "
         f"(allowed {proof.tolerance:.0e})"
         for proof in result.parity
     ]

@@ -147,7 +147,7 @@ def write_bundle(
         text=text,
         engines=("onnxruntime",),
         references={role: f"reference/{role}.npz" for role in ROLES},
-        proofs=tuple(Proof("onnxruntime", "ort", role, 10, 1e-5, 1e-3) for role in ROLES),
+        proofs=tuple(Proof("onnxruntime", "ort", role, 10, 30, 1e-5, 1e-3) for role in ROLES),
         files=list_files(root),
     )
     return Bundle(root, manifest)

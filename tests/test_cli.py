@@ -76,6 +76,8 @@ def test_build_prints_the_bundle_and_tells_the_rest_on_stderr(build: Callable[..
         (dict(precision="int3"), "--precision is int3"),
         (dict(engine="cuda"), "there is no engine 'cuda'"),
         (dict(output="/dev/null/out"), "/dev/null is a file"),
+        (dict(target="~nosuch/x"), "~nosuch/x cannot be looked up"),
+        (dict(cache="/dev/null"), "the cache folder /dev/null cannot be made: a file is in its way; choose another --cache"),
     ],
 )
 def test_what_cannot_be_built(options: dict[str, Any], message: str, build: Callable[..., Result], tmp_path: Path) -> None:
@@ -186,7 +188,7 @@ def test_a_prompt_on_stdin_that_is_no_text(run: Run, built: Path) -> None:
     assert "UTF-8" in error(run("generate", built, "--prompt", "-", input=b"\xff\xfe"))
 
 
-@pytest.mark.parametrize("options", [("--messages", "/dev/null"), ("--threads", "-1"), ("--top-k", "many")])
+@pytest.mark.parametrize("options", [("--messages", "/dev/null"), ("--threads", "-1"), ("--threads", "10000000000"), ("--top-k", "many")])
 def test_usage_errors(options: tuple[str, ...], run: Run, built: Path) -> None:
     error(run("generate", built), 2)
     error(run("generate", built, "--prompt", "x", *options), 2)

@@ -73,3 +73,26 @@ def test_a_reader_that_goes_away(built: Path) -> None:
 def test_threads_are_taken(built: Path) -> None:
     result = python(CLI, "generate", built, "--prompt", "def add", "--max-new-tokens", 4, "--threads", 1)
     assert result.returncode == 0
+
+
+def broken(folder: Path, package: str) -> str:
+    """Code that puts a package before the installed one whose shared library is missing."""
+    (folder / package).mkdir(parents=True)
+    error = f"ImportError('libx.so.1: cannot open shared object file\\nmore', name='{package}.native', path='native.so')"
+    (folder / package / "__init__.py").write_text(f"raise {error}\n")
+    return f"import sys; sys.path.insert(0, {str(folder)!r}); "
+
+
+def test_an_engine_that_is_installed_but_broken(built: Path, tmp_path: Path) -> None:
+    script = broken(tmp_path, "onnxruntime") + CLI
+    reason = "onnxruntime is installed, but cannot be imported: libx.so.1: cannot open shared object file; install it again"
+    assert python(script, "doctor").stdout == f"no   onnxruntime: {reason}\n"
+    result = python(script, "generate", built, "--prompt", "x", "--engine", "onnxruntime")
+    assert (result.returncode, result.stderr) == (1, f"Error: engine onnxruntime: {reason}\n")
+
+
+def test_a_package_that_is_installed_but_broken(pair: Pair, tmp_path: Path) -> None:
+    script = broken(tmp_path / "packages", "safetensors") + CLI
+    result = python(script, "build", "--target", pair.target, "--draft", pair.draft, "-o", tmp_path / "out")
+    expected = "safetensors.native is installed, but cannot be imported: libx.so.1: cannot open shared object file; install it again"
+    assert (result.returncode, result.stderr) == (1, f"Error: {expected}\n")

@@ -125,10 +125,12 @@ def test_a_graph_with_other_layers_than_the_manifests(opened: Bundle) -> None:
         make(opened, spec=dataclasses.replace(target, layers=target.layers[:1]))
     with pytest.raises(BundleError, match=r"past\.0\.key has the shape"):
         make(opened, spec=dataclasses.replace(target, layers=(CacheLayer(1, 8),) * 2))
-    with pytest.raises(BundleError, match="logits have 288 columns, the manifest says 300"):
+    with pytest.raises(BundleError, match=r"'at_most_5_rows', 288\], the manifest says \[1, 'at_most_5_rows', 300\]"):
         make(opened, spec=dataclasses.replace(target, vocab_size=300))
     with pytest.raises(BundleError, match="the manifest says"):
         make(opened, contract=dataclasses.replace(opened.manifest.contract, capacity=128))
+    with pytest.raises(BundleError, match=r"'at_most_5_rows'.* the manifest says .*'at_most_4_rows'"):
+        make(opened, contract=dataclasses.replace(opened.manifest.contract, max_draft_tokens=3))
 
 
 def test_a_bundle_without_the_engines_dialect(opened: Bundle) -> None:

@@ -17,7 +17,9 @@ from specexport.bundle import Bundle
 from specexport.errors import EngineError, OutputError, PairError, ParameterError, ProofError
 from specexport.exporter import build as build_module
 from specexport.exporter.build import BuildOptions, BuildReport, build
+from specexport.exporter.checkpoint import Checkpoint
 from tiny import make_tokenizer, save_checkpoint
+from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM
 
 EXPORTS = ("export target", "export draft")
@@ -214,3 +216,22 @@ def test_vocabularies_padded_to_different_sizes(wide: str, run: Callable[..., Bu
     assert session.generate(prompt, max_new_tokens=40, stop_token_ids=()).tokens == plain.tokens
     sampled = session.generate(prompt, max_new_tokens=40, stop_token_ids=(), temperature=1.5, seed=1)
     assert max(sampled.tokens) < session.engine.target.vocab_size
+
+
+def test_truncation_and_padding_of_a_tokenizer_are_left_behind(tmp_path: Path) -> None:
+    tokenizer = make_tokenizer()
+    tokenizer.backend_tokenizer.enable_truncation(4)
+    tokenizer.backend_tokenizer.enable_padding(length=16)
+    tokenizer.backend_tokenizer.save(str(tmp_path / "tokenizer.json"))
+    tokenizer.save_pretrained(tmp_path / "checkpoint")
+    (tmp_path / "tokenizer.json").replace(tmp_path / "checkpoint/tokenizer.json")
+    save_checkpoint(tmp_path / "model")
+    for path in (tmp_path / "model").glob("*"):
+        if not (tmp_path / "checkpoint" / path.name).exists():
+            path.rename(tmp_path / "checkpoint" / path.name)
+    checkpoint = Checkpoint.find(str(tmp_path / "checkpoint"))
+    written = tmp_path / "bundle"
+    written.mkdir()
+    text = build_module._write_text(checkpoint, written)
+    prompt = "for item in items: print(item) and so on"
+    assert Tokenizer.from_file(str(written / text.tokenizer)).encode(prompt).ids == checkpoint.tokenizer(prompt)["input_ids"]

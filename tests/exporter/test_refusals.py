@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from conftest import Pair
+from huggingface_hub.utils import filter_repo_objects
 from safetensors.torch import load_file, save_file
 from specexport.errors import CheckpointError, UnsupportedModelError
+from specexport.exporter import checkpoint
 from specexport.exporter.checkpoint import Checkpoint
+from specexport.exporter.pair import check_pair
 from specexport.exporter.trace import probe_cache
 from tiny import CONTRACT, LLAMA, edit_json, export, save_model
+from transformers.utils import logging
 
 
 @pytest.fixture
@@ -40,6 +47,11 @@ def refusal(folder: Path | str, kind: type[CheckpointError] = CheckpointError) -
 
 def test_a_name_that_is_neither_folder_nor_hub_id() -> None:
     assert refusal("no/such/folder").startswith("no/such/folder is neither a folder here nor a hub id")
+
+
+@pytest.mark.parametrize("source", ["~nosuch/x", "x" * 300])
+def test_a_name_that_cannot_be_looked_up(source: str) -> None:
+    assert refusal(source).startswith(f"{source} cannot be looked up: ")
 
 
 def test_a_file(tmp_path: Path) -> None:
@@ -87,6 +99,112 @@ def test_truncated_weights(folder: Path) -> None:
     assert str(folder) in refusal(folder)
     with pytest.raises(CheckpointError, match="is damaged"):
         Checkpoint.find(str(folder)).fp32_bytes  # noqa: B018
+
+
+def test_weights_that_cannot_be_read(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: Path, *_: object) -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+    monkeypatch.setattr(checkpoint, "sha256", refuse)
+    monkeypatch.setattr(checkpoint, "safe_open", refuse)
+    for name in ("digest", "fp32_bytes"):
+        with pytest.raises(CheckpointError, match=r"model\.safetensors|config\.json"):
+            getattr(Checkpoint.find(str(folder)), name)
+
+
+def shard(folder: Path) -> list[str]:
+    """Split the weights into two files and an index; give the files' names."""
+    weights = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    names = [f"model-0000{number}-of-00002.safetensors" for number in (1, 2)]
+    for name, part in zip(names, (list(weights)[::2], list(weights)[1::2]), strict=True):
+        save_file({key: weights[key] for key in part}, folder / name, metadata={"format": "pt"})
+    places = {key: names[index % 2] for index, key in enumerate(weights)}
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": places}))
+    return names
+
+
+@pytest.mark.parametrize("sharded", [False, True])
+def test_only_the_weights_that_are_loaded_count(sharded: bool, folder: Path) -> None:
+    names = shard(folder) if sharded else ["model.safetensors"]
+    before = Checkpoint.find(str(folder))
+    assert before.fp32_bytes > 0
+    assert before.digest
+    save_file({"more": torch.zeros(8)}, folder / "consolidated.safetensors")
+    after = Checkpoint.find(str(folder))
+    assert [path.name for path in after.weights] == names
+    assert (after.fp32_bytes, after.digest) == (before.fp32_bytes, before.digest)
+    assert after.load() is not None
+
+
+def test_weights_that_transformers_would_not_take_from_safetensors(folder: Path) -> None:
+    """Else the digest, which names the finished stages, would be of another file than the one loaded."""
+    weights = folder / "model.safetensors"
+    torch.save(load_file(weights), folder / "pytorch_model.bin")
+    weights.rename(folder / "consolidated.safetensors")
+    assert refusal(folder).startswith(f"{folder}: the weights cannot be loaded: ")
+
+
+@pytest.mark.parametrize(("content", "message"), [("{", "index.json cannot be used"), ("{}", "cannot be used"), (None, "is missing; the")])
+def test_shards_that_are_not_whole(content: str | None, message: str, folder: Path) -> None:
+    last = folder / shard(folder)[1]
+    if content is None:
+        last.unlink()
+    else:
+        (folder / "model.safetensors.index.json").write_text(content)
+    with pytest.raises(CheckpointError, match=message):
+        Checkpoint.find(str(folder)).fp32_bytes  # noqa: B018
+
+
+def test_weights_in_another_form_are_not_downloaded(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    given: dict[str, Any] = {}
+
+    def download(source: str, **options: Any) -> str:
+        given.update(options)
+        return str(folder)
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", download)
+    assert Checkpoint.find("some/model").folder == folder
+    offered = [
+        "config.json",
+        "consolidated.safetensors",
+        "consolidated-1.safetensors",
+        "model.safetensors",
+        "onnx/model.safetensors",
+        "x.bin",
+    ]
+    wanted = filter_repo_objects(offered, allow_patterns=given["allow_patterns"], ignore_patterns=given["ignore_patterns"])
+    assert list(wanted) == ["config.json", "model.safetensors"]
+
+
+@pytest.mark.parametrize("value", ["</s>", [1, "2"], 1.5, True])
+def test_stop_tokens_that_are_no_ids(value: object, folder: Path) -> None:
+    edit_json(folder / "generation_config.json", eos_token_id=value)
+    with pytest.raises(CheckpointError, match=r"generation_config\.json has the eos_token_id .*; expected a token id"):
+        Checkpoint.find(str(folder)).stop_token_ids  # noqa: B018
+
+
+def test_stop_tokens_of_all_places(folder: Path) -> None:
+    edit_json(folder / "generation_config.json", eos_token_id=[7, 5])
+    edit_json(folder / "config.json", eos_token_id=9)
+    assert Checkpoint.find(str(folder)).stop_token_ids == (1, 5, 7, 9)
+
+
+def test_a_broken_generation_config_is_refused_with_the_pair(pair: Pair, folder: Path) -> None:
+    (folder / "generation_config.json").write_text("{")
+    with pytest.raises(CheckpointError) as caught:
+        check_pair(Checkpoint.find(str(folder)), Checkpoint.find(str(pair.draft)))
+    assert str(caught.value).startswith(f"{folder}: generation_config.json cannot be used: ")
+
+
+def test_transformers_keeps_its_warnings_to_itself(folder: Path) -> None:
+    before = logging.get_verbosity()
+    logging.set_verbosity_warning()
+    try:
+        Checkpoint.find(str(folder))
+        assert logging.get_verbosity() == logging.ERROR
+    finally:
+        logging.set_verbosity(before)
 
 
 def test_no_tokenizer(folder: Path) -> None:

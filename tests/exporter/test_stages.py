@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from specexport.errors import OutputError
 from specexport.exporter import stages
-from specexport.exporter.stages import UNUSED_DAYS, default_cache, finished_stage, link_or_copy, make_stage, stage_key
+from specexport.exporter.stages import UNUSED_DAYS, default_cache, finished_stage, link_or_copy, make_stage, open_cache, stage_key
 
 KEY = "0123456789abcdef" * 2
 LONG_AGO = time.time() - (UNUSED_DAYS + 1) * 86400
@@ -59,7 +59,34 @@ def test_a_harmed_stage_is_removed(harm: str, tmp_path: Path) -> None:
 
 def test_a_stage_is_made_anew_over_a_harmed_one(tmp_path: Path) -> None:
     (make_stage(tmp_path, KEY, write) / "weights").write_bytes(b"abd")
+    assert finished_stage(tmp_path, KEY) is None
     assert (make_stage(tmp_path, KEY, write) / "weights").read_bytes() == b"abc"
+
+
+def test_a_stage_that_another_process_finished_first_is_kept(tmp_path: Path) -> None:
+    def slow(folder: Path) -> None:
+        write(folder)
+        theirs.append((make_stage(tmp_path, KEY, write) / "weights").stat().st_ino)
+
+    theirs: list[int] = []
+    assert [(make_stage(tmp_path, KEY, slow) / "weights").stat().st_ino] == theirs
+    assert [path.name for path in tmp_path.iterdir()] == [KEY]
+
+
+def test_a_stage_that_cannot_be_put_into_place(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="Not a directory"):
+        make_stage(tmp_path, KEY, lambda folder: (tmp_path / KEY).touch())
+
+
+def test_a_cache_that_is_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert open_cache(tmp_path / "deep" / "cache").is_dir()
+    (tmp_path / "file").touch()
+    for path in (tmp_path / "file", tmp_path / "file" / "cache"):
+        with pytest.raises(OutputError, match=r"cache folder .* cannot be made: a file is in its way; choose another --cache"):
+            make_stage(path, KEY, write)
+    monkeypatch.setattr(os, "access", lambda *_: False)  # root may write everywhere
+    with pytest.raises(OutputError, match="cannot be written; choose another --cache"):
+        open_cache(tmp_path)
 
 
 def test_stages_unused_for_long_go_and_used_ones_stay(tmp_path: Path) -> None:

@@ -7,12 +7,13 @@ import signal
 import subprocess
 import sys
 from collections import namedtuple
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from specexport.bundle import MANIFEST
 from specexport.errors import OutputError
-from specexport.exporter.workplace import new_folder, require_space, temporary_sibling
+from specexport.exporter.workplace import NEW, OLD, new_folder, require_space, temporary_sibling
 
 
 def names(folder: Path) -> list[str]:
@@ -20,11 +21,17 @@ def names(folder: Path) -> list[str]:
 
 
 @pytest.fixture
-def dead() -> int:
-    """The id of a process that has ended."""
-    process = subprocess.Popen([sys.executable, "-c", ""])
-    process.wait()
-    return process.pid
+def held(tmp_path: Path) -> Iterator[Path]:
+    """The temporary folder of a build of `out` that is at work in another process."""
+    script = (
+        "import sys, pathlib; from specexport.exporter.workplace import *\nwith temporary_sibling(pathlib.Path(sys.argv[1])) as folder:"
+    )
+    script += " print(folder.parent, flush=True); sys.stdin.read()"
+    command = [sys.executable, "-c", script, str(tmp_path / "out")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        yield Path(process.stdout.readline().strip())
+        process.communicate()
 
 
 def make_bundle(folder: Path, content: str = "old") -> Path:
@@ -134,33 +141,88 @@ def test_errors_of_the_disk_are_output_errors(code: int, message: str, tmp_path:
     assert names(tmp_path) == []
 
 
-def test_what_a_killed_build_left_goes_with_the_next(tmp_path: Path, dead: int) -> None:
-    (tmp_path / f".out.tmp-{dead}").mkdir()
-    (tmp_path / f".out.tmp-{os.getppid()}").mkdir()
-    (tmp_path / f".other.tmp-{dead}").mkdir()
+def test_an_error_names_the_file_and_never_the_output_instead(tmp_path: Path) -> None:
+    with pytest.raises(OutputError) as caught, new_folder(tmp_path / "out", False):
+        (tmp_path / "cache").touch()
+        (tmp_path / "cache").mkdir()
+    assert str(caught.value) == f"{tmp_path / 'cache'}: File exists; nothing was kept"
+    with pytest.raises(OutputError) as caught, new_folder(tmp_path / "out", False):
+        raise OSError("of a library\nin several lines")
+    assert str(caught.value) == "of a library; nothing was kept"
+
+
+@pytest.mark.parametrize("make", [Path.mkdir, Path.touch])
+def test_force_keeps_what_is_no_bundle_and_came_during_the_build(make: Callable[[Path], None], tmp_path: Path) -> None:
+    final = tmp_path / "out"
+    with pytest.raises(OutputError, match="is no bundle"), new_folder(final, True):
+        make(final)
+    assert names(tmp_path) == ["out"]
+    assert final.is_dir() == (make is Path.mkdir)
+
+
+@pytest.mark.parametrize("error", [OSError(errno.EIO, "no"), SystemExit(143)])
+def test_a_replacement_that_fails_half_way_puts_the_old_bundle_back(
+    error: BaseException, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = make_bundle(tmp_path / "out")
+    rename = Path.rename
+
+    def fail(path: Path, target: Path) -> Path:
+        if path.name == NEW:
+            raise error
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "rename", fail)
+    with pytest.raises((OutputError, SystemExit)), new_folder(old, True) as folder:
+        (folder / MANIFEST).write_text("new")
+    assert names(tmp_path) == ["out"]
+    assert (old / MANIFEST).read_text() == "old"
+
+
+def test_the_new_folder_has_the_usual_permissions(tmp_path: Path) -> None:
+    (tmp_path / "usual").mkdir()
+    with new_folder(tmp_path / "out", False):
+        pass
+    assert (tmp_path / "out").stat().st_mode == (tmp_path / "usual").stat().st_mode
+
+
+LEFT = "tmp-abc_1234"  # of a build that was killed: nobody holds its lock
+
+
+def test_what_a_killed_build_left_goes_with_the_next(tmp_path: Path, held: Path) -> None:
+    for name in (f".out.{LEFT}", f".other.{LEFT}", ".out.tmp-of-mine"):
+        (tmp_path / name).mkdir()
     with temporary_sibling(tmp_path / "out"):
         pass
-    assert names(tmp_path) == [f".other.tmp-{dead}", f".out.tmp-{os.getppid()}"]
+    assert names(tmp_path) == sorted([f".other.{LEFT}", ".out.tmp-of-mine", held.name])
+    assert names(held) == [NEW]
 
 
-def test_a_bundle_put_aside_by_a_killed_replacement_comes_back(tmp_path: Path, dead: int) -> None:
-    make_bundle(tmp_path / f".out.tmp-{dead}-old")
+def test_two_builds_in_one_process_leave_each_other_alone(tmp_path: Path) -> None:
+    with temporary_sibling(tmp_path / "out") as first, temporary_sibling(tmp_path / "out") as second:
+        assert first != second
+        assert first.is_dir()
+    assert names(tmp_path) == []
+
+
+def test_a_bundle_put_aside_by_a_killed_replacement_comes_back(tmp_path: Path) -> None:
+    make_bundle(tmp_path / f".out.{LEFT}" / OLD)
     with temporary_sibling(tmp_path / "out"):
         pass
     assert names(tmp_path) == ["out"]
-    make_bundle(tmp_path / f".out.tmp-{dead}-old", "older")
+    make_bundle(tmp_path / f".out.{LEFT}" / OLD, "older")
     with temporary_sibling(tmp_path / "out"):
         pass
     assert names(tmp_path) == ["out"]
     assert (tmp_path / "out" / MANIFEST).read_text() == "old"
 
 
-def test_the_name_of_the_output_is_no_pattern(tmp_path: Path, dead: int) -> None:
-    (tmp_path / f".out[1].tmp-{dead}").mkdir()
-    (tmp_path / f".out1.tmp-{dead}").mkdir()
+def test_the_name_of_the_output_is_no_pattern(tmp_path: Path) -> None:
+    (tmp_path / f".out[1].{LEFT}").mkdir()
+    (tmp_path / f".out1.{LEFT}").mkdir()
     with temporary_sibling(tmp_path / "out[1]"):
         pass
-    assert names(tmp_path) == [f".out1.tmp-{dead}"]
+    assert names(tmp_path) == [f".out1.{LEFT}"]
 
 
 def test_a_small_disk_is_refused_beforehand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

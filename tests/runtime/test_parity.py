@@ -8,7 +8,7 @@ import pytest
 from doubles import FakeDecoder
 from specexport.bundle import Contract
 from specexport.errors import ProofError
-from specexport.runtime.parity import ReferenceStep, contexts, load_reference, max_error, num_rows, prove_decoder, save_reference, schedule
+from specexport.runtime.parity import ReferenceStep, contexts, load_reference, max_error, prove_decoder, save_reference, schedule
 
 CONTRACT = Contract(capacity=40, max_draft_tokens=3, prompt_chunk=8, precision="fp32")
 VOCAB = 11
@@ -19,9 +19,8 @@ def reference_of(contract: Contract = CONTRACT) -> list[ReferenceStep]:
     decoder, steps = FakeDecoder(contract, VOCAB), schedule(contract, VOCAB)
     entries = []
     for step, context in zip(steps, contexts(steps), strict=True):
-        first = len(context) - num_rows(step, contract)
-        rows = [decoder.logits_after(context[: row + 1]) for row in range(first, len(context))]
-        entries.append(ReferenceStep(step, np.stack(rows)))
+        rows = [decoder.logits_after(context[: row + 1]) for row in range(len(context) - step.rows, len(context))]
+        entries.append(ReferenceStep(step, np.array(rows, np.float32).reshape(step.rows, VOCAB)))
     return entries
 
 

@@ -95,6 +95,25 @@ def test_random_tokens_never_fail(tokenizer: Tokenizer) -> None:
             detokenizer.add(int(token))
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_random_tokens_of_a_sentencepiece_model_never_fail(seed: int) -> None:
+    tokenizer = metaspace_tokenizer("sequence")
+    tokens = np.random.default_rng(seed).integers(1, tokenizer.get_vocab_size(), 80).tolist()
+    detokenizer = Detokenizer(tokenizer, tokens[: seed * 2])
+    for token in tokens[seed * 2 :]:
+        detokenizer.add(token)
+
+
+def test_a_prompt_of_many_bytes_is_not_cut_within_a_character() -> None:
+    tokenizer = metaspace_tokenizer("sequence")
+    prompt = [1 + byte for byte in "ab 纔纔纔纔纔纔".encode()]
+    a = tokenizer.token_to_id("▁a")
+    for cut in range(len(prompt) - 9, len(prompt)):
+        detokenizer = Detokenizer(tokenizer, prompt[:cut])
+        pieces = [detokenizer.add(token) for token in [*prompt[cut:], a]]
+        assert "".join(pieces) == "纔" * (-((cut - len(prompt)) // 3)) + " a"
+
+
 def collect(stops: StopStrings, text: str, size: int = 1) -> str:
     emitted = ""
     for start in range(0, len(text), size):

@@ -9,7 +9,7 @@ from doubles import CONTRACT, VOCAB, FakeDecoder, fake_session
 from specexport.bundle import Proof
 from specexport.errors import ParameterError
 from specexport.runtime.equality import Equality
-from specexport.runtime.parity import ReferenceStep, contexts, num_rows, save_reference, schedule
+from specexport.runtime.parity import ReferenceStep, contexts, save_reference, schedule
 from specexport.runtime.session import Session
 from specexport.runtime.verify import DEFAULT_PROMPTS, Verification, read_prompts, render, verify_session
 
@@ -21,8 +21,8 @@ def session(tmp_path: Path) -> Session:
     for role, decoder in (("target", FakeDecoder()), ("draft", FakeDecoder(noise=0.4))):
         reference = []
         for step, context in zip(steps, contexts(steps), strict=True):
-            rows = range(len(context) - num_rows(step, CONTRACT), len(context))
-            reference.append(ReferenceStep(step, np.stack([decoder.logits_after(context[: row + 1]) for row in rows])))
+            rows = [decoder.logits_after(context[: row + 1]) for row in range(len(context) - step.rows, len(context))]
+            reference.append(ReferenceStep(step, np.array(rows, np.float32).reshape(step.rows, VOCAB)))
         save_reference(session.bundle.path(session.bundle.manifest.references[role]), reference)
     return session
 
@@ -85,7 +85,7 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, content: bytes | No
 
 
 def proof(error: float) -> Proof:
-    return Proof("fake", "ort", "target", 10, error, 1e-3)
+    return Proof("fake", "ort", "target", 10, 30, error, 1e-3)
 
 
 @pytest.mark.parametrize(
