@@ -45,11 +45,13 @@ class Contract:
     precision: Precision
 
     def __post_init__(self) -> None:
-        if self.max_draft_tokens < 1 or self.prompt_chunk < 1:
-            raise ValueError("max_draft_tokens and prompt_chunk must be at least 1")
+        if self.max_draft_tokens < 1:
+            raise ValueError(f"max_draft_tokens is {self.max_draft_tokens}; it must be at least 1")
         smallest = max(16, 4 * self.widest_step)  # what the proof's schedule walks through
         if self.capacity < smallest:
             raise ValueError(f"a capacity of {self.capacity} is too small; {self.max_draft_tokens} draft tokens need {smallest} or more")
+        if self.prompt_chunk < 1:
+            raise ValueError(f"prompt_chunk is {self.prompt_chunk}; it must be at least 1")
 
     @property
     def widest_step(self) -> int:
@@ -180,14 +182,10 @@ class Bundle:
             raise BundleError(f"{root} is not a folder; make a bundle with: specexport build --target ... --draft ... -o {root}")
         raw = read_json(root / MANIFEST)
         version = raw.get("schema_version") if isinstance(raw, dict) else None
-        if isinstance(version, int) and version > SCHEMA_VERSION:
-            raise BundleError(
-                f"{root / MANIFEST} has schema version {version}, this specexport reads up to {SCHEMA_VERSION}; "
-                "update specexport or build the bundle again"
-            )
+        if isinstance(version, int) and version != SCHEMA_VERSION:
+            remedy = "update specexport or build the bundle again" if version > SCHEMA_VERSION else "build the bundle again"
+            raise BundleError(f"{root / MANIFEST} has schema version {version}, this specexport reads {SCHEMA_VERSION}; {remedy}")
         bundle = cls(root, parse(Manifest, raw, MANIFEST))
-        if bundle.manifest.schema_version != SCHEMA_VERSION:
-            raise BundleError(f"{root / MANIFEST} has schema version {version}, expected {SCHEMA_VERSION}; build the bundle again")
         bundle._check_files(check_digests)
         return bundle
 

@@ -6,6 +6,7 @@ import json
 import os
 import shlex
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from .errors import SpecExportError
 from .version import VERSION
 
 if TYPE_CHECKING:
+    from .engines.base import Availability
     from .runtime.statistics import Statistics
 
 BUNDLE = click.argument("bundle", type=click.Path(path_type=Path))
@@ -38,7 +40,7 @@ class Commands(click.Group):
             if isinstance(error, ModuleNotFoundError) and error.name and "." not in name:
                 message = f"the package {name} is not installed; building needs: pip install 'specexport[export]'"
             else:
-                message = f"{name} is installed, but cannot be imported: {reason}; install it again"
+                message = f"{name.partition('.')[0]} is installed, but cannot be imported: {reason}; install it again"
             raise click.ClickException(message) from None
         except BrokenPipeError:
             # The reader of stdout is gone; so that Python's own flush at exit does not complain.
@@ -81,8 +83,8 @@ def build(target: str, draft: str, output: Path, engines: tuple[str, ...], **opt
         click.echo(f"{time.label:<16} {'reused' if time.reused else f'{time.seconds:6.1f} s'}", err=True)
     for proof in report.bundle.manifest.proofs:
         click.echo(
-            f"proved {proof.role} {proof.dialect}: {proof.rows} rows, {proof.max_error:.1e} standard deviations off "
-            f"(allowed {proof.tolerance:.0e})",
+            f"proved {proof.role} {proof.dialect}: {proof.rows} rows up to {proof.length} tokens, "
+            f"{proof.max_error:.1e} standard deviations off (allowed {proof.tolerance:.0e})",
             err=True,
         )
     click.echo(str(output))
@@ -174,16 +176,25 @@ def verify(bundle: Path, prompts: Path | None, max_new_tokens: int, engine: str 
 @main.command()
 @JSON
 def doctor(as_json: bool) -> None:
-    """Which engines this host can run, and what to install for the others."""
+    """Which engines this host can run, whether it can build, and what to install for the rest."""
     from .engines import availabilities
 
-    found = availabilities()
+    found = availabilities() | {"build": _building()}
     if as_json:
         click.echo(json.dumps({name: vars(entry) for name, entry in found.items()}))
         return
     for name, entry in found.items():
         mark = "yes" if entry.usable else "no "
         click.echo(f"{mark}  {name}: {entry.detail}{'' if entry.usable else '; ' + entry.remedy}")
+
+
+def _building() -> Availability:
+    from .engines.base import Availability
+
+    missing = [name for name in ("torch", "transformers", "safetensors", "onnx_ir", "onnxscript") if find_spec(name) is None]
+    if missing:
+        return Availability(False, f"{', '.join(missing)} not installed", "pip install 'specexport[export]'")
+    return Availability(True, "the exporter's packages are installed")
 
 
 def _stdin() -> str:

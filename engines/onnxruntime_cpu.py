@@ -43,8 +43,8 @@ def availability() -> Availability:
 
 def load(bundle: Bundle, threads: int = 0) -> Engine:
     """Load both models; `threads` 0 leaves the number to ONNX Runtime (one a physical core)."""
-    if threads < 0:
-        raise ParameterError(f"threads is {threads}; it must be 0 (the engine's choice) or more")
+    if not 0 <= threads <= 1024:
+        raise ParameterError(f"threads is {threads}; it must be 0 (the engine's choice) or from 1 to 1024")
     manifest = bundle.manifest
 
     def decoder(spec: ModelSpec) -> OrtDecoder:

@@ -32,7 +32,7 @@ from .packages import package_versions
 from .pair import check_capacity, check_pair
 from .progress import Progress, Silent, StageTime, Timed
 from .prove import prove
-from .stages import default_cache
+from .stages import default_cache, open_cache
 from .workplace import new_folder, require_space
 
 
@@ -78,6 +78,7 @@ def build(
     """
     options = options or BuildOptions()
     timed = Timed(progress or Silent())
+    cache = open_cache(options.cache or default_cache())
     for engine in options.engines:
         found = engine_module(engine).availability()
         if not found.usable:
@@ -90,10 +91,8 @@ def build(
             contract = _contract(pair["target"], pair["draft"], options)
         for warning in warnings:
             timed.note(f"warning: {warning}")
-        cache = options.cache or default_cache()
-        for folder in (cache, workplace):
-            require_space(folder, sum(checkpoint.fp32_bytes for checkpoint in pair.values()))
-
+        if cache.stat().st_dev != workplace.stat().st_dev:  # else finished stages are linked, not copied
+            require_space(workplace, sum(checkpoint.fp32_bytes for checkpoint in pair.values()))
         specs = {role: export_model(pair[role], role, contract, workplace, cache, timed) for role in ROLES}
         text = _write_text(pair["target"], workplace)
         with timed.stage("prove", len(ROLES) * len(specs["target"].graphs)) as step:

@@ -18,6 +18,7 @@ from .progress import Timed
 from .reference import record_reference
 from .stages import finished_stage, link_or_copy, make_stage, stage_key
 from .trace import probe_cache, trace
+from .workplace import require_space
 
 SPEC = "spec.json"
 REFERENCE = "reference.npz"
@@ -32,6 +33,7 @@ def export_model(checkpoint: Checkpoint, role: Role, contract: Contract, workpla
     if stage is not None:
         progress.reused(label)
     else:
+        require_space(cache, checkpoint.fp32_bytes)
         with progress.stage(label, STEPS) as step:
             stage = make_stage(cache, key, lambda folder: _export(checkpoint, role, contract, folder, step))
     spec = parse(ModelSpec, read_json(stage / SPEC) | {"source": checkpoint.source}, SPEC)

@@ -36,8 +36,6 @@ def check_capacity(target: Checkpoint, draft: Checkpoint, max_seq_len: int | Non
     for role, limit in limits.items():
         if limit and max_seq_len > limit:
             raise ParameterError(f"--max-seq-len is {max_seq_len}; the {role}'s positions end at {limit}")
-    if max_seq_len < 2:
-        raise ParameterError(f"--max-seq-len is {max_seq_len}; it must be at least 2")
     return max_seq_len
 
 

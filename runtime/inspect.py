@@ -42,7 +42,7 @@ def render(description: dict[str, Any]) -> str:
         ]
     for proof in description["proofs"]:
         lines.append(
-            f"proved     {proof['role']} {proof['dialect']} on {proof['engine']}: {proof['rows']} rows, "
+            f"proved     {proof['role']} {proof['dialect']} on {proof['engine']}: {proof['rows']} rows up to {proof['length']} tokens, "
             f"{proof['max_error']:.1e} standard deviations off (allowed {proof['tolerance']:.0e})"
         )
     lines += [f"{entry['sha256'][:16]}  {entry['bytes']:>12,}  {name}" for name, entry in description["files"].items()]

@@ -86,7 +86,7 @@ def broken(folder: Path, package: str) -> str:
 def test_an_engine_that_is_installed_but_broken(built: Path, tmp_path: Path) -> None:
     script = broken(tmp_path, "onnxruntime") + CLI
     reason = "onnxruntime is installed, but cannot be imported: libx.so.1: cannot open shared object file; install it again"
-    assert python(script, "doctor").stdout == f"no   onnxruntime: {reason}\n"
+    assert python(script, "doctor").stdout.splitlines()[0] == f"no   onnxruntime: {reason}"
     result = python(script, "generate", built, "--prompt", "x", "--engine", "onnxruntime")
     assert (result.returncode, result.stderr) == (1, f"Error: engine onnxruntime: {reason}\n")
 
@@ -94,5 +94,5 @@ def test_an_engine_that_is_installed_but_broken(built: Path, tmp_path: Path) -> 
 def test_a_package_that_is_installed_but_broken(pair: Pair, tmp_path: Path) -> None:
     script = broken(tmp_path / "packages", "safetensors") + CLI
     result = python(script, "build", "--target", pair.target, "--draft", pair.draft, "-o", tmp_path / "out")
-    expected = "safetensors.native is installed, but cannot be imported: libx.so.1: cannot open shared object file; install it again"
+    expected = "safetensors is installed, but cannot be imported: libx.so.1: cannot open shared object file; install it again"
     assert (result.returncode, result.stderr) == (1, f"Error: {expected}\n")

@@ -126,9 +126,3 @@ def test_capacity_beyond_the_positions_is_refused(pair: Pair, draft: Path) -> No
     with pytest.raises(ParameterError, match="--max-seq-len is 129; the target's positions end at 128"):
         check_capacity(target, Checkpoint.find(str(draft)), 129)
     assert check_capacity(target, Checkpoint.find(str(draft)), 48) == 48
-
-
-@pytest.mark.parametrize("length", [-5, 0, 1])
-def test_a_capacity_without_room_is_refused(length: int, pair: Pair) -> None:
-    with pytest.raises(ParameterError, match=f"--max-seq-len is {length}"):
-        check_capacity(*checkpoints(pair), length)

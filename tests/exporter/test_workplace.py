@@ -23,10 +23,8 @@ def names(folder: Path) -> list[str]:
 @pytest.fixture
 def held(tmp_path: Path) -> Iterator[Path]:
     """The temporary folder of a build of `out` that is at work in another process."""
-    script = (
-        "import sys, pathlib; from specexport.exporter.workplace import *\nwith temporary_sibling(pathlib.Path(sys.argv[1])) as folder:"
-    )
-    script += " print(folder.parent, flush=True); sys.stdin.read()"
+    script = "import pathlib, sys; from specexport.exporter.workplace import temporary_sibling\n"
+    script += "with temporary_sibling(pathlib.Path(sys.argv[1])) as folder: print(folder.parent, flush=True); sys.stdin.read()"
     command = [sys.executable, "-c", script, str(tmp_path / "out")]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -142,8 +140,8 @@ def test_errors_of_the_disk_are_output_errors(code: int, message: str, tmp_path:
 
 
 def test_an_error_names_the_file_and_never_the_output_instead(tmp_path: Path) -> None:
+    (tmp_path / "cache").touch()
     with pytest.raises(OutputError) as caught, new_folder(tmp_path / "out", False):
-        (tmp_path / "cache").touch()
         (tmp_path / "cache").mkdir()
     assert str(caught.value) == f"{tmp_path / 'cache'}: File exists; nothing was kept"
     with pytest.raises(OutputError) as caught, new_folder(tmp_path / "out", False):
