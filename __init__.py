@@ -27,6 +27,9 @@ else:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         return getattr(module, name)
 
+    def __dir__() -> list[str]:
+        return [*__all__, "__version__"]
+
 
 __version__ = VERSION
 __all__ = ["Chunk", "Generation", "Session", "SpecExportError", "Statistics", "load"]

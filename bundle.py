@@ -179,7 +179,8 @@ class Bundle:
         """
         root = Path(root)
         if not root.is_dir():
-            raise BundleError(f"{root} is not a folder; make a bundle with: specexport build --target ... --draft ... -o {root}")
+            made = "a bundle is a folder" if root.exists() else f"make it with: specexport build --target ... --draft ... -o {root}"
+            raise BundleError(f"{root} {'is a file' if root.exists() else 'does not exist'}; {made}")
         raw = read_json(root / MANIFEST)
         version = raw.get("schema_version") if isinstance(raw, dict) else None
         if isinstance(version, int) and version != SCHEMA_VERSION:

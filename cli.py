@@ -68,7 +68,7 @@ def main() -> None:
     "--engine", "engines", multiple=True, default=["onnxruntime"], show_default=True, help="Engine to build for; may be repeated."
 )
 @click.option("--force", is_flag=True, help="Replace a bundle that exists.")
-@click.option("--cache", type=click.Path(path_type=Path), help="Folder of finished stages. [default: specexport in the user's cache]")
+@click.option("--cache", type=click.Path(path_type=Path), help="Folder of finished stages. [default: ~/.cache/specexport]")
 def build(target: str, draft: str, output: Path, engines: tuple[str, ...], **options: Any) -> None:
     """Compile a target and a draft into a proven bundle."""
     from .exporter.display import BuildDisplay
@@ -100,7 +100,7 @@ def build(target: str, draft: str, output: Path, engines: tuple[str, ...], **opt
 @click.option("--top-p", type=float, default=1.0, show_default=True, help="1 is off.")
 @click.option("--seed", type=int, help="Makes sampling repeatable.")
 @click.option("--stop", multiple=True, help="End before this text; may be repeated.")
-@click.option("--num-draft-tokens", type=int, help="Tokens to draft a round. [default: the bundle's maximum]")
+@click.option("--num-draft-tokens", type=int, help="Tokens to draft a round, 0 for none. [default: the bundle's maximum]")
 @click.option("--plain", is_flag=True, help="Decode without speculation.")
 @ENGINE
 @THREADS

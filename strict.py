@@ -21,7 +21,7 @@ def read_json(path: Path) -> Any:
     except FileNotFoundError:
         raise BundleError(f"{path} is missing; a bundle is a folder made by 'specexport build'") from None
     except (OSError, ValueError, RecursionError) as error:  # also: no UTF-8, numbers and nesting without end
-        raise BundleError(f"{path} cannot be read as JSON: {error}") from None
+        raise BundleError(f"{path} cannot be read as JSON: {error}; build the bundle again") from None
 
 
 def parse(kind: type[T], value: Any, where: str) -> T:

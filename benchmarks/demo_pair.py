@@ -114,7 +114,7 @@ def table(rows: list[dict[str, object]]) -> str:
         "verify_ms": ("v(k+1), ms", "{:.2f}"),
         "equal_same_width": ("equal to plain greedy at the same width", "{}"),
         "equal_width_1": ("equal to plain greedy at width 1", "{}"),
-        "near_ties": ("differ from a near tie on", "{}"),
+        "near_ties": ("equal up to a near tie of two logits", "{}"),
     }
     lines = ["| | " + " | ".join(str(row["route"]) for row in rows) + " |", "|---" * (len(rows) + 1) + "|"]
     lines += [f"| {label} | " + " | ".join(form.format(row[key]) for row in rows) + " |" for key, (label, form) in forms.items()]

@@ -148,11 +148,13 @@ class OrtDecoder:
         caches = {name: layer for side in ("past", "present") for name, layer in spec.cache_names(side)}
         expected = {"tokens", "position", "logits", *caches}
         if set(found) != expected:
-            raise BundleError(f"{path} has the inputs and outputs {', '.join(sorted(set(found) ^ expected))} too many or too few")
+            raise BundleError(
+                f"{path} has the inputs and outputs {', '.join(sorted(set(found) ^ expected))} too many or too few; build the bundle again"
+            )
         for name, layer in caches.items():
             shape = [1, layer.num_kv_heads, self._contract.capacity, layer.head_dim]
             if list(found[name]) != shape:
-                raise BundleError(f"{path}: {name} has the shape {found[name]}, the manifest says {shape}")
+                raise BundleError(f"{path}: {name} has the shape {found[name]}, the manifest says {shape}; build the bundle again")
         logits = [1, self._contract.rows_name, spec.vocab_size]
         if list(found["logits"]) != logits:
-            raise BundleError(f"{path}: logits have the shape {found['logits']}, the manifest says {logits}")
+            raise BundleError(f"{path}: logits have the shape {found['logits']}, the manifest says {logits}; build the bundle again")

@@ -44,6 +44,8 @@ class Checkpoint:
         except (RuntimeError, OSError) as error:  # ~nobody; a name too long
             raise CheckpointError(f"{source} cannot be looked up: {first_line(error)}") from None
         if not found:
+            if source.startswith((".", "/", "~")) or source.count("/") > 1:
+                raise CheckpointError(f"there is no folder {source}; give a Hugging Face checkpoint: a folder or a hub id")
             folder = _download(source)
         if not folder.is_dir():
             raise CheckpointError(f"{source} is a file; give the folder that holds config.json and *.safetensors")
@@ -67,7 +69,9 @@ class Checkpoint:
         try:
             tokenizer = AutoTokenizer.from_pretrained(self.folder, trust_remote_code=False)
         except Exception as error:
-            raise CheckpointError(f"{self.source}: the tokenizer cannot be loaded: {first_line(error)}") from None
+            file = self.folder / "tokenizer.json"
+            reason = first_line(error) if file.exists() else "there is no tokenizer.json"
+            raise CheckpointError(f"{self.source}: the tokenizer cannot be loaded: {reason}; save it with save_pretrained") from None
         if not getattr(tokenizer, "is_fast", False):
             raise CheckpointError(f"{self.source}: {type(tokenizer).__name__} has no tokenizer.json form, which the runtime needs")
         return tokenizer

@@ -25,6 +25,9 @@ def render_chat(template: str | None, messages: Sequence[Message], special_token
     for index, message in enumerate(messages):
         if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
             raise PromptError(f"message {index} is {str(message)[:60]!r}; expected an object with a role and a content")
+        # An assistant's message may hold tool calls instead of a content.
+        if not isinstance(message.get("content"), str | list) and "tool_calls" not in message:
+            raise PromptError(f"message {index} has the content {message.get('content')!r}; expected a text")
     try:
         from jinja2 import TemplateError, TemplateSyntaxError, nodes
         from jinja2.ext import Extension, loopcontrols

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from numbers import Real
+from operator import index
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +13,14 @@ from numpy.typing import NDArray
 from ..errors import ParameterError
 
 Probabilities = NDArray[np.float64]
+
+
+def whole_number(name: str, value: object) -> int:
+    """`value` as an int, numpy's included. Raises `ParameterError` naming it for anything else."""
+    try:
+        return index(value)  # type: ignore[arg-type]
+    except TypeError:
+        raise ParameterError(f"{name} is {value!r}; it must be a whole number") from None
 
 
 @dataclass(frozen=True)
@@ -26,6 +36,12 @@ class SamplingParameters:
     seed: int | None = None
 
     def __post_init__(self) -> None:
+        for name in ("temperature", "top_p"):
+            if not isinstance(getattr(self, name), Real):
+                raise ParameterError(f"{name} is {getattr(self, name)!r}; it must be a number")
+        for name in ("top_k", "seed"):
+            if getattr(self, name) is not None:
+                whole_number(name, getattr(self, name))
         if not (math.isfinite(self.temperature) and 0.0 <= self.temperature <= 100.0):
             raise ParameterError(f"temperature is {self.temperature}; it must be from 0 (greedy) to 100")
         if self.top_k < 0:

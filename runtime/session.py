@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from operator import index
 from pathlib import Path
 from threading import Lock
 from time import perf_counter
@@ -21,7 +20,7 @@ from ..errors import BundleError, ParameterError, PromptError, SessionBusyError
 from .acceptance import make_rule
 from .chat import Message, render_chat
 from .context import CachedDecoder, Context, NarrowDecoder
-from .sampling import SamplingParameters
+from .sampling import SamplingParameters, whole_number
 from .speculate import decode
 from .statistics import Statistics
 from .text import Detokenizer, StopStrings
@@ -62,7 +61,7 @@ class Options(TypedDict, total=False):
     top_p: float
     seed: int | None
     stop: str | Sequence[str]
-    stop_token_ids: Sequence[int] | None
+    stop_token_ids: int | Sequence[int] | None
     speculate: bool
     num_draft_tokens: int | None
 
@@ -108,6 +107,8 @@ class Session:
 
     def encode(self, prompt: Prompt) -> list[int]:
         """Token ids of a text, of chat messages, or of ids (checked). Raises `PromptError`."""
+        if isinstance(prompt, bytes | Mapping) or not isinstance(prompt, Iterable):
+            raise PromptError(f"the prompt is of type {type(prompt).__name__}; give a text, a list of messages or a list of token ids")
         if isinstance(prompt, str):
             tokens = self._encode_text(prompt, add_special_tokens=True)
         elif any(isinstance(item, Mapping) for item in prompt):
@@ -115,7 +116,7 @@ class Session:
             text = render_chat(self._chat_template, messages, self.bundle.manifest.text.special_tokens)
             tokens = self._encode_text(text, add_special_tokens=False)
         else:
-            tokens = [index(item) for item in prompt]  # type: ignore[arg-type]
+            tokens = [whole_number(f"token {place} of the prompt", item) for place, item in enumerate(prompt)]
         vocab_size = self.bundle.manifest.target.vocab_size
         for place, token in enumerate(tokens):
             if not 0 <= token < vocab_size:
@@ -147,29 +148,31 @@ class Session:
         top_p: float = 1.0,
         seed: int | None = None,
         stop: str | Sequence[str] = (),
-        stop_token_ids: Sequence[int] | None = None,
+        stop_token_ids: int | Sequence[int] | None = None,
         speculate: bool = True,
         num_draft_tokens: int | None = None,
     ) -> Generator[Chunk, None, None]:
         """Yield a `Chunk` a round; closing the iterator cancels, and the session stays usable.
 
-        stop: strings that end the text before them. stop_token_ids: default the model's own; `()` for none.
-        num_draft_tokens: k of every round, default the bundle's maximum. Arguments are checked here, at the call.
+        stop: strings that end the text before them; the tokens keep what they were made of. stop_token_ids: default the
+        model's own, `()` for none; the one that came is the last token and has no text. num_draft_tokens: k of every
+        round, default the bundle's maximum, 0 for plain decoding. Arguments are checked here, at the call.
         Raises `ParameterError`, `PromptError`, and `SessionBusyError` while another stream of the session is open.
         """
         tokens = self.encode(prompt)
         parameters = SamplingParameters(temperature, top_k, top_p, seed)
-        if max_new_tokens < 1:
+        if whole_number("max_new_tokens", max_new_tokens) < 1:
             raise ParameterError(f"max_new_tokens is {max_new_tokens}; it must be at least 1")
-        k = self.max_draft_tokens if num_draft_tokens is None else num_draft_tokens
+        k = self.max_draft_tokens if num_draft_tokens is None else whole_number("num_draft_tokens", num_draft_tokens)
         if not 0 <= k <= self.max_draft_tokens:
             raise ParameterError(f"num_draft_tokens is {k}; this bundle was built for 0 to {self.max_draft_tokens}")
         stops = StopStrings([stop] if isinstance(stop, str) else stop)
-        ends = frozenset(self.bundle.manifest.text.stop_token_ids if stop_token_ids is None else stop_token_ids)
+        given = self.bundle.manifest.text.stop_token_ids if stop_token_ids is None else stop_token_ids
+        ends = frozenset(whole_number("a stop token", token) for token in ([given] if isinstance(given, int) else given))
         return self._run(tokens, parameters, min(max_new_tokens, self.capacity - len(tokens)), stops, ends, k if speculate else 0)
 
     def generate(self, prompt: Prompt, **options: Unpack[Options]) -> Generation:
-        """The whole of `stream` with the same options."""
+        """The whole of `stream` with the same options: text, tokens, finish reason and statistics of one request."""
         chunks = list(self.stream(prompt, **options))
         last = chunks[-1]
         assert last.finish_reason is not None

@@ -60,8 +60,10 @@ def read_prompts(path: Path) -> Iterator[str]:
     """The `prompt` of every line of a JSONL file."""
     try:
         lines = path.read_text(encoding="utf-8").split("\n")  # splitlines() would also cut at U+2028 within a string
-    except (OSError, UnicodeDecodeError) as error:
-        raise ParameterError(f"{path} cannot be read: {error}") from None
+    except OSError as error:
+        raise ParameterError(f"{path} cannot be read: {error.strerror}; give a JSONL file of prompts") from None
+    except UnicodeDecodeError:
+        raise ParameterError(f"{path} is not UTF-8; give a JSONL file of prompts") from None
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
@@ -84,7 +86,7 @@ def render(result: Verification) -> str:
     ]
     lines += [
         f"equality   {row['equal_at_same_width']} of {row['prompts']} prompts equal to plain greedy at the same width",
-        f"           {row['equal_at_width_1']} equal to plain greedy at width 1, {row['near_ties']} differ from a near tie on",
+        f"           {row['equal_at_width_1']} equal to plain greedy at width 1, {row['near_ties']} equal up to a near tie of two logits",
         "passed" if result.passed else "FAILED: this bundle does not give the target's own output on this host; build it again here",
     ]
     return "\n".join(lines)

@@ -74,7 +74,9 @@ def test_a_folder_in_the_place_of_a_file(root: Path) -> None:
 
 
 def test_no_folder(tmp_path: Path) -> None:
-    assert "nothing.bundle is not a folder" in refusal(tmp_path / "nothing.bundle")
+    assert "nothing.bundle does not exist; make it with" in refusal(tmp_path / "nothing.bundle")
+    (tmp_path / "file").touch()
+    assert "file is a file; a bundle is a folder" in refusal(tmp_path / "file")
 
 
 def test_a_folder_without_manifest(tmp_path: Path) -> None:

@@ -68,7 +68,7 @@ def test_build_prints_the_bundle_and_tells_the_rest_on_stderr(build: Callable[..
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (dict(target="no/such/folder"), "no/such/folder is neither a folder here nor a hub id that can be fetched"),
+        (dict(target="no/such/folder"), "there is no folder no/such/folder"),
         (dict(draft="x" * 300), "x" * 100),
         (dict(max_draft_tokens=0), "--max-draft-tokens is 0"),
         (dict(max_seq_len=4), "--max-seq-len 4"),
@@ -202,7 +202,7 @@ HARM: dict[str, tuple[Callable[[Path], object], str]] = {
     "unknown key": (lambda b: edit(b, lambda m: m.update(colour="red")), "unknown key 'colour'"),
     "newer schema": (lambda b: edit(b, lambda m: m.update(schema_version=99)), "has schema version 99"),
     "escaping path": (lambda b: edit(b, lambda m: m["files"].update({"../x": {"bytes": 1, "sha256": ""}})), "lies outside of the bundle"),
-    "no bundle": (shutil.rmtree, "is not a folder; make a bundle with"),
+    "no bundle": (shutil.rmtree, "does not exist; make it with"),
 }
 
 

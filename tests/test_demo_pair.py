@@ -49,8 +49,8 @@ def test_every_route_has_enough_prompts_that_fit(session: Session, route: str) -
 
 def test_acceptance_by_route(session: Session) -> None:
     lengths = {route: mean_acceptance_length(session, route, 24) for route in ROUTES}
-    assert lengths["code"] >= 2.6
-    assert lengths["code"] > lengths["prose"] > lengths["random"] + 1.0
+    assert min(lengths["code"], lengths["prose"]) >= 2.5
+    assert lengths["random"] <= 1.6
 
 
 @pytest.mark.parametrize("route", ROUTES)

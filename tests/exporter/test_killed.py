@@ -24,7 +24,7 @@ def start(pair: Pair, cache: Path, built: Path, tmp_path: Path) -> Start:
 
     def start(before: str) -> subprocess.Popen[str]:
         script = f"""
-            import resource, time
+            import resource, signal, time
             from pathlib import Path
             from specexport.exporter import build as module
 
@@ -32,6 +32,7 @@ def start(pair: Pair, cache: Path, built: Path, tmp_path: Path) -> Start:
                 print("hanging", flush=True)
                 time.sleep(600)
 
+            signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored by children of a background shell
             cache = Path({str(cache)!r})
             {before}
             options = module.BuildOptions(max_seq_len=64, prompt_chunk=16, cache=cache)

@@ -72,8 +72,17 @@ def test_raise_exception_refuses_the_messages() -> None:
 
 @pytest.mark.parametrize("content", [None, 3, {"a": 1}])
 def test_content_of_a_wrong_type_is_a_prompt_error(content: object) -> None:
+    with pytest.raises(PromptError, match=r"message 0 has the content .*; expected a text"):
+        render_chat(CHATML, [{"role": "user", "content": content}], {})
+
+
+def test_a_message_of_tool_calls_needs_no_content() -> None:
+    assert render_chat("{{ messages[0].tool_calls[0] }}", [{"role": "assistant", "tool_calls": ["f"]}], {}) == "f"
+
+
+def test_an_error_within_the_template_is_a_prompt_error() -> None:
     with pytest.raises(PromptError, match="refuses these messages"):
-        render_chat(CHATML + "{{ messages[0].content + '!' }}", [{"role": "user", "content": content}], {})
+        render_chat("{{ messages[0].content + 1 }}", [{"role": "user", "content": "x"}], {})
 
 
 def test_a_key_that_the_template_needs() -> None:

@@ -305,8 +305,23 @@ def test_ids_may_come_from_numpy(make_session: MakeSession) -> None:
 
 
 def test_ids_that_are_no_integers(make_session: MakeSession) -> None:
-    with pytest.raises(TypeError):
+    with pytest.raises(ParameterError, match=r"token 0 of the prompt is 1\.5; it must be a whole number"):
         make_session().stream([1.5])  # type: ignore[list-item]
+
+
+@pytest.mark.parametrize("prompt", [b"bytes", {"role": "user", "content": "x"}, None, 3])
+def test_a_prompt_of_another_type(prompt: Any, make_session: MakeSession) -> None:
+    with pytest.raises(PromptError, match=f"the prompt is of type {type(prompt).__name__}"):
+        make_session().stream(prompt)
+
+
+@pytest.mark.parametrize(
+    "options", [dict(max_new_tokens=2.5), dict(num_draft_tokens="2"), dict(temperature="hot"), dict(seed=1.5), dict(stop_token_ids=["x"])]
+)
+def test_an_option_of_another_type_is_named(options: dict[str, Any], make_session: MakeSession) -> None:
+    (name,) = options
+    with pytest.raises(ParameterError, match="a stop token" if name == "stop_token_ids" else name):
+        make_session().stream("x", **options)
 
 
 def test_chat_messages(make_session: MakeSession) -> None:
