@@ -47,6 +47,7 @@ def test_every_route_has_enough_prompts_that_fit(session: Session, route: str) -
     assert all(len(session.encode(prompt)) + 128 <= session.capacity for prompt in found)
 
 
+# Bounds set below the figures of examples/demo_pair/README.md, to notice a pair or a loop that got worse.
 def test_acceptance_by_route(session: Session) -> None:
     lengths = {route: mean_acceptance_length(session, route, 24) for route in ROUTES}
     assert min(lengths["code"], lengths["prose"]) >= 2.5
