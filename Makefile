@@ -30,8 +30,12 @@ lint: .venv/ready
 bench: .venv/ready
 	$(BIN)/specexport build --target $(PAIR)/target --draft $(PAIR)/draft --output demo.bundle --force
 	$(BIN)/python benchmarks/demo_pair.py demo.bundle
+	$(BIN)/python benchmarks/block_verification.py demo.bundle
+	$(BIN)/specexport build --target $(PAIR)/target --max-draft-tokens 8 --output lookup.bundle --force
+	$(BIN)/python benchmarks/lookup.py lookup.bundle
+	$(BIN)/python benchmarks/acceptance_cost.py
 	$(BIN)/python benchmarks/startup.py demo.bundle
 	$(BIN)/python benchmarks/build_memory.py
 
 clean:
-	rm -rf .venv demo.bundle build dist specexport.egg-info
+	rm -rf .venv demo.bundle lookup.bundle build dist specexport.egg-info

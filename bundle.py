@@ -1,6 +1,6 @@
 """The bundle: a folder with graphs, tokenizer and a manifest that says what each graph takes and gives.
 
-    manifest.json   graphs/   reference/   tokenizer/
+    manifest.json   graphs/   graphs/rules/   reference/   tokenizer/
 
 The manifest lists every file with its size and SHA-256. It is written last, into a temporary sibling folder
 that is then renamed, so a bundle either is whole or is not there.
@@ -19,7 +19,7 @@ from typing import Literal
 from .errors import BundleError
 from .strict import parse, read_json
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 MANIFEST = "manifest.json"
 
 Role = Literal["target", "draft"]
@@ -110,6 +110,42 @@ class TextSpec:
 
 
 @dataclass(frozen=True)
+class SharedVocabulary:
+    """How a draft of another tokenizer speaks the target's ids (token-level intersection, arXiv 2502.05202).
+
+    maps: an npz of `to_draft [target vocab] int64`, the draft's id (or the nearest it has) for every id of the target,
+    and `shared [2, n] int64`, the pairs (target id, draft id) of the tokens that both have. shared_tokens: n; the other
+    two: how many tokens each tokenizer has.
+    """
+
+    maps: str
+    shared_tokens: int
+    target_tokens: int
+    draft_tokens: int
+
+    @property
+    def overlap(self) -> float:
+        """The part of the target's tokens that the draft can propose."""
+        return self.shared_tokens / self.target_tokens
+
+
+RuleName = Literal["select", "select_greedy", "accept_greedy", "accept_token", "accept_block", "adjust"]
+
+
+@dataclass(frozen=True)
+class RuleSpec:
+    """A graph of `exporter/rules.py`: what a round does between the models, for `num_draft_tokens` (k) and the target's vocabulary.
+
+    rows: of the logits that it takes: k + 1 behind the target, 1 behind the draft (k is then what was drafted before).
+    """
+
+    rule: RuleName
+    num_draft_tokens: int
+    rows: int
+    graph: str
+
+
+@dataclass(frozen=True)
 class Proof:
     """Largest difference of a compiled graph from the Hugging Face model, in standard deviations of its logits.
 
@@ -143,27 +179,38 @@ class Manifest:
     packages: dict[str, str]
     contract: Contract
     target: ModelSpec
-    draft: ModelSpec
+    draft: ModelSpec | None  # without one, drafts are looked up in the text
+    vocabulary: SharedVocabulary | None  # where the draft has another tokenizer
     text: TextSpec
     engines: tuple[str, ...]
+    rules: tuple[RuleSpec, ...]
     references: dict[str, str]  # role -> the Hugging Face model's logits for the proof
     proofs: tuple[Proof, ...]
     files: dict[str, FileEntry]
 
     def __post_init__(self) -> None:
         for name, roles in (("references", set(self.references)), ("proofs", {proof.role for proof in self.proofs})):
-            if roles != set(ROLES):
-                raise ValueError(f"{name} are of {', '.join(sorted(roles)) or 'no model'}, expected {' and '.join(ROLES)}")
+            if roles != set(self.roles):
+                raise ValueError(f"{name} are of {', '.join(sorted(roles)) or 'no model'}, expected {' and '.join(self.roles)}")
+        if self.vocabulary is not None and self.draft is None:
+            raise ValueError("there is a shared vocabulary, but no draft")
 
-    def model(self, role: Role) -> ModelSpec:
-        return self.target if role == "target" else self.draft
+    @property
+    def roles(self) -> tuple[Role, ...]:
+        return ROLES if self.draft is not None else ("target",)
+
+    @property
+    def models(self) -> dict[Role, ModelSpec]:
+        return {"target": self.target} if self.draft is None else {"target": self.target, "draft": self.draft}
 
     def referenced_files(self) -> Iterator[str]:
-        yield from (self.text.tokenizer, *self.references.values())
+        yield from (self.text.tokenizer, *self.references.values(), *(rule.graph for rule in self.rules))
         if self.text.chat_template is not None:
             yield self.text.chat_template
-        for role in ROLES:
-            yield from (*self.model(role).graphs.values(), self.model(role).weights)
+        if self.vocabulary is not None:
+            yield self.vocabulary.maps
+        for model in self.models.values():
+            yield from (*model.graphs.values(), model.weights)
 
 
 @dataclass(frozen=True)

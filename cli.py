@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 BUNDLE = click.argument("bundle", type=click.Path(path_type=Path))
 ENGINE = click.option("--engine", help="Engine to run on; by default the first usable one of the bundle.")
 THREADS = click.option("--threads", type=click.IntRange(0, 1024), default=0, help="Threads of the engine; 0 leaves it to the engine.")
+DRAFTER = click.option("--drafter", help="model, ngram, suffix, ngram+model or suffix+model. [default: the model, suffix without one]")
 JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 
 
@@ -58,8 +59,17 @@ def main() -> None:
 
 @main.command()
 @click.option("--target", required=True, help="The model whose output you want: a checkpoint folder or a hub id.")
-@click.option("--draft", required=True, help="A smaller model with the same tokenizer: a checkpoint folder or a hub id.")
+@click.option(
+    "--draft", help="A smaller model: a checkpoint folder or a hub id. Without one, drafts are looked up in the text of the request."
+)
 @click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="The bundle folder to make.")
+@click.option(
+    "--min-overlap",
+    type=float,
+    default=0.5,
+    show_default=True,
+    help="Where the draft has another tokenizer: the part of the target's tokens that it must have, from 0 to 1.",
+)
 @click.option("--max-seq-len", type=int, help="Longest sequence in tokens, prompt included. [default: what the models allow, at most 4096]")
 @click.option("--max-draft-tokens", type=int, default=4, show_default=True, help="Largest number of tokens to draft in a round.")
 @click.option("--prompt-chunk", type=int, default=64, show_default=True, help="Prompt tokens fed in one pass.")
@@ -69,8 +79,8 @@ def main() -> None:
 )
 @click.option("--force", is_flag=True, help="Replace a bundle that exists.")
 @click.option("--cache", type=click.Path(path_type=Path), help="Folder of finished stages. [default: ~/.cache/specexport]")
-def build(target: str, draft: str, output: Path, engines: tuple[str, ...], **options: Any) -> None:
-    """Compile a target and a draft into a proven bundle."""
+def build(target: str, draft: str | None, output: Path, engines: tuple[str, ...], **options: Any) -> None:
+    """Compile a target, and a draft model if there is one, into a proven bundle."""
     from .exporter.display import BuildDisplay
 
     with BuildDisplay() as display:
@@ -81,6 +91,9 @@ def build(target: str, draft: str, output: Path, engines: tuple[str, ...], **opt
         report = run(target, draft, output, BuildOptions(**options), display, shlex.join(["specexport", *sys.argv[1:]]))
     for time in report.times:
         click.echo(f"{time.label:<16} {'reused' if time.reused else f'{time.seconds:6.1f} s'}", err=True)
+    if vocabulary := report.bundle.manifest.vocabulary:
+        known = f"{vocabulary.shared_tokens} of the target's {vocabulary.target_tokens} tokens"
+        click.echo(f"the draft can propose {known} ({vocabulary.overlap:.1%})", err=True)
     for proof in report.bundle.manifest.proofs:
         click.echo(
             f"proved {proof.role} {proof.dialect}: {proof.rows} rows up to {proof.length} tokens, "
@@ -98,15 +111,34 @@ def build(target: str, draft: str, output: Path, engines: tuple[str, ...], **opt
 @click.option("--temperature", type=float, default=0.0, show_default=True, help="0 is greedy.")
 @click.option("--top-k", type=int, default=0, show_default=True, help="0 is off.")
 @click.option("--top-p", type=float, default=1.0, show_default=True, help="1 is off.")
+@click.option("--min-p", type=float, default=0.0, show_default=True, help="0 is off.")
+@click.option("--repetition-penalty", type=float, default=1.0, show_default=True, help="Of tokens in prompt and output; 1 is off.")
+@click.option("--presence-penalty", type=float, default=0.0, show_default=True, help="Of tokens in the output; 0 is off.")
+@click.option("--frequency-penalty", type=float, default=0.0, show_default=True, help="The same, for every time; 0 is off.")
+@click.option("--logit-bias", multiple=True, metavar="ID=BIAS", help="Added to the logit of a token; may be repeated.")
+@click.option("--ban-token", "banned_tokens", type=int, multiple=True, metavar="ID", help="Never emit this token; may be repeated.")
+@click.option("--min-new-tokens", type=int, default=0, show_default=True, help="Stop tokens are forbidden before.")
 @click.option("--seed", type=int, help="Makes sampling repeatable.")
+@click.option(
+    "--verification", type=click.Choice(["block", "token"]), default="block", show_default=True, help="How sampled drafts are judged."
+)
 @click.option("--stop", multiple=True, help="End before this text; may be repeated.")
 @click.option("--num-draft-tokens", type=int, help="Tokens to draft a round, 0 for none. [default: the bundle's maximum]")
+@DRAFTER
 @click.option("--plain", is_flag=True, help="Decode without speculation.")
 @ENGINE
 @THREADS
 @JSON
 def generate(
-    bundle: Path, prompt: str | None, messages: Any, engine: str | None, threads: int, as_json: bool, plain: bool, **options: Any
+    bundle: Path,
+    prompt: str | None,
+    messages: Any,
+    engine: str | None,
+    threads: int,
+    as_json: bool,
+    plain: bool,
+    logit_bias: tuple[str, ...],
+    **options: Any,
 ) -> None:
     """Continue a prompt; the text streams to stdout, statistics go to stderr."""
     if (prompt is None) == (messages is None):
@@ -117,8 +149,9 @@ def generate(
         given: Any = _stdin() if prompt == "-" else prompt
     else:
         given = _messages(messages)
+    biases = _biases(logit_bias)
     session = load(bundle, engine, threads)
-    stream = session.stream(given, speculate=not plain, **options)
+    stream = session.stream(given, speculate=not plain, logit_bias=biases, **options)
     text, finish_reason, statistics = "", "cancelled", None
     tokens: list[int] = []
     try:
@@ -159,15 +192,31 @@ def inspect(bundle: Path, as_json: bool) -> None:
 @BUNDLE
 @click.option("--prompts", type=click.Path(path_type=Path), help='JSONL with {"prompt": ...} lines. [default: the proof\'s own tokens]')
 @click.option("--max-new-tokens", type=click.IntRange(1), default=64, show_default=True)
+@click.option("--trials", type=click.IntRange(0), default=0, help="Also sample so many times a way to draft (L3); 10000 say something.")
+@DRAFTER
 @ENGINE
 @THREADS
 @JSON
-def verify(bundle: Path, prompts: Path | None, max_new_tokens: int, engine: str | None, threads: int, as_json: bool) -> None:
-    """Prove the bundle again on this host: parity of the graphs, and speculative against plain greedy output."""
+def verify(
+    bundle: Path,
+    prompts: Path | None,
+    max_new_tokens: int,
+    trials: int,
+    drafter: str | None,
+    engine: str | None,
+    threads: int,
+    as_json: bool,
+) -> None:
+    """Prove on this host that the output is the target's own.
+
+    L0: the verification rules, enumerated. Parity: the graphs against the Hugging Face model. L1 and L2: speculative
+    against plain greedy output, at the same width and at width 1. L3, with --trials: sampled output against the
+    target's exact distribution.
+    """
     from .runtime.session import load
     from .runtime.verify import render, verify_session
 
-    result = verify_session(load(bundle, engine, threads), prompts, max_new_tokens)
+    result = verify_session(load(bundle, engine, threads), prompts, max_new_tokens, trials, drafter)
     click.echo(json.dumps(result.as_dict()) if as_json else render(result))
     if not result.passed:
         raise SystemExit(1)
@@ -204,6 +253,17 @@ def _stdin() -> str:
         raise click.ClickException(f"the prompt on stdin is not UTF-8: {error}") from None
 
 
+def _biases(given: tuple[str, ...]) -> dict[int, float]:
+    found = {}
+    for text in given:
+        token, _, bias = text.partition("=")
+        try:
+            found[int(token)] = float(bias)
+        except ValueError:
+            raise click.BadParameter(f"{text!r} is no ID=BIAS, such as 15=-2.5", param_hint="--logit-bias") from None
+    return found
+
+
 def _messages(file: Any) -> list[Any]:
     try:
         found = json.load(file)
@@ -221,6 +281,7 @@ def summary(statistics: Statistics) -> str:
     if row.drafted:
         by_position = " ".join(f"{a}/{d}" for a, d in zip(row.accepted_by_position, row.drafted_by_position, strict=True))
         parts += [f"{row.mean_acceptance_length:.2f} tokens/round", f"accepted {row.acceptance_rate:.0%} ({by_position})"]
+        parts += [f"{row.looked_up} of {row.drafted} draft tokens looked up"] if row.looked_up else []
     whole = row.total_seconds or 1.0
     shares = (("prefill", row.prefill_seconds), ("draft", row.draft_seconds), ("target", row.target_seconds), ("host", row.host_seconds))
     return ", ".join(parts) + "; " + " ".join(f"{name} {seconds / whole:.0%}" for name, seconds in shares)

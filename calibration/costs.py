@@ -8,6 +8,7 @@ from statistics import median
 from time import perf_counter
 
 from ..engines.base import Decoder
+from ..errors import ParameterError
 from ..runtime.session import Options, Session
 
 
@@ -40,6 +41,8 @@ def measure_costs(session: Session, context: int, num_draft_tokens: int, repeats
     and a draft timed alone would look cheaper than it is. The session's cached prefix is forgotten.
     """
     target, draft = session.engine.target, session.engine.draft
+    if draft is None:
+        raise ParameterError("the bundle has no draft model whose passes could be timed; build it with --draft")
     k, tokens = num_draft_tokens, [1] * (num_draft_tokens + 1)
     plain, drafts, verify = [], [], []
     session.reset()

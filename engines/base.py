@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 import numpy as np
@@ -31,12 +32,18 @@ class Decoder(Protocol):
         ...
 
 
+Arrays = Mapping[str, NDArray[np.generic]]
+# A graph without a cache: arrays by name in, arrays by name out.
+RunGraph = Callable[[Arrays], Arrays]
+
+
 @dataclass(frozen=True)
 class Engine:
     name: str
     dialect: str  # of the graphs it runs
     target: Decoder
-    draft: Decoder
+    draft: Decoder | None = None
+    open_graph: Callable[[Path], RunGraph] | None = None  # for the proof of compiled rules
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from ..bundle import Bundle, Contract, ModelSpec
 from ..errors import BundleError, EngineError, ParameterError
-from .base import Availability, Engine, Logits
+from .base import Availability, Engine, Logits, RunGraph
 
 if TYPE_CHECKING:
     import onnxruntime as ort
@@ -52,7 +52,15 @@ def load(bundle: Bundle, threads: int = 0) -> Engine:
             raise BundleError(f"{bundle.root} has no {DIALECT} graph of {spec.source}; build the bundle again")
         return OrtDecoder(bundle.path(spec.graphs[DIALECT]), spec, manifest.contract, threads)
 
-    return Engine(NAME, DIALECT, decoder(manifest.target), decoder(manifest.draft))
+    draft = decoder(manifest.draft) if manifest.draft else None
+    return Engine(NAME, DIALECT, decoder(manifest.target), draft, partial(open_graph, threads=threads))
+
+
+def open_graph(path: Path, threads: int = 0) -> RunGraph:
+    """A graph of verification rules, for proofs: the CPU's own loop uses their numpy twins."""
+    session = _session(path, threads)
+    names = [output.name for output in session.get_outputs()]
+    return lambda arrays: dict(zip(names, session.run(names, dict(arrays)), strict=True))
 
 
 @cache

@@ -4,7 +4,8 @@
 
 A file is held out when the hash of its path says so, and its docstrings go with it, so a held-out
 prompt is text that neither model of the demo pair has seen. `random` prompts are characters of several scripts
-without any order; `random` documents for training are lines of decimal digits.
+without any order; `random` documents for training are lines of decimal digits. `copy` prompts ask for a held-out text
+again: to quote it from its first line on, or with the first line edited.
 """
 
 from __future__ import annotations
@@ -19,8 +20,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-ROUTES = ("code", "prose", "random")
+ROUTES = ("code", "prose", "random", "copy")
 HELD_OUT_PERCENT = 6
+# What announces a text and what announces its copy.
+COPY_HEADERS = (("# Original:\n", "\n# Copy:\n"), ("# Before:\n", "\n# After:\n"), ("", "\n"))
 # Character tables and generated data are neither code that people write nor prose.
 SKIPPED_FOLDERS = {"test", "tests", "site-packages", "encodings", "pydoc_data", "__pycache__", "idle_test"}
 SKIPPED_FILES = {"_sysconfigdata", "keycodes", "html/entities.py"}
@@ -103,6 +106,13 @@ def cut_prompts(document: Document, rng: random.Random) -> Iterator[str]:
         start = end + 8
 
 
+def copy_prompt(text: str, edit: bool) -> str:
+    """A text, what announces its copy, and the copy's first line."""
+    before, after = COPY_HEADERS[1 if edit else 0]
+    first = text.splitlines(keepends=True)[0]
+    return f"{before}{text}{after}{first.rstrip()}  # edited\n" if edit else f"{before}{text}{after}{first}"
+
+
 def write_prompts(output: Path, per_route: int) -> None:
     rng = random.Random(7)
     held_out = [document for document in documents() if document.held_out]
@@ -110,6 +120,9 @@ def write_prompts(output: Path, per_route: int) -> None:
     for route in ROUTES:
         if route == "random":
             prompts = [random_text(rng, rng.randint(40, 120)) for _ in range(per_route)]
+        elif route == "copy":
+            found = [p for d in held_out if d.route in ("code", "prose") for p in cut_prompts(d, rng) if len(p) >= 400]
+            prompts = [copy_prompt(text, edit=index % 2 == 1) for index, text in enumerate(rng.sample(found, per_route))]
         else:
             found = [p for d in held_out if d.route == route for p in cut_prompts(d, rng)]
             prompts = rng.sample(found, min(per_route, len(found)))

@@ -6,7 +6,9 @@
 2. the target by next-token prediction, and beside it, on the same batches, the draft by distillation
    from the target's logits (forward KL): the target's forward pass is paid once for both;
 3. the draft further on text that the target itself generates (on-policy distillation, Zhou et al. 2023,
-   arXiv 2310.08461), which is the text it has to guess when it serves.
+   arXiv 2310.08461), which is the text it has to guess when it serves;
+4. with `--resume --copy-steps N`: both further, two rows of three being pieces of the corpus followed by their
+   own copy, since a small model does not learn to quote from the corpus alone.
 
 Weights are written as fp16 safetensors, with `training.log` (JSON lines) beside them.
 """
@@ -20,17 +22,19 @@ import math
 import platform
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from corpus import Document, documents
+from corpus import COPY_HEADERS, Document, documents
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 VOCABULARY = 4096
 END = "<|endoftext|>"
+IGNORED = -100  # the label of a token that is not learnt
+Batch = tuple[torch.Tensor, torch.Tensor]  # tokens and labels, [rows, length] int64 each
 CHAT_TEMPLATE = (
     "{% for message in messages %}# {{ message['role'] }}\n{{ message['content'] }}\n\n{% endfor %}"
     "{% if add_generation_prompt %}# assistant\n{% endif %}"
@@ -137,15 +141,54 @@ def distillation_loss(draft: LlamaForCausalLM, tokens: torch.Tensor, target_logi
     return F.kl_div(F.log_softmax(logits.float().flatten(0, 1), dim=-1), target, reduction="batchmean", log_target=True)
 
 
-def train(target: LlamaForCausalLM, draft: LlamaForCausalLM, stream: torch.Tensor, steps: int, tokens: int, log: Log) -> None:
-    """Next-token prediction for the target, distillation for the draft; the last sixth at twice the length."""
-    optimizers = [Optimizer(target, 0.02, 0.004, steps), Optimizer(draft, 0.02, 0.006, steps)]
-    short, long = batches(stream, 512, tokens, 1), batches(stream, 1024, tokens, 2)
+def copy_batches(stream: torch.Tensor, tokenizer: PreTrainedTokenizerFast, length: int, tokens: int) -> Iterator[Batch]:
+    """Endless `[tokens / length, length]` batches; two rows of three are pieces of the corpus, each followed by its copy.
+
+    A third of the pieces is shuffled, so that nothing but looking back can predict the copy; a third of the copies
+    begins differently, as an edited text does. Of these rows only the copies are learnt.
+    """
+    headers = [[tokenizer.encode(text) for text in pair] for pair in COPY_HEADERS]
+    rows = tokens // length * 2 // 3
+    corpus = batches(stream, length, tokens - rows * length, 4)
+
+    def row() -> tuple[list[int], list[int]]:
+        found: list[int] = []
+        learnt: list[int] = []
+        while len(found) < length:
+            before, after = random.choice(headers)
+            size = random.randint(16, 180)
+            start = random.randrange(len(stream) - size)
+            piece = stream[start : start + size].tolist()
+            kind = random.randrange(3)
+            if kind == 0:
+                random.shuffle(piece)
+            edit, kept = [], 0
+            if kind == 1:
+                kept, other = random.randint(1, 12), random.randrange(len(stream) - 16)
+                edit = stream[other : other + random.randint(1, 16)].tolist()
+            given = [*before, *piece, *after, *edit]
+            copied = piece[kept:]
+            found += given + copied
+            learnt += [IGNORED] * (len(given) + 1) + copied[1:]
+        return found[:length], learnt[:length]
+
+    while True:
+        plain = next(corpus)
+        copies = [row() for _ in range(rows)]
+        yield (
+            torch.cat([plain, torch.tensor([found for found, _ in copies])]),
+            torch.cat([plain, torch.tensor([learnt for _, learnt in copies])]),
+        )
+
+
+def train(target: LlamaForCausalLM, draft: LlamaForCausalLM, batch_at: Callable[[int], Batch], steps: int, rate: float, log: Log) -> None:
+    """Next-token prediction for the target, distillation for the draft. batch_at: tokens and labels of a step."""
+    optimizers = [Optimizer(target, 0.02 * rate, 0.004 * rate, steps), Optimizer(draft, 0.02 * rate, 0.006 * rate, steps)]
     for step in range(steps):
-        batch = next(short if step < steps * 5 // 6 else long)
+        batch, labels = batch_at(step)
         with autocast():
             logits = target(batch).logits
-        loss = F.cross_entropy(logits[:, :-1].float().flatten(0, 1), batch[:, 1:].flatten())
+        loss = F.cross_entropy(logits[:, :-1].float().flatten(0, 1), labels[:, 1:].flatten(), ignore_index=IGNORED)
         loss.backward()
         distillation = distillation_loss(draft, batch, logits)
         distillation.backward()
@@ -153,9 +196,10 @@ def train(target: LlamaForCausalLM, draft: LlamaForCausalLM, stream: torch.Tenso
             optimizer.step()
         if step % 10 == 0 or step == steps - 1:
             agreement = (draft(batch[:2]).logits.argmax(-1) == logits[:2].argmax(-1)).float().mean()
-            log(
-                stage="train", step=step, loss=round(loss.item(), 4), kl=round(distillation.item(), 4), agreement=round(agreement.item(), 3)
-            )
+            last = labels[-1, 1:]
+            found = (logits[-1, :-1].argmax(-1) == last)[last != IGNORED].float().mean()
+            rows = dict(loss=loss, kl=distillation, agreement=agreement, last_row_right=found)
+            log(stage="train", step=step, **{name: round(value.item(), 3) for name, value in rows.items()})
 
 
 @torch.no_grad()
@@ -211,7 +255,8 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=8192, help="tokens a step")
     parser.add_argument("--rounds", type=int, default=16, help="rounds of on-policy distillation")
     parser.add_argument("--rows", type=int, default=96, help="continuations that the target generates a round")
-    parser.add_argument("--resume", action="store_true", help="only distill the draft that is in --output further")
+    parser.add_argument("--resume", action="store_true", help="continue with the pair that is in --output, and only distill")
+    parser.add_argument("--copy-steps", type=int, default=0, help="optimizer steps that teach both to quote, before the distillation")
     arguments = parser.parse_args()
     arguments.output.mkdir(parents=True, exist_ok=True)
     log = Log(arguments.output / "training.log", append=arguments.resume)
@@ -235,7 +280,14 @@ def main() -> None:
     else:
         target, draft = LlamaForCausalLM(TARGET), LlamaForCausalLM(DRAFT)
         log(stage="models", target=target.num_parameters(), draft=draft.num_parameters())
-        train(target, draft, stream, arguments.steps, arguments.tokens, log)
+        short, long = batches(stream, 512, arguments.tokens, 1), batches(stream, 1024, arguments.tokens, 2)
+        last = arguments.steps * 5 // 6  # from here on at twice the length
+        train(target, draft, lambda step: (next(short if step < last else long),) * 2, arguments.steps, 1.0, log)
+        save(target, tokenizer, arguments.output / "target")
+        save(draft, tokenizer, arguments.output / "draft")
+    if arguments.copy_steps:
+        copies = copy_batches(stream, tokenizer, 512, arguments.tokens)
+        train(target, draft, lambda step: next(copies), arguments.copy_steps, 0.5, log)
         save(target, tokenizer, arguments.output / "target")
         save(draft, tokenizer, arguments.output / "draft")
     distill(target, draft, stream, arguments.rounds, arguments.rows, log)

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+import numpy as np
 from tokenizers import Tokenizer
 
 from ..bundle import (
     PRECISIONS,
-    ROLES,
     SCHEMA_VERSION,
     Bundle,
     Contract,
@@ -20,6 +20,8 @@ from ..bundle import (
     Precision,
     Proof,
     Role,
+    RuleSpec,
+    SharedVocabulary,
     TextSpec,
     list_files,
     write_manifest,
@@ -29,20 +31,28 @@ from ..errors import EngineError, ParameterError
 from .checkpoint import Checkpoint
 from .model import export_model, reference_path
 from .packages import package_versions
-from .pair import check_capacity, check_pair
+from .pair import check_capacity, check_models
 from .progress import Progress, Silent, StageTime, Timed
 from .prove import prove
+from .rule_set import number_of_rules, write_rules
 from .stages import default_cache, open_cache
+from .vocabulary import Translation
 from .workplace import new_folder, require_space
+
+MAPS = "tokenizer/shared_vocabulary.npz"
 
 
 @dataclass(frozen=True)
 class BuildOptions:
-    """max_seq_len None takes what the models' positions allow, at most 4096. prompt_chunk: tokens a prefill pass."""
+    """max_seq_len None takes what the models' positions allow, at most 4096. prompt_chunk: tokens a prefill pass.
+
+    min_overlap: the part of the target's tokens that a draft of another tokenizer must have.
+    """
 
     max_seq_len: int | None = None
     max_draft_tokens: int = 4
     prompt_chunk: int = 64
+    min_overlap: float = 0.5
     precision: Precision = "fp32"
     engines: tuple[str, ...] = ("onnxruntime",)
     force: bool = False
@@ -53,6 +63,8 @@ class BuildOptions:
             raise ParameterError(f"--max-draft-tokens is {self.max_draft_tokens}; it must be from 1 to 32")
         if self.prompt_chunk < 1:
             raise ParameterError(f"--prompt-chunk is {self.prompt_chunk}; it must be at least 1")
+        if not 0 <= self.min_overlap <= 1:  # also: NaN
+            raise ParameterError(f"--min-overlap is {self.min_overlap}; it must be from 0 to 1, 0.5 for half of the target's tokens")
         if self.precision not in PRECISIONS:
             raise ParameterError(f"--precision is {self.precision}; this version has {', '.join(PRECISIONS)}")
 
@@ -66,13 +78,15 @@ class BuildReport:
 
 def build(
     target: str,
-    draft: str,
+    draft: str | None,
     output: str | os.PathLike[str],
     options: BuildOptions | None = None,
     progress: Progress | None = None,
     command: str = "specexport.exporter.build",
 ) -> BuildReport:
     """Compile `target` and `draft` (folders or hub ids) into a proven bundle at `output`.
+
+    Without a draft, the bundle's sessions look drafts up in the text.
 
     Raises `CheckpointError`, `PairError`, `OutputError`, `ProofError`; then nothing is left at `output`.
     """
@@ -86,26 +100,31 @@ def build(
 
     with new_folder(Path(output), options.force) as workplace:
         with timed.stage("check the pair", 1):
-            pair: dict[Role, Checkpoint] = {"target": Checkpoint.find(target), "draft": Checkpoint.find(draft)}
-            warnings = check_pair(pair["target"], pair["draft"])
-            contract = _contract(pair["target"], pair["draft"], options)
+            models: dict[Role, Checkpoint] = {"target": Checkpoint.find(target)}
+            if draft is not None:
+                models["draft"] = Checkpoint.find(draft)
+            translation, warnings = check_models(models, options.min_overlap)
+            contract = _contract(models, options)
         for warning in warnings:
             timed.note(f"warning: {warning}")
         if cache.stat().st_dev != workplace.stat().st_dev:  # else finished stages are linked, not copied
-            require_space(workplace, sum(checkpoint.fp32_bytes for checkpoint in pair.values()))
-        specs = {role: export_model(pair[role], role, contract, workplace, cache, timed) for role in ROLES}
-        text = _write_text(pair["target"], workplace)
-        with timed.stage("prove", len(ROLES) * len(specs["target"].graphs)) as step:
+            require_space(workplace, sum(checkpoint.fp32_bytes for checkpoint in models.values()))
+        specs = {role: export_model(model, role, contract, workplace, cache, timed) for role, model in models.items()}
+        text = _write_text(models["target"], workplace)
+        vocabulary = _write_maps(translation, specs, workplace) if translation else None
+        with timed.stage("prove", len(specs) * len(specs["target"].graphs)) as step:
             proofs = prove(workplace, specs, contract, step)
+        with timed.stage("rules", number_of_rules(contract)) as step:
+            rules = write_rules(workplace, contract, specs["target"].vocab_size, step)
         with timed.stage("write", 1):
-            manifest = _manifest(contract, specs, text, options.engines, proofs, workplace, command)
+            manifest = _manifest(contract, specs, vocabulary, text, options.engines, rules, proofs, workplace, command)
             write_manifest(workplace, manifest)
             Bundle.open(workplace, check_digests=False)  # what was written must be readable
     return BuildReport(Bundle(Path(output), manifest), tuple(timed.times), tuple(warnings))
 
 
-def _contract(target: Checkpoint, draft: Checkpoint, options: BuildOptions) -> Contract:
-    capacity = check_capacity(target, draft, options.max_seq_len)
+def _contract(models: dict[Role, Checkpoint], options: BuildOptions) -> Contract:
+    capacity = check_capacity(models, options.max_seq_len)
     try:
         return Contract(capacity, options.max_draft_tokens, min(options.prompt_chunk, capacity), options.precision)
     except ValueError as error:
@@ -137,11 +156,21 @@ def _write_text(target: Checkpoint, workplace: Path) -> TextSpec:
     )
 
 
+def _write_maps(translation: Translation, specs: dict[Role, ModelSpec], workplace: Path) -> SharedVocabulary:
+    """The draft's translation, as wide as the logits turned out to be."""
+    target_size, draft_size = specs["target"].vocab_size, specs["draft"].vocab_size
+    to_draft, shared = translation.maps(target_size, draft_size)
+    np.savez(workplace / MAPS, allow_pickle=False, to_draft=to_draft, shared=shared)
+    return SharedVocabulary(MAPS, shared.shape[1], translation.target.count(target_size), translation.draft.count(draft_size))
+
+
 def _manifest(
     contract: Contract,
     specs: dict[Role, ModelSpec],
+    vocabulary: SharedVocabulary | None,
     text: TextSpec,
     engines: tuple[str, ...],
+    rules: tuple[RuleSpec, ...],
     proofs: tuple[Proof, ...],
     workplace: Path,
     command: str,
@@ -153,10 +182,12 @@ def _manifest(
         packages=package_versions(),
         contract=contract,
         target=specs["target"],
-        draft=specs["draft"],
+        draft=specs.get("draft"),
+        vocabulary=vocabulary,
         text=text,
         engines=engines,
-        references={role: reference_path(role) for role in ROLES},
+        rules=rules,
+        references={role: reference_path(role) for role in specs},
         proofs=proofs,
         files=list_files(workplace),
     )

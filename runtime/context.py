@@ -10,45 +10,37 @@ from ..engines.base import Decoder, Logits
 
 @dataclass
 class CachedDecoder:
-    """A decoder and the number of cache rows that hold the context's tokens; rows beyond are dead."""
+    """A decoder and the number of cache rows that it was fed; the context says how many of them still count."""
 
     decoder: Decoder
     rows: int = 0
 
+    def step(self, tokens: Sequence[int], position: int) -> Logits:
+        logits = self.decoder.step(tokens, position)
+        self.rows = position + len(tokens)
+        return logits
+
     def prefill(self, tokens: Sequence[int], end: int, chunk: int) -> None:
         """Feed `tokens[rows:end]` in chunks."""
         while self.rows < end:
-            next_rows = min(self.rows + chunk, end)
-            self.decoder.step(tokens[self.rows : next_rows], self.rows)
-            self.rows = next_rows
-
-
-class NarrowDecoder:
-    """A draft that lacks the target's last ids (vocabularies are padded to different sizes) reads id 0 for them.
-
-    A wrong guess at most: what the draft was fed never decides what the target emits.
-    """
-
-    def __init__(self, decoder: Decoder) -> None:
-        self.vocab_size = decoder.vocab_size
-        self.overwrite_rows = decoder.overwrite_rows
-        self._step = decoder.step
-
-    def step(self, tokens: Sequence[int], position: int) -> Logits:
-        return self._step([token if token < self.vocab_size else 0 for token in tokens], position)
+            self.step(tokens[self.rows : min(self.rows + chunk, end)], self.rows)
 
 
 @dataclass
 class Context:
-    """One sequence with the two caches behind it.
+    """One sequence with the caches behind it.
 
-    Invariant: `rows` of either decoder are the rows of `tokens[:rows]`. Rolling back lowers `rows`, nothing else:
-    the next write overwrites what lies beyond.
+    Invariant between rounds: `rows` of every decoder are the rows of `tokens[:rows]`. Rolling back lowers `rows`,
+    nothing else: the next write overwrites what lies beyond.
     """
 
     target: CachedDecoder
-    draft: CachedDecoder
+    draft: CachedDecoder | None = None
     tokens: list[int] = field(default_factory=list)
+
+    @property
+    def decoders(self) -> tuple[CachedDecoder, ...]:
+        return (self.target,) if self.draft is None else (self.target, self.draft)
 
     def start(self, prompt: Sequence[int]) -> int:
         """Make `prompt` the sequence; returns the number of its tokens whose target rows are kept."""
@@ -64,9 +56,15 @@ class Context:
         return self.target.rows
 
     def keep(self, rows: int) -> None:
-        for cached in (self.target, self.draft):
+        for cached in self.decoders:
             cached.rows = min(cached.rows, rows)
 
     def truncate(self, length: int) -> None:
         del self.tokens[length:]
         self.keep(length)
+
+    def forget(self) -> None:
+        """Start from nothing, with clean caches: a NaN in a dead row could still poison what masks it."""
+        self.truncate(0)
+        for cached in self.decoders:
+            cached.decoder.overwrite_rows(0, 0.0)

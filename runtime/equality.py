@@ -39,49 +39,59 @@ class Equality:
         return self.same_width and self.near_tie
 
 
-def check_equality(session: Session, prompt: Sequence[int], max_new_tokens: int) -> Equality:
+def check_equality(session: Session, prompt: Sequence[int], max_new_tokens: int, drafter: str | None = None) -> Equality:
     """Generate greedily three ways from `prompt` and compare. The session's cached prefix is forgotten."""
-    k, target, chunk = session.max_draft_tokens, session.engine.target, session.bundle.manifest.contract.prompt_chunk
-    options = Options(stop_token_ids=(), max_new_tokens=max_new_tokens + k)
+    target, chunk = session.engine.target, session.bundle.manifest.contract.prompt_chunk
+    options = Options(stop_token_ids=(), max_new_tokens=max_new_tokens)
     try:
         session.reset()
-        # The last round may be narrower to end at the limit; the k tokens beyond the wanted ones absorb that.
-        speculative = session.generate(prompt, **options).tokens
-        speculative = speculative[: max(1, len(speculative) - k)]
+        speculative, widths = _speculate(session, prompt, options | Options(drafter=drafter))
         session.reset()
-        plain = session.generate(prompt, **(options | Options(speculate=False))).tokens[: len(speculative)]
-        same_width = speculative == plain_at_width(target, prompt, len(speculative), k + 1, chunk, session.capacity)
+        plain = session.generate(prompt, **(options | Options(speculate=False))).tokens
+        same_width = speculative == plain_at_widths(target, prompt, widths, chunk, session.capacity)
         differing = (i for i, (ours, theirs) in enumerate(zip(speculative, plain, strict=True)) if ours != theirs)
         first = next(differing, None)
         if first is None:
             return Equality(same_width, None)
         agreed = [*prompt, *plain[:first]]
-        narrow = _logits_after(target, agreed, len(prompt), 1, chunk, session.capacity)
-        wide = _logits_after(target, agreed, len(prompt), k + 1, chunk, session.capacity)
+        narrow = _logits_after(target, agreed, len(prompt), [1] * (first + 1), chunk, session.capacity)
+        wide = _logits_after(target, agreed, len(prompt), widths, chunk, session.capacity)
         second, best = np.partition(narrow, -2)[-2:]
         return Equality(same_width, first, float(best - second), float(np.abs(narrow - wide).max()))
     finally:
         session.reset()
 
 
-def plain_at_width(target: Decoder, prompt: Sequence[int], count: int, width: int, chunk: int, capacity: int) -> tuple[int, ...]:
-    """`count` greedy tokens by the target alone, every pass `width` tokens wide and only its first row used.
+def _speculate(session: Session, prompt: Sequence[int], options: Options) -> tuple[tuple[int, ...], list[int]]:
+    """The tokens, and of each the width of the target's pass that it came from."""
+    tokens: list[int] = []
+    widths: list[int] = []
+    drafted = 0
+    for chunk in session.stream(prompt, **options):
+        tokens += chunk.tokens
+        widths += [chunk.statistics.drafted - drafted + 1] * len(chunk.tokens)
+        drafted = chunk.statistics.drafted
+    return tuple(tokens), widths
 
-    Near the capacity, where `width` rows no longer fit, passes are as wide as they can be.
+
+def plain_at_widths(target: Decoder, prompt: Sequence[int], widths: Sequence[int], chunk: int, capacity: int) -> tuple[int, ...]:
+    """Greedy tokens by the target alone, one a pass of each width, of which only the first row is used.
+
+    Near the capacity, where a width no longer fits, passes are as wide as they can be.
     """
     CachedDecoder(target).prefill(prompt, len(prompt) - 1, chunk)
     tokens = list(prompt)
-    for _ in range(count):
+    for width in widths:
         tokens.append(int(_step_at_width(target, tokens, width, capacity).argmax()))
     return tuple(tokens[len(prompt) :])
 
 
-def _logits_after(target: Decoder, tokens: Sequence[int], prompt_length: int, width: int, chunk: int, capacity: int) -> Logits:
-    """The logits `[vocab]` that follow `tokens`, fed as `plain_at_width` feeds them."""
+def _logits_after(target: Decoder, tokens: Sequence[int], prompt_length: int, widths: Sequence[int], chunk: int, capacity: int) -> Logits:
+    """The logits `[vocab]` that follow `tokens`, fed as `plain_at_widths` feeds them."""
     CachedDecoder(target).prefill(tokens, prompt_length - 1, chunk)
-    for end in range(prompt_length, len(tokens)):
+    for end, width in zip(range(prompt_length, len(tokens)), widths, strict=False):
         _step_at_width(target, tokens[:end], width, capacity)
-    return _step_at_width(target, tokens, width, capacity).copy()
+    return _step_at_width(target, tokens, widths[len(tokens) - prompt_length], capacity).copy()
 
 
 def _step_at_width(target: Decoder, tokens: Sequence[int], width: int, capacity: int) -> Logits:

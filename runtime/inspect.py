@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from ..bundle import ROLES, Bundle
+from ..bundle import Bundle
 
 
 def describe(bundle: Bundle) -> dict[str, Any]:
@@ -13,11 +13,8 @@ def describe(bundle: Bundle) -> dict[str, Any]:
     manifest = bundle.manifest
     capacity = manifest.contract.capacity
     memory = {
-        role: {
-            "weights": manifest.files[manifest.model(role).weights].bytes,
-            "cache": manifest.model(role).cache_bytes(capacity),
-        }
-        for role in ROLES
+        role: {"weights": manifest.files[model.weights].bytes, "cache": model.cache_bytes(capacity)}
+        for role, model in manifest.models.items()
     }
     return asdict(manifest) | {"memory": memory, "widths": list(manifest.contract.widths)}
 
@@ -32,14 +29,21 @@ def render(description: dict[str, Any]) -> str:
         f"stops at   {', '.join(map(str, description['text']['stop_token_ids'])) or 'no token'}; "
         f"chat template: {'yes' if description['text']['chat_template'] else 'no'}",
     ]
-    for role in ROLES:
-        model, memory = description[role], description["memory"][role]
+    for role, memory in description["memory"].items():
+        model = description[role]
         lines += [
             f"{role:<10} {model['architecture']} from {model['source']}: {model['num_parameters'] / 1e6:.1f} M parameters, "
             f"{len(model['layers'])} layers, vocabulary {model['vocab_size']}",
             f"           weights {memory['weights'] / 1e6:.1f} MB, cache {memory['cache'] / 1e6:.1f} MB; "
             f"checkpoint {model['checkpoint_sha256'][:16]}",
         ]
+    if description["draft"] is None:
+        lines.append("draft      none: drafts are looked up in the text")
+    if (vocabulary := description["vocabulary"]) is not None:
+        lines.append(
+            f"vocabulary the draft has another tokenizer and can propose {vocabulary['shared_tokens']} of the target's "
+            f"{vocabulary['target_tokens']} tokens ({vocabulary['shared_tokens'] / vocabulary['target_tokens']:.1%})"
+        )
     for proof in description["proofs"]:
         lines.append(
             f"proved     {proof['role']} {proof['dialect']} on {proof['engine']}: {proof['rows']} rows up to {proof['length']} tokens, "

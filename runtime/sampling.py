@@ -1,18 +1,30 @@
-"""Sampling parameters, and the distribution that they make of a row of logits."""
+"""What a request asks of the distribution that its tokens are drawn from."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 from numbers import Real
 from operator import index
+from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ..errors import ParameterError
 
-Probabilities = NDArray[np.float64]
+Verification = Literal["block", "token"]
+
+# name -> lowest, highest, whether the lowest itself is allowed, what the neutral value does
+RANGES: dict[str, tuple[float, float, bool, str]] = {
+    "temperature": (0.0, 100.0, True, "0 is greedy"),
+    "top_p": (0.0, 1.0, False, "1 is off"),
+    "min_p": (0.0, 1.0, True, "0 is off"),
+    "repetition_penalty": (0.01, 100.0, True, "1 is off"),
+    "presence_penalty": (-2.0, 2.0, True, "0 is off"),
+    "frequency_penalty": (-2.0, 2.0, True, "0 is off"),
+}
+BIAS_LIMIT = 100.0
 
 
 def whole_number(name: str, value: object) -> int:
@@ -23,9 +35,23 @@ def whole_number(name: str, value: object) -> int:
         raise ParameterError(f"{name} is {value!r}; it must be a whole number") from None
 
 
+def _number(name: str, value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise ParameterError(f"{name} is {value!r}; it must be a number")
+    try:
+        return float(value)
+    except OverflowError:  # an int beyond all floats, and so beyond all ranges
+        return math.inf
+
+
 @dataclass(frozen=True)
 class SamplingParameters:
-    """temperature 0 is greedy; top_k 0 and top_p 1 are off; without a seed every request draws afresh.
+    """temperature 0 is greedy; everything else is off by default; without a seed every request draws afresh.
+
+    The chain, as transformers orders it: logit bias and bans, repetition, frequency and presence penalty, then
+    temperature, top-k, top-p, min-p. repetition_penalty looks at prompt and output, as in transformers; the presence
+    and frequency penalties look at the output only, as in the OpenAI API. min_new_tokens forbids the stop tokens
+    before that many tokens.
 
     Raises `ParameterError` naming the parameter, what was given and what is allowed.
     """
@@ -33,58 +59,55 @@ class SamplingParameters:
     temperature: float = 0.0
     top_k: int = 0
     top_p: float = 1.0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+    banned_tokens: Collection[int] = ()
+    min_new_tokens: int = 0
     seed: int | None = None
+    verification: Verification = "block"
 
     def __post_init__(self) -> None:
-        for name in ("temperature", "top_p"):
-            if not isinstance(getattr(self, name), Real):
-                raise ParameterError(f"{name} is {getattr(self, name)!r}; it must be a number")
-        for name in ("top_k", "seed"):
-            if getattr(self, name) is not None:
-                whole_number(name, getattr(self, name))
-        if not (math.isfinite(self.temperature) and 0.0 <= self.temperature <= 100.0):
-            raise ParameterError(f"temperature is {self.temperature}; it must be from 0 (greedy) to 100")
-        if self.top_k < 0:
-            raise ParameterError(f"top_k is {self.top_k}; it must be 0 (off) or more")
-        if not 0.0 < self.top_p <= 1.0:
-            raise ParameterError(f"top_p is {self.top_p}; it must be above 0 and at most 1 (off)")
-        if self.seed is not None and self.seed < 0:
-            raise ParameterError(f"seed is {self.seed}; it must be 0 or more")
+        for name, (low, high, closed, off) in RANGES.items():
+            value = getattr(self, name)
+            number = _number(name, value)
+            if not ((low <= number if closed else low < number) and number <= high):  # NaN fails as well
+                raise ParameterError(f"{name} is {value}; it must be {'from' if closed else 'above'} {low:g} to {high:g} ({off})")
+        for name in ("top_k", "min_new_tokens", "seed"):
+            value = getattr(self, name)
+            if (name != "seed" or value is not None) and whole_number(name, value) < 0:
+                raise ParameterError(f"{name} is {value}; it must be 0 or more")
+        if self.verification not in ("block", "token"):
+            raise ParameterError(f"verification is {self.verification!r}; it must be 'block' or 'token'")
+        if not isinstance(self.logit_bias, Mapping):
+            raise ParameterError(f"logit_bias is {self.logit_bias!r}; it must map token ids to numbers")
+        for token, bias in self.logit_bias.items():
+            whole_number("a token of logit_bias", token)
+            if not abs(_number(f"logit_bias of token {token}", bias)) <= BIAS_LIMIT:
+                raise ParameterError(f"logit_bias of token {token} is {bias}; it must be from -{BIAS_LIMIT:g} to {BIAS_LIMIT:g}")
+        if not isinstance(self.banned_tokens, Collection | np.ndarray):
+            raise ParameterError(f"banned_tokens is {self.banned_tokens!r}; it must be a list of token ids")
+        for token in self.banned_tokens:
+            whole_number("a token of banned_tokens", token)
 
     @property
     def greedy(self) -> bool:
         return self.temperature == 0.0
 
+    @property
+    def adjusts_logits(self) -> bool:
+        """Whether anything in front of the temperature changes a logit."""
+        penalties = (self.repetition_penalty, self.presence_penalty, self.frequency_penalty) != (1.0, 0.0, 0.0)
+        return penalties or bool(self.logit_bias) or len(self.banned_tokens) > 0 or self.min_new_tokens > 0
 
-def processed_probabilities(logits: NDArray[np.float32], parameters: SamplingParameters) -> Probabilities:
-    """Temperature, then top-k, then top-p, as transformers orders them. `[rows, vocab] -> [rows, vocab] float64`.
-
-    Ties at the k-th largest logit are all kept. top-p keeps the smallest set of most probable tokens whose
-    mass reaches top_p, and always the most probable one.
-    """
-    scaled = logits.astype(np.float64)
-    scaled -= scaled.max(axis=-1, keepdims=True)
-    with np.errstate(over="ignore"):  # a temperature next to 0 leaves the largest logits only
-        scaled /= parameters.temperature
-    vocab = scaled.shape[-1]
-    if 0 < parameters.top_k < vocab:
-        kth = np.partition(scaled, vocab - parameters.top_k, axis=-1)[:, vocab - parameters.top_k, None]
-        scaled[scaled < kth] = -np.inf
-    probabilities: Probabilities = np.exp(scaled)
-    probabilities /= probabilities.sum(axis=-1, keepdims=True)
-    if parameters.top_p < 1.0:
-        order = np.argsort(-probabilities, axis=-1, kind="stable")
-        ranked = np.take_along_axis(probabilities, order, axis=-1)
-        before = np.cumsum(ranked, axis=-1) - ranked
-        ranked[before >= parameters.top_p] = 0.0
-        np.put_along_axis(probabilities, order, ranked, axis=-1)
-        probabilities /= probabilities.sum(axis=-1, keepdims=True)
-    return probabilities
-
-
-def draw(probabilities: Probabilities, uniform: float) -> int:
-    """The token at `uniform` in [0, 1) of the cumulative distribution `[vocab]`, which need not sum to one."""
-    cumulative = np.cumsum(probabilities)
-    token = int(np.searchsorted(cumulative, uniform * cumulative[-1], side="right"))
-    # Rounding can push the product onto the total: the last token with mass is meant.
-    return token if token < len(cumulative) else int(np.flatnonzero(probabilities)[-1])
+    def check_tokens(self, vocab_size: int, stop_tokens: Collection[int]) -> None:
+        """Raises `ParameterError` for ids that the vocabulary lacks, and when no token is left."""
+        for name, tokens in (("logit_bias", self.logit_bias), ("banned_tokens", self.banned_tokens)):
+            for token in tokens:
+                if not 0 <= token < vocab_size:
+                    raise ParameterError(f"{name} names token {token}; ids go from 0 to {vocab_size - 1}")
+        forbidden = {*self.banned_tokens, *(stop_tokens if self.min_new_tokens else ())}
+        if len(forbidden.intersection(range(vocab_size))) == vocab_size:
+            raise ParameterError(f"banned_tokens and the stop tokens are all {vocab_size} tokens; at least one must be left")

@@ -3,27 +3,30 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
 from time import perf_counter
+from types import MappingProxyType
 from typing import Literal, TypedDict, Unpack, cast
 
 from tokenizers import Tokenizer
 
 from ..bundle import Bundle
 from ..engines import load_engine
-from ..engines.base import Engine
-from ..errors import BundleError, ParameterError, PromptError, SessionBusyError
-from .acceptance import make_rule
+from ..engines.base import Decoder, Engine
+from ..errors import BundleError, EngineError, ParameterError, PromptError, SessionBusyError
 from .chat import Message, render_chat
-from .context import CachedDecoder, Context, NarrowDecoder
-from .sampling import SamplingParameters, whole_number
+from .context import CachedDecoder, Context
+from .drafts import NoDraft, check_drafter, make_draft
+from .rules import NonFiniteLogitsError, Rule, make_rule
+from .sampling import SamplingParameters, Verification, whole_number
 from .speculate import decode
 from .statistics import Statistics
 from .text import Detokenizer, StopStrings
+from .vocabulary import NarrowDecoder, TranslatedDecoder, load_maps
 
 Prompt = str | Sequence[int] | Sequence[Message]
 FinishReason = Literal["stop", "length"]
@@ -59,11 +62,20 @@ class Options(TypedDict, total=False):
     temperature: float
     top_k: int
     top_p: float
+    min_p: float
+    repetition_penalty: float
+    presence_penalty: float
+    frequency_penalty: float
+    logit_bias: Mapping[int, float]
+    banned_tokens: Collection[int]
+    min_new_tokens: int
     seed: int | None
+    verification: Verification
     stop: str | Sequence[str]
     stop_token_ids: int | Sequence[int] | None
     speculate: bool
     num_draft_tokens: int | None
+    drafter: str | None
 
 
 def load(path: str | os.PathLike[str], engine: str | None = None, threads: int = 0, check_digests: bool = True) -> Session:
@@ -92,9 +104,19 @@ class Session:
         except Exception as error:  # tokenizers raises a bare Exception
             raise BundleError(f"{bundle.path(text.tokenizer)} is no tokenizer: {error}") from None
         self._chat_template = bundle.path(text.chat_template).read_text(encoding="utf-8") if text.chat_template else None
-        draft = engine.draft if engine.draft.vocab_size >= engine.target.vocab_size else NarrowDecoder(engine.draft)
-        self._context = Context(CachedDecoder(engine.target), CachedDecoder(draft))
+        draft = self._draft_decoder()
+        self._context = Context(CachedDecoder(engine.target), CachedDecoder(draft) if draft else None)
         self._lock = Lock()
+
+    def _draft_decoder(self) -> Decoder | None:
+        """The draft as a decoder of the target's ids."""
+        draft, target, vocabulary = self.engine.draft, self.engine.target, self.bundle.manifest.vocabulary
+        if draft is None:
+            return None
+        if vocabulary is not None:
+            maps = load_maps(self.bundle.path(vocabulary.maps), vocabulary, target.vocab_size, draft.vocab_size)
+            return TranslatedDecoder(draft, *maps)
+        return draft if draft.vocab_size >= target.vocab_size else NarrowDecoder(draft)
 
     @property
     def capacity(self) -> int:
@@ -146,21 +168,47 @@ class Session:
         temperature: float = 0.0,
         top_k: int = 0,
         top_p: float = 1.0,
+        min_p: float = 0.0,
+        repetition_penalty: float = 1.0,
+        presence_penalty: float = 0.0,
+        frequency_penalty: float = 0.0,
+        logit_bias: Mapping[int, float] = MappingProxyType({}),
+        banned_tokens: Collection[int] = (),
+        min_new_tokens: int = 0,
         seed: int | None = None,
+        verification: Verification = "block",
         stop: str | Sequence[str] = (),
         stop_token_ids: int | Sequence[int] | None = None,
         speculate: bool = True,
         num_draft_tokens: int | None = None,
+        drafter: str | None = None,
     ) -> Generator[Chunk, None, None]:
         """Yield a `Chunk` a round; closing the iterator cancels, and the session stays usable.
 
+        temperature to min_new_tokens: see `SamplingParameters`. seed: the same seed, settings, bundle and engine give
+        the same tokens. verification: how sampled drafts are judged, `block` or `token`; both keep the target's
+        distribution. drafter: `model`, `ngram` or `suffix` (looked up in the text), `ngram+model` or `suffix+model`
+        (looked up where there is a match); by default the model, or `suffix` in a bundle without one.
         stop: strings that end the text before them; the tokens keep what they were made of. stop_token_ids: default the
         model's own, `()` for none; the one that came is the last token and has no text. num_draft_tokens: k of every
         round, default the bundle's maximum, 0 for plain decoding. Arguments are checked here, at the call.
         Raises `ParameterError`, `PromptError`, and `SessionBusyError` while another stream of the session is open.
         """
         tokens = self.encode(prompt)
-        parameters = SamplingParameters(temperature, top_k, top_p, seed)
+        parameters = SamplingParameters(
+            temperature=temperature,
+            top_k=top_k,
+            top_p=top_p,
+            min_p=min_p,
+            repetition_penalty=repetition_penalty,
+            presence_penalty=presence_penalty,
+            frequency_penalty=frequency_penalty,
+            logit_bias=logit_bias,
+            banned_tokens=banned_tokens,
+            min_new_tokens=min_new_tokens,
+            seed=seed,
+            verification=verification,
+        )
         if whole_number("max_new_tokens", max_new_tokens) < 1:
             raise ParameterError(f"max_new_tokens is {max_new_tokens}; it must be at least 1")
         k = self.max_draft_tokens if num_draft_tokens is None else whole_number("num_draft_tokens", num_draft_tokens)
@@ -169,7 +217,10 @@ class Session:
         stops = StopStrings([stop] if isinstance(stop, str) else stop)
         given = self.bundle.manifest.text.stop_token_ids if stop_token_ids is None else stop_token_ids
         ends = frozenset(whole_number("a stop token", token) for token in ([given] if isinstance(given, int) else given))
-        return self._run(tokens, parameters, min(max_new_tokens, self.capacity - len(tokens)), stops, ends, k if speculate else 0)
+        rule = make_rule(parameters, self.engine.target.vocab_size, tokens, ends)
+        name = check_drafter(drafter, self._context.draft is not None)
+        limit = min(max_new_tokens, self.capacity - len(tokens))
+        return self._run(tokens, rule, name if speculate and k else None, limit, stops, ends, k)
 
     def generate(self, prompt: Prompt, **options: Unpack[Options]) -> Generation:
         """The whole of `stream` with the same options: text, tokens, finish reason and statistics of one request."""
@@ -193,17 +244,32 @@ class Session:
         finally:
             self._lock.release()
 
+    @contextmanager
+    def _finite(self) -> Iterator[None]:
+        """Turns logits that are no numbers into an error that names the graph and the place, and cleans the caches."""
+        try:
+            yield
+        except NonFiniteLogitsError as error:
+            position = len(self._context.tokens) - 1 + error.index
+            model = self.bundle.manifest.models[error.role]
+            self._context.forget()
+            graph = model.graphs.get(self.engine.dialect, error.role)
+            raise EngineError(
+                f"{self.bundle.path(graph)} gave {error.value} as a logit behind position {position}, expected numbers; "
+                "the weights or the precision cannot run this sequence"
+            ) from None
+
     def _run(
-        self, prompt: list[int], parameters: SamplingParameters, limit: int, stops: StopStrings, ends: frozenset[int], k: int
+        self, prompt: list[int], rule: Rule, drafter: str | None, limit: int, stops: StopStrings, ends: frozenset[int], k: int
     ) -> Generator[Chunk, None, None]:
-        with self._exclusive():
+        with self._exclusive(), self._finite():
             resumed = perf_counter()
             contract, context = self.bundle.manifest.contract, self._context
             statistics = Statistics(prompt_tokens=len(prompt), reused_tokens=context.start(prompt))
-            rule = make_rule(parameters, self.engine.target.vocab_size)
+            draft = make_draft(drafter, context, contract.prompt_chunk, rule, statistics) if drafter else NoDraft()
             detokenizer = Detokenizer(self.tokenizer, prompt)
             finish: FinishReason | None = None
-            for round_tokens in decode(context, rule, k, limit, contract.prompt_chunk, statistics):
+            for round_tokens in decode(context, draft, rule, k, limit, contract.prompt_chunk, statistics):
                 kept, text = 0, ""
                 for token in round_tokens:
                     kept += 1

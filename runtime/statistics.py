@@ -11,13 +11,15 @@ class Statistics:
     """Counts and times of one request; times in seconds.
 
     accepted_by_position[i] counts rounds in which draft token i (from 0) was accepted, drafted_by_position[i]
-    those in which it was drafted. emitted counts tokens given to the caller: stops cut the last round.
+    those in which it was drafted. looked_up: those of the drafted that no model drafted. emitted counts tokens given
+    to the caller: stops cut the last round.
     """
 
     prompt_tokens: int = 0
     reused_tokens: int = 0
     rounds: int = 0
     emitted: int = 0
+    looked_up: int = 0
     accepted_by_position: list[int] = field(default_factory=list)
     drafted_by_position: list[int] = field(default_factory=list)
     prefill_seconds: float = 0.0
@@ -71,6 +73,7 @@ class Statistics:
             "reused_tokens",
             "rounds",
             "drafted",
+            "looked_up",
             "accepted",
             "emitted",
             "accepted_by_position",

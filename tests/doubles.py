@@ -20,6 +20,7 @@ from specexport.bundle import (
     list_files,
 )
 from specexport.engines.base import Engine, Logits
+from specexport.runtime.context import Context
 from specexport.runtime.session import Session
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
@@ -88,6 +89,13 @@ def greedy_tokens(decoder: FakeDecoder, prompt: Sequence[int], count: int) -> tu
     return tuple(tokens[len(prompt) :])
 
 
+def check_invariant(context: Context) -> None:
+    """What a context over fake decoders must keep between rounds: every row that counts is the row of its token."""
+    for cached in context.decoders:
+        assert cached.rows < max(1, len(context.tokens))
+        assert cached.decoder.rows[: cached.rows].tolist() == context.tokens[: cached.rows]  # type: ignore[attr-defined]
+
+
 def byte_tokenizer() -> Tokenizer:
     """One token a byte, with the byte as its id: characters beyond ASCII take several tokens."""
     printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
@@ -107,14 +115,16 @@ def write_bundle(
     draft_vocab_size: int | None = None,
     stop_token_ids: tuple[int, ...] = (),
     chat_template: str | None = None,
+    has_draft: bool = True,
 ) -> Bundle:
     """A bundle's files without its manifest; graphs and weights are a few bytes that nothing can run."""
+    roles = ROLES if has_draft else ROLES[:1]
     for folder in ("graphs", "reference", "tokenizer"):
         (root / folder).mkdir(parents=True, exist_ok=True)
     byte_tokenizer().save(str(root / "tokenizer/tokenizer.json"))
     if chat_template is not None:
         (root / "tokenizer/chat_template.jinja").write_text(chat_template, encoding="utf-8")
-    for role in ROLES:
+    for role in roles:
         for name in (f"graphs/{role}.ort.onnx", f"graphs/{role}.weights", f"reference/{role}.npz"):
             (root / name).write_bytes(name.encode())
 
@@ -143,11 +153,13 @@ def write_bundle(
         packages={"numpy": "2.0"},
         contract=contract,
         target=model("target", vocab_size),
-        draft=model("draft", draft_vocab_size or vocab_size),
+        draft=model("draft", draft_vocab_size or vocab_size) if has_draft else None,
+        vocabulary=None,
         text=text,
         engines=("onnxruntime",),
-        references={role: f"reference/{role}.npz" for role in ROLES},
-        proofs=tuple(Proof("onnxruntime", "ort", role, 10, 30, 1e-5, 1e-3) for role in ROLES),
+        rules=(),
+        references={role: f"reference/{role}.npz" for role in roles},
+        proofs=tuple(Proof("onnxruntime", "ort", role, 10, 30, 1e-5, 1e-3) for role in roles),
         files=list_files(root),
     )
     return Bundle(root, manifest)
@@ -156,10 +168,11 @@ def write_bundle(
 def fake_session(
     root: Path,
     target: FakeDecoder,
-    draft: FakeDecoder,
+    draft: FakeDecoder | None,
     stop_token_ids: tuple[int, ...] = (),
     chat_template: str | None = None,
 ) -> Session:
-    """A real session over two fake decoders."""
-    bundle = write_bundle(root, target.contract, target.vocab_size, draft.vocab_size, stop_token_ids, chat_template)
-    return Session(bundle, Engine("fake", "fake", target, draft))
+    """A real session over two fake decoders, or over a target alone."""
+    draft_size = draft.vocab_size if draft else None
+    bundle = write_bundle(root, target.contract, target.vocab_size, draft_size, stop_token_ids, chat_template, draft is not None)
+    return Session(bundle, Engine("fake", "ort", target, draft))

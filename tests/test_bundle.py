@@ -7,7 +7,18 @@ from typing import Any
 
 import pytest
 from doubles import write_bundle
-from specexport.bundle import MANIFEST, SCHEMA_VERSION, Bundle, Contract, FileEntry, list_files, sha256, write_manifest
+from specexport.bundle import (
+    MANIFEST,
+    SCHEMA_VERSION,
+    Bundle,
+    Contract,
+    FileEntry,
+    RuleSpec,
+    SharedVocabulary,
+    list_files,
+    sha256,
+    write_manifest,
+)
 from specexport.errors import BundleError
 
 WEIGHTS = "graphs/draft.weights"
@@ -114,7 +125,14 @@ def test_a_newer_schema_is_named_before_its_unknown_keys(root: Path) -> None:
     assert f"has schema version {SCHEMA_VERSION + 1}, this specexport reads {SCHEMA_VERSION}; update specexport" in refusal(root)
 
 
-@pytest.mark.parametrize("version", [0, -1, "1", None, True, 1.5])
+def test_an_older_schema_is_to_be_built_again(root: Path) -> None:
+    """Schema 1, as it was before drafts could be missing: the version is named, and not the keys that it lacks."""
+    edit(root, lambda m: [m.update(schema_version=1), m.pop("vocabulary"), m.pop("rules")])
+    message = refusal(root)
+    assert message.endswith(f"manifest.json has schema version 1, this specexport reads {SCHEMA_VERSION}; build the bundle again")
+
+
+@pytest.mark.parametrize("version", [0, -1, "1", "2", None, True, 1.5, 2.0])
 def test_another_schema_version(root: Path, version: object) -> None:
     edit(root, lambda m: m.update(schema_version=version))
     assert "schema" in refusal(root)
@@ -164,6 +182,105 @@ def test_every_file_that_the_manifest_refers_to_must_be_listed(root: Path) -> No
         write_manifest(root, write_bundle(root, chat_template="{{ messages }}").manifest)
         edit(root, lambda m, name=name: m["files"].pop(name))
         assert f"refers to {name!r}" in refusal(root)
+
+
+@pytest.fixture
+def alone(tmp_path: Path) -> Path:
+    """A bundle without a draft."""
+    root = tmp_path / "alone.bundle"
+    write_manifest(root, write_bundle(root, has_draft=False).manifest)
+    return root
+
+
+def test_a_bundle_without_a_draft(alone: Path) -> None:
+    manifest = Bundle.open(alone).manifest
+    assert (manifest.draft, manifest.vocabulary) == (None, None)
+    assert manifest.roles == ("target",)
+    assert manifest.models == {"target": manifest.target}
+    assert not [name for name in manifest.referenced_files() if "draft" in name]
+    assert set(manifest.referenced_files()) == set(manifest.files) == set(list_files(alone))
+
+
+def test_with_a_draft_there_are_two_models(root: Path) -> None:
+    manifest = Bundle.open(root).manifest
+    assert manifest.roles == ("target", "draft")
+    assert manifest.models == {"target": manifest.target, "draft": manifest.draft}
+
+
+@pytest.mark.parametrize("key", ["references", "proofs"])
+def test_every_model_has_its_reference_and_its_proof_and_no_other_has(key: str, root: Path, alone: Path) -> None:
+    def drop(manifest: dict[str, Any]) -> None:
+        if key == "references":
+            manifest[key].pop("draft")
+        else:
+            manifest[key] = [proof for proof in manifest[key] if proof["role"] == "target"]
+
+    def add(manifest: dict[str, Any]) -> None:
+        if key == "references":
+            manifest[key]["draft"] = manifest[key]["target"]
+        else:
+            manifest[key].append(manifest[key][0] | {"role": "draft"})
+
+    edit(root, drop)
+    assert f"{key} are of target, expected target and draft" in refusal(root)
+    edit(alone, add)
+    assert f"{key} are of draft, target, expected target" in refusal(alone)
+    edit(alone, lambda m: m.update({key: type(m[key])()}))
+    assert f"{key} are of no model, expected target" in refusal(alone)
+
+
+VOCABULARY = {"maps": "graphs/draft.weights", "shared_tokens": 3, "target_tokens": 12, "draft_tokens": 4}
+
+
+def test_a_vocabulary_of_a_draft_that_is_not_there(alone: Path) -> None:
+    edit(alone, lambda m: m.update(vocabulary=VOCABULARY | {"maps": "graphs/target.weights"}))
+    assert "manifest.json: there is a shared vocabulary, but no draft" in refusal(alone)
+
+
+def test_a_shared_vocabulary(root: Path) -> None:
+    edit(root, lambda m: m.update(vocabulary=VOCABULARY))
+    assert Bundle.open(root).manifest.vocabulary == SharedVocabulary("graphs/draft.weights", 3, 12, 4)
+    assert SharedVocabulary("graphs/draft.weights", 3, 12, 4).overlap == 0.25
+
+
+RULE = {"rule": "accept_token", "num_draft_tokens": 4, "rows": 5, "graph": "graphs/rules/accept.onnx"}
+
+
+def with_rule(root: Path, rule: dict[str, Any]) -> None:
+    (root / "graphs/rules").mkdir(exist_ok=True)
+    (root / "graphs/rules/accept.onnx").write_bytes(b"rule")
+    edit(root, lambda m: [m.update(rules=[rule]), m["files"].update({RULE["graph"]: {"bytes": 4, "sha256": sha256(root / RULE["graph"])}})])
+
+
+def test_compiled_rules(root: Path) -> None:
+    with_rule(root, RULE)
+    opened = Bundle.open(root)
+    assert opened.manifest.rules == (RuleSpec("accept_token", 4, 5, "graphs/rules/accept.onnx"),)
+    (root / RULE["graph"]).write_bytes(b"RULE")
+    assert "accept.onnx was changed after the build" in refusal(root)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"rule": "accept_all"}, "manifest.json.rules[0].rule: found"),
+        ({"graph": "graphs/rules/other.onnx"}, "refers to 'graphs/rules/other.onnx', which its list of files lacks"),
+        ({"rows": None}, "manifest.json.rules[0].rows: found null"),
+    ],
+)
+def test_compiled_rules_that_are_none(change: dict[str, Any], message: str, root: Path) -> None:
+    with_rule(root, RULE | change)
+    assert message in refusal(root)
+
+
+@pytest.mark.parametrize("part", ["maps", "graph"])
+def test_files_of_a_vocabulary_and_of_a_rule_must_be_listed(part: str, root: Path) -> None:
+    (root / "extra").write_bytes(b"x")
+    edit(
+        root,
+        lambda m: m.update(vocabulary=VOCABULARY | {"maps": "extra"}) if part == "maps" else m.update(rules=[RULE | {"graph": "extra"}]),
+    )
+    assert "refers to 'extra', which its list of files lacks; build the bundle again" in refusal(root)
 
 
 def test_list_files_has_sizes_and_digests(tmp_path: Path) -> None:

@@ -139,6 +139,46 @@ def test_a_seed_makes_sampling_repeatable(run: Run, built: Path) -> None:
     assert first == second
 
 
+def generated(run: Run, built: Path, *options: object) -> dict[str, Any]:
+    result = run("generate", built, "--prompt", "def add def add def", "--max-new-tokens", 12, "--json", *options)
+    assert result.exit_code == 0, result.stderr
+    found: dict[str, Any] = json.loads(result.stdout)
+    return found
+
+
+def test_options_reach_the_request(run: Run, built: Path) -> None:
+    """Every one of them changes what comes, or forbids what came."""
+    plain = generated(run, built)["tokens"]
+    assert len(plain) == 12
+    assert generated(run, built, "--logit-bias", "5=100")["tokens"] == [5] * 12
+    assert generated(run, built, "--logit-bias", "5=100", "--logit-bias", "6=-2.5", "--ban-token", 5)["tokens"].count(5) == 0
+    banned = generated(run, built, *(part for token in set(plain) for part in ("--ban-token", token)))["tokens"]
+    assert not set(plain) & set(banned)
+    for name, value in (("repetition", 5), ("presence", 2), ("frequency", 2)):
+        assert len(set(generated(run, built, "--logit-bias", "5=4", f"--{name}-penalty", value)["tokens"])) > 1
+    sampled = ("--temperature", 1.5, "--seed", 3)
+    assert generated(run, built, *sampled)["tokens"] != plain
+    assert generated(run, built, *sampled, "--min-p", 1)["tokens"] == plain
+    assert len(generated(run, built, *sampled, "--verification", "token")["tokens"]) == 12
+
+
+def test_a_minimum_length(run: Run, built: Path) -> None:
+    (stop, *_) = json.loads((built / MANIFEST).read_text())["text"]["stop_token_ids"]
+    assert generated(run, built, "--logit-bias", f"{stop}=100")["tokens"] == [stop]
+    found = generated(run, built, "--logit-bias", f"{stop}=100", "--min-new-tokens", 4)["tokens"]
+    assert len(found) == 5
+    assert found[4] == stop
+
+
+@pytest.mark.parametrize("drafter", ["model", "ngram", "suffix", "ngram+model", "suffix+model"])
+def test_every_drafter_gives_the_same(drafter: str, run: Run, built: Path) -> None:
+    arguments = ("--logit-bias", "5=3")
+    found = generated(run, built, "--drafter", drafter, *arguments)
+    assert found["tokens"] == generated(run, built, "--plain", *arguments)["tokens"]
+    assert found["statistics"]["drafted"] > 0
+    assert ("ngram" in drafter or "suffix" in drafter) == (found["statistics"]["looked_up"] > 0)
+
+
 def test_the_prompt_comes_from_stdin(run: Run, built: Path) -> None:
     given = run("generate", built, "--prompt", "def add(a):\n", "--max-new-tokens", 8)
     piped = run("generate", built, "--prompt", "-", "--max-new-tokens", 8, input="def add(a):\n")
@@ -173,6 +213,20 @@ def test_messages_that_are_none(content: bytes, run: Run, built: Path, tmp_path:
         (("--prompt", "x", "--top-k", -3), "top_k is -3"),
         (("--prompt", "x", "--top-p", 0), "top_p is 0.0"),
         (("--prompt", "x", "--top-p", 1.5), "top_p is 1.5"),
+        (("--prompt", "x", "--min-p", 1.5), "min_p is 1.5; it must be from 0 to 1 (0 is off)"),
+        (("--prompt", "x", "--min-p", "nan"), "min_p is nan"),
+        (("--prompt", "x", "--repetition-penalty", 0), "repetition_penalty is 0.0; it must be "),
+        (("--prompt", "x", "--presence-penalty", 3), "presence_penalty is 3.0; it must be from -2 to 2"),
+        (("--prompt", "x", "--frequency-penalty", -3), "frequency_penalty is -3.0; it must be from -2 to 2"),
+        (("--prompt", "x", "--logit-bias", "3=101"), "logit_bias of token 3 is 101.0; it must be from -100 to 100"),
+        (("--prompt", "x", "--logit-bias", "3=nan"), "logit_bias of token 3 is nan"),
+        (("--prompt", "x", "--logit-bias", "1000000=1"), "logit_bias names token 1000000; ids go from 0 to"),
+        (("--prompt", "x", "--ban-token", -1), "banned_tokens names token -1; ids go from 0 to"),
+        (("--prompt", "x", "--min-new-tokens", -1), "min_new_tokens is -1; it must be 0 or more"),
+        (
+            ("--prompt", "x", "--drafter", "oracle"),
+            "drafter is 'oracle'; it must be one of model, ngram, suffix, ngram+model, suffix+model",
+        ),
         (("--prompt", "x", "--seed", -1), "seed is -1"),
         (("--prompt", "x", "--max-new-tokens", 0), "max_new_tokens is 0"),
         (("--prompt", "x", "--num-draft-tokens", 9), "num_draft_tokens is 9; this bundle was built for 0 to 4"),
@@ -188,7 +242,21 @@ def test_a_prompt_on_stdin_that_is_no_text(run: Run, built: Path) -> None:
     assert "UTF-8" in error(run("generate", built, "--prompt", "-", input=b"\xff\xfe"))
 
 
-@pytest.mark.parametrize("options", [("--messages", "/dev/null"), ("--threads", "-1"), ("--threads", "10000000000"), ("--top-k", "many")])
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--messages", "/dev/null"),
+        ("--threads", "-1"),
+        ("--threads", "10000000000"),
+        ("--top-k", "many"),
+        ("--ban-token", "x"),
+        ("--logit-bias", "3"),
+        ("--logit-bias", "x=1"),
+        ("--logit-bias", "3=much"),
+        ("--logit-bias", "1.5=1"),
+        ("--verification", "blocks"),
+    ],
+)
 def test_usage_errors(options: tuple[str, ...], run: Run, built: Path) -> None:
     error(run("generate", built), 2)
     error(run("generate", built, "--prompt", "x", *options), 2)
@@ -201,6 +269,7 @@ HARM: dict[str, tuple[Callable[[Path], object], str]] = {
     "manifest no JSON": (lambda b: (b / MANIFEST).write_text("{"), "cannot be read as JSON"),
     "unknown key": (lambda b: edit(b, lambda m: m.update(colour="red")), "unknown key 'colour'"),
     "newer schema": (lambda b: edit(b, lambda m: m.update(schema_version=99)), "has schema version 99"),
+    "older schema": (lambda b: edit(b, lambda m: m.update(schema_version=1)), "has schema version 1, this specexport reads 2; build the"),
     "escaping path": (lambda b: edit(b, lambda m: m["files"].update({"../x": {"bytes": 1, "sha256": ""}})), "lies outside of the bundle"),
     "no bundle": (shutil.rmtree, "does not exist; make it with"),
 }

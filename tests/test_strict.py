@@ -27,6 +27,7 @@ class Outer:
     items: tuple[Inner, ...]
     table: dict[str, int]
     note: str | None
+    spare: Inner | None
 
 
 GOOD: dict[str, Any] = {
@@ -37,13 +38,26 @@ GOOD: dict[str, Any] = {
     "items": [{"width": 2}, {"width": 3}],
     "table": {"k": 1},
     "note": None,
+    "spare": None,
 }
 
 
 def test_parses_nested_dataclasses_and_back() -> None:
     parsed = parse(Outer, GOOD, "file")
-    assert parsed == Outer("x", 0.5, "a", Inner(1), (Inner(2), Inner(3)), {"k": 1}, None)
+    assert parsed == Outer("x", 0.5, "a", Inner(1), (Inner(2), Inner(3)), {"k": 1}, None, None)
     assert parse(Outer, asdict(parsed) | {"items": [{"width": 2}, {"width": 3}]}, "file") == parsed
+
+
+def test_an_object_may_be_missing_but_is_checked_where_it_is_there() -> None:
+    assert parse(Outer, GOOD, "file").spare is None
+    assert parse(Outer, GOOD | {"spare": {"width": 4}}, "file").spare == Inner(4)
+    for spare, message in (
+        ({"width": 0}, r"file\.spare: width must be at least 1"),
+        ({}, r"file\.spare: the key 'width'"),
+        ([], "expected an"),
+    ):
+        with pytest.raises(BundleError, match=message):
+            parse(Outer, GOOD | {"spare": spare}, "file")
 
 
 def test_an_integer_is_a_float_but_not_the_other_way() -> None:

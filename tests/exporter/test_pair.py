@@ -8,16 +8,23 @@ from typing import Any
 
 import pytest
 from conftest import Pair
+from specexport.bundle import Role
 from specexport.errors import PairError, ParameterError
 from specexport.exporter.checkpoint import Checkpoint
-from specexport.exporter.pair import check_capacity, check_pair, tokenizer_differences
-from tiny import edit_json
+from specexport.exporter.pair import check_capacity, check_models, tokenizer_differences
+from specexport.exporter.vocabulary import Translation
+from tiny import edit_json, make_tokenizer
 
 Change = Callable[[dict[str, Any]], object]
 
 
-def checkpoints(pair: Pair) -> tuple[Checkpoint, Checkpoint]:
-    return Checkpoint.find(str(pair.target)), Checkpoint.find(str(pair.draft))
+def models(target: Path, draft: Path | None = None) -> dict[Role, Checkpoint]:
+    folders: dict[Role, Path] = {"target": target} | ({} if draft is None else {"draft": draft})
+    return {role: Checkpoint.find(str(folder)) for role, folder in folders.items()}
+
+
+def check(target: Path, draft: Path, min_overlap: float = 0.5) -> tuple[Translation | None, list[str]]:
+    return check_models(models(target, draft), min_overlap)
 
 
 @pytest.fixture
@@ -63,28 +70,84 @@ def split_digits(tokenizer: dict[str, Any]) -> None:
     tokenizer["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": [digits, tokenizer["pre_tokenizer"]]}
 
 
-DIFFERENCES: list[tuple[Change, str]] = [
-    (swap_tokens, "2 ids differ, the first is 10"),
-    (drop_token, "against 287 tokens, 1 ids differ, the first is 287"),
+OTHER_TOKENS: list[tuple[Change, str, str]] = [
+    (swap_tokens, "2 ids differ, the first is 10", "288 of the target's 288 tokens (100.0%)"),
+    (drop_token, "against 287 tokens, 1 ids differ, the first is 287", "287 of the target's 288 tokens (99.7%)"),
+    (add_token, "special and added tokens differ: <|new|>", "288 of the target's 288 tokens (100.0%)"),
+]
+
+
+@pytest.mark.parametrize(("change", "difference", "overlap"), OTHER_TOKENS)
+def test_a_draft_of_other_tokens_is_translated_and_what_differs_is_named(
+    change: Change, difference: str, overlap: str, pair: Pair, draft: Path
+) -> None:
+    change_tokenizer(draft, change)
+    translation, (warning,) = check(pair.target, draft)
+    assert translation is not None
+    assert difference in warning
+    assert overlap in warning
+    assert "Acceptance falls" not in warning
+    assert "\n" not in warning
+
+
+OTHER_SPLITS: list[tuple[Change, str]] = [
     (swap_merges, "merges differ from merge 3 on"),
-    (add_token, "special and added tokens differ: <|new|>"),
     (normalize, "the normalizer differs"),
     (split_digits, "the pre_tokenizer differs"),
 ]
 
 
-@pytest.mark.parametrize(("change", "difference"), DIFFERENCES)
-def test_what_differs_is_named(change: Change, difference: str, pair: Pair, draft: Path) -> None:
+@pytest.mark.parametrize(("change", "difference"), OTHER_SPLITS)
+def test_the_same_tokens_split_otherwise_need_no_translation(change: Change, difference: str, pair: Pair, draft: Path) -> None:
     change_tokenizer(draft, change)
+    translation, (warning,) = check(pair.target, draft, 1.0)
+    assert translation is None
+    assert warning.startswith("target and draft have the same tokens, but ")
+    assert difference in warning
+
+
+def test_too_few_shared_tokens_are_refused(pair: Pair, draft: Path) -> None:
+    vocabulary = json.loads((draft / "tokenizer.json").read_text())["model"]["vocab"]
+    change_tokenizer(draft, drop_token)
+    assert check(pair.target, draft, 287 / 288)[0] is not None
     with pytest.raises(PairError) as caught:
-        check_pair(Checkpoint.find(str(pair.target)), Checkpoint.find(str(draft)))
-    assert difference in str(caught.value)
-    assert "\n" not in str(caught.value)
+        check(pair.target, draft, 0.998)
+    assert str(caught.value) == (
+        "target and draft have different tokenizers (vocabulary of 288 against 287 tokens, 1 ids differ, the first is 287: "
+        f"{max(vocabulary, key=vocabulary.__getitem__)!r} against None): the draft has 287 of the target's 288 tokens (99.7%), "
+        "99.8% or more are needed. Choose a draft of the target's family, a smaller --min-overlap, or leave --draft away for drafts "
+        "that are looked up in the text"
+    )
+
+
+def test_a_small_overlap_is_told_with_what_it_costs(pair: Pair, draft: Path) -> None:
+    make_tokenizer(258).save_pretrained(draft)  # the bytes alone
+    translation, (warning,) = check(pair.target, draft, 0.85)
+    assert translation is not None
+    assert "258 of the target's 288 tokens (89.6%). Acceptance falls quickly with the overlap" in warning
+
+
+def test_no_shared_token_is_refused_at_any_floor(pair: Pair, draft: Path) -> None:
+    def rename(tokenizer: dict[str, Any]) -> None:
+        tokenizer["model"]["merges"] = []
+        tokenizer["model"]["vocab"] = {f"other words {index}": index for index in range(2, 9)} | {"<x>": 0, "<y>": 1}
+        for entry, name in zip(tokenizer["added_tokens"], ("<x>", "<y>"), strict=True):
+            entry["content"] = name
+
+    change_tokenizer(draft, rename)
+    edit_json(draft / "tokenizer_config.json", bos_token=None, eos_token=None)
+    with pytest.raises(PairError, match=r"has 0 of the target's 288 tokens \(0\.0%\), one or more are needed"):
+        check(pair.target, draft, 0.0)
 
 
 def test_the_same_content_under_another_name_is_accepted(pair: Pair, draft: Path) -> None:
     edit_json(draft / "tokenizer_config.json", name_or_path="someone/else", model_max_length=77)
-    assert check_pair(Checkpoint.find(str(pair.target)), Checkpoint.find(str(draft))) == []
+    assert check(pair.target, draft, 1.0) == (None, [])
+
+
+def test_a_target_alone_has_nothing_to_be_compared_with(pair: Pair) -> None:
+    assert check_models(models(pair.target), 1.0) == (None, [])
+    assert check_capacity(models(pair.target), None) == 128
 
 
 def test_merges_as_text_equal_merges_as_pairs(pair: Pair) -> None:
@@ -103,26 +166,23 @@ def test_a_unigram_vocabulary_is_compared_by_place() -> None:
 
 
 def test_a_swapped_pair_gives_a_warning(pair: Pair) -> None:
-    target, draft = checkpoints(pair)
-    assert check_pair(target, draft) == []
-    (warning,) = check_pair(draft, target)
+    assert check(pair.target, pair.draft) == (None, [])
+    _, (warning,) = check(pair.draft, pair.target)
     assert "Are they swapped?" in warning
 
 
 def test_capacity_follows_the_shorter_positions(pair: Pair, draft: Path) -> None:
-    target = Checkpoint.find(str(pair.target))
     edit_json(draft / "config.json", max_position_embeddings=48)
-    assert check_capacity(target, Checkpoint.find(str(draft)), None) == 48
+    assert check_capacity(models(pair.target, draft), None) == 48
     edit_json(draft / "config.json", max_position_embeddings=1 << 20)
-    assert check_capacity(target, Checkpoint.find(str(draft)), None) == 128
-    assert check_capacity(Checkpoint.find(str(draft)), Checkpoint.find(str(draft)), None) == 4096
+    assert check_capacity(models(pair.target, draft), None) == 128
+    assert check_capacity(models(draft, draft), None) == 4096
 
 
 def test_capacity_beyond_the_positions_is_refused(pair: Pair, draft: Path) -> None:
-    target = Checkpoint.find(str(pair.target))
     edit_json(draft / "config.json", max_position_embeddings=48)
     with pytest.raises(ParameterError, match="--max-seq-len is 49; the draft's positions end at 48"):
-        check_capacity(target, Checkpoint.find(str(draft)), 49)
+        check_capacity(models(pair.target, draft), 49)
     with pytest.raises(ParameterError, match="--max-seq-len is 129; the target's positions end at 128"):
-        check_capacity(target, Checkpoint.find(str(draft)), 129)
-    assert check_capacity(target, Checkpoint.find(str(draft)), 48) == 48
+        check_capacity(models(pair.target, draft), 129)
+    assert check_capacity(models(pair.target, draft), 48) == 48

@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 from specexport.errors import CheckpointError, UnsupportedModelError
 from specexport.exporter import checkpoint
 from specexport.exporter.checkpoint import Checkpoint
-from specexport.exporter.pair import check_pair
+from specexport.exporter.pair import check_models
 from specexport.exporter.trace import probe_cache
 from tiny import CONTRACT, LLAMA, edit_json, export, save_model
 from transformers.utils import logging
@@ -194,7 +194,7 @@ def test_stop_tokens_of_all_places(folder: Path) -> None:
 def test_a_broken_generation_config_is_refused_with_the_pair(pair: Pair, folder: Path) -> None:
     (folder / "generation_config.json").write_text("{")
     with pytest.raises(CheckpointError) as caught:
-        check_pair(Checkpoint.find(str(folder)), Checkpoint.find(str(pair.draft)))
+        check_models({"target": Checkpoint.find(str(folder)), "draft": Checkpoint.find(str(pair.draft))}, 0.5)
     assert str(caught.value).startswith(f"{folder}: generation_config.json cannot be used: ")
 
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from doubles import CONTRACT, FakeDecoder
-from specexport.runtime.context import CachedDecoder, Context, NarrowDecoder
+from specexport.runtime.context import CachedDecoder, Context
 
 
 def context_with(tokens: list[int], target_rows: int, draft_rows: int) -> Context:
@@ -63,11 +63,25 @@ def test_prefill_feeds_what_is_missing_in_chunks(chunk: int, rows: int) -> None:
     assert cached.rows == 17
 
 
-def test_a_narrow_decoder_is_never_fed_an_id_that_it_lacks() -> None:
-    decoder = FakeDecoder(vocab_size=5)
-    narrow = NarrowDecoder(decoder)
-    logits = narrow.step([4, 5, 700], 0)
-    assert decoder.rows[:3].tolist() == [4, 0, 0]
-    assert (logits[-1] == decoder.logits_after([4, 0, 0])).all()
-    narrow.overwrite_rows(1, 7.0)
-    assert not np.isin(decoder.rows[1:], [0, 5, 700]).any()
+def test_without_a_draft_there_is_one_decoder() -> None:
+    context = Context(CachedDecoder(FakeDecoder()))
+    assert context.decoders == (context.target,)
+    context.start([1, 2, 3])
+    context.target.prefill(context.tokens, 2, 8)
+    assert context.start([1, 2, 4]) == 2
+    context.truncate(1)
+    assert (context.tokens, context.target.rows) == ([1], 1)
+
+
+@pytest.mark.parametrize("has_draft", [True, False])
+def test_to_forget_is_to_start_with_clean_caches(has_draft: bool) -> None:
+    context = context_with([1, 2, 3, 4, 5], target_rows=4, draft_rows=3)
+    if not has_draft:
+        context.draft = None
+    for cached in context.decoders:
+        cached.decoder.write([1, 2, np.nan, 4], 0)
+    context.forget()
+    assert context.tokens == []
+    for cached in context.decoders:
+        assert cached.rows == 0
+        assert (cached.decoder.rows == -1.0).all()

@@ -2,83 +2,182 @@
 
 from __future__ import annotations
 
-import itertools
 from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from doubles import FakeDecoder, fake_session
+from doubles import write_bundle
 from specexport.bundle import Contract
-from specexport.runtime.sampling import SamplingParameters, processed_probabilities
+from specexport.engines.base import Engine
+from specexport.runtime import acceptance, rules
+from specexport.runtime.chi_squared import Joint, Sampled, chi_squared, exact_joint, sample_session
+from specexport.runtime.distribution import Distribution
+from specexport.runtime.sampling import SamplingParameters
+from specexport.runtime.session import Options, Session
 
-VOCAB, LENGTH, TRIALS = 5, 3, 6000
-PROMPT = [1, 4, 2]
-SMALL = Contract(capacity=16, max_draft_tokens=3, prompt_chunk=4, precision="fp32")
-# A correct sampler fails with probability 1e-6 a case; the seeds are fixed, so a case that passes keeps passing.
-NORMAL_QUANTILE = 4.753
-
-
-def exact(target: FakeDecoder, parameters: SamplingParameters) -> dict[tuple[int, ...], float]:
-    def after(context: tuple[int, ...]) -> np.ndarray:
-        return processed_probabilities(target.logits_after([*PROMPT, *context])[None], parameters)[0]
-
-    return {
-        tokens: float(np.prod([after(tokens[:i])[token] for i, token in enumerate(tokens)]))
-        for tokens in itertools.product(range(VOCAB), repeat=LENGTH)
-    }
+VOCAB, LENGTH = 16, 2
+PROMPT = [3, 1, 10, 14, 3, 1]  # its last two came before, and what followed them is what the target likes best, for the lookups
+SMALL = Contract(capacity=48, max_draft_tokens=3, prompt_chunk=8, precision="fp32")
+# Over all cases. They split the 200 000 trials of the tier; each fails for nothing with probability 1e-6, and the seeds
+# are fixed, so what passes keeps passing.
+TRIALS = 200_000
 
 
-def chi_squared(expected: dict[tuple[int, ...], float], found: Counter[tuple[int, ...]], trials: int) -> tuple[float, float]:
-    """The statistic and its 1 - 1e-6 quantile (Wilson and Hilferty 1931); cells below five expected are one."""
-    large = [tokens for tokens, probability in expected.items() if probability * trials >= 5]
-    rest = 1 - sum(expected[tokens] for tokens in large)
-    cells = [(expected[tokens] * trials, found[tokens]) for tokens in large]
-    if rest * trials >= 5:
-        cells.append((rest * trials, trials - sum(found[tokens] for tokens in large)))
-    freedom = len(cells) - 1
-    limit = freedom * (1 - 2 / (9 * freedom) + NORMAL_QUANTILE * (2 / (9 * freedom)) ** 0.5) ** 3
-    return sum((seen - mean) ** 2 / mean for mean, seen in cells), limit
+class TableDecoder:
+    """A model whose next token depends on the last two, read back from its cache."""
+
+    def __init__(self, seed: int, mix: float = 0.0, sharpness: float = 1.2) -> None:
+        self.vocab_size = VOCAB
+        table, other = (np.random.default_rng([seed, part]).normal(size=(VOCAB, VOCAB, VOCAB)) for part in (0, 1))
+        self._table = (sharpness * ((1 - mix) * table + mix * other)).astype(np.float32)
+        self._cache = np.zeros(SMALL.capacity + 1, np.int64)  # one place further on, so that the first token has one before it
+        self._buffer = np.zeros((SMALL.widest_step, VOCAB), np.float32)
+
+    def step(self, tokens: Sequence[int], position: int) -> np.ndarray:
+        end = position + len(tokens)
+        self._cache[position + 1 : end + 1] = tokens
+        rows = len(tokens) if len(tokens) <= SMALL.widest_step else 1
+        self._buffer[:rows] = self._table[self._cache[end - rows : end], self._cache[end - rows + 1 : end + 1]]
+        return self._buffer[:rows]
+
+    def overwrite_rows(self, start: int, value: float) -> None:
+        self._cache[start + 1 :] = 0
 
 
+@pytest.fixture
+def session(tmp_path: Path) -> Session:
+    bundle = write_bundle(tmp_path, SMALL, VOCAB)
+    return Session(bundle, Engine("table", "table", TableDecoder(1), TableDecoder(1, mix=0.4)))
+
+
+def expected_of(session: Session, parameters: SamplingParameters) -> Joint:
+    return exact_joint(session.engine.target, PROMPT, parameters, LENGTH, SMALL.prompt_chunk)
+
+
+def sample(session: Session, options: Options, trials: int) -> Sampled:
+    names = ("temperature", "top_k", "top_p", "min_p")
+    parameters = SamplingParameters(**{name: options[name] for name in names if name in options})
+    return sample_session(session, PROMPT, options, expected_of(session, parameters), trials)
+
+
+CASES: list[tuple[dict[str, Any], float]] = [
+    ({"temperature": 1.0, "verification": "block"}, 0.35),
+    ({"temperature": 1.0, "verification": "token"}, 0.2),
+    ({"temperature": 0.8, "top_k": 9, "verification": "block"}, 0.1),
+    ({"temperature": 1.3, "top_p": 0.9, "verification": "token"}, 0.1),
+    ({"temperature": 1.0, "min_p": 0.03, "num_draft_tokens": 2}, 0.1),
+    ({"temperature": 1.0, "drafter": "ngram+model"}, 0.05),
+    ({"temperature": 1.0, "drafter": "suffix"}, 0.05),
+    ({"temperature": 1.0, "speculate": False}, 0.05),
+]
+
+
+@pytest.mark.parametrize(("options", "share"), CASES)
+def test_sampled_output_has_the_targets_distribution(session: Session, options: Options, share: float) -> None:
+    result = sample(session, options, int(TRIALS * share))
+    assert result.passed, result
+    assert result.cells > 40
+    assert (result.mean_acceptance_length > 1.05) == options.get("speculate", True)
+
+
+def test_all_trials_are_run() -> None:
+    assert sum(share for _, share in CASES) == pytest.approx(1.0)
+
+
+def test_what_the_lookups_find_is_likely() -> None:
+    target = TableDecoder(1)
+    assert [int(target.step(PROMPT[:length], 0)[-1].argmax()) for length in (2, 3)] == PROMPT[2:4]
+
+
+def test_the_exact_joint_is_the_products_of_the_softmax(session: Session) -> None:
+    target, joint = TableDecoder(1), expected_of(session, SamplingParameters(temperature=1.0))
+    assert len(joint) == VOCAB**LENGTH
+    assert sum(joint.values()) == pytest.approx(1.0)
+    first, second = (np.exp(target.step(context, 0)[-1].astype(np.float64)) for context in (PROMPT, [*PROMPT, 7]))
+    assert joint[7, 2] == pytest.approx(first[7] / first.sum() * second[2] / second.sum(), rel=1e-6)
+
+
+def shared_noise(monkeypatch: pytest.MonkeyPatch) -> None:
+    def rng(seed: Any) -> np.random.Generator:
+        return original(np.random.SeedSequence(seed.entropy))  # without the key that tells the two streams apart
+
+    original = np.random.default_rng
+    monkeypatch.setattr(rules.np.random, "default_rng", rng)
+
+
+def residual_without_clipping(monkeypatch: pytest.MonkeyPatch) -> None:
+    def excess(self: Distribution, scale: float, other: Distribution) -> Distribution:
+        return Distribution(np.abs(scale * self.probs - other.probs))
+
+    monkeypatch.setattr(Distribution, "excess", excess)
+
+
+def softmax_for_a_greedy_draft(monkeypatch: pytest.MonkeyPatch) -> None:
+    def propose(self: rules.SamplingRule, draft_logits: np.ndarray) -> int:
+        original(self, draft_logits)
+        self._drafted[-1] = int(draft_logits.argmax())
+        return self._drafted[-1]
+
+    original = rules.SamplingRule.propose
+    monkeypatch.setattr(rules.SamplingRule, "propose", propose)
+
+
+def follower_from_the_target(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(acceptance, "_follow", lambda target, scale, draft, uniform: target.draw(uniform))
+
+
+def rows_of_one_prefix(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second row judged by the logits of the first."""
+
+    def accept(self: rules.SamplingRule, logits: np.ndarray, draft_tokens: Sequence[int]) -> tuple[int, int]:
+        return original(self, logits[[0, 0, *range(1, len(logits))]][: len(logits)], draft_tokens)
+
+    original = rules.SamplingRule.accept
+    monkeypatch.setattr(rules.SamplingRule, "accept", accept)
+
+
+@pytest.mark.parametrize("verification", ["block", "token"])
 @pytest.mark.parametrize(
-    ("options", "noise", "k"),
-    [
-        ({"temperature": 1.0}, 0.7, 3),
-        ({"temperature": 0.8, "top_k": 3}, 2.0, 2),
-        ({"temperature": 1.3, "top_p": 0.8}, 0.7, 1),
-        ({"temperature": 1.0}, 0.7, 0),
-    ],
+    "mutant", [shared_noise, residual_without_clipping, softmax_for_a_greedy_draft, follower_from_the_target, rows_of_one_prefix]
 )
-def test_sampled_output_has_the_targets_distribution(tmp_path: Path, options: dict[str, Any], noise: float, k: int) -> None:
-    target, draft = FakeDecoder(SMALL, VOCAB, seed=1), FakeDecoder(SMALL, VOCAB, seed=1, noise=noise)
-    session = fake_session(tmp_path, target, draft)
-    found: Counter[tuple[int, ...]] = Counter()
-    accepted = 0
-    for seed in range(TRIALS):
-        # One more token than is looked at, so that the last round still drafts.
-        generation = session.generate(PROMPT, max_new_tokens=LENGTH + 1, seed=seed, num_draft_tokens=k, **options)
-        found[generation.tokens[:LENGTH]] += 1
-        accepted += generation.statistics.accepted
-    expected = exact(target, SamplingParameters(**options))
-    assert not set(found) - {tokens for tokens, probability in expected.items() if probability}
-    statistic, limit = chi_squared(expected, found, TRIALS)
+def test_mutants_are_found_out(
+    session: Session, monkeypatch: pytest.MonkeyPatch, mutant: Callable[[pytest.MonkeyPatch], None], verification: Any
+) -> None:
+    expected = expected_of(session, SamplingParameters(temperature=1.0))
+    mutant(monkeypatch)
+    result = sample_session(session, PROMPT, Options(temperature=1.0, verification=verification), expected, 4000)
+    assert not result.passed
+
+
+def draws(joint: Joint, trials: int) -> Iterator[tuple[int, ...]]:
+    keys, weights = list(joint), np.array(list(joint.values()))
+    for index in np.random.default_rng(0).choice(len(keys), trials, p=weights / weights.sum()):
+        yield keys[index]
+
+
+def test_the_statistic_tells_the_truth_from_a_small_tilt(session: Session) -> None:
+    expected = expected_of(session, SamplingParameters(temperature=1.0))
+    statistic, limit, cells = chi_squared(expected, Counter(draws(expected, 20_000)))
     assert statistic < limit
-    assert (accepted > TRIALS / 4) == (k > 0)
-
-
-def test_the_test_has_power() -> None:
-    """The draft's own distribution, or one token's probability off by a third, would not pass."""
-    parameters = SamplingParameters(temperature=1.0)
-    target = FakeDecoder(SMALL, VOCAB, seed=1)
-    expected = exact(target, parameters)
-    rng = np.random.default_rng(0)
+    assert abs(statistic - cells) < 5 * (2 * cells) ** 0.5
     favourite = max(expected, key=lambda tokens: expected[tokens])
-    tilted = {tokens: probability * (1.33 if tokens[0] == favourite[0] else 1.0) for tokens, probability in expected.items()}
-    for wrong in (exact(FakeDecoder(SMALL, VOCAB, seed=1, noise=0.7), parameters), tilted):
-        weights = np.array(list(wrong.values()))
-        drawn = rng.choice(len(weights), TRIALS, p=weights / weights.sum())
-        keys = list(wrong)
-        statistic, limit = chi_squared(expected, Counter(keys[index] for index in drawn), TRIALS)
-        assert statistic > limit
+    tilted = {tokens: probability * (1.3 if tokens[0] == favourite[0] else 1.0) for tokens, probability in expected.items()}
+    statistic, limit, _ = chi_squared(expected, Counter(draws(tilted, 20_000)))
+    assert statistic > limit
+
+
+def test_what_cannot_be_is_infinitely_wrong() -> None:
+    assert chi_squared({(0,): 1.0}, Counter({(0,): 999_999, (1,): 1}))[0] == float("inf")
+    assert chi_squared({(0,): 1.0, (1,): 0.0}, Counter({(0,): 999_999, (1,): 1}))[0] == float("inf")
+    assert chi_squared({(0,): 1.0}, Counter({(0,): 10}))[0] == 0.0
+
+
+def test_the_limit_is_the_quantile() -> None:
+    """Chi-squared of 100 degrees of freedom exceeds 182.13 with probability 1e-6 (by mpmath's incomplete gamma function)."""
+    joint = {(token,): 1 / 101 for token in range(101)}
+    _, limit, cells = chi_squared(joint, Counter({(token,): 100 for token in range(101)}))
+    assert cells == 101
+    assert limit == pytest.approx(182.13, rel=0.002)

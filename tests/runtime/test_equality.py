@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from doubles import CONTRACT, VOCAB, FakeDecoder, fake_session, greedy_tokens
-from specexport.runtime.equality import Equality, check_equality, plain_at_width
+from specexport.runtime.equality import Equality, check_equality, plain_at_widths
 
 
 class WidthDependent(FakeDecoder):
@@ -87,13 +87,29 @@ def test_the_prefix_is_forgotten(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("width", [1, 2, 5])
-def test_plain_at_width_is_plain_and_as_wide_as_told(width: int) -> None:
+def test_plain_at_widths_is_plain_and_as_wide_as_told(width: int) -> None:
     target = FakeDecoder()
-    assert plain_at_width(target, [1, 2, 3], 10, width, 8, CONTRACT.capacity) == greedy_tokens(target, [1, 2, 3], 10)
+    assert plain_at_widths(target, [1, 2, 3], [width] * 10, 8, CONTRACT.capacity) == greedy_tokens(target, [1, 2, 3], 10)
     assert target.steps[1:] == [(width, position) for position in range(2, 12)]
 
 
-def test_plain_at_width_narrows_at_the_capacity() -> None:
+def test_plain_at_widths_narrows_at_the_capacity() -> None:
     target, prompt = FakeDecoder(), [1] * (CONTRACT.capacity - 3)
-    assert plain_at_width(target, prompt, 3, 5, 8, CONTRACT.capacity) == greedy_tokens(target, prompt, 3)
+    assert plain_at_widths(target, prompt, [5] * 3, 8, CONTRACT.capacity) == greedy_tokens(target, prompt, 3)
     assert target.steps[-3:] == [(4, 44), (3, 45), (2, 46)]
+
+
+@pytest.mark.parametrize("drafter", ["model", "ngram", "suffix", "ngram+model", "suffix+model"])
+def test_rounds_of_many_widths_are_replayed_as_they_were(tmp_path: Path, drafter: str) -> None:
+    """The second id leads in passes of four tokens only, so equality at any one width would not hold."""
+
+    class OneWidth(WidthDependent):
+        def logits_after(self, context: Sequence[float] | np.ndarray) -> np.ndarray:
+            self.shift = 2e-4 if self.width == 4 else 0.0
+            return super().logits_after(context)
+
+    session = fake_session(tmp_path, OneWidth(), FakeDecoder(noise=0.4))
+    for prompt in ([5, 6, 7], [1, 2, 3, 1, 2, 3, 1, 2], list(range(20))):
+        result = check_equality(session, prompt, 12, drafter)
+        assert result.same_width
+        assert result.passed

@@ -163,6 +163,15 @@ def test_a_cut_at_the_length_flushes_what_was_held_back(tmp_path: Path) -> None:
     assert session.generate([BOS], max_new_tokens=6, stop="END").text == "one EN"
 
 
+@pytest.mark.parametrize("options", [{"speculate": False}, {"num_draft_tokens": 0}, {"speculate": False, "drafter": "ngram+model"}])
+def test_plain_decoding_never_touches_the_draft(make_session: MakeSession, options: dict[str, Any]) -> None:
+    session = make_session()
+    found = session.generate(PROMPT, max_new_tokens=9, **options)
+    assert found.tokens == expected(session, PROMPT, 9)
+    assert found.statistics.drafted == 0
+    assert session.engine.draft.steps == []  # type: ignore[union-attr]
+
+
 def test_closing_a_stream_leaves_the_session_right(make_session: MakeSession) -> None:
     session = make_session(seed=3)
     for rounds in range(4):
@@ -268,6 +277,20 @@ def test_top_k_of_one_is_greedy(make_session: MakeSession) -> None:
         ({"temperature": -1.0}, "temperature is -1"),
         ({"top_k": -1}, "top_k is -1"),
         ({"top_p": 0.0}, "top_p is 0"),
+        ({"top_k": 1.5}, "top_k is 1.5; it must be a whole number"),
+        ({"top_p": float("nan")}, "top_p is nan"),
+        ({"min_p": 1.5}, "min_p is 1.5; it must be from 0 to 1"),
+        ({"repetition_penalty": 0.0}, "repetition_penalty is 0.0; it must be"),
+        ({"presence_penalty": -3}, "presence_penalty is -3; it must be from -2 to 2"),
+        ({"frequency_penalty": float("inf")}, "frequency_penalty is inf; it must be from -2 to 2"),
+        ({"logit_bias": {0: 101.0}}, "logit_bias of token 0 is 101.0; it must be from -100 to 100"),
+        ({"logit_bias": {VOCAB: 1.0}}, f"logit_bias names token {VOCAB}; ids go from 0 to {VOCAB - 1}"),
+        ({"banned_tokens": [-1]}, f"banned_tokens names token -1; ids go from 0 to {VOCAB - 1}"),
+        ({"banned_tokens": range(VOCAB)}, f"are all {VOCAB} tokens; at least one must be left"),
+        ({"banned_tokens": range(VOCAB - 1), "min_new_tokens": 1, "stop_token_ids": VOCAB - 1}, "at least one must be left"),
+        ({"min_new_tokens": -1}, "min_new_tokens is -1; it must be 0 or more"),
+        ({"verification": "none"}, "verification is 'none'; it must be 'block' or 'token'"),
+        ({"drafter": "oracle"}, "drafter is 'oracle'; it must be one of model, ngram"),
         ({"seed": -1}, "seed is -1"),
         ({"num_draft_tokens": 5}, "num_draft_tokens is 5; this bundle was built for 0 to 4"),
         ({"num_draft_tokens": -1}, "num_draft_tokens is -1"),
@@ -275,8 +298,11 @@ def test_top_k_of_one_is_greedy(make_session: MakeSession) -> None:
     ],
 )
 def test_absurd_options_are_refused_at_the_call(make_session: MakeSession, options: dict[str, Any], message: str) -> None:
-    with pytest.raises(ParameterError, match=message):
-        make_session().stream(PROMPT, **options)
+    session = make_session()
+    with pytest.raises(ParameterError, match=message) as caught:
+        session.stream(PROMPT, **options)
+    assert "\n" not in str(caught.value)
+    assert session.generate(PROMPT, max_new_tokens=5).tokens == expected(session, PROMPT, 5)
 
 
 @pytest.mark.parametrize(

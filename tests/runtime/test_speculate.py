@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from itertools import islice
+from collections.abc import Iterator, Sequence
+from itertools import cycle, islice
+from typing import Any
 
 import numpy as np
 import pytest
-from doubles import FakeDecoder, greedy_tokens
+from doubles import FakeDecoder, check_invariant, greedy_tokens
 from specexport.bundle import Contract
-from specexport.runtime.acceptance import GreedyRule
 from specexport.runtime.context import CachedDecoder, Context
+from specexport.runtime.drafts import DRAFTERS, NoDraft, make_draft
+from specexport.runtime.rules import make_rule
+from specexport.runtime.sampling import SamplingParameters
 from specexport.runtime.speculate import decode
 from specexport.runtime.statistics import Statistics
 
@@ -17,31 +21,35 @@ VOCAB = 9
 TINY = Contract(capacity=40, max_draft_tokens=4, prompt_chunk=8, precision="fp32")
 
 
-def pair(seed: int, noise: float = 0.6, scale: float = 1.0) -> tuple[FakeDecoder, FakeDecoder]:
-    return FakeDecoder(TINY, VOCAB, seed), FakeDecoder(TINY, VOCAB, seed, noise=noise, scale=scale)
+def pair(seed: int, noise: float = 0.6, scale: float = 1.0, vocab: int = VOCAB) -> tuple[FakeDecoder, FakeDecoder]:
+    return FakeDecoder(TINY, vocab, seed), FakeDecoder(TINY, vocab, seed, noise=noise, scale=scale)
+
+
+def start(
+    context: Context, k: int, limit: int, drafter: str = "model", chunk: int = TINY.prompt_chunk, **parameters: Any
+) -> tuple[Iterator[list[int]], Statistics]:
+    statistics = Statistics()
+    rule = make_rule(SamplingParameters(**parameters), context.target.decoder.vocab_size, context.tokens, ())
+    draft = make_draft(drafter, context, chunk, rule, statistics)
+    return decode(context, draft, rule, k, limit, chunk, statistics), statistics
 
 
 def run(
-    target: FakeDecoder, draft: FakeDecoder, prompt: list[int], k: int, limit: int, chunk: int = TINY.prompt_chunk
+    target: FakeDecoder, draft: FakeDecoder, prompt: list[int], k: int, limit: int, drafter: str = "model", **options: Any
 ) -> tuple[list[int], Statistics, Context]:
-    context, statistics = Context(CachedDecoder(target), CachedDecoder(draft)), Statistics()
+    context = Context(CachedDecoder(target), CachedDecoder(draft))
     context.start(prompt)
     emitted = []
-    for tokens in decode(context, GreedyRule(VOCAB), k, limit, chunk, statistics):
+    rounds, statistics = start(context, k, limit, drafter, **options)
+    for tokens in rounds:
         emitted += tokens
         check_invariant(context)
     assert context.tokens == prompt + emitted
     return emitted, statistics, context
 
 
-def check_invariant(context: Context) -> None:
-    for cached in (context.target, context.draft):
-        assert cached.rows < len(context.tokens)
-        assert cached.decoder.rows[: cached.rows].tolist() == context.tokens[: cached.rows]
-
-
-def prompt_of(length: int, seed: int = 0) -> list[int]:
-    return np.random.default_rng([seed, length]).integers(0, VOCAB, length).tolist()
+def prompt_of(length: int, seed: int = 0, vocab: int = VOCAB) -> list[int]:
+    return np.random.default_rng([seed, length]).integers(0, vocab, length).tolist()
 
 
 @pytest.mark.parametrize("k", [0, 1, 2, 3, 4])
@@ -61,7 +69,7 @@ def test_greedy_output_is_the_targets_own(k: int, length: int) -> None:
 def test_any_chunk_gives_the_same(chunk: int) -> None:
     target, draft = pair(1)
     prompt = prompt_of(13)
-    assert tuple(run(target, draft, prompt, 3, 20, chunk)[0]) == greedy_tokens(target, prompt, 20)
+    assert tuple(run(target, draft, prompt, 3, 20, chunk=chunk)[0]) == greedy_tokens(target, prompt, 20)
 
 
 @pytest.mark.parametrize("k", [1, 2, 4])
@@ -105,26 +113,19 @@ def test_the_first_draft_step_feeds_two_tokens_and_the_others_one() -> None:
     assert target.steps == [(5, 0), (5, 5)]
 
 
-def test_plain_decoding_never_touches_the_draft() -> None:
-    target, draft = pair(6)
-    run(target, draft, prompt_of(6), 0, 5)
-    assert draft.steps == []
-    assert target.steps == [(5, 0), *((1, position) for position in range(5, 10))]
-
-
 @pytest.mark.parametrize("rounds", [0, 1, 2, 3])
 def test_an_abandoned_loop_leaves_a_context_that_goes_on_right(rounds: int) -> None:
     target, draft = pair(7)
     prompt = prompt_of(6)
     context = Context(CachedDecoder(target), CachedDecoder(draft))
     context.start(prompt)
-    loop = decode(context, GreedyRule(VOCAB), 3, 30, 8, Statistics())
+    loop, _ = start(context, 3, 30)
     list(islice(loop, rounds))
     loop.close()
     check_invariant(context)
     longer = [*context.tokens, 1, 2]
     context.start(longer)
-    emitted = [token for tokens in decode(context, GreedyRule(VOCAB), 3, 8, 8, Statistics()) for token in tokens]
+    emitted = [token for tokens in start(context, 3, 8)[0] for token in tokens]
     assert tuple(emitted) == greedy_tokens(target, longer, 8)
 
 
@@ -146,8 +147,124 @@ def test_a_step_that_fails_leaves_a_context_that_goes_on_right(failing: int, rol
     context = Context(CachedDecoder(target), CachedDecoder(draft))
     context.start(prompt)
     with pytest.raises(RuntimeError, match="engine"):
-        list(decode(context, GreedyRule(VOCAB), 2, 22, 8, Statistics()))
+        list(start(context, 2, 22)[0])
     again = context.tokens[:35]
     context.start(again)
-    emitted = [token for tokens in decode(context, GreedyRule(VOCAB), 2, 5, 8, Statistics()) for token in tokens]
+    emitted = [token for tokens in start(context, 2, 5)[0] for token in tokens]
     assert tuple(emitted) == greedy_tokens(target, again, 5)
+
+
+# Of three ids, what was said before is often said again, by chance alone; a wrong cache row still gives other tokens.
+FEW = 3
+
+
+@pytest.mark.parametrize("drafter", DRAFTERS)
+@pytest.mark.parametrize("k", [0, 1, 2, 3, 4])
+def test_greedy_output_is_the_targets_own_whatever_drafts(drafter: str, k: int) -> None:
+    looked_up = drafted = accepted = 0
+    for length in (1, 2, 3, 8, 9, 17, 26):
+        for seed in range(3):
+            target, draft = pair(seed, vocab=FEW)
+            prompt = prompt_of(length, seed, FEW)
+            emitted, statistics, _ = run(target, draft, prompt, k, TINY.capacity - length, drafter)
+            assert tuple(emitted) == greedy_tokens(target, prompt, TINY.capacity - length)
+            looked_up += statistics.looked_up
+            drafted += statistics.drafted
+            accepted += statistics.accepted
+    assert (accepted > 0) == (drafted > 0) == (k > 0)
+    assert (looked_up > 0) == (drafter != "model" and k > 0)
+    assert (drafted > looked_up) == ("model" in drafter and k > 0)
+
+
+@pytest.mark.parametrize("drafter", DRAFTERS)
+@pytest.mark.parametrize("verification", ["block", "token"])
+def test_sampling_keeps_the_caches_right_whatever_drafts(drafter: str, verification: str) -> None:
+    """And the last token of a cold distribution is the greedy one."""
+    for seed in range(4):
+        target, draft = pair(seed, vocab=FEW)
+        prompt = prompt_of(9, seed, FEW)
+        assert len(run(target, draft, prompt, 4, 31, drafter, temperature=2.0, seed=seed, verification=verification)[0]) == 31
+        emitted, _, _ = run(target, draft, prompt, 4, 31, drafter, temperature=1e-6, seed=seed, verification=verification)
+        assert tuple(emitted) == greedy_tokens(target, prompt, 31)
+
+
+def penalised_greedy(target: FakeDecoder, prompt: list[int], count: int, penalty: float) -> list[int]:
+    """Greedy decoding with a frequency penalty, token by token and without a cache."""
+    tokens = list(prompt)
+    for _ in range(count):
+        used = np.bincount(tokens[len(prompt) :], minlength=target.vocab_size)
+        tokens.append(int((target.logits_after(tokens) - penalty * used).argmax()))
+    return tokens[len(prompt) :]
+
+
+@pytest.mark.parametrize("drafter", DRAFTERS)
+@pytest.mark.parametrize("length", [1, 9])
+def test_a_penalised_draft_gives_what_plain_decoding_gives(drafter: str, length: int) -> None:
+    accepted = 0
+    for seed in range(4):
+        target, draft = pair(seed, vocab=FEW)
+        prompt = prompt_of(length, seed, FEW)
+        emitted, statistics, _ = run(target, draft, prompt, 4, 30, drafter, frequency_penalty=0.5)
+        assert emitted == penalised_greedy(target, prompt, 30, 0.5) == run(target, draft, prompt, 0, 30, frequency_penalty=0.5)[0]
+        accepted += statistics.accepted
+    assert accepted > 0
+
+
+class Stutters:
+    """Drafts the right tokens, but 0, 1, 2, ... of them and never as many as it is asked for."""
+
+    def __init__(self, target: FakeDecoder, rule: Any) -> None:
+        self._target, self._rule, self._counts = target, rule, cycle(range(4))
+        self.asked: list[int] = []
+
+    def prefill(self, tokens: Sequence[int]) -> None:
+        pass
+
+    def propose(self, tokens: Sequence[int], count: int) -> list[int]:
+        self.asked.append(count)
+        found = list(greedy_tokens(self._target, tokens, min(next(self._counts), max(0, count - 1))))
+        for token in found:
+            self._rule.certain(token)
+        return found
+
+
+def test_rounds_in_which_fewer_are_drafted_than_asked_for() -> None:
+    target, statistics = FakeDecoder(TINY, VOCAB, 3), Statistics()
+    context = Context(CachedDecoder(target))
+    context.start(prompt_of(6))
+    rule = make_rule(SamplingParameters(), VOCAB, context.tokens, ())
+    draft = Stutters(target, rule)
+    rounds = []
+    for tokens in decode(context, draft, rule, 4, 20, 8, statistics):
+        rounds.append(len(tokens))
+        check_invariant(context)
+    assert rounds == [1, 2, 3, 4, 1, 2, 3, 3, 1]  # the last ones by the limit: 3 of 4, then 1
+    assert tuple(context.tokens[6:]) == greedy_tokens(target, prompt_of(6), 20)
+    assert draft.asked == [4, 4, 4, 4, 4, 4, 4, 3, 0]
+    assert [width for width, _ in target.steps[1:]] == rounds
+    assert statistics.drafted_by_position == statistics.accepted_by_position == [6, 4, 1]
+    assert statistics.rounds == 9
+
+
+def test_no_draft_is_plain_decoding() -> None:
+    target, draft = pair(6)
+    context = Context(CachedDecoder(target), CachedDecoder(draft))
+    context.start(prompt_of(6))
+    rule = make_rule(SamplingParameters(), VOCAB, context.tokens, ())
+    emitted = [token for tokens in decode(context, NoDraft(), rule, 4, 9, 8, Statistics()) for token in tokens]
+    assert tuple(emitted) == greedy_tokens(target, prompt_of(6), 9)
+    assert draft.steps == []
+    assert target.steps == [(5, 0), *((1, position) for position in range(5, 14))]
+
+
+def test_a_lookup_leaves_the_model_alone_and_a_mix_asks_it_where_nothing_was_found() -> None:
+    prompt = [0, 1, 2, 3, 4, 0, 1, 2, 3]
+    for drafter, looked_up in (("ngram", 4), ("ngram+model", 4), ("suffix+model", 4), ("model", 0)):
+        target, draft = pair(2)
+        _, statistics, _ = run(target, draft, prompt, 4, 5, drafter)
+        assert statistics.looked_up >= looked_up
+        assert (statistics.looked_up > 0) == (looked_up > 0)
+        if drafter == "ngram":
+            assert draft.steps == []
+        if "+" in drafter:
+            assert draft.steps[0] == (7, 0)

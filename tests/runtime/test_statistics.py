@@ -45,11 +45,13 @@ def test_host_time_is_never_below_zero() -> None:
 
 
 def test_as_dict_is_json_and_holds_everything() -> None:
-    statistics = Statistics(prompt_tokens=7, reused_tokens=3, emitted=2, total_seconds=0.123456789)
+    statistics = Statistics(prompt_tokens=7, reused_tokens=3, emitted=2, looked_up=1, total_seconds=0.123456789)
     statistics.add_round(2, 1)
     row = json.loads(json.dumps(statistics.as_dict()))
     assert row["prompt_tokens"] == 7
     assert row["reused_tokens"] == 3
+    assert row["looked_up"] == 1
+    assert row["drafted"] == 2
     assert row["drafted_by_position"] == [1, 1]
     assert row["accepted_by_position"] == [1, 0]
     assert row["acceptance_rate"] == 0.5

@@ -1,13 +1,19 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from doubles import CONTRACT, VOCAB, FakeDecoder, fake_session
 from specexport.bundle import Proof
 from specexport.errors import ParameterError
+from specexport.runtime import verify
+from specexport.runtime.chi_squared import Sampled
+from specexport.runtime.enumeration import Exactness
 from specexport.runtime.equality import Equality
 from specexport.runtime.parity import ReferenceStep, contexts, save_reference, schedule
 from specexport.runtime.session import Session
@@ -27,6 +33,12 @@ def session(tmp_path: Path) -> Session:
     return session
 
 
+@pytest.fixture
+def no_enumeration(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes a second, and is the same for every bundle."""
+    monkeypatch.setattr(verify, "check_rules", list)
+
+
 def write(path: Path, *lines: str) -> Path:
     path.write_text("\n".join(lines), encoding="utf-8")
     return path
@@ -38,9 +50,13 @@ def test_a_right_bundle_passes_on_its_own_tokens(session: Session) -> None:
     assert [proof.max_error for proof in result.parity] == [0.0, 0.0]
     assert [proof.role for proof in result.parity] == ["target", "draft"]
     assert len(result.equalities) == DEFAULT_PROMPTS
-    assert json.loads(json.dumps(result.as_dict()))["equal_at_width_1"] == DEFAULT_PROMPTS
+    row = json.loads(json.dumps(result.as_dict()))
+    assert row["equal_at_width_1"] == DEFAULT_PROMPTS
+    assert [entry["rule"] for entry in row["exactness"]] == ["block", "token"]
+    assert row["sampled"] == []
 
 
+@pytest.mark.usefixtures("no_enumeration")
 def test_a_bundle_of_another_model_fails(session: Session) -> None:
     session.engine.draft.seed = 9  # type: ignore[attr-defined]
     result = verify_session(session, None, 6)
@@ -48,6 +64,37 @@ def test_a_bundle_of_another_model_fails(session: Session) -> None:
     assert [proof.max_error <= proof.tolerance for proof in result.parity] == [True, False]
 
 
+@pytest.mark.usefixtures("no_enumeration")
+def test_a_bundle_without_a_draft(session: Session, tmp_path: Path) -> None:
+    alone = fake_session(tmp_path / "alone", FakeDecoder(), None)
+    reference = session.bundle.path(session.bundle.manifest.references["target"])
+    alone.bundle.path(alone.bundle.manifest.references["target"]).write_bytes(reference.read_bytes())
+    result = verify_session(alone, None, 6)
+    assert result.passed
+    assert [proof.role for proof in result.parity] == ["target"]
+    assert len(result.equalities) == DEFAULT_PROMPTS
+
+
+@pytest.mark.usefixtures("no_enumeration")
+def test_rules_that_are_wrong_fail_a_bundle_that_is_right(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verify, "check_rules", lambda: [Exactness("token", 5, 1e-3, 2.0)])
+    assert not verify_session(session, None, 2).passed
+
+
+@pytest.mark.usefixtures("no_enumeration")
+def test_every_way_to_draft_and_verify_is_sampled(session: Session) -> None:
+    session.generate([1, 2, 3], max_new_tokens=3)
+    result = verify_session(session, None, 2, trials=40)
+    assert [(entry.drafter, entry.verification) for entry in result.sampled] == [
+        ("model", "block"),
+        ("model", "token"),
+        ("suffix", "block"),
+    ]
+    assert {entry.trials for entry in result.sampled} == {40}
+    assert session.generate([1, 2, 3], max_new_tokens=3).statistics.reused_tokens == 0
+
+
+@pytest.mark.usefixtures("no_enumeration")
 def test_prompts_of_the_users(session: Session, tmp_path: Path) -> None:
     prompts = write(tmp_path / "p.jsonl", '{"prompt": "one"}', "", '{"prompt": "two", "route": "x"}', "")
     assert len(verify_session(session, prompts, 6).equalities) == 2
@@ -88,18 +135,37 @@ def proof(error: float) -> Proof:
     return Proof("fake", "ort", "target", 10, 30, error, 1e-3)
 
 
+def exact(error: float) -> Exactness:
+    return Exactness("block", 5, error, 2.3)
+
+
+def sampled(statistic: float) -> Sampled:
+    return Sampled("model", "block", 100, 9, statistic, 30.0, 2.0)
+
+
+def verification(**tiers: Sequence[Any]) -> Verification:
+    """Those tiers, and nothing of the others."""
+    return Verification(**{field.name: tuple(tiers.get(field.name, ())) for field in fields(Verification)})
+
+
 @pytest.mark.parametrize(
-    ("errors", "equalities", "passed"),
+    ("tiers", "passed"),
     [
-        ([1e-4, 1e-3], [Equality(True, None), Equality(True, 2, 0.1, 0.1)], True),
-        ([1e-4, 2e-3], [Equality(True, None)], False),
-        ([float("nan")], [Equality(True, None)], False),
-        ([1e-4], [Equality(True, None), Equality(False, None)], False),
-        ([1e-4], [Equality(True, 2, 1.0, 0.1)], False),
+        ({}, True),
+        ({"parity": [proof(1e-4), proof(1e-3)], "equalities": [Equality(True, None), Equality(True, 2, 0.1, 0.1)]}, True),
+        ({"parity": [proof(1e-4), proof(2e-3)]}, False),
+        ({"parity": [proof(float("nan"))]}, False),
+        ({"equalities": [Equality(True, None), Equality(False, None)]}, False),
+        ({"equalities": [Equality(True, 2, 1.0, 0.1)]}, False),
+        ({"exactness": [exact(1e-13), exact(0.0)], "sampled": [sampled(29.9)]}, True),
+        ({"exactness": [exact(1e-13), exact(1e-11)]}, False),
+        ({"exactness": [exact(float("nan"))]}, False),
+        ({"sampled": [sampled(29.9), sampled(30.1)]}, False),
+        ({"sampled": [sampled(float("inf"))]}, False),
     ],
 )
-def test_both_tiers_decide(errors: list[float], equalities: list[Equality], passed: bool) -> None:
-    result = Verification(tuple(map(proof, errors)), tuple(equalities))
+def test_every_tier_decides(tiers: dict[str, Sequence[Any]], passed: bool) -> None:
+    result = verification(**tiers)
     assert result.passed == passed
     assert result.as_dict()["passed"] == passed
     assert render(result).splitlines()[-1].startswith("passed" if passed else "FAILED")
@@ -107,6 +173,6 @@ def test_both_tiers_decide(errors: list[float], equalities: list[Equality], pass
 
 def test_the_counts_add_up() -> None:
     equalities = (Equality(True, None), Equality(True, 2, 0.1, 0.1), Equality(False, 3, 1.0, 0.1))
-    row = Verification((proof(1e-4),), equalities).as_dict()
+    row = verification(parity=[proof(1e-4)], equalities=equalities).as_dict()
     counts = [row[name] for name in ("prompts", "equal_at_same_width", "equal_at_width_1", "near_ties")]
     assert counts == [3, 2, 1, 1]

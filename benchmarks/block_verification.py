@@ -1,0 +1,71 @@
+"""Block against token verification: tokens a round when sampling, the same prompts and seeds both ways.
+
+    python benchmarks/block_verification.py demo.bundle [--limit N] [--temperature 1.0]
+
+Nothing is timed. The interval is a paired bootstrap by prompt.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import numpy as np
+from hardware import describe_hardware
+from specexport import Session, load
+from specexport.runtime.session import Options
+from specexport.runtime.verify import read_prompts
+
+PROMPTS = Path(__file__).parent.parent / "examples/prompts"
+
+
+def counts(session: Session, prompt: list[int], seeds: int, options: Options) -> dict[str, tuple[int, int]]:
+    """verification -> `(tokens of all rounds, rounds)`. Rounds cut short by the end are left out by asking for more than is counted."""
+    found = {}
+    for verification in ("block", "token"):
+        rows = [session.generate(prompt, **(options | Options(seed=seed, verification=verification))).statistics for seed in range(seeds)]
+        found[verification] = (sum(row.accepted + row.rounds for row in rows), sum(row.rounds for row in rows))
+    return found
+
+
+def length(pairs: list[dict[str, tuple[int, int]]], verification: str) -> float:
+    tokens, rounds = (sum(pair[verification][index] for pair in pairs) for index in (0, 1))
+    return tokens / rounds
+
+
+def gain(pairs: list[dict[str, tuple[int, int]]]) -> float:
+    return length(pairs, "block") / length(pairs, "token") - 1
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("bundle", type=Path)
+    parser.add_argument("--limit", type=int, default=80, help="prompts a route")
+    parser.add_argument("--seeds", type=int, default=4, help="generations a prompt")
+    parser.add_argument("--max-new-tokens", type=int, default=64)
+    parser.add_argument("--temperature", type=float, default=1.0)
+    parser.add_argument("--num-draft-tokens", type=int)
+    arguments = parser.parse_args()
+    session = load(arguments.bundle)
+    k = arguments.num_draft_tokens or session.max_draft_tokens
+    options = Options(temperature=arguments.temperature, max_new_tokens=arguments.max_new_tokens, num_draft_tokens=k, stop_token_ids=())
+    print(
+        f"{describe_hardware()}; temperature {arguments.temperature}, k = {k}, "
+        f"{arguments.seeds} x {arguments.max_new_tokens} tokens a prompt\n"
+    )
+    print("| route | prompts | token | block | gain | 95 % interval |\n|---|---|---|---|---|---|")
+    rng = np.random.default_rng(0)
+    for route in ("code", "prose"):
+        prompts = [session.encode(prompt) for prompt in read_prompts(PROMPTS / f"{route}.jsonl")][: arguments.limit]
+        pairs = [counts(session, prompt, arguments.seeds, options) for prompt in prompts]
+        draws = [gain([pairs[i] for i in rng.integers(0, len(pairs), len(pairs))]) for _ in range(1000)]
+        low, high = np.percentile(draws, [2.5, 97.5])
+        print(
+            f"| {route} | {len(pairs)} | {length(pairs, 'token'):.3f} | {length(pairs, 'block'):.3f} "
+            f"| {gain(pairs):+.1%} | {low:+.1%} to {high:+.1%} |",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    main()

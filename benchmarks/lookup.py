@@ -1,0 +1,92 @@
+"""Drafts looked up in the text, against plain decoding, greedy, interleaved.
+
+    python benchmarks/lookup.py BUNDLE [--routes copy code] [--drafters ngram suffix] [--limit N]
+
+Every prompt is decoded plainly and by each drafter in turn, from an empty cache. The interval is a bootstrap by prompt.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import numpy as np
+from hardware import describe_hardware
+from specexport import Session, load
+from specexport.runtime.drafts import DRAFTERS
+from specexport.runtime.session import Options
+from specexport.runtime.statistics import Statistics
+from specexport.runtime.verify import read_prompts
+
+PROMPTS = Path(__file__).parent.parent / "examples/prompts"
+PLAIN = "plain"
+
+
+def run(session: Session, prompt: list[int], drafter: str, options: Options) -> tuple[Statistics, tuple[int, ...]]:
+    session.reset()
+    way = Options(speculate=False) if drafter == PLAIN else Options(drafter=drafter)
+    generation = session.generate(prompt, **(options | way))
+    return generation.statistics, generation.tokens
+
+
+def measure_route(session: Session, route: str, drafters: list[str], limit: int | None, options: Options) -> None:
+    prompts = [session.encode(prompt) for prompt in read_prompts(PROMPTS / f"{route}.jsonl")][:limit]
+    ways = [PLAIN, *drafters]
+    for way in ways:
+        run(session, prompts[0], way, options)  # warm-up
+    seconds = np.zeros((len(ways), len(prompts)))
+    rounds, drafted, accepted, equal = (np.zeros((len(ways), len(prompts)), int) for _ in range(4))
+    for column, prompt in enumerate(prompts):
+        tokens = {}
+        for row in np.roll(range(len(ways)), column):
+            statistics, tokens[row] = run(session, prompt, ways[row], options)
+            seconds[row, column] = statistics.decode_seconds
+            rounds[row, column], drafted[row, column] = statistics.rounds, statistics.drafted
+            accepted[row, column] = statistics.accepted
+        equal[:, column] = [tokens[row] == tokens[0] for row in range(len(ways))]
+    rng = np.random.default_rng(0)
+    picks = rng.integers(0, len(prompts), (1000, len(prompts)))
+    for row, way in enumerate(ways[1:], start=1):
+        speedup = seconds[0].sum() / seconds[row].sum()
+        low, high = np.percentile(seconds[0][picks].sum(1) / seconds[row][picks].sum(1), [2.5, 97.5])
+        print(
+            f"| {route} | {way} | {(accepted[row].sum() + rounds[row].sum()) / rounds[row].sum():.2f} "
+            f"| {drafted[row].sum() / rounds[row].sum():.2f} | {accepted[row].sum() / max(1, drafted[row].sum()):.0%} "
+            f"| **{speedup:.2f}x** | {low:.2f} to {high:.2f} | {np.percentile(seconds[0] / seconds[row], 10):.2f}x "
+            f"| {equal[row].sum()} of {len(prompts)} |",
+            flush=True,
+        )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("bundle", type=Path)
+    parser.add_argument("--routes", nargs="+", default=["copy", "code"])
+    parser.add_argument("--drafters", nargs="+", choices=DRAFTERS)
+    parser.add_argument("--limit", type=int, help="prompts a route")
+    parser.add_argument("--max-new-tokens", type=int, default=96)
+    parser.add_argument("--num-draft-tokens", type=int, help="default: the bundle's maximum")
+    arguments = parser.parse_args()
+    session = load(arguments.bundle)
+    drafters = arguments.drafters or [name for name in DRAFTERS if session.engine.draft or "model" not in name]
+    k = arguments.num_draft_tokens or session.max_draft_tokens
+    options = Options(max_new_tokens=arguments.max_new_tokens, num_draft_tokens=k, stop_token_ids=())
+    print(f"{describe_hardware()}; k = {k}, {arguments.max_new_tokens} new tokens a prompt, greedy, fp32\n")
+    heads = (
+        "route",
+        "drafter",
+        "tokens a round",
+        "drafted a round",
+        "accepted",
+        "against plain",
+        "95 % interval",
+        "slowest tenth",
+        "same tokens",
+    )
+    print(f"| {' | '.join(heads)} |\n{'|---' * len(heads)}|")
+    for route in arguments.routes:
+        measure_route(session, route, drafters, arguments.limit, options)
+
+
+if __name__ == "__main__":
+    main()

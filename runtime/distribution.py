@@ -1,0 +1,73 @@
+"""A distribution of the next token: its few possible tokens, or all of the vocabulary."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Tokens = NDArray[np.int64]
+Probabilities = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Distribution:
+    """probs `[n] float64`, of the tokens `[n]` (ascending), which are all ids in order when `tokens` is None.
+
+    Truncation (top-k, top-p, min-p) leaves few tokens of a large vocabulary, and what follows costs by their number.
+    """
+
+    probs: Probabilities
+    tokens: Tokens | None = None
+
+    @classmethod
+    def certain(cls, token: int) -> Distribution:
+        """All of the probability on one token: what a draft without chance was drawn from."""
+        return cls(np.ones(1), np.array([token], np.int64))
+
+    def of(self, token: int) -> float:
+        """The probability of `token`."""
+        if self.tokens is None:
+            return float(self.probs[token]) if token < len(self.probs) else 0.0
+        place = int(self.tokens.searchsorted(token))
+        return float(self.probs[place]) if place < len(self.tokens) and self.tokens[place] == token else 0.0
+
+    def excess(self, scale: float, other: Distribution) -> Distribution:
+        """max(scale * self - other, 0), not normalised."""
+        left = scale * self.probs
+        if other.tokens is None:
+            if self.tokens is None:
+                shared = min(len(left), len(other.probs))
+                left[:shared] -= other.probs[:shared]
+            else:
+                left -= np.append(other.probs, 0.0)[np.minimum(self.tokens, len(other.probs))]
+        elif self.tokens is None:
+            left[other.tokens] -= other.probs
+        else:
+            places = self.tokens.searchsorted(other.tokens)
+            places[places == len(left)] = 0
+            both = self.tokens[places] == other.tokens
+            left[places[both]] -= other.probs[both]
+        np.maximum(left, 0.0, out=left)
+        return Distribution(left, self.tokens)
+
+    def items(self) -> Iterator[tuple[int, float]]:
+        """Every token that is possible, with its probability."""
+        for place in self.probs.nonzero()[0].tolist():
+            yield place if self.tokens is None else int(self.tokens[place]), float(self.probs[place])
+
+    @property
+    def mass(self) -> float:
+        """1 up to rounding for a distribution, less for an excess."""
+        return float(self.probs.sum())
+
+    def draw(self, uniform: float) -> int:
+        """The token at `uniform` in [0, 1) of the cumulative distribution, which need not sum to one."""
+        cumulative = self.probs.cumsum()
+        place = int(cumulative.searchsorted(uniform * cumulative[-1], side="right"))
+        if place >= len(cumulative):
+            # Rounding can push the product onto the total: the last token with mass is meant.
+            place = int(self.probs.nonzero()[0][-1])
+        return place if self.tokens is None else int(self.tokens[place])

@@ -1,0 +1,78 @@
+"""Drafts without a model: what followed when the last tokens came before."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Protocol
+
+# An n-gram is looked for from its longest form down.
+LONGEST_NGRAM = 4
+# Suffixes are told apart up to this length, among this many of the most recent places.
+LONGEST_SUFFIX = 64
+PLACES = 16
+
+
+class Lookup(Protocol):
+    def find(self, tokens: Sequence[int], count: int) -> list[int]:
+        """Up to `count` tokens that may follow `tokens`, none without a match. `tokens` only grows between calls."""
+        ...
+
+
+def _continued(tokens: Sequence[int], place: int, count: int) -> list[int]:
+    """`count` tokens from `place` on; where the sequence ends before, its last stretch repeats itself."""
+    found = list(tokens[place : place + count])
+    while len(found) < count:
+        found += found[: count - len(found)]
+    return found
+
+
+class NgramLookup:
+    """Prompt lookup (Saxena 2023): the longest of the last n-grams that came before, at its most recent place."""
+
+    def __init__(self, shortest: int, longest: int = LONGEST_NGRAM) -> None:
+        self._lengths = range(longest, shortest - 1, -1)
+        self._places: dict[tuple[int, ...], int] = {}  # n-gram -> index of the token behind it
+        self._indexed = 0
+
+    def find(self, tokens: Sequence[int], count: int) -> list[int]:
+        for end in range(self._indexed, len(tokens)):
+            for length in self._lengths:
+                if end >= length:
+                    self._places[tuple(tokens[end - length : end])] = end
+        self._indexed = len(tokens)
+        for length in self._lengths:
+            place = self._places.get(tuple(tokens[-length:])) if len(tokens) > length else None
+            if place is not None:
+                return _continued(tokens, place, count)
+        return []
+
+
+class SuffixLookup:
+    """The place where the longest suffix of the sequence came before (after SuffixDecoding, Oliaro et al. 2024,
+    arXiv 2411.04975), with as many tokens as the match is long: a short match promises little.
+    """
+
+    def __init__(self, shortest: int) -> None:
+        self._shortest = shortest
+        self._places: dict[tuple[int, ...], list[int]] = defaultdict(list)  # shortest suffix -> indices of the tokens behind it
+        self._indexed = shortest
+
+    def find(self, tokens: Sequence[int], count: int) -> list[int]:
+        for end in range(self._indexed, len(tokens)):
+            self._places[tuple(tokens[end - self._shortest : end])].append(end)
+        self._indexed = max(self._indexed, len(tokens))
+        best, place = 0, 0
+        for candidate in reversed(self._places.get(tuple(tokens[-self._shortest :]), [])[-PLACES:]):
+            length = self._common_suffix(tokens, candidate)
+            if length > best:
+                best, place = length, candidate
+        return _continued(tokens, place, min(count, best)) if best else []
+
+    @staticmethod
+    def _common_suffix(tokens: Sequence[int], end: int) -> int:
+        """How many tokens in front of index `end` are the last ones of all."""
+        length, last = 0, len(tokens)
+        while length < min(end, LONGEST_SUFFIX) and tokens[end - 1 - length] == tokens[last - 1 - length]:
+            length += 1
+        return length

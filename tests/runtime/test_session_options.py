@@ -1,0 +1,256 @@
+"""What a request may ask for: penalties, bans, bias, a minimum length, a way to draft and a way to verify."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from doubles import VOCAB, FakeDecoder, check_invariant, fake_session, greedy_tokens
+from specexport.errors import ParameterError
+from specexport.runtime.drafts import DRAFTERS
+from specexport.runtime.sampling import SamplingParameters
+from specexport.runtime.session import Session
+from specexport.runtime.truncation import processed_distribution
+
+MakeSession = Callable[..., Session]
+# Few ids, so that the text repeats itself and every drafter has something to say.
+FEW = 5
+PROMPT = [1, 2, 3, 1, 2, 3, 4, 1, 2]
+WAYS = [{"speculate": False}, *({"drafter": drafter} for drafter in DRAFTERS)]
+
+
+@pytest.fixture
+def make_session(tmp_path: Path) -> MakeSession:
+    def make(
+        seed: int = 0, noise: float = 0.4, vocab: int = FEW, draft_vocab: int | None = None, has_draft: bool = True, **options: Any
+    ) -> Session:
+        draft = FakeDecoder(vocab_size=draft_vocab or vocab, seed=seed, noise=noise) if has_draft else None
+        return fake_session(tmp_path, FakeDecoder(vocab_size=vocab, seed=seed), draft, **options)
+
+    return make
+
+
+def expected(session: Session, prompt: list[int], count: int) -> tuple[int, ...]:
+    return greedy_tokens(session.engine.target, prompt, count)  # type: ignore[arg-type]
+
+
+def by_hand(session: Session, prompt: list[int], count: int, change: Callable[[np.ndarray, list[int], list[int]], None]) -> tuple[int, ...]:
+    """Greedy decoding without a cache. change: of the logits, from prompt and output."""
+    output: list[int] = []
+    for _ in range(count):
+        logits = session.engine.target.logits_after([*prompt, *output]).copy()  # type: ignore[attr-defined]
+        change(logits, prompt, output)
+        output.append(int(logits.argmax()))
+    return tuple(output)
+
+
+@pytest.mark.parametrize("drafter", DRAFTERS)
+@pytest.mark.parametrize("length", [1, 2, 9, 30])
+def test_every_drafter_gives_what_the_target_gives(make_session: MakeSession, drafter: str, length: int) -> None:
+    drafted = 0
+    for seed in range(3):
+        session = make_session(seed)
+        prompt = np.random.default_rng([seed, length]).integers(0, FEW, length).tolist()
+        found = session.generate(prompt, max_new_tokens=18, drafter=drafter)
+        assert found.tokens == expected(session, prompt, 18)
+        drafted += found.statistics.drafted
+        assert ("model" not in drafter) == (session.engine.draft.steps == [])  # type: ignore[union-attr]
+    assert drafted > 0
+
+
+def test_requests_with_different_drafters_share_one_context(make_session: MakeSession) -> None:
+    session = make_session(seed=5)
+    rng = np.random.default_rng(0)
+    prompt = rng.integers(0, FEW, 6).tolist()
+    for turn in range(60):
+        if len(prompt) > 34:
+            prompt = prompt[: rng.integers(1, 8)]
+        prompt = [*prompt, *rng.integers(0, FEW, rng.integers(0, 4)).tolist()]
+        drafter, count = DRAFTERS[rng.integers(len(DRAFTERS))], int(rng.integers(1, 9))
+        temperature = float(rng.integers(2))
+        found = session.generate(
+            prompt, max_new_tokens=count, drafter=drafter, temperature=temperature, num_draft_tokens=int(rng.integers(5))
+        )
+        check_invariant(session._context)
+        if not temperature:
+            assert found.tokens == expected(session, prompt, count), turn
+        prompt = [*prompt, *found.tokens[: rng.integers(0, count + 1)]]
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("verification", ["block", "token"])
+def test_a_seed_repeats_a_sampled_request(make_session: MakeSession, way: dict[str, Any], verification: Any) -> None:
+    session = make_session()
+
+    def sample(seed: int | None) -> tuple[int, ...]:
+        options = dict(max_new_tokens=25, temperature=1.0, min_p=0.01, verification=verification, frequency_penalty=0.2)
+        return session.generate(PROMPT, seed=seed, **options, **way).tokens
+
+    first = sample(1)
+    session.generate([1, 2], max_new_tokens=3, temperature=1.0)  # noise of others does not matter
+    assert sample(1) == first
+    assert sample(2) != first
+    assert sample(None) != sample(None)
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("verification", ["block", "token"])
+def test_what_is_truncated_away_is_never_sampled(make_session: MakeSession, way: dict[str, Any], verification: Any) -> None:
+    for seed, options in itertools.product(
+        range(2), ({"top_k": 2}, {"top_p": 0.5}, {"min_p": 0.4}, {"top_k": 3, "top_p": 0.8, "min_p": 0.1})
+    ):
+        session, parameters = make_session(seed), SamplingParameters(1.0, **options)  # type: ignore[arg-type]
+        found = session.generate(PROMPT, max_new_tokens=25, temperature=1.0, seed=seed, verification=verification, **options, **way)
+        for place, token in enumerate(found.tokens):
+            logits = session.engine.target.logits_after([*PROMPT, *found.tokens[:place]])  # type: ignore[attr-defined]
+            assert processed_distribution(logits, parameters).of(token) > 0
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("temperature", [0.0, 2.0])
+def test_banned_tokens_never_come(make_session: MakeSession, way: dict[str, Any], temperature: float) -> None:
+    for seed in range(4):
+        found = make_session(seed).generate(PROMPT, max_new_tokens=30, temperature=temperature, seed=seed, banned_tokens=[1, 3], **way)
+        assert set(found.tokens) == {0, 2, 4}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_bias_forces(make_session: MakeSession, way: dict[str, Any], temperature: float) -> None:
+    session = make_session()
+    assert session.generate(PROMPT, max_new_tokens=12, temperature=temperature, logit_bias={4: 100}, **way).tokens == (4,) * 12
+    assert set(session.generate(PROMPT, max_new_tokens=30, temperature=2.0, seed=0, logit_bias={4: -100, 0: -100}, **way).tokens) == {
+        1,
+        2,
+        3,
+    }
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("length", [1, 9])
+def test_penalties_are_those_of_plain_decoding_by_hand(make_session: MakeSession, way: dict[str, Any], length: int) -> None:
+    def change(logits: np.ndarray, prompt: list[int], output: list[int]) -> None:
+        logits[2] += np.float32(0.5)
+        for token in {*prompt, *output}:
+            logits[token] = logits[token] / np.float32(1.2) if logits[token] > 0 else logits[token] * np.float32(1.2)
+        for token in set(output):
+            logits[token] -= np.float32(0.1) * np.float32(output.count(token)) + np.float32(0.3)
+
+    changed = 0
+    for seed in range(4):
+        session, prompt = make_session(seed), PROMPT[:length]
+        found = session.generate(
+            prompt, max_new_tokens=25, repetition_penalty=1.2, presence_penalty=0.3, frequency_penalty=0.1, logit_bias={2: 0.5}, **way
+        )
+        assert found.tokens == by_hand(session, prompt, 25, change)
+        changed += found.tokens != expected(session, prompt, 25)
+        assert session.generate(prompt, max_new_tokens=25, **way).tokens == expected(session, prompt, 25)  # nothing stays behind
+    assert changed
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("temperature", [0.0, 3.0])
+@pytest.mark.parametrize("minimum", [1, 3, 7, 20])
+def test_a_stop_token_comes_no_sooner_than_the_minimum(
+    make_session: MakeSession, way: dict[str, Any], temperature: float, minimum: int
+) -> None:
+    counts = set()
+    for seed in range(6):
+        session = make_session(seed, stop_token_ids=(0, 3))
+        found = session.generate(PROMPT, max_new_tokens=30, temperature=temperature, seed=seed, min_new_tokens=minimum, **way)
+        ends = [place for place, token in enumerate(found.tokens) if token in (0, 3)]
+        assert ends in ([], [len(found.tokens) - 1])
+        counts.add(len(found.tokens))
+        if temperature == 0.0:
+
+            def change(logits: np.ndarray, prompt: list[int], output: list[int]) -> None:
+                if len(output) < minimum:
+                    logits[[0, 3]] = -np.inf
+
+            whole = by_hand(session, PROMPT, 30, change)
+            end = next(place for place, token in enumerate(whole) if token in (0, 3))
+            assert found.tokens == whole[: end + 1]
+    assert min(counts) > minimum  # that many tokens, and then the stop token
+
+
+def test_the_minimum_is_of_the_stop_tokens_that_were_asked_for(make_session: MakeSession) -> None:
+    session = make_session(stop_token_ids=(0, 3))
+    assert session.generate(PROMPT, max_new_tokens=20, min_new_tokens=20, stop_token_ids=()).tokens == expected(session, PROMPT, 20)
+    found = session.generate(PROMPT, max_new_tokens=20, min_new_tokens=20, stop_token_ids=2)
+    assert 2 not in found.tokens
+    assert len(found.tokens) == 20
+
+
+@pytest.mark.parametrize("drafter", ["model", "ngram+model", None])
+@pytest.mark.parametrize("temperature", [0.0, 1e-6])
+def test_a_draft_that_knows_none_of_the_tokens_left(make_session: MakeSession, drafter: str | None, temperature: float) -> None:
+    """An allow-list, such as special tokens at the end of a padded vocabulary, that a smaller draft lacks."""
+    session = make_session(vocab=FEW, draft_vocab=3)
+
+    def change(logits: np.ndarray, prompt: list[int], output: list[int]) -> None:
+        logits[:3] = -np.inf
+
+    found = session.generate(PROMPT, max_new_tokens=20, temperature=temperature, banned_tokens=[0, 1, 2], drafter=drafter)
+    assert found.tokens == by_hand(session, PROMPT, 20, change)
+
+
+@pytest.mark.parametrize("banned", [{1, 3}, frozenset({1, 3}), np.array([1, 3]), (1, 3), {1: None, 3: None}.keys()])
+def test_bans_of_any_collection_are_kept_or_refused(make_session: MakeSession, banned: Any) -> None:
+    try:
+        found = make_session().generate(PROMPT, max_new_tokens=20, temperature=2.0, seed=0, banned_tokens=banned)
+    except ParameterError:
+        return
+    assert set(found.tokens) == {0, 2, 4}
+
+
+def test_without_a_draft_model_the_text_is_looked_up(make_session: MakeSession) -> None:
+    session = make_session(has_draft=False)
+    default, ngram, suffix = (
+        session.generate(PROMPT, max_new_tokens=25, **way) for way in ({}, {"drafter": "ngram"}, {"drafter": "suffix"})
+    )
+    assert default.tokens == ngram.tokens == suffix.tokens == expected(session, PROMPT, 25)
+    assert default.statistics.looked_up == default.statistics.drafted == suffix.statistics.drafted > 0
+    assert default.statistics.drafted_by_position == suffix.statistics.drafted_by_position != ngram.statistics.drafted_by_position
+    session.reset()
+    assert session.generate(PROMPT, max_new_tokens=25, speculate=False).tokens == default.tokens
+
+
+@pytest.mark.parametrize("drafter", ["model", "suffix+model"])
+def test_without_a_draft_model_none_can_be_asked_for(make_session: MakeSession, drafter: str) -> None:
+    session = make_session(has_draft=False)
+    with pytest.raises(ParameterError) as caught:
+        session.stream(PROMPT, drafter=drafter)
+    assert str(caught.value) == f"drafter is {drafter!r}; this bundle has no draft model; it must be one of ngram, suffix"
+    with pytest.raises(ParameterError):  # also where it would not be used
+        session.stream(PROMPT, drafter=drafter, speculate=False)
+    assert session.generate(PROMPT, max_new_tokens=5).tokens == expected(session, PROMPT, 5)
+
+
+def test_statistics_tell_what_was_looked_up(make_session: MakeSession) -> None:
+    session = make_session()
+    prompt = [*PROMPT, 3, 1, 2, 3]  # the last four came before: long enough beside a model
+    rows = {drafter: session.generate(prompt, max_new_tokens=25, drafter=drafter).statistics.as_dict() for drafter in DRAFTERS}
+    assert rows["model"]["looked_up"] == 0
+    for drafter in ("ngram", "suffix"):
+        assert rows[drafter]["looked_up"] == rows[drafter]["drafted"] > 0
+    assert 0 < rows["ngram+model"]["looked_up"] < rows["ngram+model"]["drafted"]
+
+
+def test_the_whole_vocabulary_with_everything_at_once(make_session: MakeSession) -> None:
+    session = make_session(vocab=VOCAB, draft_vocab=VOCAB + 7, stop_token_ids=(5,))
+    options = dict(
+        temperature=0.9, top_k=40, top_p=0.9, min_p=0.01, repetition_penalty=1.1, presence_penalty=0.5, frequency_penalty=0.2,
+        logit_bias={7: 2.0}, banned_tokens=[9, 10], min_new_tokens=20, seed=3,
+    )  # fmt: skip
+    for drafter, verification in itertools.product(DRAFTERS, ("block", "token")):
+        first, second = (
+            session.generate(PROMPT, max_new_tokens=25, drafter=drafter, verification=verification, **options) for _ in range(2)
+        )
+        assert first.tokens == second.tokens
+        assert len(first.tokens) > 20
+        assert not {9, 10} & set(first.tokens)
+        check_invariant(session._context)
