@@ -123,6 +123,10 @@ class SharedVocabulary:
     target_tokens: int
     draft_tokens: int
 
+    def __post_init__(self) -> None:
+        if not 0 < self.shared_tokens <= min(self.target_tokens, self.draft_tokens):
+            raise ValueError(f"{self.shared_tokens} tokens cannot be shared by {self.target_tokens} and {self.draft_tokens}")
+
     @property
     def overlap(self) -> float:
         """The part of the target's tokens that the draft can propose."""
@@ -143,6 +147,10 @@ class RuleSpec:
     num_draft_tokens: int
     rows: int
     graph: str
+
+    def __post_init__(self) -> None:
+        if self.num_draft_tokens < 0 or self.rows not in (1, self.num_draft_tokens + 1):
+            raise ValueError(f"{self.rows} rows do not fit {self.num_draft_tokens} draft tokens")
 
 
 @dataclass(frozen=True)

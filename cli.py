@@ -192,7 +192,7 @@ def inspect(bundle: Path, as_json: bool) -> None:
 @BUNDLE
 @click.option("--prompts", type=click.Path(path_type=Path), help='JSONL with {"prompt": ...} lines. [default: the proof\'s own tokens]')
 @click.option("--max-new-tokens", type=click.IntRange(1), default=64, show_default=True)
-@click.option("--trials", type=click.IntRange(0), default=0, help="Also sample so many times a way to draft (L3); 10000 say something.")
+@click.option("--trials", type=click.IntRange(0), default=0, help="Also sample so often in every way to draft (L3), say 10000 times.")
 @DRAFTER
 @ENGINE
 @THREADS

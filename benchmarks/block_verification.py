@@ -20,11 +20,17 @@ PROMPTS = Path(__file__).parent.parent / "examples/prompts"
 
 
 def counts(session: Session, prompt: list[int], seeds: int, options: Options) -> dict[str, tuple[int, int]]:
-    """verification -> `(tokens of all rounds, rounds)`. Rounds cut short by the end are left out by asking for more than is counted."""
+    """verification -> `(tokens of all rounds, rounds)`, without the last rounds, which the limit makes draft less."""
     found = {}
     for verification in ("block", "token"):
-        rows = [session.generate(prompt, **(options | Options(seed=seed, verification=verification))).statistics for seed in range(seeds)]
-        found[verification] = (sum(row.accepted + row.rounds for row in rows), sum(row.rounds for row in rows))
+        tokens = rounds = 0
+        for seed in range(seeds):
+            drafted = 0
+            for chunk in session.stream(prompt, **(options | Options(seed=seed, verification=verification))):
+                if chunk.statistics.drafted - drafted == options["num_draft_tokens"]:
+                    tokens, rounds = tokens + len(chunk.tokens), rounds + 1
+                drafted = chunk.statistics.drafted
+        found[verification] = (tokens, rounds)
     return found
 
 

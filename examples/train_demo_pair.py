@@ -257,10 +257,11 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=96, help="continuations that the target generates a round")
     parser.add_argument("--resume", action="store_true", help="continue with the pair that is in --output, and only distill")
     parser.add_argument("--copy-steps", type=int, default=0, help="optimizer steps that teach both to quote, before the distillation")
+    parser.add_argument("--seed", type=int, help="of the windows that the target continues; 1 when resuming, else 0")
     arguments = parser.parse_args()
     arguments.output.mkdir(parents=True, exist_ok=True)
     log = Log(arguments.output / "training.log", append=arguments.resume)
-    torch.manual_seed(int(arguments.resume))
+    torch.manual_seed(arguments.seed if arguments.seed is not None else int(arguments.resume))
     random.seed(0)
 
     found = documents()

@@ -27,7 +27,7 @@ from ..bundle import (
     write_manifest,
 )
 from ..engines import engine_module
-from ..errors import EngineError, ParameterError
+from ..errors import EngineError, PairError, ParameterError
 from .checkpoint import Checkpoint
 from .model import export_model, reference_path
 from .packages import package_versions
@@ -111,7 +111,7 @@ def build(
             require_space(workplace, sum(checkpoint.fp32_bytes for checkpoint in models.values()))
         specs = {role: export_model(model, role, contract, workplace, cache, timed) for role, model in models.items()}
         text = _write_text(models["target"], workplace)
-        vocabulary = _write_maps(translation, specs, workplace) if translation else None
+        vocabulary = _write_maps(translation, specs, options.min_overlap, workplace) if translation else None
         with timed.stage("prove", len(specs) * len(specs["target"].graphs)) as step:
             proofs = prove(workplace, specs, contract, step)
         with timed.stage("rules", number_of_rules(contract)) as step:
@@ -156,10 +156,17 @@ def _write_text(target: Checkpoint, workplace: Path) -> TextSpec:
     )
 
 
-def _write_maps(translation: Translation, specs: dict[Role, ModelSpec], workplace: Path) -> SharedVocabulary:
+def _write_maps(translation: Translation, specs: dict[Role, ModelSpec], min_overlap: float, workplace: Path) -> SharedVocabulary:
     """The draft's translation, as wide as the logits turned out to be."""
     target_size, draft_size = specs["target"].vocab_size, specs["draft"].vocab_size
     to_draft, shared = translation.maps(target_size, draft_size)
+    overlap = shared.shape[1] / translation.target.count(target_size)
+    if not shared.size or overlap < min_overlap:  # ids beyond the logits cannot be proposed
+        raise PairError(
+            f"the models can give {overlap:.1%} of the target's tokens, fewer than their tokenizers have; "
+            f"--min-overlap asks for {min_overlap:.1%}; choose a draft of the target's family, "
+            "or leave --draft away for drafts looked up in the text"
+        )
     np.savez(workplace / MAPS, allow_pickle=False, to_draft=to_draft, shared=shared)
     return SharedVocabulary(MAPS, shared.shape[1], translation.target.count(target_size), translation.draft.count(draft_size))
 

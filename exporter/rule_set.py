@@ -36,7 +36,7 @@ def write_rules(workplace: Path, contract: Contract, vocab_size: int, step: Call
 
 
 def number_of_rules(contract: Contract) -> int:
-    return sum(1 for _ in _rules(contract.max_draft_tokens, 2))
+    return len(list(_rules(contract.max_draft_tokens, vocab_size=2)))
 
 
 def _rules(max_draft_tokens: int, vocab_size: int) -> Iterator[tuple[RuleSpec, Callable[[], onnx.ModelProto]]]:

@@ -27,7 +27,7 @@ class LogitAdjustment:
         self._emitted = 0
         self._biased = np.fromiter(parameters.logit_bias, np.int64)
         self._bias = np.fromiter(parameters.logit_bias.values(), np.float32)
-        self._banned = np.array(list(parameters.banned_tokens), np.int64)
+        self._banned = np.asarray(parameters.banned_tokens, np.int64)
         self._stops = np.array([token for token in stop_tokens if 0 <= token < vocab_size], np.int64)
 
     def extend(self, tokens: Sequence[int]) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..engines.base import Decoder
+from ..errors import ParameterError
+from .adjustment import LogitAdjustment
 from .context import CachedDecoder
 from .distribution import Distribution
 from .drafts import check_drafter
@@ -16,11 +19,11 @@ from .truncation import processed_distribution
 
 Joint = dict[tuple[int, ...], float]
 
-# A correct sampler fails with probability 1e-6 a case.
+# About how often a correct sampler fails a case.
 FALSE_ALARM = 1e-6
 NORMAL_QUANTILE = 4.753424  # of 1 - FALSE_ALARM
-# Fewer expected counts make no cell of their own.
-SMALLEST_CELL = 5
+# Fewer expected counts make no cell of their own: the statistic's tail would be heavier than chi-squared's.
+SMALLEST_CELL = 20
 
 
 @dataclass(frozen=True)
@@ -40,15 +43,21 @@ class Sampled:
         return self.statistic <= self.limit
 
 
-def exact_joint(target: Decoder, prompt: Sequence[int], parameters: SamplingParameters, length: int, chunk: int) -> Joint:
-    """The probability of every sequence of `length` tokens behind `prompt`, from passes of the target alone."""
-    cached = CachedDecoder(target)
+def exact_joint(
+    target: Decoder, prompt: Sequence[int], parameters: SamplingParameters, length: int, chunk: int, stop_tokens: Sequence[int] = ()
+) -> Joint:
+    """The probability of every sequence of `length` tokens behind `prompt`, from passes of the target alone.
+
+    stop_tokens: what min_new_tokens forbids; a sequence goes on behind them.
+    """
+    cached, adjustment = CachedDecoder(target), LogitAdjustment(parameters, prompt, stop_tokens, target.vocab_size)
 
     def after(tokens: tuple[int, ...]) -> Distribution:
         sequence = [*prompt, *tokens]
         cached.rows = min(cached.rows, len(prompt) - 1)
         cached.prefill(sequence, len(sequence) - 1, chunk)
-        return processed_distribution(cached.step(sequence[-1:], len(sequence) - 1)[0], parameters)
+        row = cached.step(sequence[-1:], len(sequence) - 1)[0]
+        return processed_distribution(adjustment(row, tokens), parameters)
 
     joint: Joint = {(): 1.0}
     for _ in range(length):
@@ -60,7 +69,11 @@ def sample_session(session: Session, prompt: Sequence[int], options: Options, ex
     """Generate `trials` times with seeds of their own, and compare what came with `expected`.
 
     options: drafter, verification and sampling parameters, whose processed distribution `expected` must be of.
+    Raises `ParameterError` when so few trials cannot tell anything.
     """
+    needed = fewest_trials(expected)
+    if trials < needed:
+        raise ParameterError(f"{trials} trials are too few to test this target's distribution; it takes {needed} or more")
     length = len(next(iter(expected)))
     found: Counter[tuple[int, ...]] = Counter()
     rounds = accepted = 0
@@ -77,6 +90,12 @@ def sample_session(session: Session, prompt: Sequence[int], options: Options, ex
         options.get("verification", "block"),
     )
     return Sampled(drafter, verification, trials, cells, statistic, limit, (rounds + accepted) / rounds)
+
+
+def fewest_trials(expected: Joint) -> int:
+    """What it takes for two cells, below which every sample would pass."""
+    largest = max(expected.values())
+    return math.ceil(SMALLEST_CELL / min(largest, 1.0 - largest)) if largest < 1.0 - 1e-9 else 1
 
 
 def chi_squared(expected: Joint, found: Counter[tuple[int, ...]]) -> tuple[float, float, int]:

@@ -16,7 +16,10 @@ def describe(bundle: Bundle) -> dict[str, Any]:
         role: {"weights": manifest.files[model.weights].bytes, "cache": model.cache_bytes(capacity)}
         for role, model in manifest.models.items()
     }
-    return asdict(manifest) | {"memory": memory, "widths": list(manifest.contract.widths)}
+    described = asdict(manifest) | {"memory": memory, "widths": list(manifest.contract.widths)}
+    if manifest.vocabulary is not None:
+        described["vocabulary"]["overlap"] = manifest.vocabulary.overlap
+    return described
 
 
 def render(description: dict[str, Any]) -> str:
@@ -42,7 +45,7 @@ def render(description: dict[str, Any]) -> str:
     if (vocabulary := description["vocabulary"]) is not None:
         lines.append(
             f"vocabulary the draft has another tokenizer and can propose {vocabulary['shared_tokens']} of the target's "
-            f"{vocabulary['target_tokens']} tokens ({vocabulary['shared_tokens'] / vocabulary['target_tokens']:.1%})"
+            f"{vocabulary['target_tokens']} tokens ({vocabulary['overlap']:.1%})"
         )
     for proof in description["proofs"]:
         lines.append(

@@ -6,14 +6,14 @@ is right when the twin gives it for the uniforms as they are, or for all of them
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import product
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..bundle import RuleSpec
+from ..bundle import RuleName, RuleSpec
 from ..engines.base import Arrays, RunGraph
 from .acceptance import verify_block, verify_tokens
 from .adjustment import LogitAdjustment
@@ -53,11 +53,8 @@ class RuleProof:
 
 
 def measure_rule(run: RunGraph, spec: RuleSpec, vocab_size: int) -> RuleProof:
-    """Run a compiled rule over fixed cases, ties and a draft equal to the target among them."""
-    compare = {"select": _select, "select_greedy": _select_greedy, "accept_greedy": _accept_greedy, "adjust": _adjust}.get(
-        spec.rule, _accept
-    )
-    compared = list(compare(run, spec, vocab_size))
+    """Run a compiled rule over fixed cases: ties, uniforms of 0 and drafts that leave nothing over among them."""
+    compared = list(_COMPARISONS[spec.rule](run, spec, vocab_size))
     return RuleProof(
         spec.rule,
         spec.num_draft_tokens,
@@ -77,6 +74,14 @@ def _logits(rng: np.random.Generator, rows: int, vocab_size: int) -> NDArray[np.
     for row in logits:
         row[rng.integers(0, vocab_size, 12)] += 8.0
     return (np.round(logits * 64) / 64).astype(np.float32)
+
+
+def _tied(logits: NDArray[np.float32]) -> NDArray[np.float32]:
+    """The largest logit of every row comes a second time."""
+    for row in logits:
+        best = int(row.argmax())
+        row[(best + len(row) // 2) % len(row)] = row[best]
+    return logits
 
 
 def _sampling(parameters: SamplingParameters) -> NDArray[np.float32]:
@@ -101,7 +106,7 @@ def _confidence_error(given: NDArray[np.generic], logits: NDArray[np.float32]) -
 
 def _select_greedy(run: RunGraph, spec: RuleSpec, vocab_size: int) -> Compared:
     for seed in range(4):
-        logits = _logits(np.random.default_rng(seed), 1, vocab_size)
+        logits = _tied(_logits(np.random.default_rng(seed), 1, vocab_size))
         found = run({"logits": logits})
         yield int(found["token"][0]) == int(logits[0].argmax()), _confidence_error(found["confidence"], logits)
 
@@ -124,7 +129,7 @@ def _positions(found: Arrays, position: int) -> bool:
 def _accept_greedy(run: RunGraph, spec: RuleSpec, vocab_size: int) -> Compared:
     k = spec.num_draft_tokens
     for wrong in range(k + 1):
-        logits = _logits(np.random.default_rng(wrong), spec.rows, vocab_size)
+        logits = _tied(_logits(np.random.default_rng(wrong), spec.rows, vocab_size))
         draft_tokens = logits[:k].argmax(axis=1)
         draft_tokens[wrong:] = (draft_tokens[wrong:] + 1) % vocab_size
         found = run({"logits": logits, "draft_tokens": draft_tokens, "position": np.array([7])})
@@ -132,32 +137,51 @@ def _accept_greedy(run: RunGraph, spec: RuleSpec, vocab_size: int) -> Compared:
         yield (int(found["num_accepted"][0]), int(found["next_token"][0])) == expected and _positions(found, 7), 0.0
 
 
+@dataclass(frozen=True)
+class _Round:
+    """What `accept` is given. draft_probs `[k, vocab]`: what it is told that the tokens were drawn from."""
+
+    parameters: SamplingParameters
+    draft_tokens: list[int]
+    draft_probs: NDArray[np.float32]
+    noise: NDArray[np.float32]
+
+
+def _rounds(rng: np.random.Generator, logits: NDArray[np.float32], k: int) -> Iterator[_Round]:
+    vocab_size = logits.shape[1]
+    for parameters in PARAMETERS:
+        rows = (logits[:k] + rng.normal(size=(k, vocab_size))).astype(np.float32)
+        drawn = [processed_distribution(row, parameters) for row in rows]
+        tokens = [probs.draw(float(rng.random())) for probs in drawn]
+        yield _Round(parameters, tokens, np.stack([_dense(probs, vocab_size) for probs in drawn]), rng.random(k + 1, np.float32))
+    likely, unlikely = logits[:k].argmax(axis=1), logits[:k].argmin(axis=1)
+    ids = np.arange(vocab_size)
+    # Looked up: once what the target likes, once what it excludes, which not even a uniform of 0 may accept.
+    yield _Round(PARAMETERS[0], likely.tolist(), (ids == likely[:, None]).astype(np.float32), rng.random(k + 1, np.float32))
+    yield _Round(PARAMETERS[1], unlikely.tolist(), (ids == unlikely[:, None]).astype(np.float32), np.zeros(k + 1, np.float32))
+    # Told that the draft gave every token more than the target does, so that the rejected leave nothing over.
+    more = np.stack([_dense(processed_distribution(row, PARAMETERS[1]), vocab_size) for row in logits[:k]]) * np.float32(1.25)
+    yield _Round(PARAMETERS[1], likely.tolist(), more, np.full(k + 1, 0.97, np.float32))
+
+
 def _accept(run: RunGraph, spec: RuleSpec, vocab_size: int) -> Compared:
     k, verify = spec.num_draft_tokens, verify_block if spec.rule == "accept_block" else verify_tokens
-    for seed, parameters in product(range(4), PARAMETERS):
-        rng = np.random.default_rng([seed, k])
-        logits = _logits(rng, spec.rows, vocab_size)
-        # Seed 0: the draft is the target itself, nothing is left over when it is rejected.
-        drafts = logits[:k] + (rng.normal(size=(k, vocab_size)) if seed else 0.0)
-        drawn = [processed_distribution(row.astype(np.float32), parameters) for row in drafts]
-        draft_tokens = [probs.draw(float(rng.random())) for probs in drawn]
-        if seed == 3:  # looked up
-            drawn = [Distribution.certain(token) for token in draft_tokens]
-        draft_probs = np.stack([_dense(probs, vocab_size) for probs in drawn])
-        noise = rng.random(spec.rows, np.float32)
+    rng = np.random.default_rng(k)
+    logits = _logits(rng, spec.rows, vocab_size)
+    for given in _rounds(rng, logits, k):
         found = run(
             {
                 "logits": logits,
-                "draft_tokens": np.array(draft_tokens),
-                "draft_probs": draft_probs,
-                "noise": noise,
-                "sampling": _sampling(parameters),
+                "draft_tokens": np.array(given.draft_tokens),
+                "draft_probs": given.draft_probs,
+                "noise": given.noise,
+                "sampling": _sampling(given.parameters),
                 "position": np.array([7]),
             }
         )
-        target = [processed_distribution(row, parameters) for row in logits]
-        told = [Distribution(row.astype(np.float64)) for row in draft_probs]
-        answers = {verify(target.__getitem__, told, draft_tokens, uniforms) for uniforms in _nudged(noise)}
+        target = [processed_distribution(row, given.parameters) for row in logits]
+        told = [Distribution(row.astype(np.float64)) for row in given.draft_probs]
+        answers = {verify(target.__getitem__, told, given.draft_tokens, uniforms) for uniforms in _nudged(given.noise)}
         yield (int(found["num_accepted"][0]), int(found["next_token"][0])) in answers and _positions(found, 7), 0.0
 
 
@@ -188,3 +212,13 @@ def _adjust(run: RunGraph, spec: RuleSpec, vocab_size: int) -> Compared:
         found = run({name: array for name, array in arrays.items() if k or name != "draft_tokens"})["adjusted"].astype(np.float32)
         finite = np.isfinite(expected)
         yield bool((np.isfinite(found) == finite).all()), float(np.abs(found[finite] - expected[finite]).max())
+
+
+_COMPARISONS: dict[RuleName, Callable[[RunGraph, RuleSpec, int], Compared]] = {
+    "select": _select,
+    "select_greedy": _select_greedy,
+    "accept_greedy": _accept_greedy,
+    "accept_token": _accept,
+    "accept_block": _accept,
+    "adjust": _adjust,
+}

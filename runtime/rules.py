@@ -11,6 +11,7 @@ import numpy as np
 
 from ..bundle import Role
 from ..engines.base import Logits
+from ..errors import ParameterError
 from .acceptance import VERIFY, verify_tokens
 from .adjustment import LogitAdjustment, Row
 from .distribution import Distribution
@@ -46,7 +47,7 @@ class Rule(Protocol):
 class _Rows:
     """What both rules do before they look at a row. `vocab_size` is the target's; a draft may know fewer ids or more."""
 
-    def __init__(self, vocab_size: int, adjustment: LogitAdjustment | None) -> None:
+    def __init__(self, vocab_size: int, adjustment: LogitAdjustment | None = None) -> None:
         self._vocab_size = vocab_size
         self._adjustment = adjustment
         self._drafted: list[int] = []
@@ -60,7 +61,12 @@ class _Rows:
         return None if row.max() == -np.inf < known.max() else row
 
     def _target_row(self, logits: Row, drafted: Sequence[int]) -> Row:
-        return logits if self._adjustment is None else self._adjustment(logits, drafted)
+        if self._adjustment is None:
+            return logits
+        row = self._adjustment(logits, drafted)
+        if row.max() == -np.inf < logits.max():
+            raise ParameterError("banned_tokens and min_new_tokens forbid every token that the target can give here; allow more")
+        return row
 
     def _emit(self, tokens: Sequence[int]) -> None:
         self._drafted = []
@@ -70,9 +76,6 @@ class _Rows:
 
 class GreedyRule(_Rows):
     """Temperature 0: a draft token stands while it is the target's argmax; the lowest id wins a tie."""
-
-    def __init__(self, vocab_size: int, adjustment: LogitAdjustment | None = None) -> None:
-        super().__init__(vocab_size, adjustment)
 
     def propose(self, draft_logits: Row) -> int | None:
         row = self._draft_row(draft_logits)

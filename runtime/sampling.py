@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from numbers import Real
+from numbers import Integral, Real
 from operator import index
 from typing import Literal
 
@@ -35,6 +35,13 @@ def whole_number(name: str, value: object) -> int:
         raise ParameterError(f"{name} is {value!r}; it must be a whole number") from None
 
 
+def token_ids(name: str, value: object) -> tuple[int, ...]:
+    """`value`, an id or several, as ints. Raises `ParameterError` naming it for anything else."""
+    if isinstance(value, Integral) or not isinstance(value, Iterable) or (isinstance(value, np.ndarray) and not value.ndim):
+        value = (value,)
+    return tuple(whole_number(f"a token of {name}", token) for token in value)
+
+
 def _number(name: str, value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, Real):
         raise ParameterError(f"{name} is {value!r}; it must be a number")
@@ -48,10 +55,9 @@ def _number(name: str, value: object) -> float:
 class SamplingParameters:
     """temperature 0 is greedy; everything else is off by default; without a seed every request draws afresh.
 
-    The chain, as transformers orders it: logit bias and bans, repetition, frequency and presence penalty, then
-    temperature, top-k, top-p, min-p. repetition_penalty looks at prompt and output, as in transformers; the presence
-    and frequency penalties look at the output only, as in the OpenAI API. min_new_tokens forbids the stop tokens
-    before that many tokens.
+    The chain: logit bias; repetition, frequency and presence penalty; bans; temperature; top-k; top-p; min-p.
+    repetition_penalty looks at prompt and output, as in transformers; the presence and frequency penalties look at the
+    output only, as in the OpenAI API. min_new_tokens forbids the stop tokens before that many tokens.
 
     Raises `ParameterError` naming the parameter, what was given and what is allowed.
     """
@@ -64,7 +70,7 @@ class SamplingParameters:
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
     logit_bias: Mapping[int, float] = field(default_factory=dict)
-    banned_tokens: Collection[int] = ()
+    banned_tokens: Iterable[int] = ()
     min_new_tokens: int = 0
     seed: int | None = None
     verification: Verification = "block"
@@ -73,6 +79,7 @@ class SamplingParameters:
         for name, (low, high, closed, off) in RANGES.items():
             value = getattr(self, name)
             number = _number(name, value)
+            object.__setattr__(self, name, number)
             if not ((low <= number if closed else low < number) and number <= high):  # NaN fails as well
                 raise ParameterError(f"{name} is {value}; it must be {'from' if closed else 'above'} {low:g} to {high:g} ({off})")
         for name in ("top_k", "min_new_tokens", "seed"):
@@ -87,10 +94,7 @@ class SamplingParameters:
             whole_number("a token of logit_bias", token)
             if not abs(_number(f"logit_bias of token {token}", bias)) <= BIAS_LIMIT:
                 raise ParameterError(f"logit_bias of token {token} is {bias}; it must be from -{BIAS_LIMIT:g} to {BIAS_LIMIT:g}")
-        if not isinstance(self.banned_tokens, Collection | np.ndarray):
-            raise ParameterError(f"banned_tokens is {self.banned_tokens!r}; it must be a list of token ids")
-        for token in self.banned_tokens:
-            whole_number("a token of banned_tokens", token)
+        object.__setattr__(self, "banned_tokens", token_ids("banned_tokens", self.banned_tokens))
 
     @property
     def greedy(self) -> bool:
@@ -100,7 +104,7 @@ class SamplingParameters:
     def adjusts_logits(self) -> bool:
         """Whether anything in front of the temperature changes a logit."""
         penalties = (self.repetition_penalty, self.presence_penalty, self.frequency_penalty) != (1.0, 0.0, 0.0)
-        return penalties or bool(self.logit_bias) or len(self.banned_tokens) > 0 or self.min_new_tokens > 0
+        return penalties or bool(self.logit_bias) or bool(self.banned_tokens) or self.min_new_tokens > 0
 
     def check_tokens(self, vocab_size: int, stop_tokens: Collection[int]) -> None:
         """Raises `ParameterError` for ids that the vocabulary lacks, and when no token is left."""
@@ -109,5 +113,5 @@ class SamplingParameters:
                 if not 0 <= token < vocab_size:
                     raise ParameterError(f"{name} names token {token}; ids go from 0 to {vocab_size - 1}")
         forbidden = {*self.banned_tokens, *(stop_tokens if self.min_new_tokens else ())}
-        if len(forbidden.intersection(range(vocab_size))) == vocab_size:
+        if sum(0 <= token < vocab_size for token in forbidden) == vocab_size:
             raise ParameterError(f"banned_tokens and the stop tokens are all {vocab_size} tokens; at least one must be left")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +22,7 @@ from .chat import Message, render_chat
 from .context import CachedDecoder, Context
 from .drafts import NoDraft, check_drafter, make_draft
 from .rules import NonFiniteLogitsError, Rule, make_rule
-from .sampling import SamplingParameters, Verification, whole_number
+from .sampling import SamplingParameters, Verification, token_ids, whole_number
 from .speculate import decode
 from .statistics import Statistics
 from .text import Detokenizer, StopStrings
@@ -67,7 +67,7 @@ class Options(TypedDict, total=False):
     presence_penalty: float
     frequency_penalty: float
     logit_bias: Mapping[int, float]
-    banned_tokens: Collection[int]
+    banned_tokens: Iterable[int]
     min_new_tokens: int
     seed: int | None
     verification: Verification
@@ -173,7 +173,7 @@ class Session:
         presence_penalty: float = 0.0,
         frequency_penalty: float = 0.0,
         logit_bias: Mapping[int, float] = MappingProxyType({}),
-        banned_tokens: Collection[int] = (),
+        banned_tokens: Iterable[int] = (),
         min_new_tokens: int = 0,
         seed: int | None = None,
         verification: Verification = "block",
@@ -214,9 +214,11 @@ class Session:
         k = self.max_draft_tokens if num_draft_tokens is None else whole_number("num_draft_tokens", num_draft_tokens)
         if not 0 <= k <= self.max_draft_tokens:
             raise ParameterError(f"num_draft_tokens is {k}; this bundle was built for 0 to {self.max_draft_tokens}")
+        if parameters.min_new_tokens > max_new_tokens:
+            raise ParameterError(f"min_new_tokens is {min_new_tokens}; it must be at most max_new_tokens, which is {max_new_tokens}")
         stops = StopStrings([stop] if isinstance(stop, str) else stop)
         given = self.bundle.manifest.text.stop_token_ids if stop_token_ids is None else stop_token_ids
-        ends = frozenset(whole_number("a stop token", token) for token in ([given] if isinstance(given, int) else given))
+        ends = frozenset(token_ids("stop_token_ids", given))
         rule = make_rule(parameters, self.engine.target.vocab_size, tokens, ends)
         name = check_drafter(drafter, self._context.draft is not None)
         limit = min(max_new_tokens, self.capacity - len(tokens))

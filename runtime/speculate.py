@@ -36,8 +36,8 @@ def decode(
         statistics.target_seconds += perf_counter() - start
         num_accepted, next_token = rule.accept(logits, draft_tokens)
 
+        context.keep(len(tokens) + num_accepted)  # the row of the next token is still to come
         tokens += [*draft_tokens[:num_accepted], next_token]
-        context.keep(len(tokens) - 1)  # the row of the last token is still to come
         statistics.add_round(len(draft_tokens), num_accepted)
         limit -= num_accepted + 1
         yield tokens[-num_accepted - 1 :]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from tokenizers import Tokenizer
 
@@ -45,7 +45,9 @@ class StopStrings:
     """Holds back text that may be the start of a stop string; finds the earliest one."""
 
     def __init__(self, stops: Sequence[str]) -> None:
-        if any(not stop for stop in stops):
+        if not isinstance(stops, Iterable) or not all(isinstance(stop, str) for stop in stops):
+            raise ParameterError(f"stop is {stops!r}; it must be a text or a list of texts")
+        if not all(stops):
             raise ParameterError("a stop string is empty; give strings of at least one character")
         self._stops = tuple(stops)
         self._held = ""

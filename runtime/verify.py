@@ -22,12 +22,12 @@ from .session import Options, Session
 # Without prompts of the user's, this many pieces of the proof's own tokens serve.
 DEFAULT_PROMPTS = 8
 # Sampling is tested over the 16 most probable tokens of two places: 256 cells have power, a whole vocabulary has none.
-SAMPLED = Options(temperature=1.0, top_k=16)
+SAMPLED = SamplingParameters(temperature=1.0, top_k=16)
 SAMPLED_LENGTH = 2
 
 
 @dataclass(frozen=True)
-class Verification:
+class Report:
     """exactness: one entry a verification rule (L0); compiled: one a rule graph, against the numpy rule that L0 is of;
     parity: one a model; equalities: one a prompt (L1 and L2); sampled: one a way to draft and verify (L3), none when
     no trials were asked for.
@@ -59,9 +59,7 @@ class Verification:
         }
 
 
-def verify_session(
-    session: Session, prompts: Path | None, max_new_tokens: int, trials: int = 0, drafter: str | None = None
-) -> Verification:
+def verify_session(session: Session, prompts: Path | None, max_new_tokens: int, trials: int = 0, drafter: str | None = None) -> Report:
     """The rules enumerated, the models against the recorded Hugging Face logits, greedy equality over the prompts, and
     `trials` generations a way to draft and verify against the target's exact distribution.
 
@@ -78,9 +76,9 @@ def verify_session(
         assert decoder is not None
         proofs.append(measure_decoder(decoder, reference, session.engine.name, session.engine.dialect, role, manifest.contract.precision))
     session.reset()
-    equalities = tuple(check_equality(session, prompt, max_new_tokens, drafter) for prompt in given)
     sampled = tuple(_sample(session, given[0], trials)) if trials else ()
-    return Verification(tuple(check_rules()), tuple(_compiled(session)), tuple(proofs), equalities, sampled)
+    equalities = tuple(check_equality(session, prompt, max_new_tokens, drafter) for prompt in given)
+    return Report(tuple(check_rules()), tuple(_compiled(session)), tuple(proofs), equalities, sampled)
 
 
 def _compiled(session: Session) -> Iterator[RuleProof]:
@@ -95,11 +93,12 @@ def _sample(session: Session, prompt: Sequence[int], trials: int) -> Iterator[Sa
     """L3 behind `prompt`, or as much of it as leaves room."""
     contract, target = session.bundle.manifest.contract, session.engine.target
     prompt = prompt[: contract.capacity - SAMPLED_LENGTH - 2 * contract.widest_step]
-    expected = exact_joint(target, prompt, SamplingParameters(temperature=1.0, top_k=16), SAMPLED_LENGTH, contract.prompt_chunk)
+    expected = exact_joint(target, prompt, SAMPLED, SAMPLED_LENGTH, contract.prompt_chunk)
     session.reset()  # its cache was written behind its back
     ways = [Options(verification="block"), Options(verification="token")] if session.engine.draft else []
     for way in (*ways, Options(drafter="suffix")):
-        yield sample_session(session, prompt, SAMPLED | way, expected, trials)
+        options = way | Options(temperature=SAMPLED.temperature, top_k=SAMPLED.top_k)
+        yield sample_session(session, prompt, options, expected, trials)
     session.reset()
 
 
@@ -123,7 +122,7 @@ def read_prompts(path: Path) -> Iterator[str]:
         yield prompt
 
 
-def render(result: Verification) -> str:
+def render(result: Report) -> str:
     row = result.as_dict()
     lines = [
         f"L0         {entry.rule} verification: the target's own distribution to {entry.error:.0e} over {entry.models} enumerated models, "

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from doubles import write_bundle
-from specexport.bundle import Contract
+from specexport.bundle import Contract, SharedVocabulary
 from specexport.engines.base import Engine
+from specexport.errors import ParameterError
 from specexport.runtime import acceptance, rules
-from specexport.runtime.chi_squared import Joint, Sampled, chi_squared, exact_joint, sample_session
+from specexport.runtime.chi_squared import Joint, Sampled, chi_squared, exact_joint, fewest_trials, sample_session
 from specexport.runtime.distribution import Distribution
 from specexport.runtime.sampling import SamplingParameters
 from specexport.runtime.session import Options, Session
@@ -21,9 +23,9 @@ from specexport.runtime.session import Options, Session
 VOCAB, LENGTH = 16, 2
 PROMPT = [3, 1, 10, 14, 3, 1]  # its last two came before, and what followed them is what the target likes best, for the lookups
 SMALL = Contract(capacity=48, max_draft_tokens=3, prompt_chunk=8, precision="fp32")
-# Over all cases. They split the 200 000 trials of the tier; each fails for nothing with probability 1e-6, and the seeds
-# are fixed, so what passes keeps passing.
-TRIALS = 200_000
+# Of the default way; the others have TRIALS_EACH. Each fails for nothing about once in a million times, and the seeds are
+# fixed, so what passes keeps passing.
+TRIALS, TRIALS_EACH = 200_000, 15_000
 
 
 class TableDecoder:
@@ -53,38 +55,80 @@ def session(tmp_path: Path) -> Session:
     return Session(bundle, Engine("table", "table", TableDecoder(1), TableDecoder(1, mix=0.4)))
 
 
+@pytest.fixture
+def translated(tmp_path: Path) -> Session:
+    """The draft has another tokenizer: ids in reverse order, and it lacks every fifth of the target's."""
+    shared = np.array([[token, VOCAB - 1 - token] for token in range(VOCAB) if token % 5]).T
+    bundle = write_bundle(tmp_path, SMALL, VOCAB)
+    np.savez(tmp_path / "maps.npz", to_draft=np.arange(VOCAB)[::-1].copy(), shared=shared.copy())
+    vocabulary = SharedVocabulary("maps.npz", shared.shape[1], VOCAB, VOCAB)
+    bundle = replace(bundle, manifest=replace(bundle.manifest, vocabulary=vocabulary))
+    return Session(bundle, Engine("table", "table", TableDecoder(1), Reversed(TableDecoder(1, mix=0.4))))
+
+
+class Reversed:
+    """A decoder whose ids go the other way."""
+
+    def __init__(self, decoder: TableDecoder) -> None:
+        self.vocab_size, self.overwrite_rows, self._decoder = decoder.vocab_size, decoder.overwrite_rows, decoder
+
+    def step(self, tokens: Sequence[int], position: int) -> np.ndarray:
+        return self._decoder.step([VOCAB - 1 - token for token in tokens], position)[:, ::-1].copy()
+
+
 def expected_of(session: Session, parameters: SamplingParameters) -> Joint:
     return exact_joint(session.engine.target, PROMPT, parameters, LENGTH, SMALL.prompt_chunk)
 
 
 def sample(session: Session, options: Options, trials: int) -> Sampled:
-    names = ("temperature", "top_k", "top_p", "min_p")
-    parameters = SamplingParameters(**{name: options[name] for name in names if name in options})
+    names = {field.name for field in fields(SamplingParameters)}
+    parameters = SamplingParameters(**{name: value for name, value in options.items() if name in names})
     return sample_session(session, PROMPT, options, expected_of(session, parameters), trials)
 
 
-CASES: list[tuple[dict[str, Any], float]] = [
-    ({"temperature": 1.0, "verification": "block"}, 0.35),
-    ({"temperature": 1.0, "verification": "token"}, 0.2),
-    ({"temperature": 0.8, "top_k": 9, "verification": "block"}, 0.1),
-    ({"temperature": 1.3, "top_p": 0.9, "verification": "token"}, 0.1),
-    ({"temperature": 1.0, "min_p": 0.03, "num_draft_tokens": 2}, 0.1),
-    ({"temperature": 1.0, "drafter": "ngram+model"}, 0.05),
-    ({"temperature": 1.0, "drafter": "suffix"}, 0.05),
-    ({"temperature": 1.0, "speculate": False}, 0.05),
-]
+PENALTIES: dict[str, Any] = {
+    "repetition_penalty": 1.5,
+    "presence_penalty": 0.8,
+    "frequency_penalty": 0.9,
+    "logit_bias": {3: 1.0, 10: -2.0},
+    "banned_tokens": (7, 14),
+}
 
 
-@pytest.mark.parametrize(("options", "share"), CASES)
-def test_sampled_output_has_the_targets_distribution(session: Session, options: Options, share: float) -> None:
-    result = sample(session, options, int(TRIALS * share))
+def test_the_default_way_has_the_targets_distribution(session: Session) -> None:
+    result = sample(session, Options(temperature=1.0), TRIALS)
+    assert result.passed, result
+    assert result.cells > 200
+    assert (result.drafter, result.verification) == ("model", "block")
+    assert result.mean_acceptance_length > 1.5
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"temperature": 1.0, "verification": "token"},
+        {"temperature": 0.8, "top_k": 9},
+        {"temperature": 1.3, "top_p": 0.9, "verification": "token"},
+        {"temperature": 1.0, "min_p": 0.03, "num_draft_tokens": 2},
+        {"temperature": 1.0, **PENALTIES},
+        {"temperature": 1.0, "verification": "token", **PENALTIES},
+        {"temperature": 1.0, "drafter": "ngram+model"},
+        {"temperature": 1.0, "drafter": "suffix", "frequency_penalty": 0.9},
+        {"temperature": 1.0, "speculate": False},
+    ],
+)
+def test_sampled_output_has_the_targets_distribution(session: Session, options: Options) -> None:
+    result = sample(session, options, TRIALS_EACH)
     assert result.passed, result
     assert result.cells > 40
     assert (result.mean_acceptance_length > 1.05) == options.get("speculate", True)
 
 
-def test_all_trials_are_run() -> None:
-    assert sum(share for _, share in CASES) == pytest.approx(1.0)
+@pytest.mark.parametrize("options", [{"temperature": 1.0}, {"temperature": 1.0, "top_k": 9, **PENALTIES}])
+def test_a_draft_of_another_tokenizer_leaves_the_distribution_alone(translated: Session, options: Options) -> None:
+    result = sample(translated, options, TRIALS_EACH)
+    assert result.passed, result
+    assert result.mean_acceptance_length > 1.2
 
 
 def test_what_the_lookups_find_is_likely() -> None:
@@ -137,6 +181,27 @@ def rows_of_one_prefix(monkeypatch: pytest.MonkeyPatch) -> None:
 
     original = rules.SamplingRule.accept
     monkeypatch.setattr(rules.SamplingRule, "accept", accept)
+
+
+def penalties_of_the_rounds_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = rules.SamplingRule._target_row
+    monkeypatch.setattr(rules.SamplingRule, "_target_row", lambda self, logits, drafted: original(self, logits, []))
+
+
+def test_penalties_of_the_rounds_start_are_found_out(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    options = Options(temperature=1.0, repetition_penalty=3.0, frequency_penalty=2.0)
+    penalties_of_the_rounds_start(monkeypatch)
+    assert not sample(session, options, 6000).passed
+
+
+def test_too_few_trials_are_refused(session: Session) -> None:
+    expected = expected_of(session, SamplingParameters(temperature=1.0))
+    needed = fewest_trials(expected)
+    with pytest.raises(ParameterError, match=f"{needed - 1} trials are too few .* it takes {needed} or more"):
+        sample_session(session, PROMPT, Options(temperature=1.0), expected, needed - 1)
+    assert chi_squared(expected, Counter(draws(expected, needed)))[2] >= 2
+    assert fewest_trials({(0,): 1.0}) == 1
+    assert fewest_trials({(0,): 0.999, (1,): 0.001}) == pytest.approx(20_000, abs=1)
 
 
 @pytest.mark.parametrize("verification", ["block", "token"])

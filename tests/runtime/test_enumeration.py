@@ -125,7 +125,12 @@ def test_mutants_of_token_verification_are_found_out() -> None:
 
 
 def block_mutant(
-    cap: float = 1.0, chance_of: Callable[[float, float], float] | None = None, scaled: bool = True, first: bool = False
+    cap: float = 1.0,
+    chance_of: Callable[[float, float], float] | None = None,
+    scaled: bool = True,
+    first: bool = False,
+    accepts: Callable[[float, float], bool] = lambda u, chance: u < chance,
+    clip: Callable[[np.ndarray], np.ndarray] = lambda left: np.maximum(left, 0),
 ) -> Callable[..., tuple[int, int]]:
     """Block verification with one part exchanged."""
 
@@ -138,14 +143,14 @@ def block_mutant(
             if index < k:
                 left = float(np.maximum(ratio * target(index).probs - draft_probs[index].probs, 0).sum())
                 chance = chance_of(left, ratio) if chance_of else (left / (left + 1 - ratio) if left or ratio < 1 else 1.0)
-            if uniforms[index - 1] < chance:
+            if accepts(uniforms[index - 1], chance):
                 kept, kept_ratio = index, ratio
             elif first:
                 break
         if kept == k:
             return kept, target(k).draw(uniforms[-1])
         scale = kept_ratio if scaled else 1.0
-        left_over = np.maximum(scale * target(kept).probs - draft_probs[kept].probs, 0)
+        left_over = clip(scale * target(kept).probs - draft_probs[kept].probs)
         return kept, Distribution(left_over if left_over.any() else target(kept).probs).draw(uniforms[-1])
 
     return verify
@@ -157,6 +162,8 @@ def test_mutants_of_block_verification_are_found_out() -> None:
     assert worst(block_mutant(chance_of=lambda left, ratio: ratio)) > 1e-3
     assert worst(block_mutant(scaled=False)) > 1e-4
     assert worst(block_mutant(first=True)) > 1e-3
+    assert worst(block_mutant(accepts=lambda u, chance: u <= chance)) == 1.0  # what the target excludes comes at u = 0
+    assert worst(block_mutant(clip=np.abs)) > 1e-3
 
 
 def test_check_rules_reports_what_it_saw() -> None:

@@ -247,9 +247,10 @@ def test_the_rule_that_was_asked_for_verifies() -> None:
 
 @pytest.mark.parametrize("verification", ["block", "token"])
 def test_rows_behind_a_rejected_token_without_chance_are_never_looked_at(verification: Any) -> None:
-    rows = np.stack([row(0.0, 9.0), row(NAN, NAN), row(NAN, NAN)])
-    for options in ({"temperature": 0.0}, {"temperature": COLD}, {"temperature": 1.0, "top_k": 1}):
+    rows = np.stack([row(0.0, 1.0), row(NAN, NAN), row(NAN, NAN)])
+    for options in ({"temperature": 0.0}, {"temperature": COLD}, {"temperature": 1.0}, {"temperature": 1.0, "top_k": 1}):
         rule = rule_for(2, verification=verification, **options)
+        rule._target_noise = Scripted(0.5, 0.5, 0.5)  # type: ignore[attr-defined]
         for _ in range(2):
             if "top_k" in options:
                 assert rule.propose(row(9.0, 0.0)) == 0  # one token is left, so there is no chance in it

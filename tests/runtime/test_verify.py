@@ -17,7 +17,7 @@ from specexport.runtime.enumeration import Exactness
 from specexport.runtime.equality import Equality
 from specexport.runtime.parity import ReferenceStep, contexts, save_reference, schedule
 from specexport.runtime.session import Session
-from specexport.runtime.verify import DEFAULT_PROMPTS, Verification, read_prompts, render, verify_session
+from specexport.runtime.verify import DEFAULT_PROMPTS, Report, read_prompts, render, verify_session
 
 
 @pytest.fixture
@@ -84,13 +84,13 @@ def test_rules_that_are_wrong_fail_a_bundle_that_is_right(session: Session, monk
 @pytest.mark.usefixtures("no_enumeration")
 def test_every_way_to_draft_and_verify_is_sampled(session: Session) -> None:
     session.generate([1, 2, 3], max_new_tokens=3)
-    result = verify_session(session, None, 2, trials=40)
+    result = verify_session(session, None, 2, trials=1000)
     assert [(entry.drafter, entry.verification) for entry in result.sampled] == [
         ("model", "block"),
         ("model", "token"),
         ("suffix", "block"),
     ]
-    assert {entry.trials for entry in result.sampled} == {40}
+    assert {entry.trials for entry in result.sampled} == {1000}
     assert session.generate([1, 2, 3], max_new_tokens=3).statistics.reused_tokens == 0
 
 
@@ -143,9 +143,9 @@ def sampled(statistic: float) -> Sampled:
     return Sampled("model", "block", 100, 9, statistic, 30.0, 2.0)
 
 
-def verification(**tiers: Sequence[Any]) -> Verification:
+def verification(**tiers: Sequence[Any]) -> Report:
     """Those tiers, and nothing of the others."""
-    return Verification(**{field.name: tuple(tiers.get(field.name, ())) for field in fields(Verification)})
+    return Report(**{field.name: tuple(tiers.get(field.name, ())) for field in fields(Report)})
 
 
 @pytest.mark.parametrize(
