@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 BUNDLE = click.argument("bundle", type=click.Path(path_type=Path))
 ENGINE = click.option("--engine", help="Engine to run on; by default the first usable one of the bundle.")
 THREADS = click.option("--threads", type=click.IntRange(0, 1024), default=0, help="Threads of the engine; 0 leaves it to the engine.")
-DRAFTER = click.option("--drafter", help="model, ngram, suffix, ngram+model or suffix+model. [default: the model, suffix without one]")
+DRAFTER = click.option("--drafter", help="model, ngram, suffix, ngram+model or suffix+model. [default: the model, ngram without one]")
 JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 
 
@@ -192,7 +192,7 @@ def inspect(bundle: Path, as_json: bool) -> None:
 @BUNDLE
 @click.option("--prompts", type=click.Path(path_type=Path), help='JSONL with {"prompt": ...} lines. [default: the proof\'s own tokens]')
 @click.option("--max-new-tokens", type=click.IntRange(1), default=64, show_default=True)
-@click.option("--trials", type=click.IntRange(0), default=0, help="Also sample so often in every way to draft (L3), say 10000 times.")
+@click.option("--trials", type=click.IntRange(0), default=0, help="Also sample so often (L3): hundreds at least, 10000 find small errors.")
 @DRAFTER
 @ENGINE
 @THREADS
@@ -210,8 +210,8 @@ def verify(
     """Prove on this host that the output is the target's own.
 
     L0: the verification rules, enumerated. Parity: the graphs against the Hugging Face model. L1 and L2: speculative
-    against plain greedy output, at the same width and at width 1. L3, with --trials: sampled output against the
-    target's exact distribution.
+    against plain greedy output, at the same width and at width 1. L3, with --trials: sampled output, by both
+    verifications, against the target's exact distribution. --drafter is used for L1, L2 and L3.
     """
     from .runtime.session import load
     from .runtime.verify import render, verify_session
@@ -254,13 +254,16 @@ def _stdin() -> str:
 
 
 def _biases(given: tuple[str, ...]) -> dict[int, float]:
-    found = {}
+    found: dict[int, float] = {}
     for text in given:
         token, _, bias = text.partition("=")
         try:
-            found[int(token)] = float(bias)
+            number, value = int(token), float(bias)
         except ValueError:
             raise click.BadParameter(f"{text!r} is no ID=BIAS, such as 15=-2.5", param_hint="--logit-bias") from None
+        if number in found:
+            raise click.BadParameter(f"token {number} is given twice; give each token once", param_hint="--logit-bias")
+        found[number] = value
     return found
 
 

@@ -6,7 +6,7 @@ Run it as: python examples/demo.py demo.bundle
 from __future__ import annotations
 
 import argparse
-from itertools import islice
+from itertools import islice, zip_longest
 from pathlib import Path
 
 import specexport
@@ -55,8 +55,8 @@ def main() -> None:
         plain_time, time = (sum(row.decode_seconds for row in rows) for rows in (plain, speculative))
         tokens = sum(row.emitted for row in speculative)
         rounds = sum(row.rounds for row in speculative)
-        accepted = [sum(counts) for counts in zip(*(row.accepted_by_position for row in speculative), strict=True)]
-        drafted = [sum(counts) for counts in zip(*(row.drafted_by_position for row in speculative), strict=True)]
+        accepted = [sum(counts) for counts in zip_longest(*(row.accepted_by_position for row in speculative), fillvalue=0)]
+        drafted = [sum(counts) for counts in zip_longest(*(row.drafted_by_position for row in speculative), fillvalue=0)]
         table.add_row(
             route,
             f"{tokens / plain_time:.0f}",

@@ -73,7 +73,7 @@ def sample_session(session: Session, prompt: Sequence[int], options: Options, ex
     """
     needed = fewest_trials(expected)
     if trials < needed:
-        raise ParameterError(f"{trials} trials are too few to test this target's distribution; it takes {needed} or more")
+        raise ParameterError(f"{trials} trials are too few to test what the target gives behind this prompt; it takes {needed} or more")
     length = len(next(iter(expected)))
     found: Counter[tuple[int, ...]] = Counter()
     rounds = accepted = 0

@@ -101,11 +101,11 @@ class FirstDraft:
 def check_drafter(name: str | None, has_model: bool) -> str:
     """The name of a drafter, by default the model where there is one. Raises `ParameterError`."""
     if name is None:
-        return "model" if has_model else "suffix"
+        return "model" if has_model else "ngram"
     usable = [drafter for drafter in DRAFTERS if has_model or "model" not in drafter]
     if name not in usable:
-        lacking = "" if has_model or name not in DRAFTERS else "this bundle has no draft model; "
-        raise ParameterError(f"drafter is {name!r}; {lacking}it must be one of {', '.join(usable)}")
+        lacking = "" if has_model else ", since this bundle was built without --draft"
+        raise ParameterError(f"drafter is {name!r}; it must be one of {', '.join(usable)}{lacking}")
     return name
 
 

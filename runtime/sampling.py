@@ -5,11 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from numbers import Integral, Real
+from numbers import Real
 from operator import index
 from typing import Literal
-
-import numpy as np
 
 from ..errors import ParameterError
 
@@ -30,16 +28,20 @@ BIAS_LIMIT = 100.0
 def whole_number(name: str, value: object) -> int:
     """`value` as an int, numpy's included. Raises `ParameterError` naming it for anything else."""
     try:
+        if isinstance(value, bool):
+            raise TypeError
         return index(value)  # type: ignore[arg-type]
     except TypeError:
         raise ParameterError(f"{name} is {value!r}; it must be a whole number") from None
 
 
 def token_ids(name: str, value: object) -> tuple[int, ...]:
-    """`value`, an id or several, as ints. Raises `ParameterError` naming it for anything else."""
-    if isinstance(value, Integral) or not isinstance(value, Iterable) or (isinstance(value, np.ndarray) and not value.ndim):
-        value = (value,)
-    return tuple(whole_number(f"a token of {name}", token) for token in value)
+    """`value`, ids of any collection, as ints. Raises `ParameterError` naming it for anything else."""
+    try:
+        given = list(value)  # type: ignore[call-overload]
+    except TypeError:
+        raise ParameterError(f"{name} is {value!r}; it must be a list of token ids") from None
+    return tuple(whole_number(f"a token of {name}", token) for token in given)
 
 
 def _number(name: str, value: object) -> float:

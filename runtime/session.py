@@ -6,6 +6,7 @@ import os
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from numbers import Integral
 from pathlib import Path
 from threading import Lock
 from time import perf_counter
@@ -142,7 +143,7 @@ class Session:
         vocab_size = self.bundle.manifest.target.vocab_size
         for place, token in enumerate(tokens):
             if not 0 <= token < vocab_size:
-                raise PromptError(f"token {place} of the prompt is {token}; ids go from 0 to {vocab_size - 1}")
+                raise PromptError(f"the prompt holds token {token} at position {place}; ids go from 0 to {vocab_size - 1}")
         if not tokens:
             raise PromptError("the prompt is empty; give at least one token of text")
         if len(tokens) >= self.capacity:
@@ -188,7 +189,7 @@ class Session:
         temperature to min_new_tokens: see `SamplingParameters`. seed: the same seed, settings, bundle and engine give
         the same tokens. verification: how sampled drafts are judged, `block` or `token`; both keep the target's
         distribution. drafter: `model`, `ngram` or `suffix` (looked up in the text), `ngram+model` or `suffix+model`
-        (looked up where there is a match); by default the model, or `suffix` in a bundle without one.
+        (looked up where there is a match); by default the model, or `ngram` in a bundle without one.
         stop: strings that end the text before them; the tokens keep what they were made of. stop_token_ids: default the
         model's own, `()` for none; the one that came is the last token and has no text. num_draft_tokens: k of every
         round, default the bundle's maximum, 0 for plain decoding. Arguments are checked here, at the call.
@@ -213,13 +214,17 @@ class Session:
             raise ParameterError(f"max_new_tokens is {max_new_tokens}; it must be at least 1")
         k = self.max_draft_tokens if num_draft_tokens is None else whole_number("num_draft_tokens", num_draft_tokens)
         if not 0 <= k <= self.max_draft_tokens:
-            raise ParameterError(f"num_draft_tokens is {k}; this bundle was built for 0 to {self.max_draft_tokens}")
+            raise ParameterError(f"num_draft_tokens is {k}; this bundle was built for 0 to {self.max_draft_tokens} (--max-draft-tokens)")
         if parameters.min_new_tokens > max_new_tokens:
             raise ParameterError(f"min_new_tokens is {min_new_tokens}; it must be at most max_new_tokens, which is {max_new_tokens}")
         stops = StopStrings([stop] if isinstance(stop, str) else stop)
         given = self.bundle.manifest.text.stop_token_ids if stop_token_ids is None else stop_token_ids
-        ends = frozenset(token_ids("stop_token_ids", given))
-        rule = make_rule(parameters, self.engine.target.vocab_size, tokens, ends)
+        ends = frozenset(token_ids("stop_token_ids", [given] if isinstance(given, Integral) else given))
+        vocab_size = self.engine.target.vocab_size
+        for token in ends if stop_token_ids is not None else ():
+            if not 0 <= token < vocab_size:
+                raise ParameterError(f"stop_token_ids names token {token}; ids go from 0 to {vocab_size - 1}")
+        rule = make_rule(parameters, vocab_size, tokens, ends)
         name = check_drafter(drafter, self._context.draft is not None)
         limit = min(max_new_tokens, self.capacity - len(tokens))
         return self._run(tokens, rule, name if speculate and k else None, limit, stops, ends, k)

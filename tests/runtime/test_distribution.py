@@ -197,7 +197,7 @@ def test_penalties_of_the_rounds_start_are_found_out(session: Session, monkeypat
 def test_too_few_trials_are_refused(session: Session) -> None:
     expected = expected_of(session, SamplingParameters(temperature=1.0))
     needed = fewest_trials(expected)
-    with pytest.raises(ParameterError, match=f"{needed - 1} trials are too few .* it takes {needed} or more"):
+    with pytest.raises(ParameterError, match=f"{needed - 1} trials are too few .*; it takes {needed} or more"):
         sample_session(session, PROMPT, Options(temperature=1.0), expected, needed - 1)
     assert chi_squared(expected, Counter(draws(expected, needed)))[2] >= 2
     assert fewest_trials({(0,): 1.0}) == 1

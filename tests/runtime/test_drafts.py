@@ -186,7 +186,7 @@ def test_a_lookup_that_was_never_prefilled_knows_the_text_all_the_same() -> None
 
 def test_the_default_is_the_model_where_there_is_one() -> None:
     assert check_drafter(None, has_model=True) == "model"
-    assert check_drafter(None, has_model=False) == "suffix"
+    assert check_drafter(None, has_model=False) == "ngram"
     assert [check_drafter(name, has_model=True) for name in DRAFTERS] == list(DRAFTERS)
     assert [check_drafter(name, has_model=False) for name in ("ngram", "suffix")] == ["ngram", "suffix"]
 
@@ -198,11 +198,11 @@ def test_names_that_no_drafter_has(name: object) -> None:
     assert str(caught.value) == f"drafter is {name!r}; it must be one of model, ngram, suffix, ngram+model, suffix+model"
     with pytest.raises(ParameterError) as caught:
         check_drafter(name, has_model=False)  # type: ignore[arg-type]
-    assert str(caught.value) == f"drafter is {name!r}; it must be one of ngram, suffix"
+    assert str(caught.value) == f"drafter is {name!r}; it must be one of ngram, suffix, since this bundle was built without --draft"
 
 
 @pytest.mark.parametrize("name", ["model", "ngram+model", "suffix+model"])
 def test_a_model_that_is_not_there(name: str) -> None:
     with pytest.raises(ParameterError) as caught:
         check_drafter(name, has_model=False)
-    assert str(caught.value) == f"drafter is {name!r}; this bundle has no draft model; it must be one of ngram, suffix"
+    assert str(caught.value) == f"drafter is {name!r}; it must be one of ngram, suffix, since this bundle was built without --draft"

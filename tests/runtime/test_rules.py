@@ -303,8 +303,10 @@ def test_the_models_own_exclusions_are_its_fault_and_the_requests_are_not(temper
     for broken in (row(-INF, -INF, -INF), row(NAN, 1.0, -INF)):
         with pytest.raises(NonFiniteLogitsError):
             rule.propose(broken)
-    with pytest.raises(NonFiniteLogitsError):  # the target's must leave something
+    with pytest.raises(ParameterError, match="forbid every token that the target can give here"):
         rule.accept(row(-INF, 1.0, -INF)[None], [])
+    with pytest.raises(NonFiniteLogitsError):
+        rule.accept(row(-INF, -INF, -INF)[None], [])
 
 
 @pytest.mark.parametrize("stops", [[0, 1], [0]])

@@ -88,7 +88,6 @@ def test_every_way_to_draft_and_verify_is_sampled(session: Session) -> None:
     assert [(entry.drafter, entry.verification) for entry in result.sampled] == [
         ("model", "block"),
         ("model", "token"),
-        ("suffix", "block"),
     ]
     assert {entry.trials for entry in result.sampled} == {1000}
     assert session.generate([1, 2, 3], max_new_tokens=3).statistics.reused_tokens == 0
