@@ -7,9 +7,8 @@ from collections.abc import Collection, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from .distribution import Row
 from .sampling import SamplingParameters
-
-Row = NDArray[np.float32]  # [vocab]
 
 
 class LogitAdjustment:

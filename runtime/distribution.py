@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 Tokens = NDArray[np.int64]
 Probabilities = NDArray[np.float64]
+Row = NDArray[np.float32]  # [vocab], logits
 
 
 @dataclass(frozen=True)

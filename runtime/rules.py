@@ -13,8 +13,8 @@ from ..bundle import Role
 from ..engines.base import Logits
 from ..errors import ParameterError
 from .acceptance import VERIFY, verify_tokens
-from .adjustment import LogitAdjustment, Row
-from .distribution import Distribution
+from .adjustment import LogitAdjustment
+from .distribution import Distribution, Row
 from .sampling import SamplingParameters
 from .truncation import processed_distribution
 

@@ -5,12 +5,9 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numpy.typing import NDArray
 
-from .distribution import Distribution, Probabilities, Tokens
+from .distribution import Distribution, Probabilities, Row, Tokens
 from .sampling import SamplingParameters
-
-Row = NDArray[np.float32]  # [vocab]
 
 # The most probable tokens that top-p looks at first; few nuclei are larger.
 NUCLEUS = 256
