@@ -1,6 +1,6 @@
 """The bundle: a folder with graphs, tokenizer and a manifest that says what each graph takes and gives.
 
-    manifest.json   graphs/   graphs/rules/   reference/   tokenizer/
+    manifest.json   graphs/   graphs/rules/   engines/<engine>/   reference/   tokenizer/
 
 The manifest lists every file with its size and SHA-256. It is written last, into a temporary sibling folder
 that is then renamed, so a bundle either is whole or is not there.
@@ -19,22 +19,28 @@ from typing import Literal
 from .errors import BundleError
 from .strict import parse, read_json
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 MANIFEST = "manifest.json"
 
 Role = Literal["target", "draft"]
 ROLES: tuple[Role, ...] = ("target", "draft")
-Precision = Literal["fp32"]
-PRECISIONS: tuple[Precision, ...] = ("fp32",)
+Precision = Literal["fp32", "fp16", "bf16"]
+PRECISIONS: tuple[Precision, ...] = ("fp32", "fp16", "bf16")
+ELEMENT_BYTES: dict[Precision, int] = {"fp32": 4, "fp16": 2, "bf16": 2}
+
+# The shortest part of the cache that attention looks at, where it costs by how much it looks at.
+SHORTEST_SPAN = 512
 
 
 @dataclass(frozen=True)
 class Contract:
     """What every model graph of the bundle keeps.
 
-    inputs   `tokens [1, T] int64`, `position [1] int64`, `past.{i}.key/value [1, num_kv_heads, capacity, head_dim]`
+    inputs   `tokens [1, T] int64`, `position [1] int64`, `past.{i}.key/value [1, num_kv_heads, capacity, head_dim]` in
+             `precision`; in the dialects `onnx` and `rows` also `columns [C] int64`, 0 to C - 1: the cache rows looked at
     outputs  `logits [1, R, vocab] fp32` with R = T for T <= widest_step and R = 1 (the last row) beyond it,
-             `present.{i}.key/value`, bound to the same memory as `past`
+             `present.{i}.key/value`, bound to the same memory as `past`; in the dialect `rows` instead
+             `new.{i}.key/value [1, num_kv_heads, T, head_dim]`, which the caller places at `position`
 
     capacity: rows of the cache, the longest sequence. max_draft_tokens: the largest k. prompt_chunk: widest pass.
     """
@@ -69,6 +75,21 @@ class Contract:
         return (*range(1, self.widest_step + 1), *([self.prompt_chunk] if self.prompt_chunk > self.widest_step else []))
 
 
+    @property
+    def spans(self) -> tuple[int, ...]:
+        """The ladder of C, how much of the cache a pass looks at: 512, 1024, ... and the capacity."""
+        steps = []
+        span = SHORTEST_SPAN
+        while span < self.capacity:
+            steps.append(span)
+            span *= 2
+        return (*steps, self.capacity)
+
+    def span(self, end: int) -> int:
+        """The least of `spans` that holds rows 0 to `end` - 1."""
+        return next(span for span in self.spans if span >= end)
+
+
 @dataclass(frozen=True)
 class CacheLayer:
     """Shape of one layer's key and value cache, `[1, num_kv_heads, capacity, head_dim]` each."""
@@ -90,13 +111,14 @@ class ModelSpec:
     graphs: dict[str, str]  # dialect -> path
     weights: str
 
-    def cache_names(self, side: Literal["past", "present"]) -> Iterator[tuple[str, CacheLayer]]:
+    def cache_names(self, side: Literal["past", "present", "new"]) -> Iterator[tuple[str, CacheLayer]]:
         for index, layer in enumerate(self.layers):
             for half in ("key", "value"):
                 yield f"{side}.{index}.{half}", layer
 
-    def cache_bytes(self, capacity: int) -> int:
-        return sum(2 * 4 * layer.num_kv_heads * layer.head_dim * capacity for layer in self.layers)
+    def cache_bytes(self, contract: Contract) -> int:
+        rows = 2 * ELEMENT_BYTES[contract.precision] * contract.capacity
+        return sum(rows * layer.num_kv_heads * layer.head_dim for layer in self.layers)
 
 
 @dataclass(frozen=True)
@@ -154,6 +176,24 @@ class RuleSpec:
 
 
 @dataclass(frozen=True)
+class Plan:
+    """A graph compiled for an engine; see `specexport compile`.
+
+    graph: the ONNX file it was made from. version: of the library that made it. compute_capabilities: of the GPUs that can
+    run it, `8.9` and so on, empty where the library decides. version_compatible: newer libraries of the same major version,
+    and the lean runtime, can load it. hardware_compatible: GPUs newer than the ones listed can run it.
+    """
+
+    engine: str
+    graph: str
+    file: str
+    version: str
+    compute_capabilities: tuple[str, ...]
+    version_compatible: bool
+    hardware_compatible: bool
+
+
+@dataclass(frozen=True)
 class Proof:
     """Largest difference of a compiled graph from the Hugging Face model, in standard deviations of its logits.
 
@@ -192,6 +232,7 @@ class Manifest:
     text: TextSpec
     engines: tuple[str, ...]
     rules: tuple[RuleSpec, ...]
+    plans: tuple[Plan, ...]
     references: dict[str, str]  # role -> the Hugging Face model's logits for the proof
     proofs: tuple[Proof, ...]
     files: dict[str, FileEntry]
@@ -213,6 +254,7 @@ class Manifest:
 
     def referenced_files(self) -> Iterator[str]:
         yield from (self.text.tokenizer, *self.references.values(), *(rule.graph for rule in self.rules))
+        yield from (plan.file for plan in self.plans)
         if self.text.chat_template is not None:
             yield self.text.chat_template
         if self.vocabulary is not None:

@@ -27,6 +27,13 @@ class Decoder(Protocol):
         """
         ...
 
+    def feed(self, tokens: Sequence[int], position: int) -> None:
+        """The same for tokens whose logits nobody asks for, any number of them up to the contract's prompt chunk.
+
+        Cache rows behind them may be written too, up to the capacity.
+        """
+        ...
+
     def overwrite_rows(self, start: int, value: float) -> None:
         """Fill every cache row from `start` on, for proofs that rows beyond the position are never read."""
         ...
@@ -38,12 +45,58 @@ RunGraph = Callable[[Arrays], Arrays]
 
 
 @dataclass(frozen=True)
+class Chances:
+    """What a sampled round is given; uniforms in [0, 1), float32.
+
+    verification: `token` or `block`. sampling `[4]`: temperature, top_k, top_p, min_p, as `exporter/rules.py` takes them.
+    draft_noise `[k]`: for the draft tokens. noise `[k + 1]`: for acceptance, and last for the token that follows.
+    """
+
+    verification: str
+    sampling: NDArray[np.float32]
+    draft_noise: NDArray[np.float32]
+    noise: NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class RoundResult:
+    """draft_tokens `[k]`, confidence `[k]`: the largest probability of each one's softmax, NaN where logits were no numbers.
+
+    next_token is the vocabulary's size where the target's logits were no numbers.
+    """
+
+    draft_tokens: list[int]
+    confidence: list[float]
+    num_accepted: int
+    next_token: int
+
+
+class Rounds(Protocol):
+    """Whole rounds on the device: draft, verify and accept in one launch. drafts: whether they can draft, or only decode plainly."""
+
+    drafts: bool
+
+    def run(self, tokens: Sequence[int], num_draft_tokens: int, chances: Chances | None) -> RoundResult:
+        """Continue `tokens`, greedily without `chances`. The caches hold all but the last token, the draft's all but the last two.
+
+        Two tokens at least for a round that drafts. `len(tokens) + num_draft_tokens` must not exceed the capacity.
+        """
+        ...
+
+
+def nothing() -> None:
+    pass
+
+
+@dataclass(frozen=True)
 class Engine:
     name: str
     dialect: str  # of the graphs it runs
     target: Decoder
     draft: Decoder | None = None
-    open_graph: Callable[[Path], RunGraph] | None = None  # for the proof of compiled rules
+    open_graph: Callable[[Path], RunGraph | None] | None = None  # for the proof of compiled rules; None for one it never runs
+    rounds: Rounds | None = None  # where the device can do whole rounds
+    close: Callable[[], None] = nothing  # gives back what the engine holds
 
 
 @dataclass(frozen=True)

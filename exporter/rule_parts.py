@@ -17,6 +17,9 @@ PASSES = 16
 # Tokens of a block of the cumulative sum: sums of few numbers are exact enough in float32, and scans of few are quick.
 BLOCK = 512
 
+# Of float32.
+LARGEST = 3.4028234663852886e38
+
 # Below any temperature that makes a difference; a denormal one would be flushed to 0, and 0 / 0 is NaN.
 LOWEST_TEMPERATURE = 1e-30
 
@@ -35,6 +38,15 @@ def argmax(op: RuleGraph, logits: ir.Value, vocab_size: int) -> ir.Value:
     """`[rows, vocab] -> [rows] int64`. The lowest id wins a tie, on every backend: ArgMax and TopK do not promise that."""
     best = op.Equal(logits, op.ReduceMax(logits, [1], keepdims=1))
     return op.ReduceMin(op.Where(best, op.Range(0, vocab_size, 1), vocab_size), [1], keepdims=0)
+
+
+def first_unsound(op: RuleGraph, logits: ir.Value, num_rows: int) -> ir.Value:
+    """`[rows, vocab] -> [1] int64`: the first row with a NaN or +inf, or with nothing finite; beyond all rows where none is."""
+    # A maximum may pass NaN by, so every logit is compared.
+    numbers = op.ReduceMin(op.Where(op.LessOrEqual(logits, LARGEST), 1, 0), [1], keepdims=0)
+    finite = op.GreaterOrEqual(op.ReduceMax(logits, [1], keepdims=0), -LARGEST)
+    sound = op.And(op.Greater(numbers, 0), finite)
+    return op.ReduceMin(op.Where(sound, num_rows, op.Range(0, num_rows, 1)), [0], keepdims=1)
 
 
 def confidence(op: RuleGraph, logits: ir.Value) -> ir.Value:

@@ -14,7 +14,7 @@ import onnx_ir as ir
 
 from ..runtime.sampling import Verification
 from .rule_graph import Operand, RuleGraph
-from .rule_parts import argmax, confidence, draw, element, processed_probs, rows
+from .rule_parts import argmax, confidence, draw, element, first_unsound, processed_probs, rows
 
 FLOAT, INT64 = ir.DataType.FLOAT, ir.DataType.INT64
 
@@ -25,11 +25,12 @@ TINY = 1.1754944e-38
 def select_greedy(vocab_size: int) -> onnx.ModelProto:
     """logits `[1, vocab]` -> token `[1] int64`, the lowest id of the largest logit; confidence `[1]`.
 
-    confidence: the largest probability of the softmax at temperature 1.
+    confidence: the largest probability of the softmax at temperature 1, NaN where the logits are no numbers.
     """
     op = RuleGraph("select_greedy")
     logits = op.floats("logits", 1, vocab_size)
-    return op.model({"token": (argmax(op, logits, vocab_size), INT64, [1]), "confidence": (confidence(op, logits), FLOAT, [1])})
+    token = op.Min(argmax(op, logits, vocab_size), vocab_size - 1)  # of NaN, which has none: a model is fed what follows
+    return op.model({"token": (token, INT64, [1]), "confidence": (confidence(op, logits), FLOAT, [1])})
 
 
 def select(vocab_size: int) -> onnx.ModelProto:
@@ -54,13 +55,14 @@ def accept_greedy(vocab_size: int, num_draft_tokens: int) -> onnx.ModelProto:
 
     A draft token stands while it is the argmax. position: the cache row of the last known token, the first one that was
     fed; next_position: that of next_token. Cache rows behind it hold rejected tokens and are overwritten.
+    Where a row of logits that was needed is no numbers, next_token is vocab and num_accepted the row's index.
     """
     op = RuleGraph("accept_greedy")
     logits = op.floats("logits", num_draft_tokens + 1, vocab_size)
     draft_tokens, position = op.integers("draft_tokens", num_draft_tokens), op.integers("position", 1)
     best = argmax(op, logits, vocab_size)  # [R]
     num_accepted = _leading(op, op.Equal(draft_tokens, rows(op, best, 0, num_draft_tokens)), num_draft_tokens)
-    return _accepted(op, num_accepted, op.Gather(best, num_accepted), position)
+    return _accepted(op, logits, num_accepted, op.Gather(best, num_accepted), position, num_draft_tokens, vocab_size)
 
 
 def accept(vocab_size: int, num_draft_tokens: int, verification: Verification) -> onnx.ModelProto:
@@ -93,7 +95,8 @@ def accept(vocab_size: int, num_draft_tokens: int, verification: Verification) -
         num_accepted = _leading(op, op.Less(op.Mul(uniforms, of_draft), of_target), num_draft_tokens)
         scale = 1.0
     mass = _following(op, target_probs, draft_probs, num_accepted, scale, num_draft_tokens)
-    return _accepted(op, num_accepted, draw(op, mass, element(op, noise, num_draft_tokens), vocab_size), position)
+    next_token = draw(op, mass, element(op, noise, num_draft_tokens), vocab_size)
+    return _accepted(op, logits, num_accepted, next_token, position, num_draft_tokens, vocab_size)
 
 
 def adjust(vocab_size: int, num_rows: int, num_draft_tokens: int) -> onnx.ModelProto:
@@ -170,7 +173,20 @@ def _following(
     return op.Where(op.Greater(op.ReduceSum(left, [1], keepdims=1), 0.0), left, target)
 
 
-def _accepted(op: RuleGraph, num_accepted: ir.Value, next_token: ir.Value, position: ir.Value) -> onnx.ModelProto:
+def _accepted(
+    op: RuleGraph,
+    logits: ir.Value,
+    num_accepted: ir.Value,
+    next_token: ir.Value,
+    position: ir.Value,
+    num_draft_tokens: int,
+    vocab_size: int,
+) -> onnx.ModelProto:
+    """A round ends in front of the first row that is no numbers, with a token that there is not."""
+    num_sound = first_unsound(op, logits, num_draft_tokens + 1)
+    sound = op.Less(num_accepted, num_sound)
+    num_accepted = op.Min(num_accepted, num_sound)
+    next_token = op.Where(sound, next_token, vocab_size)
     next_position = op.Add(op.Add(position, num_accepted), 1)
     outputs = {"num_accepted": num_accepted, "next_token": next_token, "next_position": next_position}
     return op.model({name: (value, INT64, [1]) for name, value in outputs.items()})

@@ -23,7 +23,9 @@ class CachedDecoder:
     def prefill(self, tokens: Sequence[int], end: int, chunk: int) -> None:
         """Feed `tokens[rows:end]` in chunks."""
         while self.rows < end:
-            self.step(tokens[self.rows : min(self.rows + chunk, end)], self.rows)
+            part = tokens[self.rows : min(self.rows + chunk, end)]
+            self.decoder.feed(part, self.rows)
+            self.rows += len(part)
 
 
 @dataclass

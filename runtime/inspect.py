@@ -11,9 +11,8 @@ from ..bundle import Bundle
 def describe(bundle: Bundle) -> dict[str, Any]:
     """The manifest, with the memory that a session needs, in bytes."""
     manifest = bundle.manifest
-    capacity = manifest.contract.capacity
     memory = {
-        role: {"weights": manifest.files[model.weights].bytes, "cache": model.cache_bytes(capacity)}
+        role: {"weights": manifest.files[model.weights].bytes, "cache": model.cache_bytes(manifest.contract)}
         for role, model in manifest.models.items()
     }
     described = asdict(manifest) | {"memory": memory, "widths": list(manifest.contract.widths)}

@@ -100,6 +100,12 @@ class GreedyRule(_Rows):
         return count, token
 
 
+def noise_streams(seed: int | None) -> tuple[np.random.Generator, np.random.Generator]:
+    """Independent streams of uniforms, for drafting and for acceptance."""
+    draft_seed, target_seed = np.random.SeedSequence(seed).spawn(2)
+    return np.random.default_rng(draft_seed), np.random.default_rng(target_seed)
+
+
 class SamplingRule(_Rows):
     """Draws from processed distributions, and verifies by the rule that the parameters name.
 
@@ -110,9 +116,7 @@ class SamplingRule(_Rows):
     def __init__(self, parameters: SamplingParameters, vocab_size: int, adjustment: LogitAdjustment | None = None) -> None:
         super().__init__(vocab_size, adjustment)
         self._parameters = parameters
-        draft_seed, target_seed = np.random.SeedSequence(parameters.seed).spawn(2)
-        self._draft_noise = np.random.default_rng(draft_seed)
-        self._target_noise = np.random.default_rng(target_seed)
+        self._draft_noise, self._target_noise = noise_streams(parameters.seed)
         self._draft_probs: list[Distribution] = []
 
     def propose(self, draft_logits: Row) -> int | None:

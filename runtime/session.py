@@ -21,10 +21,11 @@ from ..engines.base import Decoder, Engine
 from ..errors import BundleError, EngineError, ParameterError, PromptError, SessionBusyError
 from .chat import Message, render_chat
 from .context import CachedDecoder, Context
+from .device_round import DeviceRound, device_rounds
 from .drafts import NoDraft, check_drafter, make_draft
 from .rules import NonFiniteLogitsError, Rule, make_rule
 from .sampling import SamplingParameters, Verification, token_ids, whole_number
-from .speculate import decode
+from .speculate import HostRound, Round, decode
 from .statistics import Statistics
 from .text import Detokenizer, StopStrings
 from .vocabulary import NarrowDecoder, TranslatedDecoder, load_maps
@@ -227,7 +228,7 @@ class Session:
         rule = make_rule(parameters, vocab_size, tokens, ends)
         name = check_drafter(drafter, self._context.draft is not None)
         limit = min(max_new_tokens, self.capacity - len(tokens))
-        return self._run(tokens, rule, name if speculate and k else None, limit, stops, ends, k)
+        return self._run(tokens, parameters, rule, name if speculate and k else None, limit, stops, ends, k)
 
     def generate(self, prompt: Prompt, **options: Unpack[Options]) -> Generation:
         """The whole of `stream` with the same options: text, tokens, finish reason and statistics of one request."""
@@ -241,6 +242,17 @@ class Session:
         """Forget the cached prefix, so that the next request starts from nothing. Raises `SessionBusyError`."""
         with self._exclusive():
             self._context.truncate(0)
+
+    def close(self) -> None:
+        """Give back what the engine holds, device memory above all. The session cannot be used afterwards."""
+        with self._exclusive():
+            self.engine.close()
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
 
     @contextmanager
     def _exclusive(self) -> Iterator[None]:
@@ -266,17 +278,34 @@ class Session:
                 "the weights or the precision cannot run this sequence"
             ) from None
 
+    def _round(self, parameters: SamplingParameters, rule: Rule, drafter: str | None, statistics: Statistics) -> Round:
+        """How this request's rounds are run: whole on the device where it can, else by the host."""
+        context, chunk = self._context, self.bundle.manifest.contract.prompt_chunk
+        rounds = device_rounds(self.engine, parameters, drafter)
+        if rounds is not None:
+            return DeviceRound(context, rounds, parameters, drafter is not None, chunk, statistics)
+        draft = make_draft(drafter, context, chunk, rule, statistics) if drafter else NoDraft()
+        return HostRound(context, draft, rule, statistics)
+
     def _run(
-        self, prompt: list[int], rule: Rule, drafter: str | None, limit: int, stops: StopStrings, ends: frozenset[int], k: int
+        self,
+        prompt: list[int],
+        parameters: SamplingParameters,
+        rule: Rule,
+        drafter: str | None,
+        limit: int,
+        stops: StopStrings,
+        ends: frozenset[int],
+        k: int,
     ) -> Generator[Chunk, None, None]:
         with self._exclusive(), self._finite():
             resumed = perf_counter()
             contract, context = self.bundle.manifest.contract, self._context
             statistics = Statistics(prompt_tokens=len(prompt), reused_tokens=context.start(prompt))
-            draft = make_draft(drafter, context, contract.prompt_chunk, rule, statistics) if drafter else NoDraft()
+            round = self._round(parameters, rule, drafter, statistics)
             detokenizer = Detokenizer(self.tokenizer, prompt)
             finish: FinishReason | None = None
-            for round_tokens in decode(context, draft, rule, k, limit, contract.prompt_chunk, statistics):
+            for round_tokens in decode(context, round, k if drafter else 0, limit, contract.prompt_chunk, statistics):
                 kept, text = 0, ""
                 for token in round_tokens:
                     kept += 1

@@ -5,8 +5,9 @@ Rejected rows need no repair: `keep` does not count them, and the next write ove
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from time import perf_counter
+from typing import Protocol
 
 from .context import Context
 from .drafts import Draft
@@ -14,30 +15,47 @@ from .rules import Rule
 from .statistics import Statistics
 
 
-def decode(
-    context: Context, draft: Draft, rule: Rule, num_draft_tokens: int, limit: int, chunk: int, statistics: Statistics
-) -> Iterator[list[int]]:
+class Round(Protocol):
+    def prefill(self, tokens: Sequence[int]) -> None:
+        """Get ready to draft behind `tokens`."""
+        ...
+
+    def run(self, tokens: Sequence[int], count: int) -> tuple[list[int], int, int]:
+        """Draft up to `count` tokens behind `tokens` and verify them: `(draft_tokens, num_accepted, next_token)`."""
+        ...
+
+
+def decode(context: Context, round: Round, num_draft_tokens: int, limit: int, chunk: int, statistics: Statistics) -> Iterator[list[int]]:
     """Yield the tokens of each round until `limit` tokens have come; at most `num_draft_tokens` are drafted a round.
 
     The context must hold at least one token. Tokens are in `context` when they are yielded, and the context stays
     valid wherever the iteration is abandoned.
     """
     start = perf_counter()
-    tokens, target = context.tokens, context.target
-    target.prefill(tokens, len(tokens) - 1, chunk)
-    draft.prefill(tokens)
+    tokens = context.tokens
+    context.target.prefill(tokens, len(tokens) - 1, chunk)
+    round.prefill(tokens)
     statistics.prefill_seconds += perf_counter() - start
 
     while limit > 0:
-        draft_tokens = draft.propose(tokens, min(num_draft_tokens, limit - 1))
-
-        start = perf_counter()
-        logits = target.step([tokens[-1], *draft_tokens], len(tokens) - 1)
-        statistics.target_seconds += perf_counter() - start
-        num_accepted, next_token = rule.accept(logits, draft_tokens)
-
+        draft_tokens, num_accepted, next_token = round.run(tokens, min(num_draft_tokens, limit - 1))
         context.keep(len(tokens) + num_accepted)  # the row of the next token is still to come
         tokens += [*draft_tokens[:num_accepted], next_token]
         statistics.add_round(len(draft_tokens), num_accepted)
         limit -= num_accepted + 1
         yield tokens[-num_accepted - 1 :]
+
+
+class HostRound:
+    """A pass at a time: the host looks at the logits of each."""
+
+    def __init__(self, context: Context, draft: Draft, rule: Rule, statistics: Statistics) -> None:
+        self._target, self._draft, self._rule, self._statistics = context.target, draft, rule, statistics
+        self.prefill = draft.prefill
+
+    def run(self, tokens: Sequence[int], count: int) -> tuple[list[int], int, int]:
+        draft_tokens = self._draft.propose(tokens, count)
+        start = perf_counter()
+        logits = self._target.step([tokens[-1], *draft_tokens], len(tokens) - 1)
+        self._statistics.target_seconds += perf_counter() - start
+        return draft_tokens, *self._rule.accept(logits, draft_tokens)

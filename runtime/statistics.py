@@ -12,7 +12,7 @@ class Statistics:
 
     accepted_by_position[i] counts rounds in which draft token i (from 0) was accepted, drafted_by_position[i]
     those in which it was drafted. looked_up: those of the drafted that no model drafted. emitted counts tokens given
-    to the caller: stops cut the last round.
+    to the caller: stops cut the last round. device_seconds: of rounds that the device ran whole, draft and target in one.
     """
 
     prompt_tokens: int = 0
@@ -25,6 +25,7 @@ class Statistics:
     prefill_seconds: float = 0.0
     draft_seconds: float = 0.0
     target_seconds: float = 0.0
+    device_seconds: float = 0.0
     total_seconds: float = 0.0
     first_token_seconds: float = 0.0
 
@@ -56,7 +57,8 @@ class Statistics:
     @property
     def host_seconds(self) -> float:
         """Time of the rounds spent outside of the engine."""
-        return max(0.0, self.total_seconds - self.prefill_seconds - self.draft_seconds - self.target_seconds)
+        inside = self.prefill_seconds + self.draft_seconds + self.target_seconds + self.device_seconds
+        return max(0.0, self.total_seconds - inside)
 
     @property
     def decode_seconds(self) -> float:
@@ -80,6 +82,6 @@ class Statistics:
             "drafted_by_position",
         )
         rates = ("acceptance_rate", "mean_acceptance_length", "tokens_per_second")
-        times = ("prefill_seconds", "first_token_seconds", "draft_seconds", "target_seconds", "host_seconds", "total_seconds")
+        times = ("prefill", "first_token", "draft", "target", "device", "host", "total")
         row: dict[str, Any] = {name: getattr(self, name) for name in counts}
-        return row | {name: round(getattr(self, name), 6) for name in rates + times}
+        return row | {name: round(getattr(self, name), 6) for name in (*rates, *(f"{time}_seconds" for time in times))}

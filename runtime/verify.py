@@ -86,7 +86,9 @@ def _compiled(session: Session) -> Iterator[RuleProof]:
     if open_graph is None:
         return
     for spec in manifest.rules:
-        yield measure_rule(open_graph(session.bundle.path(spec.graph)), spec, manifest.target.vocab_size)
+        run = open_graph(session.bundle.path(spec.graph))
+        if run is not None:
+            yield measure_rule(run, spec, manifest.target.vocab_size)
 
 
 def _sample(session: Session, prompt: Sequence[int], trials: int, drafter: str | None) -> Iterator[Sampled]:

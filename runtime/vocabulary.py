@@ -22,10 +22,16 @@ class NarrowDecoder:
     def __init__(self, decoder: Decoder) -> None:
         self.vocab_size = decoder.vocab_size
         self.overwrite_rows = decoder.overwrite_rows
-        self._step = decoder.step
+        self._decoder = decoder
 
     def step(self, tokens: Sequence[int], position: int) -> Logits:
-        return self._step([token if token < self.vocab_size else 0 for token in tokens], position)
+        return self._decoder.step(self._known(tokens), position)
+
+    def feed(self, tokens: Sequence[int], position: int) -> None:
+        self._decoder.feed(self._known(tokens), position)
+
+    def _known(self, tokens: Sequence[int]) -> list[int]:
+        return [token if token < self.vocab_size else 0 for token in tokens]
 
 
 class TranslatedDecoder:
@@ -52,6 +58,9 @@ class TranslatedDecoder:
         translated = self._logits[: len(logits)]
         translated[:, self._target_ids] = logits[:, self._draft_ids]
         return translated
+
+    def feed(self, tokens: Sequence[int], position: int) -> None:
+        self._decoder.feed([self._to_draft[token] for token in tokens], position)
 
 
 def load_maps(path: Path, vocabulary: SharedVocabulary, target_size: int, draft_size: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

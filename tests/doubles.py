@@ -30,7 +30,14 @@ BOS, EOS = BYTES, BYTES + 1
 VOCAB = BYTES + 2
 
 
-class FakeDecoder:
+class FeedsByStep:
+    """`Decoder.feed` for doubles whose steps cost nothing."""
+
+    def feed(self, tokens: Sequence[int], position: int) -> None:
+        self.step(tokens, position)  # type: ignore[attr-defined]
+
+
+class FakeDecoder(FeedsByStep):
     """A decoder whose row r gives logits drawn from a hash of the cache rows 0..r, read back from the cache.
 
     `noise` mixes in a second table, so that a draft agrees with a target of the same seed now and then; `scale` -1
@@ -158,6 +165,7 @@ def write_bundle(
         text=text,
         engines=("onnxruntime",),
         rules=(),
+        plans=(),
         references={role: f"reference/{role}.npz" for role in roles},
         proofs=tuple(Proof("onnxruntime", "ort", role, 10, 30, 1e-5, 1e-3) for role in roles),
         files=list_files(root),

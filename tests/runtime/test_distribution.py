@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from doubles import write_bundle
+from doubles import FeedsByStep, write_bundle
 from specexport.bundle import Contract, SharedVocabulary
 from specexport.engines.base import Engine
 from specexport.errors import ParameterError
@@ -28,7 +28,7 @@ SMALL = Contract(capacity=48, max_draft_tokens=3, prompt_chunk=8, precision="fp3
 TRIALS, TRIALS_EACH = 200_000, 15_000
 
 
-class TableDecoder:
+class TableDecoder(FeedsByStep):
     """A model whose next token depends on the last two, read back from its cache."""
 
     def __init__(self, seed: int, mix: float = 0.0, sharpness: float = 1.2) -> None:
@@ -66,7 +66,7 @@ def translated(tmp_path: Path) -> Session:
     return Session(bundle, Engine("table", "table", TableDecoder(1), Reversed(TableDecoder(1, mix=0.4))))
 
 
-class Reversed:
+class Reversed(FeedsByStep):
     """A decoder whose ids go the other way."""
 
     def __init__(self, decoder: TableDecoder) -> None:

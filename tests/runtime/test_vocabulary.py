@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from doubles import FakeDecoder
+from doubles import FakeDecoder, FeedsByStep
 from specexport.bundle import SharedVocabulary
 from specexport.engines.base import Logits
 from specexport.errors import BundleError
@@ -15,7 +15,7 @@ TO_DRAFT = np.array([2, 0, 1, 1, 0], np.int64)  # the target has 5 tokens, the d
 SHARED = np.array([[0, 1, 3], [2, 0, 1]], np.int64)
 
 
-class Told:
+class Told(FeedsByStep):
     """A decoder that gives the logits it is told to, and remembers what it was fed."""
 
     vocab_size = 3

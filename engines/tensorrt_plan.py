@@ -1,0 +1,128 @@
+"""A compiled engine in memory, and its execution contexts: one for each combination of shapes, bound once and for good.
+
+TensorRT leaves undefined what a captured graph does once its context has changed. So no context ever changes: whatever
+differs from round to round is copied into buffers whose addresses stay.
+"""
+
+from __future__ import annotations
+
+import math
+import mmap
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from ..errors import EngineError
+from .device import ALIGNMENT, Address, Device
+
+Enqueue = Callable[[], None]
+
+# Of what the host reads and writes.
+DTYPES: dict[str, DTypeLike] = {"FLOAT": np.float32, "INT64": np.int64, "INT32": np.int32, "BOOL": np.bool_}
+
+
+class Library(Protocol):
+    """A TensorRT module and what it has said. `engines/tensorrt_api.py` makes it."""
+
+    trt: Any
+    logger: Any
+
+    def reason(self) -> str:
+        """The last errors that it logged, in one line."""
+        ...
+
+
+class LoadedPlan:
+    """A deserialised plan. scratch_bytes: device memory that a pass needs while it runs; passes on one stream can share it."""
+
+    def __init__(self, library: Library, file: Path, device: Device, settings: Callable[[Any], Any] | None = None) -> None:
+        """settings: makes what `create_execution_context` is given from the engine, by default a strategy.
+
+        Raises `EngineError` when the library refuses the plan or the device lacks the memory.
+        """
+        self._library, self._file, self._device = library, file, device
+        trt = library.trt
+        free, total = device.memory()
+        size = file.stat().st_size
+        if size > free:
+            raise EngineError(
+                f"out of device memory for {file.name}: {size / 1e9:.2f} GB asked, {free / 1e9:.2f} of {total / 1e9:.2f} GB free; "
+                "choose a smaller --precision, compile with --weight-streaming or close what else uses the GPU"
+            )
+        self._runtime = trt.Runtime(library.logger)
+        with file.open("rb") as opened, mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as content:
+            self._engine = self._runtime.deserialize_cuda_engine(content)
+        if self._engine is None:
+            raise EngineError(f"{file} cannot be loaded: {library.reason()}")
+        if getattr(self._engine, "streamable_weights_size", 0):
+            self._engine.weight_streaming_budget_v2 = self._engine.get_weight_streaming_automatic_budget()
+        self._context_argument = settings(self._engine) if settings is not None else trt.ExecutionContextAllocationStrategy.USER_MANAGED
+        self.scratch_bytes = int(self._engine.device_memory_size_v2)
+        names = [self._engine.get_tensor_name(index) for index in range(self._engine.num_io_tensors)]
+        self.inputs = [name for name in names if self._engine.get_tensor_mode(name) == trt.TensorIOMode.INPUT]
+        self.outputs = [name for name in names if name not in self.inputs]
+
+    @property
+    def num_profiles(self) -> int:
+        return int(self._engine.num_optimization_profiles)
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        return tuple(self._engine.get_tensor_shape(name))
+
+    def array(self, name: str) -> tuple[DTypeLike, int]:
+        """Type and number of elements of an input or output of fixed shape."""
+        return DTYPES[self._engine.get_tensor_dtype(name).name], math.prod(self.shape(name))
+
+    def bind(
+        self,
+        profile: int,
+        shapes: Mapping[str, tuple[int, ...]],
+        addresses: Mapping[str, Address],
+        scratch: Address,
+    ) -> Enqueue:
+        """A context of its own; what is returned enqueues one pass. shapes: of the inputs that have a dynamic one.
+
+        Raises `EngineError` when names, shapes, aliases or the context do not fit.
+        """
+        missing = {*self.inputs, *self.outputs} ^ set(addresses)
+        if missing:
+            raise EngineError(f"{self._file}: inputs and outputs {', '.join(sorted(missing))} do not match; compile the bundle again")
+        for name, address in addresses.items():
+            assert address % ALIGNMENT == 0, f"{name} is not aligned"
+        self._check_aliases(addresses)
+        context = self._engine.create_execution_context(self._context_argument)
+        self._require(context is not None, "no execution context")
+        stream = self._device.stream
+        context.set_device_memory(scratch, self.scratch_bytes)
+        self._require(context.set_optimization_profile_async(profile, stream), f"no profile {profile}")
+        self._device.synchronize()
+        for name, shape in shapes.items():
+            self._require(context.set_input_shape(name, shape), f"{name} cannot have the shape {list(shape)}")
+        for name, address in addresses.items():
+            self._require(context.set_tensor_address(name, address), f"{name} cannot be bound")
+        unknown = context.infer_shapes()
+        self._require(not unknown, f"no shape is known for {', '.join(unknown)}")
+        capturable = getattr(context, "is_stream_capturable", None)  # TensorRT-RTX
+        self._require(capturable is None or capturable(stream), "its work cannot be captured as a CUDA graph")
+
+        def enqueue() -> None:
+            self._require(context.execute_async_v3(stream), "the pass could not be enqueued")
+
+        return enqueue
+
+    def _check_aliases(self, addresses: Mapping[str, Address]) -> None:
+        """A cache is updated in place, so its two ends must be the same memory."""
+        aliased = getattr(self._engine, "get_aliased_input_tensor", lambda name: None)  # TensorRT 10.15 and later
+        for output in self.outputs:
+            source = aliased(output)
+            if source and addresses[output] != addresses[source]:
+                raise EngineError(f"{self._file}: {output} is {source} updated in place, and must be bound to its memory")
+            if output.startswith("present.") and not source:
+                raise EngineError(f"{self._file}: {output} is no cache updated in place; compile the bundle again")
+
+    def _require(self, done: bool, problem: str) -> None:
+        if not done:
+            raise EngineError(f"{self._file}: {problem}: {self._library.reason()}")
