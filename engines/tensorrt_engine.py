@@ -14,13 +14,16 @@ from .base import Arrays, Engine, RunGraph
 from .device import ALIGNMENT, Address, Device
 from .device_round import DeviceRounds
 from .page import Page
+from .tensorrt_api import Library
 from .tensorrt_decoder import TensorRTDecoder
-from .tensorrt_plan import Library, LoadedPlan
+from .tensorrt_plan import LoadedPlan
 
-Settings = Callable[[Any], Any]
+Settings = Callable[[Any, Path], Any]
 
 
-def load_bundle(name: str, bundle: Bundle, plans: dict[str, Plan], library: Library, device: Device, settings: Settings | None) -> Engine:
+def load_bundle(
+    name: str, bundle: Bundle, plans: dict[str, Plan], library: Library, device: Device, settings: Settings | None = None
+) -> Engine:
     """plans: by the path of the graph that each was compiled from. settings: as `LoadedPlan` takes them.
 
     Closes the device when something fails. Raises `EngineError`.
@@ -60,8 +63,13 @@ def _load(name: str, bundle: Bundle, plans: dict[str, Plan], library: Library, d
         plan = loaded.get(path.relative_to(bundle.root).as_posix())
         return None if plan is None else device_graph(plan, device, scratch)
 
+    def close() -> None:
+        for plan in loaded.values():
+            plan.close()
+        device.close()
+
     dialect = next(dialect for dialect, graph in manifest.target.graphs.items() if graph in loaded)
-    return Engine(name, dialect, target, draft, open_graph, rounds, device.close)
+    return Engine(name, dialect, target, draft, open_graph, rounds, close)
 
 
 def device_graph(plan: LoadedPlan, device: Device, scratch: Address) -> RunGraph:

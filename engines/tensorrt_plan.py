@@ -10,13 +10,14 @@ import math
 import mmap
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike
 
 from ..errors import EngineError
 from .device import ALIGNMENT, Address, Device
+from .tensorrt_api import Library
 
 Enqueue = Callable[[], None]
 
@@ -24,22 +25,11 @@ Enqueue = Callable[[], None]
 DTYPES: dict[str, DTypeLike] = {"FLOAT": np.float32, "INT64": np.int64, "INT32": np.int32, "BOOL": np.bool_}
 
 
-class Library(Protocol):
-    """A TensorRT module and what it has said. `engines/tensorrt_api.py` makes it."""
-
-    trt: Any
-    logger: Any
-
-    def reason(self) -> str:
-        """The last errors that it logged, in one line."""
-        ...
-
-
 class LoadedPlan:
     """A deserialised plan. scratch_bytes: device memory that a pass needs while it runs; passes on one stream can share it."""
 
-    def __init__(self, library: Library, file: Path, device: Device, settings: Callable[[Any], Any] | None = None) -> None:
-        """settings: makes what `create_execution_context` is given from the engine, by default a strategy.
+    def __init__(self, library: Library, file: Path, device: Device, settings: Callable[[Any, Path], Any] | None = None) -> None:
+        """settings: makes what `create_execution_context` is given from the engine and its file, by default a strategy.
 
         Raises `EngineError` when the library refuses the plan or the device lacks the memory.
         """
@@ -59,7 +49,10 @@ class LoadedPlan:
             raise EngineError(f"{file} cannot be loaded: {library.reason()}")
         if getattr(self._engine, "streamable_weights_size", 0):
             self._engine.weight_streaming_budget_v2 = self._engine.get_weight_streaming_automatic_budget()
-        self._context_argument = settings(self._engine) if settings is not None else trt.ExecutionContextAllocationStrategy.USER_MANAGED
+        self._context_argument = (
+            settings(self._engine, file) if settings is not None else trt.ExecutionContextAllocationStrategy.USER_MANAGED
+        )
+        self._contexts: list[Any] = []
         self.scratch_bytes = int(self._engine.device_memory_size_v2)
         names = [self._engine.get_tensor_name(index) for index in range(self._engine.num_io_tensors)]
         self.inputs = [name for name in names if self._engine.get_tensor_mode(name) == trt.TensorIOMode.INPUT]
@@ -108,10 +101,18 @@ class LoadedPlan:
         capturable = getattr(context, "is_stream_capturable", None)  # TensorRT-RTX
         self._require(capturable is None or capturable(stream), "its work cannot be captured as a CUDA graph")
 
+        place = len(self._contexts)
+        self._contexts.append(context)
+
         def enqueue() -> None:
-            self._require(context.execute_async_v3(stream), "the pass could not be enqueued")
+            self._require(self._contexts[place].execute_async_v3(stream), "the pass could not be enqueued")
 
         return enqueue
+
+    def close(self) -> None:
+        """Give back contexts and engine, which must go before the device does. Nothing may be enqueued afterwards."""
+        self._contexts.clear()
+        self._context_argument = self._engine = self._runtime = None
 
     def _check_aliases(self, addresses: Mapping[str, Address]) -> None:
         """A cache is updated in place, so its two ends must be the same memory."""

@@ -1,0 +1,53 @@
+"""What TensorRT-RTX compiles for the GPU at hand when an engine first runs, kept across starts: one file for each plan."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+
+def default_folder() -> Path:
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "specexport" / "tensorrt-rtx"
+
+
+class RuntimeCaches:
+    """A cache that is lost, or was made on another GPU or driver, only costs the time to compile again: nothing here raises."""
+
+    def __init__(self, trt: Any, names: Mapping[Path, str], folder: Path) -> None:
+        """names: the name of the cache of each plan, which must tell its contents."""
+        self._trt, self._names, self._folder = trt, names, folder
+        self._caches: list[tuple[Path, bytes, Any]] = []
+
+    def settings(self, engine: Any, plan: Path) -> Any:
+        """What `create_execution_context` is given: kernels for exactly the shapes that are bound, compiled before they are captured."""
+        trt = self._trt
+        config = engine.create_runtime_config()
+        config.set_execution_context_allocation_strategy(trt.ExecutionContextAllocationStrategy.USER_MANAGED)
+        config.dynamic_shapes_kernel_specialization_strategy = trt.DynamicShapesKernelSpecializationStrategy.EAGER
+        config.cuda_graph_strategy = trt.CudaGraphStrategy.DISABLED  # rounds are captured as a whole
+        cache = config.create_runtime_cache()
+        file = self._folder / f"{self._names[plan]}.cache"
+        known = b""
+        with suppress(OSError):
+            known = file.read_bytes()
+        if not known or not cache.deserialize(known):
+            known = b""
+        config.set_runtime_cache(cache)
+        self._caches.append((file, known, cache))
+        return config
+
+    def save(self) -> None:
+        """Write what is new. To be called when the passes have run once."""
+        for file, known, cache in self._caches:
+            made = bytes(cache.serialize())
+            if made == known:
+                continue
+            with suppress(OSError):
+                file.parent.mkdir(parents=True, exist_ok=True)
+                temporary = file.with_suffix(f".{os.getpid()}")
+                temporary.write_bytes(made)
+                temporary.replace(file)

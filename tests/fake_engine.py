@@ -1,0 +1,41 @@
+"""A bundle loaded on a fake TensorRT: real graphs, run by ONNX Runtime behind the fake's contexts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from fake_device import FakeDevice
+from fake_tensorrt import FakeTensorRT, plan
+from specexport.bundle import Bundle, Plan
+from specexport.engines.base import Engine
+from specexport.engines.tensorrt_api import Library
+from specexport.engines.tensorrt_compile import model_profiles
+from specexport.engines.tensorrt_engine import load_bundle
+
+ENGINE = "tensorrt"
+
+
+def with_plans(bundle: Bundle, dialect: str = "onnx", version: str = "10.16.1") -> Bundle:
+    """The bundle with a fake plan of each graph that a round needs."""
+    manifest = bundle.manifest
+    profiles = model_profiles(manifest.contract)
+    graphs = {model.graphs[dialect]: profiles for model in manifest.models.values()}
+    graphs |= {rule.graph: () for rule in manifest.rules if rule.rule != "adjust"}
+    plans = []
+    for graph, shapes in graphs.items():
+        file = f"engines/{ENGINE}/{Path(graph).stem}.plan"
+        bundle.path(file).parent.mkdir(parents=True, exist_ok=True)
+        bundle.path(file).write_bytes(plan(bundle.path(graph), shapes, version))
+        plans.append(Plan(ENGINE, graph, file, version, (), False, False))
+    return replace(bundle, manifest=replace(manifest, plans=tuple(plans), engines=(ENGINE,)))
+
+
+def fake_library(device: FakeDevice, version: str = "10.16.1") -> Library:
+    return Library("tensorrt", FakeTensorRT(device, version))
+
+
+def load_fake(bundle: Bundle, device: FakeDevice, dialect: str = "onnx", version: str = "10.16.1") -> tuple[Bundle, Engine]:
+    bundle = with_plans(bundle, dialect, version)
+    plans = {entry.graph: entry for entry in bundle.manifest.plans}
+    return bundle, load_bundle(ENGINE, bundle, plans, fake_library(device, version), device)
