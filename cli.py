@@ -6,6 +6,9 @@ import json
 import os
 import shlex
 import sys
+from collections.abc import Callable
+from dataclasses import fields
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,13 +20,38 @@ from .version import VERSION
 
 if TYPE_CHECKING:
     from .engines.base import Availability
+    from .engines.tensorrt_compile import CompileOptions
     from .runtime.statistics import Statistics
+
+EXPORTER_EXTRA = "pip install 'specexport[export]'"
 
 BUNDLE = click.argument("bundle", type=click.Path(path_type=Path))
 ENGINE = click.option("--engine", help="Engine to run on; by default the first usable one of the bundle.")
 THREADS = click.option("--threads", type=click.IntRange(0, 1024), default=0, help="Threads of the engine; 0 leaves it to the engine.")
 DRAFTER = click.option("--drafter", help="model, ngram, suffix, ngram+model or suffix+model. [default: the model, ngram without one]")
 JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+
+# Of `build` and `compile`, for engines that run plans.
+COMPILING = (
+    click.option(
+        "--compute-capability",
+        "compute_capabilities",
+        multiple=True,
+        metavar="X.Y",
+        help="TensorRT-RTX: compile for GPUs of this one; may be repeated. [default: the library's choice]",
+    ),
+    click.option("--hardware-compatible", is_flag=True, help="TensorRT: plans for newer GPUs too, at some cost in speed."),
+    click.option("--version-compatible", is_flag=True, help="TensorRT: plans for the lean runtime too."),
+    click.option("--weight-streaming", is_flag=True, help="Weights may stay in host memory where the GPU's is too small."),
+    click.option("--timing-cache", type=click.Path(path_type=Path), help="TensorRT: file of measurements that later builds reuse."),
+)
+
+
+def compiling(command: Callable[..., None]) -> Callable[..., None]:
+    """Adds the options of `CompileOptions`."""
+    for option in reversed(COMPILING):
+        command = option(command)
+    return command
 
 
 class Commands(click.Group):
@@ -39,7 +67,7 @@ class Commands(click.Group):
             if name.startswith("specexport"):
                 raise
             if isinstance(error, ModuleNotFoundError) and error.name and "." not in name:
-                message = f"the package {name} is not installed; building needs: pip install 'specexport[export]'"
+                message = f"the package {name} is not installed; building needs: {EXPORTER_EXTRA}"
             else:
                 message = f"{name.partition('.')[0]} is installed, but cannot be imported: {reason}; install it again"
             raise click.ClickException(message) from None
@@ -73,24 +101,29 @@ def main() -> None:
 @click.option("--max-seq-len", type=int, help="Longest sequence in tokens, prompt included. [default: what the models allow, at most 4096]")
 @click.option("--max-draft-tokens", type=int, default=4, show_default=True, help="Largest number of tokens to draft in a round.")
 @click.option("--prompt-chunk", type=int, default=64, show_default=True, help="Prompt tokens fed in one pass.")
-@click.option("--precision", default="fp32", show_default=True, help="Number format of the weights: fp32.")
+@click.option("--precision", default="fp32", show_default=True, help="Number format of weights and caches: fp32, fp16 or bf16.")
 @click.option(
     "--engine", "engines", multiple=True, default=["onnxruntime"], show_default=True, help="Engine to build for; may be repeated."
 )
+@click.option("--tensorrt-version", metavar="X.Y", help="TensorRT on the device that will run the bundle. [default: this host's]")
+@compiling
 @click.option("--force", is_flag=True, help="Replace a bundle that exists.")
 @click.option("--cache", type=click.Path(path_type=Path), help="Folder of finished stages. [default: ~/.cache/specexport]")
 def build(target: str, draft: str | None, output: Path, engines: tuple[str, ...], **options: Any) -> None:
     """Compile a target, and a draft model if there is one, into a proven bundle."""
     from .exporter.display import BuildDisplay
 
+    if missing := _missing_exporter():
+        raise click.ClickException(f"the package {missing[0]} is not installed; building needs: {EXPORTER_EXTRA}")
     with BuildDisplay() as display:
         from .exporter.build import BuildOptions
         from .exporter.build import build as run
 
         options["engines"] = tuple(dict.fromkeys(engines))
+        options["compiling"] = _compile_options(options)
         report = run(target, draft, output, BuildOptions(**options), display, shlex.join(["specexport", *sys.argv[1:]]))
     for time in report.times:
-        click.echo(f"{time.label:<16} {'reused' if time.reused else f'{time.seconds:6.1f} s'}", err=True)
+        click.echo(f"{time.label:<20} {'reused' if time.reused else f'{time.seconds:6.1f} s'}", err=True)
     if vocabulary := report.bundle.manifest.vocabulary:
         known = f"{vocabulary.shared_tokens} of the target's {vocabulary.target_tokens} tokens"
         click.echo(f"the draft can propose {known} ({vocabulary.overlap:.1%})", err=True)
@@ -101,6 +134,31 @@ def build(target: str, draft: str | None, output: Path, engines: tuple[str, ...]
             err=True,
         )
     click.echo(str(output))
+
+
+@main.command("compile")
+@BUNDLE
+@click.option("--engine", required=True, help="tensorrt, for the GPU of this host, or tensorrt-rtx.")
+@compiling
+def compile_plans(bundle: Path, engine: str, **options: Any) -> None:
+    """Compile a bundle's graphs for an engine, on the device that runs them or, for tensorrt-rtx, anywhere.
+
+    Plans that the bundle has for the engine are replaced. Needs neither torch nor the checkpoints.
+    """
+    from .bundle import Bundle
+    from .exporter.display import BuildDisplay
+
+    with BuildDisplay() as display:
+        from .exporter.compile import compile_bundle
+
+        chosen = _compile_options(options)
+        with display.stage("check the bundle", 1):
+            opened = Bundle.open(bundle)
+        manifest = compile_bundle(opened, engine, chosen, display).manifest
+    plans = [plan for plan in manifest.plans if plan.engine == engine]
+    size = sum(manifest.files[plan.file].bytes for plan in plans)
+    click.echo(f"{len(plans)} plans by {engine} {plans[0].version}, {size / 1e6:.1f} MB", err=True)
+    click.echo(str(bundle))
 
 
 @main.command()
@@ -225,10 +283,14 @@ def verify(
 @main.command()
 @JSON
 def doctor(as_json: bool) -> None:
-    """Which engines this host can run, whether it can build, and what to install for the rest."""
+    """Which engines this host can run, what it can build and compile, and what to install for the rest."""
     from .engines import availabilities
+    from .engines.tensorrt_api import LEAN, LIBRARIES, library
+    from .engines.tensorrt_api import found as usable
+    from .engines.tensorrt_compile import describe_compiler
 
-    found = availabilities() | {"build": _building()}
+    found = availabilities() | {"tensorrt-lean": usable(lambda: library(LEAN).title), "build": _building()}
+    found |= {f"compile for {engine}": usable(partial(describe_compiler, engine)) for engine in LIBRARIES}
     if as_json:
         click.echo(json.dumps({name: vars(entry) for name, entry in found.items()}))
         return
@@ -237,12 +299,22 @@ def doctor(as_json: bool) -> None:
         click.echo(f"{mark}  {name}: {entry.detail}{'' if entry.usable else '; ' + entry.remedy}")
 
 
+def _compile_options(options: dict[str, Any]) -> CompileOptions:
+    """Takes what belongs to them out of `options`."""
+    from .engines.tensorrt_compile import CompileOptions
+
+    return CompileOptions(**{field.name: options.pop(field.name) for field in fields(CompileOptions)})
+
+
+def _missing_exporter() -> list[str]:
+    return [name for name in ("torch", "transformers", "safetensors", "onnx_ir", "onnxscript") if find_spec(name) is None]
+
+
 def _building() -> Availability:
     from .engines.base import Availability
 
-    missing = [name for name in ("torch", "transformers", "safetensors", "onnx_ir", "onnxscript") if find_spec(name) is None]
-    if missing:
-        return Availability(False, f"{', '.join(missing)} not installed", "pip install 'specexport[export]'")
+    if missing := _missing_exporter():
+        return Availability(False, f"{', '.join(missing)} not installed", EXPORTER_EXTRA)
     return Availability(True, "the exporter's packages are installed")
 
 

@@ -8,9 +8,15 @@ from typing import cast
 from ..bundle import Bundle
 from ..errors import EngineError
 from .base import Availability, Engine, EngineModule
+from .tensorrt_api import LIBRARIES
 
 # name -> module with `load` and `availability`
-ENGINES = {"onnxruntime": "onnxruntime_cpu"}
+ENGINES = {
+    "onnxruntime": "onnxruntime_cpu",
+    "onnxruntime-cuda": "onnxruntime_cuda",
+    "tensorrt": "tensorrt",
+    "tensorrt-rtx": "tensorrt_rtx",
+}
 
 
 def engine_module(name: str) -> EngineModule:
@@ -33,7 +39,8 @@ def load_engine(bundle: Bundle, name: str | None = None, threads: int = 0) -> En
         name = usable[0]
     module = engine_module(name)
     if name not in built:
-        raise EngineError(f"the bundle was built for {', '.join(built)}, not for {name}; build it with --engine {name}")
+        remedy = f"run: specexport compile {bundle.root} --engine {name}" if name in LIBRARIES else f"build it with --engine {name}"
+        raise EngineError(f"the bundle was built for {', '.join(built)}, not for {name}; {remedy}")
     found = module.availability()
     if not found.usable:
         raise EngineError(f"engine {name}: {found.detail}; {found.remedy}")

@@ -143,7 +143,16 @@ class CudaDevice:
 
     def _call(self, function: str, *arguments: Any) -> Any:
         self._enter()
-        return self._driver.call(function, *arguments)
+        status, value = self._driver.attempt(function, *arguments)
+        if status == OUT_OF_MEMORY:  # a graph has memory of its own
+            free, total = self.memory()
+            raise EngineError(
+                f"out of device memory in {function}: {size_text(free)} of {size_text(total)} free; "
+                "lower --max-seq-len, choose a smaller --precision or close what else uses the GPU"
+            )
+        if status != SUCCESS:
+            raise self._driver.error(function, status)
+        return value
 
     def _enter(self) -> None:
         """The context is current in each thread for itself, and a server's threads differ from the one that loaded."""

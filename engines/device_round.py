@@ -91,14 +91,16 @@ class DeviceRounds:
         return self._result(k, position)
 
     def warm_up(self) -> None:
-        """Capture what most requests need, so that none of them waits for it. Rows that are written on the way are dead."""
-        k = self._contract.max_draft_tokens if self._draft is not None else 0
+        """Capture what requests need, so that none of them waits for it; token verification is captured when it is asked for.
+
+        Writes rows into the caches.
+        """
+        most = self._contract.max_draft_tokens if self._draft is not None else 0
         for span in self._contract.spans:
-            for count in sorted({0, k}):
-                noise = np.full(count + 1, 0.5, np.float32)
-                chances = Chances("block", np.array([1.0, 0, 1.0, 0], np.float32), noise[1:], noise)
-                for given in (None, chances):
-                    self.run([0] * (span - count), count, given)
+            for k in range(most + 1):
+                noise = np.full(k + 1, 0.5, np.float32)
+                for chances in (None, Chances("block", np.array([1.0, 0, 1.0, 0], np.float32), noise[1:], noise)):
+                    self.run([0] * (span - k), k, chances)
 
     def _round(self, rule: str, k: int, span: int) -> None:
         copy, target = self._device.copy, self._target

@@ -4,30 +4,29 @@ from __future__ import annotations
 
 import mmap
 from pathlib import Path
-from typing import Any
 
 from ..bundle import Bundle, Plan
 from ..errors import EngineError
 from .device import Device
-from .tensorrt_api import Library
+from .tensorrt_api import Library, dotted, version_numbers
+
+# What HardwareCompatibilityLevel.AMPERE_PLUS, which is what we compile with, starts at.
+AMPERE = (8, 0)
 
 
 def check_fit(bundle: Bundle, plan: Plan, library: Library, device: Device) -> None:
     """Raises `EngineError`: what was found, what is needed, and the command that compiles the plan again."""
     file = bundle.path(plan.file)
     again = f"compile it here: specexport compile {bundle.root} --engine {plan.engine}"
-    made_with, version = _numbers(plan.version), library.version
-    # A version-compatible plan runs on every later version of the same major one.
-    fits = made_with[0] == version[0] and made_with <= version[: len(made_with)] if plan.version_compatible else made_with == version
-    if not fits:
-        needed = f"{plan.version} or a later {made_with[0]}.x" if plan.version_compatible else plan.version
-        raise EngineError(f"{file} was made by version {plan.version}, this host has {library.title}; it needs {needed}: {again}")
+    if version_numbers(plan.version) != library.version:
+        raise EngineError(f"{file} was made by version {plan.version}, this host has {library.title}; it needs the same version: {again}")
     capability = device.compute_capability
-    built_for = [_numbers(text) for text in plan.compute_capabilities]
-    if built_for and capability not in built_for and not (plan.hardware_compatible and capability > min(built_for)):
-        target = f" --compute-capability {_dotted(capability)}" if plan.engine == "tensorrt-rtx" else ""
+    built_for = [version_numbers(text) for text in plan.compute_capabilities]
+    if plan.engine == "tensorrt-rtx":
+        again += " --compute-capability " + dotted(capability)
+    if built_for and capability not in built_for and not (plan.hardware_compatible and capability >= AMPERE):
         made_for = ", ".join(plan.compute_capabilities)
-        raise EngineError(f"{file} was made for compute capability {made_for}, {device.name} has {_dotted(capability)}; {again}{target}")
+        raise EngineError(f"{file} was made for compute capability {made_for}, {device.name} has {dotted(capability)}; {again}")
     _check_validity(file, library, device, again)
 
 
@@ -40,20 +39,14 @@ def _check_validity(file: Path, library: Library, device: Device, again: str) ->
         return
     with file.open("rb") as opened, mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as content:
         verdict, diagnostics = validity(content)
-    if verdict == trt.EngineValidity.INVALID:
-        causes = _causes(trt, int(diagnostics)) or "no cause is given"
-        raise EngineError(f"{file} cannot run on {device.name} with {library.title} ({causes}); {again}")
-
-
-def _causes(trt: Any, diagnostics: int) -> str:
-    """Names of the bits that are set."""
-    known = trt.EngineInvalidityDiagnostics.__members__
-    return ", ".join(name.lower().replace("_", " ") for name, bit in known.items() if diagnostics & int(bit))
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in version.split(".") if part.isdigit())
-
-
-def _dotted(version: tuple[int, ...]) -> str:
-    return ".".join(map(str, version))
+    if verdict != trt.EngineValidity.INVALID:
+        return
+    causes = [name for name, bit in trt.EngineInvalidityDiagnostics.__members__.items() if int(diagnostics) & int(bit)]
+    remedies = {
+        "OLD_CUDA_DRIVER": "update the driver",
+        "OLD_CUDA_RUNTIME": "update CUDA",
+        "INSUFFICIENT_GPU_MEMORY": "close what else uses the GPU, or build with a smaller --precision",
+    }
+    remedy = next((remedies[cause] for cause in causes if cause in remedies), again)
+    said = ", ".join(cause.lower().replace("_", " ") for cause in causes) or "no cause is given"
+    raise EngineError(f"{file} cannot run on {device.name} with {library.title} ({said}); {remedy}")

@@ -32,22 +32,25 @@ class RuntimeCaches:
         cache = config.create_runtime_cache()
         file = self._folder / f"{self._names[plan]}.cache"
         known = b""
-        with suppress(OSError):
-            known = file.read_bytes()
-        if not known or not cache.deserialize(known):
-            known = b""
+        with suppress(Exception):  # of the file, or of the library for a blob that it cannot read
+            content = file.read_bytes()
+            known = content if cache.deserialize(content) else b""
         config.set_runtime_cache(cache)
         self._caches.append((file, known, cache))
         return config
 
     def save(self) -> None:
         """Write what is new. To be called when the passes have run once."""
-        for file, known, cache in self._caches:
-            made = bytes(cache.serialize())
-            if made == known:
-                continue
-            with suppress(OSError):
+        for place, (file, known, cache) in enumerate(self._caches):
+            temporary = file.with_suffix(f".{os.getpid()}")
+            with suppress(Exception):
+                made = bytes(cache.serialize())
+                if made == known:
+                    continue
                 file.parent.mkdir(parents=True, exist_ok=True)
-                temporary = file.with_suffix(f".{os.getpid()}")
-                temporary.write_bytes(made)
-                temporary.replace(file)
+                try:
+                    temporary.write_bytes(made)
+                    temporary.replace(file)
+                finally:
+                    temporary.unlink(missing_ok=True)
+                self._caches[place] = (file, made, cache)

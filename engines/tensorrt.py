@@ -7,7 +7,6 @@ from ..errors import EngineError, MissingPackageError
 from .base import Availability, Engine
 from .cuda import CudaDevice
 from .cuda_driver import find_gpu
-from .plan_fit import check_fit
 from .tensorrt_api import LEAN, Library, found, library, plans_of
 from .tensorrt_engine import load_bundle
 
@@ -27,14 +26,7 @@ def load(bundle: Bundle, threads: int = 0) -> Engine:
             f"this host has the lean runtime only, which runs version-compatible plans; make them with: "
             f"specexport compile {bundle.root} --engine {NAME} --version-compatible, or install TensorRT"
         )
-    device = CudaDevice()
-    try:
-        for plan in plans.values():
-            check_fit(bundle, plan, runtime, device)
-    except BaseException:
-        device.close()
-        raise
-    return load_bundle(NAME, bundle, plans, runtime, device)
+    return load_bundle(NAME, bundle, runtime, CudaDevice())
 
 
 def _runtime() -> Library:

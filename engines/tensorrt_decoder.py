@@ -75,8 +75,8 @@ class TensorRTDecoder:
         widest, chunk, capacity = self._contract.widest_step, self._contract.prompt_chunk, self._contract.capacity
         while tokens:
             count = len(tokens)
-            if count > widest and position + chunk <= capacity:
-                count, width = min(count, chunk), chunk  # rows behind `tokens` are dead, and written over
+            if position + chunk <= capacity:
+                count, width = min(count, chunk), chunk  # padded: rows behind `tokens` are dead, and written over
             else:
                 count = width = min(count, widest)
             span = self._set(width, tokens[:count], position)
@@ -121,7 +121,17 @@ class TensorRTDecoder:
             if not self._new:
                 addresses[past.replace("past", "present", 1)] = address
         shapes = {"tokens": (1, width), "columns": (span,)}
-        return self._plan.bind(self._contract.widths.index(width), shapes, addresses | self._new, self._scratch)
+        rows = width if width <= self._contract.widest_step else 1
+        given = {"logits": (1, rows, self.vocab_size)}
+        return self._plan.bind(self._contract.widths.index(width), shapes, addresses | self._new, self._scratch, given)
+
+    def warm_up(self) -> None:
+        """Capture the feeding of prompt chunks at every span, then leave clean caches behind."""
+        width = max(self._contract.widths)
+        for span in self._contract.spans:
+            if span >= width:
+                self.feed([0] * width, span - width)
+        self.overwrite_rows(0, 0.0)
 
 
 def _columns(device: Device, capacity: int) -> Address:

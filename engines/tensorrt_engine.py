@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,42 +15,74 @@ from .base import Arrays, Engine, RunGraph
 from .device import ALIGNMENT, Address, Device
 from .device_round import DeviceRounds
 from .page import Page
-from .tensorrt_api import Library
+from .plan_fit import check_fit
+from .tensorrt_api import Library, plans_of
 from .tensorrt_decoder import TensorRTDecoder
 from .tensorrt_plan import LoadedPlan
 
 Settings = Callable[[Any, Path], Any]
 
+# Beside streamed weights: scratch memory, graphs, and what the libraries take for themselves.
+RESERVED_BYTES = 512 * 2**20
 
-def load_bundle(
-    name: str, bundle: Bundle, plans: dict[str, Plan], library: Library, device: Device, settings: Settings | None = None
-) -> Engine:
-    """plans: by the path of the graph that each was compiled from. settings: as `LoadedPlan` takes them.
 
-    Closes the device when something fails. Raises `EngineError`.
-    """
-    try:
-        return _load(name, bundle, plans, library, device, settings)
-    except BaseException:
+def load_bundle(name: str, bundle: Bundle, library: Library, device: Device, settings: Settings | None = None) -> Engine:
+    """settings: as `LoadedPlan` takes them. When something fails, all of it is given back, the device too. Raises `EngineError`."""
+    loaded: dict[str, LoadedPlan] = {}  # by the path of the graph that each was compiled from
+
+    def close() -> None:
+        with suppress(EngineError):
+            device.synchronize()  # contexts may still be at work, after an interrupt
+        for plan in loaded.values():
+            plan.close()
         device.close()
+
+    try:
+        plans = plans_of(bundle, name)
+        for plan in plans.values():
+            check_fit(bundle, plan, library, device)
+        _check_complete(name, bundle, plans)
+        _load_plans(bundle, plans, library, device, settings, loaded)
+        return _engine(name, bundle, device, loaded, close)
+    except BaseException:
+        close()
         raise
 
 
-def _load(name: str, bundle: Bundle, plans: dict[str, Plan], library: Library, device: Device, settings: Settings | None) -> Engine:
+def _check_complete(name: str, bundle: Bundle, plans: Mapping[str, Plan]) -> None:
+    manifest = bundle.manifest
+    models = (role for role, model in manifest.models.items() if not set(model.graphs.values()) & set(plans))
+    rules = (Path(rule.graph).stem for rule in manifest.rules if rule.rule != "adjust" and rule.graph not in plans)
+    missing = [*models, *rules]
+    if missing:
+        again = f"specexport compile {bundle.root} --engine {name}"
+        raise EngineError(f"{bundle.root} has no plan of {', '.join(missing)} for {name}; make it with: {again}")
+
+
+def _load_plans(
+    bundle: Bundle, plans: Mapping[str, Plan], library: Library, device: Device, settings: Settings | None, loaded: dict[str, LoadedPlan]
+) -> None:
+    """The smallest first: streamed weights take what is left when all else has its place."""
+    manifest = bundle.manifest
+    sizes = {graph: manifest.files[plan.file].bytes for graph, plan in plans.items()}
+    reserved = sum(sizes.values()) + RESERVED_BYTES
+    for spec in manifest.models.values():
+        reserved += spec.cache_bytes(manifest.contract) + 4 * manifest.contract.widest_step * spec.vocab_size
+    for graph in sorted(plans, key=sizes.__getitem__):
+        reserved -= sizes[graph]
+        loaded[graph] = LoadedPlan(library, bundle.path(plans[graph].file), device, settings, reserved)
+
+
+def _engine(name: str, bundle: Bundle, device: Device, loaded: Mapping[str, LoadedPlan], close: Callable[[], None]) -> Engine:
     manifest = bundle.manifest
     contract = manifest.contract
-    loaded = {graph: LoadedPlan(library, bundle.path(plan.file), device, settings) for graph, plan in plans.items()}
     # Passes run one after the other, so one piece of memory serves them all.
     size = max(plan.scratch_bytes for plan in loaded.values())
     scratch = device.allocate(max(size, ALIGNMENT), "what passes need while they run")
 
     def decoder(role: Role, spec: ModelSpec) -> TensorRTDecoder:
-        graph = next((graph for graph in spec.graphs.values() if graph in loaded), None)
-        if graph is None:
-            raise EngineError(
-                f"{bundle.root} has no plan of the {role} for {name}; make it with: specexport compile {bundle.root} --engine {name}"
-            )
-        return TensorRTDecoder(role, loaded[graph], spec, contract, device, scratch)
+        plan = next(loaded[graph] for graph in spec.graphs.values() if graph in loaded)
+        return TensorRTDecoder(role, plan, spec, contract, device, scratch)
 
     target = decoder("target", manifest.target)
     draft = decoder("draft", manifest.draft) if manifest.draft else None
@@ -58,15 +91,12 @@ def _load(name: str, bundle: Bundle, plans: dict[str, Plan], library: Library, d
     rules = {Path(graph).stem: plan for graph, plan in loaded.items()}
     rounds = DeviceRounds(device, contract, target, draft if same_ids else None, rules, scratch)
     rounds.warm_up()
+    for model in filter(None, (target, draft)):
+        model.warm_up()
 
     def open_graph(path: Path) -> RunGraph | None:
         plan = loaded.get(path.relative_to(bundle.root).as_posix())
         return None if plan is None else device_graph(plan, device, scratch)
-
-    def close() -> None:
-        for plan in loaded.values():
-            plan.close()
-        device.close()
 
     dialect = next(dialect for dialect, graph in manifest.target.graphs.items() if graph in loaded)
     return Engine(name, dialect, target, draft, open_graph, rounds, close)

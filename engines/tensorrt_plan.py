@@ -10,12 +10,14 @@ import math
 import mmap
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike
 
 from ..errors import EngineError
+from .cuda_driver import out_of_memory, size_text
 from .device import ALIGNMENT, Address, Device
 from .tensorrt_api import Library
 
@@ -28,27 +30,29 @@ DTYPES: dict[str, DTypeLike] = {"FLOAT": np.float32, "INT64": np.int64, "INT32":
 class LoadedPlan:
     """A deserialised plan. scratch_bytes: device memory that a pass needs while it runs; passes on one stream can share it."""
 
-    def __init__(self, library: Library, file: Path, device: Device, settings: Callable[[Any, Path], Any] | None = None) -> None:
+    def __init__(
+        self, library: Library, file: Path, device: Device, settings: Callable[[Any, Path], Any] | None = None, reserved: int = 0
+    ) -> None:
         """settings: makes what `create_execution_context` is given from the engine and its file, by default a strategy.
 
+        reserved: bytes of device memory that weights which may be streamed must leave to others.
         Raises `EngineError` when the library refuses the plan or the device lacks the memory.
         """
         self._library, self._file, self._device = library, file, device
         trt = library.trt
-        free, total = device.memory()
-        size = file.stat().st_size
-        if size > free:
-            raise EngineError(
-                f"out of device memory for {file.name}: {size / 1e9:.2f} GB asked, {free / 1e9:.2f} of {total / 1e9:.2f} GB free; "
-                "choose a smaller --precision, compile with --weight-streaming or close what else uses the GPU"
-            )
+        library.forget()
         self._runtime = trt.Runtime(library.logger)
         with file.open("rb") as opened, mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as content:
             self._engine = self._runtime.deserialize_cuda_engine(content)
         if self._engine is None:
+            free, total = device.memory()
+            if file.stat().st_size > free:
+                raise out_of_memory(f"{file.name} (or compile with --weight-streaming)", file.stat().st_size, free, total)
             raise EngineError(f"{file} cannot be loaded: {library.reason()}")
         if getattr(self._engine, "streamable_weights_size", 0):
-            self._engine.weight_streaming_budget_v2 = self._engine.get_weight_streaming_automatic_budget()
+            free, _ = device.memory()
+            automatic = self._engine.get_weight_streaming_automatic_budget()
+            self._engine.weight_streaming_budget_v2 = max(0, min(automatic, free - reserved))
         self._context_argument = (
             settings(self._engine, file) if settings is not None else trt.ExecutionContextAllocationStrategy.USER_MANAGED
         )
@@ -57,10 +61,6 @@ class LoadedPlan:
         names = [self._engine.get_tensor_name(index) for index in range(self._engine.num_io_tensors)]
         self.inputs = [name for name in names if self._engine.get_tensor_mode(name) == trt.TensorIOMode.INPUT]
         self.outputs = [name for name in names if name not in self.inputs]
-
-    @property
-    def num_profiles(self) -> int:
-        return int(self._engine.num_optimization_profiles)
 
     def shape(self, name: str) -> tuple[int, ...]:
         return tuple(self._engine.get_tensor_shape(name))
@@ -75,8 +75,11 @@ class LoadedPlan:
         shapes: Mapping[str, tuple[int, ...]],
         addresses: Mapping[str, Address],
         scratch: Address,
+        given: Mapping[str, tuple[int, ...]] = MappingProxyType({}),
     ) -> Enqueue:
         """A context of its own; what is returned enqueues one pass. shapes: of the inputs that have a dynamic one.
+
+        given: shapes that outputs must have, for the memory that they are bound to.
 
         Raises `EngineError` when names, shapes, aliases or the context do not fit.
         """
@@ -86,6 +89,7 @@ class LoadedPlan:
         for name, address in addresses.items():
             assert address % ALIGNMENT == 0, f"{name} is not aligned"
         self._check_aliases(addresses)
+        self._library.forget()
         context = self._engine.create_execution_context(self._context_argument)
         self._require(context is not None, "no execution context")
         stream = self._device.stream
@@ -98,6 +102,9 @@ class LoadedPlan:
             self._require(context.set_tensor_address(name, address), f"{name} cannot be bound")
         unknown = context.infer_shapes()
         self._require(not unknown, f"no shape is known for {', '.join(unknown)}")
+        for name, expected in given.items():
+            found = tuple(context.get_tensor_shape(name))
+            self._require(found == expected, f"{name} has the shape {list(found)}, expected {list(expected)}")
         capturable = getattr(context, "is_stream_capturable", None)  # TensorRT-RTX
         self._require(capturable is None or capturable(stream), "its work cannot be captured as a CUDA graph")
 
@@ -126,4 +133,7 @@ class LoadedPlan:
 
     def _require(self, done: bool, problem: str) -> None:
         if not done:
-            raise EngineError(f"{self._file}: {problem}: {self._library.reason()}")
+            free, total = self._device.memory()
+            raise EngineError(
+                f"{self._file}: {problem}: {self._library.reason()} ({size_text(free)} of {size_text(total)} of device memory free)"
+            )

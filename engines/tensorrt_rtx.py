@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ..bundle import Bundle
 from .base import Availability, Engine
 from .cuda import CudaDevice
 from .cuda_driver import find_gpu
-from .plan_fit import check_fit
 from .rtx_cache import RuntimeCaches, default_folder
 from .tensorrt_api import found, library, plans_of
 from .tensorrt_engine import load_bundle
@@ -22,18 +23,16 @@ def load(bundle: Bundle, threads: int = 0) -> Engine:
     """`threads` is for engines on the CPU. Raises `EngineError`."""
     plans = plans_of(bundle, NAME)
     runtime = library("tensorrt_rtx")
-    device = CudaDevice()
-    try:
-        for plan in plans.values():
-            check_fit(bundle, plan, runtime, device)
-    except BaseException:
-        device.close()
-        raise
     names = {bundle.path(plan.file): bundle.manifest.files[plan.file].sha256 for plan in plans.values()}
     caches = RuntimeCaches(runtime.trt, names, default_folder())
-    engine = load_bundle(NAME, bundle, plans, runtime, device, caches.settings)
+    engine = load_bundle(NAME, bundle, runtime, CudaDevice(), caches.settings)
     caches.save()
-    return engine
+
+    def close() -> None:
+        caches.save()  # what the requests have added
+        engine.close()
+
+    return replace(engine, close=close)
 
 
 def _describe() -> str:

@@ -1,11 +1,13 @@
-"""Attention over a static, in-place cache, in two dialects of ONNX.
+"""Attention over a static cache, in three dialects of ONNX.
 
 transformers hands every model's attention (query, key, value after the rotary embedding) to a registered
 function. Ours emits ONNX operators instead of computing, and so serves any architecture:
 
-`onnx`  opset 24 `TensorScatter` writes the new rows, `Attention` reads the whole cache under a boolean mask
-        made in the graph (True = attend). For TensorRT, and as the portable reference.
+`onnx`  opset 24 `TensorScatter` writes the new rows in place, `Attention` reads the first C rows of the cache under a
+        boolean mask made in the graph (True = attend). For TensorRT from 10.15 on, and as the portable reference.
 `ort`   `com.microsoft::GroupQueryAttention` does both and costs by the used length. For ONNX Runtime.
+`rows`  MatMul and Softmax over the first C rows of the cache and over the new rows, which are given back for the caller
+        to place. For TensorRT 10.3 to 10.14, which has neither operator of the `onnx` dialect.
 """
 
 from __future__ import annotations
@@ -23,31 +25,40 @@ from transformers.masking_utils import AttentionMaskInterface
 
 from ..errors import UnsupportedModelError
 
-Dialect = Literal["onnx", "ort"]
-DIALECTS: tuple[Dialect, ...] = ("onnx", "ort")
+Dialect = Literal["onnx", "ort", "rows"]
+DIALECTS: tuple[Dialect, ...] = ("onnx", "ort", "rows")
+# The oldest that has what the dialect needs; TensorRT 10.3 reads up to 20.
+OPSETS: dict[Dialect, int] = {"onnx": 24, "ort": 24, "rows": 18}
 IMPLEMENTATION = "specexport"
 
 # Keyword arguments of attention functions that change nothing at inference, or are handled below.
 HARMLESS = {"dropout", "position_ids", "position_embeddings", "use_cache", "output_attentions", "output_hidden_states"}
 HARMLESS |= {"cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k", "return_dict", "cache_position"}
+# The score of what is hidden: finite, because kernels that go by tiles subtract the largest score of a tile, and in the
+# range of fp16, because a compiler may lower the softmax.
+HIDDEN = torch.finfo(torch.float16).min
+
+Pair = tuple[Tensor, Tensor]  # key and value, [1, num_kv_heads, rows, head_dim] each
 
 
 @dataclass
 class StaticCache:
     """What stands in for the transformers cache while tracing: hands keys and values through unchanged.
 
-    position: `[1] int64`, rows of the cache in use. past: per layer `(key, value)`, each
-    `[1, num_kv_heads, capacity, head_dim]`. present: the same after this pass, by layer.
+    position: `[1] int64`, rows of the cache in use. past: by layer, `capacity` rows. columns: `[C] int64`, 0 to C - 1, the
+    rows that attention looks at, for the dialects that have a choice. written: by layer what the graph gives back, the
+    cache after this pass, or in the dialect `rows` its T new rows.
     """
 
     position: Tensor
-    past: list[tuple[Tensor, Tensor]]
-    present: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
+    past: list[Pair]
+    columns: Tensor | None = None
+    written: dict[int, Pair] = field(default_factory=dict)
     is_compileable: bool = False
     # transformers reads these for hybrid caches; here every layer holds every row.
     is_sliding: list[bool] = field(default_factory=list)
 
-    def update(self, key: Tensor, value: Tensor, layer_idx: int, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+    def update(self, key: Tensor, value: Tensor, layer_idx: int, *args: Any, **kwargs: Any) -> Pair:
         return key, value
 
     def get_seq_length(self, layer_idx: int = 0) -> Tensor:
@@ -63,65 +74,100 @@ class StaticCache:
         return int(self.past[0][0].shape[2])
 
 
-def scatter_and_attend(
-    query: Tensor, key: Tensor, value: Tensor, past: tuple[Tensor, Tensor], position: Tensor, scale: float, window: int, softcap: float
-) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-    """The `onnx` dialect; query `[1, H, T, D]`, key and value `[1, H_kv, T, D]`, result `[1, H, T, D]`."""
+@dataclass(frozen=True)
+class Layer:
+    """One layer's share of the cache, and how it attends. window: tokens seen, 0 for all. softcap: 0.0 for none."""
+
+    past: Pair
+    position: Tensor
+    columns: Tensor | None
+    scale: float
+    window: int
+    softcap: float
+
+
+def scatter_and_attend(query: Tensor, key: Tensor, value: Tensor, layer: Layer) -> tuple[Tensor, Pair]:
+    """The `onnx` dialect; query `[1, H, T, D]`, key and value `[1, H_kv, T, D]`, result `[1, H, T, D]` and the cache."""
+    columns = layer.columns
+    assert columns is not None
     key_all, value_all = (
-        symbolic("TensorScatter", (rows, new, position), dict(axis=2), dtype=rows.dtype, shape=rows.shape, version=24)
-        for rows, new in zip(past, (key, value), strict=True)
+        symbolic("TensorScatter", (rows, new, layer.position), dict(axis=2), dtype=rows.dtype, shape=rows.shape, version=24)
+        for rows, new in zip(layer.past, (key, value), strict=True)
     )
-    columns = torch.arange(key_all.shape[2])[None, :]
-    rows = (position + torch.arange(query.shape[2]))[:, None]
-    mask = columns <= rows
-    if window:
-        mask = mask & (columns > rows - window)
-    attributes: dict[str, Any] = dict(scale=scale)
-    if softcap:
-        attributes["softcap"] = softcap
-    output = symbolic(
-        "Attention", (query, key_all, value_all, mask[None, None]), attributes, dtype=query.dtype, shape=query.shape, version=24
-    )
+    rows = layer.position + torch.arange(query.shape[2])
+    mask = _visible(columns[None, None], rows[None, None], layer.window)
+    attributes: dict[str, Any] = dict(scale=layer.scale)
+    if layer.softcap:
+        attributes["softcap"] = layer.softcap
+    span = columns.shape[0]
+    inputs = (query, key_all[:, :, :span], value_all[:, :, :span], mask)
+    output = symbolic("Attention", inputs, attributes, dtype=query.dtype, shape=query.shape, version=24)
     return output, (key_all, value_all)
 
 
-def group_query_attention(
-    query: Tensor, key: Tensor, value: Tensor, past: tuple[Tensor, Tensor], position: Tensor, scale: float, window: int, softcap: float
-) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+def group_query_attention(query: Tensor, key: Tensor, value: Tensor, layer: Layer) -> tuple[Tensor, Pair]:
     """The `ort` dialect; shapes as in `scatter_and_attend`. Rows are appended behind `position` in place."""
     heads, length, kv_heads = query.shape[1], query.shape[2], key.shape[1]
     packed = [tensor.transpose(1, 2).reshape(1, length, -1) for tensor in (query, key, value)]
-    last = position.to(torch.int32) + (length - 1)
-    attributes: dict[str, Any] = dict(num_heads=heads, kv_num_heads=kv_heads, scale=scale)
-    if window:
-        attributes["local_window_size"] = window
-    if softcap:
-        attributes["softcap"] = softcap
+    last = layer.position.to(torch.int32) + (length - 1)
+    attributes: dict[str, Any] = dict(num_heads=heads, kv_num_heads=kv_heads, scale=layer.scale)
+    if layer.window:
+        attributes["local_window_size"] = layer.window
+    if layer.softcap:
+        attributes["softcap"] = layer.softcap
     output, key_all, value_all = symbolic_multi_out(
         "com.microsoft::GroupQueryAttention",
-        (*packed, *past, last, (last + 1)[0]),
+        (*packed, *layer.past, last, (last + 1)[0]),
         attributes,
         dtypes=(query.dtype, key.dtype, value.dtype),
-        shapes=(packed[0].shape, past[0].shape, past[1].shape),
+        shapes=(packed[0].shape, layer.past[0].shape, layer.past[1].shape),
         version=1,
     )
     return output.view(1, length, heads, -1).transpose(1, 2), (key_all, value_all)
 
 
-EMITTERS = {"onnx": scatter_and_attend, "ort": group_query_attention}
+def attend_to_both(query: Tensor, key: Tensor, value: Tensor, layer: Layer) -> tuple[Tensor, Pair]:
+    """The `rows` dialect; shapes as in `scatter_and_attend`, but what is given back are the new rows."""
+    (past_key, past_value), position, columns = layer.past, layer.position, layer.columns
+    assert columns is not None
+    _, heads, length, width = query.shape
+    kv_heads, capacity, span = key.shape[1], past_key.shape[2], columns.shape[0]
+    # The heads that share keys stand below each other as rows, so that keys and values need no copies.
+    query = (query.float() * layer.scale).to(key.dtype).reshape(1, kv_heads, heads // kv_heads * length, width)
+    past_scores = query @ past_key[:, :, :span].transpose(2, 3)
+    scores = torch.cat([past_scores, query @ key.transpose(2, 3)], -1).float()  # [1, H_kv, H / H_kv * T, C + T]
+    if layer.softcap:
+        scores = layer.softcap * torch.tanh(scores / layer.softcap)
+    rows = position + torch.arange(length)
+    # What the cache holds from the position on is stale: no row sees so far.
+    places = torch.cat([torch.where(columns < position, columns, capacity), rows])
+    mask = _visible(places, rows.repeat(heads // kv_heads), layer.window)
+    weights = torch.softmax(torch.where(mask, scores, HIDDEN), -1).to(value.dtype)
+    output = weights[..., :span] @ past_value[:, :, :span] + weights[..., span:] @ value
+    return output.reshape(1, heads, length, width), (key, value)
+
+
+def _visible(columns: Tensor, rows: Tensor, window: int) -> Tensor:
+    """`[..., rows, columns] bool`: what lies not behind a row, and not farther in front of it than its window."""
+    columns, rows = columns[..., None, :], rows[..., :, None]
+    mask = columns <= rows
+    return mask & (columns > rows - window) if window else mask
+
+
+EMITTERS = {"onnx": scatter_and_attend, "ort": group_query_attention, "rows": attend_to_both}
 
 
 @contextmanager
 def static_cache_attention(model: PreTrainedModel, cache: StaticCache, dialect: Dialect) -> Iterator[None]:
     """Route the model's attention through `dialect` and `cache` while the context lasts.
 
-    Raises `UnsupportedModelError` from inside the forward pass when a layer asks for what neither dialect has.
+    Raises `UnsupportedModelError` from inside the forward pass when a layer asks for what no dialect has.
     """
 
     def attention(
         module: torch.nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **options: Any
     ) -> tuple[Tensor, None]:
-        layer = int(getattr(module, "layer_idx", len(cache.present)))
+        layer = int(getattr(module, "layer_idx", len(cache.written)))
         scale = float(options.pop("scaling", None) or query.shape[-1] ** -0.5)
         window = int(options.pop("sliding_window", None) or 0)
         softcap = float(options.pop("softcap", None) or 0.0)
@@ -138,9 +184,10 @@ def static_cache_attention(model: PreTrainedModel, cache: StaticCache, dialect: 
             )
         if attention_mask is not None:
             raise UnsupportedModelError(f"layer {layer} brings a mask of its own; only causal and sliding-window masks are known")
-        if layer in cache.present:
+        if layer in cache.written:
             raise UnsupportedModelError(f"layer {layer} attends twice in one pass; a cache holds one attention a layer")
-        output, cache.present[layer] = EMITTERS[dialect](query, key, value, cache.past[layer], cache.position, scale, window, softcap)
+        asked = Layer(cache.past[layer], cache.position, cache.columns, scale, window, softcap)
+        output, cache.written[layer] = EMITTERS[dialect](query, key, value, asked)
         return output.transpose(1, 2), None
 
     before = model.config._attn_implementation

@@ -1,9 +1,9 @@
-"""`specexport build`: load pair -> check -> trace -> optimize -> prove -> write."""
+"""`specexport build`: load pair -> check -> trace -> optimize -> prove -> write -> compile."""
 
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -26,9 +26,11 @@ from ..bundle import (
     list_files,
     write_manifest,
 )
-from ..engines import engine_module
-from ..errors import EngineError, PairError, ParameterError
+from ..engines.tensorrt_api import LIBRARIES
+from ..engines.tensorrt_compile import CompileOptions
+from ..errors import PairError, ParameterError
 from .checkpoint import Checkpoint
+from .compile import compile_bundle
 from .model import export_model, reference_path
 from .packages import package_versions
 from .pair import check_capacity, check_models
@@ -36,6 +38,7 @@ from .progress import Progress, Silent, StageTime, Timed
 from .prove import prove
 from .rule_set import number_of_rules, write_rules
 from .stages import default_cache, open_cache
+from .targets import choose_targets, parse_version
 from .vocabulary import Translation
 from .workplace import new_folder, require_space
 
@@ -46,7 +49,8 @@ MAPS = "tokenizer/shared_vocabulary.npz"
 class BuildOptions:
     """max_seq_len None takes what the models' positions allow, at most 4096. prompt_chunk: tokens a prefill pass.
 
-    min_overlap: the part of the target's tokens that a draft of another tokenizer must have.
+    min_overlap: the part of the target's tokens that a draft of another tokenizer must have. compiling: for the engines that run
+    plans. tensorrt_version: the one on the device, by default that of this host.
     """
 
     max_seq_len: int | None = None
@@ -55,6 +59,8 @@ class BuildOptions:
     min_overlap: float = 0.5
     precision: Precision = "fp32"
     engines: tuple[str, ...] = ("onnxruntime",)
+    compiling: CompileOptions = field(default_factory=CompileOptions)
+    tensorrt_version: str | None = None
     force: bool = False
     cache: Path | None = None
 
@@ -66,7 +72,16 @@ class BuildOptions:
         if not 0 <= self.min_overlap <= 1:  # also: NaN
             raise ParameterError(f"--min-overlap is {self.min_overlap}; it must be from 0 to 1, 0.5 for half of the target's tokens")
         if self.precision not in PRECISIONS:
-            raise ParameterError(f"--precision is {self.precision}; this version has {', '.join(PRECISIONS)}")
+            raise ParameterError(f"--precision is {self.precision}; it must be one of {', '.join(PRECISIONS)}")
+        if not self.engines:
+            raise ParameterError("no --engine is given; name at least one")
+        for option, *_ in self.compiling.arguments:
+            if not set(LIBRARIES) & set(self.engines):
+                raise ParameterError(f"{option} is for engines that run plans; add --engine {' or --engine '.join(LIBRARIES)}")
+        if self.tensorrt_version is not None:
+            parse_version(self.tensorrt_version)
+            if "tensorrt" not in self.engines:
+                raise ParameterError("--tensorrt-version is for --engine tensorrt; add it, or leave the version away")
 
 
 @dataclass(frozen=True)
@@ -88,15 +103,13 @@ def build(
 
     Without a draft, the bundle's sessions look drafts up in the text.
 
-    Raises `CheckpointError`, `PairError`, `OutputError`, `ProofError`; then nothing is left at `output`.
+    Raises `CheckpointError`, `PairError`, `EngineError`, `OutputError`, `ProofError`; then nothing is left at `output`.
     """
     options = options or BuildOptions()
     timed = Timed(progress or Silent())
     cache = open_cache(options.cache or default_cache())
-    for engine in options.engines:
-        found = engine_module(engine).availability()
-        if not found.usable:
-            raise EngineError(f"engine {engine} cannot prove the graphs on this host: {found.detail}; {found.remedy}")
+    version = parse_version(options.tensorrt_version) if options.tensorrt_version else None
+    targets = choose_targets(options.engines, options.precision, options.compiling, version, str(output))
 
     with new_folder(Path(output), options.force) as workplace:
         with timed.stage("check the pair", 1):
@@ -107,20 +120,25 @@ def build(
             contract = _contract(models, options)
         for warning in warnings:
             timed.note(f"warning: {warning}")
-        if cache.stat().st_dev != workplace.stat().st_dev:  # else finished stages are linked, not copied
-            require_space(workplace, sum(checkpoint.fp32_bytes for checkpoint in models.values()))
-        specs = {role: export_model(model, role, contract, workplace, cache, timed) for role, model in models.items()}
+        copied = cache.stat().st_dev != workplace.stat().st_dev  # else finished stages are linked
+        size = sum(checkpoint.weight_bytes(contract.precision) for checkpoint in models.values())
+        require_space(workplace, size * (copied + len(targets.compiled)))  # plans hold the weights again
+        specs = {role: export_model(model, role, contract, workplace, cache, timed, targets.dialects) for role, model in models.items()}
         text = _write_text(models["target"], workplace)
         vocabulary = _write_maps(translation, specs, options.min_overlap, workplace) if translation else None
         with timed.stage("prove", len(specs) * len(specs["target"].graphs)) as step:
-            proofs = prove(workplace, specs, contract, step)
+            proofs = prove(workplace, specs, contract, options.engines, step)
         with timed.stage("rules", number_of_rules(contract)) as step:
             rules = write_rules(workplace, contract, specs["target"].vocab_size, step)
         with timed.stage("write", 1):
             manifest = _manifest(contract, specs, vocabulary, text, options.engines, rules, proofs, workplace, command)
             write_manifest(workplace, manifest)
-            Bundle.open(workplace, check_digests=False)  # what was written must be readable
-    return BuildReport(Bundle(Path(output), manifest), tuple(timed.times), tuple(warnings))
+            bundle = Bundle.open(workplace, check_digests=False)  # what was written must be readable
+        for engine in targets.compiled:
+            bundle = compile_bundle(bundle, engine, options.compiling, timed)
+    for note in targets.notes:
+        timed.note(note)
+    return BuildReport(Bundle(Path(output), bundle.manifest), tuple(timed.times), tuple(warnings))
 
 
 def _contract(models: dict[Role, Checkpoint], options: BuildOptions) -> Contract:
@@ -194,6 +212,7 @@ def _manifest(
         text=text,
         engines=engines,
         rules=rules,
+        plans=(),
         references={role: reference_path(role) for role in specs},
         proofs=proofs,
         files=list_files(workplace),

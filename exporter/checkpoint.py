@@ -10,14 +10,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors import SafetensorError, safe_open
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 from transformers.utils.logging import disable_progress_bar, set_verbosity_error
 
-from ..bundle import sha256
+from ..bundle import ELEMENT_BYTES, Precision, sha256
 from ..errors import CheckpointError, UnsupportedModelError
+from .precision import DTYPES
 
 WANTED = ["*.json", "*.safetensors", "*.jinja", "*.txt", "*.model"]
 UNWANTED = ["consolidated*", "*/*.safetensors"]  # the same weights again, in forms that transformers does not load
@@ -125,6 +125,9 @@ class Checkpoint:
                 raise CheckpointError(f"{path} cannot be read: {error.strerror or error}") from None
         return 4 * elements
 
+    def weight_bytes(self, precision: Precision) -> int:
+        return self.fp32_bytes * ELEMENT_BYTES[precision] // ELEMENT_BYTES["fp32"]
+
     @cached_property
     def stop_token_ids(self) -> tuple[int, ...]:
         """End-of-text ids of the tokenizer, the config and the generation config. Raises `CheckpointError`."""
@@ -151,9 +154,9 @@ class Checkpoint:
             raise CheckpointError(f"{error.filename or self.source} cannot be read: {error.strerror or error}") from None
         return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
-    def load(self) -> PreTrainedModel:
-        """The model in fp32 for inference. Raises `CheckpointError` for missing or unreadable weights."""
-        options: dict[str, Any] = dict(config=self.config, dtype=torch.float32, output_loading_info=True)
+    def load(self, precision: Precision) -> PreTrainedModel:
+        """The model in `precision` for inference. Raises `CheckpointError` for missing or unreadable weights."""
+        options: dict[str, Any] = dict(config=self.config, dtype=DTYPES[precision], output_loading_info=True)
         options |= dict(experts_implementation="batched_mm", use_safetensors=True, trust_remote_code=False)
         try:
             model, info = AutoModelForCausalLM.from_pretrained(self.folder, **options)

@@ -10,10 +10,12 @@ import onnx_ir.passes.common as common_passes
 from onnxscript import optimizer
 from onnxscript.rewriter import rewrite
 from onnxscript.rewriter.ort_fusions.rms_normalization import fuse_rms_normalization
-from onnxscript.rewriter.ort_fusions.skip_normalization import fuse_skip_layer_normalization, fuse_skip_rms_normalization
+from onnxscript.rewriter.ort_fusions.skip_normalization import fuse_skip_layer_normalization
 from onnxscript.rewriter.rules import common as rules
 
 from .attention import Dialect
+from .cuda_graph import keep_lengths_on_device
+from .fuse_skip import fuse_skip_rms_normalization
 from .fuse_transpose import fuse_transpose_into_matmul
 
 # Tensors from this size on live in the weights file.
@@ -48,8 +50,9 @@ def optimize(model: ir.Model, dialect: Dialect) -> None:
     common_passes.InlinePass()(model)
     _fold(model)
     if dialect == "ort":
-        for fuse in (fuse_rms_normalization, fuse_skip_rms_normalization, fuse_skip_layer_normalization, fuse_transpose_into_matmul):
-            fuse(model)
+        fuses = (fuse_rms_normalization, fuse_skip_rms_normalization, fuse_skip_layer_normalization, fuse_transpose_into_matmul)
+        for change in (*fuses, keep_lengths_on_device):
+            change(model)
         model.opset_imports.setdefault("com.microsoft", 1)
         _fold(model)
     # Stack traces hold the paths of the building machine.

@@ -1,4 +1,4 @@
-"""One model of the pair, from checkpoint to graphs in both dialects and the reference logits for their proof."""
+"""One model of the pair, from checkpoint to graphs in the dialects asked for and the reference logits for their proof."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from ..bundle import Contract, ModelSpec, Role
 from ..runtime.parity import save_reference
 from ..strict import parse, read_json
-from .attention import DIALECTS
+from .attention import Dialect
 from .checkpoint import Checkpoint
 from .graphs import optimize, save
 from .progress import Timed
@@ -22,20 +22,27 @@ from .workplace import require_space
 
 SPEC = "spec.json"
 REFERENCE = "reference.npz"
-STEPS = 2 + 2 * len(DIALECTS) + 1
 
 
-def export_model(checkpoint: Checkpoint, role: Role, contract: Contract, workplace: Path, cache: Path, progress: Timed) -> ModelSpec:
+def export_model(
+    checkpoint: Checkpoint,
+    role: Role,
+    contract: Contract,
+    workplace: Path,
+    cache: Path,
+    progress: Timed,
+    dialects: tuple[Dialect, ...],
+) -> ModelSpec:
     """Put the model's graphs under `workplace/graphs` and its reference under `workplace/reference`."""
     label = f"export {role}"
-    key = stage_key(role=role, checkpoint=checkpoint.digest, contract=asdict(contract))
+    key = stage_key(role=role, checkpoint=checkpoint.digest, contract=asdict(contract), dialects=dialects)
     stage = finished_stage(cache, key)
     if stage is not None:
         progress.reused(label)
     else:
-        require_space(cache, checkpoint.fp32_bytes)
-        with progress.stage(label, STEPS) as step:
-            stage = make_stage(cache, key, lambda folder: _export(checkpoint, role, contract, folder, step))
+        require_space(cache, checkpoint.weight_bytes(contract.precision))
+        with progress.stage(label, 2 + 2 * len(dialects) + 1) as step:
+            stage = make_stage(cache, key, lambda folder: _export(checkpoint, role, contract, dialects, folder, step))
     spec = parse(ModelSpec, read_json(stage / SPEC) | {"source": checkpoint.source}, SPEC)
     for name in (*spec.graphs.values(), spec.weights):
         link_or_copy(stage / Path(name).name, workplace / name)
@@ -47,15 +54,17 @@ def reference_path(role: Role) -> str:
     return f"reference/{role}.npz"
 
 
-def _export(checkpoint: Checkpoint, role: Role, contract: Contract, folder: Path, step: Callable[[str], None]) -> None:
+def _export(
+    checkpoint: Checkpoint, role: Role, contract: Contract, dialects: tuple[Dialect, ...], folder: Path, step: Callable[[str], None]
+) -> None:
     step("load")
-    model = checkpoint.load()
+    model = checkpoint.load(contract.precision)
     layers = probe_cache(model)
     vocab_size = int(model.get_output_embeddings().weight.shape[0])
     step("reference logits")
     reference = record_reference(model, contract, vocab_size)
     graphs = {}
-    for dialect in DIALECTS:
+    for dialect in dialects:
         step(f"trace {dialect}")
         graphs[dialect] = trace(model, layers, dialect, contract)
         step(f"optimize {dialect}")

@@ -2,23 +2,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
+import onnx_ir as ir
+
 from ..bundle import Contract, ModelSpec, Proof, Role
-from ..engines.onnxruntime_cpu import OrtDecoder
+from ..engines.onnxruntime_cpu import DIALECT, NAME, OrtDecoder
 from ..runtime.parity import load_reference, prove_decoder
 from .model import reference_path
+from .widen import widen
 
 
-def prove(workplace: Path, specs: dict[Role, ModelSpec], contract: Contract, step: Callable[[str], None]) -> tuple[Proof, ...]:
-    """Run every dialect of every model on ONNX Runtime, one at a time. Raises `ProofError` at the first mismatch."""
+def prove(
+    workplace: Path, specs: dict[Role, ModelSpec], contract: Contract, engines: tuple[str, ...], step: Callable[[str], None]
+) -> tuple[Proof, ...]:
+    """Run every dialect of every model on ONNX Runtime, one at a time. Raises `ProofError` at the first mismatch.
+
+    What ONNX Runtime will run for one of the `engines` is run as it is; other graphs in half precision are widened to fp32.
+    """
     proofs = []
     for role, spec in specs.items():
         reference = load_reference(workplace / reference_path(role))
         for dialect, graph in spec.graphs.items():
             step(f"{role} {dialect}")
-            decoder = OrtDecoder(workplace / graph, spec, contract)
-            proofs.append(prove_decoder(decoder, reference, "onnxruntime", dialect, role, contract.precision))
+            path = workplace / graph
+            if contract.precision == "fp32" or (dialect == DIALECT and NAME in engines and contract.precision == "fp16"):
+                decoder = OrtDecoder(path, spec, contract, dialect=dialect)
+                proofs.append(prove_decoder(decoder, reference, NAME, dialect, role, contract.precision))
+            else:
+                with widened(path) as wide:
+                    decoder = OrtDecoder(wide, spec, replace(contract, precision="fp32"), dialect=dialect)
+                    proofs.append(prove_decoder(decoder, reference, f"{NAME}, widened", dialect, role, "widened"))
             del decoder  # its memory, before the next one asks for as much
     return tuple(proofs)
+
+
+@contextmanager
+def widened(path: Path) -> Iterator[Path]:
+    """A file beside `path` with the same graph in fp32, over the same weights, while the context lasts."""
+    model = ir.load(path)
+    widen(model)
+    wide = path.with_name(f"{path.stem}-widened.onnx")
+    try:
+        ir.save(model, wide)
+        yield wide
+    finally:
+        wide.unlink(missing_ok=True)

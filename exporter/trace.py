@@ -11,15 +11,18 @@ from contextlib import contextmanager
 import onnx_ir as ir
 import torch
 from torch import Tensor
+from torch.export import Dim
 from torch.onnx.ops import symbolic
 from transformers import PreTrainedModel
 
 from ..bundle import CacheLayer, Contract
 from ..errors import UnsupportedModelError
-from .attention import Dialect, StaticCache, static_cache_attention
+from .attention import OPSETS, Dialect, StaticCache, static_cache_attention
 from .checkpoint import first_line
+from .precision import DTYPES
 
-OPSET = 24
+# Of the dialect for old parsers: the one that came with its opset.
+ROWS_IR_VERSION = 8
 
 
 def probe_cache(model: PreTrainedModel) -> tuple[CacheLayer, ...]:
@@ -51,18 +54,25 @@ def probe_cache(model: PreTrainedModel) -> tuple[CacheLayer, ...]:
 
 def trace(model: PreTrainedModel, layers: tuple[CacheLayer, ...], dialect: Dialect, contract: Contract) -> ir.Model:
     """The model's graph in `dialect`, its weights shared with `model`. Raises `UnsupportedModelError` with the reason."""
-    past = [torch.zeros(1, layer.num_kv_heads, contract.capacity, layer.head_dim) for layer in layers for _ in "kv"]
-    names = [f"{{}}.{index}.{half}" for index in range(len(layers)) for half in ("key", "value")]
-    width = torch.export.Dim("width", min=1, max=contract.capacity)
+    names = [f"{index}.{half}" for index in range(len(layers)) for half in ("key", "value")]
+    inputs = dict(tokens=torch.zeros(1, 3, dtype=torch.int64), position=torch.zeros(1, dtype=torch.int64))
+    dynamic: list[dict[int, Dim]] = [{1: Dim("width", min=1, max=contract.capacity)}, {}]
+    if dialect != "ort":
+        inputs["columns"] = torch.arange(contract.capacity // 2)
+        dynamic.append({0: Dim("span", min=1, max=contract.capacity)})
+    for name, layer in zip(names, (layer for layer in layers for _ in "kv"), strict=True):
+        shape = (1, layer.num_kv_heads, contract.capacity, layer.head_dim)
+        inputs[f"past.{name}"] = torch.zeros(shape, dtype=DTYPES[contract.precision])
+    written = "new" if dialect == "rows" else "present"
     try:
         with torch.no_grad(), _quiet():
             program = torch.onnx.export(
                 StaticDecoder(model, dialect, contract.widest_step).eval(),
-                (torch.zeros(1, 3, dtype=torch.int64), torch.zeros(1, dtype=torch.int64), *past),
-                input_names=["tokens", "position", *(name.format("past") for name in names)],
-                output_names=["logits", *(name.format("present") for name in names)],
-                dynamic_shapes=({1: width}, {}, tuple({} for _ in past)),
-                opset_version=OPSET,
+                tuple(inputs.values()),
+                input_names=list(inputs),
+                output_names=["logits", *(f"{written}.{name}" for name in names)],
+                dynamic_shapes=(dynamic[0], dynamic[1], (*dynamic[2:], *({} for _ in names))),
+                opset_version=OPSETS[dialect],
                 dynamo=True,
                 optimize=False,
                 verbose=False,
@@ -73,11 +83,13 @@ def trace(model: PreTrainedModel, layers: tuple[CacheLayer, ...], dialect: Diale
     logits = program.model.graph.outputs[0]
     # Traced as T rows; a prefill chunk gives one (see kept_rows). The engine compares the name with the manifest.
     logits.shape = ir.Shape([1, contract.rows_name, logits.shape[2]])  # type: ignore[index]
+    if dialect == "rows":
+        program.model.ir_version = ROWS_IR_VERSION
     return program.model
 
 
 class StaticDecoder(torch.nn.Module):
-    """`(tokens, position, *past) -> (logits, *present)` around any `AutoModelForCausalLM`."""
+    """`(tokens, position, columns unless ort, *past) -> (logits, *written)` around any `AutoModelForCausalLM`."""
 
     def __init__(self, model: PreTrainedModel, dialect: Dialect, widest_step: int) -> None:
         super().__init__()
@@ -86,9 +98,10 @@ class StaticDecoder(torch.nn.Module):
         self.widest_step = widest_step
         self.accepted = inspect.signature(model.forward).parameters
 
-    def forward(self, tokens: Tensor, position: Tensor, *past: Tensor) -> tuple[Tensor, ...]:
-        cache = StaticCache(position, list(zip(past[::2], past[1::2], strict=True)))
-        rows = kept_rows(tokens, self.widest_step)
+    def forward(self, tokens: Tensor, position: Tensor, *rest: Tensor) -> tuple[Tensor, ...]:
+        columns, past = (None, rest) if self.dialect == "ort" else (rest[0], rest[1:])
+        cache = StaticCache(position, list(zip(past[::2], past[1::2], strict=True)), columns)
+        rows = kept_rows(tokens, self.widest_step, OPSETS[self.dialect])
         positions = (position + torch.arange(tokens.shape[1]))[None]
         options = {"position_ids": positions, "logits_to_keep": rows}
         options = {name: value for name, value in options.items() if name in self.accepted}
@@ -96,19 +109,19 @@ class StaticDecoder(torch.nn.Module):
             logits = self.model(input_ids=tokens, past_key_values=cache, use_cache=True, **options).logits
         if "logits_to_keep" not in options:
             logits = logits[:, rows]
-        if len(cache.present) != len(cache.past):
-            raise UnsupportedModelError(f"{len(cache.past) - len(cache.present)} of {len(cache.past)} layers attend by code of their own")
-        return logits.float(), *(half for _, pair in sorted(cache.present.items()) for half in pair)
+        if len(cache.written) != len(cache.past):
+            raise UnsupportedModelError(f"{len(cache.past) - len(cache.written)} of {len(cache.past)} layers attend by code of their own")
+        return logits.float(), *(half for _, pair in sorted(cache.written.items()) for half in pair)
 
 
-def kept_rows(tokens: Tensor, widest_step: int) -> Tensor:
+def kept_rows(tokens: Tensor, widest_step: int, opset: int) -> Tensor:
     """Rows whose logits are wanted, `[rows] int64`: all of a step, only the last of a prefill chunk.
 
     The true number is 1 for a chunk; tracing cannot say so, and takes it for the number of tokens.
     """
-    width = symbolic("Shape", (tokens,), dict(start=1, end=2), dtype=torch.int64, shape=[1], version=OPSET)[0]
+    width = symbolic("Shape", (tokens,), dict(start=1, end=2), dtype=torch.int64, shape=[1], version=opset)[0]
     first = torch.where(width > widest_step, width - 1, torch.zeros_like(width))
-    return symbolic("Range", (first, width, torch.ones_like(width)), dtype=torch.int64, shape=[tokens.shape[1]], version=OPSET)
+    return symbolic("Range", (first, width, torch.ones_like(width)), dtype=torch.int64, shape=[tokens.shape[1]], version=opset)
 
 
 def _reason(model: PreTrainedModel, error: BaseException) -> UnsupportedModelError:

@@ -15,7 +15,7 @@ def describe(bundle: Bundle) -> dict[str, Any]:
         role: {"weights": manifest.files[model.weights].bytes, "cache": model.cache_bytes(manifest.contract)}
         for role, model in manifest.models.items()
     }
-    described = asdict(manifest) | {"memory": memory, "widths": list(manifest.contract.widths)}
+    described = asdict(manifest) | {"memory": memory, "widths": list(manifest.contract.widths), "spans": list(manifest.contract.spans)}
     if manifest.vocabulary is not None:
         described["vocabulary"]["overlap"] = manifest.vocabulary.overlap
     return described
@@ -27,7 +27,8 @@ def render(description: dict[str, Any]) -> str:
         f"built      {description['created']}  {description['command']}",
         f"engines    {', '.join(description['engines'])}; {contract['precision']}",
         f"sequence   up to {contract['capacity']} tokens, {contract['max_draft_tokens']} draft tokens a round, "
-        f"prompt chunks of {contract['prompt_chunk']}, widths {' '.join(map(str, description['widths']))}",
+        f"prompt chunks of {contract['prompt_chunk']}, widths {' '.join(map(str, description['widths']))}, "
+        f"spans {' '.join(map(str, description['spans']))}",
         f"stops at   {', '.join(map(str, description['text']['stop_token_ids'])) or 'no token'}; "
         f"chat template: {'yes' if description['text']['chat_template'] else 'no'}",
     ]
@@ -46,6 +47,7 @@ def render(description: dict[str, Any]) -> str:
             f"vocabulary the draft has another tokenizer and can propose {vocabulary['shared_tokens']} of the target's "
             f"{vocabulary['target_tokens']} tokens ({vocabulary['overlap']:.1%})"
         )
+    lines += [_plans(description, engine) for engine in description["engines"] if any(p["engine"] == engine for p in description["plans"])]
     for proof in description["proofs"]:
         lines.append(
             f"proved     {proof['role']} {proof['dialect']} on {proof['engine']}: {proof['rows']} rows up to {proof['length']} tokens, "
@@ -54,3 +56,13 @@ def render(description: dict[str, Any]) -> str:
     lines += [f"{entry['sha256'][:16]}  {entry['bytes']:>12,}  {name}" for name, entry in description["files"].items()]
     lines.append("packages   " + ", ".join(f"{name} {number}" for name, number in description["packages"].items()))
     return "\n".join(lines)
+
+
+def _plans(description: dict[str, Any], engine: str) -> str:
+    """The engine's plans, which were all made together."""
+    plans = [plan for plan in description["plans"] if plan["engine"] == engine]
+    size = sum(description["files"][plan["file"]]["bytes"] for plan in plans)
+    first = plans[0]
+    capabilities = f"compute capability {', '.join(first['compute_capabilities'])}" if first["compute_capabilities"] else "its usual GPUs"
+    kinds = [name.replace("_", "-") for name in ("hardware_compatible", "version_compatible") if first[name]]
+    return ", ".join([f"plans      {engine} {first['version']}: {len(plans)}, {size / 1e6:.1f} MB, for {capabilities}", *kinds])

@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +20,23 @@ class Pair:
 
     target: Path
     draft: Path
+
+
+class Notes:
+    """A progress that remembers what it was told."""
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+        self.steps: list[str] = []
+        self.stages: list[tuple[str, int]] = []  # label and number of steps
+
+    @contextmanager
+    def stage(self, label: str, steps: int) -> Iterator[Callable[[str], None]]:
+        self.stages.append((label, steps))
+        yield lambda step: self.steps.append(f"{label}: {step}")
+
+    def note(self, message: str) -> None:
+        self.notes.append(message)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 
 from fake_device import FakeDevice
 from fake_tensorrt import FakeTensorRT, plan
-from specexport.bundle import Bundle, Plan
+from specexport.bundle import Bundle, FileEntry, Plan
 from specexport.engines.base import Engine
 from specexport.engines.tensorrt_api import Library
 from specexport.engines.tensorrt_compile import model_profiles
@@ -16,19 +17,28 @@ from specexport.engines.tensorrt_engine import load_bundle
 ENGINE = "tensorrt"
 
 
-def with_plans(bundle: Bundle, dialect: str = "onnx", version: str = "10.16.1") -> Bundle:
+def with_plans(
+    bundle: Bundle,
+    dialect: str = "onnx",
+    version: str = "10.16.1",
+    engine: str = ENGINE,
+    compute_capabilities: tuple[str, ...] = (),
+    version_compatible: bool = False,
+) -> Bundle:
     """The bundle with a fake plan of each graph that a round needs."""
     manifest = bundle.manifest
     profiles = model_profiles(manifest.contract)
     graphs = {model.graphs[dialect]: profiles for model in manifest.models.values()}
     graphs |= {rule.graph: () for rule in manifest.rules if rule.rule != "adjust"}
-    plans = []
+    plans, files = [], dict(manifest.files)
     for graph, shapes in graphs.items():
-        file = f"engines/{ENGINE}/{Path(graph).stem}.plan"
+        file = f"engines/{engine}/{Path(graph).stem}.plan"
         bundle.path(file).parent.mkdir(parents=True, exist_ok=True)
-        bundle.path(file).write_bytes(plan(bundle.path(graph), shapes, version))
-        plans.append(Plan(ENGINE, graph, file, version, (), False, False))
-    return replace(bundle, manifest=replace(manifest, plans=tuple(plans), engines=(ENGINE,)))
+        content = plan(bundle.path(graph), shapes, version, compute_capabilities, version_compatible)
+        bundle.path(file).write_bytes(content)
+        files[file] = FileEntry(len(content), sha256(content).hexdigest())
+        plans.append(Plan(engine, graph, file, version, compute_capabilities, version_compatible, False))
+    return replace(bundle, manifest=replace(manifest, plans=tuple(plans), files=files, engines=(engine,)))
 
 
 def fake_library(device: FakeDevice, version: str = "10.16.1") -> Library:
@@ -37,5 +47,4 @@ def fake_library(device: FakeDevice, version: str = "10.16.1") -> Library:
 
 def load_fake(bundle: Bundle, device: FakeDevice, dialect: str = "onnx", version: str = "10.16.1") -> tuple[Bundle, Engine]:
     bundle = with_plans(bundle, dialect, version)
-    plans = {entry.graph: entry for entry in bundle.manifest.plans}
-    return bundle, load_bundle(ENGINE, bundle, plans, fake_library(device, version), device)
+    return bundle, load_bundle(ENGINE, bundle, fake_library(device, version), device)

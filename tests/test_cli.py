@@ -13,6 +13,7 @@ from click.testing import CliRunner, Result
 from conftest import Pair
 from specexport.bundle import MANIFEST
 from specexport.cli import main
+from specexport.engines.tensorrt_compile import CompileOptions
 
 Run = Callable[..., Result]
 
@@ -59,7 +60,7 @@ def test_build_prints_the_bundle_and_tells_the_rest_on_stderr(build: Callable[..
     result = build()
     assert result.exit_code == 0
     assert result.stdout == f"{tmp_path / 'out.bundle'}\n"
-    for line in ("export target    reused", "export draft     reused", "prove ", "proved target onnx: ", "proved draft ort: "):
+    for line in ("export target        reused", "export draft         reused", "prove ", "proved target onnx: ", "proved draft ort: "):
         assert line in result.stderr
     assert error(build()) == f"{tmp_path / 'out.bundle'} exists; choose another --output, or replace it with --force"
     assert build("--force").exit_code == 0
@@ -75,6 +76,11 @@ def test_build_prints_the_bundle_and_tells_the_rest_on_stderr(build: Callable[..
         (dict(max_seq_len=1000), "positions end at 128"),
         (dict(precision="int3"), "--precision is int3"),
         (dict(engine="cuda"), "there is no engine 'cuda'"),
+        (dict(precision="bf16"), "which engine onnxruntime cannot run"),
+        (dict(tensorrt_version="10.3"), "--tensorrt-version is for --engine tensorrt"),
+        (dict(timing_cache="times"), "--timing-cache is for engines that run plans"),
+        (dict(engine="tensorrt", tensorrt_version="10.2"), "TensorRT 10.2 is too old"),
+        (dict(engine="tensorrt", compute_capability="89"), "--compute-capability is 89; it must look like 8.9"),
         (dict(output="/dev/null/out"), "/dev/null is a file"),
         (dict(target="~nosuch/x"), "~nosuch/x cannot be looked up"),
         (dict(cache="/dev/null"), "the cache folder /dev/null cannot be made: a file is in its way; choose another --cache"),
@@ -269,7 +275,7 @@ HARM: dict[str, tuple[Callable[[Path], object], str]] = {
     "manifest no JSON": (lambda b: (b / MANIFEST).write_text("{"), "cannot be read as JSON"),
     "unknown key": (lambda b: edit(b, lambda m: m.update(colour="red")), "unknown key 'colour'"),
     "newer schema": (lambda b: edit(b, lambda m: m.update(schema_version=99)), "has schema version 99"),
-    "older schema": (lambda b: edit(b, lambda m: m.update(schema_version=1)), "has schema version 1, this specexport reads 2; build the"),
+    "older schema": (lambda b: edit(b, lambda m: m.update(schema_version=1)), "has schema version 1, this specexport reads 3; build the"),
     "escaping path": (lambda b: edit(b, lambda m: m["files"].update({"../x": {"bytes": 1, "sha256": ""}})), "lies outside of the bundle"),
     "no bundle": (shutil.rmtree, "does not exist; make it with"),
 }
@@ -282,15 +288,73 @@ def flip(path: Path) -> None:
 
 
 @pytest.mark.parametrize("harm", HARM)
-@pytest.mark.parametrize("command", [("generate", "--prompt", "x"), ("inspect",), ("verify",)])
+@pytest.mark.parametrize("command", [("generate", "--prompt", "x"), ("inspect",), ("verify",), ("compile", "--engine", "tensorrt-rtx")])
 def test_a_harmed_bundle(harm: str, command: tuple[str, ...], run: Run, bundle: Path) -> None:
     change, message = HARM[harm]
     change(bundle)
-    assert message in error(run(command[0], bundle, *command[1:]))
+    result = run(command[0], bundle, *command[1:])
+    assert message in (last_line if command[0] == "compile" else error)(result)
 
 
 def test_a_bundle_whose_name_is_too_long(run: Run) -> None:
     assert "too long" in error(run("inspect", "x" * 300))
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> list[CompileOptions]:
+    """Plans of four bytes, for what is not about compiling; the options that each was given."""
+    pytest.importorskip("tensorrt_rtx")
+    from specexport.exporter import compile as module
+
+    given: list[CompileOptions] = []
+
+    def compile_graph(lib: Any, graph: Path, plan: Path, profiles: Any, options: CompileOptions, *rest: Any) -> None:
+        given.append(options)
+        plan.write_bytes(b"plan")
+
+    monkeypatch.setattr(module, "compile_graph", compile_graph)
+    return given
+
+
+def test_compile(run: Run, bundle: Path, quick: list[CompileOptions]) -> None:
+    result = run("compile", bundle, "--engine", "tensorrt-rtx", "--compute-capability", "8.9", "--compute-capability", "12.0")
+    assert result.exit_code == 0, result.stderr
+    assert result.stdout == f"{bundle}\n"
+    assert set(quick) == {CompileOptions(("8.9", "12.0"))}
+    version = quick and json.loads((bundle / MANIFEST).read_text())["plans"][0]["version"]
+    assert result.stderr.splitlines() == ["check the bundle", "compile tensorrt-rtx", f"16 plans by tensorrt-rtx {version}, 0.0 MB"]
+    text = run("inspect", bundle).stdout
+    assert f"plans      tensorrt-rtx {version}: 16, 0.0 MB, for compute capability 8.9, 12.0\n" in text
+    assert "engines    tensorrt-rtx, onnxruntime; fp32" in text
+    assert "spans 64" in text
+    assert len(json.loads(run("inspect", bundle, "--json").stdout)["plans"]) == 16
+    assert run("compile", bundle, "--engine", "tensorrt-rtx").exit_code == 0
+    assert "16, 0.0 MB, for its usual GPUs\n" in run("inspect", bundle).stdout
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("tensorrt",), "the package tensorrt is not installed; install it with: pip install 'specexport[tensorrt]'"),
+        (("onnxruntime",), "plans are made for tensorrt and tensorrt-rtx, not for onnxruntime"),
+        (("cuda",), "plans are made for tensorrt and tensorrt-rtx, not for cuda"),
+        (("tensorrt-rtx", "--compute-capability", "x"), "--compute-capability is x; it must look like 8.9"),
+        (("tensorrt-rtx", "--compute-capability", "9.0"), "cannot compile for compute capability 9.0; it has 7.5, "),
+        (("tensorrt-rtx", "--hardware-compatible"), "TensorRT-RTX has no --hardware-compatible"),
+        (("tensorrt-rtx", "--version-compatible"), "TensorRT-RTX has no --version-compatible"),
+        (("tensorrt-rtx", "--weight-streaming"), "TensorRT-RTX has no --weight-streaming"),
+        (("tensorrt-rtx", "--timing-cache", "times"), "TensorRT-RTX has no --timing-cache"),
+    ],
+)
+def test_what_cannot_be_compiled(options: tuple[str, ...], message: str, run: Run, bundle: Path, quick: list[CompileOptions]) -> None:
+    before = (bundle / MANIFEST).read_bytes()
+    assert message in last_line(run("compile", bundle, "--engine", *options))
+    assert quick == []
+    assert (bundle / MANIFEST).read_bytes() == before
+
+
+def test_compile_needs_an_engine(run: Run, bundle: Path) -> None:
+    assert "Missing option '--engine'" in error(run("compile", bundle), 2)
 
 
 def test_inspect(run: Run, built: Path) -> None:
@@ -340,13 +404,29 @@ def test_verify_with_prompts_that_are_none(content: bytes | None, run: Run, buil
 
 def test_doctor(run: Run) -> None:
     assert run("doctor").stdout.startswith("yes  onnxruntime: onnxruntime ")
-    assert json.loads(run("doctor", "--json").stdout)["onnxruntime"]["usable"] is True
+    found = json.loads(run("doctor", "--json").stdout)
+    assert found["onnxruntime"]["usable"] is True
+    engines = ["onnxruntime", "onnxruntime-cuda", "tensorrt", "tensorrt-rtx"]
+    assert list(found) == [*engines, "tensorrt-lean", "build", "compile for tensorrt", "compile for tensorrt-rtx"]
+    assert found["compile for tensorrt"]["remedy"] == "install it with: pip install 'specexport[tensorrt]'"
+    assert all(entry["usable"] or entry["remedy"] for entry in found.values())
 
 
 def test_doctor_says_what_to_install(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     import sys
 
-    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    for name in ("onnxruntime", "tensorrt_rtx"):
+        monkeypatch.setitem(sys.modules, name, None)
     lines = run("doctor").stdout.splitlines()
     assert lines[0] == "no   onnxruntime: onnxruntime is not installed; pip install 'specexport[onnxruntime]'"
-    assert lines[1].startswith("yes  build: ")
+    assert any(line.startswith("yes  build: ") for line in lines)
+    assert (
+        "no   tensorrt-lean: the package tensorrt_lean is not installed; install it with: pip install 'specexport[tensorrt-lean]'" in lines
+    )
+    assert lines[-1].startswith("no   compile for tensorrt-rtx: tensorrt_rtx is installed as a placeholder")
+
+
+def test_doctor_says_what_can_be_compiled_for(run: Run) -> None:
+    trt = pytest.importorskip("tensorrt_rtx")
+    expected = f"yes  compile for tensorrt-rtx: TensorRT-RTX {trt.__version__}, for compute capabilities 7.5, 8.0, "
+    assert run("doctor").stdout.splitlines()[-1].startswith(expected)

@@ -21,7 +21,7 @@ CLI = "from specexport.cli import main; main(prog_name='specexport')"
 HEAVY = ("torch", "transformers", "onnx", "onnx_ir", "onnxscript", "onnxruntime", "numpy", "tokenizers", "safetensors", "rich")
 
 
-@pytest.mark.parametrize("arguments", [("--help",), ("--version",), ("build", "--help"), ("generate", "--help")])
+@pytest.mark.parametrize("arguments", [("--help",), ("--version",), ("build", "--help"), ("compile", "--help"), ("generate", "--help")])
 def test_help_imports_nothing_heavy(arguments: tuple[str, ...]) -> None:
     result = python(CLI, *arguments, block=HEAVY)
     assert (result.returncode, result.stderr) == (0, "")
@@ -48,6 +48,17 @@ def test_build_without_torch_says_which_extra_to_install(pair: Pair, tmp_path: P
         assert result.returncode == 1
         expected = f"Error: the package {missing} is not installed; building needs: pip install 'specexport[export]'\n"
         assert result.stderr == expected
+
+
+def test_compile_needs_no_torch(bundle: Path) -> None:
+    pytest.importorskip("tensorrt_rtx")
+    blocked = ("torch", "transformers", "onnx", "onnx_ir", "onnxscript", "onnxruntime", "safetensors", "huggingface_hub")
+    quick = (
+        "from specexport.exporter import compile as module; module.compile_graph = lambda lib, graph, plan, *_: plan.write_bytes(b'plan'); "
+    )
+    result = python(quick + CLI, "compile", bundle, "--engine", "tensorrt-rtx", block=blocked)
+    assert (result.returncode, result.stdout) == (0, f"{bundle}\n")
+    assert result.stderr.startswith("check the bundle\ncompile tensorrt-rtx\n16 plans by tensorrt-rtx ")
 
 
 def test_running_without_an_engine_says_what_to_do(built: Path) -> None:

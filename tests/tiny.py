@@ -92,14 +92,14 @@ class Exported:
     num_parameters: int
 
     def decoder(self, dialect: Dialect) -> OrtDecoder:
-        return OrtDecoder(self.folder / self.spec.graphs[dialect], self.spec, self.contract)
+        return OrtDecoder(self.folder / self.spec.graphs[dialect], self.spec, self.contract, dialect=dialect)
 
     def error(self, dialect: Dialect) -> float:
         return max_error(self.decoder(dialect), self.reference)
 
 
-def export(checkpoint: Path, folder: Path, dialects: tuple[Dialect, ...] = DIALECTS, contract: Contract = CONTRACT) -> Exported:
-    model = Checkpoint.find(str(checkpoint)).load()
+def export(checkpoint: Path, folder: Path, dialects: tuple[Dialect, ...] = DIALECTS, contract: Contract = CONTRACT, stem: str = "model") -> Exported:
+    model = Checkpoint.find(str(checkpoint)).load(contract.precision)
     layers = probe_cache(model)
     vocab_size = int(model.get_output_embeddings().weight.shape[0])
     reference = record_reference(model, contract, vocab_size)
@@ -107,6 +107,6 @@ def export(checkpoint: Path, folder: Path, dialects: tuple[Dialect, ...] = DIALE
     for dialect, graph in graphs.items():
         optimize(graph, dialect)
     folder.mkdir(parents=True, exist_ok=True)
-    paths, weights = save(graphs, folder, "model")
+    paths, weights = save(graphs, folder, stem)
     spec = ModelSpec(str(checkpoint), type(model).__name__, "", model.num_parameters(), vocab_size, layers, dict(paths), weights)
     return Exported(folder, spec, reference, contract, model.num_parameters())

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from specexport import engines
@@ -31,6 +32,16 @@ def test_the_default_is_the_first_usable_engine(opened: Bundle) -> None:
     assert load_engine(built_for(opened, "of_the_future", "onnxruntime")).name == "onnxruntime"
 
 
+def test_the_order_of_the_bundle_decides(opened: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Engines that this host lacks are passed over, whatever the order."""
+    assert load_engine(built_for(opened, "tensorrt", "tensorrt-rtx", "onnxruntime")).name == "onnxruntime"
+    loaded = SimpleNamespace(availability=lambda: Availability(True, "a GPU"), load=lambda bundle, threads: SimpleNamespace(name="device"))
+    module = engines.engine_module
+    monkeypatch.setattr(engines, "engine_module", lambda name: loaded if name == "tensorrt" else module(name))
+    assert load_engine(built_for(opened, "tensorrt", "onnxruntime")).name == "device"
+    assert load_engine(built_for(opened, "onnxruntime", "tensorrt")).name == "onnxruntime"
+
+
 def test_an_unknown_name_lists_the_names(opened: Bundle) -> None:
     with pytest.raises(EngineError, match="there is no engine 'cuda'; the engines are onnxruntime"):
         load_engine(opened, "cuda")
@@ -39,6 +50,10 @@ def test_an_unknown_name_lists_the_names(opened: Bundle) -> None:
 def test_an_engine_the_bundle_was_not_built_for(opened: Bundle) -> None:
     with pytest.raises(EngineError, match="built for tensorrt, not for onnxruntime; build it with --engine onnxruntime"):
         load_engine(built_for(opened, "tensorrt"), "onnxruntime")
+    with pytest.raises(
+        EngineError, match=f"built for onnxruntime, not for tensorrt; run: specexport compile {opened.root} --engine tensorrt"
+    ):
+        load_engine(opened, "tensorrt")
 
 
 @pytest.mark.usefixtures("lacking")
@@ -60,4 +75,6 @@ def test_every_engine_tells_whether_it_is_usable() -> None:
     for name in engines.ENGINES:
         module = engine_module(name)
         assert callable(module.load)
-        assert module.availability().detail
+        found = module.availability()
+        assert found.detail
+        assert found.usable or found.remedy

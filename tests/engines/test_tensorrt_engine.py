@@ -15,6 +15,7 @@ from doubles import write_bundle
 from fake_device import FakeDevice
 from fake_engine import load_fake
 from specexport.bundle import Bundle, Contract
+from specexport.engines.base import Chances
 from specexport.engines.onnxruntime_cpu import load as load_on_cpu
 from specexport.errors import EngineError
 from specexport.runtime.parity import load_reference, prove_decoder, save_reference
@@ -133,7 +134,6 @@ def test_the_rule_graphs_on_the_device_equal_the_numpy_rules(kept: Bundle) -> No
 def test_a_round_is_one_launch_and_one_wait(kept: Bundle, dialect: str) -> None:
     session, device = on_device(kept, dialect, "10.16.1" if dialect == "onnx" else "10.3.0")
     for options in ({}, {"temperature": 1.0, "seed": 1}, {"speculate": False}):
-        session.generate(PROMPT, max_new_tokens=2, stop_token_ids=(), num_draft_tokens=1, **options)  # type: ignore[arg-type]
         stream = session.stream(PROMPT, max_new_tokens=40, stop_token_ids=(), **options)  # type: ignore[arg-type]
         next(stream)
         for _ in islice(stream, 4):
@@ -145,20 +145,26 @@ def test_a_round_is_one_launch_and_one_wait(kept: Bundle, dialect: str) -> None:
 
 def test_what_most_requests_need_is_captured_at_load(kept: Bundle) -> None:
     session, device = on_device(kept)
-    spans = kept.manifest.contract.spans
+    spans, k = kept.manifest.contract.spans, kept.manifest.contract.max_draft_tokens
     assert len(spans) == 3
-    assert device.log.count("capture") == len(spans) * 2 * 2  # greedy and sampled, drafting and plain
+    assert device.log.count("capture") == len(spans) * ((k + 1) * 2 + 2)  # rounds, greedy and sampled, and prompt chunks
     device.log.clear()
-    position = len(PROMPT)
+    for options in ({}, {"temperature": 1.0}, {"speculate": False}):
+        session.reset()
+        session.generate((PROMPT * 3)[:45], stop_token_ids=(), **options)  # type: ignore[arg-type]
+    assert all(line in ("launch", "wait") for line in device.log)
+
+
+def test_a_rule_that_is_asked_for_first_is_captured_then(kept: Bundle) -> None:
+    session, device = on_device(kept)
     rounds = session.engine.rounds
     assert rounds is not None
     session._context.start(PROMPT)
-    session._context.target.prefill(PROMPT, position - 1, 16)
+    session._context.target.prefill(PROMPT, len(PROMPT) - 1, 16)
+    noise = np.full(4, 0.5, np.float32)
+    chances = Chances("token", np.array([1, 0, 1, 0], np.float32), noise[1:], noise)
     device.log.clear()
-    rounds.run(PROMPT, 4, None)
-    assert device.log == ["launch", "wait"]
-    device.log.clear()
-    rounds.run(PROMPT, 3, None)  # another k: run as it is, then captured
+    rounds.run(PROMPT, 3, chances)
     assert "launch" not in device.log
     assert device.log[-1] == "end of capture"
     captured = [line for line in device.log if line.startswith("captured execute")]
@@ -166,10 +172,19 @@ def test_what_most_requests_need_is_captured_at_load(kept: Bundle) -> None:
     assert [line.split()[2] for line in models] == ["draft-onnx", "draft-onnx", "draft-onnx", "target-onnx"]
     assert ["tokens[1, 2]" in models[0], "tokens[1, 1]" in models[1], "tokens[1, 4]" in models[3]] == [True] * 3
     assert all("columns[32]" in line for line in models)  # 19 tokens and 3 drafts need 22 rows
-    assert [line.split()[2] for line in captured if "-onnx " not in line] == ["select_greedy"] * 3 + ["accept_greedy_3"]
+    assert [line.split()[2] for line in captured if "-onnx " not in line] == ["select"] * 3 + ["accept_token_3"]
     device.log.clear()
-    rounds.run(PROMPT, 3, None)
+    rounds.run(PROMPT, 3, chances)
     assert device.log == ["launch", "wait"]
+
+
+def test_warming_up_leaves_clean_caches(kept: Bundle) -> None:
+    """A masked row has weight 0, and 0 * NaN is NaN: nothing may lie in the caches that some sequence of zeros came to."""
+    session, device = on_device(kept)
+    for decoder in (session.engine.target, session.engine.draft):
+        for address, layer in decoder._caches.values():  # type: ignore[union-attr]
+            size = 4 * layer.num_kv_heads * layer.head_dim * kept.manifest.contract.capacity
+            assert not device.view(address, size).any()
 
 
 def test_the_capacity_is_reached_and_not_passed(sessions: tuple[Session, Session]) -> None:

@@ -1,12 +1,24 @@
-"""The compiled rules through TensorRT-RTX: parsed and built on a machine without a GPU. Nothing is run."""
+"""The compiled rules and the demo pair through TensorRT-RTX: parsed and built on a machine without a GPU. Nothing is run."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache, partial
+from pathlib import Path
 from typing import Any
 
 import onnx
 import pytest
+from specexport.bundle import CacheLayer, Contract, ModelSpec, Precision
+from specexport.engines.tensorrt_api import library
+from specexport.engines.tensorrt_checks import check_model
+from specexport.engines.tensorrt_compile import CompileOptions, Profile, compile_graph, model_profiles
 from specexport.exporter import rules
+from specexport.exporter.attention import Dialect
+from specexport.exporter.checkpoint import Checkpoint
+from specexport.exporter.graphs import optimize, save
+from specexport.exporter.trace import probe_cache, trace
 
 trt = pytest.importorskip("tensorrt_rtx")
 
@@ -77,3 +89,71 @@ def test_what_it_cannot_parse_is_an_error(builder: Any) -> None:
     )
     network, _parser, errors = parsed(builder, topk)
     assert errors or builder.build_serialized_network(network, builder.create_builder_config()) is None
+
+
+PAIR = Path(__file__).parents[2] / "examples" / "demo_pair"
+CONTRACT = Contract(capacity=1024, max_draft_tokens=4, prompt_chunk=64, precision="fp32")
+# Kernels of a profile, which take as much in a plan whatever the model's size; a bit more in the dialect `rows`.
+KERNELS = 6e6
+
+
+Graphs = Callable[[str, Precision], tuple[Path, ModelSpec]]
+
+
+@pytest.fixture(scope="module")
+def graphs(tmp_path_factory: pytest.TempPathFactory) -> Graphs:
+    """A model of the demo pair by role and precision: the folder with its graphs, `onnx` and in fp16 `rows` too, and its spec."""
+
+    @cache
+    def graphs(role: str, precision: Precision) -> tuple[Path, ModelSpec]:
+        folder = tmp_path_factory.mktemp(f"{role}-{precision}")
+        model = Checkpoint.find(str(PAIR / role)).load(precision)
+        layers: tuple[CacheLayer, ...] = probe_cache(model)
+        dialects: tuple[Dialect, ...] = ("onnx", "rows") if precision == "fp16" else ("onnx",)
+        traced = {dialect: trace(model, layers, dialect, replace(CONTRACT, precision=precision)) for dialect in dialects}
+        for dialect, graph in traced.items():
+            optimize(graph, dialect)
+        paths, weights = save(traced, folder, role)
+        return folder, ModelSpec(role, type(model).__name__, "", model.num_parameters(), 0, layers, dict(paths), weights)
+
+    return graphs
+
+
+def plan_bytes(graphs: Graphs, role: str, contract: Contract, dialect: str, profiles: tuple[Profile, ...] | None = None) -> tuple[int, int]:
+    """Sizes of the plan and of the weights."""
+    folder, spec = graphs(role, contract.precision)
+    lib = library("tensorrt_rtx")
+    check = partial(check_model, trt=trt, spec=spec, contract=contract, dialect=dialect)
+    plan = folder / "model.plan"
+    compile_graph(
+        lib, folder / spec.graphs[dialect], plan, profiles or model_profiles(contract), CompileOptions(), check, lambda step: None
+    )
+    return plan.stat().st_size, (folder / spec.weights).stat().st_size
+
+
+@pytest.mark.parametrize(
+    ("role", "precision", "dialect"),
+    [
+        ("target", "fp32", "onnx"),
+        ("draft", "fp32", "onnx"),
+        ("target", "fp16", "onnx"),
+        ("draft", "fp16", "onnx"),
+        ("target", "fp16", "rows"),
+        ("draft", "fp16", "rows"),
+        ("draft", "bf16", "onnx"),
+    ],
+)
+def test_the_demo_pair_builds(role: str, precision: Precision, dialect: str, graphs: Graphs) -> None:
+    contract = replace(CONTRACT, precision=precision)
+    plan, weights = plan_bytes(graphs, role, contract, dialect)
+    assert weights < plan < weights + KERNELS * len(contract.widths)
+
+
+def test_the_weights_are_stored_once(graphs: Graphs) -> None:
+    """Of the widths 1 and 2; a static width of 1 stores them again in another layout, which is why it is not static."""
+    contract = replace(CONTRACT, max_draft_tokens=1, prompt_chunk=2)
+    first, *others = model_profiles(contract)
+    plan, weights = plan_bytes(graphs, "target", contract, "onnx")
+    assert plan < 1.25 * weights
+    static, _ = plan_bytes(graphs, "target", contract, "onnx", ({**first, "tokens": ((1, 1),) * 3}, *others))
+    assert static > 1.5 * weights

@@ -4,18 +4,20 @@ import errno
 import os
 import shutil
 from collections import namedtuple
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import specexport
 import torch
-from conftest import Pair
+from conftest import Notes, Pair
 from specexport.bundle import Bundle
+from specexport.engines.tensorrt_api import plans_of
+from specexport.engines.tensorrt_compile import CompileOptions
 from specexport.errors import EngineError, OutputError, PairError, ParameterError, ProofError
 from specexport.exporter import build as build_module
+from specexport.exporter import compile as compile_module
 from specexport.exporter.build import BuildOptions, BuildReport, build
 from specexport.exporter.checkpoint import Checkpoint
 from tiny import make_tokenizer, save_checkpoint
@@ -23,21 +25,6 @@ from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM
 
 EXPORTS = ("export target", "export draft")
-
-
-class Notes:
-    """A progress that remembers what it was told."""
-
-    def __init__(self) -> None:
-        self.notes: list[str] = []
-        self.steps: list[str] = []
-
-    @contextmanager
-    def stage(self, label: str, steps: int) -> Iterator[Callable[[str], None]]:
-        yield lambda step: self.steps.append(f"{label}: {step}")
-
-    def note(self, message: str) -> None:
-        self.notes.append(message)
 
 
 @pytest.fixture
@@ -183,7 +170,12 @@ def test_a_disk_that_fills_up_leaves_nothing(
         (dict(min_overlap=-0.1), "--min-overlap is -0.1; it must be from 0 to 1"),
         (dict(min_overlap=50), "--min-overlap is 50"),
         (dict(min_overlap=float("nan")), "--min-overlap is nan"),
-        (dict(precision="fp4"), "--precision is fp4; this version has fp32"),
+        (dict(precision="fp4"), "--precision is fp4; it must be one of fp32, fp16, bf16"),
+        (dict(precision="bf16"), "--precision is bf16, which engine onnxruntime cannot run"),
+        (dict(engines=()), "no --engine is given"),
+        (dict(tensorrt_version="10.3"), "--tensorrt-version is for --engine tensorrt"),
+        (dict(tensorrt_version="ten", engines=("tensorrt",)), "--tensorrt-version is ten"),
+        (dict(compiling=CompileOptions(weight_streaming=True)), "--weight-streaming is for engines that run plans; add --engine tensorrt"),
         (dict(max_seq_len=15), "a capacity of 15 is too small"),
         (dict(max_seq_len=19), "4 draft tokens need 20 or more"),
         (dict(max_seq_len=129), "positions end at 128"),
@@ -198,6 +190,48 @@ def test_options_out_of_range(options: dict[str, Any], message: str, run: Callab
 def test_an_unknown_engine(run: Callable[..., BuildReport], output: Path) -> None:
     with pytest.raises(EngineError, match="there is no engine 'cuda'"):
         run(engines=("onnxruntime", "cuda"))
+    assert left(output) == []
+
+
+def test_a_bundle_with_plans(run: Callable[..., BuildReport], output: Path) -> None:
+    """Compiled by TensorRT-RTX behind the proof; what runs without a GPU runs as before."""
+    pytest.importorskip("tensorrt_rtx")
+    progress = Notes()
+    report = run(engines=("onnxruntime", "tensorrt-rtx"), compiling=CompileOptions(("8.9", "12.0")), progress=progress)
+    assert [time.label for time in report.times][-2:] == ["write", "compile tensorrt-rtx"]
+    manifest = Bundle.open(output).manifest
+    assert manifest == report.bundle.manifest
+    assert manifest.engines == ("onnxruntime", "tensorrt-rtx")
+    plans = plans_of(report.bundle, "tensorrt-rtx")
+    assert set(plans) == {f"graphs/{role}-onnx.onnx" for role in ("target", "draft")} | {
+        rule.graph for rule in manifest.rules if rule.rule != "adjust"
+    }
+    assert {plan.compute_capabilities for plan in plans.values()} == {("8.9", "12.0")}
+    assert left(output) == [output.name]
+    assert len(specexport.load(output).generate([5, 6, 7], max_new_tokens=5, stop_token_ids=()).tokens) == 5
+
+
+def test_a_bundle_for_a_device_with_tensorrt(run: Callable[..., BuildReport], pair: Pair, output: Path) -> None:
+    """Made and proved where there is none: the graphs of both dialects, and what is left to do."""
+    progress = Notes()
+    report = run(target=pair.draft, draft=None, engines=("tensorrt",), tensorrt_version="10.3", progress=progress)
+    manifest = report.bundle.manifest
+    assert (manifest.engines, manifest.plans) == (("tensorrt",), ())
+    assert set(manifest.target.graphs) == {"onnx", "rows"} == {proof.dialect for proof in manifest.proofs}
+    assert progress.notes[-1].endswith(f"on the device, run: specexport compile {output} --engine tensorrt")
+    with pytest.raises(EngineError, match=f"no plans for tensorrt; make them with: specexport compile {output} --engine tensorrt"):
+        plans_of(report.bundle, "tensorrt")
+
+
+def test_a_compilation_that_fails_leaves_nothing(run: Callable[..., BuildReport], output: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("tensorrt_rtx")
+
+    def fail(*arguments: Any) -> None:
+        raise EngineError("no kernel")
+
+    monkeypatch.setattr(compile_module, "compile_graph", fail)
+    with pytest.raises(EngineError, match="no kernel"):
+        run(engines=("tensorrt-rtx", "onnxruntime"))
     assert left(output) == []
 
 

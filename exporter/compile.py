@@ -1,0 +1,126 @@
+"""`specexport compile`: the plans of a bundle for TensorRT or TensorRT-RTX, made where the library is. Needs no torch."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from ..bundle import MANIFEST, Bundle, FileEntry, Plan, sha256, write_manifest
+from ..engines.cuda_driver import find_gpu
+from ..engines.tensorrt_api import LIBRARIES, Library, dialect_for
+from ..engines.tensorrt_checks import check_model, check_rule
+from ..engines.tensorrt_compile import CompileOptions, Profile, compile_graph, compiler, model_profiles
+from ..engines.tensorrt_monitor import STEPS
+from ..errors import BundleError, EngineError, OutputError
+from .progress import Progress
+from .workplace import temporary_sibling
+
+
+@dataclass(frozen=True)
+class _Job:
+    """One graph to compile; `graph` is its path in the bundle."""
+
+    graph: str
+    profiles: tuple[Profile, ...]
+    check: Callable[[Any], Iterator[str]]
+
+    @property
+    def name(self) -> str:
+        return Path(self.graph).stem
+
+
+def compile_bundle(bundle: Bundle, engine: str, options: CompileOptions, progress: Progress) -> Bundle:
+    """Compile the bundle's models, and the rules that rounds need, for `engine`, in place of the plans that it has for it.
+
+    Plans are new files under `engines/`. When all are there the manifest is replaced in one step: until then, and whatever
+    happens, the bundle is what it was.
+
+    Raises `EngineError` when this host or the library cannot, `BundleError` for a bundle without the graphs that are needed,
+    `OutputError` when something cannot be written.
+    """
+    if engine not in LIBRARIES:
+        raise EngineError(f"plans are made for {' and '.join(LIBRARIES)}, not for {engine}")
+    lib = compiler(engine, options)
+    jobs = _jobs(bundle, lib)
+    template = _template(lib, engine, options)
+    folder = bundle.root / "engines" / engine
+    try:
+        with temporary_sibling(folder) as temporary:
+            with progress.stage(f"compile {engine}", STEPS * len(jobs)) as step:
+                for job in jobs:
+                    plan, announce = temporary / f"{job.name}.plan", partial(_announce, step, job.name)
+                    compile_graph(lib, bundle.path(job.graph), plan, job.profiles, options, job.check, announce)
+            compiled = _put_into_place(bundle, template, jobs, temporary, folder)
+    except OSError as error:
+        reason = "the disk is full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else error.strerror or str(error)
+        raise OutputError(f"{error.filename2 or error.filename or folder}: {reason}; the bundle is as it was") from None
+    for path in folder.glob("*.plan"):  # earlier plans, and what a killed process left
+        if path.relative_to(bundle.root).as_posix() not in compiled.manifest.files:
+            path.unlink(missing_ok=True)
+    return compiled
+
+
+def _jobs(bundle: Bundle, lib: Library) -> list[_Job]:
+    manifest, contract = bundle.manifest, bundle.manifest.contract
+    dialect = dialect_for(lib.name, lib.version)
+    jobs = []
+    for model in manifest.models.values():
+        if dialect not in model.graphs:
+            version = ".".join(map(str, lib.version[:2]))
+            raise BundleError(
+                f"{bundle.root} has no {dialect} graph of {model.source}, which {lib.title} needs; "
+                f"build it again with --engine tensorrt --tensorrt-version {version}"
+            )
+        check = partial(check_model, trt=lib.trt, spec=model, contract=contract, dialect=dialect)
+        jobs.append(_Job(model.graphs[dialect], model_profiles(contract), check))
+    # No round uses `adjust`: requests that change logits are decoded by the host.
+    return jobs + [_Job(rule.graph, (), check_rule) for rule in manifest.rules if rule.rule != "adjust"]
+
+
+def _template(lib: Library, engine: str, options: CompileOptions) -> Plan:
+    """A plan but for its graph and its file."""
+    capabilities = options.compute_capabilities
+    if engine == "tensorrt":  # compiled for the GPU at hand
+        major, minor = find_gpu().compute_capability
+        capabilities = (f"{major}.{minor}",)
+    return Plan(engine, "", "", lib.trt.__version__, capabilities, options.version_compatible, options.hardware_compatible)
+
+
+def _announce(step: Callable[[str], None], name: str, phase: str) -> None:
+    step(f"{name}: {phase}")
+
+
+def _put_into_place(bundle: Bundle, template: Plan, jobs: list[_Job], temporary: Path, folder: Path) -> Bundle:
+    """Move the plans into `folder` and replace the manifest; when that fails, they go again."""
+    root, manifest = bundle.root, bundle.manifest
+    replaced = [plan.file for plan in manifest.plans if plan.engine == template.engine]
+    plans, entries = [], {}
+    try:
+        folder.mkdir(exist_ok=True)
+        for job in jobs:
+            made = temporary / f"{job.name}.plan"
+            digest = sha256(made)
+            # Named by content, so that no file of the bundle as it was is touched.
+            place = folder / f"{job.name}-{digest[:8]}.plan"
+            name = place.relative_to(root).as_posix()
+            plans.append(replace(template, graph=job.graph, file=name))
+            entries[name] = FileEntry(made.stat().st_size, digest)
+            made.replace(place)
+        # In front, so that it is the first choice of a host that can run it.
+        engines = manifest.engines if template.engine in manifest.engines else (template.engine, *manifest.engines)
+        files = {name: entry for name, entry in manifest.files.items() if name not in replaced}
+        others = (plan for plan in manifest.plans if plan.engine != template.engine)
+        compiled = replace(manifest, engines=engines, plans=(*others, *plans), files=files | entries)
+        write_manifest(temporary, compiled)
+        if Bundle.open(root, check_digests=False).manifest != manifest:
+            raise OutputError(f"{root} was changed by another command meanwhile; compile it again")
+        (temporary / MANIFEST).replace(root / MANIFEST)
+    except BaseException:
+        for name in set(entries) - set(manifest.files):
+            (root / name).unlink(missing_ok=True)
+        raise
+    return Bundle(root, compiled)

@@ -1,0 +1,1 @@
+"""What `scripts/gpu_check` does: build, prove and measure every GPU engine of this host."""

@@ -1,0 +1,24 @@
+"""How much is tried: all of it, or what fits into a few minutes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Effort:
+    """repetitions: of every timing. trials: of every chi-squared test. new_tokens: of a generation.
+
+    prompts: generations of each kind. every_width, every_span: or only the first and the last of them.
+    """
+
+    repetitions: int
+    trials: int
+    new_tokens: int
+    prompts: int
+    every_width: bool
+    every_span: bool
+
+
+FULL = Effort(repetitions=60, trials=20_000, new_tokens=64, prompts=6, every_width=True, every_span=True)
+QUICK = Effort(repetitions=50, trials=4_000, new_tokens=32, prompts=2, every_width=False, every_span=False)

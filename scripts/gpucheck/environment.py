@@ -1,0 +1,81 @@
+"""What a measurement was made on: without it a number says nothing."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from specexport.engines.cuda_driver import Gpu
+from specexport.version import VERSION
+
+ROOT = Path(__file__).parents[2]
+PACKAGES = (
+    *("numpy", "torch", "transformers", "tokenizers", "onnx", "onnxscript", "onnxruntime", "onnxruntime-gpu"),
+    *("tensorrt", "tensorrt-rtx", "tensorrt-lean", "cuda-bindings", "cuda-core"),
+)
+CLOCKS = (
+    "driver_version",
+    "pstate",
+    "clocks.sm",
+    "clocks.max.sm",
+    "clocks.mem",
+    "clocks.max.mem",
+    "power.draw",
+    "power.limit",
+    "temperature.gpu",
+)
+
+
+def environment(gpu: Gpu) -> dict[str, Any]:
+    return {
+        "gpu": {
+            "name": gpu.name,
+            "compute_capability": ".".join(map(str, gpu.compute_capability)),
+            "memory_bytes": gpu.memory,
+            "driver_serves_cuda": gpu.driver,
+        },
+        "host": {"system": platform.platform(), "processor": _processor(), "cores": _cores(), "python": platform.python_version()},
+        "packages": {name: found for name in PACKAGES if (found := _installed(name))},
+        "specexport": {"version": VERSION, "commit": _commit()},
+    }
+
+
+def clocks() -> dict[str, str]:
+    """What nvidia-smi reads now, in its own units; empty where it cannot (on Jetson, in some containers)."""
+    query = ["nvidia-smi", "--id=0", f"--query-gpu={','.join(CLOCKS)}", "--format=csv,noheader"]
+    values = [value.strip() for value in _output(query).split(",")]
+    return dict(zip(CLOCKS, values, strict=True)) if len(values) == len(CLOCKS) else {}
+
+
+def _commit() -> str:
+    """Empty outside of a checkout; `+` behind it where files were changed."""
+    commit = _output(["git", "-C", str(ROOT), "rev-parse", "--short=12", "HEAD"])
+    return commit + "+" * bool(commit and _output(["git", "-C", str(ROOT), "status", "--porcelain"]))
+
+
+def _output(command: list[str]) -> str:
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=30, check=True).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return ""
+
+
+def _installed(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return ""
+
+
+def _processor() -> str:
+    file = Path("/proc/cpuinfo")
+    lines = file.read_text().splitlines() if file.exists() else []
+    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.processor())
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 0

@@ -1,0 +1,74 @@
+"""The time of single passes on the GPU: of the models by width and span, and of the rules between them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+from specexport.bundle import RuleName, RuleSpec
+from specexport.engines.base import Arrays, Engine
+from specexport.engines.device_round import PassDecoder
+from specexport.runtime.session import Session
+
+from ..meter import Meter
+from ..timing import Sample
+
+Size = tuple[int, int]  # width, span
+RuleKey = tuple[RuleName, int]  # k, 0 for those that look at one row
+
+
+def pass_samples(meter: Meter, decoder: PassDecoder, sizes: Iterable[Size]) -> dict[Size, Sample]:
+    """Milliseconds of a pass of each width that ends at its span's last row."""
+    return {(width, span): _pass(meter, decoder, width, span) for width, span in sizes}
+
+
+def _pass(meter: Meter, decoder: PassDecoder, width: int, span: int) -> Sample:
+    def place() -> None:
+        decoder.tokens[width].host[:] = 1
+        decoder.positions[width].host[0] = span - width
+        decoder.inputs.send()
+        meter.synchronize()
+
+    place()
+    decoder.enqueue(width, span)  # a capture allows nothing that a first run does
+    meter.synchronize()
+    time = meter.graph_time(meter.capture(lambda: decoder.enqueue(width, span)))
+
+    def sample() -> float:
+        place()
+        return time()
+
+    return sample
+
+
+def rule_samples(meter: Meter, session: Session, wanted: Iterable[RuleKey]) -> dict[RuleKey, Sample]:
+    """Milliseconds of each rule alone, without the copies around it."""
+    bundle, engine = session.bundle, session.engine
+    specs = {(spec.rule, spec.num_draft_tokens): spec for spec in bundle.manifest.rules}
+    return {key: _rule(meter, engine, session, specs[key]) for key in wanted}
+
+
+def _rule(meter: Meter, engine: Engine, session: Session, spec: RuleSpec) -> Sample:
+    assert engine.open_graph is not None
+    run = engine.open_graph(session.bundle.path(spec.graph))
+    assert run is not None, "rounds have every rule that they use"
+    arrays = _inputs(spec, engine.target.vocab_size)
+
+    def once() -> None:
+        run(arrays)
+
+    once()
+    return meter.graph_time(meter.capture_alone(once))
+
+
+def _inputs(spec: RuleSpec, vocab_size: int) -> Arrays:
+    """Of any rule; what is in them does not change a pass's time."""
+    k, rng = spec.num_draft_tokens, np.random.default_rng(0)
+    return {
+        "logits": rng.normal(size=(spec.rows, vocab_size)).astype(np.float32),
+        "noise": np.full(k + 1, 0.5, np.float32),
+        "sampling": np.array([1.0, 0, 1.0, 0], np.float32),
+        "draft_tokens": np.zeros(k, np.int64),
+        "draft_probs": np.full((k, vocab_size), 1 / vocab_size, np.float32),
+        "position": np.array([7]),
+    }

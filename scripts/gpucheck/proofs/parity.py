@@ -1,0 +1,30 @@
+"""The models on the device against the logits that transformers gave: masks, widths, a poisoned suffix, rollback."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from specexport.bundle import Role
+from specexport.engines.base import Decoder
+from specexport.runtime.parity import load_reference, measure_decoder
+from specexport.runtime.session import Session
+
+from ..finding import Finding
+
+
+def decoders(session: Session) -> Iterator[tuple[Role, Decoder]]:
+    yield "target", session.engine.target
+    if session.engine.draft is not None:
+        yield "draft", session.engine.draft
+
+
+def prove_parity(session: Session) -> Iterator[Finding]:
+    """The bundle's own schedule, on this engine."""
+    manifest, engine = session.bundle.manifest, session.engine
+    for role, decoder in decoders(session):
+        reference = load_reference(session.bundle.path(manifest.references[role]))
+        proof = measure_decoder(decoder, reference, engine.name, engine.dialect, role, manifest.contract.precision)
+        compared = f"{proof.rows} rows up to {proof.length} tokens"
+        detail = f"{proof.max_error:.1e} standard deviations off over {compared} (allowed {proof.tolerance:.0e})"
+        yield Finding(f"parity, {role}", proof.passed, detail)
+    session.reset()

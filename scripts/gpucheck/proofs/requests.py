@@ -1,0 +1,63 @@
+"""What one request must not do to the next: a cancelled one, and one whose logits were no numbers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+from specexport.bundle import Role
+from specexport.engines.base import Decoder
+from specexport.errors import EngineError
+from specexport.runtime.session import Options, Session
+
+from ..finding import Finding
+from .parity import decoders
+
+OPTIONS = Options(max_new_tokens=24, stop_token_ids=())
+
+
+def prove_requests(session: Session, prompt: Sequence[int]) -> Iterator[Finding]:
+    session.reset()
+    fresh = session.generate(prompt, **OPTIONS).tokens
+    vocab_size = session.engine.target.vocab_size
+    stranger = [(token + 1) % vocab_size for token in prompt]  # nothing of its rows can be kept
+    for title, first in (("another prompt's", stranger), ("its own", prompt)):
+        session.reset()
+        _cancel(session, first)
+        after = session.generate(prompt, **OPTIONS)
+        kept = 0 if first is stranger else len(prompt) - 1
+        passed = after.tokens == fresh and after.statistics.reused_tokens == kept
+        detail = f"{'the same' if after.tokens == fresh else 'other'} tokens as from nothing, {after.statistics.reused_tokens} rows kept"
+        yield Finding(f"a request behind {title} cancelled stream", passed, detail)
+    for role, decoder in decoders(session):
+        yield _poisoned(session, role, decoder, prompt, fresh)
+        decoder.overwrite_rows(0, 0.0)  # whatever was found, what follows starts clean
+    session.reset()
+
+
+def _cancel(session: Session, prompt: Sequence[int]) -> None:
+    stream = session.stream(prompt, **OPTIONS)
+    for _ in range(2):
+        next(stream)
+    stream.close()
+
+
+def _poisoned(session: Session, role: Role, decoder: Decoder, prompt: Sequence[int], fresh: tuple[int, ...]) -> Finding:
+    """NaN in the cache, in the middle of a request: it must end in an error, and the next one must know nothing of it."""
+    session.reset()
+    stream = session.stream(prompt, **OPTIONS)
+    next(stream)
+    decoder.overwrite_rows(0, math.nan)
+    try:
+        for _ in stream:
+            pass
+        said = "no error"
+    except EngineError as error:
+        said = str(error)
+    told = "gave nan as a logit" in said and session.bundle.manifest.models[role].graphs[session.engine.dialect] in said
+    try:
+        recovered = session.generate(prompt, **OPTIONS).tokens == fresh
+    except EngineError:
+        recovered = False
+    detail = f"{'told' if told else f'not told ({said})'}, and the next request {'was right' if recovered else 'was wrong'}"
+    return Finding(f"logits that are no numbers, {role}", told and recovered, detail)

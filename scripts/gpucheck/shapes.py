@@ -1,0 +1,104 @@
+"""The pairs that are built: a tiny one whose samples can be counted, the demo pair, and the sizes that people run."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from specexport.bundle import ELEMENT_BYTES, Precision, Role
+from specexport.engines.cuda_driver import Gpu
+from specexport.exporter.checkpoint import Checkpoint
+from specexport.runtime.session import Session
+from specexport.runtime.verify import read_prompts
+
+from .checkpoints import Llama, write_checkpoint
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+LLAMA_1B = Llama(16, 2048, 32, 8, 8192, 128256, tied=True, positions=4096)
+LLAMA_8B = Llama(32, 4096, 32, 8, 14336, 128256, tied=False, positions=4096)
+# Few tokens, so that every pair of them comes often enough to be counted; weights large enough that positions matter.
+TINY = Llama(2, 64, 4, 2, 128, 16, tied=False, positions=2048, spread=0.15)
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A pair and what its bundle is for.
+
+    target: None for the demo pair. strangeness: of the draft, where it is the target with other weights mixed in.
+    sampled: whether the vocabulary is small enough for chi-squared. asked_speed: whether single passes must be as fast as
+    `measures.py` asks. walks: whether transformers walks through the whole cache for the proof of the ladder.
+    """
+
+    name: str
+    target: Llama | None
+    draft: Llama | None
+    capacity: int
+    max_draft_tokens: int
+    strangeness: float = 0.0
+    sampled: bool = False
+    asked_speed: bool = False
+    walks: bool = False
+
+    def checkpoints(self, folder: Path) -> dict[Role, Path]:
+        """Where they are, or will be under `folder`."""
+        place = EXAMPLES / "demo_pair" if self.target is None else folder
+        return {"target": place / "target", "draft": place / "draft"}
+
+    def write(self, folder: Path) -> None:
+        """Make the checkpoints; those of the demo pair are there."""
+        if self.target is None or self.draft is None:
+            return
+        places = self.checkpoints(folder)
+        write_checkpoint(places["target"], self.target, seed=1)
+        # Of the same seed where it is to resemble the target.
+        write_checkpoint(places["draft"], self.draft, seed=1 if self.strangeness else 2, strangeness=self.strangeness)
+
+    @property
+    def num_parameters(self) -> int:
+        return sum(model.num_parameters for model in (self.target, self.draft) if model is not None)
+
+    def fits(self, gpu: Gpu, precision: Precision) -> bool:
+        """Whether weights and caches leave a tenth and 2 GiB of the memory for everything else."""
+        models = [model for model in (self.target, self.draft) if model is not None]
+        rows = sum(2 * model.layers * model.kv_heads * model.head_dim * self.capacity for model in models)
+        needed = ELEMENT_BYTES[precision] * (rows + self.num_parameters)
+        return needed + 2 * 2**30 <= 0.9 * gpu.memory
+
+    def prompts(self, session: Session, count: int) -> list[list[int]]:
+        """`count` prompts of some dozens of tokens."""
+        if self.target is None:
+            files = [EXAMPLES / f"prompts/{route}.jsonl" for route in ("code", "prose", "random")]
+            texts = [list(read_prompts(file))[: -(-count // 3)] for file in files]
+            return [session.encode(text) for row in zip(*texts, strict=True) for text in row][:count]
+        rng = np.random.default_rng(0)
+        vocab_size = self.target.vocab_size
+        return [rng.integers(0, vocab_size, 40 + 7 * index).tolist() for index in range(count)]
+
+
+SHAPES = {
+    shape.name: shape
+    for shape in (
+        Shape("tiny", TINY, TINY, 2048, 4, strangeness=0.1, sampled=True, walks=True),
+        Shape("demo", None, None, 1024, 7, walks=True),
+        Shape("1b", LLAMA_1B, LLAMA_1B, 2048, 7),
+        Shape("8b", LLAMA_8B, LLAMA_1B, 2048, 7, asked_speed=True),
+    )
+}
+LARGE = ("8b", "1b")
+
+
+def default_shapes(gpu: Gpu, precision: Precision, quick: bool) -> list[str]:
+    """Tiny, demo, and unless it must be quick the largest that fits the memory."""
+    largest = next((name for name in LARGE if SHAPES[name].fits(gpu, precision)), None)
+    return ["tiny", "demo", *([largest] if largest and not quick else [])]
+
+
+def bytes_read(checkpoint: Path, precision: Precision) -> int:
+    """Weights that a pass of one token reads: all, but for an embedding table of which it reads one row."""
+    elements = Checkpoint.find(str(checkpoint)).fp32_bytes // 4
+    config = json.loads((checkpoint / "config.json").read_text())
+    if not config.get("tie_word_embeddings"):
+        elements -= config["vocab_size"] * config["hidden_size"]
+    return ELEMENT_BYTES[precision] * elements

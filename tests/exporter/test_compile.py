@@ -1,0 +1,279 @@
+"""`compile_bundle` through TensorRT-RTX: what the bundle holds afterwards, and that it stays what it was until then."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from conftest import Notes
+from specexport.bundle import MANIFEST, Bundle, list_files, sha256
+from specexport.engines import load_engine
+from specexport.engines.cuda_driver import Gpu
+from specexport.engines.tensorrt_api import Library, library, plans_of
+from specexport.engines.tensorrt_compile import CompileOptions
+from specexport.engines.tensorrt_monitor import STEPS
+from specexport.errors import BundleError, EngineError, OutputError
+from specexport.exporter import compile as module
+from specexport.exporter.compile import compile_bundle
+from specexport.exporter.progress import Silent
+
+trt = pytest.importorskip("tensorrt_rtx")
+
+ENGINE = "tensorrt-rtx"
+# What a round needs for k of 1 to 4.
+RULES = {"select", "select_greedy"} | {f"accept_{rule}_{k}" for rule in ("greedy", "token", "block") for k in range(1, 5)}
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Plans of a few bytes, for what is not about compiling. What was asked for, in order."""
+    asked: list[str] = []
+
+    def compile_graph(lib: Library, graph: Path, plan: Path, *given: Any) -> None:
+        asked.append(graph.name)
+        plan.write_bytes(os.urandom(8))
+
+    monkeypatch.setattr(module, "compile_graph", compile_graph)
+    return asked
+
+
+def compiled(root: Path, engine: str = ENGINE, progress: Any = None, **options: Any) -> Bundle:
+    return compile_bundle(Bundle.open(root), engine, CompileOptions(**options), progress or Silent())
+
+
+def content(root: Path) -> dict[str, str]:
+    return {path.relative_to(root).as_posix(): sha256(path) for path in root.rglob("*") if path.is_file()}
+
+
+def test_a_compiled_bundle(bundle: Path) -> None:
+    before = Bundle.open(bundle).manifest
+    progress = Notes()
+    returned = compiled(bundle, progress=progress)
+    opened = Bundle.open(bundle)  # with every digest
+    assert opened.manifest == returned.manifest
+    assert opened.manifest.engines == (ENGINE, "onnxruntime")  # the first choice, where it can run
+    assert dataclasses.replace(opened.manifest, engines=before.engines, plans=(), files=before.files) == before
+    assert set(opened.manifest.files) == set(list_files(bundle))
+
+    plans = plans_of(opened, ENGINE)
+    graphs = {model.graphs["onnx"] for model in before.models.values()} | {f"graphs/rules/{name}.onnx" for name in RULES}
+    assert set(plans) == graphs
+    for graph, plan in plans.items():
+        assert plan.file.startswith(f"engines/{ENGINE}/{Path(graph).stem}-")
+        assert (plan.version, plan.compute_capabilities) == (trt.__version__, ())
+        assert (plan.version_compatible, plan.hardware_compatible) == (False, False)
+        # That it is a plan, and of this version, is all that can be told without a GPU.
+        runtime = trt.Runtime(library("tensorrt_rtx").logger)
+        assert runtime.get_engine_validity((bundle / plan.file).read_bytes())[1] == 0
+    assert progress.stages == [(f"compile {ENGINE}", STEPS * len(graphs))]
+    assert len(progress.steps) == STEPS * len(graphs)
+    assert progress.steps[0] == f"compile {ENGINE}: target-onnx: building engine"
+
+
+def test_compiling_again_replaces_the_plans(bundle: Path, quick: list[str]) -> None:
+    first = compiled(bundle, compute_capabilities=("8.9",))
+    assert {plan.compute_capabilities for plan in first.manifest.plans} == {("8.9",)}
+    stray = bundle / f"engines/{ENGINE}/killed-12345678.plan"
+    stray.touch()
+    second = compiled(bundle)
+    assert len(second.manifest.plans) == len(first.manifest.plans)
+    assert {plan.compute_capabilities for plan in second.manifest.plans} == {()}
+    assert second.manifest.engines == first.manifest.engines
+    names = {plan.file for plan in second.manifest.plans}
+    assert {path.relative_to(bundle).as_posix() for path in (bundle / "engines").rglob("*.plan")} == names
+    assert set(Bundle.open(bundle).manifest.files) == set(list_files(bundle))
+
+
+class Renamed:
+    """TensorRT-RTX under another version: a TensorRT that compiles here."""
+
+    def __init__(self, version: str) -> None:
+        self.__version__ = version
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(trt, name)
+
+
+@pytest.fixture
+def orin(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    def install(version: str) -> None:
+        lib = Library("tensorrt", Renamed(version))
+        monkeypatch.setattr(module, "compiler", lambda engine, options: lib)
+        monkeypatch.setattr(module, "find_gpu", lambda: Gpu("Orin", (8, 7), "12.6", 8))
+
+    return install
+
+
+def test_another_engine_keeps_its_plans(bundle: Path, quick: list[str], orin: Callable[[str], None]) -> None:
+    rtx = compiled(bundle).manifest
+    orin("10.16.1")
+    both = compiled(bundle, "tensorrt", version_compatible=True, hardware_compatible=True)
+    assert both.manifest.engines == ("tensorrt", ENGINE, "onnxruntime")
+    assert set(both.manifest.plans) > set(rtx.plans)
+    for plan in plans_of(both, "tensorrt").values():
+        assert (plan.version, plan.compute_capabilities) == ("10.16.1", ("8.7",))
+        assert (plan.version_compatible, plan.hardware_compatible) == (True, True)
+    assert set(plans_of(Bundle.open(bundle), ENGINE)) == {plan.graph for plan in rtx.plans}
+
+
+def test_a_version_whose_graphs_the_bundle_lacks(bundle: Path, quick: list[str], orin: Callable[[str], None]) -> None:
+    orin("10.13.3.9")
+    before = content(bundle)
+    with pytest.raises(BundleError, match=r"has no rows graph of .*, which TensorRT 10\.13\.3\.9 needs; .* --tensorrt-version 10\.13"):
+        compiled(bundle, "tensorrt")
+    assert content(bundle) == before
+
+
+def test_without_a_draft(bundle: Path, quick: list[str]) -> None:
+    path = bundle / MANIFEST
+    manifest = json.loads(path.read_text()) | {"draft": None}
+    manifest["proofs"] = [proof for proof in manifest["proofs"] if proof["role"] == "target"]
+    del manifest["references"]["draft"]
+    path.write_text(json.dumps(manifest))
+    compiled(bundle)
+    assert {Path(name).stem for name in quick} == RULES | {"target-onnx"}
+
+
+def test_engines_that_have_no_plans(bundle: Path) -> None:
+    with pytest.raises(EngineError, match="plans are made for tensorrt and tensorrt-rtx, not for onnxruntime"):
+        compiled(bundle, "onnxruntime")
+
+
+def test_options_are_checked_first(bundle: Path, quick: list[str]) -> None:
+    with pytest.raises(EngineError, match="has no --timing-cache"):
+        compiled(bundle, timing_cache=Path("times"))
+    assert quick == []
+
+
+def fail(*arguments: Any) -> None:
+    raise OSError(28, "No space left on device", "some.plan")
+
+
+@pytest.mark.parametrize("place", ["compile_graph", "write_manifest", "sha256"])
+def test_a_full_disk_leaves_the_bundle_as_it_was(place: str, bundle: Path, quick: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled(bundle)
+    before = content(bundle)
+    monkeypatch.setattr(module, place, fail)
+    with pytest.raises(OutputError, match=r"some\.plan: the disk is full; the bundle is as it was"):
+        compiled(bundle)
+    assert content(bundle) == before
+
+
+def test_plans_that_come_out_the_same_are_kept_when_the_rest_fails(bundle: Path, quick: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """They have the names of those that the bundle holds."""
+    monkeypatch.setattr(module, "compile_graph", lambda lib, graph, plan, *given: plan.write_bytes(b"the same"))
+    compiled(bundle)
+    before = content(bundle)
+    monkeypatch.setattr(module, "write_manifest", fail)
+    with pytest.raises(OutputError):
+        compiled(bundle)
+    assert content(bundle) == before
+
+
+def test_a_graph_that_fails_leaves_the_bundle_as_it_was(bundle: Path, quick: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    before = content(bundle)
+    made = module.compile_graph
+
+    def stop(lib: Library, graph: Path, *given: Any) -> None:
+        if graph.stem == "accept_block_2":
+            raise EngineError("no kernel")
+        made(lib, graph, *given)
+
+    monkeypatch.setattr(module, "compile_graph", stop)
+    with pytest.raises(EngineError, match="no kernel"):
+        compiled(bundle)
+    assert len(quick) > 2
+    assert content(bundle) == before
+
+
+def test_a_bundle_that_changes_meanwhile(bundle: Path, quick: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another command has compiled for another engine: what it wrote must not be lost."""
+    opened = Bundle.open(bundle)
+    path = bundle / MANIFEST
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"command": "of another"}))
+    before = content(bundle)
+    with pytest.raises(OutputError, match="was changed by another command meanwhile; compile it again"):
+        compile_bundle(opened, ENGINE, CompileOptions(), Silent())
+    assert content(bundle) == before
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("place", ["compile_graph", "write_manifest"])
+def test_a_killed_compilation(number: signal.Signals, place: str, bundle: Path, quick: list[str]) -> None:
+    compiled(bundle)
+    before = content(bundle)
+    script = f"""
+        import signal, time
+        from pathlib import Path
+        from specexport.bundle import Bundle
+        from specexport.exporter import compile as module
+        from specexport.exporter.progress import Silent
+
+        def hang(*args):
+            print("hanging", flush=True)
+            time.sleep(600)
+
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        module.compile_graph = lambda lib, graph, plan, *rest: plan.write_bytes(str(plan).encode())
+        module.{place} = hang
+        module.compile_bundle(Bundle.open({str(bundle)!r}), {ENGINE!r}, module.CompileOptions(), Silent())
+    """
+    command = [sys.executable, "-c", textwrap.dedent(script)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "hanging\n"
+        process.send_signal(number)
+        assert process.wait() != 0
+    assert {name: digest for name, digest in content(bundle).items() if name in before} == before
+    assert Bundle.open(bundle).manifest.plans
+    compiled(bundle)
+    assert set(Bundle.open(bundle).manifest.files) == set(list_files(bundle))  # nothing is left of it
+
+
+def test_without_torch(bundle: Path) -> None:
+    """A Jetson compiles with numpy, tokenizers and its TensorRT."""
+    blocked = (
+        "torch",
+        "transformers",
+        "safetensors",
+        "onnx",
+        "onnx_ir",
+        "onnxscript",
+        "onnxruntime",
+        "jinja2",
+        "click",
+        "rich",
+        "tokenizers",
+    )
+    code = f"""
+        import sys
+        sys.modules.update(dict.fromkeys({blocked!r}))
+        from specexport.bundle import Bundle
+        from specexport.exporter import compile as module
+        from specexport.exporter.progress import Silent
+        module.compile_graph = lambda lib, graph, plan, *rest: plan.write_bytes(b"plan")
+        print(len(module.compile_bundle(Bundle.open({str(bundle)!r}), {ENGINE!r}, module.CompileOptions(), Silent()).manifest.plans))
+    """
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("16\n", "")
+
+
+def test_an_engine_without_plans_says_how_to_make_them(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = Bundle.open(bundle)
+    with pytest.raises(EngineError, match=f"built for onnxruntime, not for {ENGINE}; run: specexport compile {bundle} --engine {ENGINE}"):
+        load_engine(opened, ENGINE)
+    named = Bundle(bundle, dataclasses.replace(opened.manifest, engines=(ENGINE,)))
+    usable = SimpleNamespace(availability=lambda: SimpleNamespace(usable=True), load=lambda bundle, threads: plans_of(bundle, ENGINE))
+    monkeypatch.setattr("specexport.engines.engine_module", lambda name: usable)
+    with pytest.raises(EngineError, match=f"no plans for {ENGINE}; make them with: specexport compile {bundle} --engine {ENGINE}"):
+        load_engine(named)
