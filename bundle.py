@@ -74,7 +74,6 @@ class Contract:
         """Token widths T that are bound at load; a prompt's last chunk may have any width below prompt_chunk."""
         return (*range(1, self.widest_step + 1), *([self.prompt_chunk] if self.prompt_chunk > self.widest_step else []))
 
-
     @property
     def spans(self) -> tuple[int, ...]:
         """The ladder of C, how much of the cache a pass looks at: 512, 1024, ... and the capacity."""
@@ -180,8 +179,8 @@ class Plan:
     """A graph compiled for an engine; see `specexport compile`.
 
     graph: the ONNX file it was made from. version: of the library that made it. compute_capabilities: of the GPUs that can
-    run it, `8.9` and so on, empty where the library decides. version_compatible: newer libraries of the same major version,
-    and the lean runtime, can load it. hardware_compatible: GPUs newer than the ones listed can run it.
+    run it, `8.9` and so on, empty where the library decides. version_compatible: the lean runtime of the same version can load
+    it. hardware_compatible: every GPU from compute capability 8.0 on can run it.
     """
 
     engine: str
@@ -269,9 +268,10 @@ class Bundle:
     manifest: Manifest
 
     @classmethod
-    def open(cls, root: str | Path, check_digests: bool = True) -> Bundle:
+    def open(cls, root: str | Path, check_digests: bool = True, without_plans: str | None = None) -> Bundle:
         """Read and check a bundle: schema, paths, every file's size and (unless told otherwise) SHA-256.
 
+        without_plans: an engine whose plans are not looked at, since they are to be made again.
         Raises `BundleError` naming the file and what is wrong with it.
         """
         root = Path(root)
@@ -284,30 +284,35 @@ class Bundle:
             remedy = "update specexport or build the bundle again" if version > SCHEMA_VERSION else "build the bundle again"
             raise BundleError(f"{root / MANIFEST} has schema version {version}, this specexport reads {SCHEMA_VERSION}; {remedy}")
         bundle = cls(root, parse(Manifest, raw, MANIFEST))
-        bundle._check_files(check_digests)
+        bundle._check_files(check_digests, f"engines/{without_plans}/")
         return bundle
 
     def path(self, name: str) -> Path:
         return self.root / name
 
-    def _check_files(self, check_digests: bool) -> None:
+    def _check_files(self, check_digests: bool, ignored: str) -> None:
         files = self.manifest.files
         for name in self.manifest.referenced_files():
             if name not in files:
                 raise BundleError(f"{MANIFEST} refers to {name!r}, which its list of files lacks; build the bundle again")
-        for name, entry in files.items():
-            path = _file(self.root, name)
+        wanted = {name: entry for name, entry in files.items() if not name.startswith(ignored)}
+        for name, entry in wanted.items():
+            path = _file(self.root, name, self._remedy(name))
             if path.stat().st_size != entry.bytes:
-                raise BundleError(f"{path} has {path.stat().st_size} bytes, the manifest says {entry.bytes}; build the bundle again")
+                raise BundleError(f"{path} has {path.stat().st_size} bytes, the manifest says {entry.bytes}; {self._remedy(name)}")
         if check_digests:
             with ThreadPoolExecutor() as pool:
-                digests = pool.map(lambda name: sha256(self.root / name), files)
-            for name, digest in zip(files, digests, strict=True):
-                if digest != files[name].sha256:
-                    raise BundleError(f"{self.root / name} was changed after the build (SHA-256 differs); build the bundle again")
+                digests = pool.map(lambda name: sha256(self.root / name), wanted)
+            for name, digest in zip(wanted, digests, strict=True):
+                if digest != wanted[name].sha256:
+                    raise BundleError(f"{self.root / name} was changed after the build (SHA-256 differs); {self._remedy(name)}")
+
+    def _remedy(self, name: str) -> str:
+        engine = next((plan.engine for plan in self.manifest.plans if plan.file == name), None)
+        return "build the bundle again" if engine is None else f"make it again with: specexport compile {self.root} --engine {engine}"
 
 
-def _file(root: Path, name: str) -> Path:
+def _file(root: Path, name: str, remedy: str) -> Path:
     """The path of `name`, a file that must be there and lie in the bundle, links followed."""
     pure, path = PurePosixPath(name), root / name
     plain = name.isprintable() and not pure.is_absolute() and ".." not in pure.parts and "\\" not in name
@@ -319,7 +324,7 @@ def _file(root: Path, name: str) -> Path:
     if not inside:
         raise BundleError(f"{MANIFEST} names {name!r}, which lies outside of the bundle; do not use this bundle")
     if not found:
-        raise BundleError(f"{path} is missing; build the bundle again")
+        raise BundleError(f"{path} is missing; {remedy}")
     return path
 
 

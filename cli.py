@@ -40,7 +40,7 @@ COMPILING = (
         metavar="X.Y",
         help="TensorRT-RTX: compile for GPUs of this one; may be repeated. [default: the library's choice]",
     ),
-    click.option("--hardware-compatible", is_flag=True, help="TensorRT: plans for newer GPUs too, at some cost in speed."),
+    click.option("--hardware-compatible", is_flag=True, help="TensorRT: plans for every GPU from 8.0 on, at some cost in speed."),
     click.option("--version-compatible", is_flag=True, help="TensorRT: plans for the lean runtime too."),
     click.option("--weight-streaming", is_flag=True, help="Weights may stay in host memory where the GPU's is too small."),
     click.option("--timing-cache", type=click.Path(path_type=Path), help="TensorRT: file of measurements that later builds reuse."),
@@ -153,7 +153,7 @@ def compile_plans(bundle: Path, engine: str, **options: Any) -> None:
 
         chosen = _compile_options(options)
         with display.stage("check the bundle", 1):
-            opened = Bundle.open(bundle)
+            opened = Bundle.open(bundle, without_plans=engine)
         manifest = compile_bundle(opened, engine, chosen, display).manifest
     plans = [plan for plan in manifest.plans if plan.engine == engine]
     size = sum(manifest.files[plan.file].bytes for plan in plans)

@@ -53,7 +53,7 @@ def load_driver() -> Driver:
     try:
         return Driver(import_module("cuda.bindings.driver"))
     except ModuleNotFoundError:
-        raise MissingPackageError("cuda-bindings", "tensorrt") from None
+        raise MissingPackageError("cuda-bindings", "cuda") from None
 
 
 def find_gpu(index: int = 0, driver: Driver | None = None) -> Gpu:

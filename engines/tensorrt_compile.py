@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ Profile = Mapping[str, tuple[Shape, Shape, Shape]]
 class CompileOptions:
     """compute_capabilities: of the GPUs to compile for, `8.9` and so on; none leaves it to the library.
 
-    hardware_compatible: for newer GPUs too. version_compatible: for the lean runtime too. weight_streaming: weights may stay
+    hardware_compatible: for every GPU from 8.0 on. version_compatible: for the lean runtime too. weight_streaming: weights may stay
     in host memory. timing_cache: a file with the measurements of earlier builds; it is read and written.
     """
 
@@ -139,7 +139,10 @@ def compile_graph(
     with ThreadPoolExecutor(1) as pool:
         pool.submit(int).result()  # a pool forgets the thread that it starts when it is interrupted meanwhile
         try:
-            serialized = pool.submit(builder.build_serialized_network, network, config).result()
+            building = pool.submit(builder.build_serialized_network, network, config)
+            while not building.done():
+                wait([building], timeout=0.2)  # any thread may get the signal, and only when this one wakes up is it heard of
+            serialized = building.result()
         except BaseException:
             monitor.cancel()
             raise

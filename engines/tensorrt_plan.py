@@ -47,7 +47,8 @@ class LoadedPlan:
         if self._engine is None:
             free, total = device.memory()
             if file.stat().st_size > free:
-                raise out_of_memory(f"{file.name} (or compile with --weight-streaming)", file.stat().st_size, free, total)
+                streaming = "" if library.name == "tensorrt_rtx" else " (whose weights --weight-streaming leaves in host memory)"
+                raise out_of_memory(file.name + streaming, file.stat().st_size, free, total)
             raise EngineError(f"{file} cannot be loaded: {library.reason()}")
         if getattr(self._engine, "streamable_weights_size", 0):
             free, _ = device.memory()

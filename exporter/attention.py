@@ -94,14 +94,13 @@ def scatter_and_attend(query: Tensor, key: Tensor, value: Tensor, layer: Layer) 
         symbolic("TensorScatter", (rows, new, layer.position), dict(axis=2), dtype=rows.dtype, shape=rows.shape, version=24)
         for rows, new in zip(layer.past, (key, value), strict=True)
     )
+    seen = [half[:, :, : columns.shape[0]] for half in (key_all, value_all)]
+    if layer.softcap:  # an attribute of Attention that TensorRT refuses
+        return _attend(query, seen[:1], seen[1:], columns, layer), (key_all, value_all)
     rows = layer.position + torch.arange(query.shape[2])
+    # In four dimensions from the start: behind an Unsqueeze, TensorRT-RTX 1.7 trips over names of its own where C is fixed.
     mask = _visible(columns[None, None], rows[None, None], layer.window)
-    attributes: dict[str, Any] = dict(scale=layer.scale)
-    if layer.softcap:
-        attributes["softcap"] = layer.softcap
-    span = columns.shape[0]
-    inputs = (query, key_all[:, :, :span], value_all[:, :, :span], mask)
-    output = symbolic("Attention", inputs, attributes, dtype=query.dtype, shape=query.shape, version=24)
+    output = symbolic("Attention", (query, *seen, mask), dict(scale=layer.scale), dtype=query.dtype, shape=query.shape, version=24)
     return output, (key_all, value_all)
 
 
@@ -130,21 +129,28 @@ def attend_to_both(query: Tensor, key: Tensor, value: Tensor, layer: Layer) -> t
     """The `rows` dialect; shapes as in `scatter_and_attend`, but what is given back are the new rows."""
     (past_key, past_value), position, columns = layer.past, layer.position, layer.columns
     assert columns is not None
+    span = columns.shape[0]
+    # What the cache holds from the position on is stale: no row sees as far as its capacity.
+    places = torch.cat([torch.where(columns < position, columns, past_key.shape[2]), position + torch.arange(key.shape[2])])
+    return _attend(query, [past_key[:, :, :span], key], [past_value[:, :, :span], value], places, layer), (key, value)
+
+
+def _attend(query: Tensor, keys: list[Tensor], values: list[Tensor], places: Tensor, layer: Layer) -> Tensor:
+    """Attention in plain operators, over parts of keys and values that lie, all together, at `places` of the sequence."""
     _, heads, length, width = query.shape
-    kv_heads, capacity, span = key.shape[1], past_key.shape[2], columns.shape[0]
+    kv_heads = keys[0].shape[1]
     # The heads that share keys stand below each other as rows, so that keys and values need no copies.
-    query = (query.float() * layer.scale).to(key.dtype).reshape(1, kv_heads, heads // kv_heads * length, width)
-    past_scores = query @ past_key[:, :, :span].transpose(2, 3)
-    scores = torch.cat([past_scores, query @ key.transpose(2, 3)], -1).float()  # [1, H_kv, H / H_kv * T, C + T]
+    query = (query.float() * layer.scale).to(query.dtype).reshape(1, kv_heads, heads // kv_heads * length, width)
+    scores = torch.cat([query @ part.transpose(2, 3) for part in keys], -1).float()
     if layer.softcap:
         scores = layer.softcap * torch.tanh(scores / layer.softcap)
-    rows = position + torch.arange(length)
-    # What the cache holds from the position on is stale: no row sees so far.
-    places = torch.cat([torch.where(columns < position, columns, capacity), rows])
-    mask = _visible(places, rows.repeat(heads // kv_heads), layer.window)
-    weights = torch.softmax(torch.where(mask, scores, HIDDEN), -1).to(value.dtype)
-    output = weights[..., :span] @ past_value[:, :, :span] + weights[..., span:] @ value
-    return output.reshape(1, heads, length, width), (key, value)
+    rows = (layer.position + torch.arange(length)).repeat(heads // kv_heads)
+    mask = _visible(places, rows, layer.window)
+    weights = torch.softmax(torch.where(mask, scores, HIDDEN), -1).to(query.dtype)
+    output, first = weights[..., : values[0].shape[2]] @ values[0], values[0].shape[2]
+    for part in values[1:]:
+        output, first = output + weights[..., first : first + part.shape[2]] @ part, first + part.shape[2]
+    return output.reshape(1, heads, length, width)
 
 
 def _visible(columns: Tensor, rows: Tensor, window: int) -> Tensor:

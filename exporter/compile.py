@@ -43,7 +43,7 @@ def compile_bundle(bundle: Bundle, engine: str, options: CompileOptions, progres
     `OutputError` when something cannot be written.
     """
     if engine not in LIBRARIES:
-        raise EngineError(f"plans are made for {' and '.join(LIBRARIES)}, not for {engine}")
+        raise EngineError(f"there is nothing to compile for {engine!r}; plans are made for {' and '.join(LIBRARIES)}, name one of them")
     lib = compiler(engine, options)
     jobs = _jobs(bundle, lib)
     template = _template(lib, engine, options)
@@ -116,7 +116,7 @@ def _put_into_place(bundle: Bundle, template: Plan, jobs: list[_Job], temporary:
         others = (plan for plan in manifest.plans if plan.engine != template.engine)
         compiled = replace(manifest, engines=engines, plans=(*others, *plans), files=files | entries)
         write_manifest(temporary, compiled)
-        if Bundle.open(root, check_digests=False).manifest != manifest:
+        if Bundle.open(root, check_digests=False, without_plans=template.engine).manifest != manifest:
             raise OutputError(f"{root} was changed by another command meanwhile; compile it again")
         (temporary / MANIFEST).replace(root / MANIFEST)
     except BaseException:

@@ -1,7 +1,6 @@
 """What TensorRT takes without an error and answers with wrong tokens, or cannot build: found in the graph, before it is compiled.
 
-The traps and where they are known from: docs/architecture.md. What shows only in a network or a plan (decomposable
-attention, aliases) is checked where those are made, in `engines/`.
+What shows only in a network or a plan (decomposable attention, aliases) is checked where those are made, in `engines/`.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ OLD_OPERATORS = frozenset(
     ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum ReduceSumSquare Relu Reshape Round ScatterElements ScatterND
     Selu Shape Sigmoid Sign Sin Sinh Size Slice Softmax Softplus Softsign Split Sqrt Squeeze Sub Sum Tan Tanh ThresholdedRelu Tile
     TopK Transpose Trilu Unsqueeze Where Xor
-    """.split()
+    """.split()  # noqa: SIM905
 )
 ATTENTION_INPUTS = ("Q", "K", "V", "attn_mask", "past_key", "past_value", "nonpad_kv_seqlen")
 
@@ -74,6 +73,8 @@ def _attention(node: ir.Node) -> Iterator[str]:
         yield "has nonpad_kv_seqlen, which TensorRT drops: stale rows would be attended to"
     if node.attributes.get_int("is_causal", 0):
         yield "has is_causal=1, which TensorRT aligns with the upper left: wrong behind a cache"
+    if node.attributes.get_float("softcap", 0.0):
+        yield "has a softcap, which TensorRT's attention lacks"
     mask = given.get("attn_mask")
     if mask is None:
         yield "has no mask, so it attends to rows behind the position"

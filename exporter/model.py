@@ -14,6 +14,7 @@ from ..strict import parse, read_json
 from .attention import Dialect
 from .checkpoint import Checkpoint
 from .graphs import optimize, save
+from .lint import refuse_traps
 from .progress import Timed
 from .reference import record_reference
 from .stages import finished_stage, link_or_copy, make_stage, stage_key
@@ -69,6 +70,7 @@ def _export(
         graphs[dialect] = trace(model, layers, dialect, contract)
         step(f"optimize {dialect}")
         optimize(graphs[dialect], dialect)
+        refuse_traps(graphs[dialect], dialect, checkpoint.architecture)
     step("write")
     paths, weights = save(graphs, folder, role)
     save_reference(folder / REFERENCE, reference)

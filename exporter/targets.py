@@ -10,7 +10,7 @@ from typing import get_args
 from ..bundle import PRECISIONS, Precision
 from ..engines import ENGINES
 from ..engines.onnxruntime_cpu import availability as proving
-from ..engines.tensorrt_api import LIBRARIES, dialect_for
+from ..engines.tensorrt_api import LIBRARIES, dialect_for, dotted
 from ..engines.tensorrt_compile import CompileOptions, check_options, compiler
 from ..errors import EngineError, ParameterError
 from .attention import Dialect
@@ -52,7 +52,7 @@ def choose_targets(
         check_options("tensorrt", options)
         try:
             lib = compiler("tensorrt", options)
-            problem = _misfit(lib.version, tensorrt_version, options.version_compatible)
+            problem = _misfit(lib.version, tensorrt_version)
         except EngineError as error:
             problem = str(error).partition(";")[0]
         else:
@@ -84,10 +84,8 @@ def _check_precision(engines: tuple[str, ...], precision: Precision) -> None:
             raise ParameterError(f"--precision is {precision}, which engine {engine} cannot run; it runs {' and '.join(possible)}")
 
 
-def _misfit(installed: tuple[int, ...], wanted: tuple[int, ...] | None, version_compatible: bool) -> str:
+def _misfit(installed: tuple[int, ...], wanted: tuple[int, ...] | None) -> str:
     """Why a plan made here would not run there, empty when it does."""
     if wanted is None or installed[: len(wanted)] == wanted:
         return ""
-    if version_compatible and installed[0] == wanted[0] and installed < wanted:
-        return ""
-    return f"this host has TensorRT {'.'.join(map(str, installed))}, not {'.'.join(map(str, wanted))}"
+    return f"this host has TensorRT {dotted(installed)}, not {dotted(wanted)}"

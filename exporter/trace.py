@@ -55,14 +55,15 @@ def probe_cache(model: PreTrainedModel) -> tuple[CacheLayer, ...]:
 def trace(model: PreTrainedModel, layers: tuple[CacheLayer, ...], dialect: Dialect, contract: Contract) -> ir.Model:
     """The model's graph in `dialect`, its weights shared with `model`. Raises `UnsupportedModelError` with the reason."""
     names = [f"{index}.{half}" for index in range(len(layers)) for half in ("key", "value")]
-    inputs = dict(tokens=torch.zeros(1, 3, dtype=torch.int64), position=torch.zeros(1, dtype=torch.int64))
-    dynamic: list[dict[int, Dim]] = [{1: Dim("width", min=1, max=contract.capacity)}, {}]
+    inputs = {"tokens": torch.zeros(1, 3, dtype=torch.int64), "position": torch.zeros(1, dtype=torch.int64)}
+    dynamic = {"tokens": {1: Dim("width", min=1, max=contract.capacity)}}
     if dialect != "ort":
         inputs["columns"] = torch.arange(contract.capacity // 2)
-        dynamic.append({0: Dim("span", min=1, max=contract.capacity)})
+        dynamic["columns"] = {0: Dim("span", min=1, max=contract.capacity)}
     for name, layer in zip(names, (layer for layer in layers for _ in "kv"), strict=True):
         shape = (1, layer.num_kv_heads, contract.capacity, layer.head_dim)
         inputs[f"past.{name}"] = torch.zeros(shape, dtype=DTYPES[contract.precision])
+    shapes = [dynamic.get(name, {}) for name in inputs]
     written = "new" if dialect == "rows" else "present"
     try:
         with torch.no_grad(), _quiet():
@@ -71,7 +72,7 @@ def trace(model: PreTrainedModel, layers: tuple[CacheLayer, ...], dialect: Diale
                 tuple(inputs.values()),
                 input_names=list(inputs),
                 output_names=["logits", *(f"{written}.{name}" for name in names)],
-                dynamic_shapes=(dynamic[0], dynamic[1], (*dynamic[2:], *({} for _ in names))),
+                dynamic_shapes=(*shapes[:2], tuple(shapes[2:])),  # as `forward` takes them
                 opset_version=OPSETS[dialect],
                 dynamo=True,
                 optimize=False,

@@ -53,5 +53,5 @@ def _cast(graph: ir.Graph, weight: ir.Value) -> None:
     graph.inputs.append(weight)
 
 
-def _widened(tensor: ir.TensorProtocol) -> ir.Tensor:
+def _widened(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
     return ir.tensor(tensor.numpy().astype(np.float32), name=tensor.name)

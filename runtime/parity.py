@@ -2,7 +2,7 @@
 
 The schedule walks through everything that the loop does to a cache. Near the start: chunked prefill with an odd last
 chunk, steps of width 1 and 2, a draft that is verified and rejected, its rows poisoned and rewritten, and every width
-up to k + 1. Then over the first step of the capacity ladder and back. Then far out, beyond any sliding window: prefill in
+up to k + 1. Then over a step of the capacity ladder and back. Then far out, beyond any sliding window: prefill in
 whole chunks, and again a rejected draft.
 """
 
@@ -87,8 +87,8 @@ def schedule(contract: Contract, vocab_size: int, window: int = 0) -> list[Step]
             position = feed(width, position, compare=position + width == last)
         return position
 
-    edge = contract.spans[0]
-    if position + widest < edge and edge + widest <= contract.capacity:
+    room = range(position + widest, contract.capacity - widest + 1)
+    for edge in [span for span in contract.spans if span in room][:1]:
         feed(widest, walk(position, edge - widest), poison=True)  # the last that the shorter span holds
         feed(widest, edge - 1, poison=True)  # one row on either side, garbage behind them
         position = feed(1, feed(2, edge - 2, poison=True), poison=True)  # rolled back to the shorter span, and over again
@@ -124,7 +124,9 @@ def max_error(decoder: Decoder, reference: list[ReferenceStep]) -> float:
     return worst / spread if spread else np.inf
 
 
-def measure_decoder(decoder: Decoder, reference: list[ReferenceStep], engine: str, dialect: str, role: str, arithmetic: Arithmetic) -> Proof:
+def measure_decoder(
+    decoder: Decoder, reference: list[ReferenceStep], engine: str, dialect: str, role: str, arithmetic: Arithmetic
+) -> Proof:
     rows, length = sum(entry.step.rows for entry in reference), max(entry.step.end for entry in reference)
     return Proof(engine, dialect, role, rows, length, max_error(decoder, reference), TOLERANCE[arithmetic])
 

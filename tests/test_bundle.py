@@ -302,3 +302,39 @@ def test_widths_of_a_contract() -> None:
 def test_absurd_contracts(capacity: int, drafts: int, chunk: int) -> None:
     with pytest.raises(ValueError, match=r"must be at least 1|too small"):
         Contract(capacity, drafts, chunk, "fp32")
+
+
+def with_plan(root: Path) -> None:
+    file = "engines/tensorrt-rtx/target.plan"
+    (root / file).parent.mkdir(parents=True)
+    (root / file).write_bytes(b"plan")
+    plan = {
+        "engine": "tensorrt-rtx",
+        "graph": "graphs/target.ort.onnx",
+        "file": file,
+        "version": "1.7.1",
+        "compute_capabilities": ["8.9"],
+        "version_compatible": False,
+        "hardware_compatible": False,
+    }
+    edit(root, lambda m: [m.update(plans=[plan]), m["files"].update({file: {"bytes": 4, "sha256": sha256(root / file)}})])
+
+
+@pytest.mark.parametrize("content", [None, b"longer", b"nalp"])
+def test_a_plan_that_is_lost_or_changed_is_compiled_again_and_the_bundle_not_built_again(root: Path, content: bytes | None) -> None:
+    with_plan(root)
+    plan = root / "engines/tensorrt-rtx/target.plan"
+    assert Bundle.open(root).manifest.plans[0].compute_capabilities == ("8.9",)
+    plan.unlink()
+    if content is not None:
+        plan.write_bytes(content)
+    assert refusal(root).endswith(f"; make it again with: specexport compile {root} --engine tensorrt-rtx")
+    assert len(Bundle.open(root, without_plans="tensorrt-rtx").manifest.plans) == 1
+    with pytest.raises(BundleError):
+        Bundle.open(root, without_plans="tensorrt")
+
+
+def test_plans_must_be_listed_among_the_files(root: Path) -> None:
+    with_plan(root)
+    edit(root, lambda m: m["files"].pop("engines/tensorrt-rtx/target.plan"))
+    assert "refers to 'engines/tensorrt-rtx/target.plan', which its list of files lacks" in refusal(root)

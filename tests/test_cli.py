@@ -336,8 +336,8 @@ def test_compile(run: Run, bundle: Path, quick: list[CompileOptions]) -> None:
     ("options", "message"),
     [
         (("tensorrt",), "the package tensorrt is not installed; install it with: pip install 'specexport[tensorrt]'"),
-        (("onnxruntime",), "plans are made for tensorrt and tensorrt-rtx, not for onnxruntime"),
-        (("cuda",), "plans are made for tensorrt and tensorrt-rtx, not for cuda"),
+        (("onnxruntime",), "there is nothing to compile for 'onnxruntime'; plans are made for tensorrt and tensorrt-rtx"),
+        (("cuda",), "there is nothing to compile for 'cuda'; plans are made for tensorrt and tensorrt-rtx"),
         (("tensorrt-rtx", "--compute-capability", "x"), "--compute-capability is x; it must look like 8.9"),
         (("tensorrt-rtx", "--compute-capability", "9.0"), "cannot compile for compute capability 9.0; it has 7.5, "),
         (("tensorrt-rtx", "--hardware-compatible"), "TensorRT-RTX has no --hardware-compatible"),

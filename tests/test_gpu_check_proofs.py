@@ -66,7 +66,7 @@ def subject(cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Subject:
     bundle = with_plans(Bundle.open(base / "tiny.bundle"))
     device = FakeDevice()
     meter = Meter(device)  # type: ignore[arg-type]
-    engine = load_bundle(ENGINE, bundle, {plan.graph: plan for plan in bundle.manifest.plans}, fake_library(device), meter)
+    engine = load_bundle(ENGINE, bundle, fake_library(device), meter)
     return Subject(Session(bundle, engine), meter, checkpoints)
 
 
@@ -333,7 +333,6 @@ def test_the_engines_own_device_is_metered(subject: Subject, monkeypatch: pytest
     device = FakeDevice()
     monkeypatch.setattr(tensorrt, "CudaDevice", lambda: device)
     monkeypatch.setattr(tensorrt, "_runtime", lambda: fake_library(device))
-    monkeypatch.setattr(tensorrt, "check_fit", lambda *_: None)
     monkeypatch.setattr("gpucheck.subject.Bundle.open", lambda root, check_digests: subject.session.bundle)
     opened = open_subject(subject.session.bundle.root, "tensorrt", subject.checkpoints)
     assert opened.meter is not None

@@ -48,7 +48,7 @@ def test_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "cuda.bindings", None)
     monkeypatch.setitem(sys.modules, "cuda.bindings.driver", None)
     with pytest.raises(
-        MissingPackageError, match=re.escape("cuda-bindings is not installed; install it with: pip install 'specexport[tensorrt]'")
+        MissingPackageError, match=re.escape("cuda-bindings is not installed; install it with: pip install 'specexport[cuda]'")
     ):
         CudaDevice()
 
@@ -120,8 +120,8 @@ def test_opening_makes_a_stream_that_the_default_one_does_not_wait_for(fake: Fak
 
 @pytest.mark.parametrize("function", ["cuDevicePrimaryCtxRetain", "cuCtxSetCurrent", "cuStreamCreate", "cuEventCreate"])
 def test_what_fails_to_open_leaves_nothing(fake: FakeDriver, function: str) -> None:
-    fake.failures[function] = CUresult.CUDA_ERROR_OUT_OF_MEMORY
-    with pytest.raises(EngineError, match=f"refused {function}: CUDA_ERROR_OUT_OF_MEMORY"):
+    fake.failures[function] = CUresult.CUDA_ERROR_INVALID_VALUE
+    with pytest.raises(EngineError, match=f"refused {function}: CUDA_ERROR_INVALID_VALUE"):
         CudaDevice(driver=Driver(fake))
     assert fake.live == {}
 
@@ -362,7 +362,7 @@ def test_a_capture_that_was_broken_in_silence(fake: FakeDriver, device: CudaDevi
 
 def test_a_graph_that_cannot_be_instantiated(fake: FakeDriver, device: CudaDevice) -> None:
     fake.failures["cuGraphInstantiate"] = CUresult.CUDA_ERROR_OUT_OF_MEMORY
-    with pytest.raises(EngineError, match="refused cuGraphInstantiate: CUDA_ERROR_OUT_OF_MEMORY"):
+    with pytest.raises(EngineError, match=r"out of device memory in cuGraphInstantiate: .* free; lower --max-seq-len"):
         device.capture(lambda: None)
     assert "graph" not in fake.live.values()
 

@@ -164,14 +164,19 @@ def test_one_launch_whatever_the_round(made: Made) -> None:
 
 
 def test_what_is_captured_at_load(made: Made) -> None:
-    assert made.at_load.count("capture") == 3 * 2 * 2
+    """Rounds of every k and span, greedy and sampled, and prompt chunks of both models."""
+    assert made.at_load.count("capture") == 3 * 5 * 2 + 2 * 3
     fresh(made)
     for span in (16, 32, 64):
-        for k in (0, 4):
+        for k in range(5):
             for given in (None, chances(k)):
                 made.rounds.run(TOKENS[: span - k], k, given)
                 made.rounds.run(TOKENS[: span // 2 + 1], k, given)
-    assert made.device.log == ["launch", "wait"] * 24
+    for decoder in made.decoders:
+        for position in range(49):
+            decoder.feed(TOKENS[:16], position)
+            decoder.feed(TOKENS[:1], position)
+    assert set(made.device.log) == {"launch", "wait"}
     made.session.reset()
 
 
@@ -206,7 +211,7 @@ def test_the_ladder_begins_at_512(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
                 expected.next_token,
             )
             assert ("greedy", k, span) in made.rounds._replay._graphs
-    assert {key for key in made.rounds._replay._graphs if key[1] == 2} == {("greedy", 2, span) for span in (512, 1024, 1100)}
+    assert {span for _, _, span in made.rounds._replay._graphs} == {512, 1024, 1100}
 
 
 def test_no_row_beyond_the_capacity(made: Made) -> None:
@@ -318,7 +323,7 @@ def test_one_draft_token(tmp_path: Path, dialect: str) -> None:
     for seed, options in enumerate([{}, {"temperature": 1.0}, {"temperature": 1.0, "verification": "token"}, {"speculate": False}]):
         for length in (2, 15, 17, 30):
             made.same(TOKENS[:length], seed=seed, **options)
-    assert made.at_load.count("capture") == 2 * 2 * 2
+    assert made.at_load.count("capture") == 2 * 2 * 2 + 2 * 2
 
 
 def test_without_a_draft(tmp_path: Path) -> None:
@@ -326,7 +331,7 @@ def test_without_a_draft(tmp_path: Path) -> None:
     assert made.engine.draft is None
     assert not made.rounds.drafts
     assert not [line for line in made.at_load if "the draft's" in line]
-    assert made.at_load.count("capture") == 3 * 2
+    assert made.at_load.count("capture") == 3 * 2 + 3
     assert executed(made.at_load)[:2] == ["target-onnx tokens[1, 1] columns[16]", "select_greedy"]
     for options in ({"speculate": False}, {"speculate": False, "temperature": 1.0, "seed": 4}, {}, {"drafter": "suffix"}):
         made.same([1, 2, 3, 1, 2, 3, 1], max_new_tokens=12, **options)
@@ -423,13 +428,20 @@ def test_a_round_that_went_wrong_is_not_believed(made: Made, num_accepted: int, 
 
 
 @pytest.mark.parametrize("function", ["cuGraphInstantiate", "cuStreamBeginCapture", "cuGraphLaunch", "cuEventSynchronize", "cuMemcpyAsync"])
-def test_a_driver_that_fails_for_once(made: Made, function: str) -> None:
+@pytest.mark.parametrize(
+    ("status", "message"),
+    [
+        (700, "the CUDA driver refused {}: CUDA_ERROR_ILLEGAL_ADDRESS"),
+        (2, r"out of device memory in {}: 102\d\.\d MiB of 1\.0 GiB free; lower --max-seq-len"),
+    ],
+)
+def test_a_driver_that_fails_for_once(made: Made, function: str, status: int, message: str) -> None:
     """One line, and the session goes on: what the failing round has written is dead."""
     fresh(made)
     made.rounds._replay._graphs = {key: graph for key, graph in made.rounds._replay._graphs.items() if key[1] != 3}
-    made.device.driver.failures[function] = 2
+    made.device.driver.failures[function] = status
     try:
-        with pytest.raises(EngineError, match=f"refused {function}: CUDA_ERROR_OUT_OF_MEMORY"):
+        with pytest.raises(EngineError, match=message.format(function)):
             made.session.generate(TOKENS[:20], max_new_tokens=9, stop_token_ids=(), num_draft_tokens=3)
     finally:
         made.device.driver.failures.clear()

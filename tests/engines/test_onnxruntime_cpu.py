@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from conftest import Pair
 from specexport.bundle import MANIFEST, Bundle, CacheLayer, Contract, Manifest, ModelSpec
 from specexport.engines.base import Logits
 from specexport.engines.onnxruntime_cpu import OrtDecoder, availability, load
@@ -18,8 +19,15 @@ TOKENS = RNG.integers(0, 288, 64).tolist()
 
 
 @pytest.fixture(scope="module")
-def opened(built: Path) -> Bundle:
-    return Bundle.open(built)
+def opened(built: Path, pair: Pair, tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+    """The built bundle, its target in the dialect `rows` too."""
+    from tiny import export
+
+    bundle = Bundle.open(built)
+    made = export(pair.target, tmp_path_factory.mktemp("rows"), ("rows",), bundle.manifest.contract)
+    target = bundle.manifest.target
+    graphs = target.graphs | {"rows": str(made.folder / made.spec.graphs["rows"])}
+    return dataclasses.replace(bundle, manifest=dataclasses.replace(bundle.manifest, target=dataclasses.replace(target, graphs=graphs)))
 
 
 @pytest.fixture(scope="module", params=DIALECTS)
@@ -29,7 +37,8 @@ def decoder(request: pytest.FixtureRequest, opened: Bundle) -> OrtDecoder:
 
 def make(opened: Bundle, dialect: Dialect = "ort", spec: ModelSpec | None = None, contract: Contract | None = None) -> OrtDecoder:
     manifest = opened.manifest
-    return OrtDecoder(opened.path(manifest.target.graphs[dialect]), spec or manifest.target, contract or manifest.contract)
+    path = opened.path(manifest.target.graphs[dialect])
+    return OrtDecoder(path, spec or manifest.target, contract or manifest.contract, dialect=dialect)
 
 
 def feed(decoder: OrtDecoder, *widths: int) -> Logits:
@@ -77,22 +86,40 @@ def test_rows_before_the_position_are_read(decoder: OrtDecoder) -> None:
 
 def test_buffers_and_bindings_are_made_once(decoder: OrtDecoder) -> None:
     feed(decoder, 16, 1, 2, 3, 4, 5)
-    widths, caches = dict(decoder._widths), [array.ctypes.data for array in decoder._caches]
+    bindings, caches = dict(decoder._bindings), [array.ctypes.data for array in decoder._caches]
     first = {width: decoder.step(TOKENS[:width], 0) for width in (1, 2, 3, 4, 5, 16)}
     again = {width: decoder.step(TOKENS[:width], 0) for width in (1, 2, 3, 4, 5, 16)}
     assert all(first[width] is again[width] for width in first)
-    assert all(decoder._widths[width] is widths[width] for width in first)
+    assert all(decoder._bindings[key] is bindings[key] for key in bindings)
+    assert {width for width, _ in decoder._bindings} >= set(first)
     assert [array.ctypes.data for array in decoder._caches] == caches
 
 
 def test_every_width_of_the_contract_is_bound_at_load(opened: Bundle) -> None:
-    assert set(make(opened)._widths) == set(opened.manifest.contract.widths) == {1, 2, 3, 4, 5, 16}
+    assert {width for width, _ in make(opened)._bindings} == set(opened.manifest.contract.widths) == {1, 2, 3, 4, 5, 16}
 
 
 def test_an_odd_width_is_bound_when_it_first_comes(opened: Bundle) -> None:
     decoder = make(opened)
     assert decoder.step(TOKENS[:11], 0) is decoder.step(TOKENS[:11], 0)
-    assert set(decoder._widths) == {1, 2, 3, 4, 5, 11, 16}
+    assert {width for width, _ in decoder._bindings} == {1, 2, 3, 4, 5, 11, 16}
+
+
+@pytest.mark.parametrize("dialect", ["onnx", "rows"])
+def test_a_pass_looks_at_the_least_span_that_holds_its_rows(opened: Bundle, dialect: Dialect, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("specexport.bundle.SHORTEST_SPAN", 16)
+    ladder, whole = make(opened, dialect), make(opened)
+    ladder.overwrite_rows(0, POISON)
+    for width, position in ((16, 0), (5, 11), (5, 12), (2, 15), (1, 16), (16, 16), (5, 28), (4, 30), (16, 32), (15, 48), (1, 63)):
+        np.testing.assert_allclose(ladder.step(TOKENS[:width], position), whole.step(TOKENS[:width], position), atol=1e-4)
+    assert {span for _, span in ladder._bindings} == {16, 32, 64}
+    given: list[int] = []
+    bind = ladder._bind
+    monkeypatch.setattr(ladder, "_bind", lambda width, span: given.append(span) or bind(width, span))
+    for end, span in ((16, 16), (17, 32), (32, 32), (33, 64), (64, 64)):
+        ladder.step(TOKENS[:7], end - 7)
+        assert given[-1] == span
+        ladder._bindings.pop((7, span))
 
 
 def test_a_sequence_up_to_the_last_row(decoder: OrtDecoder, opened: Bundle) -> None:

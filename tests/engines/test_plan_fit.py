@@ -55,37 +55,28 @@ def host(tmp_path: Path) -> Callable[..., Host]:
 # The version.
 
 
-@pytest.mark.parametrize(
-    ("made", "here", "compatible"),
-    [
-        ("10.16.1.11", "10.16.1.11", False),
-        ("10.16.1.11", "10.16.1.11", True),
-        ("10.3.0.26", "10.16.1.11", True),
-        ("10.16.1.11", "10.16.2.3", True),
-        ("10.9.0.34", "10.10.0.31", True),  # as numbers, not as texts
-        ("10.16", "10.16.1.11", True),
-    ],
-)
-def test_versions_that_fit(host: Callable[..., Host], made: str, here: str, compatible: bool) -> None:
-    host(version=here).check(made, version_compatible=compatible)
+def test_the_version_that_made_it_fits(host: Callable[..., Host]) -> None:
+    for compatible in (False, True):
+        host().check("10.16.1.11", version_compatible=compatible)
+    host(version="10.3.0").check("10.3.0")
 
 
+@pytest.mark.parametrize("compatible", [False, True])
 @pytest.mark.parametrize(
-    ("made", "here", "compatible", "needed"),
+    ("made", "here"),
     [
-        ("10.16.1.11", "10.16.0.5", False, "10.16.1.11"),
-        ("10.16.0.5", "10.16.1.11", False, "10.16.0.5"),
-        ("10.16.1.11", "10.15.2.9", True, "10.16.1.11 or a later 10.x"),
-        ("10.16.1.11", "10.16.1.10", True, "10.16.1.11 or a later 10.x"),
-        ("10.10.0.31", "10.9.0.34", True, "10.10.0.31 or a later 10.x"),
-        ("9.3.0.1", "10.16.1.11", True, "9.3.0.1 or a later 9.x"),
-        ("11.0.0.1", "10.16.1.11", True, "11.0.0.1 or a later 11.x"),
+        ("10.16.1.11", "10.16.1.10"),
+        ("10.16.1.10", "10.16.1.11"),
+        ("10.16.1.11", "10.15.1.11"),
+        ("9.16.1.11", "10.16.1.11"),
+        ("10.16.1", "10.16.1.11"),
     ],
 )
-def test_a_plan_by_another_version(host: Callable[..., Host], made: str, here: str, compatible: bool, needed: str) -> None:
+def test_a_plan_by_another_version(host: Callable[..., Host], made: str, here: str, compatible: bool) -> None:
+    """Even one that is version-compatible: it holds no runtime of its version, whose code would be taken from the bundle."""
     found = host(version=here)
     assert found.refusal(made, version_compatible=compatible) == (
-        f"was made by version {made}, this host has TensorRT {here}; it needs {needed}: "
+        f"was made by version {made}, this host has TensorRT {here}; it needs the same version: "
         f"compile it here: specexport compile {found.bundle.root} --engine tensorrt"
     )
 
@@ -108,7 +99,7 @@ def test_the_lean_runtime_is_called_so(host: Callable[..., Host]) -> None:
         (("8.6",), (8, 9), True),
         (("8.6",), (12, 0), True),
         (("9.0",), (10, 0), True),  # as numbers, not as texts
-        (("8.6", "12.0"), (8, 9), True),
+        (("9.0",), (8, 0), True),  # from Ampere on, whatever GPU made it
     ],
 )
 def test_gpus_that_fit(host: Callable[..., Host], made_for: tuple[str, ...], here: tuple[int, int], compatible: bool) -> None:
@@ -121,9 +112,7 @@ def test_gpus_that_fit(host: Callable[..., Host], made_for: tuple[str, ...], her
         (("8.6",), (8, 9), False),
         (("8.9",), (8, 6), False),
         (("8.6", "12.0"), (8, 9), False),
-        (("8.9",), (8, 6), True),
-        (("10.0",), (9, 0), True),
-        (("8.9", "12.0"), (8, 6), True),
+        (("8.9",), (7, 5), True),
     ],
 )
 def test_a_plan_for_another_gpu(host: Callable[..., Host], made_for: tuple[str, ...], here: tuple[int, int], compatible: bool) -> None:
@@ -198,18 +187,22 @@ def test_the_real_rtx_refuses_what_is_no_plan(host: Callable[..., Host]) -> None
         check_fit(found.bundle, entry, real, found.device)
 
 
-@pytest.mark.xfail(strict=True, reason="every refusal of TensorRT-RTX says to compile the plan again")
 @pytest.mark.parametrize(
     ("diagnostics", "remedy"),
     [
         (4, "update the driver"),  # OLD_CUDA_DRIVER
-        (16, "close what else uses the GPU"),  # INSUFFICIENT_GPU_MEMORY
-        (2, "--compute-capability 7.5"),  # UNSUPPORTED_CC: the plans of the default begin at 8.0
+        (8, "update CUDA"),  # OLD_CUDA_RUNTIME
+        (16, "close what else uses the GPU, or build with a smaller --precision"),  # INSUFFICIENT_GPU_MEMORY
+        (4 | 2, "update the driver"),
+        (2, "compile it here: specexport compile {root} --engine tensorrt-rtx --compute-capability 7.5"),  # the default begins at 8.0
+        (32, "compile it here: specexport compile {root} --engine tensorrt-rtx --compute-capability 7.5"),
     ],
 )
 def test_a_remedy_that_helps(host: Callable[..., Host], monkeypatch: pytest.MonkeyPatch, diagnostics: int, remedy: str) -> None:
     monkeypatch.setattr(fake_tensorrt.Runtime, "get_engine_validity", lambda self, buffer: (EngineValidity.INVALID, diagnostics))
+    real = pytest.importorskip("tensorrt_rtx")
     found = host("tensorrt-rtx", "1.7.1.116", (7, 5))
+    monkeypatch.setattr(found.library.trt, "EngineInvalidityDiagnostics", real.EngineInvalidityDiagnostics)
     with pytest.raises(EngineError) as caught:
         found.check("1.7.1.116")
-    assert remedy in str(caught.value)
+    assert str(caught.value).endswith(f"); {remedy.format(root=found.bundle.root)}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -116,18 +117,19 @@ def test_feeding_any_number_of_tokens_up_to_the_capacity(made: Made) -> None:
 @pytest.mark.parametrize(
     ("position", "count", "widths"),
     [
-        (0, 1, [1]),
-        (0, 5, [5]),
-        (0, 6, [16]),  # padded
+        (0, 1, [16]),  # padded
+        (0, 5, [16]),
         (0, 16, [16]),
-        (0, 19, [16, 3]),
+        (0, 19, [16, 16]),
         (0, 22, [16, 16]),
         (0, 64, [16] * 4),
-        (48, 6, [16]),  # up to the last row
+        (48, 1, [16]),  # up to the last row
         (48, 16, [16]),
+        (49, 1, [1]),
         (49, 6, [5, 1]),  # a padded chunk would not fit
         (49, 15, [5, 5, 5]),
         (33, 31, [16, 5, 5, 5]),
+        (40, 13, [16]),
         (63, 1, [1]),
         (59, 5, [5]),
         (0, 0, []),
@@ -253,14 +255,33 @@ def test_steps_and_feeds_of_one_width_are_two_graphs(made: Made) -> None:
         assert np.allclose(ours, host.step(TOKENS[position + 2 : position + 4], position + 2), atol=1e-5)
 
 
-def test_a_step_copies_its_own_rows_of_logits_and_no_more(made: Made) -> None:
-    fresh(made)
-    made.decoder.step(TOKENS[:5], 0)
-    before = made.decoder.step(TOKENS[:5], 0).copy()
-    after = made.decoder.step(TOKENS[5:7], 5)
-    whole = made.decoder._host_logits
-    assert after.shape == (2, VOCAB)
-    assert np.array_equal(whole[2:], before[2:])
+def test_a_step_copies_its_own_rows_of_logits_and_no_more(tmp_path: Path) -> None:
+    made = make(tmp_path)
+    for width in (2, 5):
+        made.device.log.clear()
+        assert made.decoder.step(TOKENS[:width], 0).shape == (width, VOCAB)
+        copies = [line for line in made.device.log if line.startswith("copy")]
+        assert copies == [f"copy {12 * 256}", f"copy {4 * width * VOCAB}"], "inputs to the device, logits to the host"
+
+
+# Warming up.
+
+
+@pytest.mark.parametrize(
+    ("chunk", "passes"), [(16, [(16, 16), (16, 32), (16, 64)]), (24, [(24, 32), (24, 64)]), (3, [(3, 16), (3, 32), (3, 64)])]
+)
+def test_warming_up_captures_prompt_chunks_and_cleans_the_caches(tmp_path: Path, chunk: int, passes: list[tuple[int, int]]) -> None:
+    """At every span that holds one; row -1 is none. A row of rubbish, and above all of NaN, would poison what masks it."""
+    made = make(tmp_path, replace(CONTRACT, prompt_chunk=chunk))
+    made.decoder.overwrite_rows(0, np.nan)
+    made.device.log.clear()
+    made.decoder.warm_up()
+    written = [int(slot.host[0]) for slot in made.decoder.positions.values()]
+    assert min(written) >= 0
+    assert made.passes()[: len(passes)] == passes
+    assert not any(cache.any() for cache in made.caches(CAPACITY))
+    made.decoder.feed(TOKENS[:48], 0)
+    assert made.passes() == [], "all of them are replayed"
 
 
 # Overwriting.
@@ -331,6 +352,23 @@ def test_a_plan_of_another_model_is_refused(tmp_path: Path) -> None:
         EngineError, match=r"inputs and outputs past\.3\.key, past\.3\.value, present.* do not match; compile the bundle again"
     ):
         decoder.step([1], 0)
+
+
+@pytest.mark.parametrize(
+    ("other", "vocab_size", "found", "expected"),
+    [(replace(CONTRACT, max_draft_tokens=3), VOCAB, [1, 1, VOCAB], [1, 5, VOCAB]), (CONTRACT, VOCAB + 1, [1, 5, VOCAB + 1], [1, 5, VOCAB])],
+)
+def test_a_plan_that_gives_other_logits_is_refused(tmp_path: Path, other: Contract, vocab_size: int, found: Any, expected: Any) -> None:
+    """It would leave rows of an earlier pass in the buffer, or write over its end."""
+    made = make(tmp_path)
+    onnx.save(graph(replace(MODEL, vocab_size=vocab_size), other), tmp_path / "other.onnx")
+    (tmp_path / "other.plan").write_bytes(plan(tmp_path / "other.onnx", model_profiles(CONTRACT)))
+    loaded = LoadedPlan(Library("tensorrt", FakeTensorRT(made.device)), tmp_path / "other.plan", made.device)
+    decoder = TensorRTDecoder("target", loaded, MODEL.spec("target"), CONTRACT, made.device, made.decoder._scratch)
+    with pytest.raises(EngineError, match=re.escape(f"logits has the shape {found}, expected {expected}: ")):
+        decoder.step(TOKENS[:5], 0)
+    with pytest.raises(EngineError, match="logits has the shape") if vocab_size > VOCAB else nullcontext():
+        decoder.feed(TOKENS[:16], 0)  # one row
 
 
 def test_the_widths_of_a_pair_with_one_draft_token(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import weakref
 from collections.abc import Callable
@@ -25,6 +26,7 @@ from specexport.cli import main
 from specexport.engines import cuda, cuda_driver, load_engine, tensorrt, tensorrt_rtx
 from specexport.engines.cuda_driver import Driver
 from specexport.engines.tensorrt_api import LEAN, Library
+from specexport.engines.tensorrt_engine import load_bundle
 from specexport.engines.tensorrt_plan import LoadedPlan
 from specexport.errors import EngineError, MissingPackageError
 from specexport.runtime.session import Session
@@ -217,7 +219,7 @@ def test_plans_by_another_version(host: Host, unplanned: Bundle, engine: str) ->
     bundle = planned(unplanned, engine, version="1.2.3")
     title = host.libraries[engine.replace("-", "_")].title
     again = f"compile it here: specexport compile {bundle.root} --engine {engine}"
-    assert line(bundle).endswith(f"was made by version 1.2.3, this host has {title}; it needs 1.2.3: {again}")
+    assert line(bundle).endswith(f"was made by version 1.2.3, this host has {title}; it needs the same version: {again}")
 
 
 def test_one_plan_of_many_that_does_not_fit(host: Host, unplanned: Bundle) -> None:
@@ -229,8 +231,67 @@ def test_one_plan_of_many_that_does_not_fit(host: Host, unplanned: Bundle) -> No
 
 
 def test_too_little_memory_for_the_plan(host: Host, unplanned: Bundle) -> None:
+    """What was asked, what is free, which option lowers it; the smallest plan is loaded first."""
     host.give(FakeDevice(memory=100))
-    assert line(planned(unplanned)).startswith("out of device memory for target-onnx.plan: 0.00 GB asked, 0.00 of 0.00 GB free; choose")
+    host._patch.setattr(fake_tensorrt.Runtime, "deserialize_cuda_engine", lambda self, plan: self._error("out of memory"))
+    bundle = planned(unplanned)
+    smallest = min(bundle.path(plan.file).stat().st_size for plan in bundle.manifest.plans)
+    message = line(bundle)
+    assert re.match(rf"out of device memory for \w+\.plan.*: {smallest} bytes asked, 100 bytes of 100 bytes free; ", message)
+    assert "--precision" in message
+    assert host.device.driver.live == {}
+
+
+def test_weights_that_may_be_streamed_leave_room_for_all_else(host: Host, unplanned: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The smallest plan is loaded first, and each leaves what the larger ones, the caches, the logits and the libraries need."""
+    bundle = planned(unplanned)
+    loaded: list[tuple[str, int]] = []
+    make = LoadedPlan.__init__
+
+    def noted(self: LoadedPlan, library: Any, file: Path, device: Any, settings: Any = None, reserved: int = 0) -> None:
+        loaded.append((file.name, reserved))
+        make(self, library, file, device, settings, reserved)
+
+    monkeypatch.setattr(LoadedPlan, "__init__", noted)
+    load_engine(bundle).close()
+    sizes = sorted(bundle.path(plan.file).stat().st_size for plan in bundle.manifest.plans)
+    assert [bundle.path(f"engines/tensorrt/{name}").stat().st_size for name, _ in loaded] == sizes
+    models = sum(model.cache_bytes(CONTRACT) + 4 * 2 * VOCAB for model in bundle.manifest.models.values())
+    assert [reserved for _, reserved in loaded] == [sum(sizes[place + 1 :]) + models + (512 << 20) for place in range(len(sizes))]
+
+
+@pytest.mark.xfail(
+    strict=True, reason="the draft leaves room for the whole target, which does not fit anyway, and is streamed at every step"
+)
+def test_a_draft_that_fits_is_not_streamed(host: Host, unplanned: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It runs k times a round and its target once, so what is streamed must be the target's weights."""
+    bundle = planned(unplanned)
+    sizes = {"target": 10 * GIB, "draft": 100 << 20}
+    files = bundle.manifest.files
+    for role, size in sizes.items():
+        name = f"engines/tensorrt/{role}-onnx.plan"
+        files = files | {name: replace(files[name], bytes=size)}
+    kind = fake_tensorrt.ICudaEngine
+    budgets: dict[str, int] = {}
+    monkeypatch.setattr(kind, "streamable_weights_size", property(lambda self: sizes.get(self.name.partition("-")[0], 0)), raising=False)
+    monkeypatch.setattr(kind, "get_weight_streaming_automatic_budget", lambda self: self.streamable_weights_size, raising=False)
+    budget = property(lambda self: 0, lambda self, size: budgets.update({self.name: size}))
+    monkeypatch.setattr(kind, "weight_streaming_budget_v2", budget, raising=False)
+    bundle = replace(bundle, manifest=replace(bundle.manifest, files=files))
+    load_bundle("tensorrt", bundle, host.library("tensorrt"), host.device).close()
+    assert 0 < budgets["target-onnx"] < GIB
+    assert budgets["draft-onnx"] == sizes["draft"]
+
+
+@pytest.mark.xfail(strict=True, reason="out_of_memory of a plan names options of caches, and of the other library")
+def test_too_little_memory_for_a_plan_of_rtx_names_options_that_help(host: Host, unplanned: Bundle) -> None:
+    """A shorter sequence makes no plan smaller, and TensorRT-RTX streams no weights."""
+    host.give(FakeDevice(memory=100))
+    host._patch.setattr(fake_tensorrt.Runtime, "deserialize_cuda_engine", lambda self, plan: self._error("out of memory"))
+    message = line(planned(unplanned, "tensorrt-rtx"))
+    assert "choose a smaller --precision" in message
+    assert "--weight-streaming" not in message
+    assert "--max-seq-len" not in message
 
 
 def test_too_little_memory_for_the_caches(host: Host, unplanned: Bundle) -> None:
@@ -253,16 +314,16 @@ def test_a_bundle_without_the_plan_of_a_model(host: Host, unplanned: Bundle, rol
     plans = tuple(plan for plan in bundle.manifest.plans if role not in plan.graph)
     bundle = on_disk(replace(bundle, manifest=replace(bundle.manifest, plans=plans)))
     remedy = f"make it with: specexport compile {bundle.root} --engine tensorrt"
-    assert line(bundle) == f"{bundle.root} has no plan of the {role} for tensorrt; {remedy}"
+    assert line(bundle) == f"{bundle.root} has no plan of {role} for tensorrt; {remedy}"
     assert host.device.driver.live == {}
 
 
-@pytest.mark.xfail(strict=True, raises=AssertionError, reason="DeviceRounds._bind ends in a KeyError")
 def test_a_bundle_without_the_plan_of_a_rule(host: Host, unplanned: Bundle) -> None:
     bundle = planned(unplanned)
-    plans = tuple(plan for plan in bundle.manifest.plans if "select_greedy" not in plan.graph)
+    plans = tuple(plan for plan in bundle.manifest.plans if not plan.graph.endswith(("select_greedy.onnx", "accept_token_1.onnx")))
     bundle = on_disk(replace(bundle, manifest=replace(bundle.manifest, plans=plans)))
-    assert f"specexport compile {bundle.root} --engine tensorrt" in line(bundle)
+    remedy = f"make it with: specexport compile {bundle.root} --engine tensorrt"
+    assert line(bundle) == f"{bundle.root} has no plan of select_greedy, accept_token_1 for tensorrt; {remedy}"
 
 
 def test_plans_of_the_other_library_are_not_taken(host: Host, unplanned: Bundle) -> None:
@@ -360,7 +421,34 @@ def test_contexts_and_engines_go_before_the_device(host: Host, unplanned: Bundle
     session.close()
     assert held == [(0, 0)]
     assert host.device.driver.live == {}
-    session.close()
+
+
+@pytest.mark.parametrize("engine", ["tensorrt", "tensorrt-rtx"])
+@pytest.mark.xfail(strict=True, raises=AssertionError, reason="load_bundle's close waits for a device that it has closed")
+def test_closing_twice_is_harmless(host: Host, unplanned: Bundle, engine: str) -> None:
+    """At the end of a `with` in which it was closed; and `CudaDevice.close` promises it."""
+    bundle = planned(unplanned, engine)
+    with Session(bundle, load_engine(bundle)) as session:
+        session.close()
+    assert host.device.driver.live == {}
+
+
+def test_work_is_waited_for_before_contexts_go(host: Host, unplanned: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A context must not go while its passes are still running, as they are after an interrupt."""
+    bundle = planned(unplanned)
+    engine = load_engine(bundle)
+    close = LoadedPlan.close
+    monkeypatch.setattr(LoadedPlan, "close", lambda self: host.device.log.append("plan closed") or close(self))
+    host.device.log.clear()
+    engine.close()
+    assert host.device.log == ["wait", *["plan closed"] * len(bundle.manifest.plans), "close"]
+
+
+def test_a_faulty_device_is_closed_all_the_same(host: Host, unplanned: Bundle, held: list[tuple[int, int]]) -> None:
+    engine = load_engine(planned(unplanned))
+    host.device.driver.failures |= dict.fromkeys(("cuEventRecord", "cuEventSynchronize", "cuStreamSynchronize"), 700)
+    engine.close()
+    assert held == [(0, 0)]
     assert host.device.driver.live == {}
 
 
@@ -392,7 +480,7 @@ def interrupted(host: Host, bundle: Bundle) -> None:
 FAILURES = [
     *(bad_plan, no_context, interrupted),
     *map(driver_failure, ("cuMemAlloc", "cuMemHostAlloc", "cuMemcpyAsync", "cuMemsetD8Async", "cuEventRecord")),
-    *map(driver_failure, ("cuStreamBeginCapture", "cuGraphInstantiate", "cuMemGetInfo")),
+    *map(driver_failure, ("cuStreamBeginCapture", "cuGraphInstantiate")),
 ]
 
 
@@ -437,11 +525,8 @@ def test_memory_that_ends_at_any_place(host: Host, tmp_path: Path, monkeypatch: 
     "failure",
     [
         pytest.param(bad_plan, id="a plan that cannot be loaded"),
-        pytest.param(
-            driver_failure("cuGraphInstantiate"),
-            id="in a capture",
-            marks=pytest.mark.xfail(strict=True, reason="load_bundle closes the device while the traceback holds plans and contexts"),
-        ),
+        pytest.param(driver_failure("cuGraphInstantiate"), id="in a capture"),
+        pytest.param(interrupted, id="interrupted"),
     ],
 )
 def test_contexts_and_engines_go_before_the_device_when_loading_fails(
@@ -449,7 +534,7 @@ def test_contexts_and_engines_go_before_the_device_when_loading_fails(
 ) -> None:
     bundle = planned(unplanned)
     failure(host, bundle)
-    with pytest.raises(EngineError):
+    with pytest.raises((EngineError, KeyboardInterrupt)):
         load_engine(bundle)
     assert held == [(0, 0)]
 
@@ -504,7 +589,6 @@ def test_tensorrt_keeps_no_kernels(host: Host, unplanned: Bundle, kernels: Path)
     assert not kernels.exists()
 
 
-@pytest.mark.xfail(strict=True, reason="caches are saved once, behind the warm-up, in which no prompt chunk and no step runs")
 def test_kernels_of_the_first_request_are_kept_too(host: Host, unplanned: Bundle, kernels: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else prompt chunks are compiled again at the first request of every start."""
     execute = fake_context.IExecutionContext.execute_async_v3

@@ -144,6 +144,15 @@ def test_too_small_a_disk_is_refused_beforehand(
     run()  # what is finished and linked needs no space
 
 
+def test_plans_need_space_of_their_own(run: Callable[..., BuildReport], output: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("tensorrt_rtx")
+    usage = namedtuple("usage", "total used free")
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: usage(10, 0, 10))
+    with pytest.raises(OutputError, match="the build needs"):
+        run(engines=("onnxruntime", "tensorrt-rtx"))
+    assert left(output) == []
+
+
 @pytest.mark.parametrize("place", ["link_or_copy", "write_manifest"])
 def test_a_disk_that_fills_up_leaves_nothing(
     place: str, run: Callable[..., BuildReport], output: Path, monkeypatch: pytest.MonkeyPatch

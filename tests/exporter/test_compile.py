@@ -14,6 +14,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import onnx
 import pytest
 from conftest import Notes
 from specexport.bundle import MANIFEST, Bundle, list_files, sha256
@@ -56,9 +57,10 @@ def content(root: Path) -> dict[str, str]:
 
 
 def test_a_compiled_bundle(bundle: Path) -> None:
-    before = Bundle.open(bundle).manifest
+    before, inode = Bundle.open(bundle).manifest, (bundle / MANIFEST).stat().st_ino
     progress = Notes()
     returned = compiled(bundle, progress=progress)
+    assert (bundle / MANIFEST).stat().st_ino != inode  # replaced in one step, not written over
     opened = Bundle.open(bundle)  # with every digest
     assert opened.manifest == returned.manifest
     assert opened.manifest.engines == (ENGINE, "onnxruntime")  # the first choice, where it can run
@@ -117,12 +119,12 @@ def orin(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
 def test_another_engine_keeps_its_plans(bundle: Path, quick: list[str], orin: Callable[[str], None]) -> None:
     rtx = compiled(bundle).manifest
     orin("10.16.1")
-    both = compiled(bundle, "tensorrt", version_compatible=True, hardware_compatible=True)
+    both = compiled(bundle, "tensorrt", version_compatible=True)
     assert both.manifest.engines == ("tensorrt", ENGINE, "onnxruntime")
     assert set(both.manifest.plans) > set(rtx.plans)
     for plan in plans_of(both, "tensorrt").values():
         assert (plan.version, plan.compute_capabilities) == ("10.16.1", ("8.7",))
-        assert (plan.version_compatible, plan.hardware_compatible) == (True, True)
+        assert (plan.version_compatible, plan.hardware_compatible) == (True, False)
     assert set(plans_of(Bundle.open(bundle), ENGINE)) == {plan.graph for plan in rtx.plans}
 
 
@@ -132,6 +134,35 @@ def test_a_version_whose_graphs_the_bundle_lacks(bundle: Path, quick: list[str],
     with pytest.raises(BundleError, match=r"has no rows graph of .*, which TensorRT 10\.13\.3\.9 needs; .* --tensorrt-version 10\.13"):
         compiled(bundle, "tensorrt")
     assert content(bundle) == before
+
+
+LOOP = """<ir_version: 8, opset_import: ["": 18]>
+rule (float[8] x, int64 count) => (float[8] y) {
+    go = Constant <value = bool {1}> ()
+    y = Loop (count, go, x) <body = step (int64 i, bool before, float[8] a) => (bool after, float[8] b) {
+        after = Identity (before)
+        b = Add (a, a)
+    }>
+}"""
+
+
+def test_graphs_that_are_not_what_the_manifest_says(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every graph is checked when it is parsed; see test_tensorrt_checks.py."""
+
+    def refuses(opened: Bundle, message: str) -> None:
+        with pytest.raises(EngineError, match=message):
+            compile_bundle(opened, ENGINE, CompileOptions(), Silent())
+
+    opened, jobs = Bundle.open(bundle), module._jobs
+    target = dataclasses.replace(opened.manifest.target, layers=opened.manifest.target.layers[:1])
+    refuses(
+        Bundle(bundle, dataclasses.replace(opened.manifest, target=target)),
+        "target-onnx.onnx must not be compiled: 2 layers attend, 1 are expected",
+    )
+    rule = opened.manifest.rules[0]
+    (bundle / rule.graph).write_bytes(onnx.parser.parse_model(LOOP).SerializeToString())
+    monkeypatch.setattr(module, "_jobs", lambda bundle, lib: [job for job in jobs(bundle, lib) if job.graph == rule.graph])
+    refuses(opened, f"{Path(rule.graph).name} must not be compiled: .* a CUDA graph cannot hold")
 
 
 def test_without_a_draft(bundle: Path, quick: list[str]) -> None:
@@ -145,7 +176,7 @@ def test_without_a_draft(bundle: Path, quick: list[str]) -> None:
 
 
 def test_engines_that_have_no_plans(bundle: Path) -> None:
-    with pytest.raises(EngineError, match="plans are made for tensorrt and tensorrt-rtx, not for onnxruntime"):
+    with pytest.raises(EngineError, match="there is nothing to compile for 'onnxruntime'; plans are made for tensorrt and tensorrt-rtx"):
         compiled(bundle, "onnxruntime")
 
 

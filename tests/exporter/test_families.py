@@ -1,19 +1,23 @@
-"""Many architectures, one exporter: both dialects against the Hugging Face model, and mutants that must not pass."""
+"""Many architectures, one exporter: every dialect against the Hugging Face model, and mutants that must not pass."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
-from specexport.bundle import Contract
+import torch
+from specexport import bundle
+from specexport.bundle import Contract, Precision
 from specexport.errors import EngineError
 from specexport.exporter import attention
-from specexport.exporter.attention import DIALECTS, Dialect
+from specexport.exporter.attention import DIALECTS, Dialect, Layer
 from specexport.exporter.checkpoint import Checkpoint
 from specexport.runtime.parity import TOLERANCE
-from tiny import LLAMA, export, save_model
+from tiny import CONTRACT, LLAMA, export, save_model
 
 TOL = TOLERANCE["fp32"]
 # Every window is shorter than the proof's schedule.
@@ -54,43 +58,127 @@ MORE_FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("family", [*FAMILIES, *(pytest.param(name, marks=pytest.mark.slow) for name in MORE_FAMILIES)])
-def test_both_dialects_give_the_logits_of_hugging_face(family: str, tmp_path: Path) -> None:
+def test_every_dialect_gives_the_logits_of_hugging_face(family: str, tmp_path: Path) -> None:
     model_type, config = (FAMILIES | MORE_FAMILIES)[family]
     exported = export(save_model(tmp_path / "checkpoint", model_type, config=config), tmp_path / "graphs")
     assert {dialect: exported.error(dialect) <= TOL / 10 for dialect in DIALECTS} == dict.fromkeys(DIALECTS, True)
 
 
-MUTANTS: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
-    "no window": lambda call: call | dict(window=0),
-    "a window of one more": lambda call: call | dict(window=call["window"] and call["window"] + 1),
-    "no softcap": lambda call: call | dict(softcap=0.0),
-    "a scale of its own": lambda call: call | dict(scale=call["query"].shape[-1] ** -0.5),
-    "rows one too far": lambda call: call | dict(position=call["position"] + 1),
+HALVES: list[tuple[str, Precision]] = [
+    ("gemma2, softcap", "fp16"),
+    ("gemma2, softcap", "bf16"),
+    ("mixtral", "fp16"),
+    ("gpt2, learned positions", "bf16"),
+]
+
+
+@pytest.mark.parametrize(("family", "precision"), HALVES)
+def test_every_dialect_in_half_precision(family: str, precision: Precision, tmp_path: Path) -> None:
+    model_type, config = FAMILIES[family]
+    contract = replace(CONTRACT, precision=precision)
+    exported = export(save_model(tmp_path / "checkpoint", model_type, config=config), tmp_path / "graphs", contract=contract)
+    allowed = TOLERANCE["widened" if precision == "bf16" else precision] / 4
+    assert {dialect: exported.error(dialect) <= allowed for dialect in DIALECTS} == dict.fromkeys(DIALECTS, True)
+
+
+# Of a sliding window, soft-capped logits and a scale of the model's own; what it passes to a dialect, changed.
+MUTANTS: dict[str, Callable[[Layer, int], Layer]] = {
+    "no window": lambda layer, width: replace(layer, window=0),
+    "a window of one more": lambda layer, width: replace(layer, window=layer.window and layer.window + 1),
+    "no softcap": lambda layer, width: replace(layer, softcap=0.0),
+    "a scale of its own": lambda layer, width: replace(layer, scale=width**-0.5),
+    "rows one too far": lambda layer, width: replace(layer, position=layer.position + 1),
+    "columns one too far": lambda layer, width: replace(layer, columns=layer.columns + 1),
+    "half of the columns": lambda layer, width: replace(layer, columns=layer.columns[: layer.columns.shape[0] // 2]),
 }
+GEMMA, MISTRAL = "gemma2, softcap", "mistral, sliding window"
+WRONG: list[tuple[str, str, Dialect, Precision]] = [
+    ("no window", GEMMA, "ort", "fp16"),
+    ("no window", GEMMA, "rows", "fp32"),
+    ("a window of one more", MISTRAL, "onnx", "bf16"),
+    ("a window of one more", GEMMA, "onnx", "fp16"),
+    ("a window of one more", MISTRAL, "rows", "fp16"),
+    ("no softcap", GEMMA, "ort", "fp32"),
+    ("a scale of its own", GEMMA, "onnx", "fp32"),
+    ("rows one too far", MISTRAL, "onnx", "bf16"),
+    ("rows one too far", MISTRAL, "rows", "bf16"),
+    ("columns one too far", MISTRAL, "onnx", "fp16"),
+    ("columns one too far", MISTRAL, "rows", "bf16"),
+    ("half of the columns", MISTRAL, "onnx", "bf16"),
+    ("half of the columns", GEMMA, "rows", "fp32"),
+]
 
 
-@pytest.mark.parametrize(("mutant", "dialect"), [*zip(MUTANTS, ["ort", "onnx", "ort", "onnx", "ort"], strict=True)])
-def test_a_wrong_attention_fails_the_proof(mutant: str, dialect: Dialect, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(scope="module")
+def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    return {name: save_model(tmp_path_factory.mktemp("wrong"), FAMILIES[name][0], config=FAMILIES[name][1]) for name in (GEMMA, MISTRAL)}
+
+
+@pytest.mark.parametrize(("mutant", "family", "dialect", "precision"), WRONG)
+def test_a_wrong_attention_fails_the_proof_by_far(
+    mutant: str,
+    family: str,
+    dialect: Dialect,
+    precision: Precision,
+    checkpoints: dict[str, Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     emit = attention.EMITTERS[dialect]
-    names = ("query", "key", "value", "past", "position", "scale", "window", "softcap")
 
-    def wrong(*given: Any) -> Any:
-        return emit(**MUTANTS[mutant](dict(zip(names, given, strict=True))))
+    def wrong(query: Any, key: Any, value: Any, layer: Layer) -> Any:
+        return emit(query, key, value, MUTANTS[mutant](layer, query.shape[-1]))
 
     monkeypatch.setitem(attention.EMITTERS, dialect, wrong)
-    model_type, config = FAMILIES["gemma2, softcap"]
-    exported = export(save_model(tmp_path / "checkpoint", model_type, config=config), tmp_path / "graphs", (dialect,))
+    exported = export(checkpoints[family], tmp_path / "graphs", (dialect,), replace(CONTRACT, precision=precision))
     try:
-        assert exported.error(dialect) > 10 * TOL
+        assert exported.error(dialect) > 3 * max(TOLERANCE[precision], TOL)
     except EngineError as error:  # a row beyond the capacity
         assert mutant == "rows one too far", error  # noqa: PT017
+
+
+def test_stale_rows_fail_the_proof(checkpoints: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The dialect `rows` reads the cache as it was before the pass: from the position on it holds what was rolled back."""
+
+    def stale(query: Any, key: Any, value: Any, layer: Layer) -> Any:
+        (past_key, past_value), columns = layer.past, layer.columns
+        places = torch.cat([columns, layer.position + torch.arange(key.shape[2])])
+        span = columns.shape[0]
+        output = attention._attend(query, [past_key[:, :, :span], key], [past_value[:, :, :span], value], places, layer)
+        return output, (key, value)
+
+    monkeypatch.setitem(attention.EMITTERS, "rows", stale)
+    assert export(checkpoints[GEMMA], tmp_path / "graphs", ("rows",)).error("rows") > 10 * TOL
+
+
+LADDER = Contract(capacity=96, max_draft_tokens=2, prompt_chunk=16, precision="fp32")
+
+
+@pytest.fixture
+def short_spans(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A ladder of 32, 64, 96 instead of one that starts at 512."""
+    monkeypatch.setattr(bundle, "SHORTEST_SPAN", 32)
+
+
+@pytest.mark.usefixtures("short_spans")
+def test_the_ladder_is_proved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    exported = export(save_model(tmp_path / "checkpoint"), tmp_path / "graphs", ("onnx", "rows"), LADDER)
+    ends = [entry.step.end for entry in exported.reference]
+    assert {LADDER.span(end) for end in ends} == set(LADDER.spans) == {32, 64, 96}
+    assert any(LADDER.span(one) > LADDER.span(other) for one, other in pairwise(ends))  # and back
+    assert all(exported.error(dialect) <= TOL / 10 for dialect in ("onnx", "rows"))
+    span = Contract.span
+    monkeypatch.setattr(Contract, "span", lambda contract, end: contract.spans[0])  # forgets to climb
+    assert all(exported.error(dialect) > 10 * TOL for dialect in ("onnx", "rows"))
+    monkeypatch.setattr(Contract, "span", lambda contract, end: span(contract, max(1, end - 1)))  # climbs one row too late
+    assert exported.error("onnx") > 10 * TOL
 
 
 @pytest.mark.parametrize("ignored", [False, True])
 def test_a_window_wider_than_the_first_steps_is_proved_too(ignored: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     emit = attention.EMITTERS["ort"]
     if ignored:
-        monkeypatch.setitem(attention.EMITTERS, "ort", lambda *given: emit(*given[:6], 0, *given[7:]))
+        monkeypatch.setitem(attention.EMITTERS, "ort", lambda q, k, v, layer: emit(q, k, v, replace(layer, window=0)))
     config = LLAMA | dict(sliding_window=600, max_position_embeddings=1024)
     contract = Contract(capacity=1024, max_draft_tokens=2, prompt_chunk=64, precision="fp32")
     exported = export(save_model(tmp_path / "checkpoint", "mistral", config=config), tmp_path / "graphs", ("ort",), contract)

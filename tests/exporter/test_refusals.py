@@ -36,7 +36,7 @@ def refusal(folder: Path | str, kind: type[CheckpointError] = CheckpointError) -
         checkpoint = Checkpoint.find(str(folder))
         assert checkpoint.config is not None
         assert checkpoint.tokenizer is not None
-        probe_cache(checkpoint.load())
+        probe_cache(checkpoint.load("fp32"))
 
     with pytest.raises(kind) as caught:
         use()
@@ -135,7 +135,7 @@ def test_only_the_weights_that_are_loaded_count(sharded: bool, folder: Path) -> 
     after = Checkpoint.find(str(folder))
     assert [path.name for path in after.weights] == names
     assert (after.fp32_bytes, after.digest) == (before.fp32_bytes, before.digest)
-    assert after.load() is not None
+    assert after.load("fp32") is not None
 
 
 def test_weights_that_transformers_would_not_take_from_safetensors(folder: Path) -> None:

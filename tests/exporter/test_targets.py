@@ -75,7 +75,8 @@ def test_the_version_of_this_host(here: Callable[[str], None]) -> None:
     here("10.16.1.11")
     assert choose("tensorrt") == Targets(("onnx",), ("tensorrt",), ())
     assert choose("tensorrt", version="10.16") == Targets(("onnx",), ("tensorrt",), ())
-    assert choose("tensorrt-rtx", "tensorrt").compiled == ("tensorrt-rtx", "tensorrt")
+    for both in (("tensorrt-rtx", "tensorrt"), ("tensorrt", "tensorrt-rtx")):
+        assert choose(*both).compiled == both
     here("10.13.3.9")
     assert choose("tensorrt") == Targets(("onnx", "rows"), ("tensorrt",), ())
 
@@ -89,12 +90,10 @@ def test_no_plan_is_made_by_another_version(here: Callable[[str], None]) -> None
     assert choose("tensorrt", version="10.17").compiled == ()
 
 
-def test_unless_it_is_version_compatible_and_older(here: Callable[[str], None]) -> None:
-    here("10.13.3.9")
-    found = choose("tensorrt", version="10.16", version_compatible=True)
-    assert found == Targets(("onnx", "rows"), ("tensorrt",), ())  # rows for the plan of this host, onnx for the device's own
-    assert choose("tensorrt", version="10.3", version_compatible=True).compiled == ()
-    assert choose("tensorrt", version="11.0", version_compatible=True).compiled == ()
+def test_version_compatible_plans_are_for_the_lean_runtime_of_the_same_version(here: Callable[[str], None]) -> None:
+    here("10.15.1")
+    for version, compiled in (("10.15", ("tensorrt",)), ("10.16", ()), ("10.3", ()), ("11.0", ())):
+        assert choose("tensorrt", version=version, version_compatible=True).compiled == compiled
 
 
 @pytest.mark.parametrize("version", ["10", "10.x", "", "ten", "10.3.0.26.1", "-10.3"])

@@ -8,9 +8,11 @@ from pathlib import Path
 import onnx
 import pytest
 from specexport.bundle import Contract, RuleSpec
+from specexport.engines.base import Arrays
 from specexport.engines.onnxruntime_cpu import open_graph
 from specexport.exporter import rule_parts, rule_set, rules
 from specexport.exporter.rule_graph import RuleGraph
+from specexport.runtime import rule_parity
 from specexport.runtime.rule_parity import RuleProof, measure_rule
 
 VOCAB = 600  # more than one block of the cumulative sum
@@ -92,3 +94,19 @@ def test_every_k_has_its_rules(tmp_path: Path) -> None:
     for rule in ("accept_greedy", "accept_token", "accept_block"):
         assert [(spec.num_draft_tokens, spec.rows) for spec in written if spec.rule == rule] == [(1, 2), (2, 3), (3, 4)]
     assert all((tmp_path / spec.graph).is_file() for spec in written)
+
+
+@pytest.mark.parametrize("name", ["select", "accept_token_2", "accept_block_2"])
+def test_tokens_smaller_than_the_nudge(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """As in a vocabulary of 128k, where several tokens share what float32 may move: those in between are right, those beyond are not."""
+    monkeypatch.setattr(rule_parity, "NUDGE", 0.02)
+    spec, make = specs(3)[name]
+    assert prove(spec, make(), tmp_path).passed
+    run = open_graph(tmp_path / "rule.onnx")
+    token = "token" if name == "select" else "next_token"
+
+    def next_but_many(arrays: Arrays) -> Arrays:
+        found = dict(run(arrays))
+        return found | {token: (found[token] + VOCAB // 3) % VOCAB}
+
+    assert not rule_parity.measure_rule(next_but_many, spec, VOCAB).passed
