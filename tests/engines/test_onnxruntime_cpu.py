@@ -6,13 +6,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import Pair
+
 from specexport.bundle import MANIFEST, Bundle, CacheLayer, Contract, Manifest, ModelSpec
 from specexport.engines.base import Logits
 from specexport.engines.onnxruntime_cpu import OrtDecoder, availability, load
 from specexport.errors import BundleError, EngineError, ParameterError
 from specexport.exporter.attention import DIALECTS, Dialect
-from specexport.runtime.parity import POISON, load_reference, max_error
+from specexport.runtime.parity import POISON, TOLERANCE, load_reference, max_error
 from specexport.strict import parse, read_json
+from tiny import Exported, export
 
 RNG = np.random.default_rng(0)
 TOKENS = RNG.integers(0, 288, 64).tolist()
@@ -30,9 +32,15 @@ def opened(built: Path, pair: Pair, tmp_path_factory: pytest.TempPathFactory) ->
     return dataclasses.replace(bundle, manifest=dataclasses.replace(bundle.manifest, target=dataclasses.replace(target, graphs=graphs)))
 
 
+@pytest.fixture(scope="module")
+def graphs(opened: Bundle, tmp_path_factory: pytest.TempPathFactory) -> Exported:
+    """The target in every dialect; the bundle has no `rows`."""
+    return export(Path(opened.manifest.target.source), tmp_path_factory.mktemp("graphs"), contract=opened.manifest.contract)
+
+
 @pytest.fixture(scope="module", params=DIALECTS)
-def decoder(request: pytest.FixtureRequest, opened: Bundle) -> OrtDecoder:
-    return make(opened, request.param)
+def decoder(request: pytest.FixtureRequest, graphs: Exported) -> OrtDecoder:
+    return graphs.decoder(request.param)
 
 
 def make(opened: Bundle, dialect: Dialect = "ort", spec: ModelSpec | None = None, contract: Contract | None = None) -> OrtDecoder:
@@ -158,6 +166,72 @@ def test_a_graph_with_other_layers_than_the_manifests(opened: Bundle) -> None:
         make(opened, contract=dataclasses.replace(opened.manifest.contract, capacity=128))
     with pytest.raises(BundleError, match=r"'at_most_5_rows'.* the manifest says .*'at_most_4_rows'"):
         make(opened, contract=dataclasses.replace(opened.manifest.contract, max_draft_tokens=3))
+
+
+def test_a_graph_of_another_dialect(graphs: Exported) -> None:
+    for dialect, other, named in (("onnx", "ort", "columns"), ("ort", "onnx", "columns"), ("onnx", "rows", r"new\.0\.key")):
+        with pytest.raises(BundleError, match=f"{named}.* too many or too few"):
+            OrtDecoder(graphs.folder / graphs.spec.graphs[dialect], graphs.spec, graphs.contract, dialect=other)
+
+
+def test_a_graph_of_another_precision(opened: Bundle) -> None:
+    with pytest.raises(BundleError, match=r"past\.0\.key is a tensor\(float\), the manifest says fp16; build the bundle again"):
+        make(opened, contract=dataclasses.replace(opened.manifest.contract, precision="fp16"))
+
+
+def test_bf16_is_for_other_engines(opened: Bundle) -> None:
+    with pytest.raises(EngineError, match=r"is in bf16, .* run it with --engine tensorrt or tensorrt-rtx, or build it with") as caught:
+        make(opened, contract=dataclasses.replace(opened.manifest.contract, precision="bf16"))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.fixture(scope="module")
+def half(opened: Bundle, tmp_path_factory: pytest.TempPathFactory) -> Exported:
+    contract = dataclasses.replace(opened.manifest.contract, precision="fp16")
+    return export(Path(opened.manifest.target.source), tmp_path_factory.mktemp("half"), contract=contract)
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_fp16(dialect: Dialect, half: Exported, graphs: Exported) -> None:
+    decoder = half.decoder(dialect)
+    assert {array.dtype for array in decoder._caches} == {np.dtype(np.float16)}
+    logits = feed(decoder, 16, 5)
+    assert logits.dtype == np.float32
+    expected = feed(graphs.decoder(dialect), 16, 5)
+    assert 0 < np.abs(logits - expected).max() < TOLERANCE["fp16"] * expected.std()
+    decoder.overwrite_rows(16, POISON)
+    assert np.array_equal(decoder.step(TOKENS[16:21], 16), logits)
+    assert sum(array.nbytes for array in decoder._caches) == half.spec.cache_bytes(half.contract)
+
+
+@pytest.mark.parametrize("dialect", ["onnx", "rows"])
+def test_only_the_first_columns_are_read(dialect: Dialect, graphs: Exported, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Garbage beyond them that no mask would hide: a product with NaN is NaN."""
+    monkeypatch.setattr("specexport.bundle.SHORTEST_SPAN", 16)
+    decoder = graphs.decoder(dialect)
+    assert {span for _, span in decoder._bindings} == {16, 32, 64}
+    whole = feed(graphs.decoder("ort"), 11, 5, 5, 11, 2)
+    feed(decoder, 11)
+    decoder.overwrite_rows(16, np.nan)
+    assert np.isfinite(decoder.step(TOKENS[11:16], 11)).all()  # up to row 16: 16 columns
+    decoder.overwrite_rows(16, 0.0)
+    decoder.overwrite_rows(32, np.nan)
+    decoder.step(TOKENS[16:21], 16)
+    assert np.isfinite(decoder.step(TOKENS[21:32], 21)).all()  # up to row 32: 32 columns
+    decoder.overwrite_rows(32, POISON)
+    np.testing.assert_allclose(decoder.step(TOKENS[32:34], 32), whole, atol=1e-3)  # row 33: 64 columns
+
+
+def test_new_rows_are_placed_at_the_position(graphs: Exported) -> None:
+    decoder = graphs.decoder("rows")
+    other = graphs.decoder("onnx")
+    for one in (decoder, other):
+        feed(one, 16, 5)
+        one.step(TOKENS[16:19], 16)
+    for placed, scattered in zip(decoder._caches, other._caches, strict=True):
+        np.testing.assert_allclose(placed, scattered, atol=1e-5)
+        assert np.abs(placed[:, :, :21]).min(axis=(0, 1, 3)).all()
+        assert not placed[:, :, 21:].any()
 
 
 def test_a_bundle_without_the_engines_dialect(opened: Bundle) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from specexport import bundle
+
 from specexport.bundle import Contract, Precision
 from specexport.errors import EngineError
 from specexport.exporter import attention
@@ -157,7 +157,7 @@ LADDER = Contract(capacity=96, max_draft_tokens=2, prompt_chunk=16, precision="f
 @pytest.fixture
 def short_spans(monkeypatch: pytest.MonkeyPatch) -> None:
     """A ladder of 32, 64, 96 instead of one that starts at 512."""
-    monkeypatch.setattr(bundle, "SHORTEST_SPAN", 32)
+    monkeypatch.setattr("specexport.bundle.SHORTEST_SPAN", 32)
 
 
 @pytest.mark.usefixtures("short_spans")

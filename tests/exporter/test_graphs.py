@@ -19,29 +19,40 @@ def load(exported: Exported, dialect: Dialect) -> onnx.ModelProto:
 
 ALL = pytest.mark.parametrize("dialect", DIALECTS)
 # What `rows` is written in; TensorRT 10.3 has every one of them, and `exporter/lint.py` knows more.
-OLD = set(
-    [
-        "Add",
-        "Cast",
-        "Concat",
-        "Cos",
-        "Expand",
-        "Gather",
-        "GatherND",
-        "Greater",
-        "LessOrEqual",
-        "MatMul",
-        "Mul",
-        "Neg",
-        "Pow",
-        "Range",
-        "Reciprocal",
-        "ReduceMean",
-    ]
-)
-OLD |= set(
-    ["Reshape", "Shape", "Sigmoid", "Sin", "Slice", "Softmax", "Sqrt", "Squeeze", "Sub", "Tile", "Transpose", "Unsqueeze", "Where", "Less"]
-)
+OLD = {
+    "Add",
+    "Cast",
+    "Concat",
+    "Cos",
+    "Expand",
+    "Gather",
+    "GatherND",
+    "Greater",
+    "LessOrEqual",
+    "MatMul",
+    "Mul",
+    "Neg",
+    "Pow",
+    "Range",
+    "Reciprocal",
+    "ReduceMean",
+}
+OLD |= {
+    "Reshape",
+    "Shape",
+    "Sigmoid",
+    "Sin",
+    "Slice",
+    "Softmax",
+    "Sqrt",
+    "Squeeze",
+    "Sub",
+    "Tile",
+    "Transpose",
+    "Unsqueeze",
+    "Where",
+    "Less",
+}
 
 
 def operators(model: onnx.ModelProto) -> dict[str, int]:

@@ -6,9 +6,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 from doubles import FakeDecoder
+
 from specexport.bundle import Contract
 from specexport.errors import ProofError
-from specexport.runtime.parity import ReferenceStep, contexts, load_reference, max_error, prove_decoder, save_reference, schedule
+from specexport.runtime.parity import (
+    TOLERANCE,
+    Arithmetic,
+    ReferenceStep,
+    contexts,
+    load_reference,
+    max_error,
+    prove_decoder,
+    save_reference,
+    schedule,
+)
 
 CONTRACT = Contract(capacity=40, max_draft_tokens=3, prompt_chunk=8, precision="fp32")
 VOCAB = 11
@@ -114,6 +125,60 @@ def test_a_wrong_decoder_is_caught(wrong: type[FakeDecoder]) -> None:
     assert "\n" not in str(caught.value)
 
 
+LADDER = Contract(capacity=80, max_draft_tokens=3, prompt_chunk=8, precision="fp32")
+
+
+@pytest.fixture
+def short_spans(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A ladder of 16, 32, 64, 80 instead of one that starts at 512."""
+    monkeypatch.setattr("specexport.bundle.SHORTEST_SPAN", 16)
+
+
+class StaysOnTheFirstSpan(FakeDecoder):
+    def seen(self, row: int) -> np.ndarray:
+        return self.rows[: min(row + 1, self.contract.spans[0])]
+
+
+class ClimbsARowTooLate(FakeDecoder):
+    """Looks at the span of the row in front of its last."""
+
+    def seen(self, row: int) -> np.ndarray:
+        end = sum(map(int, self.steps[-1]))
+        return self.rows[: min(row + 1, self.contract.span(max(1, end - 1)))]
+
+
+class StaysOnTheSpanItClimbedTo(FakeDecoder):
+    """Once on a span, it takes all of it for written."""
+
+    def seen(self, row: int) -> np.ndarray:
+        reached = max(self.contract.span(position + count) for count, position in self.steps)
+        over = reached > self.contract.span(sum(self.steps[-1]))
+        return self.rows[: reached if over else row + 1]
+
+
+@pytest.mark.usefixtures("short_spans")
+def test_a_step_of_the_ladder_is_climbed_twice_with_garbage_behind() -> None:
+    steps = schedule(LADDER, VOCAB)
+    spans = [LADDER.span(step.end) for step in steps]
+    climbs = [index for index in range(1, len(steps)) if spans[index] > spans[index - 1]]
+    back = next(index for index in range(1, len(steps)) if spans[index] < spans[index - 1])
+    assert any(index < back for index in climbs)
+    assert back + 1 in climbs
+    edge = spans[back]
+    assert steps[back].end == edge  # the last row of the shorter span
+    assert steps[back - 1].position < edge < steps[back - 1].end  # a step with rows on both sides
+    assert all(step.poison and step.rows == len(step.tokens) for step in steps[back - 2 : back + 2])
+
+
+@pytest.mark.usefixtures("short_spans")
+@pytest.mark.parametrize("wrong", [StaysOnTheFirstSpan, ClimbsARowTooLate, StaysOnTheSpanItClimbedTo])
+def test_a_decoder_that_is_wrong_about_spans_is_caught(wrong: type[FakeDecoder]) -> None:
+    reference = reference_of(LADDER)
+    prove_decoder(FakeDecoder(LADDER, VOCAB), reference, "fake", "onnx", "target", "fp32")
+    with pytest.raises(ProofError):
+        prove_decoder(wrong(LADDER, VOCAB), reference, "fake", "onnx", "target", "fp32")
+
+
 def test_not_a_number_is_infinitely_wrong() -> None:
     assert max_error(NotANumber(CONTRACT, VOCAB), reference_of()) == np.inf
     with pytest.raises(ProofError, match="inf standard deviations"):
@@ -128,6 +193,18 @@ def test_the_tolerance_is_in_standard_deviations_of_the_logits() -> None:
     decoder.error = 5e-3
     with pytest.raises(ProofError):
         prove(decoder)
+
+
+@pytest.mark.parametrize("arithmetic", TOLERANCE)
+def test_each_arithmetic_has_a_tolerance_of_its_own(arithmetic: Arithmetic) -> None:
+    reference, tolerance = reference_of(), TOLERANCE[arithmetic]
+    assert tolerance <= 0.5  # what is wrong is off by whole standard deviations
+    decoder = SlightlyOff(CONTRACT, VOCAB)
+    decoder.error = 0.8 * tolerance
+    assert prove_decoder(decoder, reference, "fake", "ort", "target", arithmetic).tolerance == tolerance
+    decoder.error = 1.3 * tolerance
+    with pytest.raises(ProofError):
+        prove_decoder(decoder, reference, "fake", "ort", "target", arithmetic)
 
 
 def test_logits_without_any_spread_prove_nothing() -> None:

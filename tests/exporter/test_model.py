@@ -1,0 +1,71 @@
+"""One model from checkpoint to graphs: what is made again, and what is refused on the way."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import Notes
+from specexport.bundle import Contract, ModelSpec
+from specexport.errors import UnsupportedModelError
+from specexport.exporter import attention
+from specexport.exporter import model as model_module
+from specexport.exporter.attention import Dialect, Layer
+from specexport.exporter.checkpoint import Checkpoint
+from specexport.exporter.model import export_model
+from specexport.exporter.progress import Timed
+from tiny import CONTRACT, save_model
+from torch.onnx.ops import symbolic
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
+    return Checkpoint.find(str(save_model(tmp_path_factory.mktemp("model"))))
+
+
+def exporting(checkpoint: Checkpoint, folder: Path) -> Callable[..., tuple[ModelSpec, Notes]]:
+    count = iter(range(100))
+
+    def export(contract: Contract = CONTRACT, dialects: tuple[Dialect, ...] = ("onnx",)) -> tuple[ModelSpec, Notes]:
+        notes = Notes()
+        return export_model(checkpoint, "draft", contract, folder / str(next(count)), folder / "cache", Timed(notes), dialects), notes
+
+    return export
+
+
+def test_a_stage_is_of_one_precision_and_of_its_dialects(checkpoint: Checkpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def write(checkpoint: Checkpoint, role: str, contract: Contract, dialects: tuple[Dialect, ...], folder: Path, step: Any) -> None:
+        names = {dialect: f"graphs/{role}-{dialect}.onnx" for dialect in dialects}
+        spec = ModelSpec("", "", "", 1, 1, (), dict(names), f"graphs/{role}.weights")
+        for name in (*names.values(), spec.weights, model_module.REFERENCE):
+            (folder / Path(name).name).write_text(contract.precision)
+        (folder / model_module.SPEC).write_text(json.dumps(asdict(spec)))
+
+    monkeypatch.setattr(model_module, "_export", write)
+    export = exporting(checkpoint, tmp_path)
+    half, more = replace(CONTRACT, precision="fp16"), ("onnx", "rows")
+    made = [export(), export(half), export(replace(CONTRACT, precision="bf16")), export(half, more)]
+    again = [export(), export(half), export(replace(CONTRACT, precision="bf16")), export(half, more)]
+    assert all(notes.stages and not notes.notes for _, notes in made)
+    assert all(notes.notes == ["export draft: reused from an earlier build"] for _, notes in again)
+    assert set(again[3][0].graphs) == set(more)
+    assert [(tmp_path / f"{place}/graphs/draft.weights").read_text() for place in (4, 5, 6, 7)] == ["fp32", "fp16", "bf16", "fp16"]
+
+
+def test_a_graph_that_tensorrt_would_get_wrong_is_not_made(checkpoint: Checkpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    scatter = attention.EMITTERS["onnx"]
+
+    def causal(query: Any, key: Any, value: Any, layer: Layer) -> Any:
+        _, written = scatter(query, key, value, layer)
+        attributes = dict(scale=layer.scale, is_causal=1)
+        return symbolic("Attention", (query, *written), attributes, dtype=query.dtype, shape=query.shape, version=24), written
+
+    monkeypatch.setitem(attention.EMITTERS, "onnx", causal)
+    with pytest.raises(UnsupportedModelError, match=r"^LlamaForCausalLM cannot be compiled by TensorRT: Attention \S+ \(layer 0\) has is_causal=1"):
+        exporting(checkpoint, tmp_path)()
+    assert not (tmp_path / "0").exists()
+    assert not list((tmp_path / "cache").iterdir())
