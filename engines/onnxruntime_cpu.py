@@ -110,7 +110,7 @@ class OrtDecoder:
         if contract.precision not in DTYPES:
             raise EngineError(
                 f"{path} is in {contract.precision}, which ONNX Runtime has hardly any CPU kernels for; "
-                "run it with --engine tensorrt or tensorrt-rtx, or build it with --precision fp16 or fp32"
+                "run it with --engine tensorrt, tensorrt-rtx or onnxruntime-cuda, or build it with --precision fp16 or fp32"
             )
         self.vocab_size = spec.vocab_size
         self._path, self._spec, self._contract = path, spec, contract

@@ -6,7 +6,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import Pair
-
 from specexport.bundle import MANIFEST, Bundle, CacheLayer, Contract, Manifest, ModelSpec
 from specexport.engines.base import Logits
 from specexport.engines.onnxruntime_cpu import OrtDecoder, availability, load
@@ -180,7 +179,9 @@ def test_a_graph_of_another_precision(opened: Bundle) -> None:
 
 
 def test_bf16_is_for_other_engines(opened: Bundle) -> None:
-    with pytest.raises(EngineError, match=r"is in bf16, .* run it with --engine tensorrt or tensorrt-rtx, or build it with") as caught:
+    with pytest.raises(
+        EngineError, match=r"is in bf16, .* run it with --engine tensorrt, tensorrt-rtx or onnxruntime-cuda, or build"
+    ) as caught:
         make(opened, contract=dataclasses.replace(opened.manifest.contract, precision="bf16"))
     assert "\n" not in str(caught.value)
 

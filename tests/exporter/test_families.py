@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 import torch
-
 from specexport.bundle import Contract, Precision
 from specexport.errors import EngineError
 from specexport.exporter import attention

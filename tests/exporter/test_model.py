@@ -65,7 +65,9 @@ def test_a_graph_that_tensorrt_would_get_wrong_is_not_made(checkpoint: Checkpoin
         return symbolic("Attention", (query, *written), attributes, dtype=query.dtype, shape=query.shape, version=24), written
 
     monkeypatch.setitem(attention.EMITTERS, "onnx", causal)
-    with pytest.raises(UnsupportedModelError, match=r"^LlamaForCausalLM cannot be compiled by TensorRT: Attention \S+ \(layer 0\) has is_causal=1"):
+    with pytest.raises(
+        UnsupportedModelError, match=r"^LlamaForCausalLM cannot be compiled by TensorRT: Attention \S+ \(layer 0\) has is_causal=1"
+    ):
         exporting(checkpoint, tmp_path)()
     assert not (tmp_path / "0").exists()
     assert not list((tmp_path / "cache").iterdir())

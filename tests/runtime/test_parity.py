@@ -6,7 +6,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from doubles import FakeDecoder
-
 from specexport.bundle import Contract
 from specexport.errors import ProofError
 from specexport.runtime.parity import (
