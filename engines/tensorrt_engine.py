@@ -30,7 +30,13 @@ def load_bundle(name: str, bundle: Bundle, library: Library, device: Device, set
     """settings: as `LoadedPlan` takes them. When something fails, all of it is given back, the device too. Raises `EngineError`."""
     loaded: dict[str, LoadedPlan] = {}  # by the path of the graph that each was compiled from
 
+    is_open = True
+
     def close() -> None:
+        nonlocal is_open
+        if not is_open:
+            return
+        is_open = False
         with suppress(EngineError):
             device.synchronize()  # contexts may still be at work, after an interrupt
         for plan in loaded.values():
@@ -62,14 +68,12 @@ def _check_complete(name: str, bundle: Bundle, plans: Mapping[str, Plan]) -> Non
 def _load_plans(
     bundle: Bundle, plans: Mapping[str, Plan], library: Library, device: Device, settings: Settings | None, loaded: dict[str, LoadedPlan]
 ) -> None:
-    """The smallest first: streamed weights take what is left when all else has its place."""
+    """The smallest first: of weights that are streamed, the draft's stay on the device as long as there is room, and the target's go."""
     manifest = bundle.manifest
-    sizes = {graph: manifest.files[plan.file].bytes for graph, plan in plans.items()}
-    reserved = sum(sizes.values()) + RESERVED_BYTES
+    reserved = RESERVED_BYTES
     for spec in manifest.models.values():
         reserved += spec.cache_bytes(manifest.contract) + 4 * manifest.contract.widest_step * spec.vocab_size
-    for graph in sorted(plans, key=sizes.__getitem__):
-        reserved -= sizes[graph]
+    for graph in sorted(plans, key=lambda graph: manifest.files[plans[graph].file].bytes):
         loaded[graph] = LoadedPlan(library, bundle.path(plans[graph].file), device, settings, reserved)
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from ..errors import EngineError
-from .cuda_driver import out_of_memory, size_text
+from .cuda_driver import size_text
 from .device import ALIGNMENT, Address, Device
 from .tensorrt_api import Library
 
@@ -47,8 +47,11 @@ class LoadedPlan:
         if self._engine is None:
             free, total = device.memory()
             if file.stat().st_size > free:
-                streaming = "" if library.name == "tensorrt_rtx" else " (whose weights --weight-streaming leaves in host memory)"
-                raise out_of_memory(file.name + streaming, file.stat().st_size, free, total)
+                streaming = "" if library.name == "tensorrt_rtx" else ", compile with --weight-streaming"
+                raise EngineError(
+                    f"out of device memory for {file.name}: {size_text(file.stat().st_size)} asked, "
+                    f"{size_text(free)} of {size_text(total)} free; choose a smaller --precision{streaming} or close what else uses the GPU"
+                )
             raise EngineError(f"{file} cannot be loaded: {library.reason()}")
         if getattr(self._engine, "streamable_weights_size", 0):
             free, _ = device.memory()

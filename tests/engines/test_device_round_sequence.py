@@ -275,6 +275,18 @@ def test_a_prompt_that_was_kept_in_part(made: Made) -> None:
         made.same(TOKENS[:length], max_new_tokens=9, num_draft_tokens=3)
 
 
+@pytest.mark.parametrize("options", [{"num_draft_tokens": 4}, {"temperature": 1.0, "seed": 2}, {"speculate": False}])
+def test_rows_that_a_request_has_written_are_kept_for_the_next(made: Made, options: dict[str, Any]) -> None:
+    """All but that of its last token, which was never fed."""
+    fresh(made)
+    prompt = TOKENS[:12]
+    for length in (5, 9, 3):
+        tokens = made.same(prompt, max_new_tokens=length, **options).tokens
+        prompt = [*prompt, *tokens, 7]
+        assert made.session.generate(prompt, max_new_tokens=1, stop_token_ids=()).statistics.reused_tokens == len(prompt) - 2
+        made.host.generate(prompt, max_new_tokens=1, stop_token_ids=())
+
+
 def test_a_cancelled_request_in_the_middle_of_each_kind(made: Made) -> None:
     fresh(made)
     for options in ({}, {"temperature": 1.0, "seed": 3}, {"speculate": False}, {"drafter": "ngram"}):
@@ -362,6 +374,17 @@ def test_a_draft_whose_ids_are_not_the_targets(tmp_path: Path, draft: Micro, voc
     assert asked == []
     made.same(TOKENS[:9], max_new_tokens=5, speculate=False)
     assert asked == [0] * 5
+
+
+def test_a_round_behind_full_acceptance_is_one_launch_too(tmp_path: Path) -> None:
+    """The draft lacks the row of its last token then, which the next round's first pass brings."""
+    made = Made(tmp_path / "bundle", draft=TARGET)
+    stream = made.session.stream(TOKENS[:12], max_new_tokens=40, stop_token_ids=())
+    next(stream)
+    for _ in range(6):
+        made.device.log.clear()
+        assert len(next(stream).tokens) == 5
+        assert made.device.log == ["launch", "wait"]
 
 
 def test_a_draft_of_other_layers(tmp_path: Path) -> None:
