@@ -8,7 +8,6 @@ import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 import pytest
-from specexport.engines.onnxruntime_cpu import _session
 from specexport.exporter.widen import widen
 
 HALF = {"bf16": (ir.DataType.BFLOAT16, ml_dtypes.bfloat16), "fp16": (ir.DataType.FLOAT16, np.float16)}
