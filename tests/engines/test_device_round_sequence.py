@@ -418,6 +418,17 @@ def test_logits_of_the_draft_that_are_no_numbers(made: Made, sampled: bool) -> N
     made.session._context.forget()
 
 
+@pytest.mark.parametrize(("index", "role"), [(0, "draft"), (2, "draft"), (3, "draft"), (1, "target")])
+def test_the_place_of_what_is_no_number_is_told(made: Made, monkeypatch: pytest.MonkeyPatch, index: int, role: str) -> None:
+    """Behind the last token of the prompt, and as many draft tokens as stand in front."""
+    fresh(made)
+    confidence = [np.nan if role == "draft" and place >= index else 0.5 for place in range(4)]
+    result = RoundResult([1, 2, 3, 4], confidence, index if role == "target" else 0, VOCAB)
+    monkeypatch.setattr(made.rounds, "run", lambda tokens, k, given: result)
+    with pytest.raises(EngineError, match=rf"{role}-\w+\.onnx gave nan as a logit behind position {19 + index}, "):
+        made.session.generate(TOKENS[:20], max_new_tokens=9, stop_token_ids=())
+
+
 @pytest.mark.parametrize(
     "options", [{}, {"temperature": 1.0, "seed": 1}, {"speculate": False}, {"speculate": False, "temperature": 1.0, "seed": 1}]
 )
