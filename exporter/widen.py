@@ -43,14 +43,32 @@ def widen(model: ir.Model) -> bool:
 
 
 def _cast(graph: ir.Graph, weight: ir.Value) -> None:
-    """A Cast in front of each use, so that the first one's result need not wait for the last."""
-    for count, use in enumerate(list(weight.uses())):
-        cast = ir.node("Cast", [weight], {"to": int(FLOAT)}, name=f"{weight.name}.widened.{count}")
-        wide = cast.outputs[0]
-        wide.name, wide.type, wide.shape = cast.name, ir.TensorType(FLOAT), weight.shape
-        use.node.replace_input_with(use.idx, wide)
-        graph.insert_before(use.node, cast)
+    """A Cast behind the weight; rows that are picked from it, as an embedding's are, are cast when they have been picked."""
+    uses = list(weight.uses())
+    picks = [use for use in uses if use.node.op_type == "Gather" and use.idx == 0]
+    for count, use in enumerate(picks):
+        rows = use.node.outputs[0]
+        rows.type = weight.type
+        cast, wide = _cast_of(rows, f"{weight.name}.picked.{count}")
+        rows.replace_all_uses_with(wide)
+        cast.replace_input_with(0, rows)
+        graph.insert_after(use.node, cast)
+    if len(picks) < len(uses):
+        cast, wide = _cast_of(weight, f"{weight.name}.widened")
+        for use in uses:
+            if use not in picks:
+                use.node.replace_input_with(use.idx, wide)
+        # In front of all: of what a node needs, ONNX Runtime runs that first which the file names last, so that a cast is run
+        # just before its use. Named any later, casts would be run first, and their results wait together.
+        graph.insert_before(graph[0], cast)
     graph.inputs.append(weight)
+
+
+def _cast_of(value: ir.Value, name: str) -> tuple[ir.Node, ir.Value]:
+    cast = ir.node("Cast", [value], {"to": int(FLOAT)}, name=name)
+    wide = cast.outputs[0]
+    wide.name, wide.type, wide.shape = name, ir.TensorType(FLOAT), value.shape
+    return cast, wide
 
 
 def _widened(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
