@@ -1,0 +1,81 @@
+"""What was decided for a bundle, by route: whether to speculate, with which drafts, and how many. `policy.json` in the bundle.
+
+`specexport calibrate` writes it; it may be edited by hand, and is checked when it is read.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+POLICY = "policy.json"
+POLICY_VERSION = 1
+
+Verdict = Literal["on", "off", "undecided"]
+Mode = Literal["adaptive", "fixed"]
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Why: what calibration found for the drafter and number of draft tokens of the entry.
+
+    acceptance_length: tokens a round, a; break_even: those it takes, a*; speedup: a / a*, between low and high with 95 %;
+    p10: the slowest tenth of the requests' speedups.
+    """
+
+    requests: int
+    acceptance_length: float
+    break_even: float
+    speedup: float
+    low: float
+    high: float
+    p10: float
+
+
+@dataclass(frozen=True)
+class RoutePolicy:
+    """num_draft_tokens: of the best fixed number, 0 only with the verdict off.
+
+    mode: `fixed` drafts num_draft_tokens every round where the verdict is on, and none elsewhere. `adaptive` takes up to the
+    bundle's maximum, as many as pay by what the draft says and by what was accepted lately; that may be none.
+    chances: of each draft token, from the first, to be accepted when all before it are: where `adaptive` starts from.
+    """
+
+    verdict: Verdict
+    drafter: str
+    num_draft_tokens: int
+    mode: Mode
+    chances: tuple[float, ...]
+    evidence: Evidence | None
+
+    def __post_init__(self) -> None:
+        if self.num_draft_tokens < (0 if self.verdict == "off" else 1):
+            raise ValueError(f"num_draft_tokens is {self.num_draft_tokens} where the verdict is {self.verdict!r}; it must be at least 1")
+        if not self.chances or not all(0 <= chance <= 1 for chance in self.chances):  # NaN fails as well
+            raise ValueError(f"chances are {list(self.chances)}; expected a probability for every draft token")
+
+
+@dataclass(frozen=True)
+class Policy:
+    """default: for requests that name no route, or one that is not in `routes`.
+
+    temperature: of the requests it was made from. floor: what the slowest tenth of the requests had to reach.
+    """
+
+    schema_version: int
+    bundle: str
+    engine: str
+    made: str
+    temperature: float
+    floor: float
+    default: RoutePolicy
+    routes: dict[str, RoutePolicy]
+
+    def __post_init__(self) -> None:
+        if self.schema_version != POLICY_VERSION:
+            raise ValueError(
+                f"schema version {self.schema_version}, this specexport reads {POLICY_VERSION}; run specexport calibrate again"
+            )
+
+    def of(self, route: str | None) -> RoutePolicy:
+        return self.default if route is None else self.routes.get(route, self.default)
