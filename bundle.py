@@ -19,7 +19,7 @@ from typing import Literal
 from .errors import BundleError
 from .strict import parse, read_json
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 MANIFEST = "manifest.json"
 
 Role = Literal["target", "draft"]
@@ -41,6 +41,10 @@ class Contract:
     outputs  `logits [1, R, vocab] fp32` with R = T for T <= widest_step and R = 1 (the last row) beyond it,
              `present.{i}.key/value`, bound to the same memory as `past`; in the dialect `rows` instead
              `new.{i}.key/value [1, num_kv_heads, T, head_dim]`, which the caller places at `position`
+
+    A draft's graph in the dialect `ort` may have a confidence head (`ModelSpec.features` = F > 0, arXiv 2607.05147). Then it also
+    takes the weights `head [F + 1] fp32`, the bias last, and gives, for the rows of the logits, what the head reads and its logit:
+    `features [1, R, F] fp32` and `confidence [1, R] fp32` = features . head[:F] + head[F].
 
     capacity: rows of the cache, the longest sequence. max_draft_tokens: the largest k. prompt_chunk: widest pass.
     """
@@ -99,7 +103,11 @@ class CacheLayer:
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """One model: where it came from and the sizes its graphs have."""
+    """One model: where it came from and the sizes its graphs have.
+
+    features: F, how many numbers a row the confidence head of its `ort` graph reads: the width of what the output embedding
+    reads and that of the input embedding. 0 where the graph has no head.
+    """
 
     source: str
     architecture: str
@@ -109,6 +117,11 @@ class ModelSpec:
     layers: tuple[CacheLayer, ...]
     graphs: dict[str, str]  # dialect -> path
     weights: str
+    features: int
+
+    def __post_init__(self) -> None:
+        if self.features < 0:
+            raise ValueError(f"features is {self.features}; it must be 0, for no confidence head, or more")
 
     def cache_names(self, side: Literal["past", "present", "new"]) -> Iterator[tuple[str, CacheLayer]]:
         for index, layer in enumerate(self.layers):

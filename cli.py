@@ -6,8 +6,9 @@ import json
 import os
 import shlex
 import sys
-from collections.abc import Callable
-from dataclasses import fields
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, fields
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -181,7 +182,8 @@ def compile_plans(bundle: Path, engine: str, **options: Any) -> None:
     "--verification", type=click.Choice(["block", "token"]), default="block", show_default=True, help="How sampled drafts are judged."
 )
 @click.option("--stop", multiple=True, help="End before this text; may be repeated.")
-@click.option("--num-draft-tokens", type=int, help="Tokens to draft a round, 0 for none. [default: the bundle's maximum]")
+@click.option("--num-draft-tokens", type=int, help="Tokens to draft a round, 0 for none. [default: as the policy says, else the maximum]")
+@click.option("--route", help="What kind of request this is, for the bundle's policy.")
 @DRAFTER
 @click.option("--plain", is_flag=True, help="Decode without speculation.")
 @ENGINE
@@ -278,6 +280,164 @@ def verify(
     click.echo(json.dumps(result.as_dict()) if as_json else render(result))
     if not result.passed:
         raise SystemExit(1)
+
+
+@main.command()
+@BUNDLE
+@click.option(
+    "--prompts", required=True, type=click.Path(path_type=Path), help='JSONL with {"route": ..., "prompt" or "messages": ...} lines.'
+)
+@click.option("--skip-invalid", is_flag=True, help="Leave out lines that cannot be used, instead of refusing the file.")
+@click.option("--route", "routes", multiple=True, help="Only requests of this route; may be repeated.")
+@click.option("--limit", type=click.IntRange(1), help="Requests of each route. [default: all]")
+@click.option("--num-draft-tokens", type=click.IntRange(1), help="Tokens to draft a round. [default: as the bundle's policy says]")
+@DRAFTER
+@click.option("--max-new-tokens", type=click.IntRange(1), default=128, show_default=True, help="Of lines that do not say.")
+@click.option("--temperature", type=float, default=0.0, show_default=True, help="0 is greedy, where outputs are compared.")
+@click.option("--top-k", type=int, default=0, show_default=True, help="0 is off.")
+@click.option("--top-p", type=float, default=1.0, show_default=True, help="1 is off.")
+@click.option("--seed", type=int, default=0, show_default=True)
+@click.option("--repeats", type=click.IntRange(1), default=1, show_default=True, help="Runs of each request, both ways.")
+@click.option(
+    "--journal",
+    "--resume",
+    type=click.Path(path_type=Path),
+    help="Where the run is kept until it is finished; the same command goes on there. [default: BUNDLE/calibration/bench.jsonl]",
+)
+@ENGINE
+@THREADS
+@JSON
+def bench(
+    bundle: Path,
+    prompts: Path,
+    skip_invalid: bool,
+    routes: tuple[str, ...],
+    limit: int | None,
+    journal: Path | None,
+    engine: str | None,
+    threads: int,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Measure plain against speculative decoding on your prompts, in turn, and compare the outputs.
+
+    Exit code 1 when greedy outputs differ. An interrupted run goes on where it stopped.
+    """
+    from .calibration.bench import BenchOptions, check, journal_header
+    from .calibration.bench import bench as run
+    from .calibration.bench_table import render
+    from .calibration.journal import Journal
+    from .calibration.prompts import choose, fit, read_prompt_lines
+    from .runtime.session import load
+
+    chosen = BenchOptions(**options)
+    lines, broken = read_prompt_lines(prompts, skip_invalid)
+    session = load(bundle, engine, threads)
+    requests, refused = fit(session, lines, chosen.max_new_tokens, skip_invalid)
+    for message in (*broken, *refused):
+        click.echo(f"left out: {message}", err=True)
+    requests = choose(requests, routes, limit)
+    check(session, requests, chosen)
+    path, pairs = journal or bundle / "calibration" / "bench.jsonl", len(requests) * chosen.repeats
+    with Journal.open(path, journal_header(session, requests, chosen)) as kept:
+        if kept.replaced:
+            click.echo(f"{path} was of another run and is replaced", err=True)
+        elif kept.finished:
+            click.echo(f"going on behind {len(kept.finished)} of {pairs} pairs that {path} holds; delete it to start over", err=True)
+        try:
+            with _bar("bench") as advance:
+                result = run(session, requests, chosen, kept, advance)
+        except KeyboardInterrupt:
+            click.echo(f"interrupted; {path} holds {len(kept.finished)} of {pairs} pairs, and the same command goes on there", err=True)
+            raise SystemExit(130) from None
+        click.echo(json.dumps(result.as_dict()) if as_json else render(result))
+        kept.remove()
+    if journal is None:
+        with suppress(OSError):  # other files may lie there
+            path.parent.rmdir()
+    if not result.passed:
+        raise SystemExit(1)
+
+
+@main.command()
+@BUNDLE
+@click.option(
+    "--prompts", type=click.Path(path_type=Path), help='JSONL with {"route": ..., "prompt" or "messages": ...} lines. Without: costs only.'
+)
+@click.option("--skip-invalid", is_flag=True, help="Leave out lines that cannot be used, instead of refusing the file.")
+@click.option("--limit", type=click.IntRange(1), help="Requests of each route. [default: all]")
+@click.option("--max-new-tokens", type=click.IntRange(1), default=128, show_default=True, help="Of lines that do not say.")
+@click.option("--temperature", type=float, default=0.0, show_default=True, help="Of the requests; 0 is greedy.")
+@click.option("--top-k", type=int, default=0, show_default=True, help="0 is off.")
+@click.option("--top-p", type=float, default=1.0, show_default=True, help="1 is off.")
+@click.option("--seed", type=int, default=0, show_default=True)
+@click.option("--drafter", "drafters", multiple=True, help="Drafter to choose among, or all; may be repeated. [default: as generate's]")
+@click.option("--floor", type=float, default=0.9, show_default=True, help="Speedup that the slowest tenth must reach for a route to be on.")
+@click.option("--fixed", is_flag=True, help="Write a policy that drafts the best fixed number, instead of adapting it every round.")
+@click.option("--report", type=click.Path(path_type=Path), help="The HTML report. [default: BUNDLE/report.html]")
+@ENGINE
+@THREADS
+@JSON
+def calibrate(
+    bundle: Path,
+    prompts: Path | None,
+    skip_invalid: bool,
+    limit: int | None,
+    max_new_tokens: int,
+    fixed: bool,
+    report: Path | None,
+    engine: str | None,
+    threads: int,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Measure costs and acceptance on this host and your prompts, and decide by route whether to speculate.
+
+    Writes costs.json, survival.json and policy.json into the bundle, which sessions then follow, and a report. An
+    interrupted run goes on where it stopped.
+    """
+    from .calibration.calibrate import CalibrateOptions, measure_only
+    from .calibration.calibrate import calibrate as run
+    from .calibration.prompts import choose, fit, read_prompt_lines
+    from .calibration.report import write_report
+    from .calibration.summary import render
+    from .runtime.session import load
+
+    chosen = CalibrateOptions(mode="fixed" if fixed else "adaptive", **options)
+    if prompts is None:
+        session = load(bundle, engine, threads, policy=False)
+        with _bar("costs") as advance:
+            costs = measure_only(session, chosen, advance)
+        click.echo(json.dumps(asdict(costs)) if as_json else str(bundle / "costs.json"))
+        return
+    lines, broken = read_prompt_lines(prompts, skip_invalid)
+    session = load(bundle, engine, threads, policy=False)
+    requests, refused = fit(session, lines, max_new_tokens, skip_invalid)
+    for message in (*broken, *refused):
+        click.echo(f"left out: {message}", err=True)
+    requests = choose(requests, (), limit)
+    try:
+        with _bar("calibrate") as advance:
+            analysis = run(session, requests, chosen, shlex.join(["specexport", *sys.argv[1:]]), advance)
+    except KeyboardInterrupt:
+        click.echo("interrupted; the same command goes on where this one stopped", err=True)
+        raise SystemExit(130) from None
+    write_report(analysis, report or bundle / "report.html")
+    click.echo(json.dumps(analysis.as_dict()) if as_json else render(analysis))
+    click.echo(str(report or bundle / "report.html"), err=True)
+
+
+@contextmanager
+def _bar(label: str) -> Iterator[Callable[[int, int], None]]:
+    """Told (steps done, steps in all), shows a bar on a terminal. It is drawn then only: a thread would disturb measurements."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True, auto_refresh=False, disable=not console.is_terminal) as progress:
+        task = progress.add_task(label, total=None)
+        yield lambda done, total: progress.update(task, completed=done, total=total, refresh=True)
 
 
 @main.command()

@@ -14,14 +14,14 @@ from .errors import BundleError
 T = TypeVar("T")
 
 
-def read_json(path: Path) -> Any:
-    """Raises `BundleError` when the file is missing or is not JSON."""
+def read_json(path: Path, remedy: str = "build the bundle again") -> Any:
+    """Raises `BundleError` when the file is missing or is not JSON, which `remedy` mends."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise BundleError(f"{path} is missing; a bundle is a folder made by 'specexport build'") from None
     except (OSError, ValueError, RecursionError) as error:  # also: no UTF-8, numbers and nesting without end
-        raise BundleError(f"{path} cannot be read as JSON: {error}; build the bundle again") from None
+        raise BundleError(f"{path} cannot be read as JSON: {error}; {remedy}") from None
 
 
 def parse(kind: type[T], value: Any, where: str) -> T:

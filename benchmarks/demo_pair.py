@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 from hardware import describe_hardware
 from specexport import Session, load
-from specexport.calibration.costs import measure_costs
+from specexport.calibration.costs import CostMeter
 from specexport.runtime.equality import check_equality
 from specexport.runtime.statistics import Statistics
 from specexport.runtime.verify import read_prompts
@@ -63,14 +63,17 @@ def measure_route(session: Session, route: str, k: int, limit: int | None, max_n
     run_pair(session, prompts[0], k, max_new_tokens, True)  # warm-up
     pairs = [run_pair(session, prompt, k, max_new_tokens, index % 2 == 0) for index, prompt in enumerate(prompts)]
     context = int(np.mean([len(prompt) for prompt in prompts])) + max_new_tokens // 2
-    costs = measure_costs(session, context, k)
+    meter = CostMeter(session, [context])
+    meter.measure(8)
+    (costs,) = meter.costs().points
+    break_even = costs.rounds[k].median / costs.rounds[0].median
     equalities = [check_equality(session, prompt, max_new_tokens) for prompt in prompts]
     speculative = [pair.speculative for pair in pairs]
     rounds, accepted = (sum(getattr(row, name) for row in speculative) for name in ("rounds", "accepted"))
     length = (rounds + accepted) / rounds
     emitted = sum(row.emitted for row in speculative)
     low, high = bootstrap(pairs)
-    measured, predicted = total_speedup(pairs), emitted / rounds / costs.break_even
+    measured, predicted = total_speedup(pairs), emitted / rounds / break_even
     return {
         "route": route,
         "prompts": len(prompts),
@@ -85,10 +88,10 @@ def measure_route(session: Session, route: str, k: int, limit: int | None, max_n
         "measured_over_predicted": measured / predicted,
         "plain_tokens_per_second": emitted / sum(pair.plain.decode_seconds for pair in pairs),
         "host_share": sum(row.host_seconds for row in speculative) / sum(row.decode_seconds for row in speculative),
-        "plain_ms": costs.plain * 1e3,
-        "draft_ms": costs.draft * 1e3,
-        "verify_ms": costs.verify * 1e3,
-        "host_ms": costs.host * 1e3,
+        "plain_ms": costs.verify[0].median * 1e3,
+        "draft_ms": k * costs.draft.median * 1e3,
+        "verify_ms": costs.verify[k].median * 1e3,
+        "host_ms": costs.host[k].median * 1e3,
         "equal_same_width": sum(entry.same_width for entry in equalities),
         "equal_width_1": sum(entry.first_difference is None for entry in equalities),
         "near_ties": sum(entry.first_difference is not None and entry.near_tie for entry in equalities),

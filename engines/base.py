@@ -44,6 +44,27 @@ Arrays = Mapping[str, NDArray[np.generic]]
 RunGraph = Callable[[Arrays], Arrays]
 
 
+class Head(Protocol):
+    """The confidence head of a draft's graph (`exporter/head.py`, arXiv 2607.05147). Its weights are zeros until they are set.
+
+    size: F, how many numbers it reads a row. Rows are those of the draft's last `step`; after a `feed` they are nobody's.
+    """
+
+    size: int
+
+    def set_weights(self, weights: NDArray[np.float32]) -> None:
+        """`[F + 1]`, the bias last, for the passes to come. Raises `EngineError` for another number of them."""
+        ...
+
+    def confidence(self) -> float:
+        """The logit of the last row: how sure the head is that the token drafted from it will be accepted, not yet calibrated."""
+        ...
+
+    def features(self) -> NDArray[np.float32]:
+        """What the head read, `[rows, F]`: a fixed buffer, as the logits are."""
+        ...
+
+
 @dataclass(frozen=True)
 class Chances:
     """What a sampled round is given; uniforms in [0, 1), float32.
@@ -97,6 +118,7 @@ class Engine:
     open_graph: Callable[[Path], RunGraph | None] | None = None  # for the proof of compiled rules; None for one it never runs
     rounds: Rounds | None = None  # where the device can do whole rounds
     close: Callable[[], None] = nothing  # gives back what the engine holds
+    head: Head | None = None  # of the draft, where its graph has one
 
 
 @dataclass(frozen=True)

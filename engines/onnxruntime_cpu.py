@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from ..bundle import Bundle, CacheLayer, Contract, ModelSpec, Precision
 from ..errors import BundleError, EngineError, ParameterError
 from .base import Availability, Engine, Logits, RunGraph
+from .ort_head import OrtHead, head_shapes
 
 if TYPE_CHECKING:
     import onnxruntime as ort
@@ -57,7 +58,8 @@ def load(bundle: Bundle, threads: int = 0) -> Engine:
         return OrtDecoder(bundle.path(spec.graphs[DIALECT]), spec, manifest.contract, threads)
 
     draft = decoder(manifest.draft) if manifest.draft else None
-    return Engine(NAME, DIALECT, decoder(manifest.target), draft, partial(open_graph, threads=threads))
+    head = draft.head if draft else None
+    return Engine(NAME, DIALECT, decoder(manifest.target), draft, partial(open_graph, threads=threads), head=head)
 
 
 def open_graph(path: Path, threads: int = 0) -> RunGraph:
@@ -101,7 +103,7 @@ class _Binding:
 
 
 class OrtDecoder:
-    """A model graph of any dialect with its cache in numpy arrays. Implements `Decoder`.
+    """A model graph of any dialect with its cache in numpy arrays. Implements `Decoder`. head: the graph's, if it has one.
 
     Raises `EngineError` for bf16, and `BundleError` for a graph that is not what the manifest says.
     """
@@ -116,6 +118,7 @@ class OrtDecoder:
         self._path, self._spec, self._contract = path, spec, contract
         self._dtype = DTYPES[contract.precision]
         self._places_rows = dialect == "rows"
+        self.head = OrtHead(spec.features, contract.widest_step) if dialect == DIALECT and spec.features else None
         # How much of the cache a pass may look at; GroupQueryAttention knows by itself.
         self._spans = () if dialect == "ort" else contract.spans
         self._session = _session(path, threads)
@@ -149,6 +152,8 @@ class OrtDecoder:
         if self._places_rows:
             for array, new in zip(self._caches, bound.new, strict=True):
                 array[:, :, position:end] = new
+        if self.head is not None:
+            self.head.rows = len(bound.logits)
         return bound.logits
 
     def feed(self, tokens: Sequence[int], position: int) -> None:
@@ -170,6 +175,8 @@ class OrtDecoder:
         if span:
             io.bind_ortvalue_input("columns", self._value(self._columns[:span]))
         io.bind_ortvalue_output("logits", self._value(logits[None]))
+        if self.head is not None:
+            self.head.bind(io, self._value, rows)
         new = [self._rows(layer, width) for _, layer in self._spec.cache_names("new")] if self._places_rows else []
         written = [self._value(array) for array in new] or self._cache_values
         for (past, _), value in zip(self._spec.cache_names("past"), self._cache_values, strict=True):
@@ -188,7 +195,8 @@ class OrtDecoder:
         path, spec, again = self._path, self._spec, "build the bundle again"
         found = {value.name: value for value in (*self._session.get_inputs(), *self._session.get_outputs())}
         caches = {name: layer for side in ("past", self._side) for name, layer in spec.cache_names(side)}
-        expected = {"tokens", "position", "logits", *caches, *(("columns",) if self._spans else ())}
+        head = head_shapes(self.head.size if self.head else 0, self._contract.rows_name)
+        expected = {"tokens", "position", "logits", *head, *caches, *(("columns",) if self._spans else ())}
         if set(found) != expected:
             raise BundleError(f"{path} has the inputs and outputs {', '.join(sorted(set(found) ^ expected))} too many or too few; {again}")
         kind = f"tensor({np.dtype(self._dtype).name.replace('32', '')})"  # onnxruntime's names: tensor(float), tensor(float16)
@@ -200,6 +208,6 @@ class OrtDecoder:
                 raise BundleError(f"{path}: {name} has the shape {found[name].shape}, the manifest says {shape}; {again}")
             if found[name].type != kind:
                 raise BundleError(f"{path}: {name} is a {found[name].type}, the manifest says {self._contract.precision}; {again}")
-        logits = [1, self._contract.rows_name, spec.vocab_size]
-        if found["logits"].shape != logits:
-            raise BundleError(f"{path}: logits have the shape {found['logits'].shape}, the manifest says {logits}; {again}")
+        for name, wanted in {"logits": [1, self._contract.rows_name, spec.vocab_size], **head}.items():
+            if found[name].shape != wanted:
+                raise BundleError(f"{path}: {name} has the shape {found[name].shape}, the manifest says {wanted}; {again}")

@@ -70,7 +70,8 @@ def load(bundle: Bundle, threads: int = 0) -> Engine:
         return OrtCudaDecoder(ort, _session(ort, path, threads), "cuda", path, spec, manifest.contract)
 
     target = decoder(manifest.target)  # the larger one first
-    return Engine(NAME, DIALECT, target, decoder(manifest.draft) if manifest.draft else None)
+    draft = decoder(manifest.draft) if manifest.draft else None
+    return Engine(NAME, DIALECT, target, draft, head=draft.head if draft else None)
 
 
 def _preload(ort: Any) -> None:

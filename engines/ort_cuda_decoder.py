@@ -20,6 +20,7 @@ from ..errors import BundleError
 from .base import Logits
 from .cuda_driver import size_text
 from .ort_cuda_errors import explain
+from .ort_head import OrtCudaHead, head_shapes
 
 # By precision: numpy's type of a cache element (bits, where numpy lacks the type), what `bind_input` calls it, and ONNX Runtime's name.
 ELEMENTS: dict[Precision, tuple[type[np.generic], Any, str]] = {
@@ -44,7 +45,7 @@ class _Bound:
 
 
 class OrtCudaDecoder:
-    """A graph of the `ort` dialect. Implements `Decoder`; every pass has one of the contract's widths.
+    """A graph of the `ort` dialect. Implements `Decoder`; every pass has one of the contract's widths. head: the graph's, if any.
 
     ort: the module onnxruntime. session: of the graph at `path`. device: `cuda`, or `cpu` to prove all this without a GPU.
     Raises `BundleError` for a graph that is not what the manifest says, `EngineError` for one that the GPU cannot hold.
@@ -59,6 +60,7 @@ class OrtCudaDecoder:
             self._position_value = self._place(np.zeros_like(self._position))
             # Zeros: a masked row has weight 0, and 0 * NaN would still be NaN.
             self._caches = [self._place(np.zeros(shape, ELEMENTS[contract.precision][0])) for shape in self._cache_shapes()]
+            self.head = OrtCudaHead(spec.features, ort, self._place) if spec.features else None
             self._bound = {width: self._bind(width) for width in contract.widths}
         except Exception as error:  # onnxruntime raises its own types straight from C++
             raise explain(error, f"buffers of {path} (caches of {size_text(spec.cache_bytes(contract))})") from None
@@ -104,6 +106,8 @@ class OrtCudaDecoder:
             self._session.run_with_iobinding(bound.io, bound.options)  # returns when the GPU is done
             if read:
                 bound.logits_value.update_inplace(bound.device_logits)
+                if self.head is not None:
+                    self.head.width = width
         except Exception as error:  # onnxruntime raises its own types straight from C++
             raise explain(error, f"{self._path} failed on {width} tokens at position {position}") from None
         return bound
@@ -116,6 +120,8 @@ class OrtCudaDecoder:
         io.bind_ortvalue_input("tokens", tokens_value)
         io.bind_ortvalue_input("position", self._position_value)
         io.bind_ortvalue_output("logits", device_logits)
+        if self.head is not None:
+            self.head.bind(io, width, rows)
         element = ELEMENTS[self._contract.precision][1]
         for side, bind in zip(SIDES, (io.bind_input, io.bind_output), strict=True):
             for (name, _), shape, value in zip(self._spec.cache_names(side), self._cache_shapes(), self._caches, strict=True):
@@ -141,7 +147,9 @@ class OrtCudaDecoder:
             for side in SIDES
             for (name, _), shape in zip(self._spec.cache_names(side), self._cache_shapes(), strict=True)
         }
-        expected["logits"] = ("tensor(float)", [1, self._contract.rows_name, self.vocab_size])
+        rows_name = self._contract.rows_name
+        by_row: dict[str, list[int | str]] = {"logits": [1, rows_name, self.vocab_size], **head_shapes(self._spec.features, rows_name)}
+        expected |= {name: ("tensor(float)", shape) for name, shape in by_row.items()}
         again = "build the bundle again"
         names = found.keys() ^ (expected.keys() | {"tokens", "position"})
         if names:

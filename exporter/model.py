@@ -14,6 +14,7 @@ from ..strict import parse, read_json
 from .attention import Dialect
 from .checkpoint import Checkpoint
 from .graphs import optimize, save
+from .head import HEADED, probe_features
 from .lint import refuse_traps
 from .progress import Timed
 from .reference import record_reference
@@ -62,12 +63,13 @@ def _export(
     model = checkpoint.load(contract.precision)
     layers = probe_cache(model)
     vocab_size = int(model.get_output_embeddings().weight.shape[0])
+    features = probe_features(model) if role == "draft" and HEADED in dialects else 0
     step("reference logits")
     reference = record_reference(model, contract, vocab_size)
     graphs = {}
     for dialect in dialects:
         step(f"trace {dialect}")
-        graphs[dialect] = trace(model, layers, dialect, contract)
+        graphs[dialect] = trace(model, layers, dialect, contract, features if dialect == HEADED else 0)
         step(f"optimize {dialect}")
         optimize(graphs[dialect], dialect)
         refuse_traps(graphs[dialect], dialect, checkpoint.architecture)
@@ -83,6 +85,7 @@ def _export(
         layers=layers,
         graphs={dialect: f"graphs/{name}" for dialect, name in paths.items()},
         weights=f"graphs/{weights}",
+        features=features,
     )
     (folder / SPEC).write_text(json.dumps(asdict(spec)))
     del model, graphs

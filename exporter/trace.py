@@ -7,6 +7,7 @@ import logging
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 
 import onnx_ir as ir
 import torch
@@ -19,6 +20,7 @@ from ..bundle import CacheLayer, Contract
 from ..errors import UnsupportedModelError
 from .attention import OPSETS, Dialect, StaticCache, static_cache_attention
 from .checkpoint import first_line
+from .head import HEADED, OUTPUTS, WEIGHTS, confidence, embeddings_seen
 from .precision import DTYPES
 
 # Of the dialect for old parsers: the one that came with its opset.
@@ -52,26 +54,33 @@ def probe_cache(model: PreTrainedModel) -> tuple[CacheLayer, ...]:
     return tuple(layers)
 
 
-def trace(model: PreTrainedModel, layers: tuple[CacheLayer, ...], dialect: Dialect, contract: Contract) -> ir.Model:
-    """The model's graph in `dialect`, its weights shared with `model`. Raises `UnsupportedModelError` with the reason."""
+def trace(model: PreTrainedModel, layers: tuple[CacheLayer, ...], dialect: Dialect, contract: Contract, features: int = 0) -> ir.Model:
+    """The model's graph in `dialect`, its weights shared with `model`. Raises `UnsupportedModelError` with the reason.
+
+    features: with a confidence head that reads as many numbers a row, as `probe_features` found them. Only in the dialect `HEADED`.
+    """
+    assert not features or dialect == HEADED
     names = [f"{index}.{half}" for index in range(len(layers)) for half in ("key", "value")]
     inputs = {"tokens": torch.zeros(1, 3, dtype=torch.int64), "position": torch.zeros(1, dtype=torch.int64)}
     dynamic = {"tokens": {1: Dim("width", min=1, max=contract.capacity)}}
     if dialect != "ort":
         inputs["columns"] = torch.arange(contract.capacity // 2)
         dynamic["columns"] = {0: Dim("span", min=1, max=contract.capacity)}
+    if features:
+        inputs[WEIGHTS] = torch.zeros(features + 1)
     for name, layer in zip(names, (layer for layer in layers for _ in "kv"), strict=True):
         shape = (1, layer.num_kv_heads, contract.capacity, layer.head_dim)
         inputs[f"past.{name}"] = torch.zeros(shape, dtype=DTYPES[contract.precision])
     shapes = [dynamic.get(name, {}) for name in inputs]
     written = "new" if dialect == "rows" else "present"
+    by_row = ("logits", *(OUTPUTS if features else ()))
     try:
         with torch.no_grad(), _quiet():
             program = torch.onnx.export(
-                StaticDecoder(model, dialect, contract.widest_step).eval(),
+                StaticDecoder(model, dialect, contract.widest_step, has_head=features > 0).eval(),
                 tuple(inputs.values()),
                 input_names=list(inputs),
-                output_names=["logits", *(f"{written}.{name}" for name in names)],
+                output_names=[*by_row, *(f"{written}.{name}" for name in names)],
                 dynamic_shapes=(*shapes[:2], tuple(shapes[2:])),  # as `forward` takes them
                 opset_version=OPSETS[dialect],
                 dynamo=True,
@@ -81,38 +90,56 @@ def trace(model: PreTrainedModel, layers: tuple[CacheLayer, ...], dialect: Diale
     except Exception as error:
         raise _reason(model, error) from error
     assert program is not None
-    logits = program.model.graph.outputs[0]
-    # Traced as T rows; a prefill chunk gives one (see kept_rows). The engine compares the name with the manifest.
-    logits.shape = ir.Shape([1, contract.rows_name, logits.shape[2]])  # type: ignore[index]
+    for output in program.model.graph.outputs[: len(by_row)]:
+        # Traced as T rows; a prefill chunk gives one (see kept_rows). The engine compares the name with the manifest.
+        output.shape = ir.Shape([1, contract.rows_name, *output.shape[2:]])  # type: ignore[index]
     if dialect == "rows":
         program.model.ir_version = ROWS_IR_VERSION
     return program.model
 
 
 class StaticDecoder(torch.nn.Module):
-    """`(tokens, position, columns unless ort, *past) -> (logits, *written)` around any `AutoModelForCausalLM`."""
+    """`(tokens, position, columns unless ort, head if any, *past) -> (logits, features and confidence if any, *written)`.
 
-    def __init__(self, model: PreTrainedModel, dialect: Dialect, widest_step: int) -> None:
+    Around any `AutoModelForCausalLM`.
+    """
+
+    def __init__(self, model: PreTrainedModel, dialect: Dialect, widest_step: int, has_head: bool = False) -> None:
         super().__init__()
         self.model = model
         self.dialect = dialect
         self.widest_step = widest_step
+        self.has_head = has_head
         self.accepted = inspect.signature(model.forward).parameters
 
     def forward(self, tokens: Tensor, position: Tensor, *rest: Tensor) -> tuple[Tensor, ...]:
-        columns, past = (None, rest) if self.dialect == "ort" else (rest[0], rest[1:])
+        columns, rest = (None, rest) if self.dialect == "ort" else (rest[0], rest[1:])
+        weights, past = (rest[0], rest[1:]) if self.has_head else (None, rest)
         cache = StaticCache(position, list(zip(past[::2], past[1::2], strict=True)), columns)
-        rows = kept_rows(tokens, self.widest_step, OPSETS[self.dialect])
-        positions = (position + torch.arange(tokens.shape[1]))[None]
-        options = {"position_ids": positions, "logits_to_keep": rows}
-        options = {name: value for name, value in options.items() if name in self.accepted}
-        with static_cache_attention(self.model, cache, self.dialect):
-            logits = self.model(input_ids=tokens, past_key_values=cache, use_cache=True, **options).logits
-        if "logits_to_keep" not in options:
-            logits = logits[:, rows]
+        by_row = self._logits(tokens, position, cache) if weights is None else self._with_head(tokens, position, cache, weights)
         if len(cache.written) != len(cache.past):
             raise UnsupportedModelError(f"{len(cache.past) - len(cache.written)} of {len(cache.past)} layers attend by code of their own")
-        return logits.float(), *(half for _, pair in sorted(cache.written.items()) for half in pair)
+        return *by_row, *(half for _, pair in sorted(cache.written.items()) for half in pair)
+
+    def _logits(self, tokens: Tensor, position: Tensor, cache: StaticCache) -> tuple[Tensor]:
+        rows = kept_rows(tokens, self.widest_step, OPSETS[self.dialect])
+        some = "logits_to_keep" in self.accepted
+        logits = self._run(tokens, position, cache, {"logits_to_keep": rows} if some else {})
+        return (logits if some else logits[:, rows],)
+
+    def _with_head(self, tokens: Tensor, position: Tensor, cache: StaticCache, weights: Tensor) -> tuple[Tensor, ...]:
+        """The rows are picked in front of the output embedding, for the head and the logits alike."""
+        keep = partial(only_kept, tokens=tokens, widest_step=self.widest_step, opset=OPSETS[self.dialect])
+        with embeddings_seen(self.model, keep) as seen:
+            logits = self._run(tokens, position, cache, {})
+        return logits, *confidence(seen, weights, keep)
+
+    def _run(self, tokens: Tensor, position: Tensor, cache: StaticCache, options: dict[str, Tensor]) -> Tensor:
+        if "position_ids" in self.accepted:
+            options["position_ids"] = (position + torch.arange(tokens.shape[1]))[None]
+        with static_cache_attention(self.model, cache, self.dialect):
+            logits: Tensor = self.model(input_ids=tokens, past_key_values=cache, use_cache=True, **options).logits
+        return logits.float()
 
 
 def kept_rows(tokens: Tensor, widest_step: int, opset: int) -> Tensor:
@@ -123,6 +150,15 @@ def kept_rows(tokens: Tensor, widest_step: int, opset: int) -> Tensor:
     width = symbolic("Shape", (tokens,), dict(start=1, end=2), dtype=torch.int64, shape=[1], version=opset)[0]
     first = torch.where(width > widest_step, width - 1, torch.zeros_like(width))
     return symbolic("Range", (first, width, torch.ones_like(width)), dtype=torch.int64, shape=[tokens.shape[1]], version=opset)
+
+
+def only_kept(values: Tensor, tokens: Tensor, widest_step: int, opset: int) -> Tensor:
+    """The `kept_rows` of `values [1, T, n]` by one Slice, whose start stays on the host. The same shape, as far as tracing knows."""
+    width = symbolic("Shape", (tokens,), dict(start=1, end=2), dtype=torch.int64, shape=[1], version=opset)
+    first = torch.where(width > widest_step, torch.full_like(width, -1), torch.zeros_like(width))
+    # No steps: given them, the rule that drops slices of the whole would go by the shape.
+    last, axis = torch.tensor([torch.iinfo(torch.int64).max]), torch.tensor([1])
+    return symbolic("Slice", (values, first, last, axis), dtype=values.dtype, shape=values.shape, version=opset)
 
 
 def _reason(model: PreTrainedModel, error: BaseException) -> UnsupportedModelError:

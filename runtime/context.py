@@ -44,6 +44,11 @@ class Context:
     def decoders(self) -> tuple[CachedDecoder, ...]:
         return (self.target,) if self.draft is None else (self.target, self.draft)
 
+    @property
+    def behind(self) -> int:
+        """Rows that the draft's cache lacks, 0 without a draft model."""
+        return len(self.tokens) - self.draft.rows if self.draft is not None else 0
+
     def start(self, prompt: Sequence[int]) -> int:
         """Make `prompt` the sequence; returns the number of its tokens whose target rows are kept."""
         common = 0

@@ -10,6 +10,7 @@ from ..errors import ParameterError
 from .context import CachedDecoder, Context
 from .lookup import Lookup, NgramLookup, SuffixLookup
 from .rules import Rule
+from .schedule import Guide
 from .statistics import Statistics
 
 LOOKUPS: dict[str, Callable[[int], Lookup]] = {"ngram": NgramLookup, "suffix": SuffixLookup}
@@ -57,8 +58,8 @@ class LookupDraft:
 class ModelDraft:
     """The draft model. Its first pass of a round feeds two tokens at least: after full acceptance it lacks the last one's row."""
 
-    def __init__(self, cached: CachedDecoder, chunk: int, rule: Rule, statistics: Statistics) -> None:
-        self._cached, self._chunk, self._rule, self._statistics = cached, chunk, rule, statistics
+    def __init__(self, cached: CachedDecoder, chunk: int, rule: Rule, statistics: Statistics, guide: Guide | None = None) -> None:
+        self._cached, self._chunk, self._rule, self._statistics, self._guide = cached, chunk, rule, statistics, guide
 
     def prefill(self, tokens: Sequence[int]) -> None:
         self._cached.prefill(tokens, len(tokens) - 2, self._chunk)
@@ -72,9 +73,11 @@ class ModelDraft:
         drafted: list[int] = []
         while True:
             self._statistics.draft_seconds += perf_counter() - start
+            if self._guide is not None and not self._guide.include(len(drafted), logits):
+                return drafted
             token = self._rule.propose(logits[-1])
             drafted += [] if token is None else [token]
-            if token is None or len(drafted) == count:
+            if token is None or len(drafted) == count or (self._guide is not None and not self._guide.go_on(len(drafted))):
                 return drafted
             start = perf_counter()
             logits = self._cached.step(drafted[-1:], len(tokens) + len(drafted) - 1)
@@ -109,8 +112,8 @@ def check_drafter(name: str | None, has_model: bool) -> str:
     return name
 
 
-def make_draft(name: str, context: Context, chunk: int, rule: Rule, statistics: Statistics) -> Draft:
-    """`name`: from `check_drafter`. chunk: widest pass of the draft model."""
+def make_draft(name: str, context: Context, chunk: int, rule: Rule, statistics: Statistics, guide: Guide | None = None) -> Draft:
+    """`name`: from `check_drafter`. chunk: widest pass of the draft model. guide: asked between its passes."""
     drafts: list[Draft] = []
     lookup, _, _ = name.partition("+")
     if lookup in LOOKUPS:
@@ -118,5 +121,5 @@ def make_draft(name: str, context: Context, chunk: int, rule: Rule, statistics: 
         drafts.append(LookupDraft(LOOKUPS[lookup](shortest), rule, statistics))
     if name.endswith("model"):
         assert context.draft is not None
-        drafts.append(ModelDraft(context.draft, chunk, rule, statistics))
+        drafts.append(ModelDraft(context.draft, chunk, rule, statistics, guide))
     return drafts[0] if len(drafts) == 1 else FirstDraft(*drafts)

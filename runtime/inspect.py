@@ -6,10 +6,16 @@ from dataclasses import asdict
 from typing import Any
 
 from ..bundle import Bundle
+from .costs import COSTS, Costs
+from .decisions import check_policy, read_decision, stale
+from .policy import POLICY, Policy
 
 
 def describe(bundle: Bundle) -> dict[str, Any]:
-    """The manifest, with the memory that a session needs, in bytes."""
+    """The manifest, with the memory that a session needs, in bytes, and what calibration decided.
+
+    Raises `BundleError` for a policy.json or costs.json that is damaged or of another bundle.
+    """
     manifest = bundle.manifest
     memory = {
         role: {"weights": manifest.files[model.weights].bytes, "cache": model.cache_bytes(manifest.contract)}
@@ -18,6 +24,11 @@ def describe(bundle: Bundle) -> dict[str, Any]:
     described = asdict(manifest) | {"memory": memory, "widths": list(manifest.contract.widths), "spans": list(manifest.contract.spans)}
     if manifest.vocabulary is not None:
         described["vocabulary"]["overlap"] = manifest.vocabulary.overlap
+    policy, costs = read_decision(bundle, Policy, POLICY), read_decision(bundle, Costs, COSTS)
+    if policy is not None:
+        check_policy(policy, bundle)
+    described["policy"] = None if policy is None else asdict(policy)
+    described["costs"] = None if costs is None else asdict(costs) | {"stale": stale(costs, costs.engine, costs.threads)}
     return described
 
 
@@ -53,9 +64,47 @@ def render(description: dict[str, Any]) -> str:
             f"proved     {proof['role']} {proof['dialect']} on {proof['engine']}: {proof['rows']} rows up to {proof['length']} tokens, "
             f"{proof['max_error']:.1e} standard deviations off (allowed {proof['tolerance']:.0e})"
         )
+    lines += _decisions(description["policy"], description["costs"])
     lines += [f"{entry['sha256'][:16]}  {entry['bytes']:>12,}  {name}" for name, entry in description["files"].items()]
     lines.append("packages   " + ", ".join(f"{name} {number}" for name, number in description["packages"].items()))
     return "\n".join(lines)
+
+
+def _decisions(policy: dict[str, Any] | None, costs: dict[str, Any] | None) -> list[str]:
+    """What a session follows, and why."""
+    lines = []
+    if policy is None:
+        lines.append("policy     none: every round drafts the maximum; specexport calibrate measures and decides")
+    else:
+        sampling = f"temperature {policy['temperature']:g}, floor of the slowest tenth {policy['floor']:g}"
+        lines.append(f"policy     made {policy['made']} on {policy['engine']}, {sampling}")
+        lines += [
+            f"           {name}: {_entry(entry)}" for name, entry in [*policy["routes"].items(), ("other requests", policy["default"])]
+        ]
+    if costs is not None:
+        lines.append(f"costs      {costs['engine']}, {costs['host']}, made {costs['made']}")
+        for point in costs["points"]:
+            rounds = " ".join(f"{time['median'] * 1e3:.2f}" for time in point["rounds"])
+            lines.append(f"           with {point['context']} tokens, a round of 0, 1, ... draft tokens: {rounds} ms")
+        if costs["stale"]:
+            lines.append(f"           not used here: {costs['stale']}; run specexport calibrate on this host")
+    return lines
+
+
+def _entry(entry: dict[str, Any]) -> str:
+    verdict, evidence = entry["verdict"].upper(), entry["evidence"]
+    if entry["mode"] == "fixed":
+        k = entry["num_draft_tokens"] if entry["verdict"] == "on" else 0
+        how = f"{k} draft tokens a round by {entry['drafter']}" if k else "plain decoding"
+    else:
+        how = f"as many draft tokens by {entry['drafter']} as pay" + (", none to begin with" if entry["verdict"] == "off" else "")
+    if evidence is None:
+        return f"{verdict}, {how}"
+    return (
+        f"{verdict}, {how}; a = {evidence['acceptance_length']:.2f} tokens a round against a* = {evidence['break_even']:.2f}: "
+        f"{evidence['speedup']:.2f}x ({evidence['low']:.2f} to {evidence['high']:.2f}), slowest tenth {evidence['p10']:.2f}x, "
+        f"{evidence['requests']} requests"
+    )
 
 
 def _plans(description: dict[str, Any], engine: str) -> str:

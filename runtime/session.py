@@ -21,10 +21,12 @@ from ..engines.base import Decoder, Engine
 from ..errors import BundleError, EngineError, ParameterError, PromptError, SessionBusyError
 from .chat import Message, render_chat
 from .context import CachedDecoder, Context
+from .decisions import Decisions
 from .device_round import DeviceRound, device_rounds
 from .drafts import NoDraft, check_drafter, make_draft
 from .rules import NonFiniteLogitsError, Rule, make_rule
 from .sampling import SamplingParameters, Verification, token_ids, whole_number
+from .schedule import FixedSchedule, Schedule
 from .speculate import HostRound, Round, decode
 from .statistics import Statistics
 from .text import Detokenizer, StopStrings
@@ -78,17 +80,21 @@ class Options(TypedDict, total=False):
     speculate: bool
     num_draft_tokens: int | None
     drafter: str | None
+    route: str | None
+    schedule: Schedule | None
 
 
-def load(path: str | os.PathLike[str], engine: str | None = None, threads: int = 0, check_digests: bool = True) -> Session:
+def load(
+    path: str | os.PathLike[str], engine: str | None = None, threads: int = 0, check_digests: bool = True, policy: bool = True
+) -> Session:
     """Load a bundle. engine: a name from `specexport doctor`, by default the first usable one of the bundle.
 
     threads: of the engine, 0 for its own choice; on ONNX Runtime one number a process, and other sessions of the
     process must set `use_per_session_threads = False`. check_digests: compare every file's SHA-256 with the manifest
-    (about a second per 1.5 GB). Raises `BundleError`, `EngineError`.
+    (about a second per 1.5 GB). policy: follow the bundle's policy.json. Raises `BundleError`, `EngineError`.
     """
     bundle = Bundle.open(Path(path), check_digests)
-    return Session(bundle, load_engine(bundle, engine, threads))
+    return Session(bundle, load_engine(bundle, engine, threads), threads, policy)
 
 
 class Session:
@@ -97,9 +103,11 @@ class Session:
     The caches outlive a request: the next one keeps the rows of the prefix that both share.
     """
 
-    def __init__(self, bundle: Bundle, engine: Engine) -> None:
+    def __init__(self, bundle: Bundle, engine: Engine, threads: int = 0, policy: bool = True) -> None:
         self.bundle = bundle
         self.engine = engine
+        self.threads = threads
+        self.decisions = Decisions.load(bundle, engine, threads) if policy else Decisions()
         text = bundle.manifest.text
         try:
             self.tokenizer = Tokenizer.from_file(str(bundle.path(text.tokenizer)))
@@ -184,6 +192,8 @@ class Session:
         speculate: bool = True,
         num_draft_tokens: int | None = None,
         drafter: str | None = None,
+        route: str | None = None,
+        schedule: Schedule | None = None,
     ) -> Generator[Chunk, None, None]:
         """Yield a `Chunk` a round; closing the iterator cancels, and the session stays usable.
 
@@ -193,7 +203,9 @@ class Session:
         (looked up where there is a match); by default the model, or `ngram` in a bundle without one.
         stop: strings that end the text before them; the tokens keep what they were made of. stop_token_ids: default the
         model's own, `()` for none; the one that came is the last token and has no text. num_draft_tokens: k of every
-        round, default the bundle's maximum, 0 for plain decoding. Arguments are checked here, at the call.
+        round, 0 for plain decoding. Without it and a drafter, the bundle's policy decides for the `route` of the request
+        (its default for none, and for one that it does not know); a bundle without a policy drafts its maximum.
+        schedule: decides instead, see `runtime/schedule.py`. Arguments are checked here, at the call.
         Raises `ParameterError`, `PromptError`, and `SessionBusyError` while another stream of the session is open.
         """
         tokens = self.encode(prompt)
@@ -213,9 +225,6 @@ class Session:
         )
         if whole_number("max_new_tokens", max_new_tokens) < 1:
             raise ParameterError(f"max_new_tokens is {max_new_tokens}; it must be at least 1")
-        k = self.max_draft_tokens if num_draft_tokens is None else whole_number("num_draft_tokens", num_draft_tokens)
-        if not 0 <= k <= self.max_draft_tokens:
-            raise ParameterError(f"num_draft_tokens is {k}; this bundle was built for 0 to {self.max_draft_tokens} (--max-draft-tokens)")
         if parameters.min_new_tokens > max_new_tokens:
             raise ParameterError(f"min_new_tokens is {min_new_tokens}; it must be at most max_new_tokens, which is {max_new_tokens}")
         stops = StopStrings([stop] if isinstance(stop, str) else stop)
@@ -226,9 +235,29 @@ class Session:
             if not 0 <= token < vocab_size:
                 raise ParameterError(f"stop_token_ids names token {token}; ids go from 0 to {vocab_size - 1}")
         rule = make_rule(parameters, vocab_size, tokens, ends)
-        name = check_drafter(drafter, self._context.draft is not None)
+        name, chosen = self._schedule(speculate, drafter, num_draft_tokens, route, schedule)
         limit = min(max_new_tokens, self.capacity - len(tokens))
-        return self._run(tokens, parameters, rule, name if speculate and k else None, limit, stops, ends, k)
+        return self._run(tokens, parameters, rule, name, limit, stops, ends, chosen)
+
+    def _schedule(
+        self, speculate: bool, drafter: str | None, num_draft_tokens: int | None, route: str | None, schedule: Schedule | None
+    ) -> tuple[str | None, Schedule]:
+        """The drafter, None for plain decoding, and how many tokens it drafts. Raises `ParameterError`."""
+        most = self.max_draft_tokens
+        k = most if num_draft_tokens is None else whole_number("num_draft_tokens", num_draft_tokens)
+        if not 0 <= k <= most:
+            raise ParameterError(f"num_draft_tokens is {k}; this bundle was built for 0 to {most} (--max-draft-tokens)")
+        if route is not None and not isinstance(route, str):
+            raise ParameterError(f"route is {route!r}; it must be the name of a route")
+        name = check_drafter(drafter, self._context.draft is not None)
+        if not speculate or not k:
+            return None, FixedSchedule(0)
+        if schedule is not None:
+            return name, schedule
+        if drafter is not None or num_draft_tokens is not None:
+            return name, FixedSchedule(k)
+        decided, schedule = self.decisions.schedule(route, most)
+        return decided or name, schedule
 
     def generate(self, prompt: Prompt, **options: Unpack[Options]) -> Generation:
         """The whole of `stream` with the same options: text, tokens, finish reason and statistics of one request."""
@@ -278,13 +307,13 @@ class Session:
                 "the weights or the precision cannot run this sequence"
             ) from None
 
-    def _round(self, parameters: SamplingParameters, rule: Rule, drafter: str | None, statistics: Statistics) -> Round:
+    def _round(self, parameters: SamplingParameters, rule: Rule, drafter: str | None, schedule: Schedule, statistics: Statistics) -> Round:
         """How this request's rounds are run: whole on the device where it can, else by the host."""
         context, chunk = self._context, self.bundle.manifest.contract.prompt_chunk
-        rounds = device_rounds(self.engine, parameters, drafter)
+        rounds = None if schedule.needs_host else device_rounds(self.engine, parameters, drafter)
         if rounds is not None:
             return DeviceRound(context, rounds, parameters, drafter is not None, chunk, statistics)
-        draft = make_draft(drafter, context, chunk, rule, statistics) if drafter else NoDraft()
+        draft = make_draft(drafter, context, chunk, rule, statistics, schedule.guide) if drafter else NoDraft()
         return HostRound(context, draft, rule, statistics)
 
     def _run(
@@ -296,16 +325,16 @@ class Session:
         limit: int,
         stops: StopStrings,
         ends: frozenset[int],
-        k: int,
+        schedule: Schedule,
     ) -> Generator[Chunk, None, None]:
         with self._exclusive(), self._finite():
             resumed = perf_counter()
             contract, context = self.bundle.manifest.contract, self._context
             statistics = Statistics(prompt_tokens=len(prompt), reused_tokens=context.start(prompt))
-            round = self._round(parameters, rule, drafter, statistics)
+            round = self._round(parameters, rule, drafter, schedule, statistics)
             detokenizer = Detokenizer(self.tokenizer, prompt)
             finish: FinishReason | None = None
-            for round_tokens in decode(context, round, k if drafter else 0, limit, contract.prompt_chunk, statistics):
+            for round_tokens in decode(context, round, schedule, limit, contract.prompt_chunk, statistics):
                 kept, text = 0, ""
                 for token in round_tokens:
                     kept += 1

@@ -12,6 +12,7 @@ from typing import Protocol
 from .context import Context
 from .drafts import Draft
 from .rules import Rule
+from .schedule import Schedule
 from .statistics import Statistics
 
 
@@ -25,8 +26,8 @@ class Round(Protocol):
         ...
 
 
-def decode(context: Context, round: Round, num_draft_tokens: int, limit: int, chunk: int, statistics: Statistics) -> Iterator[list[int]]:
-    """Yield the tokens of each round until `limit` tokens have come; at most `num_draft_tokens` are drafted a round.
+def decode(context: Context, round: Round, schedule: Schedule, limit: int, chunk: int, statistics: Statistics) -> Iterator[list[int]]:
+    """Yield the tokens of each round until `limit` tokens have come; `schedule` says how many are drafted.
 
     The context must hold at least one token. Tokens are in `context` when they are yielded, and the context stays
     valid wherever the iteration is abandoned.
@@ -34,16 +35,20 @@ def decode(context: Context, round: Round, num_draft_tokens: int, limit: int, ch
     start = perf_counter()
     tokens = context.tokens
     context.target.prefill(tokens, len(tokens) - 1, chunk)
-    round.prefill(tokens)
+    count = schedule.next(len(tokens), context.behind)
+    if count:
+        round.prefill(tokens)  # else when a round first drafts
     statistics.prefill_seconds += perf_counter() - start
 
     while limit > 0:
-        draft_tokens, num_accepted, next_token = round.run(tokens, min(num_draft_tokens, limit - 1))
+        draft_tokens, num_accepted, next_token = round.run(tokens, min(count, limit - 1))
         context.keep(len(tokens) + num_accepted)  # the row of the next token is still to come
         tokens += [*draft_tokens[:num_accepted], next_token]
         statistics.add_round(len(draft_tokens), num_accepted)
+        schedule.observe(len(draft_tokens), num_accepted)
         limit -= num_accepted + 1
         yield tokens[-num_accepted - 1 :]
+        count = schedule.next(len(tokens), context.behind)
 
 
 class HostRound:

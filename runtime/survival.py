@@ -19,7 +19,7 @@ SURVIVAL_VERSION = 1
 # Probabilities nearer to 0 or 1 say no more than these do.
 LOGIT_LIMIT = 12.0
 
-Signal = Literal["probability", "head"]
+Signal = Literal["probability", "head", "both"]
 
 
 @dataclass(frozen=True)
@@ -37,6 +37,8 @@ class Curve:
             raise ValueError("a chance of a curve is no probability")
 
     def __call__(self, logit: float) -> float:
+        if math.isnan(logit):
+            return self.chances[0]
         above = bisect_right(self.logits, logit)
         if above in (0, len(self.logits)):
             return self.chances[max(0, above - 1)]
@@ -50,7 +52,8 @@ class Survival:
     """The chance of a draft token to be accepted when all before it are.
 
     signal: what the curves take: `probability`, the logit of the draft's largest probability; `head`, what the draft graph's
-    confidence head gives. curves: by position in the draft, the last one for all further. head: weights `[F + 1]`, bias last.
+    confidence head gives; `both`, the head's with the other one as one more feature. curves: by position in the draft, the last one
+    for all further. head: weights `[F + 1]`, the bias last; for `both` `[F + 2]`, the last but one the probability's.
     bundle: `bundle_identity`.
     """
 
@@ -67,7 +70,7 @@ class Survival:
             )
         if not self.curves:
             raise ValueError("there is no curve")
-        if (self.signal == "head") != bool(self.head) or not all(map(math.isfinite, self.head)):
+        if (self.signal == "probability") == bool(self.head) or not all(map(math.isfinite, self.head)):
             raise ValueError(f"the signal is {self.signal!r} and the head has {len(self.head)} weights; a head needs numbers, others none")
 
     def chance(self, index: int, logit: float) -> float:
@@ -78,9 +81,12 @@ class Survival:
 def top_logit(row: Row) -> float:
     """The logit of the largest probability of softmax(row), `[vocab] float32`: log(p / (1 - p)), within `LOGIT_LIMIT`.
 
-    NaN where the row holds one.
+    NaN where the row holds one, or nothing finite.
     """
-    others = float(np.exp(row - row.max()).sum()) - 1.0  # of the largest, the others' probabilities
+    top = row.max()
+    if not math.isfinite(top):
+        return math.nan
+    others = float(np.exp(row - top).sum()) - 1.0  # what the others have, by the largest
     if others <= 0.0:
         return LOGIT_LIMIT
     return max(-LOGIT_LIMIT, min(LOGIT_LIMIT, -math.log(others)))

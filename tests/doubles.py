@@ -145,6 +145,7 @@ def write_bundle(
             layers=(CacheLayer(2, 4), CacheLayer(2, 4)),
             graphs={"ort": f"graphs/{role}.ort.onnx"},
             weights=f"graphs/{role}.weights",
+            features=0,
         )
 
     text = TextSpec(

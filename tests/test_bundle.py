@@ -120,6 +120,12 @@ def test_a_contract_that_cannot_be(root: Path) -> None:
     assert "manifest.json.contract: a capacity of 1 is too small" in refusal(root)
 
 
+def test_a_model_without_a_head_has_no_features_and_none_has_fewer(root: Path) -> None:
+    edit(root, lambda m: m["draft"].update(features=0))
+    edit(root, lambda m: m["target"].update(features=-1))
+    assert refusal(root).endswith("manifest.json.target: features is -1; it must be 0, for no confidence head, or more")
+
+
 def test_a_newer_schema_is_named_before_its_unknown_keys(root: Path) -> None:
     edit(root, lambda m: m.update(schema_version=SCHEMA_VERSION + 1, later="key"))
     assert f"has schema version {SCHEMA_VERSION + 1}, this specexport reads {SCHEMA_VERSION}; update specexport" in refusal(root)

@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from specexport.bundle import Contract, ModelSpec
+from specexport.bundle import Contract, ModelSpec, Role
 from specexport.engines.onnxruntime_cpu import OrtDecoder
 from specexport.exporter.attention import DIALECTS, Dialect
 from specexport.exporter.checkpoint import Checkpoint
 from specexport.exporter.graphs import optimize, save
+from specexport.exporter.head import HEADED, probe_features
 from specexport.exporter.prove import widened
 from specexport.exporter.reference import record_reference
 from specexport.exporter.trace import probe_cache, trace
@@ -104,16 +105,23 @@ class Exported:
 
 
 def export(
-    checkpoint: Path, folder: Path, dialects: tuple[Dialect, ...] = DIALECTS, contract: Contract = CONTRACT, stem: str = "model"
+    checkpoint: Path,
+    folder: Path,
+    dialects: tuple[Dialect, ...] = DIALECTS,
+    contract: Contract = CONTRACT,
+    stem: str = "model",
+    role: Role = "target",
 ) -> Exported:
     model = Checkpoint.find(str(checkpoint)).load(contract.precision)
     layers = probe_cache(model)
     vocab_size = int(model.get_output_embeddings().weight.shape[0])
     reference = record_reference(model, contract, vocab_size)
-    graphs = {dialect: trace(model, layers, dialect, contract) for dialect in dialects}
+    features = probe_features(model) if role == "draft" else 0
+    graphs = {dialect: trace(model, layers, dialect, contract, features if dialect == HEADED else 0) for dialect in dialects}
     for dialect, graph in graphs.items():
         optimize(graph, dialect)
     folder.mkdir(parents=True, exist_ok=True)
     paths, weights = save(graphs, folder, stem)
-    spec = ModelSpec(str(checkpoint), type(model).__name__, "", model.num_parameters(), vocab_size, layers, dict(paths), weights)
+    name, size = type(model).__name__, model.num_parameters()
+    spec = ModelSpec(str(checkpoint), name, "", size, vocab_size, layers, dict(paths), weights, features)
     return Exported(folder, spec, reference, contract, model.num_parameters())

@@ -197,19 +197,21 @@ def test_a_bundle_becomes_an_engine(
 ) -> None:
     fake, made = install(), []
 
-    def decoder(runtime: Any, session: Any, device: str, path: Path, spec: ModelSpec, contract: Contract) -> str:
+    def decoder(runtime: Any, session: Any, device: str, path: Path, spec: ModelSpec, contract: Contract) -> Any:
         made.append((runtime, session.get_providers()[0], device, spec.source, contract.precision))
-        return path.name
+        return SimpleNamespace(file=path.name, head=f"head of {spec.source}")
 
     monkeypatch.setattr(onnxruntime_cuda, "OrtCudaDecoder", decoder)
     bundle = bundle_in(precision, tmp_path)
-    engine = load(bundle)
-    assert (engine.name, engine.dialect, engine.target, engine.draft) == ("onnxruntime-cuda", "ort", "target.ort.onnx", "draft.ort.onnx")
+    engine: Any = load(bundle)
+    assert (engine.name, engine.dialect) == ("onnxruntime-cuda", "ort")
+    assert (engine.target.file, engine.draft.file, engine.head) == ("target.ort.onnx", "draft.ort.onnx", "head of org/draft")
     assert sorted(made, key=lambda entry: entry[3]) == [
         (fake, "CUDAExecutionProvider", "cuda", f"org/{role}", precision) for role in ("draft", "target")
     ]
     manifest = dataclasses.replace(bundle.manifest, draft=None, references={"target": "x"}, proofs=bundle.manifest.proofs[:1])
-    assert load(Bundle(bundle.root, manifest)).draft is None
+    alone = load(Bundle(bundle.root, manifest))
+    assert (alone.draft, alone.head) == (None, None)
 
 
 def test_on_this_host_it_says_why_not_or_works(capfd: pytest.CaptureFixture[str]) -> None:

@@ -9,6 +9,7 @@ import onnx_ir as ir
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 from onnx_ir import serde
+from specexport.bundle import Role
 from specexport.engines.onnxruntime_cpu import _session
 from specexport.exporter.cuda_graph import keep_lengths_on_device
 from tiny import LLAMA, export, save_model
@@ -158,10 +159,12 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
+@pytest.mark.parametrize("role", ["target", "draft"])  # a draft has a confidence head
 @pytest.mark.parametrize("family", FAMILIES)
-def test_graphs_as_exported(family: str, tmp_path: Path) -> None:
+def test_graphs_as_exported(family: str, role: Role, tmp_path: Path) -> None:
     model_type, config = FAMILIES[family]
-    exported = export(save_model(tmp_path / "checkpoint", model_type, config=config), tmp_path, ("ort",))
+    exported = export(save_model(tmp_path / "checkpoint", model_type, config=config), tmp_path, ("ort",), role=role)
+    assert (exported.spec.features > 0) is (role == "draft")
     path = tmp_path / exported.spec.graphs["ort"]
     model = ir.load(path)
     keep_lengths_on_device(model)

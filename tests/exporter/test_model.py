@@ -8,9 +8,10 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+import onnx
 import pytest
 from conftest import Notes
-from specexport.bundle import Contract, ModelSpec
+from specexport.bundle import Contract, ModelSpec, Role
 from specexport.errors import UnsupportedModelError
 from specexport.exporter import attention
 from specexport.exporter import model as model_module
@@ -40,7 +41,7 @@ def exporting(checkpoint: Checkpoint, folder: Path) -> Callable[..., tuple[Model
 def test_a_stage_is_of_one_precision_and_of_its_dialects(checkpoint: Checkpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def write(checkpoint: Checkpoint, role: str, contract: Contract, dialects: tuple[Dialect, ...], folder: Path, step: Any) -> None:
         names = {dialect: f"graphs/{role}-{dialect}.onnx" for dialect in dialects}
-        spec = ModelSpec("", "", "", 1, 1, (), dict(names), f"graphs/{role}.weights")
+        spec = ModelSpec("", "", "", 1, 1, (), dict(names), f"graphs/{role}.weights", 0)
         for name in (*names.values(), spec.weights, model_module.REFERENCE):
             (folder / Path(name).name).write_text(contract.precision)
         (folder / model_module.SPEC).write_text(json.dumps(asdict(spec)))
@@ -54,6 +55,16 @@ def test_a_stage_is_of_one_precision_and_of_its_dialects(checkpoint: Checkpoint,
     assert all(notes.notes == ["export draft: reused from an earlier build"] for _, notes in again)
     assert set(again[3][0].graphs) == set(more)
     assert [(tmp_path / f"{place}/graphs/draft.weights").read_text() for place in (4, 5, 6, 7)] == ["fp32", "fp16", "bf16", "fp16"]
+
+
+@pytest.mark.parametrize(("role", "dialects", "features"), [("draft", ("ort",), 64), ("target", ("ort",), 0), ("draft", ("onnx",), 0)])
+def test_only_the_ort_graph_of_a_draft_has_a_head(
+    role: Role, dialects: tuple[Dialect, ...], features: int, checkpoint: Checkpoint, tmp_path: Path
+) -> None:
+    spec = export_model(checkpoint, role, CONTRACT, tmp_path, tmp_path / "cache", Timed(Notes()), dialects)
+    assert spec.features == features
+    graph = onnx.load(tmp_path / spec.graphs[dialects[0]], load_external_data=False).graph
+    assert ("head" in {value.name for value in graph.input}) is (features > 0)
 
 
 def test_a_graph_that_tensorrt_would_get_wrong_is_not_made(checkpoint: Checkpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,7 @@ from specexport.runtime.context import CachedDecoder, Context
 from specexport.runtime.drafts import DRAFTERS, NoDraft, make_draft
 from specexport.runtime.rules import make_rule
 from specexport.runtime.sampling import SamplingParameters
+from specexport.runtime.schedule import FixedSchedule
 from specexport.runtime.speculate import HostRound, decode
 from specexport.runtime.statistics import Statistics
 
@@ -31,7 +32,7 @@ def start(
     statistics = Statistics()
     rule = make_rule(SamplingParameters(**parameters), context.target.decoder.vocab_size, context.tokens, ())
     draft = make_draft(drafter, context, chunk, rule, statistics)
-    return decode(context, HostRound(context, draft, rule, statistics), k, limit, chunk, statistics), statistics
+    return decode(context, HostRound(context, draft, rule, statistics), FixedSchedule(k), limit, chunk, statistics), statistics
 
 
 def run(
@@ -235,7 +236,7 @@ def test_rounds_in_which_fewer_are_drafted_than_asked_for() -> None:
     rule = make_rule(SamplingParameters(), VOCAB, context.tokens, ())
     draft = Stutters(target, rule)
     rounds = []
-    for tokens in decode(context, HostRound(context, draft, rule, statistics), 4, 20, 8, statistics):
+    for tokens in decode(context, HostRound(context, draft, rule, statistics), FixedSchedule(4), 20, 8, statistics):
         rounds.append(len(tokens))
         check_invariant(context)
     assert rounds == [1, 2, 3, 4, 1, 2, 3, 3, 1]  # the last ones by the limit: 3 of 4, then 1
@@ -252,7 +253,7 @@ def test_no_draft_is_plain_decoding() -> None:
     context.start(prompt_of(6))
     rule = make_rule(SamplingParameters(), VOCAB, context.tokens, ())
     round = HostRound(context, NoDraft(), rule, Statistics())
-    emitted = [token for tokens in decode(context, round, 4, 9, 8, Statistics()) for token in tokens]
+    emitted = [token for tokens in decode(context, round, FixedSchedule(4), 9, 8, Statistics()) for token in tokens]
     assert tuple(emitted) == greedy_tokens(target, prompt_of(6), 9)
     assert draft.steps == []
     assert target.steps == [(5, 0), *((1, position) for position in range(5, 14))]

@@ -1,0 +1,149 @@
+"""Does it pay on the demo pair: decided on one half of the held-out prompts, confirmed on the other.
+
+    python benchmarks/pays.py demo.bundle [--limit N] [--json FILE]
+
+1. `calibrate` on every second prompt of the routes code, prose and random.
+2. On the other prompts plain decoding, every fixed number of draft tokens, and the adaptive session (the route named, and
+   not), all in turn on each prompt. Tables: speedup over plain by route and on the stream of all routes, with 95 % intervals by
+   prompt; adaptive against the best fixed number; predicted against measured; what recording costs.
+
+Writes costs.json, survival.json, policy.json and report.html into the bundle.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from specexport import Session, load
+from specexport.calibration.analysis import Analysis, Interval
+from specexport.calibration.calibrate import CalibrateOptions, calibrate
+from specexport.calibration.intervals import ratio_interval
+from specexport.calibration.prompts import Request
+from specexport.calibration.recorder import Recorder
+from specexport.calibration.report import write_report
+from specexport.calibration.summary import render
+from specexport.runtime.identity import describe_host
+from specexport.runtime.session import Options
+
+ROUTES = ("code", "prose", "random")
+PROMPTS = Path(__file__).parent.parent / "examples/prompts"
+PLAIN, NAMED, UNNAMED, RECORDED = "plain", "adaptive", "adaptive, route not named", "recorded"
+
+
+@dataclass(frozen=True)
+class Timed:
+    """One prompt: seconds a token behind the prefill, and tokens, by way of decoding."""
+
+    route: str
+    seconds: dict[str, float]
+    equal: bool
+
+
+def requests(session: Session, limit: int | None, max_new_tokens: int) -> tuple[list[Request], list[Request]]:
+    """Those to decide by, and those to confirm on. Of all routes in turn."""
+    halves: tuple[list[Request], list[Request]] = ([], [])
+    for number, route in enumerate(ROUTES):
+        lines = [json.loads(line) for line in (PROMPTS / f"{route}.jsonl").read_text(encoding="utf-8").splitlines()]
+        for place, line in enumerate(lines):
+            request = Request(1000 * number + place, route, tuple(session.encode(line["prompt"])), max_new_tokens)
+            if limit is None or place // 2 < limit:
+                halves[place % 2].append(request)
+    return halves[0], sorted(halves[1], key=lambda request: request.line % 1000)
+
+
+def time_all(session: Session, prompts: list[Request]) -> list[Timed]:
+    most = session.max_draft_tokens
+    ways: dict[str, Options] = {PLAIN: Options(speculate=False), NAMED: Options(), UNNAMED: Options(), RECORDED: Options()}
+    ways |= {f"k = {k}": Options(num_draft_tokens=k) for k in range(1, most + 1)}
+    names, found = list(ways), []
+    for number, request in enumerate(prompts):
+        seconds: dict[str, float] = {}
+        tokens = set()
+        for name in names[number % len(names) :] + names[: number % len(names)]:
+            options = ways[name] | Options(max_new_tokens=request.max_new_tokens)
+            if name == NAMED:
+                options |= Options(route=request.route)
+            if name == RECORDED:
+                options |= Options(schedule=Recorder(most, session.engine.head))
+            session.reset()
+            generation = session.generate(request.tokens, **options)
+            seconds[name] = generation.statistics.decode_seconds
+            tokens.add(generation.tokens)
+        found.append(Timed(request.route, seconds, len(tokens) == 1))
+    return found
+
+
+def ratio(timed: list[Timed], one: str, other: str) -> Interval:
+    """Time of `one` over that of `other`."""
+    return ratio_interval([entry.seconds[one] for entry in timed], [entry.seconds[other] for entry in timed])
+
+
+def text(interval: Interval) -> str:
+    return f"{interval.value:.3f} ({interval.low:.3f} to {interval.high:.3f})"
+
+
+def tables(timed: list[Timed], analysis: Analysis) -> tuple[str, dict[str, object]]:
+    most = analysis.max_draft_tokens
+    fixed = [f"k = {k}" for k in range(1, most + 1)]
+    streams = {route: [entry for entry in timed if entry.route == route] for route in ROUTES} | {"all": timed}
+    lines = ["speedup over plain | " + " | ".join(streams), "|".join(["---"] * (len(streams) + 1))]
+    rows: dict[str, object] = {}
+    for name in (*fixed, NAMED, UNNAMED):
+        cells = {stream: ratio(entries, PLAIN, name) for stream, entries in streams.items()}
+        lines.append(f"{name} | " + " | ".join(map(text, cells.values())))
+        rows[name] = {stream: vars(cell) for stream, cell in cells.items()}
+    best = {stream: min(fixed, key=lambda name, e=entries: sum(one.seconds[name] for one in e)) for stream, entries in streams.items()}  # type: ignore[misc]
+    lines.append("best fixed | " + " | ".join(best.values()))
+    for name in (NAMED, UNNAMED):
+        cells = {stream: ratio(entries, best[stream], name) for stream, entries in streams.items()}
+        lines.append(f"{name} / best fixed | " + " | ".join(map(text, cells.values())))
+        rows[f"{name} / best fixed"] = {stream: vars(cell) for stream, cell in cells.items()}
+    overhead = ratio(timed, RECORDED, f"k = {most}")
+    lines += [
+        "",
+        f"recording, time over that of k = {most}: {text(overhead)}",
+        "",
+        "predicted on the first half | measured on the other | apart",
+        "---|---|---",
+    ]
+    rows["recording"] = vars(overhead)
+    for route in analysis.routes:
+        for candidate in route.candidates:
+            if candidate.drafter == "model":
+                name = f"k = {candidate.num_draft_tokens}"
+                measured = ratio(streams[route.route], PLAIN, name)
+                apart = candidate.speedup.value / measured.value - 1
+                lines.append(f"{route.route}, {name}: {text(candidate.speedup)} | {text(measured)} | {apart:+.1%}")
+        here = route.measured
+        lines.append(
+            f"{route.route}, k = {here.num_draft_tokens}, the same prompts: {here.predicted:.3f} | {text(here.speedup)} | {here.predicted / here.speedup.value - 1:+.1%}"
+        )
+    lines += ["", f"same tokens all ways: {sum(entry.equal for entry in timed)} of {len(timed)} prompts"]
+    return "\n".join(lines), rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("bundle", type=Path)
+    parser.add_argument("--limit", type=int, help="prompts of each half and route")
+    parser.add_argument("--max-new-tokens", type=int, default=96)
+    parser.add_argument("--json", type=Path, help="write the figures here too")
+    arguments = parser.parse_args()
+    session = load(arguments.bundle, policy=False)
+    deciding, confirming = requests(session, arguments.limit, arguments.max_new_tokens)
+    analysis = calibrate(session, deciding, CalibrateOptions(), "python benchmarks/pays.py")
+    write_report(analysis, arguments.bundle / "report.html")
+    print(render(analysis))
+    timed = time_all(Session(session.bundle, session.engine), confirming)
+    table, rows = tables(timed, analysis)
+    print(f"\n{describe_host(session.engine.name)}; {len(deciding)} prompts to decide by, {len(confirming)} to confirm on\n")
+    print(table)
+    if arguments.json:
+        arguments.json.write_text(json.dumps({"host": analysis.host, "rows": rows}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

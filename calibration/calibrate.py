@@ -1,0 +1,251 @@
+"""`specexport calibrate`: costs -> recorded requests -> survival -> verdict by route -> costs.json, survival.json, policy.json."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import ParameterError
+from ..runtime.costs import COSTS, Costs
+from ..runtime.decisions import write_decision
+from ..runtime.drafts import DRAFTERS, LOOKUPS
+from ..runtime.identity import bundle_identity, describe_host
+from ..runtime.policy import POLICY, POLICY_VERSION, Mode, Policy
+from ..runtime.session import Options, Session
+from ..runtime.survival import SURVIVAL, Survival
+from .analyse import analyse_route
+from .analysis import Analysis, SignalQuality
+from .costs import CostMeter
+from .journal import Journal
+from .prompts import Request
+from .record import Record, judged_tokens, load_features, record
+from .survival import fit_survival
+
+FOLDER = "calibration"
+JOURNAL = f"{FOLDER}/calibrate.jsonl"
+# Goes of measuring costs, spread over the run, and bursts of each.
+GOES = 4
+BURSTS = 6
+# Judged tokens that a survival signal is learnt from, at the least.
+LEAST_TOKENS = 200
+
+
+@dataclass(frozen=True)
+class CalibrateOptions:
+    """temperature, top_k, top_p: of the requests; drafts are judged by token verification.
+
+    drafters: to choose among, none for the session's default, `all` for all. floor: what the slowest tenth of the speedups must
+    reach. mode: of the entries of policy.json. bursts: of costs, in each of the goes.
+    """
+
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    seed: int = 0
+    drafters: tuple[str, ...] = ()
+    floor: float = 0.9
+    mode: Mode = "adaptive"
+    bursts: int = BURSTS
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.floor <= 10:  # NaN fails as well
+            raise ParameterError(f"--floor is {self.floor}; it must be from 0 to 10, 1 for no slower than plain decoding")
+
+    @property
+    def sampling(self) -> Options:
+        return Options(temperature=self.temperature, top_k=self.top_k, top_p=self.top_p, seed=self.seed)
+
+
+# Told (steps done, steps in all).
+Watcher = Callable[[int, int], None]
+
+
+def silent(done: int, total: int) -> None:
+    pass
+
+
+def measure_only(session: Session, options: CalibrateOptions, watch: Watcher = silent) -> Costs:
+    """Measure the costs again and write costs.json; the policy stays as it is."""
+    meter = CostMeter(session)
+    for go in range(GOES):
+        watch(go, GOES)
+        meter.measure(options.bursts)
+    costs = meter.costs()
+    write_decision(session.bundle, costs, COSTS)
+    return costs
+
+
+def calibrate(session: Session, requests: Sequence[Request], options: CalibrateOptions, command: str, watch: Watcher = silent) -> Analysis:
+    """Measure and decide; a run that was interrupted goes on where it stopped. Raises `ParameterError`, `OutputError`."""
+    _drafters(session, options)
+    folder = session.bundle.path(FOLDER)
+    with Journal.open(session.bundle.path(JOURNAL), _header(session, requests, options)) as journal:
+        if journal.replaced:
+            shutil.rmtree(folder / "features", ignore_errors=True)
+        (folder / "features").mkdir(exist_ok=True)
+        meter = CostMeter(session, _contexts(session, requests))
+        records, features = _record_all(session, requests, options, journal, meter, watch)
+        watch(len(requests), len(requests))
+        costs = meter.costs()
+        survival, signals = _survival(session, records, features)
+        analysis = _analyse(session, records, costs, signals, survival, options, command)
+        policy = _policy(session, records, analysis, options)
+        write_decision(session.bundle, costs, COSTS)
+        if survival is not None:
+            write_decision(session.bundle, survival, SURVIVAL)
+        else:
+            session.bundle.path(SURVIVAL).unlink(missing_ok=True)
+        write_decision(session.bundle, policy, POLICY)
+        journal.remove()
+    shutil.rmtree(folder, ignore_errors=True)
+    return analysis
+
+
+def _record_all(
+    session: Session,
+    requests: Sequence[Request],
+    options: CalibrateOptions,
+    journal: Journal,
+    meter: CostMeter,
+    watch: Watcher,
+) -> tuple[list[Record], list[NDArray[np.float16]]]:
+    """Routes take turns, so that all meet the machine in the same states; costs are measured in between."""
+    records, features = [], []
+    goes = {len(requests) * go // GOES for go in range(GOES)}
+    for number, request in enumerate(_in_turn(requests)):
+        watch(number, len(requests))
+        if number in goes:
+            meter.measure(options.bursts)
+            _warm_up(session, request)
+        path = session.bundle.path(FOLDER) / "features" / f"{request.line}.npy"
+        row = journal.finished.get(str(request.line))
+        kept = Record.from_row(row) if row is not None else None
+        numbers = load_features(path, kept) if kept is not None else None
+        if kept is None or numbers is None:
+            kept, numbers = record(session, request, options.sampling, plain_first=number % 2 == 0)
+            content = io.BytesIO()
+            np.save(content, numbers)
+            path.write_bytes(content.getvalue())
+            journal.add(str(request.line), kept.as_row())
+        records.append(kept)
+        features.append(numbers)
+    return records, features
+
+
+def _warm_up(session: Session, request: Request) -> None:
+    session.generate(request.tokens, max_new_tokens=min(4, request.max_new_tokens), num_draft_tokens=session.max_draft_tokens)
+
+
+def _in_turn(requests: Sequence[Request]) -> list[Request]:
+    """The first of every route, then the second, and so on."""
+    places: dict[str, int] = {}
+    keyed = []
+    for request in requests:
+        places[request.route] = places.get(request.route, -1) + 1
+        keyed.append((places[request.route], request))
+    return [request for _, request in sorted(keyed, key=lambda item: item[0])]
+
+
+def _contexts(session: Session, requests: Sequence[Request]) -> list[int]:
+    """From the shortest prompt to the longest sequence, and between."""
+    low = min(len(request.tokens) for request in requests)
+    high = min(session.capacity, max(len(request.tokens) + request.max_new_tokens for request in requests))
+    return [low, round((low * high) ** 0.5), high]
+
+
+def _survival(
+    session: Session, records: Sequence[Record], features: Sequence[NDArray[np.float16]]
+) -> tuple[Survival | None, tuple[SignalQuality, ...]]:
+    tokens = judged_tokens(records, features)
+    if session.engine.draft is None or len(tokens) < LEAST_TOKENS or len(set(tokens.request.tolist())) < 2:
+        return None, ()
+    return fit_survival(tokens, bundle_identity(session.bundle))
+
+
+def _analyse(
+    session: Session,
+    records: Sequence[Record],
+    costs: Costs,
+    signals: tuple[SignalQuality, ...],
+    survival: Survival | None,
+    options: CalibrateOptions,
+    command: str,
+) -> Analysis:
+    possible = _possible_drafters(session)
+    drafters = _drafters(session, options)
+    by_route: dict[str, list[Record]] = {}
+    for one in records:
+        by_route.setdefault(one.route, []).append(one)
+    return Analysis(
+        bundle=str(session.bundle.root),
+        command=command,
+        made=datetime.now(UTC).isoformat(timespec="seconds"),
+        host=costs.host,
+        engine=session.engine.name,
+        temperature=options.temperature,
+        max_new_tokens=max(one.limit for one in records),
+        floor=options.floor,
+        max_draft_tokens=costs.max_draft_tokens,
+        costs=costs,
+        routes=tuple(
+            analyse_route(route, found, costs, drafters, possible, options.floor, options.mode) for route, found in sorted(by_route.items())
+        ),
+        signals=signals,
+        signal=survival.signal if survival is not None else None,
+    )
+
+
+def _drafters(session: Session, options: CalibrateOptions) -> tuple[str, ...]:
+    """Those to choose among, first the one to prefer. Raises `ParameterError` for one that costs nothing is known of."""
+    possible = _possible_drafters(session)
+    for name in options.drafters:
+        if name not in (*possible, "all"):
+            raise ParameterError(f"--drafter is {name}; with this bundle and engine it must be one of {', '.join(possible)}, or all")
+    return possible if "all" in options.drafters else options.drafters or possible[:1]
+
+
+def _possible_drafters(session: Session) -> tuple[str, ...]:
+    """The session's default first. Where the device runs whole rounds, only the model: looked-up drafts leave it."""
+    if session.engine.rounds is not None:
+        return ("model",)
+    return DRAFTERS if session.engine.draft is not None else tuple(LOOKUPS)
+
+
+def _policy(session: Session, records: Sequence[Record], analysis: Analysis, options: CalibrateOptions) -> Policy:
+    routes = {one.route: one.policy for one in analysis.routes}
+    if len(routes) == 1:
+        (default,) = routes.values()
+    else:
+        drafters, possible = _drafters(session, options), _possible_drafters(session)
+        default = analyse_route("all", records, analysis.costs, drafters, possible, options.floor, options.mode).policy
+    return Policy(
+        schema_version=POLICY_VERSION,
+        bundle=bundle_identity(session.bundle),
+        engine=session.engine.name,
+        made=analysis.made,
+        temperature=options.temperature,
+        floor=options.floor,
+        default=default,
+        routes=routes,
+    )
+
+
+def _header(session: Session, requests: Sequence[Request], options: CalibrateOptions) -> dict[str, object]:
+    """What must be the same for an interrupted run to go on."""
+    prompts = json.dumps([asdict(request) for request in requests])
+    return {
+        "bundle": bundle_identity(session.bundle),
+        "engine": session.engine.name,
+        "host": describe_host(session.engine.name),
+        "threads": session.threads,
+        "prompts": hashlib.sha256(prompts.encode()).hexdigest(),
+        "sampling": dict(options.sampling),
+    }

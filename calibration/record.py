@@ -1,0 +1,142 @@
+"""One request, plain and speculative in turn: how long each took, and what the draft said at every token."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..runtime.session import Options, Session
+from ..runtime.statistics import Statistics
+from ..strict import parse
+from .prompts import Request
+from .recorder import Recorder, agreement
+from .replay import Trace
+from .tokens import JudgedTokens
+
+
+@dataclass(frozen=True)
+class Timing:
+    """first_token, decode: seconds to the first token, and behind the prefill. emitted: tokens."""
+
+    first_token: float
+    decode: float
+    emitted: int
+
+    @classmethod
+    def of(cls, statistics: Statistics) -> Timing:
+        return cls(statistics.first_token_seconds, statistics.decode_seconds, statistics.emitted)
+
+    @property
+    def latency(self) -> float:
+        """Seconds a token, behind the prefill."""
+        return self.decode / self.emitted
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A draft token that the target judged: the number of its round, its place in the draft, `top_logit`, and what became of it."""
+
+    round: int
+    index: int
+    probability: float
+    accepted: bool
+
+
+@dataclass(frozen=True)
+class Record:
+    """rounds: (drafted, accepted) of each."""
+
+    line: int
+    route: str
+    prompt_tokens: int
+    limit: int
+    tokens: tuple[int, ...]
+    agrees: tuple[bool | None, ...]
+    rounds: tuple[tuple[int, ...], ...]
+    judged: tuple[Judged, ...]
+    plain: Timing
+    speculative: Timing
+
+    @property
+    def trace(self) -> Trace:
+        return Trace(self.line, self.route, self.prompt_tokens, self.tokens, self.agrees, self.limit)
+
+    @property
+    def speedup(self) -> float:
+        return self.plain.latency / self.speculative.latency
+
+    def as_row(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_row(cls, row: dict[str, Any]) -> Record:
+        return parse(cls, row, "a recorded request")
+
+
+def record(session: Session, request: Request, sampling: Options, plain_first: bool) -> tuple[Record, NDArray[np.float16]]:
+    """Run `request` both ways; returns what was found and the head's features of the judged tokens, `[n, F] float16`.
+
+    Both start from an empty cache. sampling: temperature and its kin, and the seed.
+    """
+    head = session.engine.head
+    recorder = Recorder(session.max_draft_tokens, head)
+    statistics: dict[bool, Statistics] = {}
+    tokens: tuple[int, ...] = ()
+    for speculate in (False, True) if plain_first else (True, False):
+        session.reset()
+        options = sampling | Options(max_new_tokens=request.max_new_tokens, speculate=speculate, verification="token")
+        generation = session.generate(request.tokens, **(options | Options(schedule=recorder) if speculate else options))
+        statistics[speculate] = generation.statistics
+        if speculate:
+            tokens = generation.tokens
+    greedy = not sampling.get("temperature", 0.0)
+    judged, rows, first = [], [], 0  # first: of the round's draft passes
+    for number, round in enumerate(recorder.rounds):
+        for index in range(min(round.num_accepted + 1, round.num_drafted, len(round.probability))):
+            judged.append(Judged(number, index, round.probability[index], index < round.num_accepted))
+            rows.append(first + index)
+        first += len(round.probability)
+    size = head.size if head is not None else 0
+    features = np.array([recorder.features[row] for row in rows] if size else [], np.float16).reshape(len(rows), size)
+    found = Record(
+        line=request.line,
+        route=request.route,
+        prompt_tokens=len(request.tokens),
+        limit=request.max_new_tokens,
+        tokens=(*request.tokens, *tokens),
+        agrees=tuple(agreement(recorder.rounds, tokens, greedy)) if session.engine.draft is not None else (None,) * len(tokens),
+        rounds=tuple((round.num_drafted, round.num_accepted) for round in recorder.rounds),
+        judged=tuple(judged),
+        plain=Timing.of(statistics[False]),
+        speculative=Timing.of(statistics[True]),
+    )
+    return found, features
+
+
+def judged_tokens(records: Sequence[Record], features: Sequence[NDArray[np.float16]]) -> JudgedTokens:
+    """Those of all requests, in order. features: of each request, `[n, F]`, F = 0 where there is no head."""
+    numbers = [(place, item) for place, one in enumerate(records) for item in one.judged]
+    rounds: dict[tuple[int, int], int] = {}
+    return JudgedTokens(
+        request=np.array([place for place, _ in numbers], np.int64),
+        round=np.array([rounds.setdefault((place, item.round), len(rounds)) for place, item in numbers], np.int64),
+        index=np.array([item.index for _, item in numbers], np.int64),
+        probability=np.array([item.probability for _, item in numbers], np.float32),
+        features=np.concatenate(features).astype(np.float32) if features else np.zeros((0, 0), np.float32),
+        accepted=np.array([item.accepted for _, item in numbers], np.bool_),
+    )
+
+
+def load_features(path: Path, record: Record) -> NDArray[np.float16] | None:
+    """The features that were kept of a recorded request, None where the file is damaged or of another run."""
+    try:
+        found = np.load(path, allow_pickle=False)
+    except (OSError, ValueError, EOFError):
+        return None
+    fits = found.ndim == 2 and found.dtype == np.float16 and len(found) == len(record.judged)
+    return found if fits else None

@@ -1,0 +1,59 @@
+"""What n requests can tell, and what they cannot."""
+
+from __future__ import annotations
+
+import math
+
+# The usual advice for a bucket, and what is too few to say anything.
+USUAL = 500
+FEW = 20
+
+
+def quantile_ranks(requests: int, share: float, confidence: float = 0.95) -> tuple[int | None, int | None]:
+    """Ranks, from 1 in rising order, of the requests between which the quantile `share` lies with at least `confidence`.
+
+    Holds for every distribution: the number of requests below the quantile is binomial. None: that end is not bounded by any of
+    them, since even the smallest (largest) request lies too seldom below (above) the quantile. Needs 0 < share < 1.
+    """
+    tail = (1 - confidence) / 2
+    lower: int | None = None
+    below = 0.0  # P(fewer than `rank` requests lie below the quantile)
+    for rank in range(1, requests + 1):
+        below += _binomial(requests, rank - 1, share)
+        if below <= tail:
+            lower = rank
+        if below >= 1 - tail:
+            return lower, rank
+    return lower, None
+
+
+def what_samples_tell(requests: int) -> str:
+    """In a sentence: what is known of the slowest tenth's speedup, and of the slowest hundredth's latency."""
+    number = "1 request tells" if requests == 1 else f"{requests} requests tell"
+    if requests < FEW:
+        return f"{number} little, whatever comes out"
+    slow, _ = quantile_ranks(requests, 0.1)
+    _, largest = quantile_ranks(requests, 0.99)
+    p10 = (
+        "nothing for sure about the p10 of the speedup"
+        if slow is None
+        else f"that the p10 of the speedup is at least the {_nth(slow)}smallest"
+    )
+    p99 = (
+        "none is slow enough to bound the p99 of the latency"
+        if largest is None
+        else f"the p99 of the latency is at most the {_nth(requests - largest + 1)}largest"
+    )
+    return f"{number} {p10}; {p99} (95 %)"
+
+
+def _nth(rank: int) -> str:
+    if rank == 1:
+        return ""
+    ending = "th" if rank // 10 % 10 == 1 else {1: "st", 2: "nd", 3: "rd"}.get(rank % 10, "th")
+    return f"{rank}{ending} "
+
+
+def _binomial(trials: int, successes: int, chance: float) -> float:
+    ways = math.lgamma(trials + 1) - math.lgamma(successes + 1) - math.lgamma(trials - successes + 1)
+    return math.exp(ways + successes * math.log(chance) + (trials - successes) * math.log1p(-chance))

@@ -1,0 +1,143 @@
+"""Does it pay? Candidates replayed on the traces of a route, the best of them, and the verdict on it.
+
+ON where the lower 95 % bound of the best candidate's speedup is above 1 and the slowest tenth of the requests reaches the floor;
+OFF where the upper bound is below 1; UNDECIDED else (../docs/when-it-pays.md).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..runtime.costs import Costs
+from ..runtime.policy import Evidence, Mode, RoutePolicy, Verdict
+from .analysis import Candidate
+from .intervals import ratio_interval
+from .replay import Trace, cached, plain_seconds, replay, round_seconds
+
+# Fewer requests give no verdict: their slowest tenth is a request or two.
+LEAST_REQUESTS = 20
+# Another drafter than the first must be better by so much to be worth the change.
+BETTER_BY = 1.02
+
+
+@dataclass(frozen=True)
+class Replayed:
+    """A candidate with its speedup of every request, in the order of the traces."""
+
+    candidate: Candidate
+    speedups: tuple[float, ...]
+
+
+def replay_candidates(traces: Sequence[Trace], costs: Costs, drafters: Sequence[str]) -> list[Replayed]:
+    """Every drafter with every number of draft tokens from 1."""
+    at = cached(costs)
+    plain = [plain_seconds(trace, at) for trace in traces]
+    tokens = sum(trace.output_tokens for trace in traces)
+    found = []
+    for drafter in drafters:
+        for k in range(1, costs.max_draft_tokens + 1):
+            seconds, rounds = [], 0
+            for trace in traces:
+                times = [round_seconds(round, at) for round in replay(trace, drafter, k)]
+                rounds += len(times)
+                seconds.append(sum(times))
+            speedup = ratio_interval(plain, seconds)
+            speedups = tuple(one / other for one, other in zip(plain, seconds, strict=True))
+            length = tokens / rounds
+            slower = sum(value < 1 for value in speedups) / len(speedups)
+            p10 = float(np.percentile(speedups, 10))
+            found.append(Replayed(Candidate(drafter, k, length, length / speedup.value, speedup, p10, slower), speedups))
+    return found
+
+
+def best(replayed: Sequence[Replayed], drafters: Sequence[str]) -> Replayed:
+    """The largest speedup among `drafters`: of the first one's, unless another's is larger by `BETTER_BY`."""
+    allowed = [one for one in replayed if one.candidate.drafter in drafters]
+
+    def speedup(one: Replayed) -> float:
+        return one.candidate.speedup.value
+
+    first = max((one for one in allowed if one.candidate.drafter == drafters[0]), key=speedup)
+    other = max(allowed, key=speedup)
+    return other if speedup(other) > BETTER_BY * speedup(first) else first
+
+
+def judge(candidate: Candidate, requests: int, floor: float) -> Verdict:
+    """The verdict on the best candidate of `requests` requests. floor: of the slowest tenth's speedup."""
+    if requests < LEAST_REQUESTS:
+        return "undecided"
+    if candidate.speedup.high < 1:
+        return "off"
+    return "on" if candidate.speedup.low > 1 and candidate.p10 >= floor else "undecided"
+
+
+def missing(candidate: Candidate, requests: int, floor: float) -> int:
+    """Requests still needed for a verdict, about: the interval narrows with their square root. 0 where more would not help."""
+    least = max(0, LEAST_REQUESTS - requests)
+    if judge(candidate, max(requests, LEAST_REQUESTS), floor) != "undecided":
+        return least
+    speedup = candidate.speedup
+    if speedup.low > 1 or speedup.value == 1:  # it is the slowest tenth that keeps it from being on
+        return least
+    reach = speedup.value - speedup.low if speedup.value > 1 else speedup.high - speedup.value
+    needed = math.ceil(requests * (reach / abs(speedup.value - 1)) ** 2)
+    return max(least, min(needed, 100_000) - requests, 1)
+
+
+def conditional_chances(traces: Sequence[Trace], drafter: str, most: int) -> tuple[float, ...]:
+    """Of draft token i, from the first, to be accepted when all before it are: the rounds' share, one success and one failure added."""
+    reached, accepted = [0] * most, [0] * most
+    for trace in traces:
+        for one in replay(trace, drafter, most):
+            for index in range(min(one.num_accepted + 1, one.num_drafted)):
+                reached[index] += 1
+                accepted[index] += index < one.num_accepted
+    return tuple(round((a + 1) / (r + 2), 4) for a, r in zip(accepted, reached, strict=True))
+
+
+def decide(
+    traces: Sequence[Trace], replayed: Sequence[Replayed], drafters: Sequence[str], most: int, floor: float, mode: Mode
+) -> tuple[RoutePolicy, Replayed]:
+    """The entry of policy.json, and the candidate that it rests on, one of `drafters`."""
+    chosen = best(replayed, drafters)
+    candidate = chosen.candidate
+    verdict = judge(candidate, len(traces), floor)
+    evidence = Evidence(
+        requests=len(traces),
+        acceptance_length=round(candidate.acceptance_length, 4),
+        break_even=round(candidate.break_even, 4),
+        speedup=round(candidate.speedup.value, 4),
+        low=round(candidate.speedup.low, 4),
+        high=round(candidate.speedup.high, 4),
+        p10=round(candidate.p10, 4),
+    )
+    k = candidate.num_draft_tokens if verdict != "off" else 0
+    return RoutePolicy(verdict, candidate.drafter, k, mode, conditional_chances(traces, candidate.drafter, most), evidence), chosen
+
+
+def in_words(policy: RoutePolicy, chosen: Candidate, better: Candidate | None, lacking: int, floor: float) -> str:
+    """The verdict in a sentence, and in another one what a drafter that was not to be chosen would have given."""
+    words = _in_words(policy, chosen, lacking, floor)
+    if better is None:
+        return words
+    speedup = better.speedup
+    return (
+        f"{words} {better.drafter} would give {speedup.value:.2f}x ({speedup.low:.2f} to {speedup.high:.2f}): --drafter {better.drafter}."
+    )
+
+
+def _in_words(policy: RoutePolicy, chosen: Candidate, lacking: int, floor: float) -> str:
+    speedup = chosen.speedup
+    found = f"{speedup.value:.2f}x expected ({speedup.low:.2f} to {speedup.high:.2f}), slowest tenth {chosen.p10:.2f}x"
+    how = f"with {chosen.num_draft_tokens} draft token{'s' * (chosen.num_draft_tokens > 1)} by {chosen.drafter}"
+    if policy.verdict == "on":
+        return f"Speculate, {how}: {found}."
+    if policy.verdict == "off":
+        return f"Do not speculate: even {how}, the best there is, {found}."
+    if lacking:
+        return f"Not known: {how}, {found}; about {lacking} more requests would decide."
+    return f"Not known: {how}, {found}; the slowest tenth is below the floor of {floor:g}, and more requests will hardly change that."

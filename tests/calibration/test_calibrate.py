@@ -1,0 +1,252 @@
+"""The whole of `calibrate` over fake decoders: what it writes, what it decides, and how it goes on."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from doubles import CONTRACT, FakeDecoder, fake_session
+from specexport.bundle import Contract
+from specexport.calibration import calibrate as module
+from specexport.calibration.calibrate import JOURNAL, CalibrateOptions, calibrate, measure_only
+from specexport.calibration.costs import CostMeter
+from specexport.calibration.prompts import Request
+from specexport.engines.base import Logits
+from specexport.errors import ParameterError
+from specexport.runtime.costs import COSTS, Costs
+from specexport.runtime.decisions import read_decision
+from specexport.runtime.policy import POLICY, Policy
+from specexport.runtime.session import Session
+from specexport.runtime.survival import SURVIVAL, Survival
+from specexport.strict import parse
+
+LONG = Contract(capacity=320, max_draft_tokens=3, prompt_chunk=16, precision="fp32")
+OPTIONS = CalibrateOptions(bursts=1)
+
+
+@pytest.fixture(autouse=True)
+def host(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("calibration.calibrate", "calibration.costs", "runtime.decisions"):
+        monkeypatch.setattr(f"specexport.{name}.describe_host", lambda engine: "a host")
+
+
+@pytest.fixture
+def session(tmp_path: Path) -> Session:
+    return fake_session(tmp_path, FakeDecoder(LONG, seed=1), FakeDecoder(LONG, seed=1, noise=0.3))
+
+
+def requests(count: int, routes: Sequence[str] = ("code", "prose")) -> list[Request]:
+    rng = np.random.default_rng(1)
+    return [Request(n + 1, routes[n % len(routes)], tuple(rng.integers(0, 250, 6 + n).tolist()), 16) for n in range(count)]
+
+
+def priced(costs: Costs, draft: float = 0.1) -> Costs:
+    """The same with t1 = 1 and `draft` a draft pass: verdicts that do not hang on this machine's times."""
+
+    def time(seconds: float) -> Any:
+        return replace(costs.points[0].draft, median=seconds, p10=seconds, p90=seconds)
+
+    most = costs.max_draft_tokens
+    verify = tuple(time(1 + 0.05 * k) for k in range(most + 1))
+    rounds = tuple(time(k * draft + 1 + 0.05 * k) for k in range(most + 1))
+    point = replace(costs.points[0], rounds=rounds, draft=time(draft), verify=verify, host=(time(0.0),) * (most + 1))
+    return replace(costs, points=(point,))
+
+
+@pytest.fixture
+def prices(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The price of a draft pass, to be changed by the test."""
+    price = [0.1]
+    real = CostMeter.costs
+    monkeypatch.setattr(CostMeter, "costs", lambda meter: priced(real(meter), price[0]))
+    return price
+
+
+def test_costs_are_of_every_number_and_context(session: Session) -> None:
+    meter = CostMeter(session, [10, 100])
+    meter.measure(1)
+    meter.measure(1)
+    costs = meter.costs()
+    assert [point.context for point in costs.points] == [10, 100]
+    assert costs.max_draft_tokens == 3
+    for point in costs.points:
+        for k, whole in enumerate(point.rounds):
+            parts = k * point.draft.median + point.verify[k].median + point.host[k].median
+            assert parts == pytest.approx(whole.median, rel=0.5)
+    assert costs.target_prefill > 0
+    draft = session.engine.draft
+    assert isinstance(draft, FakeDecoder)
+    passes = [tokens for tokens, position in draft.steps if position > 100]
+    assert set(passes) >= {1, 2}
+
+
+def test_contexts_stay_inside_the_capacity(session: Session, tmp_path: Path) -> None:
+    meter = CostMeter(session, [1, 5000])
+    meter.measure(1)
+    assert [point.context for point in meter.costs().points] == [2, 280]
+    small = fake_session(tmp_path / "small", FakeDecoder(CONTRACT), FakeDecoder(CONTRACT))
+    with pytest.raises(ParameterError, match="a capacity of 48 tokens is too small"):
+        CostMeter(small)
+
+
+def test_everything_is_written_and_followed(session: Session, prices: list[float]) -> None:
+    analysis = calibrate(session, requests(48), OPTIONS, "specexport calibrate x", lambda done, total: None)
+    bundle = session.bundle
+    policy, costs, survival = (
+        read_decision(bundle, kind, name)
+        for kind, name in ((Policy, POLICY), (Costs, COSTS), (Survival, SURVIVAL))  # type: ignore[type-var]
+    )
+    assert isinstance(policy, Policy)
+    assert costs == analysis.costs
+    assert isinstance(survival, Survival)
+    assert survival.signal == analysis.signal == "probability"
+    assert set(policy.routes) == {"code", "prose"}
+    assert policy.routes["code"] == next(one.policy for one in analysis.routes if one.route == "code")
+    assert {one.route: one.requests for one in analysis.routes} == {"code": 24, "prose": 24}
+    assert not bundle.path("calibration").exists()
+    assert json.loads(json.dumps(analysis.as_dict()))["routes"][0]["route"] == "code"
+    again = Session(bundle, session.engine)
+    assert again.generate([5, 6, 7], max_new_tokens=12, route="code").statistics.rounds > 0
+
+
+def test_cheap_drafts_are_on_and_dear_ones_off(session: Session, prices: list[float]) -> None:
+    found = {}
+    for price in (0.05, 5.0):
+        prices[0] = price
+        found[price] = calibrate(session, requests(44), OPTIONS, "x").routes[0]
+    assert found[0.05].policy.verdict == "on"
+    assert found[0.05].policy.num_draft_tokens >= 1
+    assert found[0.05].words.startswith("Speculate")
+    assert found[5.0].policy.verdict == "off"
+    assert found[5.0].policy.num_draft_tokens == 0
+    assert found[5.0].words.startswith("Do not speculate")
+
+
+def test_too_few_are_undecided_and_say_how_many_more(session: Session, prices: list[float]) -> None:
+    prices[0] = 0.05
+    route = calibrate(session, requests(10), OPTIONS, "x").routes[0]
+    assert route.policy.verdict == "undecided"
+    assert route.missing >= 15
+    assert f"about {route.missing} more requests" in route.words
+
+
+class StopError(Exception):
+    pass
+
+
+def test_an_interrupted_run_goes_on_where_it_stopped(session: Session, prices: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = calibrate(session, requests(12), OPTIONS, "x")
+    ran: list[int] = []
+    real = module.record
+
+    def counted(session: Session, request: Request, *rest: Any, **options: Any) -> Any:
+        if len(ran) == 7:
+            raise StopError
+        ran.append(request.line)
+        return real(session, request, *rest, **options)
+
+    monkeypatch.setattr(module, "record", counted)
+    with pytest.raises(StopError):
+        calibrate(session, requests(12), OPTIONS, "x")
+    assert session.bundle.path(JOURNAL).exists()
+    first = list(ran)
+    ran.clear()
+    analysis = calibrate(session, requests(12), OPTIONS, "x")
+    assert sorted(first + ran) == list(range(1, 13))
+    for one, other in zip(analysis.routes, whole.routes, strict=True):
+        assert one.candidates == other.candidates
+        assert one.acceptance == other.acceptance
+    assert analysis.signals == whole.signals
+
+
+def test_other_settings_start_over(session: Session, prices: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
+    real = module.record
+
+    def broken(session: Session, request: Request, *rest: Any, **options: Any) -> Any:
+        if request.line > 3:
+            raise StopError
+        return real(session, request, *rest, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "record", broken)
+        with pytest.raises(StopError):
+            calibrate(session, requests(6, ["code"]), OPTIONS, "x")
+    ran: list[int] = []
+    monkeypatch.setattr(module, "record", lambda s, request, *rest, **o: (ran.append(request.line), real(s, request, *rest, **o))[1])
+    calibrate(session, requests(6, ["code"]), replace(OPTIONS, temperature=1.0), "x")
+    assert ran == [1, 2, 3, 4, 5, 6]
+
+
+def test_routes_take_turns(session: Session, prices: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
+    order: list[str] = []
+    real = module.record
+    monkeypatch.setattr(module, "record", lambda s, request, *rest, **o: (order.append(request.route), real(s, request, *rest, **o))[1])
+    given = sorted(requests(8), key=lambda request: request.route)
+    calibrate(session, given, OPTIONS, "x")
+    assert order == ["code", "prose"] * 4
+
+
+def test_plain_and_speculative_take_turns_in_going_first(session: Session, prices: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
+    first: list[bool] = []
+    real = module.record
+
+    def noted(s: Session, request: Request, sampling: Any, plain_first: bool) -> Any:
+        first.append(plain_first)
+        return real(s, request, sampling, plain_first)
+
+    monkeypatch.setattr(module, "record", noted)
+    calibrate(session, requests(4, ["code"]), OPTIONS, "x")
+    assert first == [True, False, True, False]
+
+
+def test_drafters_to_choose_among(session: Session, prices: list[float]) -> None:
+    for drafters in ((), ("ngram", "suffix"), ("all",)):
+        routes = calibrate(session, requests(6), replace(OPTIONS, drafters=drafters), "x").routes
+        allowed = drafters if drafters == ("ngram", "suffix") else ("model",) if not drafters else module._possible_drafters(session)
+        assert all(route.policy.drafter in allowed for route in routes)
+        assert {one.drafter for one in routes[0].candidates} == set(module._possible_drafters(session))
+    with pytest.raises(ParameterError, match="--drafter is oracle"):
+        calibrate(session, requests(2), replace(OPTIONS, drafters=("oracle",)), "x")
+
+
+def test_a_bundle_that_only_looks_up(tmp_path: Path, prices: list[float]) -> None:
+    class Periodic(FakeDecoder):
+        def logits_after(self, context: Any) -> Logits:
+            return super().logits_after([token % 5 for token in list(context)[-2:]])
+
+    session = fake_session(tmp_path, Periodic(LONG, seed=4), None)
+    analysis = calibrate(session, requests(24, ["code"]), OPTIONS, "x")
+    (route,) = analysis.routes
+    assert analysis.signal is None
+    assert not analysis.signals
+    assert not session.bundle.path(SURVIVAL).exists()
+    assert route.policy.drafter == "ngram"
+    assert route.policy.verdict == "on"
+    assert route.measured.predicted > 1
+    assert Session(session.bundle, session.engine).generate([5, 6, 5, 6], max_new_tokens=24).statistics.looked_up > 0
+
+
+def test_sampled_requests(session: Session, prices: list[float]) -> None:
+    analysis = calibrate(session, requests(24), replace(OPTIONS, temperature=1.0, top_k=20), "x")
+    assert analysis.temperature == 1.0
+    assert all(route.chosen.acceptance_length >= 1 for route in analysis.routes)
+
+
+def test_costs_alone_leave_the_policy(session: Session, prices: list[float]) -> None:
+    calibrate(session, requests(6), OPTIONS, "x")
+    policy = session.bundle.path(POLICY).read_text()
+    session.bundle.path(COSTS).unlink()
+    costs = measure_only(session, OPTIONS)
+    assert session.bundle.path(POLICY).read_text() == policy
+    assert parse(Costs, json.loads(session.bundle.path(COSTS).read_text()), COSTS) == costs
+
+
+@pytest.mark.parametrize("floor", [-1.0, 11.0, float("nan")])
+def test_a_floor_out_of_range(floor: float) -> None:
+    with pytest.raises(ParameterError, match="--floor"):
+        CalibrateOptions(floor=floor)

@@ -1,0 +1,108 @@
+from __future__ import annotations
+
+import pytest
+from specexport.calibration.analysis import Candidate, Interval
+from specexport.calibration.replay import Trace
+from specexport.calibration.verdict import Replayed, best, conditional_chances, decide, in_words, judge, missing, replay_candidates
+from specexport.runtime.costs import CostPoint, Costs, Measured
+
+
+def time(seconds: float) -> Measured:
+    return Measured(seconds, seconds, seconds)
+
+
+def costs(draft: float = 0.1, row: float = 0.0, host: float = 0.0, most: int = 3) -> Costs:
+    verify = tuple(time(1 + row * k) for k in range(most + 1))
+    rounds = tuple(time(k * draft + 1 + row * k + (host if k else 0)) for k in range(most + 1))
+    point = CostPoint(16, rounds, time(draft), verify, (time(0), *[time(host)] * most))
+    return Costs(1, "b", "h", "onnxruntime", 0, "", 0.01, 0.0, (point,))
+
+
+def trace(agrees: str, line: int = 1) -> Trace:
+    """A word of + and -, one an output token."""
+    tokens = tuple(range(2 + len(agrees)))
+    return Trace(line, "code", 2, tokens, tuple(sign == "+" for sign in agrees), len(agrees))
+
+
+def candidate(low: float, value: float, high: float, p10: float = 1.0, drafter: str = "model", k: int = 2) -> Candidate:
+    return Candidate(drafter, k, 2.0, 2.0 / value, Interval(value, low, high), p10, 0.0)
+
+
+def test_the_rule_charges_every_pass() -> None:
+    """Twelve tokens, rounds of + + -: three tokens each, four rounds of two drafts and a wide pass, against twelve plain ones."""
+    found = replay_candidates([trace("++-" * 4)], costs(draft=0.3, row=0.1, host=0.05), ["model"])
+    two = next(one.candidate for one in found if one.candidate.num_draft_tokens == 2)
+    assert two.acceptance_length == pytest.approx(3.0)
+    assert two.break_even == pytest.approx(2 * 0.3 + 1.2 + 0.05)
+    assert two.speedup.value == pytest.approx(3.0 / 1.85)
+    assert [one.candidate.num_draft_tokens for one in found] == [1, 2, 3]
+    assert two.slower == 0.0
+    assert found[0].speedups == pytest.approx([found[0].candidate.speedup.value])
+
+
+def test_speedups_are_by_request_and_their_ratio_is_of_sums() -> None:
+    found = replay_candidates([trace("+" * 30), trace("-" * 6, 2)], costs(draft=0.5), ["model"])[0]
+    assert found.speedups == pytest.approx([30 / (15 * 1.5), 6 / (5 * 1.5 + 1)], rel=0.03)  # a last token has no room for a draft
+    assert found.candidate.speedup.value == pytest.approx(36 / (15 * 1.5 + 5 * 1.5 + 1), rel=0.03)
+    assert found.candidate.slower == 0.5
+
+
+@pytest.mark.parametrize(
+    ("one", "requests", "floor", "verdict"),
+    [
+        (candidate(1.1, 1.3, 1.5), 20, 0.9, "on"),
+        (candidate(1.1, 1.3, 1.5), 19, 0.9, "undecided"),
+        (candidate(0.99, 1.3, 1.5), 500, 0.9, "undecided"),
+        (candidate(1.0, 1.3, 1.5), 500, 0.9, "undecided"),
+        (candidate(1.1, 1.3, 1.5, p10=0.89), 500, 0.9, "undecided"),
+        (candidate(1.1, 1.3, 1.5, p10=0.9), 500, 0.9, "on"),
+        (candidate(0.6, 0.8, 0.99), 20, 0.9, "off"),
+        (candidate(0.6, 0.8, 1.0), 500, 0.9, "undecided"),
+        (candidate(0.6, 0.8, 0.99), 19, 0.9, "undecided"),
+    ],
+)
+def test_verdicts(one: Candidate, requests: int, floor: float, verdict: str) -> None:
+    assert judge(one, requests, floor) == verdict
+
+
+def test_how_many_more() -> None:
+    assert missing(candidate(1.1, 1.3, 1.5), 100, 0.9) == 0
+    assert missing(candidate(1.1, 1.3, 1.5), 12, 0.9) == 8
+    # The interval reaches 0.2 down and must reach 0.1: four times the requests.
+    assert missing(candidate(0.9, 1.1, 1.3), 100, 0.9) == 300
+    assert missing(candidate(0.7, 0.9, 1.1), 100, 0.9) in (300, 301)
+    # The slowest tenth does not move with more of the same.
+    assert missing(candidate(1.1, 1.3, 1.5, p10=0.5), 100, 0.9) == 0
+    assert missing(candidate(0.5, 1.0001, 1.5), 100, 0.9) < 100_000
+
+
+def test_another_drafter_must_be_clearly_better() -> None:
+    def replayed(value: float, drafter: str, k: int = 2) -> Replayed:
+        return Replayed(candidate(1.0, value, 3.0, drafter=drafter, k=k), ())
+
+    rows = [replayed(1.5, "model"), replayed(1.6, "model", 3), replayed(1.62, "ngram"), replayed(1.7, "suffix")]
+    assert best(rows[:3], ("model", "ngram")).candidate.num_draft_tokens == 3
+    assert best(rows, ("model", "ngram", "suffix")).candidate.drafter == "suffix"
+    assert best(rows, ("model", "ngram")).candidate.drafter == "model"
+    assert best(rows, ("ngram", "model")).candidate.drafter == "ngram"
+
+
+def test_the_entry_off_drafts_nothing_and_says_why() -> None:
+    traces = [trace("-+--" * 4, line) for line in range(30)]
+    policy, chosen = decide(traces, replay_candidates(traces, costs(draft=2.0), ["model"]), ("model",), 3, 0.9, "fixed")
+    assert (policy.verdict, policy.num_draft_tokens, policy.mode) == ("off", 0, "fixed")
+    assert policy.evidence is not None
+    assert policy.evidence.requests == 30
+    assert policy.evidence.speedup == pytest.approx(chosen.candidate.speedup.value, abs=1e-4)
+    words = in_words(policy, chosen.candidate, None, 0, 0.9)
+    assert words.startswith("Do not speculate")
+    better = candidate(1.4, 1.5, 1.6, drafter="ngram")
+    assert in_words(policy, chosen.candidate, better, 0, 0.9).endswith("ngram would give 1.50x (1.40 to 1.60): --drafter ngram.")
+
+
+def test_chances_are_conditional() -> None:
+    """Rounds of k = 3 over ++- again and again: first always, second always, third never."""
+    chances = conditional_chances([trace("++-" * 20)], "model", 3)
+    assert chances[0] > 0.9
+    assert chances[1] > 0.9
+    assert chances[2] < 0.1

@@ -1,0 +1,323 @@
+"""`specexport bench` on the tiny bundle: its files, its exit codes, and that an interrupted run goes on."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from specexport.calibration import bench as module
+from specexport.calibration.journal import Journal
+from specexport.cli import main
+
+Run = Callable[..., Result]
+LINES: list[dict[str, Any]] = [
+    {"route": "code", "prompt": "def add(a, b):"},
+    {"route": "prose", "prompt": "Once upon a time"},
+    {"route": "code", "prompt": [5, 6, 7], "max_new_tokens": 3},
+    {"route": "chat", "messages": [{"role": "user", "content": "hi"}]},
+]
+
+
+@pytest.fixture
+def prompts(tmp_path: Path) -> Path:
+    path = tmp_path / "prompts.jsonl"
+    path.write_text("\n".join(map(json.dumps, LINES)))
+    return path
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Path:
+    return tmp_path / "kept" / "bench.jsonl"
+
+
+@pytest.fixture
+def run(built: Path, prompts: Path, journal: Path) -> Run:
+    """`specexport bench` of the tiny bundle; the journal lies outside of it, since the bundle is not to be changed."""
+
+    def run(*arguments: object, bundle: Path = built) -> Result:
+        given = ("bench", bundle, "--prompts", prompts, "--journal", journal, "--max-new-tokens", 6, *arguments)
+        return CliRunner().invoke(main, [str(argument) for argument in given], catch_exceptions=True)
+
+    return run
+
+
+def error(result: Result, code: int = 1) -> str:
+    """The one line of a refusal."""
+    assert result.exit_code == code, (result.exception, result.stderr)
+    assert isinstance(result.exception, SystemExit)
+    assert result.stdout == ""
+    lines = result.stderr.splitlines()
+    assert lines[-1].startswith("Error: ")
+    assert code == 2 or len(lines) == 1
+    return lines[-1].removeprefix("Error: ")
+
+
+def found(result: Result) -> dict[str, Any]:
+    assert result.exit_code == 0, (result.exception, result.stderr)
+    assert result.stdout.count("\n") == 1
+    parsed: dict[str, Any] = json.loads(result.stdout)
+    return parsed
+
+
+def test_the_table(run: Run, journal: Path) -> None:
+    result = run()
+    assert result.exit_code == 0, result.stderr
+    assert result.stderr == ""
+    lines = result.stdout.splitlines()
+    assert max(map(len, lines)) <= 110
+    assert [line.split()[:2] for line in lines[4:8]] == [["code", "2"], ["prose", "1"], ["chat", "1"], ["all", "4"]]
+    assert lines[-1] == "outputs: 4 equal, 0 equal up to a near tie of two logits, 0 different"
+    assert not journal.exists()
+
+
+def test_json_is_one_object_and_nothing_else(run: Run) -> None:
+    result = run("--json")
+    row = found(result)
+    assert result.stderr == ""
+    assert row["passed"] is True
+    assert [(route["route"], route["requests"], route["equal"]) for route in row["routes"]] == [
+        ("code", 2, 2),
+        ("prose", 1, 1),
+        ("chat", 1, 1),
+    ]
+    assert row["overall"]["requests"] == 4
+    assert [(pair["line"], pair["plain_first"]) for pair in row["pairs"]] == [(1, True), (2, True), (3, False), (4, True)]
+    assert row["pairs"][2]["prompt_tokens"] == 3
+    assert all(pair["speculative"]["emitted"] <= (3 if pair["line"] == 3 else 6) for pair in row["pairs"])
+
+
+def test_options_reach_the_run(run: Run) -> None:
+    row = found(run("--json", "--route", "code", "--route", "chat", "--limit", 1, "--num-draft-tokens", 2, "--repeats", 2))
+    assert [(pair["line"], pair["repeat"]) for pair in row["pairs"]] == [(1, 0), (4, 0), (1, 1), (4, 1)]
+    assert all(len(pair["speculative"]["drafted_by_position"]) == 2 for pair in row["pairs"])
+    sampled = found(
+        run("--json", "--temperature", 0.9, "--top-k", 7, "--top-p", 0.8, "--seed", 3, "--drafter", "ngram", "--max-new-tokens", 9)
+    )
+    wanted = dict(temperature=0.9, top_k=7, top_p=0.8, seed=3, drafter="ngram", max_new_tokens=9, num_draft_tokens=None, repeats=1)
+    assert sampled["options"] == wanted
+    assert sum(route["not_comparable"] for route in sampled["routes"]) == 4
+    assert all(sum(pair["speculative"]["drafted_by_position"]) == pair["speculative"]["looked_up"] for pair in sampled["pairs"])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--num-draft-tokens", 5), "num_draft_tokens is 5; this bundle was built for 1 to 4"),
+        (("--drafter", "oracle"), "drafter is 'oracle'"),
+        (("--temperature", -1), "temperature is -1.0"),
+        (("--top-p", 0), "top_p is 0.0"),
+        (("--top-k", -1), "top_k is -1"),
+        (("--seed", -1), "seed is -1"),
+        (("--route", "code", "--route", "codes"), "no prompt of the route 'codes'; the prompts have code, prose, chat"),
+        (("--engine", "cuda"), "there is no engine 'cuda'"),
+        (("--prompts", "none.jsonl"), "none.jsonl cannot be read: No such file"),
+        (("--journal", "/dev/null"), "/dev/null is no file that a run could be kept in"),
+    ],
+)
+def test_runs_that_are_refused(options: tuple[object, ...], message: str, run: Run, journal: Path) -> None:
+    """Before anything is written."""
+    assert message in error(run(*options))
+    assert not journal.exists()
+
+
+@pytest.mark.parametrize(
+    "options", [("--num-draft-tokens", 0), ("--limit", 0), ("--max-new-tokens", 0), ("--repeats", 0), ("--top-k", "x")]
+)
+def test_usage_errors(options: tuple[object, ...], run: Run) -> None:
+    error(run(*options), 2)
+
+
+def test_the_prompts_must_be_given(built: Path) -> None:
+    assert "Missing option '--prompts'" in error(CliRunner().invoke(main, ["bench", str(built)]), 2)
+
+
+def test_lines_that_cannot_be_used(run: Run, prompts: Path, journal: Path) -> None:
+    good = prompts.read_text()
+    prompts.write_text(good + '\n{"route": "code"}\n')
+    message = f'{prompts}, line 5: found no "prompt", expected either "prompt", a text or token ids, or "messages"'
+    assert error(run()) == f"{message}; --skip-invalid leaves such lines out"
+    prompts.write_text(good + "\n" + json.dumps({"route": "code", "prompt": "a b c d " * 50}) + '\n{"route": "code"}\n')
+    prompts_without = prompts.read_text().rsplit("\n", 2)[0]
+    result = run("--skip-invalid", "--json")
+    assert len(found(result)["pairs"]) == 4
+    lines = result.stderr.splitlines()
+    assert lines[0] == f"left out: {message.replace('line 5', 'line 6')}"
+    assert lines[1].startswith("left out: line 5 of the prompts: the prompt has ")
+    assert len(lines) == 2
+    prompts.write_text(prompts_without)
+    assert error(run()).endswith("--max-seq-len; --skip-invalid leaves such lines out")
+    assert not journal.exists()
+
+
+@pytest.fixture
+def interrupted(run: Run, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Result]]:
+    """A run that Ctrl-C ends after some pairs (the warm-up is one more)."""
+
+    def interrupted(pairs: int, *arguments: object, **options: Any) -> Result:
+        with monkeypatch.context() as patch:
+            original, started = module._run_pair, []
+
+            def counted(*given: Any) -> Any:
+                started.append(1)
+                if len(started) > pairs + 1:
+                    raise KeyboardInterrupt
+                return original(*given)
+
+            patch.setattr(module, "_run_pair", counted)
+            return run(*arguments, **options)
+
+    return interrupted
+
+
+def deterministic(row: dict[str, Any]) -> list[Any]:
+    """What a run must give again, whenever it is run."""
+
+    def without_times(run: dict[str, Any]) -> dict[str, Any]:
+        return {key: value for key, value in run.items() if not key.endswith("_seconds")}
+
+    return [pair | {way: without_times(pair[way]) for way in ("plain", "speculative")} for pair in row["pairs"]]
+
+
+def test_an_interrupted_run_goes_on(run: Run, interrupted: Callable[..., Result], journal: Path) -> None:
+    result = interrupted(2, "--json")
+    assert result.exit_code == 130
+    assert result.stdout == ""
+    assert result.stderr == f"interrupted; {journal} holds 2 of 4 pairs, and the same command goes on there\n"
+    kept = [json.loads(line)["row"] for line in journal.read_text().splitlines()[1:]]
+    assert len(kept) == 2
+    again = run("--json")
+    assert again.stderr == f"going on behind 2 of 4 pairs that {journal} holds; delete it to start over\n"
+    row = found(again)
+    assert row["pairs"][:2] == kept  # times and all: they were not run again
+    assert deterministic(row) == deterministic(found(run("--json")))
+    assert not journal.exists()
+
+
+@pytest.mark.parametrize("change", [("--seed", 1), ("--max-new-tokens", 7), ("--limit", 1), ("--repeats", 2)])
+def test_other_settings_are_another_run(change: tuple[object, ...], run: Run, interrupted: Callable[..., Result], journal: Path) -> None:
+    interrupted(2)
+    result = run("--json", *change)
+    assert result.stderr == f"{journal} was of another run and is replaced\n"
+    assert found(result)["passed"]
+
+
+def test_other_prompts_are_another_run(run: Run, interrupted: Callable[..., Result], prompts: Path, journal: Path) -> None:
+    interrupted(2)
+    prompts.write_text(prompts.read_text().replace("upon", "below"))
+    assert run().stderr == f"{journal} was of another run and is replaced\n"
+
+
+def test_a_changed_bundle_is_another_run(run: Run, interrupted: Callable[..., Result], bundle: Path, journal: Path) -> None:
+    interrupted(2, bundle=bundle)
+    moved = bundle.rename(bundle.with_name("moved.bundle"))
+    assert "going on behind 2 of 4 pairs" in interrupted(1, bundle=moved).stderr
+    (moved / "manifest.json").write_text((moved / "manifest.json").read_text() + "\n")
+    assert run(bundle=moved).stderr == f"{journal} was of another run and is replaced\n"
+
+
+def test_without_a_path_the_run_is_kept_in_the_bundle(interrupted: Callable[..., Result], bundle: Path, prompts: Path) -> None:
+    arguments = ["bench", str(bundle), "--prompts", str(prompts), "--max-new-tokens", "6"]
+    path = bundle / "calibration" / "bench.jsonl"
+    kept: list[bool] = []
+
+    original = module.bench
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "bench", lambda *given: (kept.append(path.exists()), original(*given))[1])
+        assert CliRunner().invoke(main, arguments).exit_code == 0
+    assert kept == [True]
+    assert not path.parent.exists()
+    path.parent.mkdir()
+    (path.parent / "notes").write_text("")
+    assert CliRunner().invoke(main, arguments).exit_code == 0
+    assert [entry.name for entry in path.parent.iterdir()] == ["notes"]
+
+
+def test_a_terminal_sees_how_far_it_is(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")  # rich takes any stderr for a terminal then
+    monkeypatch.setenv("TERM", "xterm")
+    result = run("--json")
+    assert [f"{done}/4" in result.stderr for done in range(6)] == [True] * 5 + [False]
+    assert found(result)["passed"]
+
+
+def test_two_runs_at_once(run: Run, journal: Path) -> None:
+    with Journal.open(journal, {}):
+        assert "is in use by another run" in error(run())
+    assert run().exit_code == 0
+
+
+def test_a_journal_that_was_edited(run: Run, interrupted: Callable[..., Result], journal: Path) -> None:
+    interrupted(2)
+    lines = journal.read_text().splitlines()
+    for line, message in (("{", "line 2: found '{'"), (lines[1].replace('"plain_first"', '"first"'), "row 0/0: unknown key 'first'")):
+        journal.write_text("\n".join([lines[0], line, *lines[2:], ""]))
+        result = run()
+        assert result.exit_code == 1
+        assert message in result.stderr.splitlines()[-1]
+        assert result.stderr.splitlines()[-1].endswith("delete the file to start over")
+    journal.write_text("\n".join([lines[0], lines[1].replace('"emitted": ', '"emitted": -'), *lines[2:], ""]))
+    assert "tokens of" in run().stderr.splitlines()[-1]
+
+
+def test_outputs_that_differ_are_exit_code_1(run: Run, monkeypatch: pytest.MonkeyPatch, journal: Path) -> None:
+    monkeypatch.setattr(module, "_compare", lambda *_: "different")
+    result = run()
+    assert result.exit_code == 1
+    assert result.stdout.splitlines()[-1].startswith("FAILED: ")
+    assert result.stderr == ""
+    assert not journal.exists()
+    assert json.loads(run("--json").stdout)["passed"] is False
+
+
+def test_a_result_that_cannot_be_printed_is_kept(run: Run, monkeypatch: pytest.MonkeyPatch, journal: Path) -> None:
+    """The reader of stdout is gone."""
+
+    def broken(_: object) -> None:
+        raise BrokenPipeError
+
+    monkeypatch.setattr("specexport.cli.os.dup2", lambda *_: None)
+    with monkeypatch.context() as patch:
+        patch.setattr(module.Bench, "as_dict", broken)
+        assert run("--json").exit_code == 1
+    assert len(journal.read_text().splitlines()) == 5
+    assert "going on behind 4 of 4 pairs" in run().stderr
+
+
+def test_help_imports_nothing_heavy() -> None:
+    heavy = ("torch", "transformers", "onnx", "onnxruntime", "numpy", "tokenizers", "rich", "scipy", "sklearn")
+    script = f"import sys; sys.modules.update(dict.fromkeys({heavy!r})); from specexport.cli import main; main(prog_name='specexport')"
+    result = subprocess.run([sys.executable, "-c", script, "bench", "--help"], capture_output=True, text=True, check=False)
+    assert (result.returncode, result.stderr) == (0, "")
+    assert "--journal, --resume PATH" in result.stdout
+
+
+def test_bench_needs_no_torch_and_nothing_to_calibrate_with(built: Path, prompts: Path, journal: Path) -> None:
+    blocked = ("torch", "transformers", "onnx", "onnx_ir", "onnxscript", "safetensors", "scipy", "sklearn", "matplotlib")
+    script = f"import sys; sys.modules.update(dict.fromkeys({blocked!r})); from specexport.cli import main; main(prog_name='specexport')"
+    arguments = ("bench", built, "--prompts", prompts, "--journal", journal, "--limit", 1, "--max-new-tokens", 4, "--json")
+    result = subprocess.run([sys.executable, "-c", script, *map(str, arguments)], capture_output=True, text=True, check=False)
+    assert (result.returncode, result.stderr) == (0, "")
+    assert json.loads(result.stdout)["passed"]
+
+
+def test_ctrl_c_in_a_process_of_its_own(built: Path, prompts: Path, journal: Path) -> None:
+    """A real signal, in the middle of a long run."""
+    script = (
+        "import os, signal; from specexport.calibration import bench as module; original = module.Journal.add\n"
+        "def add(*given): original(*given); os.kill(os.getpid(), signal.SIGINT)\n"
+        "module.Journal.add = add\n"
+        "from specexport.cli import main; main(prog_name='specexport')"
+    )
+    arguments = ("bench", built, "--prompts", prompts, "--journal", journal, "--max-new-tokens", 4)
+    result = subprocess.run([sys.executable, "-c", script, *map(str, arguments)], capture_output=True, text=True, check=False)
+    assert (result.returncode, result.stdout) == (130, "")
+    assert result.stderr == f"interrupted; {journal} holds 1 of 4 pairs, and the same command goes on there\n"
+    assert len(journal.read_text().splitlines()) == 2
+    shutil.rmtree(journal.parent)

@@ -1,0 +1,135 @@
+"""`specexport calibrate` on the tiny bundle: what it writes, what follows it, and what it says of bad input."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from specexport.calibration import calibrate as module
+from specexport.cli import main
+
+Run = Callable[..., Result]
+LINES: list[dict[str, Any]] = [{"route": route, "prompt": f"def add{n}(a, b):"} for n in range(3) for route in ("code", "prose")]
+
+
+@pytest.fixture
+def prompts(tmp_path: Path) -> Path:
+    path = tmp_path / "prompts.jsonl"
+    path.write_text("\n".join(map(json.dumps, LINES)))
+    return path
+
+
+@pytest.fixture
+def run(bundle: Path) -> Run:
+    def run(command: str, *arguments: object) -> Result:
+        return CliRunner().invoke(main, [command, str(bundle), *map(str, arguments)], catch_exceptions=True)
+
+    return run
+
+
+def error(result: Result, code: int = 1) -> str:
+    assert result.exit_code == code, (result.exception, result.stderr)
+    assert isinstance(result.exception, SystemExit)
+    line = result.stderr.splitlines()[-1]
+    assert line.startswith("Error: ")
+    return line
+
+
+def test_calibrate_writes_what_generate_and_inspect_follow(run: Run, bundle: Path, prompts: Path) -> None:
+    result = run("calibrate", "--prompts", prompts, "--max-new-tokens", 8, "--json")
+    assert result.exit_code == 0, (result.exception, result.stderr)
+    found = json.loads(result.stdout)
+    assert {route["route"] for route in found["routes"]} == {"code", "prose"}
+    assert {path.name for path in bundle.iterdir()} >= {"costs.json", "policy.json", "report.html"}
+    assert not (bundle / "calibration").exists()
+    assert "<html" in (bundle / "report.html").read_text()
+
+    text = run("inspect").stdout
+    assert "code: UNDECIDED, as many draft tokens by model as pay; a = " in text
+    assert "3 requests" in text
+    assert "costs      onnxruntime" in text
+    assert json.loads(run("inspect", "--json").stdout)["policy"]["routes"]["code"]["verdict"] == "undecided"
+
+    policy = json.loads((bundle / "policy.json").read_text())
+    policy["routes"]["code"] = policy["default"] | {"verdict": "off", "num_draft_tokens": 0, "mode": "fixed"}
+    (bundle / "policy.json").write_text(json.dumps(policy))
+    generated = run("generate", "--prompt", "def", "--max-new-tokens", 8, "--route", "code", "--json")
+    assert json.loads(generated.stdout)["statistics"]["drafted"] == 0
+    assert "code: OFF, plain decoding" in run("inspect").stdout
+    forced = run("generate", "--prompt", "def", "--max-new-tokens", 8, "--route", "code", "--num-draft-tokens", 2, "--json")
+    assert json.loads(forced.stdout)["statistics"]["drafted"] > 0
+
+    policy["bundle"] = "0" * 64
+    (bundle / "policy.json").write_text(json.dumps(policy))
+    for command in (("generate", "--prompt", "def"), ("inspect",)):
+        assert "policy.json was made for another bundle; run specexport calibrate" in error(run(*command))
+    assert run("calibrate", "--prompts", prompts, "--max-new-tokens", 4).exit_code == 0  # which mends it
+
+
+def test_costs_of_another_host_are_told(run: Run, bundle: Path) -> None:
+    assert run("calibrate").exit_code == 0
+    assert not (bundle / "policy.json").exists()
+    costs = json.loads((bundle / "costs.json").read_text())
+    (bundle / "costs.json").write_text(json.dumps(costs | {"host": "another machine"}))
+    text = run("inspect").stdout
+    assert "not used here: costs.json was measured with host another machine" in text
+    assert "policy     none" in text
+
+
+def test_the_summary_is_for_people(run: Run, prompts: Path, tmp_path: Path) -> None:
+    report = tmp_path / "elsewhere.html"
+    result = run("calibrate", "--prompts", prompts, "--max-new-tokens", 4, "--limit", 2, "--report", report, "--fixed")
+    assert result.exit_code == 0, result.stderr
+    assert "UNDECIDED" in result.stdout
+    assert str(report) in result.stderr
+    assert report.exists()
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ('{"route": "code", "prompt": ', "line 7"),
+        ('{"prompt": "no route"}', 'line 7: found no "route"'),
+        (json.dumps({"route": "code", "prompt": "def " * 200}), "capacity is 64"),
+    ],
+)
+def test_lines_that_cannot_be_used(run: Run, prompts: Path, line: str, message: str) -> None:
+    prompts.write_text(prompts.read_text() + "\n" + line)
+    found = error(run("calibrate", "--prompts", prompts, "--max-new-tokens", 4))
+    assert message in found
+    assert "--skip-invalid" in found
+    result = run("calibrate", "--prompts", prompts, "--max-new-tokens", 4, "--skip-invalid", "--json")
+    assert result.exit_code == 0, result.stderr
+    assert "left out: " in result.stderr
+    assert sum(route["requests"] for route in json.loads(result.stdout)["routes"]) == 6
+
+
+def test_an_interrupt_says_how_to_go_on(run: Run, prompts: Path, bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real, ran = module.record, []
+
+    def interrupted(*arguments: Any, **options: Any) -> Any:
+        if len(ran) == 2:
+            raise KeyboardInterrupt
+        ran.append(1)
+        return real(*arguments, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "record", interrupted)
+        result = run("calibrate", "--prompts", prompts, "--max-new-tokens", 4)
+    assert result.exit_code == 130
+    assert result.stderr.splitlines()[-1] == "interrupted; the same command goes on where this one stopped"
+    ran.clear()
+    monkeypatch.setattr(module, "record", lambda *arguments, **options: (ran.append(1), real(*arguments, **options))[1])
+    again = run("calibrate", "--prompts", prompts, "--max-new-tokens", 4)
+    assert again.exit_code == 0
+    assert len(ran) == 4
+
+
+def test_no_such_drafter(run: Run, prompts: Path) -> None:
+    assert "--drafter is oracle; with this bundle and engine it must be one of model" in error(
+        run("calibrate", "--prompts", prompts, "--drafter", "oracle")
+    )
