@@ -327,7 +327,10 @@ def bench(
     from .calibration.bench import bench as run
     from .calibration.bench_table import render
     from .calibration.journal import Journal
+    from .calibration.predict import predict_by
     from .calibration.prompts import choose, fit, read_prompt_lines
+    from .runtime.costs import COSTS, Costs
+    from .runtime.decisions import read_decision, stale
     from .runtime.session import load
 
     chosen = BenchOptions(**options)
@@ -346,7 +349,9 @@ def bench(
             click.echo(f"going on behind {len(kept.finished)} of {pairs} pairs that {path} holds; delete it to start over", err=True)
         try:
             with _bar("bench") as advance:
-                result = run(session, requests, chosen, kept, advance)
+                costs = read_decision(session.bundle, Costs, COSTS)
+                fresh = costs is not None and not stale(costs, session.engine.name, session.threads)
+                result = run(session, requests, chosen, kept, advance, predict_by(costs) if costs and fresh else None)
         except KeyboardInterrupt:
             click.echo(f"interrupted; {path} holds {len(kept.finished)} of {pairs} pairs, and the same command goes on there", err=True)
             raise SystemExit(130) from None

@@ -21,7 +21,7 @@ import numpy as np
 from ..bundle import sha256
 from ..errors import BundleError, OutputError, ParameterError
 from ..runtime.drafts import check_drafter
-from ..runtime.equality import Equality, _logits_after, plain_at_widths
+from ..runtime.equality import judge
 from ..runtime.identity import bundle_identity, describe_host
 from ..runtime.sampling import SamplingParameters
 from ..runtime.session import Options, Session
@@ -75,6 +75,7 @@ class Run:
     emitted: int
     rounds: int
     looked_up: int
+    draft_passes: int
     rounds_by_drafted: tuple[int, ...]
     drafted_by_position: tuple[int, ...]
     accepted_by_position: tuple[int, ...]
@@ -351,6 +352,7 @@ def _run(session: Session, request: Request, options: BenchOptions, speculate: b
         emitted=statistics.emitted,
         rounds=statistics.rounds,
         looked_up=statistics.looked_up,
+        draft_passes=statistics.draft_passes,
         rounds_by_drafted=tuple(np.bincount(drafted).tolist()),
         drafted_by_position=tuple(statistics.drafted_by_position),
         accepted_by_position=tuple(statistics.accepted_by_position),
@@ -370,21 +372,12 @@ def _compare(session: Session, request: Request, plain: list[int], speculative: 
     """The tiers L1 and L2 of `runtime/equality.py`, of these very runs."""
     if speculative == plain:
         return "equal"
-    first = next((index for index, (one, other) in enumerate(zip(plain, speculative, strict=False)) if one != other), None)
-    if first is None:
-        return "different"  # one ends earlier, which no rounding explains
-    target, prompt = session.engine.target, request.tokens
-    chunk, capacity = session.bundle.manifest.contract.prompt_chunk, session.capacity
     try:
-        same_width = tuple(speculative) == plain_at_widths(target, prompt, widths, chunk, capacity)
-        agreed = [*prompt, *plain[:first]]
-        narrow = _logits_after(target, agreed, len(prompt), [1] * (first + 1), chunk, capacity)
-        wide = _logits_after(target, agreed, len(prompt), widths, chunk, capacity)
+        judged = judge(session, request.tokens, plain, speculative, widths)
     finally:
-        session.reset()  # its cache was written behind its back
-    second, best = np.partition(narrow, -2)[-2:]
-    judged = Equality(same_width, first, float(best - second), float(np.abs(narrow - wide).max()))
-    return "near tie" if judged.passed else "different"
+        session.reset()
+    # Where one only ends earlier than the other there is no first difference, and no rounding explains it.
+    return "near tie" if judged.passed and judged.first_difference is not None else "different"
 
 
 def _by_position(counts: Iterable[Sequence[int]]) -> list[int]:

@@ -73,6 +73,7 @@ class ModelDraft:
         drafted: list[int] = []
         while True:
             self._statistics.draft_seconds += perf_counter() - start
+            self._statistics.draft_passes += 1
             if self._guide is not None and not self._guide.include(len(drafted), logits):
                 return drafted
             token = self._rule.propose(logits[-1])

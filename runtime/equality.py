@@ -41,25 +41,32 @@ class Equality:
 
 def check_equality(session: Session, prompt: Sequence[int], max_new_tokens: int, drafter: str | None = None) -> Equality:
     """Generate greedily three ways from `prompt` and compare. The session's cached prefix is forgotten."""
-    target, chunk = session.engine.target, session.bundle.manifest.contract.prompt_chunk
     options = Options(stop_token_ids=(), max_new_tokens=max_new_tokens)
     try:
         session.reset()
         speculative, widths = _speculate(session, prompt, options | Options(drafter=drafter))
         session.reset()
         plain = session.generate(prompt, **(options | Options(speculate=False))).tokens
-        same_width = speculative == plain_at_widths(target, prompt, widths, chunk, session.capacity)
-        differing = (i for i, (ours, theirs) in enumerate(zip(speculative, plain, strict=True)) if ours != theirs)
-        first = next(differing, None)
-        if first is None:
-            return Equality(same_width, None)
-        agreed = [*prompt, *plain[:first]]
-        narrow = _logits_after(target, agreed, len(prompt), [1] * (first + 1), chunk, session.capacity)
-        wide = _logits_after(target, agreed, len(prompt), widths, chunk, session.capacity)
-        second, best = np.partition(narrow, -2)[-2:]
-        return Equality(same_width, first, float(best - second), float(np.abs(narrow - wide).max()))
+        return judge(session, prompt, plain, speculative, widths)
     finally:
         session.reset()
+
+
+def judge(session: Session, prompt: Sequence[int], plain: Sequence[int], speculative: Sequence[int], widths: Sequence[int]) -> Equality:
+    """Compare two greedy outputs. widths: of the target's pass that each speculative token came from.
+
+    Writes into the target's cache behind the session's back: reset it.
+    """
+    target, chunk = session.engine.target, session.bundle.manifest.contract.prompt_chunk
+    same_width = tuple(speculative) == plain_at_widths(target, prompt, widths, chunk, session.capacity)
+    first = next((i for i, (ours, theirs) in enumerate(zip(speculative, plain, strict=False)) if ours != theirs), None)
+    if first is None:
+        return Equality(same_width, None)
+    agreed = [*prompt, *plain[:first]]
+    narrow = _logits_after(target, agreed, len(prompt), [1] * (first + 1), chunk, session.capacity)
+    wide = _logits_after(target, agreed, len(prompt), widths, chunk, session.capacity)
+    second, best = np.partition(narrow, -2)[-2:]
+    return Equality(same_width, first, float(best - second), float(np.abs(narrow - wide).max()))
 
 
 def _speculate(session: Session, prompt: Sequence[int], options: Options) -> tuple[tuple[int, ...], list[int]]:

@@ -11,7 +11,8 @@ class Statistics:
     """Counts and times of one request; times in seconds.
 
     accepted_by_position[i] counts rounds in which draft token i (from 0) was accepted, drafted_by_position[i]
-    those in which it was drafted. looked_up: those of the drafted that no model drafted. emitted counts tokens given
+    those in which it was drafted. looked_up: those of the drafted that no model drafted. draft_passes: of the draft model, by the
+    host, one or more for every token it drafted. emitted counts tokens given
     to the caller: stops cut the last round. device_seconds: of rounds that the device ran whole, draft and target in one.
     """
 
@@ -20,6 +21,7 @@ class Statistics:
     rounds: int = 0
     emitted: int = 0
     looked_up: int = 0
+    draft_passes: int = 0
     accepted_by_position: list[int] = field(default_factory=list)
     drafted_by_position: list[int] = field(default_factory=list)
     prefill_seconds: float = 0.0
@@ -76,6 +78,7 @@ class Statistics:
             "rounds",
             "drafted",
             "looked_up",
+            "draft_passes",
             "accepted",
             "emitted",
             "accepted_by_position",

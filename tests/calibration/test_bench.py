@@ -244,7 +244,7 @@ def test_what_counts_as_different(session: Session, monkeypatch: pytest.MonkeyPa
     assert compare(plain) == "equal"
     assert compare(plain[:-1]) == "different"  # one ends early
     assert compare([*plain[:2], (plain[2] + 1) % VOCAB, *plain[3:]]) == "different"  # not what the target gives at this width
-    monkeypatch.setattr(module, "plain_at_widths", lambda target, prompt, widths, chunk, capacity: tuple(other))
+    monkeypatch.setattr("specexport.runtime.equality.plain_at_widths", lambda target, prompt, widths, chunk, capacity: tuple(other))
     other = [*plain[:2], (plain[2] + 1) % VOCAB, *plain[3:]]
     assert compare(other) == "different"  # what it gives at this width, but at no tie
 
@@ -270,8 +270,9 @@ def test_sampled_outputs_are_not_compared(tmp_path: Path) -> None:
 
 def run(decode: float, emitted: int = 10, rounds: int = 5, prefill: float = 1.0, first: float = 1.5, **more: Any) -> Run:
     shares = dict(draft_seconds=0.25 * decode, target_seconds=0.5 * decode, device_seconds=0.0, host_seconds=0.25 * decode)
-    counts = dict(looked_up=0, rounds_by_drafted=(0, 0, rounds), drafted_by_position=(rounds, rounds), accepted_by_position=(rounds, 0))
-    given: dict[str, Any] = counts | shares | dict(digest="d") | more
+    positions = dict(drafted_by_position=(rounds, rounds), accepted_by_position=(rounds, 0))
+    counts = dict(looked_up=0, draft_passes=0, rounds_by_drafted=(0, 0, rounds))
+    given: dict[str, Any] = counts | positions | shares | dict(digest="d") | more
     return Run(emitted=emitted, rounds=rounds, first_token_seconds=first, prefill_seconds=prefill, decode_seconds=decode, **given)
 
 
