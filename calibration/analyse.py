@@ -11,7 +11,7 @@ from .analysis import Bucket, Measured, Quantiles, RouteAnalysis
 from .intervals import quantiles, ratio_interval
 from .record import Record
 from .replay import ReplayedRound, cached, plain_seconds, round_seconds
-from .verdict import best, decide, in_words, missing, replay_candidates
+from .verdict import SHORTEST_RESPONSE, best, decide, in_words, missing, replay_candidates
 
 # Lengths in tokens that part the requests.
 EDGES = {"prompt": (0, 64, 256, 1024, 4096), "response": (0, 32, 128, 512, 2048)}
@@ -27,7 +27,7 @@ def analyse_route(
     policy, chosen = decide(traces, replayed, drafters, most, floor, mode)
     better = best(replayed, (chosen.candidate.drafter, *possible))
     candidate = chosen.candidate
-    lacking = missing(candidate, len(records), floor)
+    lacking = missing(chosen, floor)
     rounds = [(drafted, accepted) for one in records for drafted, accepted in one.rounds]
     judged = sum(min(accepted + 1, drafted) for drafted, accepted in rounds)
     alpha = sum(accepted for _, accepted in rounds) / judged if judged else 0.0
@@ -93,7 +93,8 @@ def _measured(records: Sequence[Record], costs: Costs) -> Measured:
         if all(one.plain.emitted == one.speculative.emitted for one in records)
         else speedup,
         predicted=plain / speculative,
-        speedups=tuple(one.speedup for one in records),
+        speedups=tuple(one.speedup for one in records if one.trace.output_tokens >= SHORTEST_RESPONSE)
+        or tuple(one.speedup for one in records),
         first_token_plain=median(one.plain.first_token for one in records),
         first_token_speculative=median(one.speculative.first_token for one in records),
         latency_plain=_latencies([one.plain.latency for one in records]),

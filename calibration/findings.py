@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from .analysis import Analysis, Bucket, RouteAnalysis
 from .cells import NOTHING, Decision, Section, Table, between, milliseconds, number, percent, printable, quantile, rate, times
 from .samples import FEW, USUAL, what_samples_tell
-from .verdict import BETTER_BY, LEAST_REQUESTS
+from .verdict import BETTER_BY, LEAST_REQUESTS, SHORTEST_RESPONSE
 
 # Predicted and measured speedups that differ by more than this say that the costs or the traces are not those of the runs.
 CLOSE = 0.05
@@ -58,8 +58,9 @@ def _verdicts(analysis: Analysis) -> Section:
         "What was decided",
         (
             f"ON: the lower end of the 95 % interval of the speedup lies above 1, and the slowest tenth of the requests (p10) reaches "
-            f"{times(analysis.floor)}. OFF: the upper end lies below 1. UNDECIDED: neither, or fewer than {LEAST_REQUESTS} "
-            "requests; missing says how many more a verdict is likely to need, where more would help.",
+            f"{times(analysis.floor)}. OFF: the upper end lies below 1, or p10 is below that with 97.5 %. UNDECIDED: neither, or fewer "
+            f"than {LEAST_REQUESTS} requests; missing says how many more a verdict is likely to need. Responses of fewer than "
+            f"{SHORTEST_RESPONSE} tokens are over in a round or two, and are not among the requests of p10.",
             "Runs: what requests of the route get. Adaptive: each round drafts as many tokens as pay, which may be none. "
             "Fixed: always k. Plain: none.",
             "Drafter and k are the best that were tried, also where none was good enough. Speedups are against plain decoding, behind "

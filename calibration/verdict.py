@@ -1,7 +1,8 @@
 """Does it pay? Candidates replayed on the traces of a route, the best of them, and the verdict on it.
 
 ON where the lower 95 % bound of the best candidate's speedup is above 1 and the slowest tenth of the requests reaches the floor;
-OFF where the upper bound is below 1; UNDECIDED else (../docs/when-it-pays.md).
+OFF where one of the two is refuted: the upper bound is below 1, or the slowest tenth's is below the floor; UNDECIDED else
+(docs/when-it-pays.md).
 """
 
 from __future__ import annotations
@@ -17,16 +18,19 @@ from ..runtime.policy import Evidence, Mode, RoutePolicy, Verdict
 from .analysis import Candidate
 from .intervals import ratio_interval
 from .replay import Trace, cached, plain_seconds, replay, round_seconds
+from .samples import quantile_ranks
 
 # Fewer requests give no verdict: their slowest tenth is a request or two.
 LEAST_REQUESTS = 20
+# Shorter responses are over in a round or two, and are not among the requests whose slowest tenth counts.
+SHORTEST_RESPONSE = 8
 # Another drafter than the first must be better by so much to be worth the change.
 BETTER_BY = 1.02
 
 
 @dataclass(frozen=True)
 class Replayed:
-    """A candidate with its speedup of every request, in the order of the traces."""
+    """A candidate with its speedup of every request whose response is not too short (of all, where all are), in the traces' order."""
 
     candidate: Candidate
     speedups: tuple[float, ...]
@@ -37,6 +41,7 @@ def replay_candidates(traces: Sequence[Trace], costs: Costs, drafters: Sequence[
     at = cached(costs)
     plain = [plain_seconds(trace, at) for trace in traces]
     tokens = sum(trace.output_tokens for trace in traces)
+    counted = [index for index, trace in enumerate(traces) if trace.output_tokens >= SHORTEST_RESPONSE] or list(range(len(traces)))
     found = []
     for drafter in drafters:
         for k in range(1, costs.max_draft_tokens + 1):
@@ -46,7 +51,7 @@ def replay_candidates(traces: Sequence[Trace], costs: Costs, drafters: Sequence[
                 rounds += len(times)
                 seconds.append(sum(times))
             speedup = ratio_interval(plain, seconds)
-            speedups = tuple(one / other for one, other in zip(plain, seconds, strict=True))
+            speedups = tuple(plain[index] / seconds[index] for index in counted)
             length = tokens / rounds
             slower = sum(value < 1 for value in speedups) / len(speedups)
             p10 = float(np.percentile(speedups, 10))
@@ -66,23 +71,32 @@ def best(replayed: Sequence[Replayed], drafters: Sequence[str]) -> Replayed:
     return other if speedup(other) > BETTER_BY * speedup(first) else first
 
 
-def judge(candidate: Candidate, requests: int, floor: float) -> Verdict:
-    """The verdict on the best candidate of `requests` requests. floor: of the slowest tenth's speedup."""
-    if requests < LEAST_REQUESTS:
-        return "undecided"
-    if candidate.speedup.high < 1:
+def judge(replayed: Replayed, floor: float) -> Verdict:
+    """The verdict on the best candidate. floor: of the slowest tenth's speedup."""
+    return _judge(replayed, floor) if len(replayed.speedups) >= LEAST_REQUESTS else "undecided"
+
+
+def _judge(replayed: Replayed, floor: float) -> Verdict:
+    candidate = replayed.candidate
+    if candidate.speedup.high < 1 or _p10_bound(replayed.speedups) < floor:
         return "off"
     return "on" if candidate.speedup.low > 1 and candidate.p10 >= floor else "undecided"
 
 
-def missing(candidate: Candidate, requests: int, floor: float) -> int:
-    """Requests still needed for a verdict, about: the interval narrows with their square root. 0 where more would not help."""
+def _p10_bound(speedups: Sequence[float]) -> float:
+    """What the tenth percentile does not exceed with 97.5 %, whatever the distribution; infinite where nothing bounds it."""
+    _, rank = quantile_ranks(len(speedups), 0.1)
+    return math.inf if rank is None else sorted(speedups)[rank - 1]
+
+
+def missing(replayed: Replayed, floor: float) -> int:
+    """Requests still needed for a verdict, about: intervals narrow with their square root."""
+    requests, speedup = len(replayed.speedups), replayed.candidate.speedup
     least = max(0, LEAST_REQUESTS - requests)
-    if judge(candidate, max(requests, LEAST_REQUESTS), floor) != "undecided":
+    if _judge(replayed, floor) != "undecided":
         return least
-    speedup = candidate.speedup
-    if speedup.low > 1 or speedup.value == 1:  # it is the slowest tenth that keeps it from being on
-        return least
+    if speedup.low > 1 or speedup.value == 1:  # the slowest tenth is near the floor, or the speedup is just 1: as many again
+        return max(least, requests)
     reach = speedup.value - speedup.low if speedup.value > 1 else speedup.high - speedup.value
     needed = math.ceil(requests * (reach / abs(speedup.value - 1)) ** 2)
     return max(least, min(needed, 100_000) - requests, 1)
@@ -105,7 +119,7 @@ def decide(
     """The entry of policy.json, and the candidate that it rests on, one of `drafters`."""
     chosen = best(replayed, drafters)
     candidate = chosen.candidate
-    verdict = judge(candidate, len(traces), floor)
+    verdict = judge(chosen, floor)
     evidence = Evidence(
         requests=len(traces),
         acceptance_length=round(candidate.acceptance_length, 4),
@@ -137,7 +151,6 @@ def _in_words(policy: RoutePolicy, chosen: Candidate, lacking: int, floor: float
     if policy.verdict == "on":
         return f"Speculate, {how}: {found}."
     if policy.verdict == "off":
-        return f"Do not speculate: even {how}, the best there is, {found}."
-    if lacking:
-        return f"Not known: {how}, {found}; about {lacking} more requests would decide."
-    return f"Not known: {how}, {found}; the slowest tenth is below the floor of {floor:g}, and more requests will hardly change that."
+        why = "" if speedup.high < 1 else f", below the floor of {floor:g}"
+        return f"Do not speculate: even {how}, the best there is, {found}{why}."
+    return f"Not known: {how}, {found}; about {lacking} more requests would decide."

@@ -10,7 +10,7 @@ from statistics import NormalDist
 import pytest
 from specexport.calibration.findings import CLOSE
 from specexport.calibration.samples import FEW, USUAL, quantile_ranks
-from specexport.calibration.verdict import BETTER_BY, LEAST_REQUESTS
+from specexport.calibration.verdict import BETTER_BY, LEAST_REQUESTS, SHORTEST_RESPONSE
 
 TEXT = " ".join((Path(__file__).resolve().parent.parent / "docs" / "when-it-pays.md").read_text(encoding="utf-8").split())
 
@@ -91,6 +91,7 @@ FACTS = [
     (" {} a bucket is the usual advice", USUAL),
     ("fewer than {} tells little", FEW),
     ("or fewer than {} requests", LEAST_REQUESTS),
+    ("Responses of fewer than {} tokens", SHORTEST_RESPONSE),
     ("unless another is {:.0f} % better", 100 * (BETTER_BY - 1)),
 ]  # fmt: skip
 
