@@ -7,8 +7,14 @@ from pathlib import Path
 
 import pytest
 from specexport import Session, load
+from specexport.calibration.prompts import Request
+from specexport.calibration.record import record
+from specexport.calibration.replay import replay
+from specexport.calibration.verdict import decide, replay_candidates
 from specexport.exporter.build import BuildOptions, build
+from specexport.runtime.costs import COSTS_VERSION, CostPoint, Costs, Measured
 from specexport.runtime.equality import check_equality
+from specexport.runtime.session import Options
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 PAIR = EXAMPLES / "demo_pair"
@@ -64,3 +70,30 @@ def test_a_fixed_sample_is_repeated(session: Session) -> None:
     first = session.generate(prompts("code")[0], **options)  # type: ignore[arg-type]
     session.reset()
     assert session.generate(prompts("code")[0], **options).tokens == first.tokens  # type: ignore[arg-type]
+
+
+def typical_costs(session: Session) -> Costs:
+    """In plain passes, about what two cores measure; a test must not hang on this machine's load."""
+
+    def time(seconds: float) -> Measured:
+        return Measured(seconds, seconds, seconds)
+
+    verify = [1 + 0.085 * k for k in range(session.max_draft_tokens + 1)]
+    rounds = tuple(time(0.05 + 0.12 * k + passes) for k, passes in enumerate(verify))
+    point = CostPoint(64, rounds, time(0.12), tuple(map(time, verify)), (time(0.05),) * len(rounds))
+    return Costs(COSTS_VERSION, "", "", "onnxruntime", 0, "", 0.04, 0.005, (point,))
+
+
+@pytest.mark.parametrize(("route", "verdict"), [("code", "on"), ("random", "off")])
+def test_code_pays_and_random_does_not(session: Session, route: str, verdict: str) -> None:
+    traces = []
+    for line, prompt in enumerate(prompts(route)[:40]):
+        request = Request(line, route, tuple(session.encode(prompt)), 64)
+        found, _ = record(session, request, Options(), plain_first=True)
+        traces.append(found.trace)
+        if line % 8 == 0:  # what is replayed is what runs
+            session.reset()
+            statistics = session.generate(prompt, max_new_tokens=64, num_draft_tokens=2).statistics
+            assert statistics.rounds == len(list(replay(found.trace, "model", 2)))
+    policy, _ = decide(traces, replay_candidates(traces, typical_costs(session), ("model",)), ("model",), 4, 0.9, "adaptive")
+    assert policy.verdict == verdict
