@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..runtime.session import Options, Session
+from ..runtime.session import Generation, Options, Session
 from ..runtime.statistics import Statistics
 from ..strict import parse
 from .prompts import Request
@@ -81,19 +81,22 @@ class Record:
 def record(session: Session, request: Request, sampling: Options, plain_first: bool) -> tuple[Record, NDArray[np.float16]]:
     """Run `request` both ways; returns what was found and the head's features of the judged tokens, `[n, F] float16`.
 
-    Both start from an empty cache. sampling: temperature and its kin, and the seed.
+    Both start from an empty cache. Where the device runs whole rounds, these are what is timed, and what drafts say is recorded
+    in a third run, by the host. sampling: temperature and its kin, and the seed.
     """
     head = session.engine.head
     recorder = Recorder(session.max_draft_tokens, head)
-    statistics: dict[bool, Statistics] = {}
-    tokens: tuple[int, ...] = ()
-    for speculate in (False, True) if plain_first else (True, False):
+    options = sampling | Options(max_new_tokens=request.max_new_tokens, verification="token")
+    plain, recorded = options | Options(speculate=False), options | Options(schedule=recorder)
+    timed = recorded if session.engine.rounds is None else options | Options(num_draft_tokens=session.max_draft_tokens)
+    found: dict[str, Generation] = {}
+    for name, given in (("plain", plain), ("timed", timed)) if plain_first else (("timed", timed), ("plain", plain)):
         session.reset()
-        options = sampling | Options(max_new_tokens=request.max_new_tokens, speculate=speculate, verification="token")
-        generation = session.generate(request.tokens, **(options | Options(schedule=recorder) if speculate else options))
-        statistics[speculate] = generation.statistics
-        if speculate:
-            tokens = generation.tokens
+        found[name] = session.generate(request.tokens, **given)
+    if timed is not recorded:
+        session.reset()
+        found["recorded"] = session.generate(request.tokens, **recorded)
+    tokens = found.get("recorded", found["timed"]).tokens
     greedy = not sampling.get("temperature", 0.0)
     judged, rows, first = [], [], 0  # first: of the round's draft passes
     for number, round in enumerate(recorder.rounds):
@@ -103,7 +106,7 @@ def record(session: Session, request: Request, sampling: Options, plain_first: b
         first += len(round.probability)
     size = head.size if head is not None else 0
     features = np.array([recorder.features[row] for row in rows] if size else [], np.float16).reshape(len(rows), size)
-    found = Record(
+    row = Record(
         line=request.line,
         route=request.route,
         prompt_tokens=len(request.tokens),
@@ -112,10 +115,10 @@ def record(session: Session, request: Request, sampling: Options, plain_first: b
         agrees=tuple(agreement(recorder.rounds, tokens, greedy)) if session.engine.draft is not None else (None,) * len(tokens),
         rounds=tuple((round.num_drafted, round.num_accepted) for round in recorder.rounds),
         judged=tuple(judged),
-        plain=Timing.of(statistics[False]),
-        speculative=Timing.of(statistics[True]),
+        plain=Timing.of(found["plain"].statistics),
+        speculative=Timing.of(found["timed"].statistics),
     )
-    return found, features
+    return row, features
 
 
 def judged_tokens(records: Sequence[Record], features: Sequence[NDArray[np.float16]]) -> JudgedTokens:

@@ -47,7 +47,10 @@ class Guide(Protocol):
 
 
 class Schedule(Protocol):
-    """guide: asked between draft passes where the host runs them. needs_host: whether it has to be asked there."""
+    """guide: asked between draft passes; the session takes it away where the device runs whole rounds and nobody can ask.
+
+    needs_host: the host has to run the rounds.
+    """
 
     guide: Guide | None
     needs_host: bool
@@ -100,11 +103,11 @@ class AdaptiveSchedule:
     needs_host = False
 
     def __init__(self, entry: RoutePolicy, costs: Costs, chance: Chance | None, state: RouteState, most: int) -> None:
-        """chance: reads the draft's confidence; None where nobody can while drafting. most: draft tokens a round."""
-        self.guide: Guide | None = self if chance else None
+        """chance: reads the draft model's confidence; None where nobody can while drafting. most: draft tokens a round."""
+        self._with_model = "model" in entry.drafter
+        self.guide: Guide | None = self if chance and self._with_model else None
         self._entry, self._costs, self._chance, self._state, self._most = entry, costs, chance, state, most
         self._base = [_logit(chance) for chance in (entry.chances + entry.chances[-1:] * most)[:most]]
-        self._with_model = "model" in entry.drafter
         self._trust = self._mood = 0.0  # of this request, beside the route's
         self._measured_at = -COST_STEP
         self._table: RoundCosts

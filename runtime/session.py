@@ -312,6 +312,7 @@ class Session:
         context, chunk = self._context, self.bundle.manifest.contract.prompt_chunk
         rounds = None if schedule.needs_host else device_rounds(self.engine, parameters, drafter)
         if rounds is not None:
+            schedule.guide = None
             return DeviceRound(context, rounds, parameters, drafter is not None, chunk, statistics)
         draft = make_draft(drafter, context, chunk, rule, statistics, schedule.guide) if drafter else NoDraft()
         return HostRound(context, draft, rule, statistics)

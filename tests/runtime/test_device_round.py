@@ -12,11 +12,16 @@ from typing import Any
 import numpy as np
 import pytest
 from doubles import CONTRACT, FakeDecoder, check_invariant, fake_session, greedy_tokens
+from specexport.calibration.prompts import Request
+from specexport.calibration.record import record
 from specexport.engines.base import Chances, RoundResult
 from specexport.errors import EngineError
 from specexport.runtime.acceptance import VERIFY
+from specexport.runtime.costs import CostPoint, Costs, Measured
+from specexport.runtime.policy import RoutePolicy
 from specexport.runtime.sampling import SamplingParameters
-from specexport.runtime.session import Session
+from specexport.runtime.schedule import AdaptiveSchedule, RouteState
+from specexport.runtime.session import Options, Session
 from specexport.runtime.truncation import processed_distribution
 
 PROMPT = [5, 9, 200, 31, 7, 7, 90, 14, 3, 77, 120]
@@ -195,3 +200,28 @@ def test_close_gives_the_engine_back(pair: tuple[Session, Session, FakeRounds]) 
     with device as session:
         session.generate(PROMPT, max_new_tokens=2)
     assert closed == [True]
+
+
+def test_an_adaptive_schedule_launches_the_best_number_and_asks_nobody_in_between(pair: tuple[Session, Session, FakeRounds]) -> None:
+    """Whoever drafts the maximum and stops early cannot stop on the device."""
+    _, device, rounds = pair
+    time = [Measured(seconds, seconds, seconds) for seconds in (1.0, 1.1, 1.6, 2.4, 3.4)]
+    point = CostPoint(8, tuple(time), Measured(0.0, 0.0, 0.0), tuple(time), (Measured(0.0, 0.0, 0.0),) * 5)
+    costs = Costs(1, "b", "h", "e", 0, "", 0.1, 0.0, (point,))
+    entry = RoutePolicy("on", "model", 1, "adaptive", (0.6, 0.2), None)
+
+    def chance(index: int, logits: Any) -> float:
+        raise AssertionError("nobody reads confidence on the device")
+
+    schedule = AdaptiveSchedule(entry, costs, chance, RouteState(), 4)
+    assert device.generate(PROMPT, max_new_tokens=2, schedule=schedule).tokens == greedy_tokens(device.engine.target, PROMPT, 2)  # type: ignore[arg-type]
+    assert [k for _, k, _ in rounds.asked] == [1]
+
+
+def test_calibration_times_device_rounds_and_records_by_the_host(pair: tuple[Session, Session, FakeRounds]) -> None:
+    host, device, rounds = pair
+    request = Request(1, "code", tuple(PROMPT), 20)
+    one, _ = record(host, request, Options(), plain_first=True)
+    other, _ = record(device, request, Options(), plain_first=True)
+    assert {k for _, k, _ in rounds.asked} >= {0, 4}  # plain and speculative runs were the device's
+    assert (one.tokens, one.agrees, one.rounds, one.judged) == (other.tokens, other.agrees, other.rounds, other.judged)

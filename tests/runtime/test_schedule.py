@@ -276,3 +276,10 @@ def test_the_enumeration_finds_a_schedule_that_looks_ahead(verify: str) -> None:
             found[((*kept[:count], follower))[:1]] += chance * probability
     errors = [abs(found[(token,)] - target.probability((token,))) for token in range(3)]
     assert max(errors) > 1000 * TOLERANCE
+
+
+def test_lookups_are_asked_for_the_best_number_although_somebody_could_read_a_model() -> None:
+    """Nobody asks between looked-up tokens, so the maximum would be drafted every round."""
+    schedule = adaptive((0.9, 0.01), lambda index: 0.9, drafter="suffix", row=0.2)
+    assert schedule.guide is None
+    assert schedule.next(16, 0) == 1
