@@ -401,7 +401,7 @@ def calibrate(
     Writes costs.json, survival.json and policy.json into the bundle, which sessions then follow, and a report. An
     interrupted run goes on where it stopped.
     """
-    from .calibration.calibrate import CalibrateOptions, measure_only
+    from .calibration.calibrate import CalibrateOptions, check_packages, measure_only
     from .calibration.calibrate import calibrate as run
     from .calibration.prompts import choose, fit, read_prompt_lines
     from .calibration.report import write_report
@@ -409,12 +409,15 @@ def calibrate(
     from .runtime.session import load
 
     chosen = CalibrateOptions(mode="fixed" if fixed else "adaptive", **options)
+    if report is not None and (report.is_dir() or not report.parent.is_dir()):
+        raise click.ClickException(f"--report is {report}; expected a file in a folder that exists")
     if prompts is None:
         session = load(bundle, engine, threads, policy=False)
         with _bar("costs") as advance:
             costs = measure_only(session, chosen, advance)
         click.echo(json.dumps(asdict(costs)) if as_json else str(bundle / "costs.json"))
         return
+    check_packages()
     lines, broken = read_prompt_lines(prompts, skip_invalid)
     session = load(bundle, engine, threads, policy=False)
     requests, refused = fit(session, lines, max_new_tokens, skip_invalid)
@@ -427,8 +430,8 @@ def calibrate(
     except KeyboardInterrupt:
         click.echo("interrupted; the same command goes on where this one stopped", err=True)
         raise SystemExit(130) from None
-    write_report(analysis, report or bundle / "report.html")
     click.echo(json.dumps(analysis.as_dict()) if as_json else render(analysis))
+    write_report(analysis, report or bundle / "report.html")
     click.echo(str(report or bundle / "report.html"), err=True)
 
 

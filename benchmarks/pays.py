@@ -35,7 +35,7 @@ PLAIN, NAMED, UNNAMED, RECORDED = "plain", "adaptive", "adaptive, route not name
 
 @dataclass(frozen=True)
 class Timed:
-    """One prompt: seconds a token behind the prefill, and tokens, by way of decoding."""
+    """One prompt: seconds behind the prefill by way of decoding, and whether all ways gave the same tokens."""
 
     route: str
     seconds: dict[str, float]

@@ -7,7 +7,7 @@ from statistics import median
 
 from ..runtime.costs import Costs
 from ..runtime.policy import Mode
-from .analysis import Bucket, Measured, Quantiles, RouteAnalysis
+from .analysis import Bucket, Measured, RouteAnalysis
 from .intervals import quantiles, ratio_interval
 from .record import Record
 from .replay import ReplayedRound, cached, plain_seconds, round_seconds
@@ -86,24 +86,20 @@ def _measured(records: Sequence[Record], costs: Costs) -> Measured:
     at = cached(costs)
     plain = sum(plain_seconds(one.trace, at) for one in records)
     speculative = sum(round_seconds(round, at) for one in records for round in recorded_rounds(one))
-    speedup = ratio_interval([one.plain.latency for one in records], [one.speculative.latency for one in records])
     return Measured(
         num_draft_tokens=costs.max_draft_tokens,
-        speedup=ratio_interval([one.plain.decode for one in records], [one.speculative.decode for one in records])
-        if all(one.plain.emitted == one.speculative.emitted for one in records)
-        else speedup,
+        # For as many tokens both ways: sampled runs may differ in length.
+        speedup=ratio_interval(
+            [one.plain.latency * one.speculative.emitted for one in records], [one.speculative.decode for one in records]
+        ),
         predicted=plain / speculative,
         speedups=tuple(one.speedup for one in records if one.trace.output_tokens >= SHORTEST_RESPONSE)
         or tuple(one.speedup for one in records),
         first_token_plain=median(one.plain.first_token for one in records),
         first_token_speculative=median(one.speculative.first_token for one in records),
-        latency_plain=_latencies([one.plain.latency for one in records]),
-        latency_speculative=_latencies([one.speculative.latency for one in records]),
+        latency_plain=quantiles([one.plain.latency for one in records]),
+        latency_speculative=quantiles([one.speculative.latency for one in records]),
     )
-
-
-def _latencies(values: Sequence[float]) -> Quantiles:
-    return quantiles(values)
 
 
 def recorded_rounds(record: Record) -> Sequence[ReplayedRound]:

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import hashlib
-import io
 import json
-import shutil
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from importlib.util import find_spec
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import ParameterError
+from ..errors import BundleError, MissingPackageError, OutputError, ParameterError
 from ..runtime.costs import COSTS, Costs
-from ..runtime.decisions import write_decision
+from ..runtime.decisions import check_writable, write_decision
 from ..runtime.drafts import DRAFTERS, LOOKUPS
 from ..runtime.identity import bundle_identity, describe_host
 from ..runtime.policy import POLICY, POLICY_VERSION, Mode, Policy
+from ..runtime.sampling import SamplingParameters
 from ..runtime.session import Options, Session
 from ..runtime.survival import SURVIVAL, Survival
 from .analyse import analyse_route
@@ -26,7 +27,7 @@ from .analysis import Analysis, SignalQuality
 from .costs import CostMeter
 from .journal import Journal
 from .prompts import Request
-from .record import Record, judged_tokens, load_features, record
+from .record import Record, from_row, judged_tokens, record, to_row
 from .survival import fit_survival
 
 FOLDER = "calibration"
@@ -58,6 +59,7 @@ class CalibrateOptions:
     def __post_init__(self) -> None:
         if not 0 <= self.floor <= 10:  # NaN fails as well
             raise ParameterError(f"--floor is {self.floor}; it must be from 0 to 10, 1 for no slower than plain decoding")
+        SamplingParameters(temperature=self.temperature, top_k=self.top_k, top_p=self.top_p, seed=self.seed)  # checks them
 
     @property
     def sampling(self) -> Options:
@@ -72,8 +74,16 @@ def silent(done: int, total: int) -> None:
     pass
 
 
+def check_packages() -> None:
+    """Before a long run, not behind it. Raises `MissingPackageError`."""
+    for package, module in (("scikit-learn", "sklearn"), ("matplotlib", "matplotlib"), ("jinja2", "jinja2")):
+        if find_spec(module) is None:
+            raise MissingPackageError(package, "calibrate")
+
+
 def measure_only(session: Session, options: CalibrateOptions, watch: Watcher = silent) -> Costs:
     """Measure the costs again and write costs.json; the policy stays as it is."""
+    check_writable(session.bundle)
     meter = CostMeter(session)
     for go in range(GOES):
         watch(go, GOES)
@@ -86,11 +96,9 @@ def measure_only(session: Session, options: CalibrateOptions, watch: Watcher = s
 def calibrate(session: Session, requests: Sequence[Request], options: CalibrateOptions, command: str, watch: Watcher = silent) -> Analysis:
     """Measure and decide; a run that was interrupted goes on where it stopped. Raises `ParameterError`, `OutputError`."""
     _drafters(session, options)
+    check_writable(session.bundle)
     folder = session.bundle.path(FOLDER)
     with Journal.open(session.bundle.path(JOURNAL), _header(session, requests, options)) as journal:
-        if journal.replaced:
-            shutil.rmtree(folder / "features", ignore_errors=True)
-        (folder / "features").mkdir(exist_ok=True)
         meter = CostMeter(session, _contexts(session, requests))
         records, features = _record_all(session, requests, options, journal, meter, watch)
         watch(len(requests), len(requests))
@@ -105,7 +113,8 @@ def calibrate(session: Session, requests: Sequence[Request], options: CalibrateO
             session.bundle.path(SURVIVAL).unlink(missing_ok=True)
         write_decision(session.bundle, policy, POLICY)
         journal.remove()
-    shutil.rmtree(folder, ignore_errors=True)
+    with suppress(OSError):  # a bench may be keeping its own run there
+        folder.rmdir()
     return analysis
 
 
@@ -125,17 +134,14 @@ def _record_all(
         if number in goes:
             meter.measure(options.bursts)
             _warm_up(session, request)
-        path = session.bundle.path(FOLDER) / "features" / f"{request.line}.npy"
-        row = journal.finished.get(str(request.line))
-        kept = Record.from_row(row) if row is not None else None
-        numbers = load_features(path, kept) if kept is not None else None
-        if kept is None or numbers is None:
-            kept, numbers = record(session, request, options.sampling, plain_first=number % 2 == 0)
-            content = io.BytesIO()
-            np.save(content, numbers)
-            path.write_bytes(content.getvalue())
-            journal.add(str(request.line), kept.as_row())
-        records.append(kept)
+        key = str(request.line)
+        if key not in journal.finished:
+            journal.add(key, to_row(*record(session, request, options.sampling, plain_first=number % 2 == 0)))
+        try:
+            found, numbers = from_row(journal.finished[key])
+        except BundleError as error:
+            raise OutputError(f"{journal.path}, row {key}: {error}; delete the file to start over") from None
+        records.append(found)
         features.append(numbers)
     return records, features
 
@@ -214,7 +220,7 @@ def _drafters(session: Session, options: CalibrateOptions) -> tuple[str, ...]:
 
 def _possible_drafters(session: Session) -> tuple[str, ...]:
     """The session's default first. Where the device runs whole rounds, only the model: looked-up drafts leave it."""
-    if session.engine.rounds is not None:
+    if session.engine.rounds is not None and session.engine.draft is not None:
         return ("model",)
     return DRAFTERS if session.engine.draft is not None else tuple(LOOKUPS)
 

@@ -42,13 +42,13 @@ def _verdicts(analysis: Analysis) -> Section:
             policy.verdict.upper(),
             printable(entry.route),
             printable(chosen.drafter),
-            policy.mode if policy.mode == "adaptive" or policy.verdict == "on" else "plain",
+            policy.mode if policy.mode == "adaptive" or (policy.num_draft_tokens and policy.verdict != "off") else "plain",
             str(chosen.num_draft_tokens),
             times(chosen.speedup.value),
             between(chosen.speedup),
             times(chosen.p10),
             percent(chosen.slower),
-            str(entry.requests),
+            counted if (counted := str(len(entry.speedups))) == str(entry.requests) else f"{counted} of {entry.requests}",
             str(entry.missing) if entry.missing else NOTHING,
         )
 
@@ -60,15 +60,15 @@ def _verdicts(analysis: Analysis) -> Section:
             f"ON: the lower end of the 95 % interval of the speedup lies above 1, and the slowest tenth of the requests (p10) reaches "
             f"{times(analysis.floor)}. OFF: the upper end lies below 1, or p10 is below that with 97.5 %. UNDECIDED: neither, or fewer "
             f"than {LEAST_REQUESTS} requests; missing says how many more a verdict is likely to need. Responses of fewer than "
-            f"{SHORTEST_RESPONSE} tokens are over in a round or two, and are not among the requests of p10.",
-            "Runs: what requests of the route get. Adaptive: each round drafts as many tokens as pay, which may be none. "
-            "Fixed: always k. Plain: none.",
+            f"{SHORTEST_RESPONSE} tokens are over in a round or two, and do not count among the requests, for p10 and for slower.",
+            "Runs: what requests of the route get. Fixed: always k. Plain: none. Adaptive: each round drafts as many tokens as pay, "
+            "which may be none; the figures are of the best fixed k, and specexport bench says what adapting makes of them.",
             "Drafter and k are the best that were tried, also where none was good enough. Speedups are against plain decoding, behind "
             "the prompt, and expected: replayed from the recorded runs with the measured costs. Slower: the part of the requests that "
             "would lose.",
             f"{USUAL} requests are the usual advice for a route. What fewer can tell, with 95 % confidence, whatever the distribution:",
         ),
-        tuple(f"{printable(entry.route)}: {what_samples_tell(entry.requests)}" for entry in analysis.routes),
+        tuple(f"{printable(entry.route)}: {what_samples_tell(len(entry.speedups))}" for entry in analysis.routes),
         (Table(columns, tuple(map(row, analysis.routes)), texts=4),),
         tuple(Decision(entry.policy.verdict.upper(), printable(entry.route), printable(entry.words)) for entry in analysis.routes),
     )
@@ -276,6 +276,7 @@ def _predicted(analysis: Analysis) -> Section:
         apart = measured.predicted / measured.speedup.value - 1 if measured.speedup.value > 0 else math.nan
         return (
             printable(entry.route),
+            recorded(entry),
             str(measured.num_draft_tokens),
             times(measured.predicted),
             times(measured.speedup.value),
@@ -284,17 +285,18 @@ def _predicted(analysis: Analysis) -> Section:
             "" if abs(apart) <= CLOSE else "more than 5 % apart",
         )
 
-    columns = ("route", "k", "predicted", "measured", "95 %", "apart", "remark")
+    columns = ("route", "drafter", "k", "predicted", "measured", "95 %", "apart", "remark")
     return Section(
         "predicted",
         "Predicted against measured",
         (
             "The same runs twice: from costs and traces, and by the clock, each request plain and speculative in turn. If they are "
             "more than 5 % apart, the costs are not those of the runs (another load, another clock speed, another length): measure "
-            "again on a quiet machine before trusting a verdict that is close.",
+            "again on a quiet machine before trusting a verdict that is close. Only the drafter and k of this table have run; the "
+            "others are replayed, and specexport bench on other prompts is what confirms them.",
         ),
         (),
-        (Table(columns, tuple(map(row, analysis.routes)), remark=True),),
+        (Table(columns, tuple(map(row, analysis.routes)), texts=2, remark=True),),
     )
 
 

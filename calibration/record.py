@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import base64
+import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..errors import BundleError
 from ..runtime.session import Generation, Options, Session
 from ..runtime.statistics import Statistics
 from ..strict import parse
@@ -70,13 +72,6 @@ class Record:
     def speedup(self) -> float:
         return self.plain.latency / self.speculative.latency
 
-    def as_row(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def from_row(cls, row: dict[str, Any]) -> Record:
-        return parse(cls, row, "a recorded request")
-
 
 def record(session: Session, request: Request, sampling: Options, plain_first: bool) -> tuple[Record, NDArray[np.float16]]:
     """Run `request` both ways; returns what was found and the head's features of the judged tokens, `[n, F] float16`.
@@ -135,11 +130,18 @@ def judged_tokens(records: Sequence[Record], features: Sequence[NDArray[np.float
     )
 
 
-def load_features(path: Path, record: Record) -> NDArray[np.float16] | None:
-    """The features that were kept of a recorded request, None where the file is damaged or of another run."""
+def to_row(record: Record, features: NDArray[np.float16]) -> dict[str, Any]:
+    """As JSON, for a journal."""
+    return {"record": asdict(record), "features": base64.b64encode(features.astype("<f2").tobytes()).decode()}
+
+
+def from_row(row: dict[str, Any]) -> tuple[Record, NDArray[np.float16]]:
+    """Raises `BundleError` for a row that is no recorded request."""
     try:
-        found = np.load(path, allow_pickle=False)
-    except (OSError, ValueError, EOFError):
-        return None
-    fits = found.ndim == 2 and found.dtype == np.float16 and len(found) == len(record.judged)
-    return found if fits else None
+        # What was just recorded has tuples where JSON has lists.
+        record = parse(Record, json.loads(json.dumps(row["record"])), "record")
+        numbers = np.frombuffer(base64.b64decode(row["features"], validate=True), "<f2").astype(np.float16)
+        width = len(numbers) // len(record.judged) if record.judged else 0
+        return record, numbers.reshape(len(record.judged), width)
+    except (KeyError, TypeError, ValueError) as error:
+        raise BundleError(f"found no recorded request: {error}") from None

@@ -56,6 +56,9 @@ class Recorder:
     def go_on(self, num_drafted: int) -> bool:
         return True
 
+    def looked_up(self, count: int) -> int:
+        return count
+
     def observe(self, num_drafted: int, num_accepted: int) -> None:
         self.rounds.append(RecordedRound(num_drafted, num_accepted, tuple(self._probability), *self._guess))
 

@@ -1,8 +1,9 @@
 """What other drafters and other numbers of draft tokens would have done with a recorded request.
 
 Where the draft model agrees with the target is known at every token of the text, and lookups depend on nothing but the text.
-So for greedy decoding the rounds come out exactly. When sampling, a draft token's fate was also chance: there the recorded outcome
-stands for the place, and places that were not judged are taken to agree as often as those that were.
+So for greedy decoding the rounds come out exactly, but for the last token or two, of which nobody asked the draft. When
+sampling, a draft token's fate was also chance: there the recorded outcome stands for the place. Places that were not judged
+are taken to agree as often as those that were.
 """
 
 from __future__ import annotations
@@ -39,12 +40,15 @@ class Trace:
 
 @dataclass(frozen=True)
 class ReplayedRound:
-    """context: tokens in the caches before the round, the last one's row not counted."""
+    """context: tokens in the caches before the round, the last one's row not counted. behind: rows that the draft model must catch
+    up with first, since earlier rounds were looked up.
+    """
 
     context: int
     num_drafted: int
     num_accepted: int
     looked_up: bool
+    behind: int = 0
 
 
 def replay(trace: Trace, drafter: str, num_draft_tokens: int) -> Iterator[ReplayedRound]:
@@ -52,7 +56,7 @@ def replay(trace: Trace, drafter: str, num_draft_tokens: int) -> Iterator[Replay
     name, _, _ = drafter.partition("+")
     lookup = LOOKUPS[name](SHORTEST_ALONE if name == drafter else SHORTEST_BESIDE_A_MODEL) if name in LOOKUPS else None
     with_model, agrees = "model" in drafter, known(trace) if "model" in drafter else []
-    place, end = trace.prompt_tokens, len(trace.tokens)
+    place, end, behind = trace.prompt_tokens, len(trace.tokens), 0
     while place < end:
         count = min(num_draft_tokens, trace.prompt_tokens + trace.limit - place - 1)
         found = lookup.find(trace.tokens[:place], count) if lookup is not None and count else []
@@ -64,7 +68,8 @@ def replay(trace: Trace, drafter: str, num_draft_tokens: int) -> Iterator[Replay
             drafted = count
         else:
             accepted = drafted = 0
-        yield ReplayedRound(place - 1, drafted, accepted, bool(found))
+        yield ReplayedRound(place - 1, drafted, accepted, bool(found), 0 if found else behind)
+        behind = behind + accepted + 1 if found else 0
         place += accepted + 1
 
 
@@ -77,7 +82,9 @@ def cached(costs: Costs) -> CostsAt:
 def round_seconds(round: ReplayedRound, at: CostsAt) -> float:
     """What the round takes by the measured costs."""
     costs = at(round.context + 1)
-    return costs.looked_up(round.num_drafted) if round.looked_up else costs.rounds[round.num_drafted]
+    if round.looked_up:
+        return costs.looked_up(round.num_drafted)
+    return costs.rounds[round.num_drafted] + round.behind * costs.draft_prefill
 
 
 def plain_seconds(trace: Trace, at: CostsAt) -> float:

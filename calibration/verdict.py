@@ -16,7 +16,7 @@ import numpy as np
 from ..runtime.costs import Costs
 from ..runtime.policy import Evidence, Mode, RoutePolicy, Verdict
 from .analysis import Candidate
-from .intervals import ratio_interval
+from .intervals import UNBOUNDED, ratio_interval
 from .replay import Trace, cached, plain_seconds, replay, round_seconds
 from .samples import quantile_ranks
 
@@ -95,6 +95,8 @@ def missing(replayed: Replayed, floor: float) -> int:
     least = max(0, LEAST_REQUESTS - requests)
     if _judge(replayed, floor) != "undecided":
         return least
+    if speedup.high >= UNBOUNDED:
+        return least
     if speedup.low > 1 or speedup.value == 1:  # the slowest tenth is near the floor, or the speedup is just 1: as many again
         return max(least, requests)
     reach = speedup.value - speedup.low if speedup.value > 1 else speedup.high - speedup.value
@@ -121,7 +123,7 @@ def decide(
     candidate = chosen.candidate
     verdict = judge(chosen, floor)
     evidence = Evidence(
-        requests=len(traces),
+        requests=len(chosen.speedups),
         acceptance_length=round(candidate.acceptance_length, 4),
         break_even=round(candidate.break_even, 4),
         speedup=round(candidate.speedup.value, 4),
@@ -129,7 +131,10 @@ def decide(
         high=round(candidate.speedup.high, 4),
         p10=round(candidate.p10, 4),
     )
-    k = candidate.num_draft_tokens if verdict != "off" else 0
+    pays = verdict == "on" or (verdict == "undecided" and candidate.speedup.value > 1)
+    k = candidate.num_draft_tokens if pays else 0
+    if verdict == "off" and candidate.speedup.high >= 1:
+        mode = "fixed"  # it is the slowest tenth that speaks against it, which an adaptive schedule does not see
     return RoutePolicy(verdict, candidate.drafter, k, mode, conditional_chances(traces, candidate.drafter, most), evidence), chosen
 
 
@@ -139,18 +144,21 @@ def in_words(policy: RoutePolicy, chosen: Candidate, better: Candidate | None, l
     if better is None:
         return words
     speedup = better.speedup
-    return (
-        f"{words} {better.drafter} would give {speedup.value:.2f}x ({speedup.low:.2f} to {speedup.high:.2f}): --drafter {better.drafter}."
-    )
+    return f"{words} {better.drafter} would give {speedup.value:.2f}x ({speedup.low:.2f} to {speedup.high:.2f}): --drafter all."
 
 
 def _in_words(policy: RoutePolicy, chosen: Candidate, lacking: int, floor: float) -> str:
     speedup = chosen.speedup
-    found = f"{speedup.value:.2f}x expected ({speedup.low:.2f} to {speedup.high:.2f}), slowest tenth {chosen.p10:.2f}x"
+    between = f"{speedup.low:.2f} to {speedup.high:.2f}" if speedup.high < UNBOUNDED else "one request says nothing of the next"
+    found = f"{speedup.value:.2f}x expected ({between}), slowest tenth {chosen.p10:.2f}x"
     how = f"with {chosen.num_draft_tokens} draft token{'s' * (chosen.num_draft_tokens > 1)} by {chosen.drafter}"
     if policy.verdict == "on":
         return f"Speculate, {how}: {found}."
     if policy.verdict == "off":
         why = "" if speedup.high < 1 else f", below the floor of {floor:g}"
         return f"Do not speculate: even {how}, the best there is, {found}{why}."
-    return f"Not known: {how}, {found}; about {lacking} more requests would decide."
+    if policy.evidence is not None and policy.evidence.requests < LEAST_REQUESTS:
+        why = f"fewer than {LEAST_REQUESTS} requests"
+    else:
+        why = "the slowest tenth is near the floor" if speedup.low > 1 else "the interval holds 1"
+    return f"Not known, {why}: {how}, {found}; about {lacking} more requests of {SHORTEST_RESPONSE} tokens or more would decide."

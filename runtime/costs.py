@@ -58,6 +58,7 @@ class RoundCosts:
     draft: float
     verify: tuple[float, ...]
     host: tuple[float, ...]
+    draft_prefill: float  # a token
 
     @property
     def plain(self) -> float:
@@ -113,5 +114,9 @@ class Costs:
             return tuple(map(mix, one, other))
 
         return RoundCosts(
-            mixed(low.rounds, high.rounds), mix(low.draft, high.draft), mixed(low.verify, high.verify), mixed(low.host, high.host)
+            mixed(low.rounds, high.rounds),
+            mix(low.draft, high.draft),
+            mixed(low.verify, high.verify),
+            mixed(low.host, high.host),
+            self.draft_prefill,
         )

@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import logging
 import secrets
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
 
 from ..bundle import Bundle
 from ..engines.base import Engine, Head
-from ..errors import BundleError, ParameterError
+from ..errors import BundleError, OutputError, ParameterError
 from ..strict import parse, read_json
 from .costs import COSTS, Costs
 from .drafts import check_drafter
@@ -47,8 +49,14 @@ class Decisions:
         costs = read_decision(bundle, Costs, COSTS)
         survival = read_decision(bundle, Survival, SURVIVAL)
         reason = stale(costs, engine.name, threads)
-        if reason and any(entry.mode == "adaptive" for entry in (policy.default, *policy.routes.values())):
+        entries = (policy.default, *policy.routes.values())
+        if reason and any(entry.mode == "adaptive" or (costs and entry.verdict != "off") for entry in entries):
             LOG.warning("%s; until specexport calibrate %s is run here, its policy drafts fixed numbers of tokens", reason, bundle.root)
+        if costs is not None and costs.max_draft_tokens != bundle.manifest.contract.max_draft_tokens:
+            most = bundle.manifest.contract.max_draft_tokens
+            raise BundleError(
+                f"{bundle.path(COSTS)} has rounds of up to {costs.max_draft_tokens} draft tokens, the bundle {most}; {_remedy(bundle)}"
+            )
         return cls(policy, None if reason else costs, _chance(survival, engine.head, bundle) if survival else None)
 
     def schedule(self, route: str | None, most: int) -> tuple[str | None, Schedule]:
@@ -59,7 +67,7 @@ class Decisions:
         if entry.mode == "adaptive" and self.costs is not None:
             state = self.states.setdefault(route if route in self.policy.routes else None, RouteState())
             return entry.drafter, AdaptiveSchedule(entry, self.costs, self.chance, state, most)
-        return entry.drafter, FixedSchedule(entry.num_draft_tokens if entry.verdict == "on" else 0)
+        return entry.drafter, FixedSchedule(entry.num_draft_tokens if entry.verdict != "off" else 0)
 
 
 def stale(costs: Costs | None, engine: str, threads: int) -> str | None:
@@ -90,7 +98,7 @@ def check_policy(policy: Policy, bundle: Bundle) -> None:
 
 def read_decision(bundle: Bundle, kind: type[T], name: str) -> T | None:
     """costs.json, policy.json or survival.json, None where it is missing. Raises `BundleError` for one of another bundle."""
-    path, remedy = bundle.path(name), f"run specexport calibrate {bundle.root}, or delete the file"
+    path, remedy = bundle.path(name), _remedy(bundle)
     if not path.exists():
         return None
     found = parse(kind, read_json(path, remedy), str(path))
@@ -100,14 +108,32 @@ def read_decision(bundle: Bundle, kind: type[T], name: str) -> T | None:
 
 
 def write_decision(bundle: Bundle, value: Costs | Policy | Survival, name: str) -> None:
-    """Replace the file as a whole."""
-    path = bundle.path(name)
-    temporary = path.with_name(f".{name}.{secrets.token_hex(4)}")
+    """Replace the file as a whole. Raises `OutputError`."""
+    _replace(bundle.path(name), json.dumps(asdict(value), indent=1, ensure_ascii=False) + "\n")
+
+
+def check_writable(bundle: Bundle) -> None:
+    """Before a long run, not behind it. Raises `OutputError`."""
+    probe = bundle.path(f".{secrets.token_hex(4)}")
+    _replace(probe, "")
+    probe.unlink()
+
+
+def _replace(path: Path, text: str) -> None:
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
-        temporary.write_text(json.dumps(asdict(value), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        temporary.write_text(text, encoding="utf-8")
         temporary.replace(path)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise OutputError(f"{path.parent} cannot be written: {reason}; what calibration finds is kept in the bundle") from None
     finally:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+
+
+def _remedy(bundle: Bundle) -> str:
+    return f"run specexport calibrate {bundle.root}, or delete the file"
 
 
 def _chance(survival: Survival, head: Head | None, bundle: Bundle) -> Chance | None:
@@ -118,8 +144,7 @@ def _chance(survival: Survival, head: Head | None, bundle: Bundle) -> Chance | N
     both = survival.signal == "both"
     if len(survival.head) != head.size + 1 + both:
         raise BundleError(
-            f"{bundle.path(SURVIVAL)} has a head of {len(survival.head)} weights, expected {head.size + 1 + both}; "
-            f"run specexport calibrate {bundle.root}, or delete the file"
+            f"{bundle.path(SURVIVAL)} has a head of {len(survival.head)} weights, expected {head.size + 1 + both}; {_remedy(bundle)}"
         )
     *weights, bias = survival.head
     head.set_weights(np.array([*weights[: head.size], bias], np.float32))

@@ -41,14 +41,15 @@ class NoDraft:
 
 
 class LookupDraft:
-    def __init__(self, lookup: Lookup, rule: Rule, statistics: Statistics) -> None:
-        self._lookup, self._rule, self._statistics = lookup, rule, statistics
+    def __init__(self, lookup: Lookup, rule: Rule, statistics: Statistics, guide: Guide | None = None) -> None:
+        self._lookup, self._rule, self._statistics, self._guide = lookup, rule, statistics, guide
 
     def prefill(self, tokens: Sequence[int]) -> None:
         self._lookup.find(tokens, 0)
 
     def propose(self, tokens: Sequence[int], count: int) -> list[int]:
-        found = self._lookup.find(tokens, count) if count else []
+        most = count if self._guide is None else self._guide.looked_up(count)
+        found = self._lookup.find(tokens, most) if count else []
         for token in found:
             self._rule.certain(token)
         self._statistics.looked_up += len(found)
@@ -119,7 +120,7 @@ def make_draft(name: str, context: Context, chunk: int, rule: Rule, statistics: 
     lookup, _, _ = name.partition("+")
     if lookup in LOOKUPS:
         shortest = SHORTEST_ALONE if lookup == name else SHORTEST_BESIDE_A_MODEL
-        drafts.append(LookupDraft(LOOKUPS[lookup](shortest), rule, statistics))
+        drafts.append(LookupDraft(LOOKUPS[lookup](shortest), rule, statistics, guide))
     if name.endswith("model"):
         assert context.draft is not None
         drafts.append(ModelDraft(context.draft, chunk, rule, statistics, guide))

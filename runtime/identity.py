@@ -34,7 +34,7 @@ def describe_host(engine: str) -> str:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     parts = [f"{name}, {cores} cores", *extensions]
     if engine != "onnxruntime":
-        parts.append(f"; {_gpu()}")
+        parts.append(_gpu())
     return " ".join(parts)
 
 

@@ -81,8 +81,12 @@ def _decisions(policy: dict[str, Any] | None, costs: dict[str, Any] | None) -> l
         lines += [
             f"           {name}: {_entry(entry)}" for name, entry in [*policy["routes"].items(), ("other requests", policy["default"])]
         ]
+    if policy is not None and costs is None:
+        lines.append("costs      none: routes that adapt draft their fixed numbers; specexport calibrate measures them")
     if costs is not None:
-        lines.append(f"costs      {costs['engine']}, {costs['host']}, made {costs['made']}")
+        lines.append(
+            f"costs      {costs['engine']}, {costs['threads'] or 'its own number of'} threads, {costs['host']}, made {costs['made']}"
+        )
         for point in costs["points"]:
             rounds = " ".join(f"{time['median'] * 1e3:.2f}" for time in point["rounds"])
             lines.append(f"           with {point['context']} tokens, a round of 0, 1, ... draft tokens: {rounds} ms")
@@ -94,10 +98,10 @@ def _decisions(policy: dict[str, Any] | None, costs: dict[str, Any] | None) -> l
 def _entry(entry: dict[str, Any]) -> str:
     verdict, evidence = entry["verdict"].upper(), entry["evidence"]
     if entry["mode"] == "fixed":
-        k = entry["num_draft_tokens"] if entry["verdict"] == "on" else 0
-        how = f"{k} draft tokens a round by {entry['drafter']}" if k else "plain decoding"
+        k = entry["num_draft_tokens"] if entry["verdict"] != "off" else 0
+        how = f"{k} draft token{'s' * (k > 1)} a round by {entry['drafter']}" if k else "plain decoding"
     else:
-        how = f"as many draft tokens by {entry['drafter']} as pay" + (", none to begin with" if entry["verdict"] == "off" else "")
+        how = f"as many draft tokens by {entry['drafter']} as pay" + (", none until probes succeed" if entry["verdict"] == "off" else "")
     if evidence is None:
         return f"{verdict}, {how}"
     return (

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -17,7 +18,7 @@ Mode = Literal["adaptive", "fixed"]
 
 @dataclass(frozen=True)
 class Evidence:
-    """Why: what calibration found for the drafter and number of draft tokens of the entry.
+    """Why: what calibration found for the drafter and the best fixed number of draft tokens. requests: whose response is not too short.
 
     acceptance_length: tokens a round, a; break_even: those it takes, a*; speedup: a / a*, between low and high with 95 %;
     p10: the slowest tenth of the requests' speedups.
@@ -31,13 +32,18 @@ class Evidence:
     high: float
     p10: float
 
+    def __post_init__(self) -> None:
+        if not all(map(math.isfinite, vars(self).values())):
+            raise ValueError("a figure of the evidence is no number")
+
 
 @dataclass(frozen=True)
 class RoutePolicy:
-    """num_draft_tokens: of the best fixed number, 0 only with the verdict off.
+    """num_draft_tokens: the best fixed number, 0 where plain decoding is expected to be better.
 
-    mode: `fixed` drafts num_draft_tokens every round where the verdict is on, and none elsewhere. `adaptive` takes up to the
-    bundle's maximum, as many as pay by what the draft says and by what was accepted lately; that may be none.
+    mode: `fixed` drafts num_draft_tokens every round, none where the verdict is off. `adaptive` takes up to the bundle's maximum,
+    as many as pay by what the draft says and by what was accepted lately; where the verdict is off, none until probes say that
+    it has become worth while.
     chances: of each draft token, from the first, to be accepted when all before it are: where `adaptive` starts from.
     """
 
@@ -49,7 +55,7 @@ class RoutePolicy:
     evidence: Evidence | None
 
     def __post_init__(self) -> None:
-        if self.num_draft_tokens < (0 if self.verdict == "off" else 1):
+        if self.num_draft_tokens < (1 if self.verdict == "on" else 0):
             raise ValueError(f"num_draft_tokens is {self.num_draft_tokens} where the verdict is {self.verdict!r}; it must be at least 1")
         if not self.chances or not all(0 <= chance <= 1 for chance in self.chances):  # NaN fails as well
             raise ValueError(f"chances are {list(self.chances)}; expected a probability for every draft token")

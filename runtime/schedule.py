@@ -45,6 +45,10 @@ class Guide(Protocol):
         """Whether to run another draft pass behind `num_drafted` tokens."""
         ...
 
+    def looked_up(self, count: int) -> int:
+        """Most tokens to take of a draft of up to `count` that is looked up as a whole."""
+        ...
+
 
 class Schedule(Protocol):
     """guide: asked between draft passes; the session takes it away where the device runs whole rounds and nobody can ask.
@@ -108,6 +112,7 @@ class AdaptiveSchedule:
         self.guide: Guide | None = self if chance and self._with_model else None
         self._entry, self._costs, self._chance, self._state, self._most = entry, costs, chance, state, most
         self._base = [_logit(chance) for chance in (entry.chances + entry.chances[-1:] * most)[:most]]
+        self._starts_off = entry.verdict == "off"
         self._trust = self._mood = 0.0  # of this request, beside the route's
         self._measured_at = -COST_STEP
         self._table: RoundCosts
@@ -115,7 +120,8 @@ class AdaptiveSchedule:
         self._expected: list[float] = []
         self._read: list[float] = []  # chances of this round's draft tokens
         self._alive = 1.0
-        self._rate = 0.0
+        self._ahead = 0.0  # what further tokens are expected to gain behind the last one that was included
+        self._best, self._rate = 0, 0.0
         self._probing = False
 
     def next(self, length: int, behind: int) -> int:
@@ -123,17 +129,13 @@ class AdaptiveSchedule:
         mood = self._state.mood + self._mood
         self._expected = [_sigmoid(logit + mood) for logit in self._base]
         self._read, self._alive, self._probing = [], 1.0, False
-        plain = 1.0 / self._rounds[0]
-        best, self._rate = 0, plain
-        tokens, alive = 1.0, 1.0
-        for k, chance in enumerate(self._expected, start=1):
-            alive *= chance
-            tokens += alive
-            if tokens / self._rounds[k] > self._rate:
-                best, self._rate = k, tokens / self._rounds[k]
-        if best:
-            return self._most if self.guide else best
+        self._best, self._rate = self._best_fixed(self._expected)
+        if self._best:
+            return self._most if self.guide else self._best
         return self._probe(behind)
+
+    def looked_up(self, count: int) -> int:
+        return min(count, self._best or 1)
 
     def include(self, index: int, logits: Logits) -> bool:
         assert self._chance is not None
@@ -142,7 +144,8 @@ class AdaptiveSchedule:
             self._feel(chance - self._expected[0])
         alive = self._alive * chance
         verify = self._table.verify
-        worth = alive - self._rate * (verify[index + 1] - verify[index]) + self._prospect(index + 1, alive)
+        self._ahead = self._prospect(index + 1, alive)
+        worth = alive - self._rate * (verify[index + 1] - verify[index]) + self._ahead
         if worth <= 0 and not (self._probing and index == 0):
             return False  # a probe's first token is judged: else a draft that is trusted too little would never be heard again
         self._read.append(chance)
@@ -150,7 +153,7 @@ class AdaptiveSchedule:
         return True
 
     def go_on(self, num_drafted: int) -> bool:
-        return self._prospect(num_drafted, self._alive) > 0
+        return self._ahead > 0
 
     def observe(self, num_drafted: int, num_accepted: int) -> None:
         error = 0.0
@@ -167,6 +170,23 @@ class AdaptiveSchedule:
     def _feel(self, error: float) -> None:
         self._mood = _bounded(self._mood + REQUEST_RATE * error)
         self._state.mood = _bounded(self._state.mood + ROUTE_RATE * error)
+
+    def _best_fixed(self, chances: list[float]) -> tuple[int, float]:
+        """The best fixed number of draft tokens, 0 where none pays, and its tokens a second."""
+        best, rate = 0, 1.0 / self._rounds[0]
+        tokens, alive = 1.0, 1.0
+        for k, chance in enumerate(chances, start=1):
+            alive *= chance
+            tokens += alive
+            if tokens / self._rounds[k] > rate:
+                best, rate = k, tokens / self._rounds[k]
+        return best, rate
+
+    def _start_off(self) -> None:
+        """Expect so little that rounds are plain until probes say otherwise."""
+        while self._base[0] > -FARTHEST and self._best_fixed([_sigmoid(logit + self._state.mood) for logit in self._base])[0]:
+            self._base = [logit - 0.25 for logit in self._base]
+        self._starts_off = False
 
     def _prospect(self, drafted: int, alive: float) -> float:
         """The most that further draft tokens are expected to gain, in tokens, what their time is worth taken off; 0 at least."""
@@ -200,6 +220,8 @@ class AdaptiveSchedule:
         self._table = self._costs.at(length)
         rounds = range(self._most + 1)
         self._rounds = [self._table.rounds[k] if self._with_model or not k else self._table.looked_up(k) for k in rounds]
+        if self._starts_off:
+            self._start_off()
 
 
 def _logit(chance: float) -> float:

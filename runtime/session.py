@@ -198,9 +198,10 @@ class Session:
         """Yield a `Chunk` a round; closing the iterator cancels, and the session stays usable.
 
         temperature to min_new_tokens: see `SamplingParameters`. seed: the same seed, settings, bundle and engine give
-        the same tokens. verification: how sampled drafts are judged, `block` or `token`; both keep the target's
-        distribution. drafter: `model`, `ngram` or `suffix` (looked up in the text), `ngram+model` or `suffix+model`
-        (looked up where there is a match); by default the model, or `ngram` in a bundle without one.
+        the same tokens; with an adaptive policy, behind the same earlier requests. verification: how sampled drafts are
+        judged, `block` or `token`; both keep the target's distribution. drafter: `model`, `ngram` or `suffix` (looked up in
+        the text), `ngram+model` or `suffix+model` (looked up where there is a match); by default the model, or `ngram` in a
+        bundle without one.
         stop: strings that end the text before them; the tokens keep what they were made of. stop_token_ids: default the
         model's own, `()` for none; the one that came is the last token and has no text. num_draft_tokens: k of every
         round, 0 for plain decoding. Without it and a drafter, the bundle's policy decides for the `route` of the request

@@ -133,3 +133,12 @@ def test_no_such_drafter(run: Run, prompts: Path) -> None:
     assert "--drafter is oracle; with this bundle and engine it must be one of model" in error(
         run("calibrate", "--prompts", prompts, "--drafter", "oracle")
     )
+
+
+@pytest.mark.parametrize("package", ["scikit-learn", "matplotlib", "jinja2"])
+def test_a_missing_package_is_told_before_the_run(run: Run, prompts: Path, monkeypatch: pytest.MonkeyPatch, package: str) -> None:
+    absent = package.replace("scikit-learn", "sklearn")
+    monkeypatch.setattr(module, "find_spec", lambda name: None if name == absent else name)
+    monkeypatch.setattr(module, "record", lambda *arguments, **options: pytest.fail("it ran"))
+    found = error(run("calibrate", "--prompts", prompts))
+    assert f"the package {package} is not installed; install it with: pip install 'specexport[calibrate]'" in found

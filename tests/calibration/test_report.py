@@ -253,10 +253,10 @@ def test_one_request_and_numbers_that_are_none(tmp_path: Path) -> None:
     measured = replace(entry.measured, speedup=Interval(0.0, math.nan, math.nan), speedups=())
     entry = replace(entry, chosen=chosen, candidates=(chosen,), speedups=(), measured=measured, buckets=())
     page = Page(written(analyses.analysis([entry], k_max=1), tmp_path))
-    assert "1 request tells little" in page.text("verdicts")
+    assert "0 requests tell little" in page.text("verdicts")
     for section in page.texts:
         assert not {"nan", "inf", "nanx", "infx"} & set(page.text(section).split())
-    assert page.cells["verdicts"][1][-6:] == ["1.20x", "unknown", "-", "-", "1", "137"]
+    assert page.cells["verdicts"][1][-6:] == ["1.20x", "unknown", "-", "-", "0 of 1", "137"]
 
 
 def test_a_write_that_fails_leaves_the_old_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

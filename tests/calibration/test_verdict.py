@@ -2,9 +2,11 @@ from __future__ import annotations
 
 import pytest
 from specexport.calibration.analysis import Candidate, Interval
-from specexport.calibration.replay import Trace
+from specexport.calibration.intervals import UNBOUNDED
+from specexport.calibration.replay import Trace, cached, plain_seconds, replay, round_seconds
 from specexport.calibration.verdict import Replayed, best, conditional_chances, decide, in_words, judge, missing, replay_candidates
 from specexport.runtime.costs import CostPoint, Costs, Measured
+from specexport.runtime.policy import RoutePolicy
 
 
 def time(seconds: float) -> Measured:
@@ -117,7 +119,7 @@ def test_the_entry_off_drafts_nothing_and_says_why() -> None:
     words = in_words(policy, chosen.candidate, None, 0, 0.9)
     assert words.startswith("Do not speculate")
     better = candidate(1.4, 1.5, 1.6, drafter="ngram")
-    assert in_words(policy, chosen.candidate, better, 0, 0.9).endswith("ngram would give 1.50x (1.40 to 1.60): --drafter ngram.")
+    assert in_words(policy, chosen.candidate, better, 0, 0.9).endswith("ngram would give 1.50x (1.40 to 1.60): --drafter all.")
 
 
 def test_chances_are_conditional() -> None:
@@ -126,3 +128,50 @@ def test_chances_are_conditional() -> None:
     assert chances[0] > 0.9
     assert chances[1] > 0.9
     assert chances[2] < 0.1
+
+
+def test_costs_are_those_of_the_place_in_the_sequence() -> None:
+    def at(context: int, scale: float) -> CostPoint:
+        verify = tuple(time(scale * (1 + 0.1 * k)) for k in range(4))
+        return CostPoint(context, tuple(time(scale * (1 + 0.3 * k)) for k in range(4)), time(0.2 * scale), verify, (time(0),) * 4)
+
+    table = Costs(1, "b", "h", "onnxruntime", 0, "", 0.01, 0.0, (at(16, 1.0), at(512, 10.0)))
+    short = Trace(1, "code", 16, tuple(range(26)), (True,) * 10, 10)
+    long = Trace(1, "code", 512, tuple(range(522)), (True,) * 10, 10)
+    costs_at = cached(table)
+    assert plain_seconds(short, costs_at) == pytest.approx(10, rel=0.05)
+    assert plain_seconds(long, costs_at) == pytest.approx(100, rel=0.05)
+    for one, scale in ((short, 1), (long, 10)):
+        assert sum(round_seconds(r, costs_at) for r in replay(one, "model", 1)) == pytest.approx(5 * 1.3 * scale, rel=0.05)
+
+
+def test_a_model_behind_lookups_pays_for_what_it_missed() -> None:
+    """The text repeats itself, then not: after looked-up rounds the draft has their rows to read."""
+    tokens = (1, 2, 3, 4, 5, 6, 1, 2, 3, 4, 5, 6, 90, 91, 92, 93)
+    one = Trace(1, "code", 10, tokens, (True,) * 6, 6)
+    rounds = list(replay(one, "suffix+model", 3))
+    assert [r.looked_up for r in rounds] == [True, False]
+    assert [r.behind for r in rounds] == [0, 3]
+    table = cached(Costs(1, "b", "h", "e", 0, "", 0.01, 0.5, costs().points))
+    free = cached(costs())
+    assert round_seconds(rounds[1], table) == pytest.approx(round_seconds(rounds[1], free) + 3 * 0.5)
+
+
+def test_off_by_the_floor_is_plain_and_off_by_the_speedup_keeps_watching() -> None:
+    slow = [trace("++-" * 30, line) for line in range(30)] + [trace("-" * 12, 40 + line) for line in range(30)]
+    policy, _ = decide(slow, replay_candidates(slow, costs(draft=0.3), ["model"]), ("model",), 3, 0.9, "adaptive")
+    assert policy.evidence is not None
+    assert policy.evidence.low > 1
+    assert (policy.verdict, policy.mode) == ("off", "fixed")
+    bad = [trace("-" * 20, line) for line in range(30)]
+    policy, _ = decide(bad, replay_candidates(bad, costs(draft=0.3), ["model"]), ("model",), 3, 0.9, "adaptive")
+    assert (policy.verdict, policy.mode) == ("off", "adaptive")
+
+
+def test_one_request_says_nothing_of_the_next() -> None:
+    found = judged(candidate(0.0, 0.8, UNBOUNDED), 1)
+    assert missing(found, 0.9) == 19
+    policy = RoutePolicy("undecided", "model", 2, "adaptive", (0.5,), None)
+    words = in_words(policy, found.candidate, None, 19, 0.9)
+    assert "one request says nothing of the next" in words
+    assert "about 19 more requests of 8 tokens or more" in words

@@ -13,7 +13,7 @@ import pytest
 from doubles import FakeDecoder, fake_session, write_bundle
 from specexport.bundle import Bundle
 from specexport.engines.base import Engine
-from specexport.errors import BundleError, ParameterError
+from specexport.errors import BundleError, OutputError, ParameterError
 from specexport.runtime.costs import COSTS, CostPoint, Costs, Measured
 from specexport.runtime.decisions import Decisions, stale, write_decision
 from specexport.runtime.identity import bundle_identity, describe_host
@@ -87,9 +87,12 @@ def test_the_route_decides_and_the_default_for_others(bundle: Bundle) -> None:
         assert decisions.schedule(route, 4)[1].next(10, 2) == 0
 
 
-def test_fixed_undecided_routes_are_plain(bundle: Bundle) -> None:
-    write_policy(bundle, replace(ON, verdict="undecided"))
-    assert Decisions.load(bundle, engine(), 0).schedule(None, 4)[1].next(10, 2) == 0
+@pytest.mark.parametrize(
+    ("entry", "k"), [(replace(ON, verdict="undecided"), 2), (replace(OFF, verdict="undecided"), 0), (replace(ON, verdict="off"), 0)]
+)
+def test_only_off_is_plain_whatever_the_number(bundle: Bundle, entry: RoutePolicy, k: int) -> None:
+    write_policy(bundle, entry)
+    assert Decisions.load(bundle, engine(), 0).schedule(None, 4)[1].next(10, 2) == k
 
 
 def test_adaptive_routes_keep_their_state_apart(bundle: Bundle) -> None:
@@ -222,7 +225,7 @@ def test_writing_replaces_as_a_whole(bundle: Bundle, monkeypatch: pytest.MonkeyP
 
     with monkeypatch.context() as patch:
         patch.setattr(Path, "write_text", full)
-        with pytest.raises(OSError, match="No space"):
+        with pytest.raises(OutputError, match=f"{bundle.root} cannot be written: No space"):
             write_policy(bundle, OFF)
     assert bundle.path(POLICY).read_text() == before
     assert [path.name for path in bundle.root.iterdir() if "policy" in path.name] == [POLICY]
@@ -286,3 +289,20 @@ def test_plain_rounds_leave_the_draft_behind_and_it_catches_up(tmp_path: Path) -
     assert all(behind <= 4 for behind in late.behind[11:])
     session.reset()
     assert tokens == session.generate(prompt, max_new_tokens=24, speculate=False).tokens
+
+
+def test_a_fixed_policy_of_another_host_is_told_too(bundle: Bundle, caplog: pytest.LogCaptureFixture) -> None:
+    write_policy(bundle, ON)
+    write_decision(bundle, replace(costs_of(bundle), host="another"), COSTS)
+    Decisions.load(bundle, engine(), 0)
+    assert "with host another" in caplog.text
+
+
+def test_costs_of_fewer_draft_tokens_are_refused(bundle: Bundle) -> None:
+    write_policy(bundle, ADAPTIVE)
+    costs = costs_of(bundle)
+    point = costs.points[0]
+    short = replace(point, rounds=point.rounds[:3], verify=point.verify[:3], host=point.host[:3])
+    write_decision(bundle, replace(costs, points=(short,)), COSTS)
+    with pytest.raises(BundleError, match=r"costs.json has rounds of up to 2 draft tokens, the bundle 4; run specexport calibrate"):
+        Decisions.load(bundle, engine(), 0)

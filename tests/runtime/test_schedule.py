@@ -283,3 +283,69 @@ def test_lookups_are_asked_for_the_best_number_although_somebody_could_read_a_mo
     schedule = adaptive((0.9, 0.01), lambda index: 0.9, drafter="suffix", row=0.2)
     assert schedule.guide is None
     assert schedule.next(16, 0) == 1
+
+
+def test_off_is_plain_until_probes_say_otherwise() -> None:
+    """Whatever its chances promise: the verdict knows more, or somebody wrote it by hand."""
+    entry = RoutePolicy("off", "model", 0, "adaptive", (0.9,), None)
+    state = RouteState()
+    asked = []
+    for _ in range(20):  # requests
+        schedule = AdaptiveSchedule(entry, costs(), lambda index, logits: 0.01, state, 4)
+        for _ in range(50):
+            asked.append(schedule.next(16, 2))
+            schedule.observe(int(bool(asked[-1]) and schedule.include(0, NO_LOGITS)), 0)
+    assert asked[:10] == [0] * 10
+    assert 0 < sum(map(bool, asked)) < 100
+    schedule = AdaptiveSchedule(entry, costs(), lambda index, logits: 0.95, RouteState(), 4)
+    taken = 0
+    for _ in range(1000):
+        count = drafted(schedule)
+        schedule.observe(count, count)
+        taken += count
+    assert taken > 1000
+
+
+def test_what_may_follow_can_be_worth_a_token_that_is_not() -> None:
+    """Where a pass over two tokens costs as much as one over five, a doubtful token pays with sure ones behind it, and alone not."""
+
+    def time(seconds: float) -> Measured:
+        return Measured(seconds, seconds, seconds)
+
+    verify = tuple(map(time, (1.0, 1.3, 1.3, 1.3, 1.3)))
+    table = Costs(1, "b", "h", "e", 0, "", 0.01, 0.0, (CostPoint(16, verify, time(0.0), verify, (time(0.0),) * 5),))
+    for behind, included in ((0.99, True), (0.01, False)):
+        entry = RoutePolicy("on", "model", 1, "adaptive", (0.6, behind), None)
+        schedule = AdaptiveSchedule(entry, table, lambda index, logits: 0.3, RouteState(), 4)
+        assert schedule.next(16, 2) == 4
+        assert schedule.include(0, NO_LOGITS) is included
+
+
+def test_the_route_remembers_how_sure_drafts_were() -> None:
+    state = RouteState()
+    for _ in range(20):
+        schedule = adaptive((0.8,), lambda index: 0.01, state)
+        schedule.next(16, 2)
+        schedule.include(0, NO_LOGITS)
+    assert state.mood < -0.2
+
+
+def test_tokens_behind_the_first_rejection_teach_nothing() -> None:
+    one, other = RouteState(), RouteState()
+    for state, count in ((one, 1), (other, 4)):
+        schedule = adaptive((0.95,), lambda index: 0.95, state)
+        schedule.next(16, 2)
+        for index in range(count):
+            assert schedule.include(index, NO_LOGITS)
+        schedule.observe(count, 0)
+    assert one == other
+
+
+def test_looked_up_drafts_of_a_guided_round_are_of_the_best_number() -> None:
+    schedule = adaptive((0.9, 0.05), lambda index: 0.9, drafter="suffix+model", row=0.3)
+    assert schedule.next(16, 2) == 4
+    assert schedule.looked_up(4) == 1
+    probing = adaptive((0.01,), lambda index: 0.9, drafter="suffix+model")
+    while not probing.next(16, 2):
+        pass
+    assert probing.looked_up(4) == 1
