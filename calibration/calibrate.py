@@ -230,8 +230,10 @@ def _policy(session: Session, records: Sequence[Record], analysis: Analysis, opt
     if len(routes) == 1:
         (default,) = routes.values()
     else:
+        # A mixture's slowest tenth is that of its worst route, which an adaptive schedule finds out by itself.
+        floor = options.floor if options.mode == "fixed" else 0.0
         drafters, possible = _drafters(session, options), _possible_drafters(session)
-        default = analyse_route("all", records, analysis.costs, drafters, possible, options.floor, options.mode).policy
+        default = analyse_route("all", records, analysis.costs, drafters, possible, floor, options.mode).policy
     return Policy(
         schema_version=POLICY_VERSION,
         bundle=bundle_identity(session.bundle),

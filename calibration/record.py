@@ -76,22 +76,20 @@ class Record:
 def record(session: Session, request: Request, sampling: Options, plain_first: bool) -> tuple[Record, NDArray[np.float16]]:
     """Run `request` both ways; returns what was found and the head's features of the judged tokens, `[n, F] float16`.
 
-    Both start from an empty cache. Where the device runs whole rounds, these are what is timed, and what drafts say is recorded
-    in a third run, by the host. sampling: temperature and its kin, and the seed.
+    Every run starts from an empty cache. What drafts say is recorded in a third run, by the host, so that nothing of it is in the
+    times. sampling: temperature and its kin, and the seed.
     """
     head = session.engine.head
     recorder = Recorder(session.max_draft_tokens, head)
     options = sampling | Options(max_new_tokens=request.max_new_tokens, verification="token")
     plain, recorded = options | Options(speculate=False), options | Options(schedule=recorder)
-    timed = recorded if session.engine.rounds is None else options | Options(num_draft_tokens=session.max_draft_tokens)
+    timed = options | Options(num_draft_tokens=session.max_draft_tokens)
     found: dict[str, Generation] = {}
     for name, given in (("plain", plain), ("timed", timed)) if plain_first else (("timed", timed), ("plain", plain)):
         session.reset()
         found[name] = session.generate(request.tokens, **given)
-    if timed is not recorded:
-        session.reset()
-        found["recorded"] = session.generate(request.tokens, **recorded)
-    tokens = found.get("recorded", found["timed"]).tokens
+    session.reset()
+    tokens = session.generate(request.tokens, **recorded).tokens
     greedy = not sampling.get("temperature", 0.0)
     judged, rows, first = [], [], 0  # first: of the round's draft passes
     for number, round in enumerate(recorder.rounds):

@@ -18,6 +18,8 @@ SURVIVAL = "survival.json"
 SURVIVAL_VERSION = 1
 # Probabilities nearer to 0 or 1 say no more than these do.
 LOGIT_LIMIT = 12.0
+# Beyond, float32 might overflow, or lose what is small.
+LARGEST_EXPONENT = 60.0
 
 Signal = Literal["probability", "head", "both"]
 
@@ -83,10 +85,14 @@ def top_logit(row: Row) -> float:
 
     NaN where the row holds one, or nothing finite.
     """
-    top = row.max()
+    # As few looks at the row as can be: between two passes every one of them finds the CPU's caches cold.
+    best = row.argmax()  # of NaN, where there is one
+    top = float(row[best])
     if not math.isfinite(top):
         return math.nan
-    others = float(np.exp(row - top).sum()) - 1.0  # what the others have, by the largest
+    parts = np.exp(row) if abs(top) < LARGEST_EXPONENT else np.exp(row - row[best])
+    largest = float(parts[best])
+    others = float(np.add.reduce(parts)) - largest
     if others <= 0.0:
         return LOGIT_LIMIT
-    return max(-LOGIT_LIMIT, min(LOGIT_LIMIT, -math.log(others)))
+    return max(-LOGIT_LIMIT, min(LOGIT_LIMIT, math.log(largest / others)))

@@ -232,3 +232,19 @@ def test_costs_alone_leave_the_policy(session: Session, prices: list[float]) -> 
 def test_a_floor_out_of_range(floor: float) -> None:
     with pytest.raises(ParameterError, match="--floor"):
         CalibrateOptions(floor=floor)
+
+
+def test_the_floor_is_not_for_requests_without_a_route_that_are_watched(
+    session: Session, prices: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    floors: dict[str, list[float]] = {}
+    real = module.analyse_route
+
+    def noted(route: str, records: Any, costs: Any, drafters: Any, possible: Any, floor: float, mode: Any) -> Any:
+        floors.setdefault(mode, []).append(floor)
+        return real(route, records, costs, drafters, possible, floor, mode)
+
+    monkeypatch.setattr(module, "analyse_route", noted)
+    calibrate(session, requests(4), replace(OPTIONS, floor=0.8), "x")
+    calibrate(session, requests(4), replace(OPTIONS, floor=0.8, mode="fixed"), "x")
+    assert floors == {"adaptive": [0.8, 0.8, 0.0], "fixed": [0.8, 0.8, 0.8]}
