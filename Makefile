@@ -31,6 +31,7 @@ bench: .venv/ready
 	$(BIN)/specexport build --target $(PAIR)/target --draft $(PAIR)/draft --output demo.bundle --force
 	$(BIN)/python benchmarks/demo_pair.py demo.bundle
 	$(BIN)/python benchmarks/pays.py demo.bundle
+	$(BIN)/python benchmarks/survival.py demo.bundle
 	$(BIN)/python benchmarks/block_verification.py demo.bundle
 	$(BIN)/specexport build --target examples/quoting_target --max-draft-tokens 8 --output lookup.bundle --force
 	$(BIN)/python benchmarks/lookup.py lookup.bundle
