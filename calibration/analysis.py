@@ -76,10 +76,11 @@ class Measured:
 class RouteAnalysis:
     """One route. `policy` is what is written to policy.json.
 
-    acceptance: by position, the part of the rounds that reached a draft token and had it accepted. per_round[n]: rounds of n tokens,
-    n from 1 to k + 1, as a share. per_request: quantiles of the requests' mean acceptance length. alpha: acceptance rate a token.
-    textbook[k]: (1 - alpha^(k+1)) / (1 - alpha), for k from 0. speedups: by request, of the chosen candidate, predicted.
-    missing: requests still needed for a verdict, 0 where there is one. words: the verdict in a sentence.
+    acceptance: by position, of the rounds that reached a draft token the part that had it accepted. per_round[n]: rounds of n + 1
+    tokens, as a share. per_request: quantiles of the requests' mean acceptance length. alpha: acceptance rate a token.
+    textbook[k]: (1 - alpha^(k+1)) / (1 - alpha), for k from 0. All these are of the recorded drafter, the first candidate's.
+    speedups: of the chosen candidate, predicted, by request whose response is not too short. missing: requests still needed for
+    a verdict, 0 where there is one. words: the verdict in a sentence.
     """
 
     route: str
