@@ -7,14 +7,12 @@ from pathlib import Path
 
 import pytest
 from specexport import Session, load
-from specexport.calibration.prompts import Request
-from specexport.calibration.record import record
-from specexport.calibration.replay import replay
+from specexport.calibration.recorder import Recorder, agreement
+from specexport.calibration.replay import Trace, replay
 from specexport.calibration.verdict import decide, replay_candidates
 from specexport.exporter.build import BuildOptions, build
 from specexport.runtime.costs import COSTS_VERSION, CostPoint, Costs, Measured
 from specexport.runtime.equality import check_equality
-from specexport.runtime.session import Options
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 PAIR = EXAMPLES / "demo_pair"
@@ -88,12 +86,13 @@ def typical_costs(session: Session) -> Costs:
 def test_code_pays_and_random_does_not(session: Session, route: str, verdict: str) -> None:
     traces = []
     for line, prompt in enumerate(prompts(route)[:40]):
-        request = Request(line, route, tuple(session.encode(prompt)), 64)
-        found, _ = record(session, request, Options(), plain_first=True)
-        traces.append(found.trace)
+        given, recorder = session.encode(prompt), Recorder(session.max_draft_tokens, None)
+        tokens = session.generate(given, max_new_tokens=64, schedule=recorder).tokens
+        agrees = tuple(agreement(recorder.rounds, tokens, greedy=True))
+        traces.append(Trace(line, route, len(given), (*given, *tokens), agrees, 64))
         if line % 8 == 0:  # what is replayed is what runs
             session.reset()
             statistics = session.generate(prompt, max_new_tokens=64, num_draft_tokens=2).statistics
-            assert statistics.rounds == len(list(replay(found.trace, "model", 2)))
+            assert statistics.rounds == len(list(replay(traces[-1], "model", 2)))
     policy, _ = decide(traces, replay_candidates(traces, typical_costs(session), ("model",)), ("model",), 4, 0.9, "adaptive")
     assert policy.verdict == verdict
