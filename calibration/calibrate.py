@@ -210,7 +210,7 @@ def _analyse(
 
 
 def _drafters(session: Session, options: CalibrateOptions) -> tuple[str, ...]:
-    """Those to choose among, first the one to prefer. Raises `ParameterError` for one that costs nothing is known of."""
+    """Those to choose among, first the one to prefer. Raises `ParameterError` for one that cannot be judged here."""
     possible = _possible_drafters(session)
     for name in options.drafters:
         if name not in (*possible, "all"):

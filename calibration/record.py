@@ -118,12 +118,13 @@ def judged_tokens(records: Sequence[Record], features: Sequence[NDArray[np.float
     """Those of all requests, in order. features: of each request, `[n, F]`, F = 0 where there is no head."""
     numbers = [(place, item) for place, one in enumerate(records) for item in one.judged]
     rounds: dict[tuple[int, int], int] = {}
+    read = [one for one in features if len(one)]  # a request of which nothing was judged does not tell F
     return JudgedTokens(
         request=np.array([place for place, _ in numbers], np.int64),
         round=np.array([rounds.setdefault((place, item.round), len(rounds)) for place, item in numbers], np.int64),
         index=np.array([item.index for _, item in numbers], np.int64),
         probability=np.array([item.probability for _, item in numbers], np.float32),
-        features=np.concatenate(features).astype(np.float32) if features else np.zeros((0, 0), np.float32),
+        features=np.concatenate(read).astype(np.float32) if read else np.zeros((0, 0), np.float32),
         accepted=np.array([item.accepted for _, item in numbers], np.bool_),
     )
 

@@ -15,15 +15,14 @@ from ..runtime.survival import top_logit
 
 @dataclass(frozen=True)
 class RecordedRound:
-    """probability: `top_logit` of every draft pass. guess, guess_probability: what the draft would have said, greedily, in front of
-    the last token before the round, and how sure; None where its first pass fed one token only.
+    """probability: `top_logit` of every draft pass. guess: what the draft would have said, greedily, in place of the last token before
+    the round; None where its first pass fed one token only.
     """
 
     num_drafted: int
     num_accepted: int
     probability: tuple[float, ...]
     guess: int | None
-    guess_probability: float
 
 
 @dataclass
@@ -39,15 +38,15 @@ class Recorder:
     def __post_init__(self) -> None:
         self.guide: Guide | None = self
         self._probability: list[float] = []
-        self._guess: tuple[int | None, float] = None, 0.0
+        self._guess: int | None = None
 
     def next(self, length: int, behind: int) -> int:
-        self._probability, self._guess = [], (None, 0.0)
+        self._probability, self._guess = [], None
         return self.num_draft_tokens
 
     def include(self, index: int, logits: Logits) -> bool:
         if index == 0 and len(logits) > 1:
-            self._guess = int(logits[0].argmax()), top_logit(logits[0])
+            self._guess = int(logits[0].argmax())
         self._probability.append(top_logit(logits[-1]))
         if self.head is not None:
             self.features.append(self.head.features()[-1].astype(np.float16))
@@ -60,7 +59,7 @@ class Recorder:
         return count
 
     def observe(self, num_drafted: int, num_accepted: int) -> None:
-        self.rounds.append(RecordedRound(num_drafted, num_accepted, tuple(self._probability), *self._guess))
+        self.rounds.append(RecordedRound(num_drafted, num_accepted, tuple(self._probability), self._guess))
 
 
 def agreement(rounds: Sequence[RecordedRound], output: Sequence[int], greedy: bool) -> list[bool | None]:

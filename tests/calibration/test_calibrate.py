@@ -16,6 +16,7 @@ from specexport.calibration import calibrate as module
 from specexport.calibration.calibrate import JOURNAL, CalibrateOptions, calibrate, measure_only
 from specexport.calibration.costs import CostMeter
 from specexport.calibration.prompts import Request
+from specexport.calibration.record import from_row, judged_tokens, record, to_row
 from specexport.engines.base import Logits
 from specexport.errors import ParameterError
 from specexport.runtime.costs import COSTS, Costs
@@ -248,3 +249,13 @@ def test_the_floor_is_not_for_requests_without_a_route_that_are_watched(
     calibrate(session, requests(4), replace(OPTIONS, floor=0.8), "x")
     calibrate(session, requests(4), replace(OPTIONS, floor=0.8, mode="fixed"), "x")
     assert floors == {"adaptive": [0.8, 0.8, 0.0], "fixed": [0.8, 0.8, 0.8]}
+
+
+def test_a_request_of_which_nothing_was_judged(session: Session) -> None:
+    """Its features, read back from the journal, have no width: with a head's of others they must still go together."""
+    empty, _ = from_row(to_row(*record(session, Request(1, "code", (5, 6), 1), {}, plain_first=True)))
+    full, _ = record(session, Request(2, "code", (5, 6), 16), {}, plain_first=True)
+    assert not empty.judged
+    tokens = judged_tokens([empty, full], [np.zeros((0, 0), np.float16), np.ones((len(full.judged), 3), np.float16)])
+    assert tokens.features.shape == (len(full.judged), 3)
+    assert set(tokens.request.tolist()) == {1}

@@ -79,7 +79,7 @@ def test_contexts_and_lookups_are_told(session: Session) -> None:
 
 
 def round_of(drafted: int, accepted: int, guess: int | None = None) -> RecordedRound:
-    return RecordedRound(drafted, accepted, (0.0,) * drafted, guess, 0.0)
+    return RecordedRound(drafted, accepted, (0.0,) * drafted, guess)
 
 
 def test_agreement_goes_to_the_first_rejection_and_takes_guesses_behind_full_acceptance() -> None:
