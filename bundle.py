@@ -19,7 +19,7 @@ from typing import Literal
 from .errors import BundleError
 from .strict import parse, read_json
 
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 MANIFEST = "manifest.json"
 
 Role = Literal["target", "draft"]
@@ -27,6 +27,9 @@ ROLES: tuple[Role, ...] = ("target", "draft")
 Precision = Literal["fp32", "fp16", "bf16"]
 PRECISIONS: tuple[Precision, ...] = ("fp32", "fp16", "bf16")
 ELEMENT_BYTES: dict[Precision, int] = {"fp32": 4, "fp16": 2, "bf16": 2}
+# How the matrices of a model are stored; `float`: in the precision of the contract.
+Format = Literal["float", "int8", "int4", "fp8"]
+FORMATS: tuple[Format, ...] = ("float", "int8", "int4", "fp8")
 
 # The shortest part of the cache that attention looks at, where it costs by how much it looks at.
 SHORTEST_SPAN = 512
@@ -102,11 +105,33 @@ class CacheLayer:
 
 
 @dataclass(frozen=True)
+class Fidelity:
+    """What quantizing did to a model, on `tokens` tokens of text that it was not calibrated on.
+
+    perplexity: of the next tokens of that text; exact_perplexity: the same before. divergence: mean KL of its distributions from
+    the model's before, in nats. agreement: the part of the tokens behind which the likeliest token is the same, 0 to 1.
+    """
+
+    tokens: int
+    perplexity: float
+    exact_perplexity: float
+    divergence: float
+    agreement: float
+
+    @property
+    def loss(self) -> float:
+        """By how much the perplexity rose: 0.01 for one percent."""
+        return self.perplexity / self.exact_perplexity - 1
+
+
+@dataclass(frozen=True)
 class ModelSpec:
     """One model: where it came from and the sizes its graphs have.
 
     features: F, how many numbers a row the confidence head of its `ort` graph reads: the width of what the output embedding
     reads and that of the input embedding. 0 where the graph has no head.
+    format: how its matrices are stored, but for those in `notes`: what was kept in a higher format, and why.
+    fidelity: None where nothing is quantized.
     """
 
     source: str
@@ -118,6 +143,9 @@ class ModelSpec:
     graphs: dict[str, str]  # dialect -> path
     weights: str
     features: int
+    format: Format
+    notes: tuple[str, ...]
+    fidelity: Fidelity | None
 
     def __post_init__(self) -> None:
         if self.features < 0:

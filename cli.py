@@ -102,7 +102,26 @@ def main() -> None:
 @click.option("--max-seq-len", type=int, help="Longest sequence in tokens, prompt included. [default: what the models allow, at most 4096]")
 @click.option("--max-draft-tokens", type=int, default=4, show_default=True, help="Largest number of tokens to draft in a round.")
 @click.option("--prompt-chunk", type=int, default=64, show_default=True, help="Prompt tokens fed in one pass.")
-@click.option("--precision", default="fp32", show_default=True, help="Number format of weights and caches: fp32, fp16 or bf16.")
+@click.option(
+    "--precision",
+    default="fp32",
+    show_default=True,
+    help="Number format of the weights: fp32, fp16, bf16, int8, int4, fp8, or auto, which measures what is fastest here.",
+)
+@click.option("--draft-precision", help="The same for the draft, where its weights are to be stored otherwise. [default: --precision]")
+@click.option(
+    "--max-perplexity-loss",
+    type=float,
+    default=0.01,
+    show_default=True,
+    help="auto: by how much the target's perplexity may rise, 0.01 for one percent.",
+)
+@click.option(
+    "--calibration-prompts",
+    "calibration_texts",
+    type=click.Path(path_type=Path),
+    help="int8, int4, fp8: JSONL of prompts that show what the layers are fed. [default: a set that comes with specexport]",
+)
 @click.option(
     "--engine", "engines", multiple=True, default=["onnxruntime"], show_default=True, help="Engine to build for; may be repeated."
 )
@@ -128,6 +147,11 @@ def build(target: str, draft: str | None, output: Path, engines: tuple[str, ...]
     if vocabulary := report.bundle.manifest.vocabulary:
         known = f"{vocabulary.shared_tokens} of the target's {vocabulary.target_tokens} tokens"
         click.echo(f"the draft can propose {known} ({vocabulary.overlap:.1%})", err=True)
+    for role, model in report.bundle.manifest.models.items():
+        if model.fidelity is not None:
+            click.echo(f"{role} in {model.format}: perplexity {model.fidelity.loss:+.2%} on {model.fidelity.tokens} tokens", err=True)
+        for note in model.notes:
+            click.echo(f"{role}: {note}", err=True)
     for proof in report.bundle.manifest.proofs:
         click.echo(
             f"proved {proof.role} {proof.dialect}: {proof.rows} rows up to {proof.length} tokens, "

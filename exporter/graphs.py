@@ -17,6 +17,7 @@ from .attention import Dialect
 from .cuda_graph import keep_lengths_on_device
 from .fuse_skip import fuse_skip_rms_normalization
 from .fuse_transpose import fuse_transpose_into_matmul
+from .quantize.linears import PREFIX
 
 # Tensors from this size on live in the weights file.
 EXTERNAL_BYTES = 1024
@@ -97,6 +98,16 @@ def save(models: dict[Dialect, ir.Model], folder: Path, stem: str) -> tuple[dict
     return graphs, weights
 
 
+def _is_matrix(value: ir.Value) -> bool:
+    """Whether the value is a matrix of the checkpoint, however small."""
+    return (
+        value.is_initializer()
+        and (value.name or "").startswith(PREFIX)
+        and value.const_value is not None
+        and len(value.const_value.shape) > 1
+    )
+
+
 def _same(one: ir.TensorProtocol, other: ir.TensorProtocol) -> bool:
     if one.dtype != other.dtype or one.shape != other.shape:
         return False
@@ -106,14 +117,15 @@ def _same(one: ir.TensorProtocol, other: ir.TensorProtocol) -> bool:
 
 
 def _fold(model: ir.Model) -> None:
-    """Constant folding that leaves weights alone (their transposes would be written out), and exact simplifications.
+    """Constant folding that leaves weights alone (their transposes would be written out, under no name), and exact simplifications.
 
     The optimizer's default rules also drop `x + c` for any |c| <= 1e-8, which some models' norms have as epsilon.
     """
 
     def small(node: ir.Node) -> bool | None:
-        sizes = [value.const_value.size for value in node.inputs if value is not None and value.const_value is not None]
-        return False if any(size > FOLDED_ELEMENTS for size in sizes) else None
+        known = [value for value in node.inputs if value is not None and value.const_value is not None]
+        large = any(value.const_value.size > FOLDED_ELEMENTS for value in known if value.const_value is not None)
+        return False if large or any(_is_matrix(value) for value in known) else None
 
     limits = dict(input_size_limit=FOLDED_ELEMENTS, output_size_limit=FOLDED_ELEMENTS)
     for _ in range(2):

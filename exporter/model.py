@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import gc
 import json
-from collections.abc import Callable
-from dataclasses import asdict
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from ..bundle import Contract, ModelSpec, Role
+from ..bundle import ELEMENT_BYTES, Contract, Format, ModelSpec, Role
+from ..calibration.weights.fidelity import measure_fidelity, split
+from ..calibration.weights.search import Family, choose
+from ..calibration.weights.texts import calibration_tokens
+from ..calibration.weights.twin import quantized_twin
 from ..runtime.parity import save_reference
 from ..strict import parse, read_json
 from .attention import Dialect
@@ -16,7 +21,13 @@ from .checkpoint import Checkpoint
 from .graphs import optimize, save
 from .head import HEADED, probe_features
 from .lint import refuse_traps
+from .memory import require_memory
+from .numbers import Numbers
+from .precision import fp32_arithmetic
 from .progress import Timed
+from .quantize.apply import by_every_name, quantize
+from .quantize.scales import in_precision
+from .quantize.stored import Made
 from .reference import record_reference
 from .stages import finished_stage, link_or_copy, make_stage, stage_key
 from .trace import probe_cache, trace
@@ -24,6 +35,21 @@ from .workplace import require_space
 
 SPEC = "spec.json"
 REFERENCE = "reference.npz"
+
+
+@dataclass(frozen=True)
+class Quantizing:
+    """How a model's weights are stored, for the engines of which family, and the texts that show what its layers are fed."""
+
+    format: Format
+    family: Family
+    texts: tuple[str, ...]
+
+    @classmethod
+    def of(cls, numbers: Numbers, role: Role, texts: Sequence[str]) -> Quantizing | None:
+        """None for a model whose weights stay as they are."""
+        form = numbers.formats[role]
+        return cls(form, numbers.family, tuple(texts)) if form != "float" else None
 
 
 def export_model(
@@ -34,17 +60,20 @@ def export_model(
     cache: Path,
     progress: Timed,
     dialects: tuple[Dialect, ...],
+    quantizing: Quantizing | None = None,
 ) -> ModelSpec:
     """Put the model's graphs under `workplace/graphs` and its reference under `workplace/reference`."""
     label = f"export {role}"
-    key = stage_key(role=role, checkpoint=checkpoint.digest, contract=asdict(contract), dialects=dialects)
+    inputs = dict(role=role, checkpoint=checkpoint.digest, contract=asdict(contract), dialects=dialects)
+    key = stage_key(**inputs, quantizing=asdict(quantizing) if quantizing else None)
     stage = finished_stage(cache, key)
     if stage is not None:
         progress.reused(label)
     else:
         require_space(cache, checkpoint.weight_bytes(contract.precision))
-        with progress.stage(label, 2 + 2 * len(dialects) + 1) as step:
-            stage = make_stage(cache, key, lambda folder: _export(checkpoint, role, contract, dialects, folder, step))
+        require_memory(checkpoint.fp32_bytes // ELEMENT_BYTES["fp32"], contract.precision, quantizing is not None)
+        with progress.stage(label, 2 + 2 * len(dialects) + 1 + (quantizing is not None)) as step:
+            stage = make_stage(cache, key, lambda folder: _export(checkpoint, role, contract, dialects, quantizing, folder, step))
     spec = parse(ModelSpec, read_json(stage / SPEC) | {"source": checkpoint.source}, SPEC)
     for name in (*spec.graphs.values(), spec.weights):
         link_or_copy(stage / Path(name).name, workplace / name)
@@ -57,21 +86,39 @@ def reference_path(role: Role) -> str:
 
 
 def _export(
-    checkpoint: Checkpoint, role: Role, contract: Contract, dialects: tuple[Dialect, ...], folder: Path, step: Callable[[str], None]
+    checkpoint: Checkpoint,
+    role: Role,
+    contract: Contract,
+    dialects: tuple[Dialect, ...],
+    quantizing: Quantizing | None,
+    folder: Path,
+    step: Callable[[str], None],
 ) -> None:
     step("load")
     model = checkpoint.load(contract.precision)
     layers = probe_cache(model)
     vocab_size = int(model.get_output_embeddings().weight.shape[0])
     features = probe_features(model) if role == "draft" and HEADED in dialects else 0
+    recipe, fidelity = None, None
+    if quantizing is not None:
+        step("calibrate")
+        with fp32_arithmetic(model):
+            used, held = split(calibration_tokens(checkpoint.tokenizer, quantizing.texts))
+            recipe = choose(model, used, quantizing.format, quantizing.family)
+            if quantizing.family == "tensorrt":
+                recipe = in_precision(recipe, contract.precision)
+            fidelity = measure_fidelity(model, recipe, held)
     step("reference logits")
-    reference = record_reference(model, contract, vocab_size)
-    graphs = {}
+    with quantized_twin(model, recipe) if recipe else nullcontext():
+        reference = record_reference(model, contract, vocab_size)
+    graphs, made = {}, Made()
     for dialect in dialects:
         step(f"trace {dialect}")
         graphs[dialect] = trace(model, layers, dialect, contract, features if dialect == HEADED else 0)
         step(f"optimize {dialect}")
         optimize(graphs[dialect], dialect)
+        if recipe is not None:
+            quantize(graphs[dialect], dialect, by_every_name(recipe, model), contract.capacity, made)
         refuse_traps(graphs[dialect], dialect, checkpoint.architecture)
     step("write")
     paths, weights = save(graphs, folder, role)
@@ -86,6 +133,9 @@ def _export(
         graphs={dialect: f"graphs/{name}" for dialect, name in paths.items()},
         weights=f"graphs/{weights}",
         features=features,
+        format=quantizing.format if quantizing else "float",
+        notes=recipe.notes if recipe else (),
+        fidelity=fidelity,
     )
     (folder / SPEC).write_text(json.dumps(asdict(spec)))
     del model, graphs

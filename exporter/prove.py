@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from ..bundle import Contract, ModelSpec, Proof, Role
 from ..engines.onnxruntime_cpu import DIALECT, NAME, OrtDecoder
-from ..runtime.parity import load_reference, prove_decoder
+from ..runtime.parity import arithmetic, load_reference, prove_decoder
 from .model import reference_path
 from .widen import widen
 
@@ -29,7 +29,10 @@ def prove(
         for dialect, graph in spec.graphs.items():
             step(f"{role} {dialect}")
             path = workplace / graph
-            if contract.precision == "fp32" or (dialect == DIALECT and NAME in engines and contract.precision == "fp16"):
+            if spec.format != "float" and dialect == DIALECT:
+                decoder = OrtDecoder(path, spec, contract, dialect=dialect)
+                proofs.append(prove_decoder(decoder, reference, NAME, dialect, role, arithmetic(spec, contract)))
+            elif contract.precision == "fp32" or (dialect == DIALECT and NAME in engines and contract.precision == "fp16"):
                 decoder = OrtDecoder(path, spec, contract, dialect=dialect)
                 proofs.append(prove_decoder(decoder, reference, NAME, dialect, role, contract.precision))
             else:

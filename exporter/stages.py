@@ -24,6 +24,8 @@ from .packages import package_versions
 from .workplace import discard, temporary_sibling
 
 UNUSED_DAYS = 7
+# Of the package: what a stage is made by.
+SOURCES = ("*.py", "exporter/*.py", "exporter/quantize/*.py", "calibration/weights/*.py", "runtime/parity.py")
 STAGE = "stage.json"
 OURS = re.compile(r"[0-9a-f]{32}|\.[0-9a-f]{32}\.(tmp|new)-[a-z0-9_]{8}")  # a stage, or what a killed build left of one
 
@@ -48,7 +50,7 @@ def open_cache(cache: Path) -> Path:
 def stage_key(**inputs: Any) -> str:
     """Digest of `inputs` (JSON values), of the exporter's sources and of the tracing packages' versions."""
     package = Path(__file__).parent.parent
-    sources = sorted([*package.glob("*.py"), *package.glob("exporter/*.py"), *package.glob("runtime/parity.py")])
+    sources = sorted([path for pattern in SOURCES for path in package.glob(pattern)])
     inputs["sources"] = [hashlib.sha256(path.read_bytes()).hexdigest() for path in sources]
     inputs["packages"] = package_versions()
     return hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()[:32]

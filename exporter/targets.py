@@ -7,16 +7,17 @@ import shlex
 from dataclasses import dataclass
 from typing import get_args
 
-from ..bundle import PRECISIONS, Precision
+from ..bundle import Role
 from ..engines import ENGINES
 from ..engines.onnxruntime_cpu import availability as proving
 from ..engines.tensorrt_api import LIBRARIES, dialect_for, dotted
 from ..engines.tensorrt_compile import CompileOptions, check_options, compiler
 from ..errors import EngineError, ParameterError
 from .attention import Dialect
+from .formats import refusal
+from .numbers import Numbers
 
-# Where an engine does not run them all: ONNX Runtime has no bf16 on the CPU, and no fused attention in fp32 on CUDA.
-PRECISIONS_OF: dict[str, tuple[Precision, ...]] = {"onnxruntime": ("fp32", "fp16"), "onnxruntime-cuda": ("fp16", "bf16")}
+OPTIONS: dict[Role, str] = {"target": "--precision", "draft": "--draft-precision"}
 
 
 @dataclass(frozen=True)
@@ -29,17 +30,19 @@ class Targets:
 
 
 def choose_targets(
-    engines: tuple[str, ...], precision: Precision, options: CompileOptions, tensorrt_version: tuple[int, ...] | None, output: str
+    engines: tuple[str, ...], numbers: Numbers, options: CompileOptions, tensorrt_version: tuple[int, ...] | None, output: str
 ) -> Targets:
     """Raises `EngineError` and `ParameterError` for what this host, or an engine, cannot do.
 
     tensorrt_version: the one on the device, by default that of this host. A plan is made here only if it can be run there.
     """
-    _check_precision(engines, precision)
+    _check_precision(engines, numbers)
     usable = proving()
     if not usable.usable:
         raise EngineError(f"the graphs cannot be proved on this host: {usable.detail}; {usable.remedy}")
-    wanted: set[Dialect] = {"onnx"}  # the portable reference, and what other versions compile later
+    wanted: set[Dialect] = set()
+    if not (numbers.quantized and numbers.family == "onnxruntime"):
+        wanted.add("onnx")  # the portable reference, and what other versions compile later
     if any(engine not in LIBRARIES for engine in engines):
         wanted.add("ort")
     compiled, notes = [], []
@@ -75,13 +78,13 @@ def parse_version(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in text.split("."))
 
 
-def _check_precision(engines: tuple[str, ...], precision: Precision) -> None:
+def _check_precision(engines: tuple[str, ...], numbers: Numbers) -> None:
     for engine in engines:
         if engine not in ENGINES:
             raise EngineError(f"there is no engine {engine!r}; the engines are {', '.join(ENGINES)}")
-        possible = PRECISIONS_OF.get(engine, PRECISIONS)
-        if precision not in possible:
-            raise ParameterError(f"--precision is {precision}, which engine {engine} cannot run; it runs {' and '.join(possible)}")
+        for role, option in OPTIONS.items():
+            if problem := refusal(engine, numbers.name(role), option=option):
+                raise ParameterError(problem)
 
 
 def _misfit(installed: tuple[int, ...], wanted: tuple[int, ...] | None) -> str:

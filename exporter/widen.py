@@ -1,4 +1,4 @@
-"""A graph in half precision to the same graph in fp32, for proofs on hosts that lack kernels or memory for the half one.
+"""A graph in half precision, or with quantized weights, to the same in fp32, for proofs on hosts that lack kernels or memory for it.
 
 ONNX Runtime's CPU provider has hardly any kernels in bf16; where it lacks one in fp16 it keeps the weights in fp32 as well.
 """
@@ -8,6 +8,8 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
+from .widen_quantized import widen_quantized
+
 HALF = {ir.DataType.FLOAT16, ir.DataType.BFLOAT16}
 FLOAT = ir.DataType.FLOAT
 # Attributes that name the type of a result.
@@ -15,11 +17,12 @@ TYPES = ("to", "dtype", "output_dtype")
 
 
 def widen(model: ir.Model) -> bool:
-    """Every value of half precision becomes fp32; returns whether there was any.
+    """Every value of half precision becomes fp32, and every rounding to integers or fp8 plain arithmetic; returns whether there was any.
 
     Weights that lie in files stay there as they are, each behind a Cast. They become inputs with a default, which nothing
     folds: a weight is widened in each pass, and its fp32 form does not outlive its use.
     """
+    rounded = widen_quantized(model)
     graph = model.graph
     nodes = list(graph)
     values = [*graph.inputs, *(value for node in nodes for value in node.outputs)]
@@ -39,7 +42,7 @@ def widen(model: ir.Model) -> bool:
             _cast(graph, value)
         else:
             value.const_value, value.dtype = _widened(value.const_value), FLOAT
-    return bool(changed or weights)
+    return bool(rounded or changed or weights)
 
 
 def _cast(graph: ir.Graph, weight: ir.Value) -> None:

@@ -21,6 +21,7 @@ from ..errors import OutputError
 # In the temporary folder: what becomes the output, and what it replaces while the two are swapped.
 NEW = "new"
 OLD = "old"
+SCRATCH = "scratch"
 
 
 @contextmanager
@@ -64,6 +65,17 @@ def new_folder(final: Path, force: bool) -> Iterator[Path]:
         reason = "the disk is full" if full else error.strerror or str(error).partition("\n")[0]
         place = error.filename2 or error.filename  # of a rename, where it led
         raise OutputError(f"{place}: {reason}; nothing was kept" if place else f"{reason}; nothing was kept") from None
+
+
+@contextmanager
+def scratch_beside(workplace: Path) -> Iterator[Path]:
+    """A folder on the same disk as what `new_folder` gave, which goes with it if the process is killed."""
+    scratch = workplace.parent / SCRATCH
+    scratch.mkdir()
+    try:
+        yield scratch
+    finally:
+        discard(scratch)
 
 
 def _put_into_place(temporary: Path, final: Path, force: bool) -> None:

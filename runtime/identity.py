@@ -17,7 +17,7 @@ def bundle_identity(bundle: Bundle) -> str:
     """SHA-256 over the models, their graphs and the contract; plans that are compiled again change nothing."""
     manifest = bundle.manifest
     models = {
-        role: [model.checkpoint_sha256, {g: manifest.files[g].sha256 for g in model.graphs.values()}]
+        role: [model.checkpoint_sha256, manifest.files[model.weights].sha256, {g: manifest.files[g].sha256 for g in model.graphs.values()}]
         for role, model in manifest.models.items()
     }
     return hashlib.sha256(json.dumps([models, asdict(manifest.contract)], sort_keys=True).encode()).hexdigest()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
@@ -48,8 +49,9 @@ def render(description: dict[str, Any]) -> str:
         lines += [
             f"{role:<10} {model['architecture']} from {model['source']}: {model['num_parameters'] / 1e6:.1f} M parameters, "
             f"{len(model['layers'])} layers, vocabulary {model['vocab_size']}",
-            f"           weights {memory['weights'] / 1e6:.1f} MB, cache {memory['cache'] / 1e6:.1f} MB; "
+            f"           weights {memory['weights'] / 1e6:.1f} MB{_stored(model['format'])}, cache {memory['cache'] / 1e6:.1f} MB; "
             f"checkpoint {model['checkpoint_sha256'][:16]}",
+            *(f"           {note}" for note in (*_fidelity(model["fidelity"]), *model["notes"])),
         ]
     if description["draft"] is None:
         lines.append("draft      none: drafts are looked up in the text")
@@ -68,6 +70,19 @@ def render(description: dict[str, Any]) -> str:
     lines += [f"{entry['sha256'][:16]}  {entry['bytes']:>12,}  {name}" for name, entry in description["files"].items()]
     lines.append("packages   " + ", ".join(f"{name} {number}" for name, number in description["packages"].items()))
     return "\n".join(lines)
+
+
+def _fidelity(measured: dict[str, Any] | None) -> Iterator[str]:
+    if measured is not None:
+        yield (
+            f"perplexity {measured['perplexity']:.3f}, {measured['exact_perplexity']:.3f} before it was quantized "
+            f"({measured['perplexity'] / measured['exact_perplexity'] - 1:+.2%}), {measured['divergence']:.4f} nats apart, "
+            f"the same likeliest token {measured['agreement']:.1%} of the time; {measured['tokens']} tokens"
+        )
+
+
+def _stored(form: str) -> str:
+    return "" if form == "float" else f" in {form}"
 
 
 def _decisions(policy: dict[str, Any] | None, costs: dict[str, Any] | None) -> list[str]:

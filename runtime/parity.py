@@ -16,17 +16,17 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from ..bundle import Contract, Precision, Proof
+from ..bundle import Contract, Format, ModelSpec, Precision, Proof
 from ..engines.base import Decoder, Logits
 from ..errors import ProofError
 
-# What a graph computes in: its own precision, or widened to fp32 over weights in half precision.
-Arithmetic = Precision | Literal["widened"]
+# What a graph computes in: its own precision, widened to fp32 over weights in half precision, or with quantized weights.
+Arithmetic = Precision | Literal["widened"] | Format
 # The reference is evaluated in fp32 (`exporter/reference.py`). Measured over tiny models of 23 families and the demo pair,
 # right graphs are off by up to: fp32 1e-5; widened 6e-3, by constants that tracing in half precision rounds; fp16 1.4e-2;
 # bf16, rounded behind every operator, 1.5e-1 (0.6 where a mixture of experts then chooses another expert). Trained and deeper
 # models get some room. A wrong mask, window or position is off by 2 and more in every one of them.
-TOLERANCE: dict[Arithmetic, float] = {"fp32": 1e-3, "widened": 2e-2, "fp16": 1e-1, "bf16": 5e-1}
+TOLERANCE: dict[Arithmetic, float] = {"fp32": 1e-3, "widened": 2e-2, "fp16": 1e-1, "bf16": 5e-1, "int8": 3e-1, "int4": 3e-1, "fp8": 3e-1}
 # Large and finite: under an explicit mask a poisoned row has weight 0, and 0 * NaN would still poison.
 POISON = 1e4
 
@@ -122,6 +122,11 @@ def max_error(decoder: Decoder, reference: list[ReferenceStep]) -> float:
         worst = max(worst, difference if np.isfinite(difference) else np.inf)
     decoder.overwrite_rows(0, 0.0)
     return worst / spread if spread else np.inf
+
+
+def arithmetic(spec: ModelSpec, contract: Contract) -> Arithmetic:
+    """What the model's graphs compute in, run as they are."""
+    return contract.precision if spec.format == "float" else spec.format
 
 
 def measure_decoder(

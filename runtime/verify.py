@@ -14,7 +14,7 @@ from .chi_squared import FALSE_ALARM, Sampled, exact_joint, sample_session
 from .drafts import check_drafter
 from .enumeration import Exactness, check_rules
 from .equality import Equality, check_equality
-from .parity import load_reference, measure_decoder
+from .parity import arithmetic, load_reference, measure_decoder
 from .rule_parity import RuleProof, measure_rule
 from .sampling import SamplingParameters, Verification
 from .session import Options, Session
@@ -74,7 +74,8 @@ def verify_session(session: Session, prompts: Path | None, max_new_tokens: int, 
         reference = load_reference(session.bundle.path(manifest.references[role]))
         decoder = session.engine.target if role == "target" else session.engine.draft
         assert decoder is not None
-        proofs.append(measure_decoder(decoder, reference, session.engine.name, session.engine.dialect, role, manifest.contract.precision))
+        kind = arithmetic(manifest.models[role], manifest.contract)
+        proofs.append(measure_decoder(decoder, reference, session.engine.name, session.engine.dialect, role, kind))
     session.reset()
     sampled = tuple(_sample(session, given[0], trials, drafter)) if trials else ()
     equalities = tuple(check_equality(session, prompt, max_new_tokens, drafter) for prompt in given)

@@ -146,6 +146,9 @@ def write_bundle(
             graphs={"ort": f"graphs/{role}.ort.onnx"},
             weights=f"graphs/{role}.weights",
             features=0,
+            format="float",
+            notes=(),
+            fidelity=None,
         )
 
     text = TextSpec(

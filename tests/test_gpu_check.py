@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
+from doubles import write_bundle
 from fake_device import FakeDevice
 from gpu_measurements import GPU, READS, passes, round_time, steady
 from gpucheck.checkpoints import Llama, write_checkpoint
@@ -19,9 +21,9 @@ from gpucheck.measurements.speed import measure_speed
 from gpucheck.measures import Measure, judge
 from gpucheck.meter import Counts, Meter
 from gpucheck.proofs.ladder import ladder_steps
-from gpucheck.shapes import SHAPES, bytes_read, default_shapes
+from gpucheck.shapes import SHAPES, bytes_read, default_shapes, stored_bytes_read
 from gpucheck.timing import Spread, interleaved
-from specexport.bundle import Contract
+from specexport.bundle import Bundle, Contract
 from specexport.runtime.parity import contexts
 from specexport.runtime.session import Generation
 from specexport.runtime.statistics import Statistics
@@ -297,3 +299,15 @@ def test_the_largest_shape_that_fits_is_checked_by_default() -> None:
     assert names(4) == ["tiny", "demo"]
     assert names(140, quick=True) == ["tiny", "demo"]
     assert default_shapes(GPU._replace(memory=24 * 2**30), "fp32", False) == ["tiny", "demo", "1b"]
+
+
+def test_quantized_weights_count_as_they_are_stored(tmp_path: Path) -> None:
+    """But for the table of an untied model, of which a pass reads a row."""
+    manifest = write_bundle(tmp_path / "made").manifest
+    target = replace(manifest.target, format="int4")
+    entry = replace(manifest.files[target.weights], bytes=10_000)
+    bundle = Bundle(tmp_path, replace(manifest, target=target, files=manifest.files | {target.weights: entry}))
+    for tied, expected in ((True, 10_000), (False, 10_000 - 300 * 32 // 2)):
+        config = {"tie_word_embeddings": tied, "vocab_size": 300, "hidden_size": 32}
+        (tmp_path / "config.json").write_text(json.dumps(config))
+        assert stored_bytes_read(bundle, tmp_path) == expected

@@ -188,7 +188,7 @@ def test_without_a_gpu_it_says_in_one_line_what_is_missing(tmp_path: Path) -> No
     ("arguments", "said"),
     [
         (["--shape", "tiny,huge"], "'huge' is none of tiny, demo, 1b, 8b"),
-        (["--precision", "int4"], "'int4' is none of fp32, fp16, bf16"),
+        (["--precision", "fp4"], "'fp4' is none of fp32, fp16, bf16, int8, int4, fp8"),
         (["--engine", "onnxruntime"], "'onnxruntime' is not one of"),
     ],
 )

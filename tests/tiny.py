@@ -123,5 +123,5 @@ def export(
     folder.mkdir(parents=True, exist_ok=True)
     paths, weights = save(graphs, folder, stem)
     name, size = type(model).__name__, model.num_parameters()
-    spec = ModelSpec(str(checkpoint), name, "", size, vocab_size, layers, dict(paths), weights, features)
+    spec = ModelSpec(str(checkpoint), name, "", size, vocab_size, layers, dict(paths), weights, features, "float", (), None)
     return Exported(folder, spec, reference, contract, model.num_parameters())

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
 
-from specexport.bundle import ELEMENT_BYTES, Bundle, Precision, Role
+from specexport.bundle import ELEMENT_BYTES, Bundle, Role
 from specexport.engines.tensorrt_api import LIBRARIES
 from specexport.errors import EngineError, SpecExportError
 from specexport.exporter.build import BuildOptions, build
@@ -23,7 +23,7 @@ from .measurements import measure
 from .measures import Reads, judge
 from .proofs import prove
 from .report import Outcome, Report
-from .shapes import SHAPES, Shape, bytes_read
+from .shapes import SHAPES, Shape, bytes_read, stored_bytes_read
 from .subject import Subject, open_subject
 from .told import Told
 
@@ -35,7 +35,7 @@ class Plan:
     """What to check: every engine on every pair in every precision."""
 
     shapes: Sequence[str]
-    precisions: Sequence[Precision]
+    precisions: Sequence[str]
     effort: Effort
 
 
@@ -44,7 +44,7 @@ class Case:
     """One of them. bandwidth: bytes a second."""
 
     shape: Shape
-    precision: Precision
+    precision: str
     engine: str
     effort: Effort
     bandwidth: float
@@ -116,10 +116,12 @@ def examine(subject: Subject, shape: Shape, effort: Effort, bandwidth: float, ou
     contract = manifest.contract
     prompts = shape.prompts(session, effort.prompts)
     row_bytes = manifest.target.cache_bytes(contract) // contract.capacity
-    reads = Reads(bytes_read(subject.checkpoints["target"], contract.precision), row_bytes, bandwidth)
+    source, quantized = subject.checkpoints["target"], manifest.target.format != "float"
+    weights = stored_bytes_read(session.bundle, source) if quantized else bytes_read(source, contract.precision)
+    reads = Reads(weights, row_bytes, bandwidth)
     outcome.model = _describe(session.bundle, reads)
     with _timed(outcome, "prove"):
-        for finding in prove(subject, prompts, effort, shape.walks, shape.sampled):
+        for finding in prove(subject, prompts, effort, shape.walks and not quantized, shape.sampled):
             outcome.findings.append(finding)
             tell(f"  {'proved' if finding.passed else 'FAILED'} {finding.name}: {finding.detail}")
     if not all(finding.passed for finding in outcome.findings):
@@ -127,7 +129,7 @@ def examine(subject: Subject, shape: Shape, effort: Effort, bandwidth: float, ou
     with _timed(outcome, "measure"):
         outcome.measurements = measure(subject, prompts, effort)
         outcome.clocks = clocks()
-    outcome.measures = judge(outcome.measurements, reads, shape.asked_speed and contract.precision == "fp16")
+    outcome.measures = judge(outcome.measurements, reads, shape.asked_speed and contract.precision == "fp16" and not quantized)
 
 
 def _describe(bundle: Bundle, reads: Reads) -> dict[str, object]:
@@ -139,6 +141,7 @@ def _describe(bundle: Bundle, reads: Reads) -> dict[str, object]:
         "capacity": contract.capacity,
         "spans": contract.spans,
         "widths": contract.widths,
+        "formats": {role: model.format for role, model in manifest.models.items()},
         "element_bytes": ELEMENT_BYTES[contract.precision],
         "weight_bytes_read": reads.weights,
         "cache_bytes_a_row": reads.cache_row,

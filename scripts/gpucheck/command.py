@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
-from specexport.bundle import PRECISIONS, Precision
+from specexport.bundle import FORMATS, PRECISIONS
 from specexport.engines import ENGINES, engine_module
 from specexport.engines.cuda_driver import Gpu, find_gpu
 from specexport.errors import EngineError, SpecExportError
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 CPU_ENGINE = "onnxruntime"
 GPU_ENGINES = tuple(name for name in ENGINES if name != CPU_ENGINE)
 SHAPE_NAMES = ("tiny", "demo", "1b", "8b")
+NUMBERS = (*PRECISIONS, *(name for name in FORMATS if name != "float"))
 OUTPUT = Path(__file__).parents[2] / "docs/measurements"
 
 
@@ -47,7 +48,7 @@ def one_of(allowed: tuple[str, ...]) -> Callable[[click.Context, click.Parameter
     metavar="NAME,...",
     help=f"Pairs: {', '.join(SHAPE_NAMES)}. [default: tiny, demo and the largest that fits]",
 )
-@click.option("--precision", "precisions", callback=one_of(PRECISIONS), metavar="NAME,...", default="fp16", show_default=True)
+@click.option("--precision", "precisions", callback=one_of(NUMBERS), metavar="NAME,...", default="fp16", show_default=True)
 @click.option("--quick", is_flag=True, help="A few minutes: tiny and demo, fewer samples, prompts, widths and spans.")
 @click.option(
     "--output",
@@ -55,7 +56,7 @@ def one_of(allowed: tuple[str, ...]) -> Callable[[click.Context, click.Parameter
     default=OUTPUT,
     help="Folder of the JSON files. [default: docs/measurements]",
 )
-def main(engines: tuple[str, ...], shapes: list[str] | None, precisions: list[Precision], quick: bool, output: Path) -> None:
+def main(engines: tuple[str, ...], shapes: list[str] | None, precisions: list[str], quick: bool, output: Path) -> None:
     """Prove and measure the GPU engines on this host.
 
     Builds pairs, proves that the engines give the models' own output, and then measures. Writes a JSON file for each engine.
@@ -84,9 +85,7 @@ def usable_engines(asked: tuple[str, ...]) -> dict[str, str]:
     return {name: entry.detail for name, entry in found.items() if entry.usable}
 
 
-def _check(
-    gpu: Gpu, engines: dict[str, str], shapes: list[str] | None, precisions: list[Precision], quick: bool, output: Path
-) -> list[Report]:
+def _check(gpu: Gpu, engines: dict[str, str], shapes: list[str] | None, precisions: list[str], quick: bool, output: Path) -> list[Report]:
     from specexport.engines.cuda import CudaDevice
 
     from .check import Plan, check

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from specexport.bundle import ELEMENT_BYTES, Precision, Role
+from specexport.bundle import ELEMENT_BYTES, Bundle, Format, Precision, Role
 from specexport.engines.cuda_driver import Gpu
 from specexport.exporter.checkpoint import Checkpoint
 from specexport.runtime.session import Session
@@ -59,11 +59,11 @@ class Shape:
     def num_parameters(self) -> int:
         return sum(model.num_parameters for model in (self.target, self.draft) if model is not None)
 
-    def fits(self, gpu: Gpu, precision: Precision) -> bool:
-        """Whether weights and caches leave a tenth and 2 GiB of the memory for everything else."""
+    def fits(self, gpu: Gpu, precision: str) -> bool:
+        """Whether weights and caches leave a tenth and 2 GiB of the memory for everything else; quantized weights as if in fp16."""
         models = [model for model in (self.target, self.draft) if model is not None]
         rows = sum(2 * model.layers * model.kv_heads * model.head_dim * self.capacity for model in models)
-        needed = ELEMENT_BYTES[precision] * (rows + self.num_parameters)
+        needed = ELEMENT_BYTES.get(precision, ELEMENT_BYTES["fp16"]) * (rows + self.num_parameters)
         return needed + 2 * 2**30 <= 0.9 * gpu.memory
 
     def prompts(self, session: Session, count: int) -> list[list[int]]:
@@ -87,9 +87,10 @@ SHAPES = {
     )
 }
 LARGE = ("8b", "1b")
+VALUES_A_BYTE: dict[Format, int] = {"int8": 1, "fp8": 1, "int4": 2}
 
 
-def default_shapes(gpu: Gpu, precision: Precision, quick: bool) -> list[str]:
+def default_shapes(gpu: Gpu, precision: str, quick: bool) -> list[str]:
     """Tiny, demo, and unless it must be quick the largest that fits the memory."""
     largest = next((name for name in LARGE if SHAPES[name].fits(gpu, precision)), None)
     return ["tiny", "demo", *([largest] if largest and not quick else [])]
@@ -102,3 +103,13 @@ def bytes_read(checkpoint: Path, precision: Precision) -> int:
     if not config.get("tie_word_embeddings"):
         elements -= config["vocab_size"] * config["hidden_size"]
     return ELEMENT_BYTES[precision] * elements
+
+
+def stored_bytes_read(bundle: Bundle, checkpoint: Path) -> int:
+    """The same of a target with quantized weights, by what the bundle stores of it. The table's few scales are counted as read."""
+    target = bundle.manifest.target
+    stored = bundle.manifest.files[target.weights].bytes
+    config = json.loads((checkpoint / "config.json").read_text())
+    if not config.get("tie_word_embeddings"):
+        stored -= config["vocab_size"] * config["hidden_size"] // VALUES_A_BYTE[target.format]
+    return stored

@@ -12,6 +12,7 @@ from specexport.engines.base import Availability
 from specexport.engines.tensorrt_compile import CompileOptions
 from specexport.errors import EngineError, MissingPackageError, ParameterError
 from specexport.exporter import targets
+from specexport.exporter.numbers import choose_numbers
 from specexport.exporter.targets import Targets, choose_targets, parse_version
 
 pytest.importorskip("tensorrt_rtx")
@@ -19,7 +20,7 @@ pytest.importorskip("tensorrt_rtx")
 
 def choose(*engines: str, precision: Precision = "fp32", version: str | None = None, **options: Any) -> Targets:
     wanted = parse_version(version) if version else None
-    return choose_targets(engines, precision, CompileOptions(**options), wanted, "out dir/my.bundle")
+    return choose_targets(engines, choose_numbers(engines, precision, None), CompileOptions(**options), wanted, "out dir/my.bundle")
 
 
 @pytest.fixture
@@ -107,7 +108,7 @@ def test_versions_that_are_none(version: str) -> None:
     [
         (("onnxruntime",), dict(precision="bf16"), ParameterError, "--precision is bf16, which engine onnxruntime cannot run"),
         (("tensorrt-rtx", "onnxruntime"), dict(precision="bf16"), ParameterError, "engine onnxruntime cannot run"),
-        (("onnxruntime-cuda",), dict(precision="fp32"), ParameterError, "engine onnxruntime-cuda cannot run; it runs fp16 and bf16"),
+        (("onnxruntime-cuda",), dict(precision="fp32"), ParameterError, "engine onnxruntime-cuda cannot run; it runs fp16, bf16; fp32"),
         (("tensorrt", "cuda"), {}, EngineError, "there is no engine 'cuda'; the engines are onnxruntime, onnxruntime-cuda, t"),
         (("tensorrt",), dict(version="10.2"), EngineError, r"TensorRT 10\.2 is too old; 10\.3 or newer"),
         (("tensorrt",), dict(compute_capabilities=("8.9",)), EngineError, "TensorRT has no --compute-capability"),

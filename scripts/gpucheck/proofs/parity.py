@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from specexport.bundle import Role
 from specexport.engines.base import Decoder
-from specexport.runtime.parity import load_reference, measure_decoder
+from specexport.runtime.parity import arithmetic, load_reference, measure_decoder
 from specexport.runtime.session import Session
 
 from ..finding import Finding
@@ -23,7 +23,8 @@ def prove_parity(session: Session) -> Iterator[Finding]:
     manifest, engine = session.bundle.manifest, session.engine
     for role, decoder in decoders(session):
         reference = load_reference(session.bundle.path(manifest.references[role]))
-        proof = measure_decoder(decoder, reference, engine.name, engine.dialect, role, manifest.contract.precision)
+        kind = arithmetic(manifest.models[role], manifest.contract)
+        proof = measure_decoder(decoder, reference, engine.name, engine.dialect, role, kind)
         compared = f"{proof.rows} rows up to {proof.length} tokens"
         detail = f"{proof.max_error:.1e} standard deviations off over {compared} (allowed {proof.tolerance:.0e})"
         yield Finding(f"parity, {role}", proof.passed, detail)

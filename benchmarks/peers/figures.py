@@ -1,0 +1,100 @@
+"""From answers to a table."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from statistics import fmean, median, quantiles
+
+from interleave import Measured
+
+Answers = dict[tuple[str, bool], list[Measured]]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One system, one way. Times in milliseconds a token behind the first tokens: the median request, and the 10 % and 90 % ones.
+
+    cpu_ms: processor time of all threads a token, median; on a busy machine and with one thread it says more than the clock.
+    against: this system's time over the reference's in the same mode, the median over requests; above 1 the reference is faster.
+    speedup: its own plain time over this one, the median over requests. tokens_per_round: accepted tokens and the bonus token.
+    same: requests whose text is that of the system's own plain run.
+    """
+
+    name: str
+    speculative: bool
+    ms: float
+    ms_p10: float
+    ms_p90: float
+    cpu_ms: float
+    against: float | None
+    speedup: float | None
+    tokens_per_round: float | None
+    same: int | None
+    requests: int
+
+
+def spread(values: list[float]) -> tuple[float, float]:
+    if len(values) < 2:
+        return values[0], values[0]
+    tenths = quantiles(values, n=10, method="inclusive")
+    return tenths[0], tenths[-1]
+
+
+def ratio(above: list[Measured], below: list[Measured]) -> float:
+    return median(a.ms_per_token / b.ms_per_token for a, b in zip(above, below, strict=True))
+
+
+def same_text(found: list[Measured], plain: list[Measured]) -> int:
+    """Speculation may run past the last token; what both have is compared."""
+    return sum(a.tokens[: len(b.tokens)] == b.tokens[: len(a.tokens)] for a, b in zip(found, plain, strict=True))
+
+
+def rows(answers: Answers, reference: str | None) -> list[Row]:
+    """reference: the name of the system that the others are held against, in each mode."""
+    table = []
+    for (name, speculative), found in answers.items():
+        plain, other = answers.get((name, False)), answers.get((reference or "", speculative))
+        times = [measured.ms_per_token for measured in found]
+        lengths = [measured.tokens_per_round for measured in found if measured.tokens_per_round is not None]
+        table.append(
+            Row(
+                name,
+                speculative,
+                median(times),
+                *spread(times),
+                median(measured.cpu_ms_per_token for measured in found),
+                against=ratio(found, other) if other else None,
+                speedup=ratio(plain, found) if speculative and plain else None,
+                tokens_per_round=fmean(lengths) if speculative and lengths else None,
+                same=same_text(found, plain) if speculative and plain else None,
+                requests=len(found),
+            )
+        )
+    return table
+
+
+def markdown(table: list[Row], reference: str | None) -> str:
+    def cell(form: str, value: float | None) -> str:
+        return form.format(value) if value is not None else ""
+
+    other = reference or "reference"
+    lines = [
+        f"| system | decoding | ms/token | p10 to p90 | CPU ms/token | time / {other} | own plain / this | tokens a round | same text |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for row in table:
+        parts = [row.name, "speculative" if row.speculative else "plain", f"{row.ms:.2f}", f"{row.ms_p10:.2f} to {row.ms_p90:.2f}"]
+        parts += [f"{row.cpu_ms:.2f}", cell("{:.2f}", row.against), cell("{:.2f}x", row.speedup), cell("{:.2f}", row.tokens_per_round)]
+        parts.append(f"{row.same} of {row.requests}" if row.same is not None else "")
+        lines.append("| " + " | ".join(parts) + " |")
+    return "\n".join(lines)
+
+
+def width_table(widths: dict[str, dict[str, float]]) -> str:
+    """v(m), and v(m) / v(1) in brackets, by system."""
+    columns = list(next(iter(widths.values())))
+    lines = ["| rows in one pass, ms | " + " | ".join(columns) + " |", "|---" * (len(columns) + 1) + "|"]
+    for name, found in widths.items():
+        cells = (f"{found[width]:.2f} ({found[width] / found['1']:.2f})" for width in columns)
+        lines.append(f"| {name} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)

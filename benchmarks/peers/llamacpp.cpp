@@ -1,0 +1,186 @@
+// A runner (protocol.py) over llama.h: `llamacpp TARGET.gguf DRAFT.gguf|- THREADS CAPACITY NAME VERSION`.
+//
+// Speculation as in llama.cpp's own examples/speculative-simple with a draft model: k passes of the draft, one pass of the
+// target over the last token and the k draft tokens, rejected rows removed from both caches. Two things are left out that
+// cost that example time: sorting candidates, and running the verified tokens through the draft again.
+#include "llama.h"
+#include "nlohmann/json.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <ctime>
+#include <iostream>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+using json = nlohmann::json;
+using Tokens = std::vector<llama_token>;
+
+static double seconds() {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+static double cpu_seconds() { return (double) std::clock() / CLOCKS_PER_SEC; }
+
+struct Decoder {
+    llama_model * model = nullptr;
+    llama_context * context = nullptr;
+    llama_batch_ext * batch = nullptr;
+    int vocabulary = 0;
+    int rows = 0; // valid rows of the cache
+
+    Decoder(const std::string & path, int threads, int capacity) {
+        model = llama_model_load_from_file(path.c_str(), llama_model_default_params());
+        if (!model) throw std::runtime_error("llama.cpp cannot load " + path);
+        auto parameters = llama_context_default_params();
+        parameters.n_ctx = capacity;
+        parameters.n_batch = parameters.n_ubatch = 512;
+        parameters.n_threads = parameters.n_threads_batch = threads;
+        context = llama_init_from_model(model, parameters);
+        if (!context) throw std::runtime_error("llama.cpp cannot make a context for " + path);
+        batch = llama_batch_ext_init(context);
+        vocabulary = llama_vocab_n_tokens(llama_model_get_vocab(model));
+    }
+
+    void truncate(int count) {
+        if (count >= rows) return;
+        llama_memory_seq_rm(llama_get_memory(context), 0, count, -1);
+        rows = count;
+    }
+
+    // Appends tokens; logits of all of them, or of the last one.
+    void step(const llama_token * tokens, int count, bool all) {
+        for (int start = 0; start < count; start += 512) {
+            const int width = std::min(512, count - start);
+            llama_batch_ext_clear(batch);
+            for (int i = 0; i < width; ++i) {
+                const int index = llama_batch_ext_add_token(batch, 0, tokens[start + i]);
+                const llama_pos position = rows + i;
+                llama_batch_ext_set_pos(batch, index, &position);
+                llama_batch_ext_set_output_logits(batch, index, all || start + i == count - 1);
+            }
+            if (llama_process(context, LLAMA_PROCESS_TYPE_DECODE, batch) != 0) throw std::runtime_error("llama_process failed");
+            rows += width;
+        }
+        llama_synchronize(context);
+    }
+
+    llama_token best(int row) const { // -1: the last one
+        const float * logits = llama_get_logits_ith(context, row);
+        return std::max_element(logits, logits + vocabulary) - logits;
+    }
+};
+
+struct Request {
+    Tokens prompt;
+    int new_tokens;
+    int k;
+};
+
+static json answer(const Tokens & tokens, int first_tokens, double start, double first, double cpu_first, int rounds) {
+    return {{"seconds_first", first - start}, {"tokens_first", first_tokens}, {"seconds_decode", seconds() - first},
+            {"cpu_decode", cpu_seconds() - cpu_first}, {"tokens", tokens}, {"rounds", rounds}};
+}
+
+static json plain(Decoder & target, const Request & request) {
+    const double start = seconds();
+    target.truncate(0);
+    target.step(request.prompt.data(), request.prompt.size(), false);
+    Tokens tokens = {target.best(-1)};
+    const double first = seconds(), cpu_first = cpu_seconds();
+    while ((int) tokens.size() < request.new_tokens) {
+        target.step(&tokens.back(), 1, false);
+        tokens.push_back(target.best(-1));
+    }
+    return answer(tokens, 1, start, first, cpu_first, request.new_tokens - 1);
+}
+
+static json speculative(Decoder & target, Decoder & draft, const Request & request) {
+    const double start = seconds();
+    target.truncate(0);
+    draft.truncate(0);
+    Tokens text = request.prompt;
+    const size_t length = text.size();
+    if (length > 1) {
+        target.step(text.data(), length - 1, false);
+        draft.step(text.data(), length - 1, false);
+    }
+    double first = 0, cpu_first = 0;
+    int first_tokens = 0, rounds = -1; // the first round ends the prefill
+    while ((int) (text.size() - length) < request.new_tokens) {
+        Tokens round = {text.back()};
+        draft.step(text.data() + draft.rows, text.size() - draft.rows, false); // after full acceptance it lacks two rows
+        for (int i = 0; i < request.k; ++i) {
+            if (i) draft.step(&round.back(), 1, false);
+            round.push_back(draft.best(-1));
+        }
+        target.step(round.data(), round.size(), true);
+        int accepted = 0;
+        llama_token next = target.best(0);
+        while (accepted < request.k && next == round[accepted + 1]) {
+            text.push_back(next);
+            next = target.best(++accepted);
+        }
+        text.push_back(next);
+        target.truncate(text.size() - 1);
+        draft.truncate(text.size() - 1);
+        if (++rounds == 0) {
+            first = seconds();
+            cpu_first = cpu_seconds();
+            first_tokens = text.size() - length;
+        }
+    }
+    return answer(Tokens(text.begin() + length, text.end()), first_tokens, start, first, cpu_first, rounds);
+}
+
+static json widths(Decoder & target, const json & request) {
+    const int context = request["context"], repeats = request["repeats"];
+    json found = json::object();
+    for (const int width : request["widths"].get<std::vector<int>>()) {
+        Tokens tokens(std::max(context, width), 5);
+        target.truncate(0);
+        target.step(tokens.data(), context, false);
+        std::vector<double> times;
+        for (int repeat = 0; repeat < repeats + 3; ++repeat) { // the first ones warm up
+            const double start = seconds();
+            target.step(tokens.data(), width, true);
+            if (repeat >= 3) times.push_back(seconds() - start);
+            target.truncate(context);
+        }
+        std::sort(times.begin(), times.end());
+        found[std::to_string(width)] = 1e3 * times[times.size() / 2];
+    }
+    return {{"milliseconds", found}};
+}
+
+int main(int count, char ** values) {
+    try {
+        if (count != 7) throw std::runtime_error("usage: llamacpp TARGET.gguf DRAFT.gguf|- THREADS CAPACITY NAME VERSION");
+        llama_log_set([](ggml_log_level level, const char * text, void *) { if (level >= GGML_LOG_LEVEL_ERROR) std::cerr << text; }, nullptr);
+        llama_backend_init();
+        const bool pair = std::string(values[2]) != "-";
+        Decoder target(values[1], std::stoi(values[3]), std::stoi(values[4]));
+        std::vector<Decoder> drafts;
+        if (pair) drafts.emplace_back(values[2], std::stoi(values[3]), std::stoi(values[4]));
+        std::cout << json{{"name", values[5]}, {"versions", {{"llama-cpp-python", values[6]}}}, {"speculative", pair}, {"widths", true}} << std::endl;
+        for (std::string line; std::getline(std::cin, line);) {
+            try {
+                const json request = json::parse(line);
+                if (request.contains("widths")) {
+                    std::cout << widths(target, request) << std::endl;
+                    continue;
+                }
+                const Request parsed = {request["prompt_tokens"].get<Tokens>(), request["new_tokens"], request["k"]};
+                const bool drafted = request["speculative"];
+                if (drafted && !pair) throw std::runtime_error("there is no draft");
+                std::cout << (drafted ? speculative(target, drafts[0], parsed) : plain(target, parsed)) << std::endl;
+            } catch (const std::exception & error) {
+                std::cout << json{{"error", error.what()}} << std::endl;
+            }
+        }
+    } catch (const std::exception & error) {
+        std::cout << json{{"error", error.what()}} << std::endl;
+        return 1;
+    }
+}

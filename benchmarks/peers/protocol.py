@@ -1,0 +1,159 @@
+"""The side of the runners: a process that loads a pair once and answers requests, one JSON object a line each way.
+
+    -> {"prompt_tokens": [...], "new_tokens": 64, "speculative": true, "k": 4}
+    <- {"seconds_first": 0.2, "tokens_first": 1, "seconds_decode": 0.8, "cpu_decode": 1.6, "tokens": [...], "rounds": 20}
+    -> {"widths": [1, 5], "context": 256, "repeats": 20}
+    <- {"milliseconds": {"1": 12.0, "5": 17.2}}
+
+The first line that a runner says is {"name": ..., "versions": {...}, "speculative": true, "widths": false}; what fails is
+{"error": "one line"}. seconds_first runs from the request to the first tokens, tokens_first of them, prefill included;
+seconds_decode from there to the last of exactly new_tokens tokens, greedy and not stopped by an end token; cpu_decode is what the
+process computed in that time, all threads together, waiting loops included. rounds: passes of the target behind the prefill,
+where the runner knows. Every runner's environment imports this file: standard library only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import shutil
+import sys
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import median
+from time import perf_counter, process_time
+from typing import Any, Protocol
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Times in seconds, as the module says."""
+
+    seconds_first: float
+    tokens_first: int
+    seconds_decode: float
+    cpu_decode: float
+    tokens: list[int]
+    rounds: int | None = None
+
+
+class Stopwatch:
+    """Tokens as they come: `add` what one round gave."""
+
+    def __init__(self) -> None:
+        self.tokens: list[int] = []
+        self.tokens_first = 0
+        self.start = self.first = self.last = perf_counter()
+        self.cpu_first = self.cpu_last = process_time()
+
+    def add(self, tokens: list[int]) -> None:
+        self.last, self.cpu_last = perf_counter(), process_time()
+        if tokens and not self.tokens:
+            self.first, self.cpu_first, self.tokens_first = self.last, self.cpu_last, len(tokens)
+        self.tokens += tokens
+
+    def answer(self, new_tokens: int, rounds: int | None = None) -> Answer:
+        """Raises `ValueError` when the system stopped early."""
+        if len(self.tokens) < new_tokens:
+            raise ValueError(f"{len(self.tokens)} tokens came, {new_tokens} were asked for")
+        # A round may give more than was asked for; its time is counted whole, and so are its tokens.
+        cpu = self.cpu_last - self.cpu_first
+        return Answer(self.first - self.start, self.tokens_first, self.last - self.first, cpu, self.tokens, rounds)
+
+
+class Runner(Protocol):
+    """A loaded pair. `name` and `versions` go into the table; `speculative` is false where there is no draft."""
+
+    name: str
+    versions: dict[str, str]
+    speculative: bool
+
+    def generate(self, prompt: list[int], new_tokens: int, speculative: bool, k: int) -> Answer: ...
+
+
+class WidthRunner(Runner, Protocol):
+    """A runner that can also run single passes of the target."""
+
+    def pass_of(self, context: int, width: int) -> Callable[[], None]:
+        """One pass of `width` tokens behind a context of `context` tokens, to be called again and again."""
+        ...
+
+
+def measure_widths(runner: WidthRunner, widths: list[int], context: int, repeats: int) -> dict[str, float]:
+    """Median milliseconds of one pass, by width."""
+    found = {}
+    for width in widths:
+        run = runner.pass_of(context, width)
+        times = []
+        for repeat in range(repeats + 3):  # the first ones warm up
+            start = perf_counter()
+            run()
+            if repeat >= 3:
+                times.append(perf_counter() - start)
+        found[str(width)] = median(times) * 1e3
+    return found
+
+
+def parse_arguments(description: str | None) -> argparse.Namespace:
+    """The command line of every runner."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--target", required=True, help="checkpoint folder; specexport: the bundle")
+    parser.add_argument("--draft", help="checkpoint folder")
+    parser.add_argument("--precision", default="int8")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--capacity", type=int, default=1024, help="longest sequence")
+    parser.add_argument("--work", type=Path, required=True, help="folder of converted models, reused")
+    return parser.parse_args()
+
+
+def converted(work: Path, checkpoint: str, label: str, convert: Callable[[Path], None]) -> Path:
+    """`convert` once a checkpoint: its folder in `work`, named by the checkpoint's files and the label."""
+    digest = hashlib.sha256(label.encode())
+    for path in sorted(Path(checkpoint).iterdir()):
+        status = path.stat()
+        digest.update(f"{path.resolve()} {status.st_size} {status.st_mtime_ns}".encode())
+    folder = work / f"{label}-{digest.hexdigest()[:12]}"
+    if not folder.exists():
+        part = folder.with_name(f"{folder.name}.{os.getpid()}")
+        part.mkdir(parents=True)
+        try:
+            convert(part)
+            part.rename(folder)
+        finally:
+            shutil.rmtree(part, ignore_errors=True)
+    return folder
+
+
+def reply(runner: Runner, request: dict[str, Any]) -> dict[str, Any]:
+    if "widths" in request:
+        return {"milliseconds": measure_widths(runner, request["widths"], request["context"], request["repeats"])}  # type: ignore[arg-type]
+    answer = runner.generate(request["prompt_tokens"], request["new_tokens"], request["speculative"], request["k"])
+    return asdict(answer)
+
+
+def serve(make: Callable[[], Runner]) -> None:
+    """Make the runner and answer until standard input ends. What libraries print goes to standard error."""
+    with os.fdopen(os.dup(1), "w", encoding="utf-8") as output:
+        os.dup2(2, 1)
+
+        def say(line: dict[str, Any]) -> None:
+            print(json.dumps(line), file=output, flush=True)
+
+        def one_line(error: BaseException) -> dict[str, str]:
+            return {"error": f"{type(error).__name__}: {' '.join(str(error).split())}"[:400]}
+
+        try:
+            runner = make()
+        except Exception as error:
+            say(one_line(error))
+            sys.exit(1)
+        can = {"speculative": runner.speculative, "widths": hasattr(runner, "pass_of")}
+        say({"name": runner.name, "versions": runner.versions, **can})
+        for line in sys.stdin:
+            try:
+                say(reply(runner, json.loads(line)))
+            except Exception as error:
+                say(one_line(error))

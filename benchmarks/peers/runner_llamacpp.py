@@ -1,0 +1,51 @@
+"""llama.cpp: converts the checkpoints to Q8_0 with its own script, then becomes the program of llamacpp.cpp.
+
+The process is replaced, so nothing of Python runs beside it.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from locations import SOURCE, llamacpp
+from protocol import converted, parse_arguments
+
+# The converter knows tokenizers by a digest of what they make of a text, and refuses others. Requests are token ids, so
+# which pre-tokenizer is written into the file decides nothing.
+CONVERT = """
+import sys
+root = sys.argv.pop(1)
+sys.path[:0] = [root, root + "/gguf-py"]
+from conversion.base import TextModel
+TextModel.get_vocab_base_pre = lambda self, tokenizer: "gpt-2"
+import convert_hf_to_gguf
+convert_hf_to_gguf.main()
+"""
+
+
+def convert(source: Path, checkpoint: str, precision: str, folder: Path) -> None:
+    command = [sys.executable, "-c", CONVERT, source, checkpoint, "--outtype", precision, "--outfile", folder / "model.gguf"]
+    subprocess.run(command, check=True, stdout=sys.stderr)
+
+
+def main() -> None:
+    arguments = parse_arguments(__doc__)
+    parts = llamacpp()
+
+    def path(checkpoint: str) -> str:
+        label = f"llamacpp-{arguments.precision}"
+        folder = converted(arguments.work, checkpoint, label, lambda folder: convert(parts.source, checkpoint, arguments.precision, folder))
+        return str(folder / "model.gguf")
+
+    draft = path(arguments.draft) if arguments.draft else "-"
+    name, version = f"llama.cpp {arguments.precision.upper()}", SOURCE.split("==")[1]
+    os.execv(
+        parts.program, [str(parts.program), path(arguments.target), draft, str(arguments.threads), str(arguments.capacity), name, version]
+    )
+
+
+if __name__ == "__main__":
+    main()

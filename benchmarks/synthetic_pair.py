@@ -1,0 +1,214 @@
+"""A Llama-shaped pair of random weights that costs what a trained pair costs and agrees as much as it is told to.
+
+    python benchmarks/synthetic_pair.py OUT [--agreement 0.8] [--seed 0] [--small]
+
+OUT/target has about 280 M parameters in 24 layers; OUT/draft is its first two layers under the same embedding and final
+norm, about 27 M. What the later layers add to the residual stream is scaled until the draft guesses the wanted part of
+the tokens of the target's own greedy text. Both have the demo pair's tokenizer and are stored as float16.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+TOKENIZER = EXAMPLES / "demo_pair/target"
+NEW_TOKENS = 48
+TOLERANCE = 0.01
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Sizes of the target; the draft is its first `draft_layers` layers."""
+
+    layers: int = 24
+    draft_layers: int = 2
+    hidden: int = 1024
+    heads: int = 16
+    kv_heads: int = 8
+    intermediate: int = 2688
+    positions: int = 2048
+
+    def config(self, vocab_size: int, layers: int) -> LlamaConfig:
+        return LlamaConfig(
+            hidden_size=self.hidden,
+            intermediate_size=self.intermediate,
+            num_hidden_layers=layers,
+            num_attention_heads=self.heads,
+            num_key_value_heads=self.kv_heads,
+            vocab_size=vocab_size,
+            max_position_embeddings=self.positions,
+            tie_word_embeddings=True,
+            bos_token_id=0,
+            eos_token_id=0,
+        )
+
+
+FULL = Shape()
+SMALL = Shape(layers=6, hidden=64, heads=4, kv_heads=2, intermediate=128)
+
+
+@dataclass(frozen=True)
+class Found:
+    """What the saved pair does. agreement: part of the greedy tokens that the draft guesses behind the same text.
+
+    distinct: different tokens of a greedy text over all of them, mean; loops: part of the texts that end in a cycle of at
+    most four tokens; factor: what the later layers' contributions were multiplied by; parameters: of target and draft.
+    """
+
+    agreement: float
+    distinct: float
+    loops: float
+    factor: float
+    parameters: tuple[int, int]
+
+
+def drawn(weight: torch.Tensor, gain: float, generator: torch.Generator) -> None:
+    """Normal weights that keep a unit input's size times gain; rows differ in scale, as in trained models."""
+    rows = torch.exp(0.3 * torch.randn(weight.shape[0], 1, generator=generator))
+    weight.copy_(torch.randn(weight.shape, generator=generator) * rows * (gain / math.sqrt(weight.shape[1])))
+
+
+def drawn_norm(weight: torch.Tensor, generator: torch.Generator) -> None:
+    """About 1, and one channel in 200 (two at the least) four to eight times as large: those make int8 activations hard."""
+    weight.copy_(torch.exp(0.15 * torch.randn(weight.shape, generator=generator)))
+    chosen = torch.randperm(len(weight), generator=generator)[: max(2, len(weight) // 200)]
+    weight[chosen] *= 4 + 4 * torch.rand(len(chosen), generator=generator)
+
+
+@torch.no_grad()
+def make_target(shape: Shape, vocab_size: int, seed: int) -> LlamaForCausalLM:
+    """A target whose later layers are as loud as its first ones; `scale_later_layers` sets that."""
+    generator = torch.Generator().manual_seed(seed)
+    model = LlamaForCausalLM(shape.config(vocab_size, shape.layers)).eval()
+    embedding = model.model.embed_tokens.weight
+    # Embeddings are tied, so what is left of the input's embedding in the residual stream asks for the same token again:
+    # the layers must drown it, or greedy text is one token for ever.
+    embedding.copy_(torch.randn(embedding.shape, generator=generator) * (0.64 / math.sqrt(shape.hidden)))
+    embedding[0] *= 0.01  # the end token: its logit is about 0, so it never comes
+    for layer in model.model.layers:
+        attention, mlp = layer.self_attn, layer.mlp
+        for projection in (attention.q_proj, attention.k_proj):  # sharp attention, or every context looks like its mean
+            drawn(projection.weight, 1.5, generator)
+        for projection in (attention.v_proj, mlp.gate_proj, mlp.up_proj):
+            drawn(projection.weight, 1.0, generator)
+        for projection in (attention.o_proj, mlp.down_proj):
+            drawn(projection.weight, 1.0, generator)
+        drawn_norm(layer.input_layernorm.weight, generator)
+        drawn_norm(layer.post_attention_layernorm.weight, generator)
+    drawn_norm(model.model.norm.weight, generator)
+    model.model.norm.weight *= 4  # logits of standard deviation 3: a vocabulary of 4096 then has clear winners
+    return model
+
+
+@torch.no_grad()
+def scale_later_layers(model: LlamaForCausalLM, first: int, factor: float) -> None:
+    """Multiply what the layers from `first` on add to the residual stream."""
+    for layer in model.model.layers[first:]:
+        layer.self_attn.o_proj.weight *= factor
+        layer.mlp.down_proj.weight *= factor
+
+
+def cut(target: LlamaForCausalLM, shape: Shape) -> LlamaForCausalLM:
+    """The target without its later layers; the tensors are shared."""
+    with torch.device("meta"):
+        draft = LlamaForCausalLM(shape.config(target.config.vocab_size, shape.draft_layers)).eval()
+    draft.model.layers = target.model.layers[: shape.draft_layers]
+    for name in ("embed_tokens", "norm", "rotary_emb"):
+        setattr(draft.model, name, getattr(target.model, name))
+    draft.lm_head = target.lm_head
+    return draft
+
+
+def read_prompts(count: int, length: int = 24) -> torch.Tensor:
+    """Prompts of the demo pair's routes in turn, [count, length] token ids."""
+    tokenizer = AutoTokenizer.from_pretrained(TOKENIZER)
+    files = [(EXAMPLES / f"prompts/{route}.jsonl").read_text(encoding="utf-8").splitlines() for route in ("code", "prose")]
+    texts = [json.loads(line)["prompt"] for lines in zip(*files, strict=False) for line in lines]
+    rows = [tokens[:length] for text in texts if len(tokens := tokenizer(text).input_ids) >= length]
+    return torch.tensor(rows[:count])
+
+
+@torch.no_grad()
+def greedy(model: LlamaForCausalLM, prompts: torch.Tensor, new_tokens: int) -> torch.Tensor:
+    """Greedy continuations, prompts included: [count, length + new_tokens]."""
+    options = dict(max_new_tokens=new_tokens, do_sample=False, eos_token_id=None, pad_token_id=0)
+    return model.generate(prompts, attention_mask=torch.ones_like(prompts), **options)
+
+
+@torch.no_grad()
+def agreement(target: LlamaForCausalLM, draft: LlamaForCausalLM, texts: torch.Tensor, new_tokens: int) -> float:
+    """Part of the last new_tokens tokens on which both models' largest logits fall together, behind the same text."""
+    choices = [model(texts).logits[:, -new_tokens - 1 : -1].argmax(-1) for model in (target, draft)]
+    return float((choices[0] == choices[1]).float().mean())
+
+
+def loops(texts: torch.Tensor, longest: int = 4) -> float:
+    """Part of the rows whose last 16 tokens repeat with a period of at most `longest`."""
+    tails = texts[:, -16:]
+    cyclic = [(tails[:, period:] == tails[:, :-period]).all(1) for period in range(1, longest + 1)]
+    return float(torch.stack(cyclic).any(0).float().mean())
+
+
+def tune(target: LlamaForCausalLM, draft: LlamaForCausalLM, shape: Shape, wanted: float, texts: torch.Tensor, new_tokens: int) -> float:
+    """Scale the later layers until the draft agrees as wanted on `texts`, by bisection on the factor's logarithm; returns the factor."""
+    low, high, current = math.log(1e-3), math.log(4.0), 0.0
+    for _ in range(10):
+        middle = (low + high) / 2
+        scale_later_layers(target, shape.draft_layers, math.exp(middle - current))
+        current = middle
+        found = agreement(target, draft, texts, new_tokens)
+        print(f"later layers scaled by {math.exp(middle):.4f}: agreement {found:.3f}", file=sys.stderr)
+        if abs(found - wanted) <= TOLERANCE:
+            break
+        low, high = (middle, high) if found > wanted else (low, middle)
+    return math.exp(current)
+
+
+def make_pair(output: Path, wanted: float, seed: int = 0, shape: Shape = FULL, count: int = 16, new_tokens: int = NEW_TOKENS) -> Found:
+    """Write output/target and output/draft; measured on `count` prompts, on the weights as they were saved."""
+    tokenizer = AutoTokenizer.from_pretrained(TOKENIZER)
+    prompts = read_prompts(2 * count)
+    target = make_target(shape, len(tokenizer), seed)
+    draft = cut(target, shape)
+    # The draft's own text: it does not change with the factor, and a tenth of the work writes it.
+    texts = greedy(draft, prompts[:count], new_tokens)
+    factor = tune(target, draft, shape, wanted, texts, new_tokens)
+    for model, name in ((target, "target"), (draft, "draft")):
+        model.half().save_pretrained(output / name)
+        tokenizer.save_pretrained(output / name)
+    target, draft = (LlamaForCausalLM.from_pretrained(output / name, dtype=torch.float32) for name in ("target", "draft"))
+    texts = greedy(target, prompts[count:], new_tokens)
+    distinct = sum(len(row.unique()) for row in texts[:, -new_tokens:]) / (len(texts) * new_tokens)
+    sizes = (int(target.num_parameters()), int(draft.num_parameters()))
+    return Found(agreement(target, draft, texts, new_tokens), distinct, loops(texts), factor, sizes)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("output", type=Path)
+    parser.add_argument("--agreement", type=float, default=0.8, help="part of the greedy tokens that the draft shall guess")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--small", action="store_true", help="six narrow layers, for a quick test")
+    arguments = parser.parse_args()
+    if not 0 < arguments.agreement < 1:
+        parser.error(f"--agreement is {arguments.agreement}; it must lie between 0 and 1")
+    found = make_pair(arguments.output, arguments.agreement, arguments.seed, SMALL if arguments.small else FULL)
+    target, draft = found.parameters
+    print(f"target {target / 1e6:.1f} M parameters, draft {draft / 1e6:.1f} M; later layers scaled by {found.factor:.4f}")
+    print(f"agreement {found.agreement:.3f} on prompts that were not tuned on (wanted {arguments.agreement})")
+    print(
+        f"greedy text: {found.distinct:.0%} of {NEW_TOKENS} tokens are different ones, {found.loops:.0%} of the texts end in a short loop"
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,112 @@
+"""Which precision of the weights is worth having: speed and quality of combinations of a target's and a draft's, measured together."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from ..bundle import Format
+from ..errors import ParameterError
+from ..runtime.session import Session
+from ..runtime.statistics import Statistics
+
+PRECISION = "precision.json"
+
+
+class Pair(NamedTuple):
+    """draft: None where drafts are looked up in the text."""
+
+    target: Format
+    draft: Format | None
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A combination, and what it did on the prompts: tokens a second, plain and with drafts, and tokens a round.
+
+    weight_bytes: of both models. perplexity_loss: of the target against its unquantized self, 0.01 for one percent; divergence:
+    in nats. low, high: the tenth and the ninetieth percentile of the prompts' speculative tokens a second.
+    """
+
+    target: Format
+    draft: Format | None
+    weight_bytes: int
+    perplexity_loss: float
+    divergence: float
+    plain: float
+    speculative: float
+    low: float
+    high: float
+    acceptance_length: float
+
+    @property
+    def tokens_per_second(self) -> float:
+        return max(self.plain, self.speculative)
+
+
+@dataclass(frozen=True)
+class PrecisionTable:
+    """What `--precision auto` measured on `host`, and chose. floor: the largest loss of perplexity that it was to allow."""
+
+    host: str
+    floor: float
+    prompts: int
+    new_tokens: int
+    target: Format
+    draft: Format | None
+    candidates: tuple[Candidate, ...]
+
+
+def write_precision(folder: Path, table: PrecisionTable) -> None:
+    (folder / PRECISION).write_text(json.dumps(asdict(table), indent=1) + "\n", encoding="utf-8")
+
+
+def pick(candidates: Sequence[Candidate], floor: float) -> Candidate:
+    """The fastest of those whose target loses no more than `floor`. Raises `ParameterError` where none does."""
+    allowed = [candidate for candidate in candidates if candidate.perplexity_loss <= floor]
+    if not allowed:
+        best = min(candidate.perplexity_loss for candidate in candidates)
+        raise ParameterError(f"no precision keeps the perplexity within {floor:.2%} of the target's; the least loss is {best:.2%}")
+    return max(allowed, key=lambda candidate: candidate.tokens_per_second)
+
+
+class Speed(NamedTuple):
+    """tokens a second; low and high: the tenth and the ninetieth percentile of the prompts. acceptance_length: tokens a round."""
+
+    tokens_per_second: float
+    low: float
+    high: float
+    acceptance_length: float
+
+
+def measure_speeds(
+    sessions: Mapping[Pair, Session], prompts: Sequence[Sequence[int]], new_tokens: int, step: Callable[[str], None]
+) -> dict[tuple[Pair, bool], Speed]:
+    """Greedy generations of `new_tokens` tokens by (pair, with drafts), every prompt by all of them in turn.
+
+    Plain decoding is measured once a format of the target. The first prompt is run once more in front, to warm up.
+    """
+    plans: list[tuple[Pair, bool]] = [(pair, True) for pair in sessions]
+    plain = {pair.target: pair for pair in reversed(list(sessions))}
+    plans += [(pair, False) for pair in plain.values()]
+    found: dict[tuple[Pair, bool], list[Statistics]] = {plan: [] for plan in plans}
+    for number, prompt in enumerate([prompts[0], *prompts]):
+        step(f"prompt {number} of {len(prompts)}" if number else "warm up")
+        for plan in plans:
+            session = sessions[plan[0]]
+            session.reset()
+            made = session.generate(prompt, max_new_tokens=new_tokens, stop_token_ids=(), speculate=plan[1])
+            if number:
+                found[plan].append(made.statistics)
+    return {plan: _speed(statistics) for plan, statistics in found.items()}
+
+
+def _speed(statistics: Sequence[Statistics]) -> Speed:
+    seconds, emitted = sum(one.decode_seconds for one in statistics), sum(one.emitted for one in statistics)
+    rates = sorted(one.tokens_per_second for one in statistics)
+    rounds = sum(one.rounds for one in statistics)
+    length = (sum(one.accepted for one in statistics) + rounds) / rounds
+    return Speed(emitted / seconds, rates[len(rates) // 10], rates[-1 - len(rates) // 10], length)

@@ -1,0 +1,130 @@
+"""Weights as integers with scales: int8 with one scale an output, int4 with one scale a block of inputs."""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+Float32: TypeAlias = npt.NDArray[np.float32]
+Int8: TypeAlias = npt.NDArray[np.int8]
+
+INT4_LOW, INT4_HIGH = -8, 7
+# What a scale keeps of the range that the largest magnitude asks for; the rest is clipped.
+RATIOS = (1.0, 0.96, 0.92, 0.88, 0.84, 0.8, 0.75, 0.7)
+# Elements that a search holds at once: they stay in the cache (half the time of a million), and need next to no memory.
+SLICE = 1 << 17
+
+
+def int8_per_output(weight: Float32, limit: int) -> tuple[Int8, Float32]:
+    """weight: [N, K]. Gives values [N, K] in [-limit, limit] and scales [N]: a row's largest magnitude becomes the limit.
+
+    Rounds half to even, as ONNX's QuantizeLinear does. A row of zeros gets the scale 1. Needs finite weights.
+    """
+    values = np.empty(weight.shape, np.int8)
+    scales = per_output(weight, limit)
+    for rows in row_slices(weight.shape):
+        values[rows] = np.clip(np.rint(weight[rows] / scales[rows, None]), -limit, limit)
+    return values, scales
+
+
+def int4_blocks(weight: Float32, block: int, importance: Float32 | None = None, signed: bool = False) -> tuple[Int8, Float32]:
+    """weight: [N, K]; importance: [K], the inputs' mean squares. Gives values [N, K] in [-8, 7] and scales [N, K / block].
+
+    A block's scale is the one of a small grid with the least squared error, each input's weighed by its importance (the diagonal
+    of the layer's output error: AWQ's clip search, Lin et al. 2023, arXiv 2306.00978, section 3.2), then refitted to the values
+    by least squares. block 0: one scale an output, scales [N]. signed: scales may be negative, which gives the magnitude 8 to
+    whichever sign has the larger one; TensorRT takes none. Blocks of zeros get the scale 1. Needs finite weights, K = n * block.
+    """
+    outputs, inputs = weight.shape
+    size = block or inputs
+    count = inputs // size
+    values = np.empty(weight.shape, np.int8)
+    scales = np.empty((outputs, count), np.float32)
+    importances = np.ones((1, count, size), np.float32) if importance is None else _usable_importance(importance).reshape(1, count, size)
+    for rows in row_slices(weight.shape):
+        blocks = weight[rows].reshape(-1, count, size)
+        scales[rows] = _search(blocks, importances, signed)
+        values[rows] = _rounded(blocks, scales[rows, :, None]).reshape(-1, inputs)
+    return values, scales if block else scales[:, 0]
+
+
+def restore(values: npt.NDArray[Any], scales: Float32) -> Float32:
+    """values: [N, K]; scales: [N], or [N, K / block]. Gives [N, K], values * scales rounded once."""
+    outputs, inputs = values.shape
+    restored = np.empty(values.shape, np.float32)
+    grouped = scales.reshape(outputs, -1, 1)
+    for rows in row_slices(values.shape):
+        blocks = values[rows].astype(np.float32).reshape(-1, grouped.shape[1], inputs // grouped.shape[1])
+        restored[rows] = (blocks * grouped[rows]).reshape(-1, inputs)
+    return restored
+
+
+def row_slices(shape: tuple[int, ...]) -> list[slice]:
+    """Rows in pieces of at most SLICE elements, a row at least."""
+    step = max(1, SLICE // max(1, shape[1]))
+    return [slice(start, start + step) for start in range(0, shape[0], step)]
+
+
+def _search(blocks: Float32, importance: Float32, signed: bool) -> Float32:
+    """blocks: [rows, count, size]; the scales [rows, count] with the least weighted error. Ties go to the first of the grid."""
+    high, low = blocks.max(axis=2), blocks.min(axis=2)
+    if signed:
+        whole = np.where(high > -low, high, low) / np.float32(INT4_LOW)
+    else:
+        whole = np.maximum(high / np.float32(INT4_HIGH), low / np.float32(INT4_LOW))
+    best = _usable_scales(whole)
+    least = np.full(best.shape, np.inf, np.float32)
+    for ratio in RATIOS:
+        tried = _usable_scales(whole * np.float32(ratio))
+        error = _error(blocks, importance, tried)
+        better = error < least
+        best, least = np.where(better, tried, best), np.where(better, error, least)
+    fitted = _refit(blocks, importance, best)
+    # The values that the fitted scale rounds to may be others, and worse.
+    return np.where(_error(blocks, importance, fitted) < least, fitted, best)
+
+
+def _refit(blocks: Float32, importance: Float32, scale: Float32) -> Float32:
+    """The scale with the least weighted error for the values that `scale` gives."""
+    values = _rounded(blocks, scale[..., None])
+    weighed = values * importance
+    down = np.einsum("rcs,rcs->rc", weighed, values)
+    fitted = np.einsum("rcs,rcs->rc", weighed, blocks) / np.where(down > 0, down, np.float32(1))
+    return np.where((down > 0) & (fitted * scale > 0), fitted, scale)
+
+
+def _error(blocks: Float32, importance: Float32, scale: Float32) -> Float32:
+    off = _rounded(blocks, scale[..., None])
+    off *= scale[..., None]
+    off -= blocks
+    np.square(off, out=off)
+    off *= importance
+    error: Float32 = off.sum(axis=2)
+    return error
+
+
+def _rounded(blocks: Float32, scale: Float32) -> Float32:
+    values: Float32 = np.rint(blocks / scale)
+    return np.clip(values, INT4_LOW, INT4_HIGH, out=values)
+
+
+def per_output(weight: Float32, limit: float) -> Float32:
+    """The scales [N] that bring each row's largest magnitude to `limit`."""
+    return _usable_scales(np.maximum(weight.max(axis=1), -weight.min(axis=1)) / np.float32(limit))
+
+
+def _usable_scales(scales: Float32) -> Float32:
+    """Scales of zero, and those too small to divide by, become 1."""
+    usable: Float32 = np.where(np.abs(scales) >= np.finfo(np.float32).tiny, scales, np.float32(1))
+    return usable
+
+
+def _usable_importance(importance: Float32) -> Float32:
+    """With a mean of 1, and no channel without any say: one that calibration never saw is still used later."""
+    mean = float(importance.mean(dtype=np.float64))
+    if not mean > 0:
+        return np.ones_like(importance)
+    scaled: Float32 = np.maximum(importance / np.float32(mean), np.float32(1e-4))
+    return scaled

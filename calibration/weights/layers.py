@@ -1,0 +1,65 @@
+"""A model's linear layers and embedding tables, found by their kind, and their weights by the parameters' names."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from ...errors import CheckpointError
+
+
+@dataclass(frozen=True, eq=False)
+class LinearLayer:
+    """path: the module's name. weight: its parameter's name; of a head tied to the embedding, the embedding's. transposed: [K, N]."""
+
+    path: str
+    module: nn.Module
+    weight: str
+    transposed: bool
+
+    @property
+    def parameter(self) -> nn.Parameter:
+        parameter = self.module.weight
+        assert isinstance(parameter, nn.Parameter)
+        return parameter
+
+    @property
+    def matrix(self) -> Tensor:
+        """[N, K], a view of the parameter."""
+        return self.parameter.data.T if self.transposed else self.parameter.data
+
+
+def linear_layers(model: nn.Module) -> list[LinearLayer]:
+    """Every nn.Linear, and GPT-2's Conv1D, in the model's order."""
+    names = parameter_names(model)
+    found = []
+    for path, module in model.named_modules():
+        transposed = type(module).__name__ == "Conv1D" and not isinstance(module, nn.Conv1d)
+        if transposed or isinstance(module, nn.Linear):
+            weight = module.weight
+            assert isinstance(weight, nn.Parameter)
+            found.append(LinearLayer(path, module, names[id(weight)], transposed))
+    return found
+
+
+def tables(model: nn.Module) -> dict[str, nn.Parameter]:
+    """The embedding tables [V, H] by name: of tokens, and of learned positions."""
+    found = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
+    return {name: parameter for name, parameter in model.named_parameters() if id(parameter) in found}
+
+
+def parameter_names(model: nn.Module) -> dict[int, str]:
+    """By id; a parameter of several names has its first."""
+    return {id(parameter): name for name, parameter in model.named_parameters()}
+
+
+def check_finite(model: nn.Module) -> None:
+    """Raises `CheckpointError` naming the first parameter with a NaN or an infinity."""
+    for name, parameter in model.named_parameters():
+        if not bool(torch.isfinite(parameter.data).all()):
+            count = int((~torch.isfinite(parameter.data)).sum())
+            raise CheckpointError(
+                f"{name}: {count} of its {parameter.numel()} weights are NaN or infinite, expected finite ones; get the checkpoint again"
+            )

@@ -1,0 +1,168 @@
+"""A recipe for a whole model: read its activations, migrate outliers, decide weight by weight."""
+
+from __future__ import annotations
+
+import statistics
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from torch import Tensor, nn
+
+from ...bundle import Format
+from ...errors import ParameterError
+from .head import head_divergence
+from .layers import LinearLayer, check_finite, linear_layers, parameter_names, tables
+from .migrate import migrate
+from .observe import InputGroup, Observations, observe
+from .output_error import output_error, sampled_outputs
+from .recipe import Recipe, WeightRecipe
+from .static import input_scale, static_is_enough
+
+Family = Literal["onnxruntime", "tensorrt"]
+# The blocks of int4 that kernels take, from the coarsest to the finest.
+BLOCKS: dict[Family, tuple[int, ...]] = {"onnxruntime": (128, 64, 32, 16), "tensorrt": (128, 64, 32)}
+LIMITS: dict[Family, int] = {"onnxruntime": 64, "tensorrt": 127}
+# A group of layers is kept in a higher format where its relative squared error is this many times the model's median ...
+OUTLIER = 8.0
+# ... and large in itself: an outlier of a model whose errors are all small hurts nobody.
+FLOORS: dict[Format, float] = {"int8": 2e-3, "fp8": 5e-3, "int4": 2e-2}
+HIGHER: dict[Format, Format] = {"int4": "int8", "int8": "float", "fp8": "float"}
+# Nats that rounding the head alone to int4 may cost; int8 costs some hundredths of that.
+HEAD_DIVERGENCE = 2e-3
+SHOWN = 3
+
+
+@dataclass(frozen=True)
+class Options:
+    """block: of int4. static_activations: also where a scale a row is possible, if it is as good. migrating: scale the model first."""
+
+    block: int = 32
+    static_activations: bool = False
+    migrating: bool = True
+
+
+def choose(model: nn.Module, token_batches: Sequence[Tensor], format: Format, family: Family, options: Options | None = None) -> Recipe:
+    """How the weights of `model` are stored in `format` for the engines of `family`; its weights are scaled in place meanwhile.
+
+    token_batches: each [1, T] int64, what the layers are calibrated on. Scaling is by powers of two and changes none of the
+    model's answers (`migrate.py`). Raises `CheckpointError` for weights that are not finite, `ParameterError` for fp8 on ONNX
+    Runtime and for a block that no kernel has.
+    """
+    search = _Search(model, token_batches, format, family, options or Options())
+    return search.recipe()
+
+
+class _Search:
+    def __init__(self, model: nn.Module, token_batches: Sequence[Tensor], format: Format, family: Family, options: Options) -> None:
+        if format == "fp8" and family == "onnxruntime":
+            raise ParameterError("found the format fp8 for ONNX Runtime, which computes int8 and int4; fp8 needs TensorRT")
+        if format == "int4" and options.block not in BLOCKS[family]:
+            blocks = ", ".join(str(block) for block in BLOCKS[family])
+            raise ParameterError(f"found int4 blocks of {options.block}, expected one of {blocks}")
+        self.model = model
+        longest = getattr(getattr(model, "config", None), "max_position_embeddings", None) or sys.maxsize
+        self.token_batches = [batch[:, :longest] for batch in token_batches]
+        self.format = format
+        self.family = family
+        self.options = options
+        self.notes: list[str] = []
+        self.weights: dict[str, WeightRecipe] = {}
+
+    def recipe(self) -> Recipe:
+        check_finite(self.model)
+        if self.format == "float":
+            return Recipe({})
+        observations = observe(self.model, self.token_batches)
+        if self.options.migrating:
+            rule: Literal["smoothquant", "awq"] = "awq" if self.format == "int4" else "smoothquant"
+            observations, _ = migrate(self.model, observations, self.token_batches[0], rule, self.of_layer)
+        self.decide(observations)
+        self.decide_head(observations)
+        self.decide_tables()
+        self.note_the_rest()
+        order = {name: place for place, name in enumerate(parameter_names(self.model).values())}
+        return Recipe(dict(sorted(self.weights.items(), key=lambda item: order[item[0]])), tuple(self.notes))
+
+    def of_layer(self, group: InputGroup, layer: LinearLayer, format: Format | None = None) -> WeightRecipe:
+        """The layer in `format`, its activations as the family rounds them."""
+        found = self.of_shape(group.inputs, format or self.format)
+        if found.format == "int4":
+            return replace(found, importance=group.mean_square.numpy())
+        if found.format in ("int8", "fp8") and self.family == "tensorrt":
+            return replace(found, input_scale=input_scale(group, found))
+        return found
+
+    def of_shape(self, inputs: int, format: Format) -> WeightRecipe:
+        """int8 where no block of int4 divides the inputs."""
+        if format == "int4":
+            for block in BLOCKS[self.family]:
+                if block <= self.options.block and inputs % block == 0:
+                    return WeightRecipe("int4", block=block, signed=self.family == "onnxruntime")
+            format = "int8"
+        return WeightRecipe(format, limit=LIMITS[self.family])
+
+    def decide(self, observations: Observations) -> None:
+        """Layers that share an input share a format, so that engines can merge them."""
+        recipes = {group: [self.of_layer(group, layer) for layer in group.layers] for group in observations.groups}
+        errors = {group: _error(group, recipes[group]) for group in recipes}
+        typical = statistics.median(errors.values()) if errors else 0.0
+        kept, unfit = [], []
+        for group, chosen in recipes.items():
+            if self.format == "int4" and chosen[0].format == "int8":
+                unfit += [f"{layer.weight} ({group.inputs} inputs)" for layer in group.layers]
+            if errors[group] > max(OUTLIER * typical, FLOORS[chosen[0].format]):
+                chosen = [self.of_layer(group, layer, HIGHER[self.format]) for layer in group.layers]
+                kept += [layer.weight for layer in group.layers]
+            elif self.options.static_activations and chosen[0].format == "int8" and self.family == "onnxruntime":
+                scale = static_is_enough(group, chosen[0])
+                chosen = [replace(found, input_scale=scale) for found in chosen]
+            for layer, found in zip(group.layers, chosen, strict=True):
+                self.weights[layer.weight] = found
+        smallest = BLOCKS[self.family][-1]
+        self.note(unfit, f"int8: no int4 block of {smallest} inputs or more divides theirs")
+        self.note(
+            kept, f"{HIGHER[self.format]}: in {self.format} they would be off more than {OUTLIER:g} times as much as the model's others"
+        )
+
+    def decide_head(self, observations: Observations) -> None:
+        """int4 for the last layer only where its rounding alone moves the model's distributions little."""
+        if not observations.groups:
+            return
+        group = observations.groups[-1]
+        for layer in group.layers:
+            if self.weights[layer.weight].format == "int4":
+                divergence = head_divergence(group.rows, layer.matrix, self.weights[layer.weight])
+                if divergence > HEAD_DIVERGENCE:
+                    self.weights[layer.weight] = self.of_layer(group, layer, "int8")
+                    self.note([layer.weight], f"int8: the last layer in int4 alone moves the model's answers by {divergence:.4f} nats")
+
+    def decide_tables(self) -> None:
+        """The table of token embeddings, where it is not the head's as well: a lookup rounds no activations."""
+        model: Any = self.model
+        of_tokens = model.get_input_embeddings().weight
+        for name, table in tables(model).items():
+            if table is not of_tokens or name in self.weights:
+                continue
+            found = self.of_shape(table.shape[1], self.format)
+            if found.format == "fp8":
+                continue  # a table is read a row at a time: nothing to win
+            self.weights[name] = replace(found, limit=127)
+
+    def note_the_rest(self) -> None:
+        unread = [layer.weight for layer in linear_layers(self.model) if layer.weight not in self.weights]
+        self.note(unread, "float: no calibration text reached them")
+        experts = [name for name, parameter in self.model.named_parameters() if parameter.ndim == 3]
+        self.note(experts, "float: stacks of experts are not quantized")
+
+    def note(self, names: Iterable[str], reason: str) -> None:
+        found = list(dict.fromkeys(names))
+        if found:
+            more = f" and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
+            self.notes.append(f"{', '.join(found[:SHOWN])}{more} kept in {reason}")
+
+
+def _error(group: InputGroup, recipes: Sequence[WeightRecipe]) -> float:
+    """The largest relative squared error of the group's layers."""
+    return max(output_error(group.rows, sampled_outputs(layer), recipe) for layer, recipe in zip(group.layers, recipes, strict=True))

@@ -1,0 +1,49 @@
+"""Static scales of activations: one number a tensor, chosen on sampled rows."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from .activations import INT8_HIGH, rounded_activations
+from .floats import LARGEST
+from .observe import InputGroup
+from .output_error import output_error, sampled_outputs
+from .recipe import WeightRecipe
+
+# What the scale keeps of the largest magnitude that was seen.
+RATIOS = (1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1)
+# How much more error than a scale a row a static scale may cost.
+TOLERANCE = 1.05
+
+
+def input_scale(group: InputGroup, recipe: WeightRecipe, rows: Tensor | None = None) -> float:
+    """The scale of a small grid with the least squared error of the group's inputs, each weighed by its column of the weights.
+
+    rows: [R, K], those it is judged on; None: all that were sampled. The largest magnitude is that of all tokens that were read.
+    """
+    rows = group.rows if rows is None else rows
+    columns = torch.stack([layer.matrix.float().square().sum(0) for layer in group.layers]).sum(0)
+    whole = group.tensor_largest / (INT8_HIGH if recipe.format == "int8" else LARGEST)
+    if not whole > torch.finfo(torch.float32).tiny:
+        return 1.0
+    best, least = whole, float("inf")
+    for ratio in RATIOS:
+        off = rounded_activations(rows, replace(recipe, input_scale=whole * ratio)) - rows
+        error = float((off.square() * columns).sum())
+        if error < least:
+            best, least = whole * ratio, error
+    return best
+
+
+def static_is_enough(group: InputGroup, recipe: WeightRecipe) -> float | None:
+    """A static scale for the group's layers, chosen on half of the sampled rows, where it is as good as a scale a row on the rest."""
+    chosen, held_back = group.rows[::2], group.rows[1::2]
+    static = replace(recipe, input_scale=input_scale(group, recipe, chosen))
+    for layer in group.layers:
+        matrix = sampled_outputs(layer)
+        if output_error(held_back, matrix, static) > TOLERANCE * output_error(held_back, matrix, recipe):
+            return None
+    return static.input_scale

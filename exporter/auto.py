@@ -1,0 +1,110 @@
+"""`--precision auto`: every combination of formats is made and proved, run on this host, and the fastest good one is taken."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from ..bundle import Bundle, Contract, Format, ModelSpec, Proof, Role
+from ..calibration.precision import Candidate, Pair, PrecisionTable, measure_speeds, pick
+from ..engines.base import Engine
+from ..engines.onnxruntime_cpu import DIALECT, NAME, OrtDecoder, open_graph
+from ..runtime.identity import describe_host
+from ..runtime.session import Session
+from .attention import Dialect
+from .checkpoint import Checkpoint
+from .contents import make_manifest, write_maps, write_text
+from .model import Quantizing, export_model
+from .numbers import Numbers
+from .progress import Timed
+from .prove import prove
+from .vocabulary import Translation
+
+FORMATS: tuple[Format, ...] = ("float", "int8", "int4")
+PROMPTS = 12
+PROMPT_TOKENS = 48
+NEW_TOKENS = 48
+
+
+def measure_precisions(
+    models: dict[Role, Checkpoint],
+    contract: Contract,
+    translation: Translation | None,
+    texts: Sequence[str],
+    floor: float,
+    min_overlap: float,
+    scratch: Path,
+    cache: Path,
+    progress: Timed,
+) -> PrecisionTable:
+    """Export all formats of both models under `scratch`, and measure every pair on the first tokens of `texts`.
+
+    Raises what the exports raise, `ProofError` for a format whose graphs are not what they should be, and `ParameterError` where
+    no format keeps the quality.
+    """
+    specs: dict[tuple[Role, Format], ModelSpec] = {}
+    proofs: dict[tuple[Role, Format], tuple[Proof, ...]] = {}
+    dialects: tuple[Dialect, ...] = ("ort",)
+    for form in FORMATS:
+        place = scratch / form
+        forms = Numbers(contract.precision, {"target": form, "draft": form}, "onnxruntime")
+        made = {
+            role: export_model(model, role, contract, place, cache, progress, dialects, Quantizing.of(forms, role, texts))
+            for role, model in models.items()
+        }
+        with progress.stage(f"prove {form}", len(made)) as step:
+            for role, spec in made.items():
+                proofs[role, form] = prove(place, {role: spec}, contract, (NAME,), step)
+                specs[role, form] = _under(form, spec)
+    decoders = {key: OrtDecoder(scratch / spec.graphs[DIALECT], spec, contract) for key, spec in specs.items()}
+    text = write_text(models["target"], scratch)
+    pairs = [Pair(target, draft) for target in FORMATS for draft in (FORMATS if "draft" in models else (None,))]
+    sessions = {}
+    for pair in pairs:
+        keys: dict[Role, tuple[Role, Format]] = {"target": ("target", pair.target)}
+        if pair.draft is not None:
+            keys["draft"] = ("draft", pair.draft)
+        of_pair = {role: specs[key] for role, key in keys.items()}
+        vocabulary = write_maps(translation, of_pair, min_overlap, scratch) if translation else None
+        proved = tuple(proof for key in keys.values() for proof in proofs[key])
+        manifest = make_manifest(contract, of_pair, vocabulary, text, (NAME,), (), proved, scratch, "")
+        draft = decoders["draft", pair.draft] if pair.draft is not None else None
+        engine = Engine(NAME, DIALECT, decoders["target", pair.target], draft, open_graph)
+        sessions[pair] = Session(Bundle(scratch, manifest), engine, policy=False)
+    prompts = _prompts(sessions[pairs[0]], texts)
+    with progress.stage("measure", len(prompts) + 1) as step:
+        speeds = measure_speeds(sessions, prompts, NEW_TOKENS, step)
+    candidates = []
+    plain = {pair.target: speed.tokens_per_second for (pair, drafts), speed in speeds.items() if not drafts}
+    for pair in pairs:
+        target = specs["target", pair.target]
+        used = [target] if pair.draft is None else [target, specs["draft", pair.draft]]
+        candidates.append(
+            Candidate(
+                target=pair.target,
+                draft=pair.draft,
+                weight_bytes=sum((scratch / spec.weights).stat().st_size for spec in used),
+                perplexity_loss=target.fidelity.loss if target.fidelity else 0.0,
+                divergence=target.fidelity.divergence if target.fidelity else 0.0,
+                plain=plain[pair.target],
+                speculative=speeds[pair, True].tokens_per_second,
+                low=speeds[pair, True].low,
+                high=speeds[pair, True].high,
+                acceptance_length=speeds[pair, True].acceptance_length,
+            )
+        )
+    best = pick(candidates, floor)
+    return PrecisionTable(describe_host(NAME), floor, len(prompts), NEW_TOKENS, best.target, best.draft, tuple(candidates))
+
+
+def _under(form: Format, spec: ModelSpec) -> ModelSpec:
+    """The same with paths from one folder higher."""
+    return replace(spec, graphs={dialect: f"{form}/{path}" for dialect, path in spec.graphs.items()}, weights=f"{form}/{spec.weights}")
+
+
+def _prompts(session: Session, texts: Sequence[str]) -> list[list[int]]:
+    """The first tokens of some texts, spread over all, with room behind them to generate."""
+    room = min(PROMPT_TOKENS, session.capacity - NEW_TOKENS)
+    chosen = texts[:: max(1, len(texts) // PROMPTS)][:PROMPTS]
+    return [session.tokenizer.encode(text).ids[: max(1, room)] for text in chosen]

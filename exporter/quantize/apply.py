@@ -1,0 +1,43 @@
+"""A recipe put into a graph: the passes of its dialect, in their order."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+from torch.nn import Module
+
+from ...calibration.weights.recipe import Recipe
+from ..attention import Dialect
+from ..graphs import CLEAN_UP
+from .nbits import quantize_nbits
+from .pack import pack_attention
+from .rotary import absorb_rotary
+from .rows import quantize_rows
+from .stored import Made
+from .tables import quantize_tables
+from .tensorrt import quantize_for_tensorrt
+
+
+def quantize(model: ir.Model, dialect: Dialect, recipe: Recipe, capacity: int, made: Made) -> int:
+    """Change an optimized graph; returns the number of weights that are quantized. capacity: rows of the cache.
+
+    recipe: by the names that the graph's weights have, see `by_every_name`. made: what the model's earlier graphs got, by weight.
+    """
+    if dialect != "ort":
+        changed = quantize_for_tensorrt(model, recipe, made)
+    else:
+        absorb_rotary(model, capacity)
+        changed = quantize_rows(model, recipe) + quantize_nbits(model, recipe)
+        quantize_tables(model, recipe)  # behind the layers, which must see what they share
+        CLEAN_UP(model)  # what the rotary embedding left would keep queries and keys apart
+        pack_attention(model)
+    CLEAN_UP(model)
+    return changed
+
+
+def by_every_name(recipe: Recipe, model: Module) -> Recipe:
+    """The same for graphs, where a tied weight has the last of its names: a parameter's entry under all the names that it has."""
+    names: dict[int, list[str]] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        names.setdefault(id(parameter), []).append(name)
+    weights = {alias: recipe.weights[name] for same in names.values() for name in same if name in recipe.weights for alias in same}
+    return Recipe(weights, recipe.notes)

@@ -1,0 +1,158 @@
+"""The rotary embedding into `GroupQueryAttention`, which turns queries and keys itself, from tables of cosines and sines.
+
+Su et al. 2021 (arXiv 2104.09864), as transformers writes it: `x * cos + turned(x) * sin` with `turned(x) = [-x2, x1]` over the
+halves of a head. That is about twenty small operators a layer, whose calls cost more than their arithmetic.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+from onnx.reference import ReferenceEvaluator
+
+from .merge import constant
+
+ATTENTION = "GroupQueryAttention"
+# A table's halves must be equal: in fp32, of numbers between -1 and 1 times the embedding's scaling.
+EQUAL = 1e-6
+# Of a head's width: what the kernel asks for.
+MULTIPLE = 16
+
+Table = NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Rotated:
+    """view: `[1, T, H, D]`, the heads before they are turned. cos, sin: what they are turned by, `[1, T, D]`."""
+
+    view: ir.Value
+    cos: ir.Value
+    sin: ir.Value
+
+
+def absorb_rotary(model: ir.Model, capacity: int) -> int:
+    """Returns the number of attention layers that turn by themselves now; the tables have a row for each of `capacity` positions.
+
+    A layer stays as it is whose queries and keys are turned otherwise: in part, by pairs of neighbours, or not at all; or whose
+    heads have a width that the operator's kernel does not turn.
+    """
+    graph = model.graph
+    tables: dict[tuple[ir.Value, ir.Value], tuple[ir.Value, ir.Value] | None] = {}
+    changed = 0
+    for node in list(graph):
+        if node.op_type != ATTENTION or "do_rotary" in node.attributes or len(node.inputs) > 7:
+            continue
+        query, key = _rotated(node.inputs[0]), _rotated(node.inputs[1])
+        if query is None or key is None or (query.cos, query.sin) != (key.cos, key.sin):
+            continue
+        pair = (query.cos, query.sin)
+        if pair not in tables:
+            tables[pair] = _tables(model, *pair, capacity, len(tables))
+        made = tables[pair]
+        if made is None:
+            continue
+        for index, rotated in enumerate((query, key)):
+            node.replace_input_with(index, _flat(graph, node, rotated.view))
+        node.resize_inputs(9)
+        for index, table in enumerate(made, start=7):
+            node.replace_input_with(index, table)
+        node.attributes["do_rotary"] = ir.AttrInt64("do_rotary", 1)
+        changed += 1
+    return changed
+
+
+def _rotated(value: ir.Value | None) -> Rotated | None:
+    """Of `Reshape(Transpose(x * cos + Concat(-x2, x1) * sin))`, where `x = Transpose(view)`."""
+    add = _producer(_through(_through(value, "Reshape"), "Transpose"), "Add")
+    for first, second in ((0, 1), (1, 0)) if add is not None else ():
+        assert add is not None
+        plain, crossed = _producer(add.inputs[first], "Mul"), _producer(add.inputs[second], "Mul")
+        if plain is None or crossed is None:
+            continue
+        heads = plain.inputs[0]
+        cos, sin = _through(plain.inputs[1], "Unsqueeze"), _through(crossed.inputs[1], "Unsqueeze")
+        view = _through(heads, "Transpose")
+        if heads is not None and view is not None and cos is not None and sin is not None and _turned(crossed.inputs[0], heads):
+            return Rotated(view, cos, sin)
+    return None
+
+
+def _turned(value: ir.Value | None, heads: ir.Value) -> bool:
+    """Whether the value is `[-x2, x1]`, of the two halves of each head."""
+    halves = _producer(value, "Concat")
+    if halves is None or len(halves.inputs) != 2:
+        return False
+    negated = _through(halves.inputs[0], "Neg")
+    first, second = _producer(halves.inputs[1], "Slice"), _producer(negated, "Slice")
+    if first is None or second is None or first.inputs[0] is not heads or second.inputs[0] is not heads:
+        return False
+    (start, middle), (other, end) = _bounds(first), _bounds(second)
+    return start == 0 and middle is not None and middle == other and (end or 0) >= 2 * middle
+
+
+def _tables(model: ir.Model, cos: ir.Value, sin: ir.Value, capacity: int, number: int) -> tuple[ir.Value, ir.Value] | None:
+    """`cos` and `sin` at every position, `[capacity, D / 2]` each, or None where a head's halves are turned by other angles."""
+    found = _evaluate(model, (cos, sin), capacity)
+    values = []
+    for name, table in zip(("cos", "sin"), found, strict=True):
+        half = table.shape[-1] // 2
+        table = table.reshape(capacity, -1)
+        if table.shape[1] % MULTIPLE or not np.allclose(table[:, :half], table[:, half:], rtol=0, atol=EQUAL):
+            return None
+        name = f"rotary.{number}.{name}"
+        values.append(constant(model.graph, name, np.ascontiguousarray(table[:, :half])))
+    return values[0], values[1]
+
+
+def _evaluate(model: ir.Model, wanted: tuple[ir.Value, ...], capacity: int) -> list[Table]:
+    """What the values are in a pass over all positions: they depend on the position and the number of tokens only."""
+    graph = model.graph
+    needed: set[ir.Node] = set()
+    pending = list(wanted)
+    while pending:
+        node = pending.pop().producer()
+        if node is not None and node not in needed:
+            needed.add(node)
+            pending += [value for value in node.inputs if value is not None]
+    nodes = [node for node in graph if node in needed]
+    given = {value for node in nodes for value in node.inputs if value is not None and value.producer() is None}
+    feeds = {"tokens": np.zeros((1, capacity), np.int64), "position": np.zeros(1, np.int64)}
+    inputs = [value for value in graph.inputs if value in given]
+    assert all(value.name in feeds for value in inputs), "a rotary embedding that looks at the cache"
+    cut = ir.convenience.extract(graph, inputs, list(wanted))
+    evaluator = ReferenceEvaluator(ir.to_proto(ir.Model(cut, ir_version=model.ir_version)))
+    return list(evaluator.run(None, {value.name: feeds[value.name] for value in inputs if value.name}))
+
+
+def _flat(graph: ir.Graph, before: ir.Node, view: ir.Value) -> ir.Value:
+    """`[1, T, H * D]`, as attention takes its heads."""
+    flat = _through(view, "Reshape")
+    if flat is not None:
+        return flat
+    node = ir.node("Reshape", [view, constant(graph, "rotary.flat", np.array([0, 0, -1]))])
+    node.outputs[0].type = view.type
+    graph.insert_before(before, node)
+    return node.outputs[0]
+
+
+def _producer(value: ir.Value | None, op_type: str) -> ir.Node | None:
+    node = value.producer() if value is not None else None
+    return node if node is not None and node.op_type == op_type else None
+
+
+def _through(value: ir.Value | None, op_type: str) -> ir.Value | None:
+    """What a node of this type made the value from."""
+    node = _producer(value, op_type)
+    return node.inputs[0] if node is not None else None
+
+
+def _bounds(node: ir.Node) -> tuple[int | None, int | None]:
+    """Start and end of a Slice of the last axis by steps of one, where they are known."""
+    constants = [None if value is None or value.const_value is None else value.const_value.numpy() for value in node.inputs[1:]]
+    if len(constants) < 3 or any(constant is None or constant.size != 1 for constant in constants):
+        return None, None
+    start, end, axis, step = (int(constant.item()) for constant in [*constants, np.ones(1)][:4])  # type: ignore[union-attr]
+    return (start, end) if axis in (-1, 3) and step == 1 else (None, None)

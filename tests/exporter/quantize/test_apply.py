@@ -1,0 +1,112 @@
+"""Whole models: quantized graphs against the quantized Hugging Face model, rounding by rounding."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import onnx_ir as ir
+import pytest
+from specexport.bundle import Format, ModelSpec
+from specexport.calibration.weights.layers import linear_layers, tables
+from specexport.calibration.weights.recipe import Recipe, WeightRecipe
+from specexport.calibration.weights.twin import quantized_twin
+from specexport.engines.onnxruntime_cpu import OrtDecoder
+from specexport.exporter.checkpoint import Checkpoint
+from specexport.exporter.graphs import optimize, save
+from specexport.exporter.quantize.apply import by_every_name, quantize
+from specexport.exporter.quantize.rotary import absorb_rotary
+from specexport.exporter.reference import record_reference
+from specexport.exporter.trace import probe_cache, trace
+from specexport.runtime.parity import TOLERANCE, max_error
+from tiny import CONTRACT, LLAMA, save_model
+
+# Large enough that no weight counts as a small constant, heads as wide as the kernel turns them.
+SIZES = LLAMA | dict(hidden_size=128, intermediate_size=160, num_hidden_layers=1, initializer_range=0.1)
+GPT2 = dict(vocab_size=288, n_embd=128, n_layer=1, n_head=4, n_positions=128, initializer_range=0.1, bos_token_id=0, eos_token_id=1)
+FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama": ("llama", SIZES),
+    "qwen2, biases": ("qwen2", SIZES | dict(tie_word_embeddings=True)),
+    "gemma2, softcap": ("gemma2", SIZES | dict(head_dim=32, query_pre_attn_scalar=7, attn_logit_softcapping=2.0, sliding_window=8)),
+    "gpt2, stored the other way round": ("gpt2", GPT2),
+    "phi, partial rotary": ("phi", SIZES | dict(partial_rotary_factor=0.5)),
+}
+
+
+class Made:
+    """A model's `ort` graph under a recipe of one format for every matrix."""
+
+    def __init__(self, folder: Path, family: str, form: Format, mutate: Any = None) -> None:
+        model_type, config = FAMILIES[family]
+        model = Checkpoint.find(str(save_model(folder / "checkpoint", model_type, config=config))).load("fp32")
+        names = {layer.weight for layer in linear_layers(model)} | set(tables(model))
+        own = WeightRecipe(form, block=16 if form == "int4" else 0)
+        recipe = Recipe(dict.fromkeys(names, own))
+        layers, size = probe_cache(model), int(model.get_output_embeddings().weight.shape[0])
+        with quantized_twin(model, recipe):
+            self.reference = record_reference(model, CONTRACT, size)
+        self.graph = trace(model, layers, "ort", CONTRACT)
+        optimize(self.graph, "ort")
+        self.layers = len(linear_layers(model))
+        self.changed = quantize(self.graph, "ort", by_every_name(recipe, model), CONTRACT.capacity, {})
+        if mutate:
+            mutate(self.graph)
+        paths, weights = save({"ort": self.graph}, folder, "model")
+        spec = ModelSpec("", "", "", 0, size, layers, dict(paths), weights, 0, form, (), None)
+        self.error = max_error(OrtDecoder(folder / paths["ort"], spec, CONTRACT), self.reference)
+
+    def count(self) -> Counter[str]:
+        return Counter(node.op_type for node in self.graph.graph)
+
+    def attention(self) -> list[ir.Node]:
+        return [node for node in self.graph.graph if node.op_type == "GroupQueryAttention"]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_int8_rounds_what_its_twin_rounds(family: str, tmp_path: Path) -> None:
+    made = Made(tmp_path, family, "int8")
+    assert made.changed == made.layers
+    assert not {"MatMul", "FusedMatMul", "Gemm"} & set(made.count())
+    assert made.error < 2e-2  # 1e-5, but for a value or two that are rounded the other way
+
+
+def test_int4_and_how_a_llama_is_packed(tmp_path: Path) -> None:
+    made = Made(tmp_path, "llama", "int4")
+    count = made.count()
+    assert (made.changed, count["MatMulNBits"]) == (8, 5)  # q+k+v, o, gate+up, down, head
+    assert made.error < TOLERANCE["int4"] / 3
+    (attention,) = made.attention()
+    assert attention.attributes["do_rotary"].as_int() == 1
+    assert attention.inputs[1] is None
+    assert not {"Neg", "Cos", "Sin"} & set(count)
+
+
+def test_a_graph_whose_scales_are_another_layers_is_seen(tmp_path: Path) -> None:
+    def swap(graph: ir.Model) -> None:
+        products = [node for node in graph.graph if node.op_type == "MatMulIntegerToFloat"]
+        values = products[1].inputs[3]
+        assert values is not None
+        assert values.const_value is not None
+        values.const_value = ir.tensor(values.const_value.numpy()[::-1].copy())
+
+    assert Made(tmp_path, "llama", "int8", swap).error > TOLERANCE["int8"]
+
+
+def test_heads_that_the_kernel_does_not_turn_are_left(tmp_path: Path) -> None:
+    config = SIZES | dict(hidden_size=96, head_dim=24)
+    model = Checkpoint.find(str(save_model(tmp_path, config=config))).load("fp32")
+    graph = trace(model, probe_cache(model), "ort", CONTRACT)
+    optimize(graph, "ort")
+    assert absorb_rotary(graph, CONTRACT.capacity) == 0
+
+
+def test_tables_reach_as_far_as_the_cache(tmp_path: Path) -> None:
+    model = Checkpoint.find(str(save_model(tmp_path, config=SIZES))).load("fp32")
+    contract = replace(CONTRACT, capacity=96)
+    graph = trace(model, probe_cache(model), "ort", contract)
+    optimize(graph, "ort")
+    assert absorb_rotary(graph, contract.capacity) == 1
+    shapes = [list(value.const_value.shape) for name, value in graph.graph.initializers.items() if name.startswith("rotary.")]  # type: ignore[union-attr]
+    assert shapes == [[96, 16], [96, 16]]

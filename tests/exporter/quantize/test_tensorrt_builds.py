@@ -1,0 +1,111 @@
+"""Quantized graphs through TensorRT-RTX on a host without a GPU: they build, and their weights stay narrow. Nothing is run."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+from small_tied import NAMES, recipe, written
+from specexport.calibration.weights.recipe import WeightRecipe
+from specexport.exporter.quantize.scales import in_precision
+
+trt = pytest.importorskip("tensorrt_rtx")
+
+WIDTH = 768
+KERNELS = 600_000  # whatever the size of the weights
+FORMS = {
+    "int8": (WeightRecipe("int8", limit=127), "Int8"),
+    "int8, inputs too": (WeightRecipe("int8", limit=127, input_scale=0.05), "Int8"),
+    "fp8": (WeightRecipe("fp8"), "FP8"),
+    "fp8, inputs too": (WeightRecipe("fp8", input_scale=0.01), "FP8"),
+    "int4, blocks of 32": (WeightRecipe("int4", block=32), "Int4"),
+    "int4, blocks of 128": (WeightRecipe("int4", block=128), "Int4"),
+}
+
+
+class Listener(trt.ILogger):  # type: ignore[misc, name-defined]
+    """Keeps what the builder tells of its layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers: list[str] = []
+        self.errors: list[str] = []
+
+    def log(self, severity: Any, message: str) -> None:
+        self.layers += re.findall(r"^Name: .*", message, re.MULTILINE)
+        if severity <= trt.ILogger.Severity.ERROR:
+            self.errors.append(message)
+
+
+def graph() -> ir.Model:
+    """In fp16: `x = table[tokens]; logits = ((x @ up^T + x @ gate^T) @ down) @ table^T`, for one to four tokens."""
+    rng = np.random.default_rng(0)
+    values = {}
+    for name in NAMES:
+        tensor = ir.tensor((rng.normal(size=(WIDTH, WIDTH)) / 16).astype(np.float16), name=f"model.{name}")
+        values[name] = ir.val(f"model.{name}", tensor.dtype, tensor.shape, const_value=tensor)
+    tape = ir.tape.Tape()
+    tokens = ir.val("tokens", ir.DataType.INT64, (1, "T"))  # type: ignore[arg-type]
+    x = tape.op("Gather", [values["table"], tokens])
+    sides = [tape.op("MatMul", [x, tape.op("Transpose", [values[name]], {"perm": [1, 0]})]) for name in ("up", "gate")]
+    y = tape.op("MatMul", [tape.op("Relu", [tape.op("Add", sides)]), values["down"]])
+    logits = tape.op("MatMul", [tape.op("Relu", [y]), tape.op("Transpose", [values["table"]], {"perm": [1, 0]})])
+    logits.name, logits.dtype = "logits", ir.DataType.FLOAT16
+    built = ir.Graph([tokens], [logits], nodes=tape.nodes, initializers=list(values.values()), opset_imports={"": 24})
+    return ir.Model(built, ir_version=11)
+
+
+def build(path: Path, capability: str) -> tuple[int | None, Listener]:
+    """Bytes of the plan, None where there is none, and what was said."""
+    listener = Listener()
+    builder = trt.Builder(listener)
+    network = builder.create_network(0)
+    parser = trt.OnnxParser(network, listener)
+    assert parser.parse_from_file(str(path)), listener.errors
+    config = builder.create_builder_config()
+    config.profiling_verbosity = trt.ProfilingVerbosity.DETAILED
+    config.num_compute_capabilities = 1
+    config.set_compute_capability(getattr(trt.ComputeCapability, capability), 0)
+    profile = builder.create_optimization_profile()
+    profile.set_shape("tokens", (1, 1), (1, 1), (1, 4))
+    config.add_optimization_profile(profile)
+    plan = builder.build_serialized_network(network, config)
+    return (plan.nbytes if plan is not None else None), listener
+
+
+def constants(layers: list[str]) -> Iterator[tuple[str, str]]:
+    """Of every constant that is as large as a weight: the kind of the layer that reads it, and its type."""
+    for layer in layers:
+        kind = re.search(r"LayerType: (\w+)", layer)
+        listed = re.search(r"Constants: \[(.*?)\], Outputs", layer)
+        assert kind
+        for shape, dtype in re.findall(r"Dimensions: \[([\d,]*)\].*?Datatype: (\w+)", listed[1] if listed else ""):
+            if np.prod([int(length) for length in shape.split(",")]) == WIDTH * WIDTH:
+                yield kind[1], dtype
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_weights_are_read_as_narrow_as_they_are_stored(form: str, tmp_path: Path) -> None:
+    """By a product that they are restored in, or in which they are multiplied as they are; a table's rows behind the Gather."""
+    own, dtype = FORMS[form]
+    path = written(graph(), in_precision(recipe(own), "fp16"), tmp_path)
+    plan, listener = build(path, "SM89")
+    assert plan is not None, listener.errors
+    read = list(constants(listener.layers))
+    assert {found for _, found in read} == {dtype}
+    products = {"gemm"} if own.input_scale else {"runtime_fusion"}
+    # kgen: the kernel that picks rows of the table, which is restored in it.
+    assert {kind for kind, _ in read} == products | {"kgen"}
+    stored = (tmp_path / "small.weights").stat().st_size
+    assert plan < stored + KERNELS
+
+
+def test_fp8_is_refused_by_name_for_a_gpu_without_it(tmp_path: Path) -> None:
+    plan, listener = build(written(graph(), in_precision(recipe(WeightRecipe("fp8")), "fp16"), tmp_path), "SM86")
+    assert plan is None
+    assert any("fp8" in error for error in listener.errors)

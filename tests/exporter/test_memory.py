@@ -1,0 +1,42 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from specexport.errors import OutputError
+from specexport.exporter import memory
+from specexport.exporter.memory import available, require_memory
+
+
+@pytest.fixture
+def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A host with 8 GB free."""
+    (tmp_path / "meminfo").write_text("MemTotal: 16000000 kB\nMemAvailable:    7812500 kB\n")
+    monkeypatch.setattr(memory, "MEMINFO", tmp_path / "meminfo")
+    monkeypatch.setattr(memory, "GROUP", tmp_path)
+    return tmp_path
+
+
+def test_the_host_or_its_group_whichever_is_less(host: Path) -> None:
+    assert available() == 8_000_000_000
+    (host / "memory.current").write_text("1000\n")
+    (host / "memory.max").write_text("max\n")
+    assert available() == 8_000_000_000
+    (host / "memory.max").write_text("6000\n")
+    assert available() == 5000
+
+
+def test_a_host_that_does_not_say_has_enough(host: Path) -> None:
+    (host / "meminfo").write_text("MemTotal: 1 kB\n")
+    assert available() is None
+    require_memory(10**12, "fp32", quantized=True)
+
+
+def test_what_does_not_fit_is_refused_before_it_starts(host: Path) -> None:
+    require_memory(1_300_000_000, "fp32", quantized=False)
+    message = r"exporting 1.3 billion weights needs about 12.4 GB of memory, 8.0 GB are free; .* without --precision int8"
+    with pytest.raises(OutputError, match=message):
+        require_memory(1_300_000_000, "fp32", quantized=True)
+    with pytest.raises(OutputError, match=r"needs about 8.7 GB .* with --precision fp16"):
+        require_memory(2_000_000_000, "fp32", quantized=False)
+    require_memory(2_000_000_000, "fp16", quantized=False)

@@ -1,0 +1,209 @@
+"""The driver of benchmarks/peers: order, ratios, and runners that fail. The runners here are scripts of a few lines."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks/peers"))
+import catalogue
+from figures import markdown, rows, width_table
+from interleave import Measured, System, run
+from process import RunnerError, RunnerProcess
+from protocol import Stopwatch, converted
+
+HELLO = 'import json, sys\nprint(json.dumps({"name": "fake", "versions": {}, "speculative": True, "widths": False}), flush=True)\n'
+ECHO = HELLO + 'for line in sys.stdin: print(json.dumps({"tokens": json.loads(line)["prompt_tokens"]}), flush=True)\n'
+DIES = HELLO + 'sys.stdin.readline()\nsys.exit("out of memory\\nsecond line")\n'
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Any]:
+    made: list[RunnerProcess] = []
+
+    def make(name: str, code: str) -> RunnerProcess:
+        made.append(RunnerProcess(name, [sys.executable, "-c", code], tmp_path / f"{name}.log"))
+        return made[-1]
+
+    yield make
+    for process in made:
+        process.close()
+
+
+STRAY = 9  # a request on which something else took the machine from the peer
+
+
+class Recorded:
+    """Answers with its own pace, in milliseconds a token."""
+
+    def __init__(self, name: str, pace: dict[bool, float], asked: list[tuple[str, bool, int]]) -> None:
+        self.name, self.pace, self.asked = name, pace, asked
+
+    def ask(self, request: dict[str, Any]) -> dict[str, Any]:
+        mode, prompt = request["speculative"], request["prompt_tokens"]
+        self.asked.append((self.name, mode, prompt[0]))
+        decoded = request["new_tokens"] - 2
+        # Every second request is twice as slow for everybody: ratios by request do not see it.
+        seconds = self.pace[mode] * decoded * (1 + prompt[0] % 2) / 1e3
+        if self.name == "peer" and prompt[0] == STRAY:
+            seconds *= 100
+        tokens = list(range(request["new_tokens"]))
+        return {
+            "seconds_first": 0.5,
+            "tokens_first": 2,
+            "seconds_decode": seconds,
+            "cpu_decode": 2 * seconds,
+            "tokens": tokens,
+            "rounds": decoded // 2,
+        }
+
+
+def compared(paces: dict[str, dict[bool, float]], prompts: list[list[int]]) -> tuple[list[tuple[str, bool, int]], Any]:
+    asked: list[tuple[str, bool, int]] = []
+    runners = [Recorded(name, pace, asked) for name, pace in paces.items()]
+    systems = [System(runner.name, runner, mode) for mode in (False, True) for runner in runners]
+    return asked, run(systems, prompts, new_tokens=12, k=4)
+
+
+def test_every_system_answers_a_request_before_the_next_one() -> None:
+    asked, _ = compared({"ours": {False: 1, True: 1}, "peer": {False: 1, True: 1}}, [[0], [1], [2]])
+    everybody = {(name, mode) for name in ("ours", "peer") for mode in (False, True)}
+    assert len(asked) == 4 * 4  # a warm-up and three requests
+    for index, prompt in enumerate((0, 0, 1, 2)):
+        group = asked[4 * index : 4 * index + 4]
+        assert {entry[2] for entry in group} == {prompt}
+        assert {entry[:2] for entry in group} == everybody
+    assert len({asked[4 * index][:2] for index in (1, 2, 3)}) == 3  # not always the same one first
+
+
+def test_ratios_are_by_request_and_by_mode() -> None:
+    _, answers = compared({"ours": {False: 10, True: 4}, "peer": {False: 15, True: 10}}, [[0], [1], [2], [3], [STRAY]])
+    found = {(row.name, row.speculative): row for row in rows(answers, "ours")}
+    assert found["peer", False].against == pytest.approx(1.5)
+    assert found["peer", True].against == pytest.approx(2.5)
+    assert found["ours", True].against == pytest.approx(1.0)
+    assert found["peer", True].speedup == pytest.approx(1.5)
+    assert found["peer", False].speedup is None
+    assert found["peer", False].ms == pytest.approx(30)  # of 15, 30, 15, 30, 3000
+    assert (found["ours", False].ms_p10, found["ours", False].ms_p90) == pytest.approx((10, 20))
+    assert found["peer", True].tokens_per_round == pytest.approx(2.0)
+    table = markdown(list(found.values()), "ours")
+    assert "| peer | speculative | 20.00 | 10.00 to 1208.00 | 40.00 | 2.50 | 1.50x | 2.00 | 5 of 5 |" in table
+
+
+def test_a_text_that_differs_from_the_own_plain_run_is_counted() -> None:
+    plain, longer, other = (Measured(tokens, 1, 0.1, 0.1, 0.2, 2) for tokens in ((1, 2, 3), (1, 2, 3, 4), (1, 2, 9)))
+    (row,) = (row for row in rows({("peer", False): [plain, plain], ("peer", True): [longer, other]}, None) if row.speculative)
+    assert row.same == 1
+    assert row.against is None
+
+
+def test_a_runner_that_ends_is_one_line_that_names_it(start: Any) -> None:
+    runner = start("openvino", DIES)
+    with pytest.raises(RunnerError) as caught:
+        runner.ask({"prompt_tokens": [1]})
+    assert str(caught.value).startswith("openvino ended with exit code 1: second line")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_runner_that_cannot_load_says_why(start: Any) -> None:
+    with pytest.raises(RunnerError, match=r"^llamacpp: no such file"):
+        start("llamacpp", 'print(\'{"error": "no such file"}\')')
+
+
+def test_a_runner_is_stopped_between_requests(start: Any) -> None:
+    runner = start("fake", ECHO)
+    for prompt in ([1, 2], [3]):
+        assert runner.ask({"prompt_tokens": prompt}) == {"tokens": prompt}
+        assert state(runner.process.pid) == "T"
+    os.kill(runner.process.pid, signal.SIGCONT)
+    assert state(runner.process.pid, "S") == "S"
+
+
+def state(pid: int, wanted: str = "T") -> str:
+    """Of a process, as the kernel says it; a signal takes a moment."""
+    for _ in range(200):
+        found = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+        if found == wanted:
+            break
+        time.sleep(0.01)
+    return found
+
+
+def test_the_first_round_is_no_decoding() -> None:
+    watch = Stopwatch()
+    for tokens in ([1, 2, 3], [4], [5, 6]):
+        watch.add(tokens)
+    answer = watch.answer(6, rounds=2)
+    assert (answer.tokens_first, answer.tokens) == (3, [1, 2, 3, 4, 5, 6])
+    assert answer.seconds_first + answer.seconds_decode == pytest.approx(watch.last - watch.start)
+    with pytest.raises(ValueError, match="6 tokens came, 7 were asked for"):
+        watch.answer(7)
+
+
+def test_a_model_is_converted_once_and_again_when_it_changed(tmp_path: Path) -> None:
+    checkpoint, calls = tmp_path / "model", []
+    checkpoint.mkdir()
+    (checkpoint / "config.json").write_text("{}")
+
+    def convert(folder: Path) -> None:
+        calls.append(folder)
+        (folder / "out").write_text("done")
+
+    first = converted(tmp_path / "work", str(checkpoint), "int8", convert)
+    assert converted(tmp_path / "work", str(checkpoint), "int8", convert) == first
+    assert (len(calls), (first / "out").read_text()) == (1, "done")
+    (checkpoint / "config.json").write_text("{ }")
+    assert converted(tmp_path / "work", str(checkpoint), "int8", convert) != first
+    assert sorted((tmp_path / "work").iterdir()) == sorted({first, converted(tmp_path / "work", str(checkpoint), "int8", convert)})
+
+
+def test_widths_are_held_against_one_row() -> None:
+    assert width_table({"llamacpp": {"1": 10.0, "5": 27.0}}).splitlines()[-1] == "| llamacpp | 10.00 (1.00) | 27.00 (2.70) |"
+
+
+def test_a_missing_environment_says_how_to_make_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPECEXPORT_PEERS", str(tmp_path))
+    with pytest.raises(FileNotFoundError, match=r"benchmarks/peers/setup\.py llamacpp"):
+        catalogue.PEERS["llamacpp"].command(tmp_path, tmp_path, 2, 64)
+
+
+def test_the_driver_runs_specexport_end_to_end(bundle: Path, pair: Any, tmp_path: Path) -> None:
+    script = Path(__file__).parent.parent / "benchmarks/peers/compare.py"
+    out = tmp_path / "figures.json"
+    options = [
+        "--bundle",
+        f"fp32={bundle}",
+        "--peers",
+        "none",
+        "--requests",
+        "2",
+        "--new-tokens",
+        "8",
+        "--prompt-tokens",
+        "12",
+        "--json",
+        out,
+    ]
+    done = subprocess.run(
+        [sys.executable, script, pair.target, pair.draft, *options, "--threads", "1", "--context", "32"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(out.read_text())
+    assert [(row["name"], row["speculative"], row["against"]) for row in found["rows"]] == [
+        ("specexport fp32", mode, 1.0) for mode in (False, True)
+    ]
+    assert found["rows"][1]["same"] == 2
+    assert set(found["widths"]["specexport fp32"]) == {"1", "2", "3", "5", "8"}
