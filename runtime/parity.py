@@ -25,8 +25,10 @@ Arithmetic = Precision | Literal["widened"] | Format
 # The reference is evaluated in fp32 (`exporter/reference.py`). Measured over tiny models of 23 families and the demo pair,
 # right graphs are off by up to: fp32 1e-5; widened 6e-3, by constants that tracing in half precision rounds; fp16 1.4e-2;
 # bf16, rounded behind every operator, 1.5e-1 (0.6 where a mixture of experts then chooses another expert). Trained and deeper
-# models get some room. A wrong mask, window or position is off by 2 and more in every one of them.
-TOLERANCE: dict[Arithmetic, float] = {"fp32": 1e-3, "widened": 2e-2, "fp16": 1e-1, "bf16": 5e-1, "int8": 3e-1, "int4": 3e-1, "fp8": 3e-1}
+# models get some room. With rounded activations, sums in another order round some values the other way, which rounds more of them
+# behind: int8 is off by 1e-5 with one layer, 7e-2 with five, 3e-1 with 24 random ones, where that is what rounding itself does.
+# A wrong mask, window or position is off by 2 and more in every one of them.
+TOLERANCE: dict[Arithmetic, float] = {"fp32": 1e-3, "widened": 2e-2, "fp16": 1e-1, "bf16": 5e-1, "int8": 8e-1, "int4": 8e-1, "fp8": 8e-1}
 # Large and finite: under an explicit mask a poisoned row has weight 0, and 0 * NaN would still poison.
 POISON = 1e4
 

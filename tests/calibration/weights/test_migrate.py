@@ -75,7 +75,7 @@ def test_weights_in_half_precision_stay_exact_in_fp32_arithmetic(make: Make, bat
         before = logits(model, batches)
         _, done = migrated(model, batches)
         assert all(map(torch.equal, before, logits(model, batches)))
-    assert sum(migration.strength > 0 for migration in done) > 4
+    assert sum(migration.strength > 0 for migration in done) >= 3
     assert all(parameter.dtype == dtype for parameter in model.parameters())
 
 
