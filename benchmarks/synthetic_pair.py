@@ -1,6 +1,6 @@
 """A Llama-shaped pair of random weights that costs what a trained pair costs and agrees as much as it is told to.
 
-    python benchmarks/synthetic_pair.py OUT [--agreement 0.8] [--seed 0] [--small]
+    python benchmarks/synthetic_pair.py OUT [--agreement 0.8] [--seed 0] [--outliers 4] [--small]
 
 OUT/target has about 280 M parameters in 24 layers; OUT/draft is its first two layers under the same embedding and final
 norm, about 27 M. What the later layers add to the residual stream is scaled until the draft guesses the wanted part of
@@ -13,7 +13,7 @@ import argparse
 import json
 import math
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -27,7 +27,7 @@ TOLERANCE = 0.01
 
 @dataclass(frozen=True)
 class Shape:
-    """Sizes of the target; the draft is its first `draft_layers` layers."""
+    """Sizes of the target; the draft is its first `draft_layers` layers. outliers: see `drawn_norm`."""
 
     layers: int = 24
     draft_layers: int = 2
@@ -36,6 +36,7 @@ class Shape:
     kv_heads: int = 8
     intermediate: int = 2688
     positions: int = 2048
+    outliers: float = 4.0
 
     def config(self, vocab_size: int, layers: int) -> LlamaConfig:
         return LlamaConfig(
@@ -77,11 +78,11 @@ def drawn(weight: torch.Tensor, gain: float, generator: torch.Generator) -> None
     weight.copy_(torch.randn(weight.shape, generator=generator) * rows * (gain / math.sqrt(weight.shape[1])))
 
 
-def drawn_norm(weight: torch.Tensor, generator: torch.Generator) -> None:
-    """About 1, and one channel in 200 (two at the least) four to eight times as large: those make int8 activations hard."""
+def drawn_norm(weight: torch.Tensor, outliers: float, generator: torch.Generator) -> None:
+    """About 1, and one channel in 200 (two at the least) `outliers` / 2 to `outliers` times as large: those make int8 activations hard."""
     weight.copy_(torch.exp(0.15 * torch.randn(weight.shape, generator=generator)))
     chosen = torch.randperm(len(weight), generator=generator)[: max(2, len(weight) // 200)]
-    weight[chosen] *= 4 + 4 * torch.rand(len(chosen), generator=generator)
+    weight[chosen] *= outliers / 2 * (1 + torch.rand(len(chosen), generator=generator))
 
 
 @torch.no_grad()
@@ -102,9 +103,9 @@ def make_target(shape: Shape, vocab_size: int, seed: int) -> LlamaForCausalLM:
             drawn(projection.weight, 1.0, generator)
         for projection in (attention.o_proj, mlp.down_proj):
             drawn(projection.weight, 1.0, generator)
-        drawn_norm(layer.input_layernorm.weight, generator)
-        drawn_norm(layer.post_attention_layernorm.weight, generator)
-    drawn_norm(model.model.norm.weight, generator)
+        drawn_norm(layer.input_layernorm.weight, shape.outliers, generator)
+        drawn_norm(layer.post_attention_layernorm.weight, shape.outliers, generator)
+    drawn_norm(model.model.norm.weight, shape.outliers, generator)
     model.model.norm.weight *= 4  # logits of standard deviation 3: a vocabulary of 4096 then has clear winners
     return model
 
@@ -197,11 +198,14 @@ def main() -> None:
     parser.add_argument("output", type=Path)
     parser.add_argument("--agreement", type=float, default=0.8, help="part of the greedy tokens that the draft shall guess")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--outliers", type=float, default=FULL.outliers, help="how far the largest channels of a norm stand out")
     parser.add_argument("--small", action="store_true", help="six narrow layers, for a quick test")
     arguments = parser.parse_args()
     if not 0 < arguments.agreement < 1:
         parser.error(f"--agreement is {arguments.agreement}; it must lie between 0 and 1")
-    found = make_pair(arguments.output, arguments.agreement, arguments.seed, SMALL if arguments.small else FULL)
+    found = make_pair(
+        arguments.output, arguments.agreement, arguments.seed, replace(SMALL if arguments.small else FULL, outliers=arguments.outliers)
+    )
     target, draft = found.parameters
     print(f"target {target / 1e6:.1f} M parameters, draft {draft / 1e6:.1f} M; later layers scaled by {found.factor:.4f}")
     print(f"agreement {found.agreement:.3f} on prompts that were not tuned on (wanted {arguments.agreement})")

@@ -109,6 +109,8 @@ def _is_matrix(value: ir.Value) -> bool:
 
 
 def _same(one: ir.TensorProtocol, other: ir.TensorProtocol) -> bool:
+    if one is other:
+        return True
     if one.dtype != other.dtype or one.shape != other.shape:
         return False
     ours, theirs = one.numpy(), other.numpy()

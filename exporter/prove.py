@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from ..bundle import Contract, ModelSpec, Proof, Role
 from ..engines.onnxruntime_cpu import DIALECT, NAME, OrtDecoder
-from ..runtime.parity import arithmetic, load_reference, prove_decoder
+from ..runtime.parity import Arithmetic, arithmetic, load_reference, prove_decoder
 from .model import reference_path
 from .widen import widen
 
@@ -21,7 +21,8 @@ def prove(
 ) -> tuple[Proof, ...]:
     """Run every dialect of every model on ONNX Runtime, one at a time. Raises `ProofError` at the first mismatch.
 
-    What ONNX Runtime will run for one of the `engines` is run as it is; other graphs in half precision are widened to fp32.
+    What ONNX Runtime will run for one of the `engines` is run as it is; other graphs in half precision, and those
+    that are quantized for TensorRT, are widened to fp32.
     """
     proofs = []
     for role, spec in specs.items():
@@ -29,16 +30,15 @@ def prove(
         for dialect, graph in spec.graphs.items():
             step(f"{role} {dialect}")
             path = workplace / graph
-            if spec.format != "float" and dialect == DIALECT:
+            kind = arithmetic(spec, contract)
+            if kind == "fp32" or (dialect == DIALECT and (spec.format != "float" or (NAME in engines and kind == "fp16"))):
                 decoder = OrtDecoder(path, spec, contract, dialect=dialect)
-                proofs.append(prove_decoder(decoder, reference, NAME, dialect, role, arithmetic(spec, contract)))
-            elif contract.precision == "fp32" or (dialect == DIALECT and NAME in engines and contract.precision == "fp16"):
-                decoder = OrtDecoder(path, spec, contract, dialect=dialect)
-                proofs.append(prove_decoder(decoder, reference, NAME, dialect, role, contract.precision))
+                proofs.append(prove_decoder(decoder, reference, NAME, dialect, role, kind))
             else:
                 with widened(path) as wide:
                     decoder = OrtDecoder(wide, spec, replace(contract, precision="fp32"), dialect=dialect)
-                    proofs.append(prove_decoder(decoder, reference, f"{NAME}, widened", dialect, role, "widened"))
+                    rounded: Arithmetic = kind if kind in ("int8", "fp8") else "widened"  # int4 rounds no activations
+                    proofs.append(prove_decoder(decoder, reference, f"{NAME}, widened", dialect, role, rounded))
             del decoder  # its memory, before the next one asks for as much
     return tuple(proofs)
 

@@ -67,6 +67,8 @@ def choose_targets(
             command = shlex.join(["specexport", "compile", output, "--engine", "tensorrt", *arguments])
             older = "" if tensorrt_version else " (TensorRT older than 10.15 needs a bundle built with --tensorrt-version)"
             notes.append(f"tensorrt: no plans were made here: {problem}; on the device, run: {command}{older}")
+    if "rows" in wanted and "int4" in numbers.formats.values():
+        raise ParameterError("--precision is int4, which TensorRT before 10.15 is not known to read; use int8, or a newer TensorRT")
     dialects = tuple(dialect for dialect in get_args(Dialect) if dialect in wanted)
     return Targets(dialects, tuple(engine for engine in engines if engine in compiled), tuple(notes))
 

@@ -97,7 +97,7 @@ def test_ratios_are_by_request_and_by_mode() -> None:
     assert (found["ours", False].ms_p10, found["ours", False].ms_p90) == pytest.approx((10, 20))
     assert found["peer", True].tokens_per_round == pytest.approx(2.0)
     table = markdown(list(found.values()), "ours")
-    assert "| peer | speculative | 20.00 | 10.00 to 1208.00 | 40.00 | 2.50 | 1.50x | 2.00 | 5 of 5 |" in table
+    assert "| peer | speculative | 20.00 | 10.00 to 1208.00 | 40.00 | 2.50 | 1.50x | 2.00 | 40.0 | 5 of 5 |" in table
 
 
 def test_a_text_that_differs_from_the_own_plain_run_is_counted() -> None:

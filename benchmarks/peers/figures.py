@@ -17,6 +17,7 @@ class Row:
     cpu_ms: processor time of all threads a token, median; on a busy machine and with one thread it says more than the clock.
     against: this system's time over the reference's in the same mode, the median over requests; above 1 the reference is faster.
     speedup: its own plain time over this one, the median over requests. tokens_per_round: accepted tokens and the bonus token.
+    ms_per_round: what to compare at equal acceptance, which differs a little between systems that round the weights differently.
     same: requests whose text is that of the system's own plain run.
     """
 
@@ -29,6 +30,7 @@ class Row:
     against: float | None
     speedup: float | None
     tokens_per_round: float | None
+    ms_per_round: float | None
     same: int | None
     requests: int
 
@@ -56,6 +58,7 @@ def rows(answers: Answers, reference: str | None) -> list[Row]:
         plain, other = answers.get((name, False)), answers.get((reference or "", speculative))
         times = [measured.ms_per_token for measured in found]
         lengths = [measured.tokens_per_round for measured in found if measured.tokens_per_round is not None]
+        rounds = [measured.ms_per_round for measured in found if measured.ms_per_round is not None]
         table.append(
             Row(
                 name,
@@ -66,6 +69,7 @@ def rows(answers: Answers, reference: str | None) -> list[Row]:
                 against=ratio(found, other) if other else None,
                 speedup=ratio(plain, found) if speculative and plain else None,
                 tokens_per_round=fmean(lengths) if speculative and lengths else None,
+                ms_per_round=median(rounds) if speculative and rounds else None,
                 same=same_text(found, plain) if speculative and plain else None,
                 requests=len(found),
             )
@@ -77,14 +81,13 @@ def markdown(table: list[Row], reference: str | None) -> str:
     def cell(form: str, value: float | None) -> str:
         return form.format(value) if value is not None else ""
 
-    other = reference or "reference"
-    lines = [
-        f"| system | decoding | ms/token | p10 to p90 | CPU ms/token | time / {other} | own plain / this | tokens a round | same text |",
-        "|---|---|---|---|---|---|---|---|---|",
-    ]
+    heads = ["system", "decoding", "ms/token", "p10 to p90", "CPU ms/token", f"time / {reference or 'reference'}"]
+    heads += ["own plain / this", "tokens a round", "ms a round", "same text"]
+    lines = ["| " + " | ".join(heads) + " |", "|---" * len(heads) + "|"]
     for row in table:
         parts = [row.name, "speculative" if row.speculative else "plain", f"{row.ms:.2f}", f"{row.ms_p10:.2f} to {row.ms_p90:.2f}"]
-        parts += [f"{row.cpu_ms:.2f}", cell("{:.2f}", row.against), cell("{:.2f}x", row.speedup), cell("{:.2f}", row.tokens_per_round)]
+        parts += [f"{row.cpu_ms:.2f}", cell("{:.2f}", row.against), cell("{:.2f}x", row.speedup)]
+        parts += [cell("{:.2f}", row.tokens_per_round), cell("{:.1f}", row.ms_per_round)]
         parts.append(f"{row.same} of {row.requests}" if row.same is not None else "")
         lines.append("| " + " | ".join(parts) + " |")
     return "\n".join(lines)

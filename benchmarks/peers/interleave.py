@@ -43,6 +43,10 @@ class Measured:
         return self.cpu_decode * 1e3 / (len(self.tokens) - self.tokens_first)
 
     @property
+    def ms_per_round(self) -> float | None:
+        return self.seconds_decode * 1e3 / self.rounds if self.rounds else None
+
+    @property
     def tokens_per_round(self) -> float | None:
         return (len(self.tokens) - self.tokens_first) / self.rounds if self.rounds else None
 

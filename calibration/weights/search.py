@@ -27,7 +27,7 @@ LIMITS: dict[Family, int] = {"onnxruntime": 64, "tensorrt": 127}
 # A group of layers is kept in a higher format where its relative squared error is this many times the model's median ...
 OUTLIER = 8.0
 # ... and large in itself: an outlier of a model whose errors are all small hurts nobody.
-FLOORS: dict[Format, float] = {"int8": 2e-3, "fp8": 5e-3, "int4": 2e-2}
+FLOORS: dict[Format, float] = {"int8": 1e-2, "fp8": 1e-2, "int4": 2e-2}
 HIGHER: dict[Format, Format] = {"int4": "int8", "int8": "float", "fp8": "float"}
 # Nats that rounding the head alone to int4 may cost; int8 costs some hundredths of that.
 HEAD_DIVERGENCE = 2e-3

@@ -63,7 +63,8 @@ class Shape:
         """Whether weights and caches leave a tenth and 2 GiB of the memory for everything else; quantized weights as if in fp16."""
         models = [model for model in (self.target, self.draft) if model is not None]
         rows = sum(2 * model.layers * model.kv_heads * model.head_dim * self.capacity for model in models)
-        needed = ELEMENT_BYTES.get(precision, ELEMENT_BYTES["fp16"]) * (rows + self.num_parameters)
+        element = next((size for name, size in ELEMENT_BYTES.items() if name == precision), ELEMENT_BYTES["fp16"])
+        needed = element * (rows + self.num_parameters)
         return needed + 2 * 2**30 <= 0.9 * gpu.memory
 
     def prompts(self, session: Session, count: int) -> list[list[int]]:

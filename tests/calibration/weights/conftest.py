@@ -31,12 +31,12 @@ OPT: dict[str, Any] = dict(
 )
 FAMILIES: dict[str, dict[str, Any]] = dict(
     llama=LLAMA,
-    qwen3=LLAMA | dict(head_dim=8),
-    gemma=LLAMA | dict(head_dim=8),
+    qwen3=LLAMA | dict(head_dim=8, num_hidden_layers=1),
+    gemma=LLAMA | dict(head_dim=8, num_hidden_layers=1),
     gpt2=GPT2,
-    phi3=LLAMA,
-    opt=OPT | dict(max_position_embeddings=64),
-    cohere=LLAMA,
+    phi3=LLAMA | dict(num_hidden_layers=1),
+    opt=OPT | dict(max_position_embeddings=64, num_hidden_layers=1),
+    cohere=LLAMA | dict(num_hidden_layers=1),
     mixtral=LLAMA | dict(num_local_experts=4, num_experts_per_tok=2),
 )
 

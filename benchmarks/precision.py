@@ -1,0 +1,110 @@
+"""Bundles of one pair in several precisions, in turn: passes by width, speed, acceptance, size, and what widths change.
+
+    python benchmarks/precision.py fp32=demo.bundle int8=int8.bundle int4=int4.bundle [--limit 4] [--max-new-tokens 48]
+
+Ratios are to the first bundle, of medians over the same passes or prompts. `apart`: the largest difference of a logit between a row
+that runs alone and the same row among others, in standard deviations of the logits. Perplexities are the builds' own.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+
+import click
+import numpy as np
+import specexport
+from hardware import describe_hardware
+from specexport.runtime.session import Session
+
+PROMPTS = Path(__file__).parent.parent / "examples/prompts"
+CONTEXT = 192
+
+
+@click.command()
+@click.argument("bundles", nargs=-1, required=True, metavar="NAME=BUNDLE...")
+@click.option("--limit", default=4, show_default=True, help="Prompts a file of examples/prompts.")
+@click.option("--max-new-tokens", default=48, show_default=True)
+@click.option("--passes", default=40, show_default=True, help="Passes a width.")
+def main(bundles: tuple[str, ...], limit: int, max_new_tokens: int, passes: int) -> None:
+    sessions = {name: specexport.load(path, policy=False) for name, _, path in (entry.partition("=") for entry in bundles)}
+    print(describe_hardware())
+    first = next(iter(sessions.values()))
+    widths = [width for width in (1, 2, 3, 5, 8) if width <= first.bundle.manifest.contract.widest_step]
+    times = time_passes(sessions, widths, passes)
+    print(f"\n| | weights, MB | perplexity | t1, ms | {' | '.join(f'v({width}) / v(1)' for width in widths[1:])} | widths apart |")
+    print(f"|---|---|---|---|{'---|' * len(widths)}")
+    for name, session in sessions.items():
+        manifest = session.bundle.manifest
+        size = sum(manifest.files[model.weights].bytes for model in manifest.models.values())
+        fidelity = manifest.target.fidelity
+        loss = f"{fidelity.loss:+.2%}" if fidelity else "exact"
+        ratios = [f"{median(times[name][width]) / median(times[name][1]):.2f}" for width in widths[1:]]
+        t1 = f"{median(times[name][1]) * 1e3:.2f}"
+        print(f"| {name} | {size / 1e6:.1f} | {loss} | {t1} | {' | '.join(ratios)} | {apart(session, widths[-1]):.1e} |")
+    compare(sessions, limit, max_new_tokens)
+
+
+def time_passes(sessions: dict[str, Session], widths: list[int], passes: int) -> dict[str, dict[int, list[float]]]:
+    times: dict[str, dict[int, list[float]]] = {name: {width: [] for width in widths} for name in sessions}
+    for session in sessions.values():
+        fill(session)
+    for number in range(passes + 1):
+        for name, session in sessions.items():
+            for width in widths:
+                start = perf_counter()
+                session.engine.target.step(list(range(5, 5 + width)), CONTEXT)
+                if number:
+                    times[name][width].append(perf_counter() - start)
+    return times
+
+
+def fill(session: Session) -> None:
+    tokens = [number % session.engine.target.vocab_size for number in range(7, 7 + CONTEXT)]
+    chunk = session.bundle.manifest.contract.prompt_chunk
+    for start in range(0, CONTEXT, chunk):
+        session.engine.target.feed(tokens[start : start + chunk], start)
+
+
+def apart(session: Session, width: int) -> float:
+    """Rows alone, against the same rows in one pass."""
+    target = session.engine.target
+    fill(session)
+    tokens = list(range(40, 40 + width))
+    alone = np.concatenate([target.step([token], CONTEXT + place).copy() for place, token in enumerate(tokens)])
+    together = target.step(tokens, CONTEXT).copy()
+    return float(np.abs(alone - together).max() / alone.std())
+
+
+def compare(sessions: dict[str, Session], limit: int, max_new_tokens: int) -> None:
+    files = sorted(PROMPTS.glob("*.jsonl"))
+    prompts = [json.loads(line)["prompt"] for path in files for line in path.read_text().splitlines()[:limit]]
+    rates: dict[tuple[str, bool], list[float]] = {(name, drafts): [] for name in sessions for drafts in (False, True)}
+    lengths: dict[str, list[float]] = {name: [] for name in sessions}
+    equal = dict.fromkeys(sessions, 0)
+    for prompt in prompts:
+        for name, session in sessions.items():
+            texts = []
+            for drafts in (False, True):
+                session.reset()
+                made = session.generate(prompt, max_new_tokens=max_new_tokens, stop_token_ids=(), speculate=drafts)
+                rates[name, drafts].append(made.statistics.tokens_per_second)
+                texts.append(made.tokens)
+            lengths[name].append(made.statistics.mean_acceptance_length)
+            equal[name] += texts[0] == texts[1]
+    base = rates[next(iter(sessions)), False]
+    print(f"\n| {len(prompts)} prompts, {max_new_tokens} tokens | plain, tokens/s | speculative | to plain {next(iter(sessions))} (p10 to p90) | tokens a round | same text |")
+    print("|---|---|---|---|---|---|")
+    for name in sessions:
+        ratios = sorted(ours / theirs for ours, theirs in zip(rates[name, True], base, strict=True))
+        spread = f"{ratios[len(ratios) // 10]:.2f} to {ratios[-1 - len(ratios) // 10]:.2f}"
+        print(
+            f"| {name} | {median(rates[name, False]):.1f} | {median(rates[name, True]):.1f} | {median(ratios):.2f}x ({spread}) "
+            f"| {np.mean(lengths[name]):.2f} | {equal[name]} |"
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,102 @@
+"""Builds with quantized weights, from checkpoints to generated text."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import specexport
+import torch
+from conftest import Pair
+from safetensors.torch import load_file, save_file
+from specexport.bundle import Bundle
+from specexport.calibration.precision import PRECISION
+from specexport.errors import CheckpointError, ParameterError
+from specexport.exporter.build import BuildOptions, build
+from specexport.runtime.inspect import describe, render
+from specexport.runtime.verify import verify_session
+
+
+def made(pair: Pair, output: Path, cache: Path, **options: Any) -> Path:
+    given: dict[str, Any] = dict(max_seq_len=64, prompt_chunk=16, cache=cache) | options
+    build(str(pair.target), str(pair.draft), output, BuildOptions(**given))
+    return output
+
+
+@pytest.fixture(scope="module")
+def mixed(pair: Pair, cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The target in int8, the draft in int4. Not to be changed."""
+    return made(pair, tmp_path_factory.mktemp("mixed") / "tiny.bundle", cache, precision="int8", draft_precision="int4")
+
+
+def test_the_bundle_says_what_was_done_and_what_it_cost(mixed: Path, built: Path) -> None:
+    bundle = Bundle.open(mixed)
+    manifest = bundle.manifest
+    assert manifest.draft is not None
+    assert (manifest.target.format, manifest.draft.format, manifest.contract.precision) == ("int8", "int4", "fp32")
+    assert [list(model.graphs) for model in (manifest.target, manifest.draft)] == [["ort"], ["ort"]]
+    for model in (manifest.target, manifest.draft):
+        assert model.fidelity is not None
+        assert model.fidelity.tokens > 200
+        assert 0 < model.fidelity.divergence < 0.5
+    text = render(describe(bundle))
+    assert "in int8, cache" in text
+    assert "before it was quantized" in text
+    plain = Bundle.open(built).manifest
+    assert manifest.files[manifest.target.weights].bytes < 0.5 * plain.files[plain.target.weights].bytes
+
+
+def test_what_it_generates_is_the_quantized_targets_own(mixed: Path) -> None:
+    session = specexport.load(mixed)
+    for prompt in ("def add(a, b):", "the quick brown"):
+        ours = session.generate(prompt, max_new_tokens=24, stop_token_ids=())
+        plain = session.generate(prompt, max_new_tokens=24, stop_token_ids=(), speculate=False)
+        assert ours.tokens == plain.tokens
+    assert verify_session(session, None, 8).passed
+
+
+def test_auto_measures_every_pair_and_takes_one_that_keeps_the_quality(pair: Pair, cache: Path, tmp_path: Path) -> None:
+    bundle = Bundle.open(made(pair, tmp_path / "auto.bundle", cache, precision="auto", max_perplexity_loss=10.0))
+    table = json.loads((bundle.root / PRECISION).read_text())
+    formats = ("float", "int8", "int4")
+    assert {(row["target"], row["draft"]) for row in table["candidates"]} == {(target, draft) for target in formats for draft in formats}
+    assert all(row["plain"] > 0 and row["speculative"] > 0 and row["acceptance_length"] >= 1 for row in table["candidates"])
+    fastest = max(table["candidates"], key=lambda row: max(row["plain"], row["speculative"]))
+    manifest = bundle.manifest
+    assert manifest.draft is not None
+    assert (table["target"], table["draft"]) == (fastest["target"], fastest["draft"]) == (manifest.target.format, manifest.draft.format)
+    assert PRECISION in manifest.files
+    assert not list(tmp_path.glob(".*"))  # nothing is left of the others
+
+
+def test_weights_that_are_no_numbers_are_named(pair: Pair, cache: Path, tmp_path: Path) -> None:
+    broken = Path(shutil.copytree(pair.target, tmp_path / "broken"))
+    weights = load_file(broken / "model.safetensors")
+    weights["model.layers.1.mlp.up_proj.weight"][3, 4] = torch.nan
+    save_file(weights, broken / "model.safetensors", {"format": "pt"})
+    with pytest.raises(CheckpointError, match=r"model\.layers\.1\.mlp\.up_proj\.weight: 1 of its 1536 weights are NaN or infinite"):
+        made(Pair(broken, pair.draft), tmp_path / "out.bundle", cache, precision="int8")
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        ("", "has no prompts"),
+        ('{"route": "a", "prompt": "def add(a, b):"}\n', "the calibration prompts have .* tokens, expected 512 at least"),
+        ('{"route": "a", "prompt": [1, 2, 3]}\n', "line 1: found token ids, expected a text or messages"),
+    ],
+)
+def test_calibration_prompts_that_are_too_few(lines: str, message: str, pair: Pair, cache: Path, tmp_path: Path) -> None:
+    (tmp_path / "prompts.jsonl").write_text(lines)
+    with pytest.raises(ParameterError, match=message):
+        made(pair, tmp_path / "out.bundle", cache, precision="int8", calibration_texts=tmp_path / "prompts.jsonl")
+
+
+def test_options_that_quantize_nothing(pair: Pair) -> None:
+    with pytest.raises(ParameterError, match="--calibration-prompts is for quantized weights; --precision is fp16"):
+        BuildOptions(precision="fp16", calibration_texts=Path("prompts.jsonl"))
+    with pytest.raises(ParameterError, match="--max-perplexity-loss is nan; it must be 0 or more"):
+        BuildOptions(precision="auto", max_perplexity_loss=float("nan"))
