@@ -289,6 +289,12 @@ class Manifest:
         return ROLES if self.draft is not None else ("target",)
 
     @property
+    def longest(self) -> int:
+        """Most tokens of a sequence: the capacity, but for the row behind a pass that `exporter/quantize/exact_widths.py` writes."""
+        spare = self.target.format != "float" and "ort" in self.target.graphs
+        return self.contract.capacity - spare
+
+    @property
     def models(self) -> dict[Role, ModelSpec]:
         return {"target": self.target} if self.draft is None else {"target": self.target, "draft": self.draft}
 

@@ -110,11 +110,11 @@ def main() -> None:
 )
 @click.option("--draft-precision", help="The same for the draft, where its weights are to be stored otherwise. [default: --precision]")
 @click.option(
-    "--max-perplexity-loss",
+    "--max-divergence",
     type=float,
-    default=0.01,
+    default=0.02,
     show_default=True,
-    help="auto: by how much the target's perplexity may rise, 0.01 for one percent.",
+    help="auto: by how many nats (mean KL divergence) the target's distributions may move.",
 )
 @click.option(
     "--calibration-prompts",
@@ -149,7 +149,8 @@ def build(target: str, draft: str | None, output: Path, engines: tuple[str, ...]
         click.echo(f"the draft can propose {known} ({vocabulary.overlap:.1%})", err=True)
     for role, model in report.bundle.manifest.models.items():
         if model.fidelity is not None:
-            click.echo(f"{role} in {model.format}: perplexity {model.fidelity.loss:+.2%} on {model.fidelity.tokens} tokens", err=True)
+            moved = f"{model.fidelity.divergence:.4f} nats from the exact model, perplexity {model.fidelity.loss:+.2%}"
+            click.echo(f"{role} in {model.format}: {moved}, on {model.fidelity.tokens} tokens", err=True)
         for note in model.notes:
             click.echo(f"{role}: {note}", err=True)
     for proof in report.bundle.manifest.proofs:

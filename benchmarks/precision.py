@@ -95,7 +95,8 @@ def compare(sessions: dict[str, Session], limit: int, max_new_tokens: int) -> No
             lengths[name].append(made.statistics.mean_acceptance_length)
             equal[name] += texts[0] == texts[1]
     base = rates[next(iter(sessions)), False]
-    print(f"\n| {len(prompts)} prompts, {max_new_tokens} tokens | plain, tokens/s | speculative | to plain {next(iter(sessions))} (p10 to p90) | tokens a round | same text |")
+    columns = f"plain, tokens/s | speculative | to plain {next(iter(sessions))} (p10 to p90) | tokens a round | same text"
+    print(f"\n| {len(prompts)} prompts, {max_new_tokens} tokens | {columns} |")
     print("|---|---|---|---|---|---|")
     for name in sessions:
         ratios = sorted(ours / theirs for ours, theirs in zip(rates[name, True], base, strict=True))

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ..bundle import Format
-from ..errors import ParameterError
 from ..runtime.session import Session
 from ..runtime.statistics import Statistics
 
@@ -27,8 +26,8 @@ class Pair(NamedTuple):
 class Candidate:
     """A combination, and what it did on the prompts: tokens a second, plain and with drafts, and tokens a round.
 
-    weight_bytes: of both models. perplexity_loss: of the target against its unquantized self, 0.01 for one percent; divergence:
-    in nats. low, high: the tenth and the ninetieth percentile of the prompts' speculative tokens a second.
+    weight_bytes: of both models. perplexity_loss and divergence (nats): of the target against its unquantized self, see `Fidelity`.
+    low, high: the tenth and the ninetieth percentile of the prompts' speculative tokens a second.
     """
 
     target: Format
@@ -49,10 +48,10 @@ class Candidate:
 
 @dataclass(frozen=True)
 class PrecisionTable:
-    """What `--precision auto` measured on `host`, and chose. floor: the largest loss of perplexity that it was to allow."""
+    """What `--precision auto` measured on `host`, and chose. max_divergence: what it was to allow the target, in nats."""
 
     host: str
-    floor: float
+    max_divergence: float
     prompts: int
     new_tokens: int
     target: Format
@@ -64,12 +63,13 @@ def write_precision(folder: Path, table: PrecisionTable) -> None:
     (folder / PRECISION).write_text(json.dumps(asdict(table), indent=1) + "\n", encoding="utf-8")
 
 
-def pick(candidates: Sequence[Candidate], floor: float) -> Candidate:
-    """The fastest of those whose target loses no more than `floor`. Raises `ParameterError` where none does."""
-    allowed = [candidate for candidate in candidates if candidate.perplexity_loss <= floor]
-    if not allowed:
-        best = min(candidate.perplexity_loss for candidate in candidates)
-        raise ParameterError(f"no precision keeps the perplexity within {floor:.2%} of the target's; the least loss is {best:.2%}")
+def pick(candidates: Sequence[Candidate], max_divergence: float) -> Candidate:
+    """The fastest of those whose target has not moved by more than `max_divergence` nats; one that is not quantized has not moved.
+
+    By the divergence and not by the perplexity of a text: it is the rise of log perplexity that is to be expected of text that the
+    target itself would write, without the chance of what a text happens to hold.
+    """
+    allowed = [candidate for candidate in candidates if candidate.divergence <= max_divergence]
     return max(allowed, key=lambda candidate: candidate.tokens_per_second)
 
 

@@ -32,7 +32,7 @@ def measure_precisions(
     contract: Contract,
     translation: Translation | None,
     texts: Sequence[str],
-    floor: float,
+    max_divergence: float,
     min_overlap: float,
     scratch: Path,
     cache: Path,
@@ -40,8 +40,7 @@ def measure_precisions(
 ) -> PrecisionTable:
     """Export all formats of both models under `scratch`, and measure every pair on the first tokens of `texts`.
 
-    Raises what the exports raise, `ProofError` for a format whose graphs are not what they should be, and `ParameterError` where
-    no format keeps the quality.
+    Raises what the exports raise, `ProofError` for a format whose graphs are not what they should be.
     """
     specs: dict[tuple[Role, Format], ModelSpec] = {}
     proofs: dict[tuple[Role, Format], tuple[Proof, ...]] = {}
@@ -94,8 +93,8 @@ def measure_precisions(
                 acceptance_length=speeds[pair, True].acceptance_length,
             )
         )
-    best = pick(candidates, floor)
-    return PrecisionTable(describe_host(NAME), floor, len(prompts), NEW_TOKENS, best.target, best.draft, tuple(candidates))
+    best = pick(candidates, max_divergence)
+    return PrecisionTable(describe_host(NAME), max_divergence, len(prompts), NEW_TOKENS, best.target, best.draft, tuple(candidates))
 
 
 def _under(form: Format, spec: ModelSpec) -> ModelSpec:

@@ -32,8 +32,8 @@ from .workplace import new_folder, require_space, scratch_beside
 class BuildOptions:
     """max_seq_len None takes what the models' positions allow, at most 4096. prompt_chunk: tokens a prefill pass.
 
-    precision: a name of `numbers.NAMES`, or `auto`, which measures and then allows max_perplexity_loss (0.01: one percent more
-    than the target's perplexity). draft_precision: the target's. calibration_texts: JSONL of prompts, by default a shipped set.
+    precision: a name of `numbers.NAMES`, or `auto`, which measures and lets the target move by max_divergence nats.
+    draft_precision: the target's. calibration_texts: JSONL of prompts, by default a shipped set.
     min_overlap: the part of the target's tokens that a draft of another tokenizer must have. compiling: for the engines that run
     plans. tensorrt_version: the one on the device, by default that of this host.
     """
@@ -44,7 +44,7 @@ class BuildOptions:
     min_overlap: float = 0.5
     precision: str = "fp32"
     draft_precision: str | None = None
-    max_perplexity_loss: float = 0.01
+    max_divergence: float = 0.02
     calibration_texts: Path | None = None
     engines: tuple[str, ...] = ("onnxruntime",)
     compiling: CompileOptions = field(default_factory=CompileOptions)
@@ -64,8 +64,8 @@ class BuildOptions:
         numbers = self.numbers
         if self.calibration_texts is not None and not (numbers.quantized or self.precision == AUTO):
             raise ParameterError(f"--calibration-prompts is for quantized weights; --precision is {self.precision}")
-        if not 0 <= self.max_perplexity_loss < math.inf:  # also: NaN
-            raise ParameterError(f"--max-perplexity-loss is {self.max_perplexity_loss}; it must be 0 or more, 0.01 for one percent")
+        if not 0 <= self.max_divergence < math.inf:  # also: NaN
+            raise ParameterError(f"--max-divergence is {self.max_divergence}; it must be 0 or more, in nats")
         for option, *_ in self.compiling.arguments:
             if not set(LIBRARIES) & set(self.engines):
                 raise ParameterError(f"{option} is for engines that run plans; add --engine {' or --engine '.join(LIBRARIES)}")
@@ -122,7 +122,7 @@ def build(
         require_space(workplace, size * (copied + len(targets.compiled)))  # plans hold the weights again
         if auto:
             with scratch_beside(workplace) as scratch:
-                allowed = options.max_perplexity_loss, options.min_overlap
+                allowed = options.max_divergence, options.min_overlap
                 table = measure_precisions(models, contract, translation, texts, *allowed, scratch, cache, timed)
             numbers = replace(numbers, formats={"target": table.target, "draft": table.draft or "float"})
             targets = choose_targets(options.engines, numbers, options.compiling, version, str(output))

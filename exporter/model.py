@@ -100,6 +100,7 @@ def _export(
     vocab_size = int(model.get_output_embeddings().weight.shape[0])
     features = probe_features(model) if role == "draft" and HEADED in dialects else 0
     recipe, fidelity = None, None
+    exact_widths = quantizing is not None and quantizing.family == "onnxruntime" and role == "target"
     if quantizing is not None:
         step("calibrate")
         with fp32_arithmetic(model):
@@ -110,7 +111,7 @@ def _export(
             fidelity = measure_fidelity(model, recipe, held)
     step("reference logits")
     with quantized_twin(model, recipe) if recipe else nullcontext():
-        reference = record_reference(model, contract, vocab_size)
+        reference = record_reference(model, contract, vocab_size, spare=exact_widths)
     graphs, made = {}, Made()
     for dialect in dialects:
         step(f"trace {dialect}")
@@ -118,7 +119,7 @@ def _export(
         step(f"optimize {dialect}")
         optimize(graphs[dialect], dialect)
         if recipe is not None:
-            quantize(graphs[dialect], dialect, by_every_name(recipe, model), contract.capacity, made)
+            quantize(graphs[dialect], dialect, by_every_name(recipe, model), contract.capacity, made, exact_widths)
         refuse_traps(graphs[dialect], dialect, checkpoint.architecture)
     step("write")
     paths, weights = save(graphs, folder, role)

@@ -22,12 +22,12 @@ from .checkpoint import first_line
 from .precision import fp32_arithmetic
 
 
-def record_reference(model: PreTrainedModel, contract: Contract, vocab_size: int) -> list[ReferenceStep]:
+def record_reference(model: PreTrainedModel, contract: Contract, vocab_size: int, spare: int = 0) -> list[ReferenceStep]:
     """Each step's logits come from a forward pass over the whole sequence that its tokens have seen.
 
     Raises `UnsupportedModelError` when the model cannot be evaluated.
     """
-    steps = schedule(contract, vocab_size, largest_window(model))
+    steps = schedule(contract, vocab_size, largest_window(model), spare)
     recorded = []
     for context, group in _shared_contexts(steps):
         rows = np.concatenate([np.arange(step.end - step.rows, step.end) for step in group])

@@ -59,8 +59,11 @@ class ReferenceStep:
     logits: Logits  # [rows, vocab]
 
 
-def schedule(contract: Contract, vocab_size: int, window: int = 0) -> list[Step]:
-    """The steps of the proof, with tokens drawn from a fixed seed; `window`: the model's largest sliding window."""
+def schedule(contract: Contract, vocab_size: int, window: int = 0, spare: int = 0) -> list[Step]:
+    """The steps of the proof, with tokens drawn from a fixed seed.
+
+    window: the model's largest sliding window. spare: rows at the end of the capacity that no step writes.
+    """
     rng = np.random.default_rng(0)
     widest, chunk = contract.widest_step, contract.prompt_chunk
     steps: list[Step] = []
@@ -89,13 +92,13 @@ def schedule(contract: Contract, vocab_size: int, window: int = 0) -> list[Step]
             position = feed(width, position, compare=position + width == last)
         return position
 
-    room = range(position + widest, contract.capacity - widest + 1)
+    room = range(position + widest, contract.capacity - spare - widest + 1)
     for edge in [span for span in contract.spans if span in room][:1]:
         feed(widest, walk(position, edge - widest), poison=True)  # the last that the shorter span holds
         feed(widest, edge - 1, poison=True)  # one row on either side, garbage behind them
         position = feed(1, feed(2, edge - 2, poison=True), poison=True)  # rolled back to the shorter span, and over again
 
-    last = min(contract.capacity, max(FAR, window + chunk)) - 2 * widest - 2
+    last = min(contract.capacity - spare, max(FAR, window + chunk)) - 2 * widest - 2
     if position <= last:
         feed(widest, reject(feed(1, walk(position, last))))
     return steps

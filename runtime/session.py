@@ -131,7 +131,7 @@ class Session:
     @property
     def capacity(self) -> int:
         """The longest sequence in tokens, prompt included."""
-        return self.bundle.manifest.contract.capacity
+        return self.bundle.manifest.longest
 
     @property
     def max_draft_tokens(self) -> int:

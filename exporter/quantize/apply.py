@@ -8,6 +8,7 @@ from torch.nn import Module
 from ...calibration.weights.recipe import Recipe
 from ..attention import Dialect
 from ..graphs import CLEAN_UP
+from .exact_widths import attend_over_two_rows
 from .nbits import quantize_nbits
 from .pack import pack_attention
 from .rotary import absorb_rotary
@@ -17,10 +18,11 @@ from .tables import quantize_tables
 from .tensorrt import quantize_for_tensorrt
 
 
-def quantize(model: ir.Model, dialect: Dialect, recipe: Recipe, capacity: int, made: Made) -> int:
+def quantize(model: ir.Model, dialect: Dialect, recipe: Recipe, capacity: int, made: Made, exact_widths: bool) -> int:
     """Change an optimized graph; returns the number of weights that are quantized. capacity: rows of the cache.
 
     recipe: by the names that the graph's weights have, see `by_every_name`. made: what the model's earlier graphs got, by weight.
+    exact_widths: for ONNX Runtime, rows are to have the same bits in passes of any width.
     """
     if dialect != "ort":
         changed = quantize_for_tensorrt(model, recipe, made)
@@ -30,6 +32,8 @@ def quantize(model: ir.Model, dialect: Dialect, recipe: Recipe, capacity: int, m
         quantize_tables(model, recipe)  # behind the layers, which must see what they share
         CLEAN_UP(model)  # what the rotary embedding left would keep queries and keys apart
         pack_attention(model)
+        if exact_widths:
+            attend_over_two_rows(model)
     CLEAN_UP(model)
     return changed
 

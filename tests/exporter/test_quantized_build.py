@@ -59,7 +59,7 @@ def test_what_it_generates_is_the_quantized_targets_own(mixed: Path) -> None:
 
 
 def test_auto_measures_every_pair_and_takes_one_that_keeps_the_quality(pair: Pair, cache: Path, tmp_path: Path) -> None:
-    bundle = Bundle.open(made(pair, tmp_path / "auto.bundle", cache, precision="auto", max_perplexity_loss=10.0))
+    bundle = Bundle.open(made(pair, tmp_path / "auto.bundle", cache, precision="auto", max_divergence=10.0))
     table = json.loads((bundle.root / PRECISION).read_text())
     formats = ("float", "int8", "int4")
     assert {(row["target"], row["draft"]) for row in table["candidates"]} == {(target, draft) for target in formats for draft in formats}
@@ -84,7 +84,7 @@ def test_weights_that_are_no_numbers_are_named(pair: Pair, cache: Path, tmp_path
 @pytest.mark.parametrize(
     ("lines", "message"),
     [
-        ("", "has no prompts"),
+        ("", "has no line that can be used"),
         ('{"route": "a", "prompt": "def add(a, b):"}\n', "the calibration prompts have .* tokens, expected 512 at least"),
         ('{"route": "a", "prompt": [1, 2, 3]}\n', "line 1: found token ids, expected a text or messages"),
     ],
@@ -98,5 +98,5 @@ def test_calibration_prompts_that_are_too_few(lines: str, message: str, pair: Pa
 def test_options_that_quantize_nothing(pair: Pair) -> None:
     with pytest.raises(ParameterError, match="--calibration-prompts is for quantized weights; --precision is fp16"):
         BuildOptions(precision="fp16", calibration_texts=Path("prompts.jsonl"))
-    with pytest.raises(ParameterError, match="--max-perplexity-loss is nan; it must be 0 or more"):
-        BuildOptions(precision="auto", max_perplexity_loss=float("nan"))
+    with pytest.raises(ParameterError, match="--max-divergence is nan; it must be 0 or more"):
+        BuildOptions(precision="auto", max_divergence=float("nan"))

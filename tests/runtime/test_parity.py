@@ -197,7 +197,7 @@ def test_the_tolerance_is_in_standard_deviations_of_the_logits() -> None:
 @pytest.mark.parametrize("arithmetic", TOLERANCE)
 def test_each_arithmetic_has_a_tolerance_of_its_own(arithmetic: Arithmetic) -> None:
     reference, tolerance = reference_of(), TOLERANCE[arithmetic]
-    assert tolerance <= 0.5  # what is wrong is off by whole standard deviations
+    assert tolerance < 1  # what is wrong is off by whole standard deviations
     decoder = SlightlyOff(CONTRACT, VOCAB)
     decoder.error = 0.8 * tolerance
     assert prove_decoder(decoder, reference, "fake", "ort", "target", arithmetic).tolerance == tolerance

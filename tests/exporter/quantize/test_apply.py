@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx_ir as ir
 import pytest
 from specexport.bundle import Format, ModelSpec
@@ -38,7 +39,7 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
 class Made:
     """A model's `ort` graph under a recipe of one format for every matrix."""
 
-    def __init__(self, folder: Path, family: str, form: Format, mutate: Any = None) -> None:
+    def __init__(self, folder: Path, family: str, form: Format, mutate: Any = None, exact: bool = False) -> None:
         model_type, config = FAMILIES[family]
         model = Checkpoint.find(str(save_model(folder / "checkpoint", model_type, config=config))).load("fp32")
         names = {layer.weight for layer in linear_layers(model)} | set(tables(model))
@@ -46,16 +47,17 @@ class Made:
         recipe = Recipe(dict.fromkeys(names, own))
         layers, size = probe_cache(model), int(model.get_output_embeddings().weight.shape[0])
         with quantized_twin(model, recipe):
-            self.reference = record_reference(model, CONTRACT, size)
+            self.reference = record_reference(model, CONTRACT, size, spare=exact)
         self.graph = trace(model, layers, "ort", CONTRACT)
         optimize(self.graph, "ort")
         self.layers = len(linear_layers(model))
-        self.changed = quantize(self.graph, "ort", by_every_name(recipe, model), CONTRACT.capacity, {})
+        self.changed = quantize(self.graph, "ort", by_every_name(recipe, model), CONTRACT.capacity, {}, exact_widths=exact)
         if mutate:
             mutate(self.graph)
         paths, weights = save({"ort": self.graph}, folder, "model")
         spec = ModelSpec("", "", "", 0, size, layers, dict(paths), weights, 0, form, (), None)
-        self.error = max_error(OrtDecoder(folder / paths["ort"], spec, CONTRACT), self.reference)
+        self.decoder = OrtDecoder(folder / paths["ort"], spec, CONTRACT)
+        self.error = max_error(self.decoder, self.reference)
 
     def count(self) -> Counter[str]:
         return Counter(node.op_type for node in self.graph.graph)
@@ -110,3 +112,21 @@ def test_tables_reach_as_far_as_the_cache(tmp_path: Path) -> None:
     assert absorb_rotary(graph, contract.capacity) == 1
     shapes = [list(value.const_value.shape) for name, value in graph.graph.initializers.items() if name.startswith("rotary.")]  # type: ignore[union-attr]
     assert shapes == [[96, 16], [96, 16]]
+
+
+def rows(decoder: OrtDecoder, width: int) -> np.ndarray:
+    """Logits of eight tokens behind twenty others, in passes of `width`, over stale rows."""
+    tokens = [(17 * place) % 288 for place in range(28)]
+    decoder.overwrite_rows(0, 1e4)
+    decoder.step(tokens[:16], 0)
+    decoder.step(tokens[16:20], 16)
+    return np.concatenate([decoder.step(tokens[start : start + width], start).copy() for start in range(20, 28, width)])
+
+
+@pytest.mark.parametrize(("family", "form"), [("qwen2, biases", "int8"), ("gemma2, softcap", "int4")])
+def test_rows_have_the_same_bits_in_passes_of_any_width(family: str, form: Format, tmp_path: Path) -> None:
+    made = Made(tmp_path, family, form, exact=True)
+    assert made.error < TOLERANCE[form] / 3
+    alone = rows(made.decoder, 1)
+    for width in (2, 4):
+        np.testing.assert_array_equal(rows(made.decoder, width), alone)
