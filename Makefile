@@ -32,6 +32,8 @@ bench: .venv/ready
 	$(BIN)/python benchmarks/demo_pair.py demo.bundle
 	$(BIN)/python benchmarks/pays.py demo.bundle
 	$(BIN)/python benchmarks/survival.py demo.bundle
+	for form in int8 int4; do $(BIN)/specexport build --target $(PAIR)/target --draft $(PAIR)/draft --precision $$form --output $$form.bundle --force; done
+	$(BIN)/python benchmarks/precision.py fp32=demo.bundle int8=int8.bundle int4=int4.bundle
 	$(BIN)/python benchmarks/block_verification.py demo.bundle
 	$(BIN)/specexport build --target examples/quoting_target --max-draft-tokens 8 --output lookup.bundle --force
 	$(BIN)/python benchmarks/lookup.py lookup.bundle

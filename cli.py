@@ -138,6 +138,7 @@ def build(target: str, draft: str | None, output: Path, engines: tuple[str, ...]
     with BuildDisplay() as display:
         from .exporter.build import BuildOptions
         from .exporter.build import build as run
+        from .runtime.precision import read_precision, table_lines
 
         options["engines"] = tuple(dict.fromkeys(engines))
         options["compiling"] = _compile_options(options)
@@ -147,6 +148,8 @@ def build(target: str, draft: str | None, output: Path, engines: tuple[str, ...]
     if vocabulary := report.bundle.manifest.vocabulary:
         known = f"{vocabulary.shared_tokens} of the target's {vocabulary.target_tokens} tokens"
         click.echo(f"the draft can propose {known} ({vocabulary.overlap:.1%})", err=True)
+    if (table := read_precision(report.bundle)) is not None:
+        click.echo("\n".join(table_lines(asdict(table))), err=True)
     for role, model in report.bundle.manifest.models.items():
         if model.fidelity is not None:
             moved = f"{model.fidelity.divergence:.4f} nats from the exact model, perplexity {model.fidelity.loss:+.2%}"

@@ -33,7 +33,7 @@ def _convert(kind: Any, value: Any, where: str) -> Any:
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if dataclasses.is_dataclass(kind):
         return _dataclass(typing.cast(type, kind), value, where)
-    if origin is types.UnionType:
+    if origin in (types.UnionType, typing.Union):  # the latter of a Literal and None
         return None if value is None else _convert(arguments[0], value, where)
     if origin is tuple:
         _expect(isinstance(value, list), "a list", value, where)

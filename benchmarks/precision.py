@@ -1,14 +1,19 @@
-"""Bundles of one pair in several precisions, in turn: passes by width, speed, acceptance, size, and what widths change.
+"""Bundles of one pair in several precisions, in turn: quality, size, passes by width, speed, acceptance, and what widths change.
 
     python benchmarks/precision.py fp32=demo.bundle int8=int8.bundle int4=int4.bundle [--limit 4] [--max-new-tokens 48]
 
 Ratios are to the first bundle, of medians over the same passes or prompts. `apart`: the largest difference of a logit between a row
-that runs alone and the same row among others, in standard deviations of the logits. Perplexities are the builds' own.
+that runs alone and the same row among others, in standard deviations of the logits. `floor`: the time to read the target's weights
+once, at the rate at which all cores read memory. Perplexity: of prompts that neither model of the demo pair was trained on (routes
+code and prose), through the engine.
 """
 
 from __future__ import annotations
 
 import json
+import math
+import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from statistics import median
 from time import perf_counter
@@ -28,22 +33,29 @@ CONTEXT = 192
 @click.option("--limit", default=4, show_default=True, help="Prompts a file of examples/prompts.")
 @click.option("--max-new-tokens", default=48, show_default=True)
 @click.option("--passes", default=40, show_default=True, help="Passes a width.")
-def main(bundles: tuple[str, ...], limit: int, max_new_tokens: int, passes: int) -> None:
+@click.option("--texts", default=60, show_default=True, help="Prompts a route whose perplexity is taken; 0 for none.")
+def main(bundles: tuple[str, ...], limit: int, max_new_tokens: int, passes: int, texts: int) -> None:
     sessions = {name: specexport.load(path, policy=False) for name, _, path in (entry.partition("=") for entry in bundles)}
-    print(describe_hardware())
+    bandwidth = read_bandwidth()
+    print(f"{describe_hardware()}; memory is read at {bandwidth / 1e9:.1f} GB/s")
     first = next(iter(sessions.values()))
     widths = [width for width in (1, 2, 3, 5, 8) if width <= first.bundle.manifest.contract.widest_step]
     times = time_passes(sessions, widths, passes)
-    print(f"\n| | weights, MB | perplexity | t1, ms | {' | '.join(f'v({width}) / v(1)' for width in widths[1:])} | widths apart |")
-    print(f"|---|---|---|---|{'---|' * len(widths)}")
+    ratios_of = " | ".join(f"v({width}) / v(1)" for width in widths[1:])
+    print(f"\n| | weights, MB | perplexity | t1, ms | t1 / floor | {ratios_of} | widths apart |")
+    print(f"|---|---|---|---|---|{'---|' * len(widths)}")
+    exact = 0.0
     for name, session in sessions.items():
         manifest = session.bundle.manifest
         size = sum(manifest.files[model.weights].bytes for model in manifest.models.values())
-        fidelity = manifest.target.fidelity
-        loss = f"{fidelity.loss:+.2%}" if fidelity else "exact"
+        found = perplexity(session, texts)
+        exact = exact or found
+        loss = f"{found:.3f} ({found / exact - 1:+.2%})" if texts else ""
+        floor = manifest.files[manifest.target.weights].bytes / bandwidth
         ratios = [f"{median(times[name][width]) / median(times[name][1]):.2f}" for width in widths[1:]]
         t1 = f"{median(times[name][1]) * 1e3:.2f}"
-        print(f"| {name} | {size / 1e6:.1f} | {loss} | {t1} | {' | '.join(ratios)} | {apart(session, widths[-1]):.1e} |")
+        over = f"{median(times[name][1]) / floor:.2f}"
+        print(f"| {name} | {size / 1e6:.1f} | {loss} | {t1} | {over} | {' | '.join(ratios)} | {apart(session, widths[-1]):.1e} |")
     compare(sessions, limit, max_new_tokens)
 
 
@@ -66,6 +78,36 @@ def fill(session: Session) -> None:
     chunk = session.bundle.manifest.contract.prompt_chunk
     for start in range(0, CONTEXT, chunk):
         session.engine.target.feed(tokens[start : start + chunk], start)
+
+
+def read_bandwidth() -> float:
+    """Bytes a second, all cores at once, over more than any cache holds."""
+    parts = [np.ones(2**26, np.float32) for _ in os.sched_getaffinity(0)]
+    rates = []
+    with ThreadPoolExecutor(len(parts)) as pool:
+        for _ in range(5):
+            start = perf_counter()
+            list(pool.map(np.sum, parts))
+            rates.append(sum(part.nbytes for part in parts) / (perf_counter() - start))
+    return max(rates)
+
+
+def perplexity(session: Session, texts: int) -> float:
+    target, width = session.engine.target, session.bundle.manifest.contract.widest_step
+    surprise, count = 0.0, 0
+    for route in ("code", "prose"):
+        for line in (PROMPTS / f"{route}.jsonl").read_text().splitlines()[:texts]:
+            tokens = session.encode(json.loads(line)["prompt"])[: session.capacity]
+            for start in range(0, len(tokens) - 1, width):
+                fed = tokens[start : start + width]
+                logits = target.step(fed, start).astype(np.float64)
+                following = tokens[start + 1 : start + 1 + len(fed)]
+                rows = logits[: len(following)]
+                top = rows.max(-1)
+                total = top + np.log(np.exp(rows - top[:, None]).sum(-1))
+                surprise += float((total - rows[np.arange(len(following)), following]).sum())
+                count += len(following)
+    return math.exp(surprise / count) if count else 0.0
 
 
 def apart(session: Session, width: int) -> float:

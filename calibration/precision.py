@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import NamedTuple
 
 from ..bundle import Format
+from ..runtime.precision import PRECISION, Candidate, PrecisionTable
 from ..runtime.session import Session
 from ..runtime.statistics import Statistics
-
-PRECISION = "precision.json"
 
 
 class Pair(NamedTuple):
@@ -20,43 +19,6 @@ class Pair(NamedTuple):
 
     target: Format
     draft: Format | None
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """A combination, and what it did on the prompts: tokens a second, plain and with drafts, and tokens a round.
-
-    weight_bytes: of both models. perplexity_loss and divergence (nats): of the target against its unquantized self, see `Fidelity`.
-    low, high: the tenth and the ninetieth percentile of the prompts' speculative tokens a second.
-    """
-
-    target: Format
-    draft: Format | None
-    weight_bytes: int
-    perplexity_loss: float
-    divergence: float
-    plain: float
-    speculative: float
-    low: float
-    high: float
-    acceptance_length: float
-
-    @property
-    def tokens_per_second(self) -> float:
-        return max(self.plain, self.speculative)
-
-
-@dataclass(frozen=True)
-class PrecisionTable:
-    """What `--precision auto` measured on `host`, and chose. max_divergence: what it was to allow the target, in nats."""
-
-    host: str
-    max_divergence: float
-    prompts: int
-    new_tokens: int
-    target: Format
-    draft: Format | None
-    candidates: tuple[Candidate, ...]
 
 
 def write_precision(folder: Path, table: PrecisionTable) -> None:

@@ -7,10 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from ..bundle import Bundle, Contract, Format, ModelSpec, Proof, Role
-from ..calibration.precision import Candidate, Pair, PrecisionTable, measure_speeds, pick
+from ..calibration.precision import Pair, measure_speeds, pick
 from ..engines.base import Engine
 from ..engines.onnxruntime_cpu import DIALECT, NAME, OrtDecoder, open_graph
 from ..runtime.identity import describe_host
+from ..runtime.precision import Candidate, PrecisionTable
 from ..runtime.session import Session
 from .attention import Dialect
 from .checkpoint import Checkpoint

@@ -10,6 +10,7 @@ from ..bundle import Bundle
 from .costs import COSTS, Costs
 from .decisions import check_policy, read_decision, stale
 from .policy import POLICY, Policy
+from .precision import read_precision, table_lines
 
 
 def describe(bundle: Bundle) -> dict[str, Any]:
@@ -28,6 +29,8 @@ def describe(bundle: Bundle) -> dict[str, Any]:
     policy, costs = read_decision(bundle, Policy, POLICY), read_decision(bundle, Costs, COSTS)
     if policy is not None:
         check_policy(policy, bundle)
+    table = read_precision(bundle)
+    described["precision"] = None if table is None else asdict(table)
     described["policy"] = None if policy is None else asdict(policy)
     described["costs"] = None if costs is None else asdict(costs) | {"stale": stale(costs, costs.engine, costs.threads)}
     return described
@@ -66,6 +69,7 @@ def render(description: dict[str, Any]) -> str:
             f"proved     {proof['role']} {proof['dialect']} on {proof['engine']}: {proof['rows']} rows up to {proof['length']} tokens, "
             f"{proof['max_error']:.1e} standard deviations off (allowed {proof['tolerance']:.0e})"
         )
+    lines += table_lines(description["precision"]) if description["precision"] is not None else []
     lines += _decisions(description["policy"], description["costs"])
     lines += [f"{entry['sha256'][:16]}  {entry['bytes']:>12,}  {name}" for name, entry in description["files"].items()]
     lines.append("packages   " + ", ".join(f"{name} {number}" for name, number in description["packages"].items()))

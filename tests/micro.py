@@ -59,7 +59,9 @@ class Micro:
 
     def spec(self, role: str) -> ModelSpec:
         graphs = {dialect: f"graphs/{role}-{dialect}.onnx" for dialect in ("onnx", "rows")}
-        return ModelSpec(f"org/{role}", "Micro", "0" * 64, 1000, self.vocab_size, self.layers, graphs, f"graphs/{role}.weights", 0)
+        return ModelSpec(
+            f"org/{role}", "Micro", "0" * 64, 1000, self.vocab_size, self.layers, graphs, f"graphs/{role}.weights", 0, "float", (), None
+        )
 
 
 class MicroDecoder:

@@ -28,6 +28,7 @@ class Outer:
     table: dict[str, int]
     note: str | None
     spare: Inner | None
+    choice: Literal["a", "b"] | None
 
 
 GOOD: dict[str, Any] = {
@@ -39,18 +40,22 @@ GOOD: dict[str, Any] = {
     "table": {"k": 1},
     "note": None,
     "spare": None,
+    "choice": None,
 }
 
 
 def test_parses_nested_dataclasses_and_back() -> None:
     parsed = parse(Outer, GOOD, "file")
-    assert parsed == Outer("x", 0.5, "a", Inner(1), (Inner(2), Inner(3)), {"k": 1}, None, None)
+    assert parsed == Outer("x", 0.5, "a", Inner(1), (Inner(2), Inner(3)), {"k": 1}, None, None, None)
     assert parse(Outer, asdict(parsed) | {"items": [{"width": 2}, {"width": 3}]}, "file") == parsed
 
 
 def test_an_object_may_be_missing_but_is_checked_where_it_is_there() -> None:
     assert parse(Outer, GOOD, "file").spare is None
     assert parse(Outer, GOOD | {"spare": {"width": 4}}, "file").spare == Inner(4)
+    assert parse(Outer, GOOD | {"choice": "b"}, "file").choice == "b"
+    with pytest.raises(BundleError, match=r"file\.choice: found \"c\", expected one of 'a', 'b'"):
+        parse(Outer, GOOD | {"choice": "c"}, "file")
     for spare, message in (
         ({"width": 0}, r"file\.spare: width must be at least 1"),
         ({}, r"file\.spare: the key 'width'"),

@@ -5,7 +5,8 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from specexport.calibration.precision import Candidate, Pair, measure_speeds, pick
+from specexport.calibration.precision import Pair, measure_speeds, pick
+from specexport.runtime.precision import Candidate
 from specexport.runtime.session import Session
 from specexport.runtime.statistics import Statistics
 

@@ -114,7 +114,9 @@ def graphs(tmp_path_factory: pytest.TempPathFactory) -> Graphs:
         for dialect, graph in traced.items():
             optimize(graph, dialect)
         paths, weights = save(traced, folder, role)
-        return folder, ModelSpec(role, type(model).__name__, "", model.num_parameters(), 0, layers, dict(paths), weights, 0)
+        return folder, ModelSpec(
+            role, type(model).__name__, "", model.num_parameters(), 0, layers, dict(paths), weights, 0, "float", (), None
+        )
 
     return graphs
 

@@ -17,7 +17,7 @@ from specexport.exporter import attention
 from specexport.exporter import model as model_module
 from specexport.exporter.attention import Dialect, Layer
 from specexport.exporter.checkpoint import Checkpoint
-from specexport.exporter.model import export_model
+from specexport.exporter.model import Quantizing, export_model
 from specexport.exporter.progress import Timed
 from tiny import CONTRACT, save_model
 from torch.onnx.ops import symbolic
@@ -31,17 +31,22 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
 def exporting(checkpoint: Checkpoint, folder: Path) -> Callable[..., tuple[ModelSpec, Notes]]:
     count = iter(range(100))
 
-    def export(contract: Contract = CONTRACT, dialects: tuple[Dialect, ...] = ("onnx",)) -> tuple[ModelSpec, Notes]:
+    def export(
+        contract: Contract = CONTRACT, dialects: tuple[Dialect, ...] = ("onnx",), quantizing: Quantizing | None = None
+    ) -> tuple[ModelSpec, Notes]:
         notes = Notes()
-        return export_model(checkpoint, "draft", contract, folder / str(next(count)), folder / "cache", Timed(notes), dialects), notes
+        place = folder / str(next(count))
+        return export_model(checkpoint, "draft", contract, place, folder / "cache", Timed(notes), dialects, quantizing), notes
 
     return export
 
 
 def test_a_stage_is_of_one_precision_and_of_its_dialects(checkpoint: Checkpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def write(checkpoint: Checkpoint, role: str, contract: Contract, dialects: tuple[Dialect, ...], folder: Path, step: Any) -> None:
+    def write(
+        checkpoint: Checkpoint, role: str, contract: Contract, dialects: tuple[Dialect, ...], quantizing: Any, folder: Path, step: Any
+    ) -> None:
         names = {dialect: f"graphs/{role}-{dialect}.onnx" for dialect in dialects}
-        spec = ModelSpec("", "", "", 1, 1, (), dict(names), f"graphs/{role}.weights", 0)
+        spec = ModelSpec("", "", "", 1, 1, (), dict(names), f"graphs/{role}.weights", 0, "float", (), None)
         for name in (*names.values(), spec.weights, model_module.REFERENCE):
             (folder / Path(name).name).write_text(contract.precision)
         (folder / model_module.SPEC).write_text(json.dumps(asdict(spec)))
@@ -54,6 +59,13 @@ def test_a_stage_is_of_one_precision_and_of_its_dialects(checkpoint: Checkpoint,
     assert all(notes.stages and not notes.notes for _, notes in made)
     assert all(notes.notes == ["export draft: reused from an earlier build"] for _, notes in again)
     assert set(again[3][0].graphs) == set(more)
+    recipes = [
+        Quantizing("int8", "onnxruntime", ("a",)),
+        Quantizing("int4", "onnxruntime", ("a",)),
+        Quantizing("int8", "onnxruntime", ("b",)),
+    ]
+    quantized = [export(quantizing=recipe) for recipe in [*recipes, *recipes]]
+    assert [bool(notes.stages) for _, notes in quantized] == [True] * 3 + [False] * 3
     assert [(tmp_path / f"{place}/graphs/draft.weights").read_text() for place in (4, 5, 6, 7)] == ["fp32", "fp16", "bf16", "fp16"]
 
 

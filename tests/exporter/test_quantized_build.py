@@ -13,10 +13,11 @@ import torch
 from conftest import Pair
 from safetensors.torch import load_file, save_file
 from specexport.bundle import Bundle
-from specexport.calibration.precision import PRECISION
+from specexport.engines.tensorrt_compile import CompileOptions
 from specexport.errors import CheckpointError, ParameterError
 from specexport.exporter.build import BuildOptions, build
 from specexport.runtime.inspect import describe, render
+from specexport.runtime.precision import PRECISION
 from specexport.runtime.verify import verify_session
 
 
@@ -69,7 +70,27 @@ def test_auto_measures_every_pair_and_takes_one_that_keeps_the_quality(pair: Pai
     assert manifest.draft is not None
     assert (table["target"], table["draft"]) == (fastest["target"], fastest["draft"]) == (manifest.target.format, manifest.draft.format)
     assert PRECISION in manifest.files
+    shown = [line for line in render(describe(bundle)).splitlines() if "<- taken" in line]
+    assert [line.split()[:3] for line in shown] == [[fastest["target"], "+", fastest["draft"]]]
     assert not list(tmp_path.glob(".*"))  # nothing is left of the others
+
+
+@pytest.mark.parametrize(
+    ("precisions", "formats"),
+    [(dict(precision="int8", draft_precision="int4"), ("int8", "int4")), (dict(precision="fp8", draft_precision="fp16"), ("fp8", "float"))],
+)
+def test_for_tensorrt_they_are_proved_here_and_compiled(
+    precisions: dict[str, str], formats: tuple[str, str], pair: Pair, cache: Path, tmp_path: Path
+) -> None:
+    pytest.importorskip("tensorrt_rtx")
+    options = dict(engines=("tensorrt-rtx",), compiling=CompileOptions(("8.9",)), max_draft_tokens=1) | precisions
+    bundle = Bundle.open(made(pair, tmp_path / "rtx.bundle", cache, **options))
+    manifest = bundle.manifest
+    assert manifest.draft is not None
+    assert (manifest.target.format, manifest.draft.format, manifest.contract.precision) == (*formats, "fp16")
+    assert {proof.dialect for proof in manifest.proofs} == {"onnx"}
+    assert {plan.graph for plan in manifest.plans} >= {"graphs/target-onnx.onnx", "graphs/draft-onnx.onnx"}
+    assert manifest.longest == manifest.contract.capacity  # only ONNX Runtime's attention writes a row more
 
 
 def test_weights_that_are_no_numbers_are_named(pair: Pair, cache: Path, tmp_path: Path) -> None:

@@ -1,0 +1,72 @@
+"""What `--precision auto` measured when the bundle was built, and chose: `precision.json`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from ..bundle import Bundle, Format
+from ..strict import parse, read_json
+
+PRECISION = "precision.json"
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A combination, and what it did on the prompts: tokens a second, plain and with drafts, and tokens a round.
+
+    weight_bytes: of both models. perplexity_loss and divergence (nats): of the target against its unquantized self, see `Fidelity`.
+    low, high: the tenth and the ninetieth percentile of the prompts' speculative tokens a second.
+    """
+
+    target: Format
+    draft: Format | None
+    weight_bytes: int
+    perplexity_loss: float
+    divergence: float
+    plain: float
+    speculative: float
+    low: float
+    high: float
+    acceptance_length: float
+
+    @property
+    def tokens_per_second(self) -> float:
+        return max(self.plain, self.speculative)
+
+
+@dataclass(frozen=True)
+class PrecisionTable:
+    """What `--precision auto` measured on `host`, and chose. max_divergence: what it was to allow the target, in nats."""
+
+    host: str
+    max_divergence: float
+    prompts: int
+    new_tokens: int
+    target: Format
+    draft: Format | None
+    candidates: tuple[Candidate, ...]
+
+
+def read_precision(bundle: Bundle) -> PrecisionTable | None:
+    """None for a bundle whose precision was named. Raises `BundleError` for a damaged file."""
+    path = bundle.root / PRECISION
+    remedy = "build the bundle again"
+    return parse(PrecisionTable, read_json(path, remedy), str(path)) if path.exists() else None
+
+
+def table_lines(table: dict[str, Any]) -> Iterator[str]:
+    """A `PrecisionTable` as a text, what was taken marked."""
+    yield (
+        f"precision  measured on {table['host']}: {table['prompts']} prompts of {table['new_tokens']} tokens, "
+        f"the target to move by {table['max_divergence']:g} nats at most"
+    )
+    yield f"           {'target + draft':<15} {'MB':>8} {'nats':>7} {'plain':>7} {'drafts':>7} tokens/s (p10 to p90), tokens a round"
+    for row in table["candidates"]:
+        name = " + ".join(form for form in (row["target"], row["draft"]) if form)
+        taken = "  <- taken" if (row["target"], row["draft"]) == (table["target"], table["draft"]) else ""
+        yield (
+            f"           {name:<15} {row['weight_bytes'] / 1e6:>8.1f} {row['divergence']:>7.4f} {row['plain']:>7.1f} "
+            f"{row['speculative']:>7.1f} ({row['low']:.1f} to {row['high']:.1f}), {row['acceptance_length']:.2f}{taken}"
+        )
