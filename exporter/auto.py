@@ -32,14 +32,16 @@ def measure_precisions(
     models: dict[Role, Checkpoint],
     contract: Contract,
     translation: Translation | None,
-    texts: Sequence[str],
+    given: tuple[Sequence[str], bool],
     max_divergence: float,
     min_overlap: float,
     scratch: Path,
     cache: Path,
     progress: Timed,
 ) -> PrecisionTable:
-    """Export all formats of both models under `scratch`, and measure every pair on the first tokens of `texts`.
+    """Export all formats of both models under `scratch`, and measure every pair on the first tokens of the texts.
+
+    given: the texts of calibration, and whether they are the user's own.
 
     Raises what the exports raise, `ProofError` for a format whose graphs are not what they should be.
     """
@@ -50,7 +52,7 @@ def measure_precisions(
         place = scratch / form
         forms = Numbers(contract.precision, {"target": form, "draft": form}, "onnxruntime")
         made = {
-            role: export_model(model, role, contract, place, cache, progress, dialects, Quantizing.of(forms, role, texts))
+            role: export_model(model, role, contract, place, cache, progress, dialects, Quantizing.of(forms, role, *given))
             for role, model in models.items()
         }
         with progress.stage(f"prove {form}", len(made)) as step:
@@ -59,6 +61,9 @@ def measure_precisions(
                 specs[role, form] = _under(form, spec)
     decoders = {key: OrtDecoder(scratch / spec.graphs[DIALECT], spec, contract) for key, spec in specs.items()}
     text = write_text(models["target"], scratch)
+    first = {role: specs[role, FORMATS[0]] for role in models}
+    some = tuple(proof for role in models for proof in proofs[role, FORMATS[0]])
+    whole = make_manifest(contract, first, None, text, (NAME,), (), some, scratch, "")
     pairs = [Pair(target, draft) for target in FORMATS for draft in (FORMATS if "draft" in models else (None,))]
     sessions = {}
     for pair in pairs:
@@ -68,11 +73,11 @@ def measure_precisions(
         of_pair = {role: specs[key] for role, key in keys.items()}
         vocabulary = write_maps(translation, of_pair, min_overlap, scratch) if translation else None
         proved = tuple(proof for key in keys.values() for proof in proofs[key])
-        manifest = make_manifest(contract, of_pair, vocabulary, text, (NAME,), (), proved, scratch, "")
+        manifest = replace(whole, target=of_pair["target"], draft=of_pair.get("draft"), vocabulary=vocabulary, proofs=proved)
         draft = decoders["draft", pair.draft] if pair.draft is not None else None
         engine = Engine(NAME, DIALECT, decoders["target", pair.target], draft, open_graph)
         sessions[pair] = Session(Bundle(scratch, manifest), engine, policy=False)
-    prompts = _prompts(sessions[pairs[0]], texts)
+    prompts = _prompts(sessions[pairs[0]], given[0])
     with progress.stage("measure", len(prompts) + 1) as step:
         speeds = measure_speeds(sessions, prompts, NEW_TOKENS, step)
     candidates = []

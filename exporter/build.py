@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import os
 from dataclasses import dataclass, field, replace
@@ -104,8 +105,11 @@ def build(
     timed = Timed(progress or Silent())
     cache = open_cache(options.cache or default_cache())
     version = parse_version(options.tensorrt_version) if options.tensorrt_version else None
+    if draft is None and options.draft_precision is not None:
+        raise ParameterError(f"--draft-precision is {options.draft_precision}, but there is no --draft; leave it away")
     numbers, auto = options.numbers, options.precision == AUTO
     targets = choose_targets(options.engines, numbers, options.compiling, version, str(output))
+    own_texts = options.calibration_texts is not None
     texts = read_texts(options.calibration_texts) if numbers.quantized or auto else ()
 
     with new_folder(Path(output), options.force) as workplace:
@@ -123,13 +127,14 @@ def build(
         if auto:
             with scratch_beside(workplace) as scratch:
                 allowed = options.max_divergence, options.min_overlap
-                table = measure_precisions(models, contract, translation, texts, *allowed, scratch, cache, timed)
+                table = measure_precisions(models, contract, translation, (texts, own_texts), *allowed, scratch, cache, timed)
+            gc.collect()  # the sessions of what was measured
             numbers = replace(numbers, formats={"target": table.target, "draft": table.draft or "float"})
             targets = choose_targets(options.engines, numbers, options.compiling, version, str(output))
             write_precision(workplace, table)
         specs = {}
         for role, model in models.items():
-            quantizing = Quantizing.of(numbers, role, texts)
+            quantizing = Quantizing.of(numbers, role, texts, own_texts)
             specs[role] = export_model(model, role, contract, workplace, cache, timed, targets.dialects, quantizing)
         text = write_text(models["target"], workplace)
         vocabulary = write_maps(translation, specs, options.min_overlap, workplace) if translation else None

@@ -70,6 +70,11 @@ def _jobs(bundle: Bundle, lib: Library) -> list[_Job]:
     jobs = []
     for model in manifest.models.values():
         if dialect not in model.graphs:
+            if model.format != "float" and lib.name != "tensorrt":
+                raise BundleError(
+                    f"{bundle.root} has {model.source} in {model.format} as another engine computes it; "
+                    f"build a bundle of its own with --engine {lib.name}"
+                )
             version = ".".join(map(str, lib.version[:2]))
             raise BundleError(
                 f"{bundle.root} has no {dialect} graph of {model.source}, which {lib.title} needs; "

@@ -36,6 +36,8 @@ def available() -> int | None:
     except (OSError, LookupError, ValueError):
         return None
     try:
-        return min(free, int((GROUP / "memory.max").read_text()) - int((GROUP / "memory.current").read_text()))
-    except (OSError, ValueError):  # no group, or one without a limit
+        statistics = dict(line.split() for line in (GROUP / "memory.stat").read_text().splitlines())
+        files = int(statistics["inactive_file"]) + int(statistics["active_file"])  # what was read of files is given back when needed
+        return min(free, int((GROUP / "memory.max").read_text()) - int((GROUP / "memory.current").read_text()) + files)
+    except (OSError, LookupError, ValueError):  # no group, or one without a limit
         return free

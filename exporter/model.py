@@ -8,10 +8,11 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from ..bundle import ELEMENT_BYTES, Contract, Format, ModelSpec, Role
 from ..calibration.weights.fidelity import measure_fidelity, split
-from ..calibration.weights.search import Family, choose
+from ..calibration.weights.search import Family, Options, choose
 from ..calibration.weights.texts import calibration_tokens
 from ..calibration.weights.twin import quantized_twin
 from ..runtime.parity import save_reference
@@ -35,21 +36,27 @@ from .workplace import require_space
 
 SPEC = "spec.json"
 REFERENCE = "reference.npz"
+# Tokens of a calibration text that the model reads at once.
+LONGEST = 256
 
 
 @dataclass(frozen=True)
 class Quantizing:
-    """How a model's weights are stored, for the engines of which family, and the texts that show what its layers are fed."""
+    """How a model's weights are stored, for the engines of which family, and the texts that show what its layers are fed.
+
+    own_texts: they are the user's, so that a static scale of activations that is as good on them may be used on a CPU.
+    """
 
     format: Format
     family: Family
     texts: tuple[str, ...]
+    own_texts: bool = False
 
     @classmethod
-    def of(cls, numbers: Numbers, role: Role, texts: Sequence[str]) -> Quantizing | None:
+    def of(cls, numbers: Numbers, role: Role, texts: Sequence[str], own_texts: bool) -> Quantizing | None:
         """None for a model whose weights stay as they are."""
         form = numbers.formats[role]
-        return cls(form, numbers.family, tuple(texts)) if form != "float" else None
+        return cls(form, numbers.family, tuple(texts), own_texts) if form != "float" else None
 
 
 def export_model(
@@ -64,8 +71,10 @@ def export_model(
 ) -> ModelSpec:
     """Put the model's graphs under `workplace/graphs` and its reference under `workplace/reference`."""
     label = f"export {role}"
-    inputs = dict(role=role, checkpoint=checkpoint.digest, contract=asdict(contract), dialects=dialects)
-    key = stage_key(**inputs, quantizing=asdict(quantizing) if quantizing else None)
+    inputs: dict[str, Any] = dict(role=role, checkpoint=checkpoint.digest, contract=asdict(contract), dialects=dialects)
+    if quantizing is not None:
+        inputs |= dict(quantizing=asdict(quantizing), tokenizer=checkpoint.tokenizer.backend_tokenizer.to_str())
+    key = stage_key(**inputs)
     stage = finished_stage(cache, key)
     if stage is not None:
         progress.reused(label)
@@ -104,8 +113,10 @@ def _export(
     if quantizing is not None:
         step("calibrate")
         with fp32_arithmetic(model):
-            used, held = split(calibration_tokens(checkpoint.tokenizer, quantizing.texts))
-            recipe = choose(model, used, quantizing.format, quantizing.family)
+            used, held = split(
+                calibration_tokens(checkpoint.tokenizer, quantizing.texts, min(LONGEST, checkpoint.max_positions or LONGEST))
+            )
+            recipe = choose(model, used, quantizing.format, quantizing.family, Options(static_activations=quantizing.own_texts))
             if quantizing.family == "tensorrt":
                 recipe = in_precision(recipe, contract.precision)
             fidelity = measure_fidelity(model, recipe, held)

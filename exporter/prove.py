@@ -37,10 +37,15 @@ def prove(
             else:
                 with widened(path) as wide:
                     decoder = OrtDecoder(wide, spec, replace(contract, precision="fp32"), dialect=dialect)
-                    rounded: Arithmetic = kind if kind in ("int8", "fp8") else "widened"  # int4 rounds no activations
+                    rounded: Arithmetic = kind if spec.format != "float" and _rounds(path) else "widened"
                     proofs.append(prove_decoder(decoder, reference, f"{NAME}, widened", dialect, role, rounded))
             del decoder  # its memory, before the next one asks for as much
     return tuple(proofs)
+
+
+def _rounds(path: Path) -> bool:
+    """Whether the graph rounds activations, as int8 and fp8 do, and int4 where some layers are kept in int8."""
+    return any(node.op_type == "QuantizeLinear" for node in ir.load(path).graph)
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from ..engines.tensorrt_api import LIBRARIES, dialect_for, dotted
 from ..engines.tensorrt_compile import CompileOptions, check_options, compiler
 from ..errors import EngineError, ParameterError
 from .attention import Dialect
-from .formats import refusal
+from .formats import Capability, refusal
 from .numbers import Numbers
 
 OPTIONS: dict[Role, str] = {"target": "--precision", "draft": "--draft-precision"}
@@ -36,7 +36,7 @@ def choose_targets(
 
     tensorrt_version: the one on the device, by default that of this host. A plan is made here only if it can be run there.
     """
-    _check_precision(engines, numbers)
+    _check_precision(engines, numbers, options.compute_capabilities)
     usable = proving()
     if not usable.usable:
         raise EngineError(f"the graphs cannot be proved on this host: {usable.detail}; {usable.remedy}")
@@ -68,7 +68,8 @@ def choose_targets(
             older = "" if tensorrt_version else " (TensorRT older than 10.15 needs a bundle built with --tensorrt-version)"
             notes.append(f"tensorrt: no plans were made here: {problem}; on the device, run: {command}{older}")
     if "rows" in wanted and "int4" in numbers.formats.values():
-        raise ParameterError("--precision is int4, which TensorRT before 10.15 is not known to read; use int8, or a newer TensorRT")
+        option = OPTIONS["target" if numbers.formats["target"] == "int4" else "draft"]
+        raise ParameterError(f"{option} is int4, which TensorRT before 10.15 is not known to read; use int8, or a newer TensorRT")
     dialects = tuple(dialect for dialect in get_args(Dialect) if dialect in wanted)
     return Targets(dialects, tuple(engine for engine in engines if engine in compiled), tuple(notes))
 
@@ -80,13 +81,20 @@ def parse_version(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in text.split("."))
 
 
-def _check_precision(engines: tuple[str, ...], numbers: Numbers) -> None:
+def _check_precision(engines: tuple[str, ...], numbers: Numbers, capabilities: tuple[str, ...]) -> None:
     for engine in engines:
         if engine not in ENGINES:
             raise EngineError(f"there is no engine {engine!r}; the engines are {', '.join(ENGINES)}")
         for role, option in OPTIONS.items():
-            if problem := refusal(engine, numbers.name(role), option=option):
-                raise ParameterError(problem)
+            for capability in (None, *map(_capability, capabilities if engine in LIBRARIES else ())):
+                if problem := refusal(engine, numbers.name(role), capability, option):
+                    raise ParameterError(problem)
+
+
+def _capability(text: str) -> Capability | None:
+    """None for one that is none, which the compiler's own check names."""
+    major, _, minor = text.partition(".")
+    return (int(major), int(minor)) if major.isdigit() and minor.isdigit() else None
 
 
 def _misfit(installed: tuple[int, ...], wanted: tuple[int, ...] | None) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from .quantize.merge import constant
+from .quantize.constants import constant
 
 FLOAT = ir.DataType.FLOAT
 # Of int8.

@@ -29,6 +29,7 @@ def describe(bundle: Bundle) -> dict[str, Any]:
     policy, costs = read_decision(bundle, Policy, POLICY), read_decision(bundle, Costs, COSTS)
     if policy is not None:
         check_policy(policy, bundle)
+    described["longest"] = manifest.longest
     table = read_precision(bundle)
     described["precision"] = None if table is None else asdict(table)
     described["policy"] = None if policy is None else asdict(policy)
@@ -41,7 +42,7 @@ def render(description: dict[str, Any]) -> str:
     lines = [
         f"built      {description['created']}  {description['command']}",
         f"engines    {', '.join(description['engines'])}; {contract['precision']}",
-        f"sequence   up to {contract['capacity']} tokens, {contract['max_draft_tokens']} draft tokens a round, "
+        f"sequence   up to {description['longest']} tokens, {contract['max_draft_tokens']} draft tokens a round, "
         f"prompt chunks of {contract['prompt_chunk']}, widths {' '.join(map(str, description['widths']))}, "
         f"spans {' '.join(map(str, description['spans']))}",
         f"stops at   {', '.join(map(str, description['text']['stop_token_ids'])) or 'no token'}; "

@@ -77,8 +77,8 @@ def schedule(contract: Contract, vocab_size: int, window: int = 0, spare: int = 
         feed(widest, position)  # k draft tokens, of which
         return feed(widest, position + 1, poison=True)  # only the fed token stands
 
-    position = feed(min(chunk, contract.capacity // 4), 0)
-    position = feed(min(chunk, contract.capacity // 4) // 2 + 1, position)
+    position = feed(min(chunk, (contract.capacity - spare) // 4), 0)
+    position = feed(min(chunk, (contract.capacity - spare) // 4) // 2 + 1, position)
     position = feed(1, feed(1, position))
     position = feed(2, position - 1)  # the draft's first step rewrites the last row
     position = reject(position) - widest + 1

@@ -40,6 +40,7 @@ def calibration_tokens(tokenizer: Any, texts: Sequence[str], length: int = 256) 
         first = tokens[:1] if tokens and tokens[0] == tokenizer.bos_token_id else []
         rest, room = tokens[len(first) :], length - len(first)
         pieces += [first + rest[start : start + room] for start in range(0, len(rest), room)]
+    pieces = [piece for piece in pieces if len(piece) > 1]  # one token says nothing of what follows
     found = sum(map(len, pieces))
     if found < FEWEST_TOKENS:
         raise ParameterError(

@@ -6,9 +6,11 @@ import onnx_ir as ir
 from torch.nn import Module
 
 from ...calibration.weights.recipe import Recipe
+from ...errors import UnsupportedModelError
 from ..attention import Dialect
 from ..graphs import CLEAN_UP
 from .exact_widths import attend_over_two_rows
+from .linears import FLOATS, parameter_name
 from .nbits import quantize_nbits
 from .pack import pack_attention
 from .rotary import absorb_rotary
@@ -19,7 +21,8 @@ from .tensorrt import quantize_for_tensorrt
 
 
 def quantize(model: ir.Model, dialect: Dialect, recipe: Recipe, capacity: int, made: Made, exact_widths: bool) -> int:
-    """Change an optimized graph; returns the number of weights that are quantized. capacity: rows of the cache.
+    """Change an optimized graph; returns the number of weights that are quantized. Raises
+    `UnsupportedModelError` for a weight of the recipe that stays as it was. capacity: rows of the cache.
 
     recipe: by the names that the graph's weights have, see `by_every_name`. made: what the model's earlier graphs got, by weight.
     exact_widths: for ONNX Runtime, rows are to have the same bits in passes of any width.
@@ -35,6 +38,13 @@ def quantize(model: ir.Model, dialect: Dialect, recipe: Recipe, capacity: int, m
         if exact_widths:
             attend_over_two_rows(model)
     CLEAN_UP(model)
+    for name, value in model.graph.initializers.items():
+        own = recipe.weights.get(parameter_name(value))
+        if own is not None and own.format != "float" and value.dtype in FLOATS and value.uses():
+            raise UnsupportedModelError(
+                f"{name} is used in a way that quantizing does not know ({next(iter(value.uses())).node.op_type}); "
+                "build with a precision that is not quantized"
+            )
     return changed
 
 

@@ -9,6 +9,7 @@ import onnx_ir as ir
 
 # `trace` wraps the model in a module that calls it `model`; a recipe names weights as the checkpoint does.
 PREFIX = "model."
+FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 
 
 @dataclass(frozen=True)
@@ -19,10 +20,16 @@ class Linear:
     """
 
     node: ir.Node
-    input: ir.Value
     weight: ir.Value
     transposed: bool
     bias: ir.Value | None = None
+
+    @property
+    def input(self) -> ir.Value:
+        """As it is now: an earlier layer that was replaced gives it under another identity."""
+        value = self.node.inputs[0]
+        assert value is not None
+        return value
 
     @property
     def output(self) -> ir.Value:
@@ -65,7 +72,4 @@ def _linear(node: ir.Node) -> Iterator[Linear]:
         weight, transposed = producer.inputs[0], not transposed
     if weight is None or weight.const_value is None or len(weight.const_value.shape) != 2 or weight.dtype not in FLOATS:
         return
-    yield Linear(node, value, weight, transposed, node.inputs[2] if len(node.inputs) > 2 else None)
-
-
-FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
+    yield Linear(node, weight, transposed, node.inputs[2] if len(node.inputs) > 2 else None)

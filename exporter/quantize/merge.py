@@ -8,6 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ...calibration.weights.recipe import Format, Recipe, WeightRecipe
+from .constants import constant
 from .linears import Linear, linears
 
 Group = list[Linear]
@@ -65,11 +66,3 @@ def put_in_place(graph: ir.Graph, group: Group, nodes: list[ir.Node]) -> None:
         new.name, new.type, new.shape = old.name, old.type, old.shape
     # All of them read one value, so the place of the first is good for all.
     ir.convenience.replace_nodes_and_values(graph, first, [linear.node for linear in group], nodes, olds, results)
-
-
-def constant(graph: ir.Graph, name: str, values: np.ndarray) -> ir.Value:
-    """An initializer; the one that is there if the name is taken."""
-    if name not in graph.initializers:
-        tensor = ir.tensor(values, name=name)
-        graph.register_initializer(ir.val(name, tensor.dtype, ir.Shape(values.shape), const_value=tensor))
-    return graph.initializers[name]

@@ -6,9 +6,9 @@ import numpy as np
 import onnx_ir as ir
 
 from ...calibration.weights.recipe import Recipe
-from .merge import constant, groups, matrix, name_of, put_in_place
+from .constants import MICROSOFT, constant
+from .merge import groups, matrix, name_of, put_in_place
 
-MICROSOFT = "com.microsoft"
 # The kernels that are fast on CPUs round the activations to int8 by blocks as they go.
 ACCURACY_LEVEL = 4
 

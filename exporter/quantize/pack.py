@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from .merge import constant
+from .constants import constant
 from .rotary import ATTENTION
 
 

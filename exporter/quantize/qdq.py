@@ -13,9 +13,9 @@ import numpy as np
 import onnx_ir as ir
 
 from ...calibration.weights.recipe import Format, Recipe
+from .constants import constant
 from .linears import Linear, linears
 from .matrices import matrices
-from .merge import constant
 from .stored import Made, dequantize
 
 ZEROS: dict[Format, np.ndarray] = {"int8": np.zeros((), np.int8), "fp8": np.zeros((), ml_dtypes.float8_e4m3fn)}

@@ -13,7 +13,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 from onnx.reference import ReferenceEvaluator
 
-from .merge import constant
+from .constants import constant
 
 ATTENTION = "GroupQueryAttention"
 # A table's halves must be equal: in fp32, of numbers between -1 and 1 times the embedding's scaling.

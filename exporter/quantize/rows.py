@@ -10,10 +10,10 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from ...calibration.weights.recipe import Recipe, WeightRecipe
-from .merge import Group, constant, groups, is_table, matrix, name_of, put_in_place
+from ...calibration.weights.recipe import Recipe
+from .constants import MICROSOFT, constant
+from .merge import Group, groups, is_table, matrix, name_of, put_in_place
 
-MICROSOFT = "com.microsoft"
 STEPS = 127
 # What 0 is called among the uint8 activations.
 ZERO = np.uint8(128)
@@ -46,7 +46,7 @@ def _rounded(graph: ir.Graph, values: ir.Value, scale: float | None) -> tuple[li
     """
     zero = constant(graph, "rows.zero", np.array(ZERO))
     if scale is not None:
-        step = constant(graph, f"{values.name}.step", np.array(scale, np.float32))
+        step = constant(graph, f"{values.name}.step.{scale!r}", np.array(scale, np.float32))
         rounding = ir.node("QuantizeLinear", [values, step, zero])
         return [rounding], (rounding.outputs[0], None)
     magnitudes = ir.node("Abs", [values])
@@ -58,7 +58,7 @@ def _rounded(graph: ir.Graph, values: ir.Value, scale: float | None) -> tuple[li
 
 def _product(graph: ir.Graph, group: Group, recipe: Recipe, activations: ir.Value, unit: float) -> list[ir.Node]:
     """unit: what a step of the activations stands for, before the scale of the row."""
-    stored = [own_of(recipe, linear.name).quantize(matrix(linear)) for linear in group]
+    stored = [recipe.weights[linear.name].quantize(matrix(linear)) for linear in group]
     name = name_of(group)
     values = np.concatenate([integers for integers, _ in stored])  # [N, K]
     scales = np.concatenate([scale for _, scale in stored])
@@ -74,7 +74,3 @@ def _product(graph: ir.Graph, group: Group, recipe: Recipe, activations: ir.Valu
     zero = constant(graph, "rows.zero", np.array(ZERO))
     nodes.append(ir.node("MatMulIntegerToFloat", [activations, weight, one, outputs, zero], domain=MICROSOFT))
     return nodes
-
-
-def own_of(recipe: Recipe, name: str) -> WeightRecipe:
-    return recipe.weights[name]

@@ -6,11 +6,9 @@ import numpy as np
 import onnx_ir as ir
 
 from ...calibration.weights.recipe import Recipe
+from .constants import MICROSOFT, constant
 from .linears import FLOATS, parameter_name
-from .merge import constant
 from .nbits import packed
-
-MICROSOFT = "com.microsoft"
 
 
 def quantize_tables(model: ir.Model, recipe: Recipe) -> int:

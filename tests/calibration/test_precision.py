@@ -25,6 +25,7 @@ def test_the_fastest_of_those_that_keep_the_quality() -> None:
 def test_plain_decoding_counts_where_drafts_lose() -> None:
     slow = candidate(0.0, 30, 10)
     assert pick([slow, candidate(0.0, 20, 25)], 0.01) is slow
+    assert pick([slow, better := candidate(0.0, 30, 20), candidate(0.0, 30, 15)], 0.01) is better
 
 
 class FakeSession:

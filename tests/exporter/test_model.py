@@ -19,13 +19,15 @@ from specexport.exporter.attention import Dialect, Layer
 from specexport.exporter.checkpoint import Checkpoint
 from specexport.exporter.model import Quantizing, export_model
 from specexport.exporter.progress import Timed
-from tiny import CONTRACT, save_model
+from tiny import CONTRACT, make_tokenizer, save_model
 from torch.onnx.ops import symbolic
 
 
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
-    return Checkpoint.find(str(save_model(tmp_path_factory.mktemp("model"))))
+    folder = save_model(tmp_path_factory.mktemp("model"))
+    make_tokenizer().save_pretrained(folder)
+    return Checkpoint.find(str(folder))
 
 
 def exporting(checkpoint: Checkpoint, folder: Path) -> Callable[..., tuple[ModelSpec, Notes]]:

@@ -59,6 +59,28 @@ def test_what_it_generates_is_the_quantized_targets_own(mixed: Path) -> None:
     assert verify_session(session, None, 8).passed
 
 
+def test_a_sequence_may_fill_all_but_one_row(mixed: Path) -> None:
+    session = specexport.load(mixed)
+    assert session.capacity == Bundle.open(mixed).manifest.contract.capacity - 1
+    prompt = [5] * 50
+    for speculate in (True, False):
+        made = session.generate(prompt, max_new_tokens=64, stop_token_ids=(), speculate=speculate)
+        assert len(prompt) + len(made.tokens) == session.capacity
+
+
+def test_auto_leaves_what_moves_too_far(pair: Pair, cache: Path, tmp_path: Path) -> None:
+    build(
+        str(pair.draft), None, tmp_path / "auto.bundle", BuildOptions(64, prompt_chunk=16, cache=cache, precision="auto", max_divergence=0)
+    )
+    manifest = Bundle.open(tmp_path / "auto.bundle").manifest
+    assert (manifest.target.format, set(manifest.target.graphs), manifest.draft) == ("float", {"onnx", "ort"}, None)
+
+
+def test_a_precision_for_no_draft(pair: Pair, cache: Path, tmp_path: Path) -> None:
+    with pytest.raises(ParameterError, match="--draft-precision is int8, but there is no --draft; leave it away"):
+        build(str(pair.target), None, tmp_path / "out.bundle", BuildOptions(cache=cache, precision="int4", draft_precision="int8"))
+
+
 def test_auto_measures_every_pair_and_takes_one_that_keeps_the_quality(pair: Pair, cache: Path, tmp_path: Path) -> None:
     bundle = Bundle.open(made(pair, tmp_path / "auto.bundle", cache, precision="auto", max_divergence=10.0))
     table = json.loads((bundle.root / PRECISION).read_text())

@@ -259,3 +259,11 @@ def test_reference_round_trip(tmp_path: Path) -> None:
         assert (ours.step.position, ours.step.poison) == (theirs.step.position, theirs.step.poison)
         assert (ours.logits == theirs.logits).all()
         assert theirs.logits.dtype == np.float32
+
+
+@pytest.mark.parametrize(("k", "capacity", "chunk"), [(3, 16, 64), (4, 20, 64), (4, 64, 16), (1, 16, 16), (8, 700, 64)])
+def test_spare_rows_are_not_written(k: int, capacity: int, chunk: int) -> None:
+    contract = Contract(capacity, k, min(chunk, capacity), "fp32")
+    ends = [step.end for step in schedule(contract, VOCAB)]
+    assert max(step.end for step in schedule(contract, VOCAB, spare=1)) < capacity
+    assert max(ends) <= capacity

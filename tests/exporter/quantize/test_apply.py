@@ -15,8 +15,10 @@ from specexport.calibration.weights.layers import linear_layers, tables
 from specexport.calibration.weights.recipe import Recipe, WeightRecipe
 from specexport.calibration.weights.twin import quantized_twin
 from specexport.engines.onnxruntime_cpu import OrtDecoder
+from specexport.errors import UnsupportedModelError
 from specexport.exporter.checkpoint import Checkpoint
 from specexport.exporter.graphs import optimize, save
+from specexport.exporter.quantize import apply, nbits
 from specexport.exporter.quantize.apply import by_every_name, quantize
 from specexport.exporter.quantize.rotary import absorb_rotary
 from specexport.exporter.reference import record_reference
@@ -83,6 +85,17 @@ def test_int4_and_how_a_llama_is_packed(tmp_path: Path) -> None:
     assert attention.attributes["do_rotary"].as_int() == 1
     assert attention.inputs[1] is None
     assert not {"Neg", "Cos", "Sin"} & set(count)
+
+
+def test_int4_weights_are_exactly_its_twins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nbits, "ACCURACY_LEVEL", 0)  # activations as they are
+    assert Made(tmp_path, "qwen2, biases", "int4").error < 1e-4
+
+
+def test_a_weight_that_stays_as_it_was_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(apply, "quantize_tables", lambda graph, recipe: 0)
+    with pytest.raises(UnsupportedModelError, match=r"embed_tokens\.weight is used in a way that quantizing does not know \(Gather\)"):
+        Made(tmp_path, "llama", "int8")
 
 
 def test_a_graph_whose_scales_are_another_layers_is_seen(tmp_path: Path) -> None:
