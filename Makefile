@@ -17,7 +17,7 @@ demo: .venv/ready
 	$(BIN)/python examples/demo.py demo.bundle
 
 test: .venv/ready
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 lint: .venv/ready
 	$(BIN)/ruff check .

@@ -112,15 +112,13 @@ def main() -> None:
 @click.option(
     "--max-divergence",
     type=float,
-    default=0.02,
-    show_default=True,
-    help="auto: by how many nats (mean KL divergence) the target's distributions may move.",
+    help="auto: by how many nats (mean KL divergence) the target's distributions may move. [default: 0.02]",
 )
 @click.option(
     "--calibration-prompts",
     "calibration_texts",
     type=click.Path(path_type=Path),
-    help="int8, int4, fp8: JSONL of prompts that show what the layers are fed. [default: a set that comes with specexport]",
+    help="int8, int4, fp8, auto: JSONL of prompts that show what the layers are fed, 512 tokens or more. [default: a set of our own]",
 )
 @click.option(
     "--engine", "engines", multiple=True, default=["onnxruntime"], show_default=True, help="Engine to build for; may be repeated."

@@ -39,10 +39,11 @@ class Request:
     max_new_tokens: int
 
 
-def read_prompt_lines(path: Path, skip_invalid: bool) -> tuple[list[PromptLine], list[str]]:
+def read_prompt_lines(path: Path, skip_invalid: bool, routed: bool = True) -> tuple[list[PromptLine], list[str]]:
     """The lines of a JSONL file and, with `skip_invalid`, what is wrong with those that were left out.
 
     A line is {"route": ..., "prompt": text or token ids}, or {"route": ..., "messages": [...]}, and may have max_new_tokens.
+    Without `routed` the route may be missing.
     Empty lines and a byte order mark are passed over. Raises `ParameterError` naming file and line number, what was found and
     what was expected, and for a file that cannot be read or has no line that can be used.
     """
@@ -56,11 +57,11 @@ def read_prompt_lines(path: Path, skip_invalid: bool) -> tuple[list[PromptLine],
         if not line.strip():
             continue
         try:
-            lines.append(_parse(number, line))
+            lines.append(_parse(number, line, routed))
         except ParameterError as error:
             message = f"{path}, line {number}: {error}"
             if not skip_invalid:
-                raise ParameterError(message + REMEDY) from None
+                raise ParameterError(message + REMEDY * routed) from None
             skipped.append(message)
     if not lines:
         of = f"; {_more(skipped)}" if skipped else ""
@@ -113,7 +114,7 @@ def _more(skipped: Sequence[str]) -> str:
     return skipped[0] + (f" (and {rest} more)" if rest else "")
 
 
-def _parse(number: int, raw: bytes) -> PromptLine:
+def _parse(number: int, raw: bytes, routed: bool) -> PromptLine:
     """Raises `ParameterError` with what was found and what was expected."""
     try:
         text = raw.decode("utf-8")
@@ -130,7 +131,7 @@ def _parse(number: int, raw: bytes) -> PromptLine:
     for key in entry:
         if key not in KEYS:
             raise ParameterError(f"found the unknown key {_show(key)}, expected {', '.join(KEYS)}")
-    return PromptLine(number, _route(entry), _prompt(entry), _max_new_tokens(entry))
+    return PromptLine(number, _route(entry) if routed or "route" in entry else "", _prompt(entry), _max_new_tokens(entry))
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -28,12 +28,15 @@ from .stages import default_cache, open_cache
 from .targets import choose_targets, parse_version
 from .workplace import new_folder, require_space, scratch_beside
 
+# Nats; int4 moves models that take to it by 0.01 to 0.02.
+MAX_DIVERGENCE = 0.02
+
 
 @dataclass(frozen=True)
 class BuildOptions:
     """max_seq_len None takes what the models' positions allow, at most 4096. prompt_chunk: tokens a prefill pass.
 
-    precision: a name of `numbers.NAMES`, or `auto`, which measures and lets the target move by max_divergence nats.
+    precision: a name of `numbers.NAMES`, or `auto`, which measures and lets the target move by max_divergence nats (None: 0.02).
     draft_precision: the target's. calibration_texts: JSONL of prompts, by default a shipped set.
     min_overlap: the part of the target's tokens that a draft of another tokenizer must have. compiling: for the engines that run
     plans. tensorrt_version: the one on the device, by default that of this host.
@@ -45,7 +48,7 @@ class BuildOptions:
     min_overlap: float = 0.5
     precision: str = "fp32"
     draft_precision: str | None = None
-    max_divergence: float = 0.02
+    max_divergence: float | None = None
     calibration_texts: Path | None = None
     engines: tuple[str, ...] = ("onnxruntime",)
     compiling: CompileOptions = field(default_factory=CompileOptions)
@@ -65,7 +68,9 @@ class BuildOptions:
         numbers = self.numbers
         if self.calibration_texts is not None and not (numbers.quantized or self.precision == AUTO):
             raise ParameterError(f"--calibration-prompts is for quantized weights; --precision is {self.precision}")
-        if not 0 <= self.max_divergence < math.inf:  # also: NaN
+        if self.max_divergence is not None and self.precision != AUTO:
+            raise ParameterError(f"--max-divergence is for --precision auto; --precision is {self.precision}, which is taken as it is")
+        if self.max_divergence is not None and not 0 <= self.max_divergence < math.inf:  # also: NaN
             raise ParameterError(f"--max-divergence is {self.max_divergence}; it must be 0 or more, in nats")
         for option, *_ in self.compiling.arguments:
             if not set(LIBRARIES) & set(self.engines):
@@ -126,7 +131,7 @@ def build(
         require_space(workplace, size * (copied + len(targets.compiled)))  # plans hold the weights again
         if auto:
             with scratch_beside(workplace) as scratch:
-                allowed = options.max_divergence, options.min_overlap
+                allowed = MAX_DIVERGENCE if options.max_divergence is None else options.max_divergence, options.min_overlap
                 table = measure_precisions(models, contract, translation, (texts, own_texts), *allowed, scratch, cache, timed)
             gc.collect()  # the sessions of what was measured
             numbers = replace(numbers, formats={"target": table.target, "draft": table.draft or "float"})

@@ -41,7 +41,7 @@ def render(description: dict[str, Any]) -> str:
     contract = description["contract"]
     lines = [
         f"built      {description['created']}  {description['command']}",
-        f"engines    {', '.join(description['engines'])}; {contract['precision']}",
+        f"engines    {', '.join(description['engines'])}; {_precision(description)}",
         f"sequence   up to {description['longest']} tokens, {contract['max_draft_tokens']} draft tokens a round, "
         f"prompt chunks of {contract['prompt_chunk']}, widths {' '.join(map(str, description['widths']))}, "
         f"spans {' '.join(map(str, description['spans']))}",
@@ -84,6 +84,16 @@ def _fidelity(measured: dict[str, Any] | None) -> Iterator[str]:
             f"({measured['perplexity'] / measured['exact_perplexity'] - 1:+.2%}), {measured['divergence']:.4f} nats apart, "
             f"the same likeliest token {measured['agreement']:.1%} of the time; {measured['tokens']} tokens"
         )
+
+
+def _precision(description: dict[str, Any]) -> str:
+    """What the weights are stored in, and what is computed in."""
+    computed: str = description["contract"]["precision"]
+    forms = {role: description[role]["format"] for role in ("target", "draft") if description[role] is not None}
+    if all(form == "float" for form in forms.values()):
+        return computed
+    stored = ", ".join(f"{role} {computed if form == 'float' else form}" for role, form in forms.items())
+    return f"weights: {stored}; caches and everything else {computed}"
 
 
 def _stored(form: str) -> str:

@@ -24,7 +24,7 @@ def read_texts(path: Path | None) -> tuple[str, ...]:
     Of messages, their contents. Raises `ParameterError` for a file that cannot be used, and for token ids: target and draft may
     speak different ones.
     """
-    lines, _ = read_prompt_lines(DEFAULT if path is None else path, skip_invalid=False)
+    lines, _ = read_prompt_lines(DEFAULT if path is None else path, skip_invalid=False, routed=False)
     return tuple(_text(line, path) for line in lines)
 
 
@@ -40,14 +40,14 @@ def calibration_tokens(tokenizer: Any, texts: Sequence[str], length: int = 256) 
         first = tokens[:1] if tokens and tokens[0] == tokenizer.bos_token_id else []
         rest, room = tokens[len(first) :], length - len(first)
         pieces += [first + rest[start : start + room] for start in range(0, len(rest), room)]
-    pieces = [piece for piece in pieces if len(piece) > 1]  # one token says nothing of what follows
     found = sum(map(len, pieces))
     if found < FEWEST_TOKENS:
         raise ParameterError(
             f"the calibration prompts have {found} tokens, expected {FEWEST_TOKENS} at least; "
             "give more or longer ones, or leave --calibration-prompts out for the shipped set"
         )
-    return [torch.tensor([piece]) for piece in _evenly(pieces, MOST_TOKENS)]
+    followed = [piece for piece in pieces if len(piece) > 1]  # one token says nothing of what follows
+    return [torch.tensor([piece]) for piece in _evenly(followed or pieces, MOST_TOKENS)]
 
 
 def _evenly(pieces: list[list[int]], most: int) -> list[list[int]]:

@@ -20,6 +20,7 @@ from specexport.exporter import build as build_module
 from specexport.exporter import compile as compile_module
 from specexport.exporter.build import BuildOptions, BuildReport, build
 from specexport.exporter.checkpoint import Checkpoint
+from specexport.exporter.contents import write_text
 from tiny import make_tokenizer, save_checkpoint
 from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM
@@ -293,6 +294,6 @@ def test_truncation_and_padding_of_a_tokenizer_are_left_behind(tmp_path: Path) -
     checkpoint = Checkpoint.find(str(tmp_path / "checkpoint"))
     written = tmp_path / "bundle"
     written.mkdir()
-    text = build_module._write_text(checkpoint, written)
+    text = write_text(checkpoint, written)
     prompt = "for item in items: print(item) and so on"
     assert Tokenizer.from_file(str(written / text.tokenizer)).encode(prompt).ids == checkpoint.tokenizer(prompt)["input_ids"]

@@ -128,7 +128,8 @@ def test_weights_that_are_no_numbers_are_named(pair: Pair, cache: Path, tmp_path
     ("lines", "message"),
     [
         ("", "has no line that can be used"),
-        ('{"route": "a", "prompt": "def add(a, b):"}\n', "the calibration prompts have .* tokens, expected 512 at least"),
+        ('{"prompt": "def add(a, b):"}\n', "the calibration prompts have [1-9][0-9]* tokens, expected 512 at least"),
+        ("words\n", r"line 1: found 'words', which is not JSON, expected [^;]*$"),
         ('{"route": "a", "prompt": [1, 2, 3]}\n', "line 1: found token ids, expected a text or messages"),
     ],
 )
@@ -141,5 +142,7 @@ def test_calibration_prompts_that_are_too_few(lines: str, message: str, pair: Pa
 def test_options_that_quantize_nothing(pair: Pair) -> None:
     with pytest.raises(ParameterError, match="--calibration-prompts is for quantized weights; --precision is fp16"):
         BuildOptions(precision="fp16", calibration_texts=Path("prompts.jsonl"))
+    with pytest.raises(ParameterError, match="--max-divergence is for --precision auto; --precision is int8"):
+        BuildOptions(precision="int8", max_divergence=0.02)
     with pytest.raises(ParameterError, match="--max-divergence is nan; it must be 0 or more"):
         BuildOptions(precision="auto", max_divergence=float("nan"))
