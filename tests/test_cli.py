@@ -275,7 +275,7 @@ HARM: dict[str, tuple[Callable[[Path], object], str]] = {
     "manifest no JSON": (lambda b: (b / MANIFEST).write_text("{"), "cannot be read as JSON"),
     "unknown key": (lambda b: edit(b, lambda m: m.update(colour="red")), "unknown key 'colour'"),
     "newer schema": (lambda b: edit(b, lambda m: m.update(schema_version=99)), "has schema version 99"),
-    "older schema": (lambda b: edit(b, lambda m: m.update(schema_version=1)), "has schema version 1, this specexport reads 4; build the"),
+    "older schema": (lambda b: edit(b, lambda m: m.update(schema_version=1)), "has schema version 1, this specexport reads 5; build the"),
     "escaping path": (lambda b: edit(b, lambda m: m["files"].update({"../x": {"bytes": 1, "sha256": ""}})), "lies outside of the bundle"),
     "no bundle": (shutil.rmtree, "does not exist; make it with"),
 }
