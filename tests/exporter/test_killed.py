@@ -26,6 +26,7 @@ def start(pair: Pair, cache: Path, built: Path, tmp_path: Path) -> Start:
         script = f"""
             import resource, signal, time
             from pathlib import Path
+            from specexport.errors import SpecExportError
             from specexport.exporter import build as module
 
             def hang(*args):
@@ -38,7 +39,7 @@ def start(pair: Pair, cache: Path, built: Path, tmp_path: Path) -> Start:
             options = module.BuildOptions(max_seq_len=64, prompt_chunk=16, cache=cache)
             try:
                 module.build({str(pair.target)!r}, {str(pair.draft)!r}, {str(tmp_path / "out.bundle")!r}, options)
-            except module.PairError.__base__ as error:
+            except SpecExportError as error:
                 print(type(error).__name__, error)
         """
         return subprocess.Popen([sys.executable, "-W", "ignore", "-c", textwrap.dedent(script)], stdout=subprocess.PIPE, text=True)
