@@ -30,6 +30,8 @@ ELEMENT_BYTES: dict[Precision, int] = {"fp32": 4, "fp16": 2, "bf16": 2}
 # How the matrices of a model are stored; `float`: in the precision of the contract.
 Format = Literal["float", "int8", "int4", "fp8"]
 FORMATS: tuple[Format, ...] = ("float", "int8", "int4", "fp8")
+# The engines that quantized graphs are made for: each family rounds in its own way.
+Family = Literal["onnxruntime", "tensorrt"]
 
 # The shortest part of the cache that attention looks at, where it costs by how much it looks at.
 SHORTEST_SPAN = 512
@@ -106,13 +108,14 @@ class CacheLayer:
 
 @dataclass(frozen=True)
 class Fidelity:
-    """What quantizing did to a model, on `tokens` tokens of text that it was not calibrated on.
+    """What quantizing did to a model, on `tokens` tokens of text that it was not calibrated on: the user's own, or the shipped.
 
     perplexity: of the next tokens of that text; exact_perplexity: the same before. divergence: mean KL of its distributions from
     the model's before, in nats. agreement: the part of the tokens behind which the likeliest token is the same, 0 to 1.
     """
 
     tokens: int
+    own_texts: bool
     perplexity: float
     exact_perplexity: float
     divergence: float
@@ -123,6 +126,10 @@ class Fidelity:
         """By how much the perplexity rose: 0.01 for one percent."""
         return self.perplexity / self.exact_perplexity - 1
 
+    @property
+    def measured_on(self) -> str:
+        return f"{self.tokens} held-out tokens of {'the calibration prompts given' if self.own_texts else 'the shipped texts'}"
+
 
 @dataclass(frozen=True)
 class ModelSpec:
@@ -130,7 +137,8 @@ class ModelSpec:
 
     features: F, how many numbers a row the confidence head of its `ort` graph reads: the width of what the output embedding
     reads and that of the input embedding. 0 where the graph has no head.
-    format: how its matrices are stored, but for those in `notes`: what was kept in a higher format, and why.
+    format: how its matrices are stored, but for those in `notes`: what was kept in a higher format, and why; also what rounds by
+    static scales.
     fidelity: None where nothing is quantized.
     """
 
@@ -328,7 +336,9 @@ class Bundle:
         raw = read_json(root / MANIFEST)
         version = raw.get("schema_version") if isinstance(raw, dict) else None
         if isinstance(version, int) and version != SCHEMA_VERSION:
-            remedy = "update specexport or build the bundle again" if version > SCHEMA_VERSION else "build the bundle again"
+            command = raw.get("command")
+            told = f", which was made with: {command}" if isinstance(command, str) and command.isprintable() else ""
+            remedy = f"{'update specexport or ' * (version > SCHEMA_VERSION)}build the bundle again{told}"
             raise BundleError(f"{root / MANIFEST} has schema version {version}, this specexport reads {SCHEMA_VERSION}; {remedy}")
         bundle = cls(root, parse(Manifest, raw, MANIFEST))
         bundle._check_files(check_digests, f"engines/{without_plans}/")

@@ -68,7 +68,7 @@ def check_options(name: str, options: CompileOptions) -> None:
     """Raises `EngineError` for options that the library `name` does not have."""
     for option, *_ in options.arguments:
         if reason := LACKING[name].get(option):
-            raise EngineError(f"{TITLES[name]} has no {option}: {reason}; leave it away")
+            raise EngineError(f"{TITLES[name]} has no {option}: {reason}; leave it out")
 
 
 def compiler(engine: str, options: CompileOptions) -> Library:

@@ -1,13 +1,7 @@
-"""Attention over a static cache, in three dialects of ONNX.
+"""Attention over a static cache, in the dialects of `dialects.py`.
 
 transformers hands every model's attention (query, key, value after the rotary embedding) to a registered
 function. Ours emits ONNX operators instead of computing, and so serves any architecture:
-
-`onnx`  opset 24 `TensorScatter` writes the new rows in place, `Attention` reads the first C rows of the cache under a
-        boolean mask made in the graph (True = attend). For TensorRT from 10.15 on, and as the portable reference.
-`ort`   `com.microsoft::GroupQueryAttention` does both and costs by the used length. For ONNX Runtime.
-`rows`  MatMul and Softmax over the first C rows of the cache and over the new rows, which are given back for the caller
-        to place. For TensorRT 10.3 to 10.14, which has neither operator of the `onnx` dialect.
 """
 
 from __future__ import annotations
@@ -15,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,11 +18,8 @@ from transformers import AttentionInterface, PreTrainedModel
 from transformers.masking_utils import AttentionMaskInterface
 
 from ..errors import UnsupportedModelError
+from .dialects import Dialect
 
-Dialect = Literal["onnx", "ort", "rows"]
-DIALECTS: tuple[Dialect, ...] = ("onnx", "ort", "rows")
-# The oldest that has what the dialect needs; TensorRT 10.3 reads up to 20.
-OPSETS: dict[Dialect, int] = {"onnx": 24, "ort": 24, "rows": 18}
 IMPLEMENTATION = "specexport"
 
 # Keyword arguments of attention functions that change nothing at inference, or are handled below.

@@ -6,16 +6,18 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from ..bundle import Bundle, Contract, Format, ModelSpec, Proof, Role
+from ..bundle import ELEMENT_BYTES, Bundle, Contract, Format, ModelSpec, Proof, Role
 from ..calibration.precision import Pair, measure_speeds, pick
 from ..engines.base import Engine
 from ..engines.onnxruntime_cpu import DIALECT, NAME, OrtDecoder, open_graph
+from ..errors import ProofError
 from ..runtime.identity import describe_host
 from ..runtime.precision import Candidate, PrecisionTable
 from ..runtime.session import Session
-from .attention import Dialect
 from .checkpoint import Checkpoint
 from .contents import make_manifest, write_maps, write_text
+from .dialects import Dialect
+from .memory import require_memory_for_all
 from .model import Quantizing, export_model
 from .numbers import Numbers
 from .progress import Timed
@@ -43,8 +45,10 @@ def measure_precisions(
 
     given: the texts of calibration, and whether they are the user's own.
 
-    Raises what the exports raise, `ProofError` for a format whose graphs are not what they should be.
+    A format whose graphs are not what they should be is left out, with a note. Raises what the exports raise, `ProofError` where
+    the unquantized graphs fail, and `OutputError` where all models at once do not fit into memory.
     """
+    require_memory_for_all(sum(model.fp32_bytes // ELEMENT_BYTES["fp32"] for model in models.values()), FORMATS)
     specs: dict[tuple[Role, Format], ModelSpec] = {}
     proofs: dict[tuple[Role, Format], tuple[Proof, ...]] = {}
     dialects: tuple[Dialect, ...] = ("ort",)
@@ -57,14 +61,21 @@ def measure_precisions(
         }
         with progress.stage(f"prove {form}", len(made)) as step:
             for role, spec in made.items():
-                proofs[role, form] = prove(place, {role: spec}, contract, (NAME,), step)
-                specs[role, form] = _under(form, spec)
+                try:
+                    proofs[role, form] = prove(place, {role: spec}, contract, (NAME,), step)
+                except ProofError as error:
+                    if form == FORMATS[0]:
+                        raise
+                    progress.note(f"{role} in {form} is left out: {error}")
+                else:
+                    specs[role, form] = _under(form, spec)
     decoders = {key: OrtDecoder(scratch / spec.graphs[DIALECT], spec, contract) for key, spec in specs.items()}
     text = write_text(models["target"], scratch)
     first = {role: specs[role, FORMATS[0]] for role in models}
     some = tuple(proof for role in models for proof in proofs[role, FORMATS[0]])
     whole = make_manifest(contract, first, None, text, (NAME,), (), some, scratch, "")
-    pairs = [Pair(target, draft) for target in FORMATS for draft in (FORMATS if "draft" in models else (None,))]
+    formats = {role: [form for form in FORMATS if (role, form) in specs] for role in models}
+    pairs = [Pair(target, draft) for target in formats["target"] for draft in formats.get("draft", [None])]
     sessions = {}
     for pair in pairs:
         keys: dict[Role, tuple[Role, Format]] = {"target": ("target", pair.target)}

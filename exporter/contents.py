@@ -52,7 +52,7 @@ def write_maps(translation: Translation, specs: dict[Role, ModelSpec], min_overl
         raise PairError(
             f"the models can give {overlap:.1%} of the target's tokens, fewer than their tokenizers have; "
             f"--min-overlap asks for {min_overlap:.1%}; choose a draft of the target's family, "
-            "or leave --draft away for drafts looked up in the text"
+            "or leave --draft out for drafts looked up in the text"
         )
     np.savez(workplace / MAPS, allow_pickle=False, to_draft=to_draft, shared=shared)
     return SharedVocabulary(MAPS, shared.shape[1], translation.target.count(target_size), translation.draft.count(draft_size))

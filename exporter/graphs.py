@@ -13,11 +13,12 @@ from onnxscript.rewriter.ort_fusions.rms_normalization import fuse_rms_normaliza
 from onnxscript.rewriter.ort_fusions.skip_normalization import fuse_skip_layer_normalization
 from onnxscript.rewriter.rules import common as rules
 
-from .attention import Dialect
+from .clean_up import CLEAN_UP
 from .cuda_graph import keep_lengths_on_device
+from .dialects import Dialect
 from .fuse_skip import fuse_skip_rms_normalization
 from .fuse_transpose import fuse_transpose_into_matmul
-from .quantize.linears import PREFIX
+from .weight_names import PREFIX
 
 # Tensors from this size on live in the weights file.
 EXTERNAL_BYTES = 1024
@@ -36,13 +37,6 @@ EXACT_RULES = (
     rules.no_op_static_scatter_nd_rule,
     rules.no_op_dynamic_scatter_nd_rule,
     rules.materialize_reshape_shape_rule,
-)
-CLEAN_UP = ir.passes.Sequential(
-    common_passes.RemoveUnusedNodesPass(),
-    common_passes.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0),
-    common_passes.DeduplicateInitializersPass(),
-    common_passes.CommonSubexpressionEliminationPass(),
-    common_passes.NameFixPass(),
 )
 
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from .attention import Dialect
+from .dialects import Dialect
 
 # The dialect of the loop that drafts token by token on the host: device rounds fix k before they are launched.
 HEADED: Dialect = "ort"

@@ -11,7 +11,7 @@ from pathlib import Path
 import onnx_ir as ir
 
 from ..errors import UnsupportedModelError
-from .attention import Dialect
+from .dialects import Dialect
 
 # Operators of ONNX-TensorRT 10.1's list (opsets 9 to 20), without loops, branches and shapes that depend on data: a round
 # runs as one CUDA graph, which has none of them.

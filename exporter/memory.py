@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
-from ..bundle import ELEMENT_BYTES, Precision
+from ..bundle import ELEMENT_BYTES, Format, Precision
 from ..errors import OutputError
 
 # Python with torch, and the reference's activations.
@@ -12,6 +13,8 @@ BASE = 700_000_000
 # The weights, in the precision they are traced in; and beside them, while they are quantized, those that are restored from few
 # bits, in fp32, and the few bits themselves. Measured: benchmarks/build_memory.py.
 RESTORED_BYTES = 4 + 1
+# What a weight takes in a session of ONNX Runtime, as its kernels keep it, scales included.
+RUN_BYTES: dict[Format, float] = {"float": 4.0, "int8": 1.1, "int4": 0.8}
 MEMINFO = Path("/proc/meminfo")
 GROUP = Path("/sys/fs/cgroup")
 
@@ -19,12 +22,22 @@ GROUP = Path("/sys/fs/cgroup")
 def require_memory(parameters: int, precision: Precision, quantized: bool) -> None:
     """Raises `OutputError` where exporting a model of `parameters` weights needs more memory than is free; unknown is enough."""
     needed = BASE + parameters * (ELEMENT_BYTES[precision] + RESTORED_BYTES * quantized)
+    remedy = "without --precision int8, int4 or fp8, or on a larger host" if quantized else "with --precision fp16 or on a larger host"
+    _require(needed, f"exporting {parameters / 1e9:.1f} billion weights", remedy)
+
+
+def require_memory_for_all(parameters: int, formats: Sequence[Format]) -> None:
+    """Raises `OutputError` where sessions over models of `parameters` weights together, in all `formats` at once, do not fit."""
+    needed = BASE + parameters * sum(RUN_BYTES[form] for form in formats)
+    remedy = "with a --precision of your choice, or on a larger host"
+    _require(needed, f"--precision auto, which runs {parameters / 1e9:.1f} billion weights in {len(formats)} formats side by side,", remedy)
+
+
+def _require(needed: float, what: str, remedy: str) -> None:
     free = available()
     if free is not None and needed > free:
-        remedy = "without --precision int8, int4 or fp8, or on a larger host" if quantized else "with --precision fp16 or on a larger host"
         raise OutputError(
-            f"exporting {parameters / 1e9:.1f} billion weights needs about {needed / 1e9:.1f} GB of memory, "
-            f"{free / 1e9:.1f} GB are free; close what else runs, or build {remedy}"
+            f"{what} needs about {needed / 1e9:.1f} GB of memory, {free / 1e9:.1f} GB are free; close what else runs, or build {remedy}"
         )
 
 

@@ -10,15 +10,15 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from ..bundle import ELEMENT_BYTES, Contract, Format, ModelSpec, Role
+from ..bundle import ELEMENT_BYTES, Contract, Family, Format, ModelSpec, Role
 from ..calibration.weights.fidelity import measure_fidelity, split
-from ..calibration.weights.search import Family, Options, choose
+from ..calibration.weights.search import STEPS, Options, choose
 from ..calibration.weights.texts import calibration_tokens
 from ..calibration.weights.twin import quantized_twin
 from ..runtime.parity import save_reference
 from ..strict import parse, read_json
-from .attention import Dialect
 from .checkpoint import Checkpoint
+from .dialects import Dialect
 from .graphs import optimize, save
 from .head import HEADED, probe_features
 from .lint import refuse_traps
@@ -81,7 +81,8 @@ def export_model(
     else:
         require_space(cache, checkpoint.weight_bytes(contract.precision))
         require_memory(checkpoint.fp32_bytes // ELEMENT_BYTES["fp32"], contract.precision, quantizing is not None)
-        with progress.stage(label, 2 + 2 * len(dialects) + 1 + (quantizing is not None)) as step:
+        calibrating = (len(STEPS) + 1 + len(dialects)) * (quantizing is not None)
+        with progress.stage(label, 2 + 2 * len(dialects) + 1 + calibrating) as step:
             stage = make_stage(cache, key, lambda folder: _export(checkpoint, role, contract, dialects, quantizing, folder, step))
     spec = parse(ModelSpec, read_json(stage / SPEC) | {"source": checkpoint.source}, SPEC)
     for name in (*spec.graphs.values(), spec.weights):
@@ -111,15 +112,16 @@ def _export(
     recipe, fidelity = None, None
     exact_widths = quantizing is not None and quantizing.family == "onnxruntime" and role == "target"
     if quantizing is not None:
-        step("calibrate")
         with fp32_arithmetic(model):
             used, held = split(
                 calibration_tokens(checkpoint.tokenizer, quantizing.texts, min(LONGEST, checkpoint.max_positions or LONGEST))
             )
-            recipe = choose(model, used, quantizing.format, quantizing.family, Options(static_activations=quantizing.own_texts))
+            chosen = Options(static_activations=quantizing.own_texts)
+            recipe = choose(model, used, quantizing.format, quantizing.family, chosen, step)
             if quantizing.family == "tensorrt":
                 recipe = in_precision(recipe, contract.precision)
-            fidelity = measure_fidelity(model, recipe, held)
+            step("measure fidelity")
+            fidelity = measure_fidelity(model, recipe, held, quantizing.own_texts)
     step("reference logits")
     with quantized_twin(model, recipe) if recipe else nullcontext():
         reference = record_reference(model, contract, vocab_size, spare=exact_widths)
@@ -130,6 +132,7 @@ def _export(
         step(f"optimize {dialect}")
         optimize(graphs[dialect], dialect)
         if recipe is not None:
+            step(f"quantize {dialect}")
             quantize(graphs[dialect], dialect, by_every_name(recipe, model), contract.capacity, made, exact_widths)
         refuse_traps(graphs[dialect], dialect, checkpoint.architecture)
     step("write")

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import cast
 
-from ..bundle import FORMATS, PRECISIONS, Format, Precision, Role
-from ..calibration.weights.search import Family
+from ..bundle import FORMATS, PRECISIONS, Family, Format, Precision, Role
 from ..engines.tensorrt_api import LIBRARIES
 from ..errors import ParameterError
 
@@ -43,7 +42,7 @@ def choose_numbers(engines: tuple[str, ...], precision: str, draft_precision: st
         if engines != ("onnxruntime",):
             raise ParameterError(f"--precision auto measures on this CPU, for --engine onnxruntime; name a precision for {engines[0]}")
         if draft_precision is not None:
-            raise ParameterError(f"--precision auto chooses the draft's precision too; leave --draft-precision {draft_precision} away")
+            raise ParameterError(f"--precision auto chooses the draft's precision too; leave --draft-precision {draft_precision} out")
         precision = ELEMENT["onnxruntime"]
     named: dict[Role, str] = {"target": precision, "draft": draft_precision or precision}
     for option, name in (("--precision", named["target"]), ("--draft-precision", named["draft"])):

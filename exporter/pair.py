@@ -85,7 +85,7 @@ def _translate(target: Checkpoint, draft: Checkpoint, min_overlap: float) -> tup
     if not shared or overlap < min_overlap:
         raise PairError(
             f"{found}, {f'{min_overlap:.1%}' if min_overlap else 'one'} or more are needed. Choose a draft of the target's family, "
-            "a smaller --min-overlap, or leave --draft away for drafts that are looked up in the text"
+            "a smaller --min-overlap, or leave --draft out for drafts that are looked up in the text"
         )
     if overlap < FALLS_QUICKLY:
         found += ". Acceptance falls quickly with the overlap: reported are 80 % at 100 %, 61 % at 99.8 %, 25 % at 79.8 %"

@@ -13,7 +13,7 @@ from ..engines.onnxruntime_cpu import availability as proving
 from ..engines.tensorrt_api import LIBRARIES, dialect_for, dotted
 from ..engines.tensorrt_compile import CompileOptions, check_options, compiler
 from ..errors import EngineError, ParameterError
-from .attention import Dialect
+from .dialects import Dialect
 from .formats import Capability, refusal
 from .numbers import Numbers
 
@@ -66,7 +66,7 @@ def choose_targets(
             arguments = [part for argument in options.arguments for part in argument]
             command = shlex.join(["specexport", "compile", output, "--engine", "tensorrt", *arguments])
             older = "" if tensorrt_version else " (TensorRT older than 10.15 needs a bundle built with --tensorrt-version)"
-            notes.append(f"tensorrt: no plans were made here: {problem}; on the device, run: {command}{older}")
+            notes.append(f"tensorrt: no plans are made here: {problem}; on the device, run: {command}{older}")
     if "rows" in wanted and "int4" in numbers.formats.values():
         option = OPTIONS["target" if numbers.formats["target"] == "int4" else "draft"]
         raise ParameterError(f"{option} is int4, which TensorRT before 10.15 is not known to read; use int8, or a newer TensorRT")

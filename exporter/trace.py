@@ -18,8 +18,9 @@ from transformers import PreTrainedModel
 
 from ..bundle import CacheLayer, Contract
 from ..errors import UnsupportedModelError
-from .attention import OPSETS, Dialect, StaticCache, static_cache_attention
+from .attention import StaticCache, static_cache_attention
 from .checkpoint import first_line
+from .dialects import OPSETS, Dialect
 from .head import HEADED, OUTPUTS, WEIGHTS, confidence, embeddings_seen
 from .precision import DTYPES
 

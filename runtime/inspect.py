@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
-from ..bundle import Bundle
+from ..bundle import Bundle, Fidelity
 from .costs import COSTS, Costs
 from .decisions import check_policy, read_decision, stale
 from .policy import POLICY, Policy
@@ -79,10 +79,11 @@ def render(description: dict[str, Any]) -> str:
 
 def _fidelity(measured: dict[str, Any] | None) -> Iterator[str]:
     if measured is not None:
+        found = Fidelity(**measured)
         yield (
-            f"perplexity {measured['perplexity']:.3f}, {measured['exact_perplexity']:.3f} before it was quantized "
-            f"({measured['perplexity'] / measured['exact_perplexity'] - 1:+.2%}), {measured['divergence']:.4f} nats apart, "
-            f"the same likeliest token {measured['agreement']:.1%} of the time; {measured['tokens']} tokens"
+            f"perplexity {found.perplexity:.3f}, {found.exact_perplexity:.3f} before it was quantized "
+            f"({found.loss:+.2%}), {found.divergence:.4f} nats apart, "
+            f"the same likeliest token {found.agreement:.1%} of the time; {found.measured_on}"
         )
 
 

@@ -59,7 +59,8 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Pair:
 @pytest.fixture(scope="session")
 def built(pair: Pair, cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A bundle of the pair, built once. Not to be changed: `bundle` is a copy for that."""
-    from specexport.exporter.build import BuildOptions, build
+    from specexport.exporter.build import build
+    from specexport.exporter.options import BuildOptions
 
     output = tmp_path_factory.mktemp("built") / "tiny.bundle"
     build(str(pair.target), str(pair.draft), output, BuildOptions(max_seq_len=64, prompt_chunk=16, cache=cache))

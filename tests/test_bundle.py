@@ -135,7 +135,11 @@ def test_an_older_schema_is_to_be_built_again(root: Path) -> None:
     """Schema 1, as it was before drafts could be missing: the version is named, and not the keys that it lacks."""
     edit(root, lambda m: [m.update(schema_version=1), m.pop("vocabulary"), m.pop("rules")])
     message = refusal(root)
-    assert message.endswith(f"manifest.json has schema version 1, this specexport reads {SCHEMA_VERSION}; build the bundle again")
+    said = f"manifest.json has schema version 1, this specexport reads {SCHEMA_VERSION}; build the bundle again"
+    assert message.endswith(f"{said}, which was made with: {json.loads((root / MANIFEST).read_text())['command']}")
+    for command in ("specexport\x1b[2J", 7, None):
+        edit(root, lambda m, command=command: m.update(command=command))
+        assert refusal(root).endswith(said)
 
 
 @pytest.mark.parametrize("version", [0, -1, "1", "2", None, True, 1.5, 2.0])

@@ -50,6 +50,25 @@ def test_build_without_torch_says_which_extra_to_install(pair: Pair, tmp_path: P
         assert result.stderr == expected
 
 
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        (("--precision", "int3"), "--precision is int3; it must be one of"),
+        (("--precision", "fp8"), "--precision is fp8, which engine onnxruntime cannot run"),
+        (("--engine", "cuda"), "there is no engine 'cuda'"),
+    ],
+)
+def test_a_wrong_option_is_refused_before_torch_is_imported(option: tuple[str, ...], message: str) -> None:
+    script = (
+        "import sys; from specexport.cli import main\n"
+        "try: main(standalone_mode=False)\n"
+        "except Exception as error: print(error.message, [name for name in ('torch', 'transformers', 'onnxscript') if name in sys.modules])"
+    )
+    result = python(script, "build", "--target", "a", "--output", "b", *option)
+    assert result.stdout.startswith(message), result.stderr
+    assert result.stdout.endswith(" []\n")
+
+
 def test_compile_needs_no_torch(bundle: Path) -> None:
     pytest.importorskip("tensorrt_rtx")
     blocked = ("torch", "transformers", "onnx", "onnx_ir", "onnxscript", "onnxruntime", "safetensors", "huggingface_hub")

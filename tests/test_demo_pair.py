@@ -10,7 +10,8 @@ from specexport import Session, load
 from specexport.calibration.recorder import Recorder, agreement
 from specexport.calibration.replay import Trace, replay
 from specexport.calibration.verdict import decide, replay_candidates
-from specexport.exporter.build import BuildOptions, build
+from specexport.exporter.build import build
+from specexport.exporter.options import BuildOptions
 from specexport.runtime.costs import COSTS_VERSION, CostPoint, Costs, Measured
 from specexport.runtime.equality import check_equality
 

@@ -17,7 +17,8 @@ from specexport.bundle import Bundle, Contract
 from specexport.engines.base import Chances, Engine, RoundResult
 from specexport.engines.tensorrt_decoder import TensorRTDecoder
 from specexport.engines.tensorrt_engine import load_bundle
-from specexport.exporter.build import BuildOptions, build
+from specexport.exporter.build import build
+from specexport.exporter.options import BuildOptions
 from specexport.runtime.context import Context
 from specexport.runtime.session import Session
 

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from specexport.bundle import Contract, ModelSpec, Role
 from specexport.engines.onnxruntime_cpu import OrtDecoder
-from specexport.exporter.attention import DIALECTS, Dialect
 from specexport.exporter.checkpoint import Checkpoint
+from specexport.exporter.dialects import DIALECTS, Dialect
 from specexport.exporter.graphs import optimize, save
 from specexport.exporter.head import HEADED, probe_features
 from specexport.exporter.prove import widened

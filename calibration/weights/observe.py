@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -50,10 +50,6 @@ class Observations:
 
     groups: tuple[InputGroup, ...]
     tokens: int
-
-    def group_of(self) -> Mapping[str, InputGroup]:
-        """By the name of the weight. Of a weight that several groups use, the last: a head's, where it is tied."""
-        return {layer.weight: group for group in self.groups for layer in group.layers}
 
 
 @dataclass(eq=False)

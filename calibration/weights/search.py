@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import statistics
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from torch import Tensor, nn
 
-from ...bundle import Format
+from ...bundle import Family, Format
 from ...errors import ParameterError
 from .head import head_divergence
 from .layers import LinearLayer, check_finite, linear_layers, parameter_names, tables
@@ -20,7 +20,6 @@ from .output_error import output_error, sampled_outputs
 from .recipe import Recipe, WeightRecipe
 from .static import input_scale, static_is_enough
 
-Family = Literal["onnxruntime", "tensorrt"]
 # The blocks of int4 that kernels take, from the coarsest to the finest.
 BLOCKS: dict[Family, tuple[int, ...]] = {"onnxruntime": (128, 64, 32, 16), "tensorrt": (128, 64, 32)}
 LIMITS: dict[Family, int] = {"onnxruntime": 64, "tensorrt": 127}
@@ -32,6 +31,7 @@ HIGHER: dict[Format, Format] = {"int4": "int8", "int8": "float", "fp8": "float"}
 # Nats that rounding the head alone to int4 may cost; int8 costs some hundredths of that.
 HEAD_DIVERGENCE = 2e-3
 SHOWN = 3
+STEPS = ("read activations", "migrate outliers", "choose scales")
 
 
 @dataclass(frozen=True)
@@ -43,15 +43,22 @@ class Options:
     migrating: bool = True
 
 
-def choose(model: nn.Module, token_batches: Sequence[Tensor], format: Format, family: Family, options: Options | None = None) -> Recipe:
+def choose(
+    model: nn.Module,
+    token_batches: Sequence[Tensor],
+    format: Format,
+    family: Family,
+    options: Options | None = None,
+    step: Callable[[str], None] = lambda _: None,
+) -> Recipe:
     """How the weights of `model` are stored in `format` for the engines of `family`; its weights are scaled in place meanwhile.
 
     token_batches: each [1, T] int64, what the layers are calibrated on. Scaling is by powers of two and changes none of the
     model's answers (`migrate.py`). Raises `CheckpointError` for weights that are not finite, `ParameterError` for fp8 on ONNX
-    Runtime and for a block that no kernel has.
+    Runtime and for a block that no kernel has. step: told the STEPS as they begin.
     """
     search = _Search(model, token_batches, format, family, options or Options())
-    return search.recipe()
+    return search.recipe(step)
 
 
 class _Search:
@@ -70,14 +77,17 @@ class _Search:
         self.notes: list[str] = []
         self.weights: dict[str, WeightRecipe] = {}
 
-    def recipe(self) -> Recipe:
+    def recipe(self, step: Callable[[str], None]) -> Recipe:
         check_finite(self.model)
         if self.format == "float":
             return Recipe({})
+        step(STEPS[0])
         observations = observe(self.model, self.token_batches)
+        step(STEPS[1])
         if self.options.migrating:
             rule: Literal["smoothquant", "awq"] = "awq" if self.format == "int4" else "smoothquant"
             observations, _ = migrate(self.model, observations, self.token_batches[0], rule, self.of_layer)
+        step(STEPS[2])
         self.decide(observations)
         self.decide_head(observations)
         self.decide_tables()
@@ -108,7 +118,7 @@ class _Search:
         recipes = {group: [self.of_layer(group, layer) for layer in group.layers] for group in observations.groups}
         errors = {group: _error(group, recipes[group]) for group in recipes}
         typical = statistics.median(errors.values()) if errors else 0.0
-        kept, unfit = [], []
+        kept, unfit, static = [], [], 0
         for group, chosen in recipes.items():
             if self.format == "int4" and chosen[0].format == "int8":
                 unfit += [f"{layer.weight} ({group.inputs} inputs)" for layer in group.layers]
@@ -118,8 +128,12 @@ class _Search:
             elif self.options.static_activations and chosen[0].format == "int8" and self.family == "onnxruntime":
                 scale = static_is_enough(group, chosen[0])
                 chosen = [replace(found, input_scale=scale) for found in chosen]
+                static += len(chosen) * (scale is not None)
             for layer, found in zip(group.layers, chosen, strict=True):
                 self.weights[layer.weight] = found
+        if static:
+            layers = sum(len(group.layers) for group in recipes)
+            self.notes.append(f"{static} of {layers} layers round what they read by a static scale, the others row by row")
         smallest = BLOCKS[self.family][-1]
         self.note(unfit, f"int8: no int4 block of {smallest} inputs or more divides theirs")
         self.note(

@@ -7,10 +7,11 @@ from torch.nn import Module
 
 from ...calibration.weights.recipe import Recipe
 from ...errors import UnsupportedModelError
-from ..attention import Dialect
-from ..graphs import CLEAN_UP
+from ..clean_up import CLEAN_UP
+from ..dialects import Dialect
+from ..weight_names import parameter_name
 from .exact_widths import attend_over_two_rows
-from .linears import FLOATS, parameter_name
+from .linears import FLOATS
 from .nbits import quantize_nbits
 from .pack import pack_attention
 from .rotary import absorb_rotary

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-# `trace` wraps the model in a module that calls it `model`; a recipe names weights as the checkpoint does.
-PREFIX = "model."
+from ..weight_names import parameter_name
+
 FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 
 
@@ -46,10 +46,6 @@ class Linear:
         assert self.weight.const_value is not None
         rows, columns = (int(length) for length in self.weight.const_value.shape.numpy())
         return (rows, columns) if self.transposed else (columns, rows)
-
-
-def parameter_name(weight: ir.Value) -> str:
-    return (weight.name or "").removeprefix(PREFIX)
 
 
 def linears(graph: ir.Graph) -> list[Linear]:

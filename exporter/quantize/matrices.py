@@ -7,7 +7,8 @@ from collections.abc import Iterator
 import onnx_ir as ir
 
 from ...calibration.weights.recipe import Format, Recipe, WeightRecipe
-from .linears import FLOATS, linears, parameter_name
+from ..weight_names import parameter_name
+from .linears import FLOATS, linears
 
 
 def matrices(graph: ir.Graph, recipe: Recipe, formats: tuple[Format, ...]) -> Iterator[tuple[ir.Value, bool, WeightRecipe]]:

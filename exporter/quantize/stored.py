@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ...calibration.weights.recipe import Format, WeightRecipe
-from .linears import parameter_name
+from ..weight_names import parameter_name
 
 TYPES: dict[Format, ir.DataType] = {"int8": ir.DataType.INT8, "int4": ir.DataType.INT4, "fp8": ir.DataType.FLOAT8E4M3FN}
 

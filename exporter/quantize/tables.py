@@ -6,8 +6,9 @@ import numpy as np
 import onnx_ir as ir
 
 from ...calibration.weights.recipe import Recipe
+from ..weight_names import parameter_name
 from .constants import MICROSOFT, constant
-from .linears import FLOATS, parameter_name
+from .linears import FLOATS
 from .nbits import packed
 
 

@@ -14,7 +14,8 @@ from time import perf_counter
 from specexport.bundle import ELEMENT_BYTES, Bundle, Role
 from specexport.engines.tensorrt_api import LIBRARIES
 from specexport.errors import EngineError, SpecExportError
-from specexport.exporter.build import BuildOptions, build
+from specexport.exporter.build import build
+from specexport.exporter.options import BuildOptions
 from specexport.exporter.workplace import require_space
 
 from .effort import Effort

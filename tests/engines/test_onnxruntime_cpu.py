@@ -10,7 +10,7 @@ from specexport.bundle import MANIFEST, Bundle, CacheLayer, Contract, Manifest, 
 from specexport.engines.base import Logits
 from specexport.engines.onnxruntime_cpu import OrtDecoder, availability, load
 from specexport.errors import BundleError, EngineError, ParameterError
-from specexport.exporter.attention import DIALECTS, Dialect
+from specexport.exporter.dialects import DIALECTS, Dialect
 from specexport.runtime.parity import POISON, TOLERANCE, load_reference, max_error
 from specexport.strict import parse, read_json
 from tiny import Exported, export

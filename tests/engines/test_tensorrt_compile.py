@@ -224,7 +224,7 @@ def test_options_as_the_command_line_has_them() -> None:
         (
             "tensorrt_rtx",
             dict(timing_cache=Path("x")),
-            "TensorRT-RTX has no --timing-cache: it chooses kernels on the device; leave it away",
+            "TensorRT-RTX has no --timing-cache: it chooses kernels on the device; leave it out",
         ),
     ],
 )

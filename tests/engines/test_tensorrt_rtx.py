@@ -15,8 +15,8 @@ from specexport.engines.tensorrt_api import library
 from specexport.engines.tensorrt_checks import check_model
 from specexport.engines.tensorrt_compile import CompileOptions, Profile, compile_graph, model_profiles
 from specexport.exporter import rules
-from specexport.exporter.attention import Dialect
 from specexport.exporter.checkpoint import Checkpoint
+from specexport.exporter.dialects import Dialect
 from specexport.exporter.graphs import optimize, save
 from specexport.exporter.trace import probe_cache, trace
 

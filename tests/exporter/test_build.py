@@ -18,9 +18,10 @@ from specexport.engines.tensorrt_compile import CompileOptions
 from specexport.errors import EngineError, OutputError, PairError, ParameterError, ProofError
 from specexport.exporter import build as build_module
 from specexport.exporter import compile as compile_module
-from specexport.exporter.build import BuildOptions, BuildReport, build
+from specexport.exporter.build import BuildReport, build
 from specexport.exporter.checkpoint import Checkpoint
 from specexport.exporter.contents import write_text
+from specexport.exporter.options import BuildOptions
 from tiny import make_tokenizer, save_checkpoint
 from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM

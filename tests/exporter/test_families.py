@@ -13,8 +13,9 @@ import torch
 from specexport.bundle import Contract, Precision
 from specexport.errors import EngineError
 from specexport.exporter import attention
-from specexport.exporter.attention import DIALECTS, Dialect, Layer
+from specexport.exporter.attention import Layer
 from specexport.exporter.checkpoint import Checkpoint
+from specexport.exporter.dialects import DIALECTS, Dialect
 from specexport.runtime.parity import TOLERANCE
 from tiny import CONTRACT, LLAMA, export, save_model
 

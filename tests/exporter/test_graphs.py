@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
-from specexport.exporter.attention import DIALECTS, Dialect
+from specexport.exporter.dialects import DIALECTS, Dialect
 from specexport.exporter.graphs import EXTERNAL_BYTES, save
 from tiny import VOCAB, Exported
 

@@ -13,8 +13,8 @@ import pytest
 import torch
 from specexport.bundle import Precision
 from specexport.engines.onnxruntime_cpu import OrtDecoder
-from specexport.exporter.attention import DIALECTS, Dialect
 from specexport.exporter.checkpoint import Checkpoint
+from specexport.exporter.dialects import DIALECTS, Dialect
 from specexport.exporter.head import probe_features
 from specexport.runtime.parity import TOLERANCE
 from tiny import CONTRACT, LLAMA, VOCAB, Exported, export, save_model

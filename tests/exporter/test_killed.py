@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 from conftest import Pair
 from specexport.bundle import Bundle
-from specexport.exporter.build import BuildOptions, build
+from specexport.exporter.build import build
+from specexport.exporter.options import BuildOptions
 
 Start = Callable[[str], subprocess.Popen[str]]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import onnx_ir as ir
 import pytest
 from specexport.errors import UnsupportedModelError
-from specexport.exporter.attention import DIALECTS, Dialect
+from specexport.exporter.dialects import DIALECTS, Dialect
 from specexport.exporter.lint import lint, refuse_traps
 from tiny import Exported
 

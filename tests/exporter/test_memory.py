@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from specexport.errors import OutputError
 from specexport.exporter import memory
-from specexport.exporter.memory import available, require_memory
+from specexport.exporter.memory import available, require_memory, require_memory_for_all
 
 
 @pytest.fixture
@@ -41,3 +41,11 @@ def test_what_does_not_fit_is_refused_before_it_starts(host: Path) -> None:
     with pytest.raises(OutputError, match=r"needs about 8.7 GB .* with --precision fp16"):
         require_memory(2_000_000_000, "fp32", quantized=False)
     require_memory(2_000_000_000, "fp16", quantized=False)
+
+
+def test_formats_that_are_measured_side_by_side_must_fit_together(host: Path) -> None:
+    require_memory_for_all(1_000_000_000, ("float", "int8"))
+    message = r"--precision auto, which runs 1.0 billion weights in 3 formats side by side, needs about 6.6 GB of memory, 6.5 GB are free"
+    (host / "meminfo").write_text("MemAvailable: 6350000 kB\n")
+    with pytest.raises(OutputError, match=message):
+        require_memory_for_all(1_000_000_000, ("float", "int8", "int4"))

@@ -15,8 +15,9 @@ from specexport.bundle import Contract, ModelSpec, Role
 from specexport.errors import UnsupportedModelError
 from specexport.exporter import attention
 from specexport.exporter import model as model_module
-from specexport.exporter.attention import Dialect, Layer
+from specexport.exporter.attention import Layer
 from specexport.exporter.checkpoint import Checkpoint
+from specexport.exporter.dialects import Dialect
 from specexport.exporter.model import Quantizing, export_model
 from specexport.exporter.progress import Timed
 from tiny import CONTRACT, make_tokenizer, save_model

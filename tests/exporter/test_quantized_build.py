@@ -10,12 +10,15 @@ from typing import Any
 import pytest
 import specexport
 import torch
-from conftest import Pair
+from conftest import Notes, Pair
 from safetensors.torch import load_file, save_file
-from specexport.bundle import Bundle
+from specexport.bundle import Bundle, ModelSpec, Proof, Role
 from specexport.engines.tensorrt_compile import CompileOptions
-from specexport.errors import CheckpointError, ParameterError
-from specexport.exporter.build import BuildOptions, build
+from specexport.errors import CheckpointError, ParameterError, ProofError
+from specexport.exporter import auto
+from specexport.exporter.build import build
+from specexport.exporter.options import BuildOptions
+from specexport.exporter.prove import prove
 from specexport.runtime.inspect import describe, render
 from specexport.runtime.precision import PRECISION
 from specexport.runtime.verify import verify_session
@@ -76,8 +79,28 @@ def test_auto_leaves_what_moves_too_far(pair: Pair, cache: Path, tmp_path: Path)
     assert (manifest.target.format, set(manifest.target.graphs), manifest.draft) == ("float", {"onnx", "ort"}, None)
 
 
+def test_auto_goes_on_without_a_format_whose_graphs_are_wrong(
+    pair: Pair, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(place: Path, specs: dict[Role, ModelSpec], *rest: Any) -> tuple[Proof, ...]:
+        if specs["target"].format in wrong:
+            raise ProofError("logits are off")
+        return prove(place, specs, *rest)
+
+    monkeypatch.setattr(auto, "prove", failing)
+    options = BuildOptions(64, prompt_chunk=16, cache=cache, precision="auto", max_divergence=10.0)
+    wrong, notes = {"int4"}, Notes()
+    build(str(pair.draft), None, tmp_path / "auto.bundle", options, notes)
+    assert "target in int4 is left out: logits are off" in notes.notes
+    table = json.loads((tmp_path / "auto.bundle" / PRECISION).read_text())
+    assert [row["target"] for row in table["candidates"]] == ["float", "int8"]
+    wrong = {"float"}
+    with pytest.raises(ProofError):
+        build(str(pair.draft), None, tmp_path / "none.bundle", options)
+
+
 def test_a_precision_for_no_draft(pair: Pair, cache: Path, tmp_path: Path) -> None:
-    with pytest.raises(ParameterError, match="--draft-precision is int8, but there is no --draft; leave it away"):
+    with pytest.raises(ParameterError, match="--draft-precision is int8, but there is no --draft; leave it out"):
         build(str(pair.target), None, tmp_path / "out.bundle", BuildOptions(cache=cache, precision="int4", draft_precision="int8"))
 
 

@@ -56,7 +56,7 @@ def test_a_host_without_tensorrt_makes_the_graphs_and_says_what_to_run() -> None
     assert (found.dialects, found.compiled) == (("onnx",), ())
     (note,) = found.notes
     assert note == (
-        "tensorrt: no plans were made here: the package tensorrt is not installed; on the device, run: "
+        "tensorrt: no plans are made here: the package tensorrt is not installed; on the device, run: "
         "specexport compile 'out dir/my.bundle' --engine tensorrt --hardware-compatible --timing-cache 'my times' "
         "(TensorRT older than 10.15 needs a bundle built with --tensorrt-version)"
     )
@@ -86,7 +86,7 @@ def test_no_plan_is_made_by_another_version(here: Callable[[str], None]) -> None
     here("10.16.1.11")
     found = choose("tensorrt", version="10.3")
     assert (found.dialects, found.compiled) == (("onnx", "rows"), ())
-    assert found.notes[0].startswith("tensorrt: no plans were made here: this host has TensorRT 10.16.1.11, not 10.3; on the device, run: ")
+    assert found.notes[0].startswith("tensorrt: no plans are made here: this host has TensorRT 10.16.1.11, not 10.3; on the device, run: ")
     assert choose("tensorrt", version="10.16.2").compiled == ()
     assert choose("tensorrt", version="10.17").compiled == ()
 

@@ -408,7 +408,8 @@ def test_wrong_maps_cost_acceptance_and_never_the_output(mutant: str, translated
 
 
 def test_the_maps_are_the_same_bytes_every_time(translated: Translated, pair: Pair, tmp_path: Path, cache: Path) -> None:
-    from specexport.exporter.build import BuildOptions, build
+    from specexport.exporter.build import build
+    from specexport.exporter.options import BuildOptions
 
     draft = Bundle.open(translated.bundle).manifest.draft
     assert draft is not None

@@ -10,7 +10,8 @@ import pytest
 from specexport.engines import engine_module
 from specexport.engines.cuda_driver import find_gpu
 from specexport.errors import EngineError
-from specexport.exporter.build import BuildOptions, build
+from specexport.exporter.build import build
+from specexport.exporter.options import BuildOptions
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
 

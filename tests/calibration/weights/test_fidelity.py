@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -49,7 +50,7 @@ def test_perplexity_and_divergence_on_what_follows() -> None:
     model, tokens = Bigram(), [torch.tensor([[1, 5, 2, 7]]), torch.tensor([[3, 3]])]
     recipe = Recipe({"head.weight": WeightRecipe("int4", block=16)})
     before = model.head.weight.clone()
-    found = measure_fidelity(model, recipe, tokens)
+    found = measure_fidelity(model, recipe, tokens, own_texts=True)
     assert torch.equal(model.head.weight, before)
 
     def log_probs(head: np.ndarray) -> np.ndarray:
@@ -59,6 +60,8 @@ def test_perplexity_and_divergence_on_what_follows() -> None:
     exact, ours = log_probs(before.numpy()), log_probs(recipe.weights["head.weight"].restore(before.numpy()))
     pairs = [(1, 5), (5, 2), (2, 7), (3, 3)]
     assert found.tokens == 4
+    assert found.measured_on == "4 held-out tokens of the calibration prompts given"
+    assert replace(found, own_texts=False).measured_on == "4 held-out tokens of the shipped texts"
     assert math.isclose(found.perplexity, np.exp(-np.mean([ours[pair] for pair in pairs])), rel_tol=1e-5)
     assert math.isclose(found.exact_perplexity, np.exp(-np.mean([exact[pair] for pair in pairs])), rel_tol=1e-5)
     apart = (np.exp(exact) * (exact - ours)).sum(-1)  # of the exact from the quantized, not the other way round

@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from specexport.bundle import Format
+from specexport.bundle import Family, Format
 from specexport.calibration.weights import search
 from specexport.calibration.weights.layers import linear_layers
 from specexport.calibration.weights.recipe import Recipe, WeightRecipe
-from specexport.calibration.weights.search import Family, Options, choose
+from specexport.calibration.weights.search import Options, choose
 from specexport.calibration.weights.twin import quantized_twin
 from specexport.errors import CheckpointError, ParameterError
 from torch import Tensor
@@ -122,6 +122,7 @@ def test_static_activations_where_they_are_as_good(make: Make, batches: list[Ten
     assert set(scales.values()) == {None}
     recipe = choose(model, batches, "int8", "onnxruntime", Options(static_activations=True))
     assert {name for name, found in recipe.weights.items() if found.input_scale == 0.5} == {DOWN, DOWN.replace("0", "1")}
+    assert recipe.notes == ("2 of 15 layers round what they read by a static scale, the others row by row",)
 
 
 def test_tables_of_positions_stay_and_long_batches_are_cut(make: Make) -> None:

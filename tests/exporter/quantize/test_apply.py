@@ -36,17 +36,26 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "gpt2, stored the other way round": ("gpt2", GPT2),
     "phi, partial rotary": ("phi", SIZES | dict(partial_rotary_factor=0.5)),
 }
+EXPERTS = ("mixtral", SIZES | dict(num_local_experts=4, num_experts_per_tok=2))
 
 
 class Made:
-    """A model's `ort` graph under a recipe of one format for every matrix."""
+    """A model's `ort` graph under a recipe of one format for every matrix, but for those in `others`."""
 
-    def __init__(self, folder: Path, family: str, form: Format, mutate: Any = None, exact: bool = False) -> None:
-        model_type, config = FAMILIES[family]
+    def __init__(
+        self,
+        folder: Path,
+        family: str | tuple[str, dict[str, Any]],
+        form: Format,
+        mutate: Any = None,
+        exact: bool = False,
+        others: dict[str, WeightRecipe] | None = None,
+    ) -> None:
+        model_type, config = FAMILIES[family] if isinstance(family, str) else family
         model = Checkpoint.find(str(save_model(folder / "checkpoint", model_type, config=config))).load("fp32")
         names = {layer.weight for layer in linear_layers(model)} | set(tables(model))
         own = WeightRecipe(form, block=16 if form == "int4" else 0)
-        recipe = Recipe(dict.fromkeys(names, own))
+        recipe = Recipe(dict.fromkeys(names, own) | (others or {}))
         layers, size = probe_cache(model), int(model.get_output_embeddings().weight.shape[0])
         with quantized_twin(model, recipe):
             self.reference = record_reference(model, CONTRACT, size, spare=exact)
@@ -74,6 +83,20 @@ def test_int8_rounds_what_its_twin_rounds(family: str, tmp_path: Path) -> None:
     assert made.changed == made.layers
     assert not {"MatMul", "FusedMatMul", "Gemm"} & set(made.count())
     assert made.error < 2e-2  # 1e-5, but for a value or two that are rounded the other way
+
+
+def test_experts_stay_and_what_is_around_them_is_rounded(tmp_path: Path) -> None:
+    made = Made(tmp_path, EXPERTS, "int8")
+    assert made.changed == made.layers
+    assert made.error < 2e-2
+
+
+def test_a_head_in_int8_beside_layers_in_int4(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nbits, "ACCURACY_LEVEL", 0)
+    made = Made(tmp_path, "llama", "int4", others={"lm_head.weight": WeightRecipe("int8")})
+    count = made.count()
+    assert (made.changed, count["MatMulNBits"], count["MatMulIntegerToFloat"]) == (8, 4, 1)
+    assert made.error < 2e-2
 
 
 def test_int4_and_how_a_llama_is_packed(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import onnx_ir as ir
 import pytest
 from small_graphs import graph, operators, run, weight
 from specexport.calibration.weights.recipe import Recipe, WeightRecipe
-from specexport.exporter.graphs import CLEAN_UP
+from specexport.exporter.clean_up import CLEAN_UP
 from specexport.exporter.quantize.rows import quantize_rows
 
 INT8 = WeightRecipe("int8")

@@ -1,0 +1,95 @@
+"""`specexport bench`."""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import click
+
+from .bar import bar
+from .options import BUNDLE, DRAFTER, ENGINE, JSON, THREADS
+
+
+@click.command()
+@BUNDLE
+@click.option(
+    "--prompts", required=True, type=click.Path(path_type=Path), help='JSONL with {"route": ..., "prompt" or "messages": ...} lines.'
+)
+@click.option("--skip-invalid", is_flag=True, help="Leave out lines that cannot be used, instead of refusing the file.")
+@click.option("--route", "routes", multiple=True, help="Only requests of this route; may be repeated.")
+@click.option("--limit", type=click.IntRange(1), help="Requests of each route. [default: all]")
+@click.option("--num-draft-tokens", type=click.IntRange(1), help="Tokens to draft a round. [default: as the bundle's policy says]")
+@DRAFTER
+@click.option("--max-new-tokens", type=click.IntRange(1), default=128, show_default=True, help="Of lines that do not say.")
+@click.option("--temperature", type=float, default=0.0, show_default=True, help="0 is greedy, where outputs are compared.")
+@click.option("--top-k", type=int, default=0, show_default=True, help="0 is off.")
+@click.option("--top-p", type=float, default=1.0, show_default=True, help="1 is off.")
+@click.option("--seed", type=int, default=0, show_default=True)
+@click.option("--repeats", type=click.IntRange(1), default=1, show_default=True, help="Runs of each request, both ways.")
+@click.option(
+    "--journal",
+    "--resume",
+    type=click.Path(path_type=Path),
+    help="Where the run is kept until it is finished; the same command goes on there. [default: BUNDLE/calibration/bench.jsonl]",
+)
+@ENGINE
+@THREADS
+@JSON
+def bench(
+    bundle: Path,
+    prompts: Path,
+    skip_invalid: bool,
+    routes: tuple[str, ...],
+    limit: int | None,
+    journal: Path | None,
+    engine: str | None,
+    threads: int,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Measure plain against speculative decoding on your prompts, in turn, and compare the outputs.
+
+    Exit code 1 when greedy outputs differ. An interrupted run goes on where it stopped.
+    """
+    from ..calibration.bench import BenchOptions, check, journal_header
+    from ..calibration.bench import bench as run
+    from ..calibration.bench_table import render
+    from ..calibration.journal import Journal
+    from ..calibration.predict import predict_by
+    from ..calibration.prompts import choose, fit, read_prompt_lines
+    from ..runtime.costs import COSTS, Costs
+    from ..runtime.decisions import read_decision, stale
+    from ..runtime.session import load
+
+    chosen = BenchOptions(**options)
+    lines, broken = read_prompt_lines(prompts, skip_invalid)
+    session = load(bundle, engine, threads)
+    requests, refused = fit(session, lines, chosen.max_new_tokens, skip_invalid)
+    for message in (*broken, *refused):
+        click.echo(f"left out: {message}", err=True)
+    requests = choose(requests, routes, limit)
+    check(session, requests, chosen)
+    path, pairs = journal or bundle / "calibration" / "bench.jsonl", len(requests) * chosen.repeats
+    with Journal.open(path, journal_header(session, requests, chosen)) as kept:
+        if kept.replaced:
+            click.echo(f"{path} was of another run and is replaced", err=True)
+        elif kept.finished:
+            click.echo(f"going on behind {len(kept.finished)} of {pairs} pairs that {path} holds; delete it to start over", err=True)
+        try:
+            with bar("bench") as advance:
+                costs = read_decision(session.bundle, Costs, COSTS)
+                fresh = costs is not None and not stale(costs, session.engine.name, session.threads)
+                result = run(session, requests, chosen, kept, advance, predict_by(costs) if costs and fresh else None)
+        except KeyboardInterrupt:
+            click.echo(f"interrupted; {path} holds {len(kept.finished)} of {pairs} pairs, and the same command goes on there", err=True)
+            raise SystemExit(130) from None
+        click.echo(json.dumps(result.as_dict()) if as_json else render(result))
+        kept.remove()
+    if journal is None:
+        with suppress(OSError):  # other files may lie there
+            path.parent.rmdir()
+    if not result.passed:
+        raise SystemExit(1)

@@ -1,0 +1,94 @@
+"""`specexport build`."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import click
+
+from .extra import EXPORTER_EXTRA, missing_packages
+from .options import compile_options, compiling
+
+
+@click.command()
+@click.option("--target", required=True, help="The model whose output you want: a checkpoint folder or a hub id.")
+@click.option(
+    "--draft", help="A smaller model: a checkpoint folder or a hub id. Without one, drafts are looked up in the text of the request."
+)
+@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="The bundle folder to make.")
+@click.option(
+    "--min-overlap",
+    type=float,
+    default=0.5,
+    show_default=True,
+    help="Where the draft has another tokenizer: the part of the target's tokens that it must have, from 0 to 1.",
+)
+@click.option("--max-seq-len", type=int, help="Longest sequence in tokens, prompt included. [default: what the models allow, at most 4096]")
+@click.option("--max-draft-tokens", type=int, default=4, show_default=True, help="Largest number of tokens to draft in a round.")
+@click.option("--prompt-chunk", type=int, default=64, show_default=True, help="Prompt tokens fed in one pass.")
+@click.option(
+    "--precision",
+    default="fp32",
+    show_default=True,
+    help="Number format of the weights: fp32, fp16, bf16, int8, int4, fp8, or auto, which measures what is fastest here.",
+)
+@click.option("--draft-precision", help="The same for the draft, where its weights are to be stored otherwise. [default: --precision]")
+@click.option(
+    "--max-divergence",
+    type=float,
+    help="auto: by how many nats (mean KL divergence) the target's distributions may move. [default: 0.02]",
+)
+@click.option(
+    "--calibration-prompts",
+    "calibration_texts",
+    type=click.Path(path_type=Path),
+    help="int8, int4, fp8, auto: JSONL of prompts that show what the layers are fed, 512 tokens or more. [default: a set of our own]",
+)
+@click.option(
+    "--engine", "engines", multiple=True, default=["onnxruntime"], show_default=True, help="Engine to build for; may be repeated."
+)
+@click.option("--tensorrt-version", metavar="X.Y", help="TensorRT on the device that will run the bundle. [default: this host's]")
+@compiling
+@click.option("--force", is_flag=True, help="Replace a bundle that exists.")
+@click.option("--cache", type=click.Path(path_type=Path), help="Folder of finished stages. [default: ~/.cache/specexport]")
+def build(target: str, draft: str | None, output: Path, engines: tuple[str, ...], **options: Any) -> None:
+    """Compile a target, and a draft model if there is one, into a proven bundle."""
+    from ..exporter.display import BuildDisplay
+
+    if missing := missing_packages():
+        raise click.ClickException(f"the package {missing[0]} is not installed; building needs: {EXPORTER_EXTRA}")
+    from ..exporter.options import BuildOptions
+    from ..runtime.precision import read_precision, table_lines
+
+    compiling = compile_options(options)
+    # In front of the display and the slow imports: a wrong option is told at once.
+    chosen = BuildOptions(engines=tuple(dict.fromkeys(engines)), compiling=compiling, **options)
+    chosen.targets(str(output))
+    with BuildDisplay() as display:
+        from ..exporter.build import build as run
+
+        report = run(target, draft, output, chosen, display, shlex.join(["specexport", *sys.argv[1:]]))
+    for time in report.times:
+        click.echo(f"{time.label:<20} {'reused' if time.reused else f'{time.seconds:6.1f} s'}", err=True)
+    if vocabulary := report.bundle.manifest.vocabulary:
+        known = f"{vocabulary.shared_tokens} of the target's {vocabulary.target_tokens} tokens"
+        click.echo(f"the draft can propose {known} ({vocabulary.overlap:.1%})", err=True)
+    if (table := read_precision(report.bundle)) is not None:
+        click.echo("\n".join(table_lines(asdict(table))), err=True)
+    for role, model in report.bundle.manifest.models.items():
+        if model.fidelity is not None:
+            moved = f"{model.fidelity.divergence:.4f} nats from the exact model, perplexity {model.fidelity.loss:+.2%}"
+            click.echo(f"{role} in {model.format}: {moved}, on {model.fidelity.measured_on}", err=True)
+        for note in model.notes:
+            click.echo(f"{role}: {note}", err=True)
+    for proof in report.bundle.manifest.proofs:
+        click.echo(
+            f"proved {proof.role} {proof.dialect}: {proof.rows} rows up to {proof.length} tokens, "
+            f"{proof.max_error:.1e} standard deviations off (allowed {proof.tolerance:.0e})",
+            err=True,
+        )
+    click.echo(str(output))

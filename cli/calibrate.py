@@ -1,0 +1,86 @@
+"""`specexport calibrate`."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import click
+
+from .bar import bar
+from .options import BUNDLE, ENGINE, JSON, THREADS
+
+
+@click.command()
+@BUNDLE
+@click.option(
+    "--prompts", type=click.Path(path_type=Path), help='JSONL with {"route": ..., "prompt" or "messages": ...} lines. Without: costs only.'
+)
+@click.option("--skip-invalid", is_flag=True, help="Leave out lines that cannot be used, instead of refusing the file.")
+@click.option("--limit", type=click.IntRange(1), help="Requests of each route. [default: all]")
+@click.option("--max-new-tokens", type=click.IntRange(1), default=128, show_default=True, help="Of lines that do not say.")
+@click.option("--temperature", type=float, default=0.0, show_default=True, help="Of the requests; 0 is greedy.")
+@click.option("--top-k", type=int, default=0, show_default=True, help="0 is off.")
+@click.option("--top-p", type=float, default=1.0, show_default=True, help="1 is off.")
+@click.option("--seed", type=int, default=0, show_default=True)
+@click.option("--drafter", "drafters", multiple=True, help="Drafter to choose among, or all; may be repeated. [default: as generate's]")
+@click.option("--floor", type=float, default=0.9, show_default=True, help="Speedup that the slowest tenth must reach for a route to be on.")
+@click.option("--fixed", is_flag=True, help="Write a policy that drafts the best fixed number, instead of adapting it every round.")
+@click.option("--report", type=click.Path(path_type=Path), help="The HTML report. [default: BUNDLE/report.html]")
+@ENGINE
+@THREADS
+@JSON
+def calibrate(
+    bundle: Path,
+    prompts: Path | None,
+    skip_invalid: bool,
+    limit: int | None,
+    max_new_tokens: int,
+    fixed: bool,
+    report: Path | None,
+    engine: str | None,
+    threads: int,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Measure costs and acceptance on this host and your prompts, and decide by route whether to speculate.
+
+    Writes costs.json, survival.json and policy.json into the bundle, which sessions then follow, and a report. An
+    interrupted run goes on where it stopped.
+    """
+    from ..calibration.calibrate import CalibrateOptions, check_packages, measure_only
+    from ..calibration.calibrate import calibrate as run
+    from ..calibration.prompts import choose, fit, read_prompt_lines
+    from ..calibration.report import write_report
+    from ..calibration.summary import render
+    from ..runtime.session import load
+
+    chosen = CalibrateOptions(mode="fixed" if fixed else "adaptive", **options)
+    if report is not None and (report.is_dir() or not report.parent.is_dir()):
+        raise click.ClickException(f"--report is {report}; expected a file in a folder that exists")
+    if prompts is None:
+        session = load(bundle, engine, threads, policy=False)
+        with bar("costs") as advance:
+            costs = measure_only(session, chosen, advance)
+        click.echo(json.dumps(asdict(costs)) if as_json else str(bundle / "costs.json"))
+        return
+    check_packages()
+    lines, broken = read_prompt_lines(prompts, skip_invalid)
+    session = load(bundle, engine, threads, policy=False)
+    requests, refused = fit(session, lines, max_new_tokens, skip_invalid)
+    for message in (*broken, *refused):
+        click.echo(f"left out: {message}", err=True)
+    requests = choose(requests, (), limit)
+    try:
+        with bar("calibrate") as advance:
+            analysis = run(session, requests, chosen, shlex.join(["specexport", *sys.argv[1:]]), advance)
+    except KeyboardInterrupt:
+        click.echo("interrupted; the same command goes on where this one stopped", err=True)
+        raise SystemExit(130) from None
+    click.echo(json.dumps(analysis.as_dict()) if as_json else render(analysis))
+    write_report(analysis, report or bundle / "report.html")
+    click.echo(str(report or bundle / "report.html"), err=True)

@@ -1,0 +1,42 @@
+"""`specexport doctor`."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from typing import TYPE_CHECKING
+
+import click
+
+from .extra import EXPORTER_EXTRA, missing_packages
+from .options import JSON
+
+if TYPE_CHECKING:
+    from ..engines.base import Availability
+
+
+@click.command()
+@JSON
+def doctor(as_json: bool) -> None:
+    """Which engines this host can run, what it can build and compile, and what to install for the rest."""
+    from ..engines import availabilities
+    from ..engines.tensorrt_api import LEAN, LIBRARIES, library
+    from ..engines.tensorrt_api import found as usable
+    from ..engines.tensorrt_compile import describe_compiler
+
+    found = availabilities() | {"tensorrt-lean": usable(lambda: library(LEAN).title), "build": _building()}
+    found |= {f"compile for {engine}": usable(partial(describe_compiler, engine)) for engine in LIBRARIES}
+    if as_json:
+        click.echo(json.dumps({name: vars(entry) for name, entry in found.items()}))
+        return
+    for name, entry in found.items():
+        mark = "yes" if entry.usable else "no "
+        click.echo(f"{mark}  {name}: {entry.detail}{'' if entry.usable else '; ' + entry.remedy}")
+
+
+def _building() -> Availability:
+    from ..engines.base import Availability
+
+    if missing := missing_packages():
+        return Availability(False, f"{', '.join(missing)} not installed", EXPORTER_EXTRA)
+    return Availability(True, "the exporter's packages are installed")

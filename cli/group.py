@@ -1,0 +1,44 @@
+"""The command that all others belong to, and what becomes of their errors."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+import click
+
+from ..errors import SpecExportError
+from ..version import VERSION
+from .extra import EXPORTER_EXTRA
+
+
+class Commands(click.Group):
+    """Ends a user's mistake in one line on stderr and exit code 1, without a traceback."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except SpecExportError as error:
+            raise click.ClickException(str(error)) from None
+        except ImportError as error:
+            name, reason = error.name or "a package", str(error).partition("\n")[0]
+            if name.startswith("specexport"):
+                raise
+            if isinstance(error, ModuleNotFoundError) and error.name and "." not in name:
+                message = f"the package {name} is not installed; building needs: {EXPORTER_EXTRA}"
+            else:
+                message = f"{name.partition('.')[0]} is installed, but cannot be imported: {reason}; install it again"
+            raise click.ClickException(message) from None
+        except BrokenPipeError:
+            # The reader of stdout is gone; so that Python's own flush at exit does not complain.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise SystemExit(1) from None
+        except OSError as error:
+            raise click.ClickException(str(error)) from None
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(VERSION, prog_name="specexport")
+def main() -> None:
+    """Compiled speculative decoding at batch 1."""

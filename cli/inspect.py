@@ -1,0 +1,22 @@
+"""`specexport inspect`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from .options import BUNDLE, JSON
+
+
+@click.command()
+@BUNDLE
+@JSON
+def inspect(bundle: Path, as_json: bool) -> None:
+    """Show a bundle's models, graphs, memory, proofs and digests."""
+    from ..bundle import Bundle
+    from ..runtime.inspect import describe, render
+
+    description = describe(Bundle.open(bundle))
+    click.echo(json.dumps(description, indent=1) if as_json else render(description))
