@@ -16,7 +16,7 @@ import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from statistics import median
-from time import perf_counter
+from time import perf_counter, sleep
 
 import click
 import numpy as np
@@ -36,11 +36,10 @@ CONTEXT = 192
 @click.option("--texts", default=60, show_default=True, help="Prompts a route whose perplexity is taken; 0 for none.")
 def main(bundles: tuple[str, ...], limit: int, max_new_tokens: int, passes: int, texts: int) -> None:
     sessions = {name: specexport.load(path, policy=False) for name, _, path in (entry.partition("=") for entry in bundles)}
-    bandwidth = read_bandwidth()
-    print(f"{describe_hardware()}; memory is read at {bandwidth / 1e9:.1f} GB/s")
     first = next(iter(sessions.values()))
     widths = [width for width in (1, 2, 3, 5, 8) if width <= first.bundle.manifest.contract.widest_step]
-    times = time_passes(sessions, widths, passes)
+    times, bandwidth = time_passes(sessions, widths, passes)
+    print(f"{describe_hardware()}; memory is read at {bandwidth / 1e9:.1f} GB/s")
     ratios_of = " | ".join(f"v({width}) / v(1)" for width in widths[1:])
     print(f"\n| | weights, MB | perplexity | t1, ms | t1 / floor | {ratios_of} | widths apart |")
     print(f"|---|---|---|---|---|{'---|' * len(widths)}")
@@ -59,8 +58,11 @@ def main(bundles: tuple[str, ...], limit: int, max_new_tokens: int, passes: int,
     compare(sessions, limit, max_new_tokens)
 
 
-def time_passes(sessions: dict[str, Session], widths: list[int], passes: int) -> dict[str, dict[int, list[float]]]:
+def time_passes(sessions: dict[str, Session], widths: list[int], passes: int) -> tuple[dict[str, dict[int, list[float]]], float]:
+    """Seconds by bundle and width, and the bytes a second at which memory is read, in turn with them."""
     times: dict[str, dict[int, list[float]]] = {name: {width: [] for width in widths} for name in sessions}
+    parts = [np.ones(2**26, np.float32) for _ in os.sched_getaffinity(0)]
+    rates = []
     for session in sessions.values():
         fill(session)
     for number in range(passes + 1):
@@ -70,7 +72,8 @@ def time_passes(sessions: dict[str, Session], widths: list[int], passes: int) ->
                 session.engine.target.step(list(range(5, 5 + width)), CONTEXT)
                 if number:
                     times[name][width].append(perf_counter() - start)
-    return times
+        rates.append(read_bandwidth(parts))
+    return times, median(rates)
 
 
 def fill(session: Session) -> None:
@@ -80,16 +83,14 @@ def fill(session: Session) -> None:
         session.engine.target.feed(tokens[start : start + chunk], start)
 
 
-def read_bandwidth() -> float:
-    """Bytes a second, all cores at once, over more than any cache holds."""
-    parts = [np.ones(2**26, np.float32) for _ in os.sched_getaffinity(0)]
-    rates = []
+def read_bandwidth(parts: list[np.ndarray]) -> float:
+    """Bytes a second, a core a part, over more than any cache holds. The engine's threads spin for a while after a pass."""
+    sleep(0.1)
     with ThreadPoolExecutor(len(parts)) as pool:
-        for _ in range(5):
-            start = perf_counter()
-            list(pool.map(np.sum, parts))
-            rates.append(sum(part.nbytes for part in parts) / (perf_counter() - start))
-    return max(rates)
+        list(pool.map(np.sum, [part[:1] for part in parts]))  # the threads are there
+        start = perf_counter()
+        list(pool.map(np.sum, parts))
+        return sum(part.nbytes for part in parts) / (perf_counter() - start)
 
 
 def perplexity(session: Session, texts: int) -> float:

@@ -33,7 +33,7 @@ def test_a_layer_becomes_a_product_of_integers() -> None:
     w = weight(48, 64)
     changed, made = quantized(ONE, {"w": INT8}, w=w)
     assert changed == 1
-    assert operators(made) == ["Abs", "ReduceMax", "Div", "QuantizeLinear", "MatMulIntegerToFloat", "Mul"]
+    assert operators(made) == ["Abs", "ReduceMax", "Div", "QuantizeLinear", "MatMulInteger", "Cast", "Mul", "Mul"]
     np.testing.assert_allclose(run(made, x=X)[0], rows(X, w), rtol=1e-4, atol=1e-4)
 
 
@@ -77,7 +77,7 @@ def test_a_row_of_zeros_gives_zeros() -> None:
 def test_a_static_scale_is_one_operator_and_clips() -> None:
     w = weight(48, 64)
     changed, made = quantized(ONE, {"w": WeightRecipe("int8", input_scale=0.01)}, w=w)
-    assert (changed, operators(made)) == (1, ["QuantizeLinear", "MatMulIntegerToFloat"])
+    assert (changed, operators(made)) == (1, ["QuantizeLinear", "MatMulInteger", "Cast", "Mul"])
     wanted = np.clip(np.rint(X / np.float32(0.01)), -128, 127) * 0.01
     own = np.abs(w).max(1, keepdims=True) / 64
     np.testing.assert_allclose(run(made, x=X)[0], wanted @ (np.rint(w / own) * own).T, rtol=1e-4, atol=1e-4)
@@ -87,7 +87,7 @@ def test_layers_over_one_value_become_one_product() -> None:
     v, w = weight(48, 64), 5 * weight(32, 64, seed=1)
     changed, made = quantized(TWO, {"v": INT8, "w": INT8}, v=v, w=w)
     assert changed == 2
-    assert operators(made).count("MatMulIntegerToFloat") == 1
+    assert operators(made).count("MatMulInteger") == 1
     assert operators(made).count("QuantizeLinear") == 1
     found = run(made, x=X)
     np.testing.assert_allclose(found[0], rows(X, v), rtol=1e-4, atol=1e-4)
@@ -99,7 +99,7 @@ def test_layers_of_other_scales_stay_apart() -> None:
     recipe = {"v": WeightRecipe("int8", input_scale=0.02), "w": INT8}
     changed, made = quantized(TWO, recipe, v=v, w=w)
     assert changed == 2
-    assert operators(made).count("MatMulIntegerToFloat") == 2
+    assert operators(made).count("MatMulInteger") == 2
     np.testing.assert_allclose(run(made, x=X)[1], rows(X, w), rtol=1e-4, atol=1e-4)
 
 
