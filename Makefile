@@ -42,4 +42,4 @@ bench: .venv/ready
 	$(BIN)/python benchmarks/build_memory.py
 
 clean:
-	rm -rf .venv demo.bundle lookup.bundle build dist specexport.egg-info
+	rm -rf .venv demo.bundle int8.bundle int4.bundle lookup.bundle build dist specexport.egg-info

@@ -1,9 +1,9 @@
 """Peak memory and time of a build, on a random Llama of 300 M parameters with a draft of a tenth.
 
-    python benchmarks/build_memory.py
+    python benchmarks/build_memory.py [--precision int8]
 
 The build runs in a process of its own; its peak resident memory (mapped files included) is held against
-1.3 x the fp32 bytes of the larger checkpoint + 1.5 GB.
+1.3 x the fp32 bytes of the larger checkpoint + 1.5 GB, or for quantized weights against what the build asks for (`exporter/memory.py`).
 """
 
 from __future__ import annotations
@@ -15,8 +15,11 @@ import sys
 import tempfile
 from pathlib import Path
 
+import click
 import torch
 from hardware import describe_hardware
+from specexport.bundle import FORMATS
+from specexport.exporter import memory
 from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
 TOKENIZER = Path(__file__).parent.parent / "examples/demo_pair/target"
@@ -41,17 +44,21 @@ def make_checkpoint(folder: Path, hidden: int, layers: int) -> int:
     return int(model.num_parameters())
 
 
-def main() -> None:
+@click.command()
+@click.option("--precision", default="fp32", show_default=True)
+def main(precision: str) -> None:
     folder = Path(tempfile.mkdtemp())
     try:
         parameters = make_checkpoint(folder / "target", 1024, 17)
         make_checkpoint(folder / "draft", 512, 4)
         command = [Path(sys.executable).with_name("specexport"), "build", "--target", folder / "target", "--draft", folder / "draft"]
-        result = subprocess.run([*command, "--output", folder / "bundle", "--cache", folder / "cache"], capture_output=True, text=True)
+        command += ["--precision", precision, "--output", folder / "bundle", "--cache", folder / "cache"]
+        result = subprocess.run(command, capture_output=True, text=True)
         if result.returncode:
             sys.exit(result.stderr)
         peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024
-        limit = 1.3 * 4 * parameters + 1.5e9
+        quantized = precision in FORMATS
+        limit = memory.BASE + parameters * (4 + memory.RESTORED_BYTES) if quantized else 1.3 * 4 * parameters + 1.5e9
         print(describe_hardware())
         print(f"target {parameters / 1e6:.0f} M parameters, {4 * parameters / 1e9:.2f} GB in fp32")
         print(result.stderr, end="")

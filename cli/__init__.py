@@ -3,15 +3,14 @@
 A command imports what it needs when it is called, so that `--help` and a wrong option are answered at once.
 """
 
-from .bench import bench
-from .build import build
-from .calibrate import calibrate
-from .compile import compile_plans
-from .doctor import doctor
-from .generate import generate
+from . import bench, build, calibrate, compile, doctor, generate, inspect, verify
 from .group import main
-from .inspect import inspect
-from .verify import verify
 
-for command in (bench, build, calibrate, compile_plans, doctor, generate, inspect, verify):
-    main.add_command(command)
+main.add_command(bench.bench)
+main.add_command(build.build)
+main.add_command(calibrate.calibrate)
+main.add_command(compile.compile_plans)
+main.add_command(doctor.doctor)
+main.add_command(generate.generate)
+main.add_command(inspect.inspect)
+main.add_command(verify.verify)

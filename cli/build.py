@@ -64,10 +64,10 @@ def build(target: str, draft: str | None, output: Path, engines: tuple[str, ...]
     from ..exporter.options import BuildOptions
     from ..runtime.precision import read_precision, table_lines
 
-    compiling = compile_options(options)
     # In front of the display and the slow imports: a wrong option is told at once.
-    chosen = BuildOptions(engines=tuple(dict.fromkeys(engines)), compiling=compiling, **options)
-    chosen.targets(str(output))
+    plans = compile_options(options)
+    chosen = BuildOptions(engines=tuple(dict.fromkeys(engines)), compiling=plans, **options)
+    chosen.check(draft, str(output))
     with BuildDisplay() as display:
         from ..exporter.build import build as run
 

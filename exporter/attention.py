@@ -1,7 +1,7 @@
 """Attention over a static cache, in the dialects of `dialects.py`.
 
 transformers hands every model's attention (query, key, value after the rotary embedding) to a registered
-function. Ours emits ONNX operators instead of computing, and so serves any architecture:
+function. Ours emits ONNX operators instead of computing, and so serves any architecture.
 """
 
 from __future__ import annotations

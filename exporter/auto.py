@@ -45,12 +45,13 @@ def measure_precisions(
 
     given: the texts of calibration, and whether they are the user's own.
 
-    A format whose graphs are not what they should be is left out, with a note. Raises what the exports raise, `ProofError` where
+    A format whose graphs are not what they should be is left out. Raises what the exports raise, `ProofError` where
     the unquantized graphs fail, and `OutputError` where all models at once do not fit into memory.
     """
     require_memory_for_all(sum(model.fp32_bytes // ELEMENT_BYTES["fp32"] for model in models.values()), FORMATS)
     specs: dict[tuple[Role, Format], ModelSpec] = {}
     proofs: dict[tuple[Role, Format], tuple[Proof, ...]] = {}
+    left_out: list[str] = []
     dialects: tuple[Dialect, ...] = ("ort",)
     for form in FORMATS:
         place = scratch / form
@@ -66,7 +67,7 @@ def measure_precisions(
                 except ProofError as error:
                     if form == FORMATS[0]:
                         raise
-                    progress.note(f"{role} in {form} is left out: {error}")
+                    left_out.append(f"{role} in {form}: {error}")
                 else:
                     specs[role, form] = _under(form, spec)
     decoders = {key: OrtDecoder(scratch / spec.graphs[DIALECT], spec, contract) for key, spec in specs.items()}
@@ -111,7 +112,8 @@ def measure_precisions(
             )
         )
     best = pick(candidates, max_divergence)
-    return PrecisionTable(describe_host(NAME), max_divergence, len(prompts), NEW_TOKENS, best.target, best.draft, tuple(candidates))
+    chosen = best.target, best.draft, tuple(candidates), tuple(left_out)
+    return PrecisionTable(describe_host(NAME), max_divergence, len(prompts), NEW_TOKENS, *chosen)
 
 
 def _under(form: Format, spec: ModelSpec) -> ModelSpec:

@@ -45,15 +45,13 @@ def build(
 
     Without a draft, the bundle's sessions look drafts up in the text.
 
-    Raises `CheckpointError`, `PairError`, `EngineError`, `OutputError`, `ProofError`; then nothing is left at `output`.
+    Raises `ParameterError`, `CheckpointError`, `PairError`, `EngineError`, `OutputError`, `ProofError`; then nothing is left at `output`.
     """
     options = options or BuildOptions()
     timed = Timed(progress or Silent())
     cache = open_cache(options.cache or default_cache())
-    if draft is None and options.draft_precision is not None:
-        raise ParameterError(f"--draft-precision is {options.draft_precision}, but there is no --draft; leave it out")
     numbers, auto = options.numbers, options.precision == AUTO
-    targets = options.targets(str(output))
+    targets = options.check(draft, str(output))
     for note in targets.notes:
         timed.note(note)
     own_texts = options.calibration_texts is not None
@@ -77,7 +75,7 @@ def build(
                 table = measure_precisions(models, contract, translation, (texts, own_texts), *allowed, scratch, cache, timed)
             gc.collect()  # the sessions of what was measured
             numbers = replace(numbers, formats={"target": table.target, "draft": table.draft or "float"})
-            targets = options.targets(str(output), numbers)
+            targets = options.targets(numbers, str(output))
             write_precision(workplace, table)
         specs = {}
         for role, model in models.items():

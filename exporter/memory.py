@@ -22,7 +22,11 @@ GROUP = Path("/sys/fs/cgroup")
 def require_memory(parameters: int, precision: Precision, quantized: bool) -> None:
     """Raises `OutputError` where exporting a model of `parameters` weights needs more memory than is free; unknown is enough."""
     needed = BASE + parameters * (ELEMENT_BYTES[precision] + RESTORED_BYTES * quantized)
-    remedy = "without --precision int8, int4 or fp8, or on a larger host" if quantized else "with --precision fp16 or on a larger host"
+    remedy = "on a larger host"
+    if quantized:
+        remedy = f"without --precision int8, int4 or fp8, or {remedy}"
+    elif precision == "fp32":
+        remedy = f"with --precision fp16, or {remedy}"
     _require(needed, f"exporting {parameters / 1e9:.1f} billion weights", remedy)
 
 

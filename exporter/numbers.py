@@ -39,8 +39,8 @@ def choose_numbers(engines: tuple[str, ...], precision: str, draft_precision: st
     Of `auto`, what it starts from: what it chooses in the end is measured.
     """
     if precision == AUTO:
-        if engines != ("onnxruntime",):
-            raise ParameterError(f"--precision auto measures on this CPU, for --engine onnxruntime; name a precision for {engines[0]}")
+        if others := [engine for engine in engines if engine != "onnxruntime"]:
+            raise ParameterError(f"--precision auto measures on this CPU, for --engine onnxruntime; name a precision for {others[0]}")
         if draft_precision is not None:
             raise ParameterError(f"--precision auto chooses the draft's precision too; leave --draft-precision {draft_precision} out")
         precision = ELEMENT["onnxruntime"]

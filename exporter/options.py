@@ -68,7 +68,13 @@ class BuildOptions:
     def numbers(self) -> Numbers:
         return choose_numbers(self.engines, self.precision, self.draft_precision)
 
-    def targets(self, output: str, numbers: Numbers | None = None) -> Targets:
-        """See `choose_targets`. numbers: what `auto` chose."""
+    def check(self, draft: str | None, output: str) -> Targets:
+        """What the engines ask for. Raises `ParameterError` and `EngineError` for what can be seen to fail before anything is read."""
+        if draft is None and self.draft_precision is not None:
+            raise ParameterError(f"--draft-precision is {self.draft_precision}, but there is no --draft; leave it out")
+        return self.targets(self.numbers, output)
+
+    def targets(self, numbers: Numbers, output: str) -> Targets:
+        """See `choose_targets`. numbers: those of the options, or what `auto` chose."""
         version = parse_version(self.tensorrt_version) if self.tensorrt_version else None
-        return choose_targets(self.engines, numbers or self.numbers, self.compiling, version, output)
+        return choose_targets(self.engines, numbers, self.compiling, version, output)

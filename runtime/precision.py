@@ -38,7 +38,10 @@ class Candidate:
 
 @dataclass(frozen=True)
 class PrecisionTable:
-    """What `--precision auto` measured on `host`, and chose. max_divergence: what it was to allow the target, in nats."""
+    """What `--precision auto` measured on `host`, and chose. max_divergence: what it was to allow the target, in nats.
+
+    left_out: formats of a model whose graphs failed their proof, and how.
+    """
 
     host: str
     max_divergence: float
@@ -47,6 +50,7 @@ class PrecisionTable:
     target: Format
     draft: Format | None
     candidates: tuple[Candidate, ...]
+    left_out: tuple[str, ...]
 
 
 def read_precision(bundle: Bundle) -> PrecisionTable | None:
@@ -63,10 +67,18 @@ def table_lines(table: dict[str, Any]) -> Iterator[str]:
         f"the target to move by {table['max_divergence']:g} nats at most"
     )
     yield f"           {'target + draft':<15} {'MB':>8} {'nats':>7} {'plain':>7} {'drafts':>7} tokens/s (p10 to p90), tokens a round"
+    pays = ""
     for row in table["candidates"]:
         name = " + ".join(form for form in (row["target"], row["draft"]) if form)
-        taken = "  <- taken" if (row["target"], row["draft"]) == (table["target"], table["draft"]) else ""
+        is_taken = (row["target"], row["draft"]) == (table["target"], table["draft"])
+        taken = "  <- taken" if is_taken else ""
         yield (
             f"           {name:<15} {row['weight_bytes'] / 1e6:>8.1f} {row['divergence']:>7.4f} {row['plain']:>7.1f} "
             f"{row['speculative']:>7.1f} ({row['low']:.1f} to {row['high']:.1f}), {row['acceptance_length']:.2f}{taken}"
         )
+        if is_taken and row["plain"] > row["speculative"]:
+            pays = (
+                "           plain decoding is faster than its drafts were here: specexport calibrate decides by route, --plain asks for it"
+            )
+    yield from (pays,) if pays else ()
+    yield from (f"           left out: {reason}" for reason in table["left_out"])

@@ -54,7 +54,9 @@ class WeightRecipe:
 
 @dataclass(frozen=True, eq=False)
 class Recipe:
-    """weights: by parameter name; what is not named stays as it is. notes: what was kept in a higher format, and why."""
+    """weights: by parameter name; what is not named stays as it is. notes: what was kept in a higher format, and
+    why, and what rounds by static scales.
+    """
 
     weights: Mapping[str, WeightRecipe]
     notes: tuple[str, ...] = ()

@@ -90,6 +90,7 @@ class _Search:
         step(STEPS[2])
         self.decide(observations)
         self.decide_head(observations)
+        self.note_static_scales()
         self.decide_tables()
         self.note_the_rest()
         order = {name: place for place, name in enumerate(parameter_names(self.model).values())}
@@ -118,7 +119,7 @@ class _Search:
         recipes = {group: [self.of_layer(group, layer) for layer in group.layers] for group in observations.groups}
         errors = {group: _error(group, recipes[group]) for group in recipes}
         typical = statistics.median(errors.values()) if errors else 0.0
-        kept, unfit, static = [], [], 0
+        kept, unfit = [], []
         for group, chosen in recipes.items():
             if self.format == "int4" and chosen[0].format == "int8":
                 unfit += [f"{layer.weight} ({group.inputs} inputs)" for layer in group.layers]
@@ -128,12 +129,8 @@ class _Search:
             elif self.options.static_activations and chosen[0].format == "int8" and self.family == "onnxruntime":
                 scale = static_is_enough(group, chosen[0])
                 chosen = [replace(found, input_scale=scale) for found in chosen]
-                static += len(chosen) * (scale is not None)
             for layer, found in zip(group.layers, chosen, strict=True):
                 self.weights[layer.weight] = found
-        if static:
-            layers = sum(len(group.layers) for group in recipes)
-            self.notes.append(f"{static} of {layers} layers round what they read by a static scale, the others row by row")
         smallest = BLOCKS[self.family][-1]
         self.note(unfit, f"int8: no int4 block of {smallest} inputs or more divides theirs")
         self.note(
@@ -151,6 +148,12 @@ class _Search:
                 if divergence > HEAD_DIVERGENCE:
                     self.weights[layer.weight] = self.of_layer(group, layer, "int8")
                     self.note([layer.weight], f"int8: the last layer in int4 alone moves the model's answers by {divergence:.4f} nats")
+
+    def note_static_scales(self) -> None:
+        """Where rows could have scales of their own."""
+        rounding = [recipe for recipe in self.weights.values() if recipe.format == "int8" and self.family == "onnxruntime"]
+        if static := sum(recipe.input_scale is not None for recipe in rounding):
+            self.notes.append(f"{static} of {len(rounding)} layers in int8 round what they read by a static scale, the others row by row")
 
     def decide_tables(self) -> None:
         """The table of token embeddings, where it is not the head's as well: a lookup rounds no activations."""

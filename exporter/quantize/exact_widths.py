@@ -31,8 +31,10 @@ def attend_over_two_rows(model: ir.Model) -> int:
     axis = constant(graph, "exact.axis", np.array([1]))
     longer: dict[ir.Value, ir.Value] = {}
     for node in layers:
-        last = node.inputs[5]
+        last, total = node.inputs[5:7]
         assert last is not None
+        assert total is not None
+        assert total.is_initializer()  # the capacity, by `cuda_graph.py`; were it the length, it would have to grow too
         if last not in longer:
             longer[last] = _placed(graph, node, ir.node("Add", [last, narrow]), last)
         node.replace_input_with(5, longer[last])

@@ -1,12 +1,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict, replace
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 from specexport.calibration.precision import Pair, measure_speeds, pick
-from specexport.runtime.precision import Candidate
+from specexport.runtime.precision import Candidate, PrecisionTable, table_lines
 from specexport.runtime.session import Session
 from specexport.runtime.statistics import Statistics
 
@@ -26,6 +27,16 @@ def test_plain_decoding_counts_where_drafts_lose() -> None:
     slow = candidate(0.0, 30, 10)
     assert pick([slow, candidate(0.0, 20, 25)], 0.01) is slow
     assert pick([slow, better := candidate(0.0, 30, 20), candidate(0.0, 30, 15)], 0.01) is better
+
+
+@pytest.mark.parametrize(("plain", "speculative", "told"), [(30.0, 20.0, True), (20.0, 30.0, False), (25.0, 25.0, False)])
+def test_the_table_says_where_drafts_do_not_pay_and_what_is_missing(plain: float, speculative: float, told: bool) -> None:
+    taken, other = candidate(0.0, plain, speculative), replace(candidate(0.0, 90, 10), draft="int8")
+    table = PrecisionTable("here", 0.02, 1, 1, taken.target, taken.draft, (taken, other), ("draft in int4: off",))
+    lines = list(table_lines(asdict(table)))
+    assert [line.endswith("<- taken") for line in lines[2:4]] == [True, False]
+    assert any("plain decoding is faster than its drafts" in line for line in lines) == told
+    assert lines[-1].strip() == "left out: draft in int4: off"
 
 
 class FakeSession:

@@ -34,6 +34,7 @@ def test_what_names_mean(engines: tuple[str, ...], precision: str, draft: str | 
         (RTX, "fp32", "int4", "the target's precision is fp32; beside a quantized model on tensorrt-rtx it must be fp16"),
         (("onnxruntime", "tensorrt"), "int8", None, "onnxruntime and tensorrt round in different ways.*; build a bundle for each"),
         (RTX, "auto", None, "--precision auto measures on this CPU, for --engine onnxruntime; name a precision for tensorrt-rtx"),
+        (("onnxruntime", "tensorrt"), "auto", None, "for --engine onnxruntime; name a precision for tensorrt$"),
         (CPU, "auto", "int8", "--precision auto chooses the draft's precision too; leave --draft-precision int8 out"),
     ],
 )

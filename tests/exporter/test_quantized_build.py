@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import specexport
 import torch
-from conftest import Notes, Pair
+from conftest import Pair
 from safetensors.torch import load_file, save_file
 from specexport.bundle import Bundle, ModelSpec, Proof, Role
 from specexport.engines.tensorrt_compile import CompileOptions
@@ -83,20 +83,26 @@ def test_auto_goes_on_without_a_format_whose_graphs_are_wrong(
     pair: Pair, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def failing(place: Path, specs: dict[Role, ModelSpec], *rest: Any) -> tuple[Proof, ...]:
-        if specs["target"].format in wrong:
+        if {(role, spec.format) for role, spec in specs.items()} & wrong:
             raise ProofError("logits are off")
         return prove(place, specs, *rest)
 
     monkeypatch.setattr(auto, "prove", failing)
     options = BuildOptions(64, prompt_chunk=16, cache=cache, precision="auto", max_divergence=10.0)
-    wrong, notes = {"int4"}, Notes()
-    build(str(pair.draft), None, tmp_path / "auto.bundle", options, notes)
-    assert "target in int4 is left out: logits are off" in notes.notes
+    wrong = {("target", "int4"), ("draft", "int8")}
+    build(str(pair.target), str(pair.draft), tmp_path / "auto.bundle", options)
     table = json.loads((tmp_path / "auto.bundle" / PRECISION).read_text())
-    assert [row["target"] for row in table["candidates"]] == ["float", "int8"]
-    wrong = {"float"}
+    assert [(row["target"], row["draft"]) for row in table["candidates"]] == [
+        ("float", "float"),
+        ("float", "int4"),
+        ("int8", "float"),
+        ("int8", "int4"),
+    ]
+    assert table["left_out"] == ["draft in int8: logits are off", "target in int4: logits are off"]
+    assert "left out: target in int4: logits are off" in render(describe(Bundle.open(tmp_path / "auto.bundle")))
+    wrong = {("target", "float")}
     with pytest.raises(ProofError):
-        build(str(pair.draft), None, tmp_path / "none.bundle", options)
+        build(str(pair.target), str(pair.draft), tmp_path / "none.bundle", options)
 
 
 def test_a_precision_for_no_draft(pair: Pair, cache: Path, tmp_path: Path) -> None:

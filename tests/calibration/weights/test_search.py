@@ -122,7 +122,7 @@ def test_static_activations_where_they_are_as_good(make: Make, batches: list[Ten
     assert set(scales.values()) == {None}
     recipe = choose(model, batches, "int8", "onnxruntime", Options(static_activations=True))
     assert {name for name, found in recipe.weights.items() if found.input_scale == 0.5} == {DOWN, DOWN.replace("0", "1")}
-    assert recipe.notes == ("2 of 15 layers round what they read by a static scale, the others row by row",)
+    assert recipe.notes == ("2 of 15 layers in int8 round what they read by a static scale, the others row by row",)
 
 
 def test_tables_of_positions_stay_and_long_batches_are_cut(make: Make) -> None:

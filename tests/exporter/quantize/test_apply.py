@@ -168,3 +168,13 @@ def test_rows_have_the_same_bits_in_passes_of_any_width(family: str, form: Forma
     alone = rows(made.decoder, 1)
     for width in (2, 4):
         np.testing.assert_array_equal(rows(made.decoder, width), alone)
+
+
+def test_only_a_row_that_is_alone_has_one_behind_it(tmp_path: Path) -> None:
+    decoder = Made(tmp_path, "llama", "int8", exact=True).decoder
+    for start in (0, 1, 20):
+        for width, behind in ((1, 1), (2, 0), (3, 0)):
+            decoder.overwrite_rows(0, 7.0)
+            decoder.step(list(range(40, 40 + width)), start)
+            written = [place for place in range(CONTRACT.capacity) if any((cache[:, :, place] != 7.0).any() for cache in decoder._caches)]
+            assert written == list(range(start, start + width + behind))
