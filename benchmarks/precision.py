@@ -1,6 +1,6 @@
 """Bundles of one pair in several precisions, in turn: quality, size, passes by width, speed, acceptance, and what widths change.
 
-    python benchmarks/precision.py fp32=demo.bundle int8=int8.bundle int4=int4.bundle [--limit 4] [--max-new-tokens 48]
+    python benchmarks/precision.py fp32=demo.bundle int8=int8.bundle int4=int4.bundle [--route code] [--limit 4] [--max-new-tokens 48]
 
 Ratios are to the first bundle, of medians over the same passes or prompts. `apart`: the largest difference of a logit between a row
 that runs alone and the same row among others, in standard deviations of the logits. `floor`: the time to read the target's weights
@@ -30,11 +30,12 @@ CONTEXT = 192
 
 @click.command()
 @click.argument("bundles", nargs=-1, required=True, metavar="NAME=BUNDLE...")
+@click.option("--route", "routes", multiple=True, help="File of examples/prompts to decode; may be repeated. [default: all]")
 @click.option("--limit", default=4, show_default=True, help="Prompts a file of examples/prompts.")
 @click.option("--max-new-tokens", default=48, show_default=True)
 @click.option("--passes", default=40, show_default=True, help="Passes a width.")
 @click.option("--texts", default=60, show_default=True, help="Prompts a route whose perplexity is taken; 0 for none.")
-def main(bundles: tuple[str, ...], limit: int, max_new_tokens: int, passes: int, texts: int) -> None:
+def main(bundles: tuple[str, ...], routes: tuple[str, ...], limit: int, max_new_tokens: int, passes: int, texts: int) -> None:
     sessions = {name: specexport.load(path, policy=False) for name, _, path in (entry.partition("=") for entry in bundles)}
     first = next(iter(sessions.values()))
     widths = [width for width in (1, 2, 3, 5, 8) if width <= first.bundle.manifest.contract.widest_step]
@@ -55,7 +56,7 @@ def main(bundles: tuple[str, ...], limit: int, max_new_tokens: int, passes: int,
         t1 = f"{median(times[name][1]) * 1e3:.2f}"
         over = f"{median(times[name][1]) / floor:.2f}"
         print(f"| {name} | {size / 1e6:.1f} | {loss} | {t1} | {over} | {' | '.join(ratios)} | {apart(session, widths[-1]):.1e} |")
-    compare(sessions, limit, max_new_tokens)
+    compare(sessions, routes, limit, max_new_tokens)
 
 
 def time_passes(sessions: dict[str, Session], widths: list[int], passes: int) -> tuple[dict[str, dict[int, list[float]]], float]:
@@ -122,8 +123,8 @@ def apart(session: Session, width: int) -> float:
     return float(np.abs(alone - together).max() / alone.std())
 
 
-def compare(sessions: dict[str, Session], limit: int, max_new_tokens: int) -> None:
-    files = sorted(PROMPTS.glob("*.jsonl"))
+def compare(sessions: dict[str, Session], routes: tuple[str, ...], limit: int, max_new_tokens: int) -> None:
+    files = [path for path in sorted(PROMPTS.glob("*.jsonl")) if not routes or path.stem in routes]
     prompts = [json.loads(line)["prompt"] for path in files for line in path.read_text().splitlines()[:limit]]
     rates: dict[tuple[str, bool], list[float]] = {(name, drafts): [] for name in sessions for drafts in (False, True)}
     lengths: dict[str, list[float]] = {name: [] for name in sessions}

@@ -28,13 +28,13 @@ def write_precision(folder: Path, table: PrecisionTable) -> None:
 def pick(candidates: Sequence[Candidate], max_divergence: float) -> Candidate:
     """The fastest of those whose target has not moved by more than `max_divergence` nats; one that is not quantized has not moved.
 
-    Of those that are equally fast, since plain decoding is faster with all of them, the one whose drafts cost least.
+    With drafts, as sessions decode until a policy says otherwise.
 
     By the divergence and not by the perplexity of a text: it is the rise of log perplexity that is to be expected of text that the
     target itself would write, without the chance of what a text happens to hold.
     """
     allowed = [candidate for candidate in candidates if candidate.divergence <= max_divergence]
-    return max(allowed, key=lambda candidate: (candidate.tokens_per_second, candidate.speculative))
+    return max(allowed, key=lambda candidate: candidate.speculative)
 
 
 class Speed(NamedTuple):

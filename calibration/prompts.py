@@ -12,7 +12,7 @@ from typing import Any
 from ..errors import BundleError, ParameterError, PromptError
 from ..runtime.session import Prompt, Session
 
-EXPECTED = '{"route": "...", "prompt": "..."}'
+EXPECTED = {True: '{"route": "...", "prompt": "..."}', False: '{"prompt": "..."} or {"messages": [...]}'}  # by whether routes matter
 KEYS = ("route", "prompt", "messages", "max_new_tokens")
 REMEDY = "; --skip-invalid leaves such lines out"
 # Of what was found, as much as a line on a terminal has room for.
@@ -50,7 +50,7 @@ def read_prompt_lines(path: Path, skip_invalid: bool, routed: bool = True) -> tu
     try:
         content = path.read_bytes()
     except OSError as error:
-        raise ParameterError(f"{path} cannot be read: {error.strerror}; give a JSONL file of lines {EXPECTED}") from None
+        raise ParameterError(f"{path} cannot be read: {error.strerror}; give a JSONL file of lines {EXPECTED[routed]}") from None
     lines: list[PromptLine] = []
     skipped: list[str] = []
     for number, line in enumerate(content.removeprefix(b"\xef\xbb\xbf").split(b"\n"), start=1):
@@ -65,7 +65,7 @@ def read_prompt_lines(path: Path, skip_invalid: bool, routed: bool = True) -> tu
             skipped.append(message)
     if not lines:
         of = f"; {_more(skipped)}" if skipped else ""
-        raise ParameterError(f"{path} has no line that can be used, expected lines {EXPECTED}{of}")
+        raise ParameterError(f"{path} has no line that can be used, expected lines {EXPECTED[routed]}{of}")
     return lines, skipped
 
 
@@ -119,15 +119,15 @@ def _parse(number: int, raw: bytes, routed: bool) -> PromptLine:
     try:
         text = raw.decode("utf-8")
     except UnicodeDecodeError:
-        raise ParameterError(f"found {str(raw[:SHOWN])[1:]}, which is not UTF-8, expected {EXPECTED}") from None
+        raise ParameterError(f"found {str(raw[:SHOWN])[1:]}, which is not UTF-8, expected {EXPECTED[routed]}") from None
     try:
         entry = json.loads(text, object_pairs_hook=_unique)
     except ParameterError:
         raise
     except (ValueError, RecursionError):  # also: numbers and nesting without end
-        raise ParameterError(f"found {_show(text.strip())}, which is not JSON, expected {EXPECTED}") from None
+        raise ParameterError(f"found {_show(text.strip())}, which is not JSON, expected {EXPECTED[routed]}") from None
     if not isinstance(entry, dict):
-        raise ParameterError(f"found {_show(entry)}, expected {EXPECTED}")
+        raise ParameterError(f"found {_show(entry)}, expected {EXPECTED[routed]}")
     for key in entry:
         if key not in KEYS:
             raise ParameterError(f"found the unknown key {_show(key)}, expected {', '.join(KEYS)}")

@@ -62,12 +62,14 @@ def build(target: str, draft: str | None, output: Path, engines: tuple[str, ...]
     if missing := missing_packages():
         raise click.ClickException(f"the package {missing[0]} is not installed; building needs: {EXPORTER_EXTRA}")
     from ..exporter.options import BuildOptions
+    from ..exporter.workplace import check_free
     from ..runtime.precision import read_precision, table_lines
 
     # In front of the display and the slow imports: a wrong option is told at once.
     plans = compile_options(options)
     chosen = BuildOptions(engines=tuple(dict.fromkeys(engines)), compiling=plans, **options)
     chosen.check(draft, str(output))
+    check_free(output, chosen.force)
     with BuildDisplay() as display:
         from ..exporter.build import build as run
 
@@ -80,15 +82,15 @@ def build(target: str, draft: str | None, output: Path, engines: tuple[str, ...]
     if (table := read_precision(report.bundle)) is not None:
         click.echo("\n".join(table_lines(asdict(table))), err=True)
     for role, model in report.bundle.manifest.models.items():
-        if model.fidelity is not None:
-            moved = f"{model.fidelity.divergence:.4f} nats from the exact model, perplexity {model.fidelity.loss:+.2%}"
-            click.echo(f"{role} in {model.format}: {moved}, on {model.fidelity.measured_on}", err=True)
+        if found := model.fidelity:
+            moved = f"{found.divergence:.4f} nats from the exact model, its likeliest token {found.agreement:.1%} of the time"
+            click.echo(f"{role} in {model.format}: {moved}, perplexity {found.loss:+.2%}, on {found.measured_on}", err=True)
         for note in model.notes:
             click.echo(f"{role}: {note}", err=True)
     for proof in report.bundle.manifest.proofs:
         click.echo(
             f"proved {proof.role} {proof.dialect}: {proof.rows} rows up to {proof.length} tokens, "
-            f"{proof.max_error:.1e} standard deviations off (allowed {proof.tolerance:.0e})",
+            f"{proof.max_error:.1e} standard deviations of the logits off (allowed {proof.tolerance:.0e})",
             err=True,
         )
     click.echo(str(output))

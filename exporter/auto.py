@@ -60,7 +60,7 @@ def measure_precisions(
             role: export_model(model, role, contract, place, cache, progress, dialects, Quantizing.of(forms, role, *given))
             for role, model in models.items()
         }
-        with progress.stage(f"prove {form}", len(made)) as step:
+        with progress.stage(f"prove {forms.name('target')}", len(made)) as step:
             for role, spec in made.items():
                 try:
                     proofs[role, form] = prove(place, {role: spec}, contract, (NAME,), step)

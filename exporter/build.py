@@ -10,6 +10,7 @@ from pathlib import Path
 from ..bundle import Bundle, Contract, Role, write_manifest
 from ..calibration.precision import write_precision
 from ..calibration.weights.texts import read_texts
+from ..calibration.weights.tokens import calibration_tokens
 from ..errors import ParameterError
 from .auto import measure_precisions
 from .checkpoint import Checkpoint
@@ -63,6 +64,8 @@ def build(
             if draft is not None:
                 models["draft"] = Checkpoint.find(draft)
             translation, warnings = check_models(models, options.min_overlap)
+            for model in models.values() if own_texts else ():
+                calibration_tokens(model.tokenizer, texts)  # too few are told now, and not behind an export
             contract = _contract(models, options)
         for warning in warnings:
             timed.note(f"warning: {warning}")

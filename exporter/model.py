@@ -13,7 +13,7 @@ from typing import Any
 from ..bundle import ELEMENT_BYTES, Contract, Family, Format, ModelSpec, Role
 from ..calibration.weights.fidelity import measure_fidelity, split
 from ..calibration.weights.search import STEPS, Options, choose
-from ..calibration.weights.texts import calibration_tokens
+from ..calibration.weights.tokens import calibration_tokens
 from ..calibration.weights.twin import quantized_twin
 from ..runtime.parity import save_reference
 from ..strict import parse, read_json
@@ -70,7 +70,7 @@ def export_model(
     quantizing: Quantizing | None = None,
 ) -> ModelSpec:
     """Put the model's graphs under `workplace/graphs` and its reference under `workplace/reference`."""
-    label = f"export {role}"
+    label = f"export {role}" + (f" in {quantizing.format}" if quantizing else "")
     inputs: dict[str, Any] = dict(role=role, checkpoint=checkpoint.digest, contract=asdict(contract), dialects=dialects)
     if quantizing is not None:
         inputs |= dict(quantizing=asdict(quantizing), tokenizer=checkpoint.tokenizer.backend_tokenizer.to_str())

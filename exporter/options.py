@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ..calibration.weights.texts import read_texts
 from ..engines.tensorrt_api import LIBRARIES
 from ..engines.tensorrt_compile import CompileOptions
 from ..errors import ParameterError
@@ -55,7 +56,7 @@ class BuildOptions:
         if self.max_divergence is not None and self.precision != AUTO:
             raise ParameterError(f"--max-divergence is for --precision auto; --precision is {self.precision}, which is taken as it is")
         if self.max_divergence is not None and not 0 <= self.max_divergence < math.inf:  # also: NaN
-            raise ParameterError(f"--max-divergence is {self.max_divergence}; it must be 0 or more, in nats")
+            raise ParameterError(f"--max-divergence is {self.max_divergence}; it must be 0 or more, and finite, in nats")
         for option, *_ in self.compiling.arguments:
             if not set(LIBRARIES) & set(self.engines):
                 raise ParameterError(f"{option} is for engines that run plans; add --engine {' or --engine '.join(LIBRARIES)}")
@@ -69,9 +70,11 @@ class BuildOptions:
         return choose_numbers(self.engines, self.precision, self.draft_precision)
 
     def check(self, draft: str | None, output: str) -> Targets:
-        """What the engines ask for. Raises `ParameterError` and `EngineError` for what can be seen to fail before anything is read."""
+        """What the engines ask for. Raises `ParameterError` and `EngineError` for what can be seen to fail before a model is read."""
         if draft is None and self.draft_precision is not None:
             raise ParameterError(f"--draft-precision is {self.draft_precision}, but there is no --draft; leave it out")
+        if self.calibration_texts is not None:
+            read_texts(self.calibration_texts)
         return self.targets(self.numbers, output)
 
     def targets(self, numbers: Numbers, output: str) -> Targets:

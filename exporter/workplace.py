@@ -56,7 +56,7 @@ def new_folder(final: Path, force: bool) -> Iterator[Path]:
     Raises `OutputError` when `final` exists without `force`, is not a bundle, or a file cannot be written.
     """
     try:
-        _check_free(final, force)
+        check_free(final, force)
         with _terminate_as_exit(), temporary_sibling(final) as temporary:
             yield temporary
             _put_into_place(temporary, final, force)
@@ -82,7 +82,7 @@ def _put_into_place(temporary: Path, final: Path, force: bool) -> None:
     if os.path.lexists(final):
         if not force:
             raise OutputError(f"{final} came into being during the build; nothing was kept")
-        _check_free(final, force)  # what lies there now need not be what lay there at the start
+        check_free(final, force)  # what lies there now need not be what lay there at the start
         final.rename(temporary.parent / OLD)
     temporary.rename(final)
 
@@ -116,7 +116,8 @@ def _lock(descriptor: int) -> bool:
     return True
 
 
-def _check_free(final: Path, force: bool) -> None:
+def check_free(final: Path, force: bool) -> None:
+    """Raises `OutputError` where a bundle cannot be put at `final`."""
     for parent in final.parents:
         if parent.exists() and not parent.is_dir():
             raise OutputError(f"{parent} is a file, so {final} cannot be made; choose another --output")

@@ -31,7 +31,7 @@ def describe(bundle: Bundle) -> dict[str, Any]:
         check_policy(policy, bundle)
     described["longest"] = manifest.longest
     table = read_precision(bundle)
-    described["precision"] = None if table is None else asdict(table)
+    described["auto"] = None if table is None else asdict(table)
     described["policy"] = None if policy is None else asdict(policy)
     described["costs"] = None if costs is None else asdict(costs) | {"stale": stale(costs, costs.engine, costs.threads)}
     return described
@@ -70,7 +70,7 @@ def render(description: dict[str, Any]) -> str:
             f"proved     {proof['role']} {proof['dialect']} on {proof['engine']}: {proof['rows']} rows up to {proof['length']} tokens, "
             f"{proof['max_error']:.1e} standard deviations off (allowed {proof['tolerance']:.0e})"
         )
-    lines += table_lines(description["precision"]) if description["precision"] is not None else []
+    lines += table_lines(description["auto"]) if description["auto"] is not None else []
     lines += _decisions(description["policy"], description["costs"])
     lines += [f"{entry['sha256'][:16]}  {entry['bytes']:>12,}  {name}" for name, entry in description["files"].items()]
     lines.append("packages   " + ", ".join(f"{name} {number}" for name, number in description["packages"].items()))

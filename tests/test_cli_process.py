@@ -53,6 +53,7 @@ def test_build_without_torch_says_which_extra_to_install(pair: Pair, tmp_path: P
 @pytest.mark.parametrize(
     ("option", "message"),
     [
+        (("--precision", "int8", "--calibration-prompts", "missing.jsonl"), "missing.jsonl cannot be read: No such file"),
         (("--precision", "int3"), "--precision is int3; it must be one of"),
         (("--precision", "fp8"), "--precision is fp8, which engine onnxruntime cannot run"),
         (("--engine", "cuda"), "there is no engine 'cuda'"),

@@ -23,19 +23,20 @@ def test_the_fastest_of_those_that_keep_the_quality() -> None:
     assert pick([exact, good, bad], 0.02) is bad
 
 
-def test_plain_decoding_counts_where_drafts_lose() -> None:
-    slow = candidate(0.0, 30, 10)
-    assert pick([slow, candidate(0.0, 20, 25)], 0.01) is slow
-    assert pick([slow, better := candidate(0.0, 30, 20), candidate(0.0, 30, 15)], 0.01) is better
+def test_what_decodes_fastest_with_drafts_is_taken() -> None:
+    assert pick([candidate(0.0, 30, 10), drafts := candidate(0.0, 20, 25)], 0.01) is drafts
 
 
-@pytest.mark.parametrize(("plain", "speculative", "told"), [(30.0, 20.0, True), (20.0, 30.0, False), (25.0, 25.0, False)])
-def test_the_table_says_where_drafts_do_not_pay_and_what_is_missing(plain: float, speculative: float, told: bool) -> None:
-    taken, other = candidate(0.0, plain, speculative), replace(candidate(0.0, 90, 10), draft="int8")
-    table = PrecisionTable("here", 0.02, 1, 1, taken.target, taken.draft, (taken, other), ("draft in int4: off",))
+@pytest.mark.parametrize(("plain", "told"), [(90.0, True), (20.0, False)])
+def test_the_table_says_what_is_faster_without_drafts_and_what_is_missing(plain: float, told: bool) -> None:
+    taken, far = candidate(0.0, 25, 30), replace(candidate(0.03, 99, 10), draft="int8")
+    other = replace(candidate(0.0, plain, 10), target="float", draft="float")
+    table = PrecisionTable("here", 0.02, 1, 1, taken.target, taken.draft, (taken, far, other), ("draft in int4: off",))
     lines = list(table_lines(asdict(table)))
-    assert [line.endswith("<- taken") for line in lines[2:4]] == [True, False]
-    assert any("plain decoding is faster than its drafts" in line for line in lines) == told
+    assert [line.endswith("  <- taken") for line in lines[2:5]] == [True, False, False]
+    assert [line.endswith("  moves too far") for line in lines[2:5]] == [False, True, False]
+    assert lines[4].split()[:3] == ["fp32", "+", "fp32"]
+    assert any("without drafts: the target in fp32, 90.0 tokens/s" in line for line in lines) == told
     assert lines[-1].strip() == "left out: draft in int4: off"
 
 

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 import torch
-from specexport.calibration.weights.texts import DEFAULT, FEWEST_TOKENS, MOST_TOKENS, calibration_tokens, read_texts
+from specexport.calibration.weights.texts import DEFAULT, read_texts
+from specexport.calibration.weights.tokens import FEWEST_TOKENS, MOST_TOKENS, calibration_tokens
 from specexport.errors import ParameterError
 from tiny import make_tokenizer
 
