@@ -311,6 +311,7 @@ def test_ctrl_c_in_a_process_of_its_own(built: Path, prompts: Path, journal: Pat
     """A real signal, in the middle of a long run."""
     script = (
         "import os, signal; from specexport.calibration import bench as module; original = module.Journal.add\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # ignored by children of a background shell
         "def add(*given): original(*given); os.kill(os.getpid(), signal.SIGINT)\n"
         "module.Journal.add = add\n"
         "from specexport.cli import main; main(prog_name='specexport')"
