@@ -11,7 +11,7 @@ from ..errors import OutputError
 # Python with torch, and the reference's activations.
 BASE = 700_000_000
 # The weights, in the precision they are traced in; and beside them, while they are quantized, those that are restored from few
-# bits, in fp32, and the few bits themselves. Measured: benchmarks/build_memory.py.
+# bits, in fp32, and the few bits themselves. An estimate; `benchmarks/build_memory.py --precision int8` holds a build against it.
 RESTORED_BYTES = 4 + 1
 # What a weight takes in a session of ONNX Runtime, as its kernels keep it, scales included.
 RUN_BYTES: dict[Format, float] = {"float": 4.0, "int8": 1.1, "int4": 0.8}
