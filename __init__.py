@@ -14,13 +14,13 @@ from .version import VERSION
 
 if TYPE_CHECKING:
     from .runtime.session import Chunk, Generation, Session, load
-    from .runtime.statistics import Statistics
+    from .runtime.state.statistics import Statistics
 else:
 
     def __getattr__(name: str) -> object:
         # The command line imports this package too, and its --help needs neither numpy nor tokenizers.
         if name == "Statistics":
-            from .runtime import statistics as module
+            from .runtime.state import statistics as module
         elif name in __all__:
             from .runtime import session as module
         else:

@@ -208,7 +208,7 @@ RuleName = Literal["select", "select_greedy", "accept_greedy", "accept_token", "
 
 @dataclass(frozen=True)
 class RuleSpec:
-    """A graph of `exporter/rules.py`: what a round does between the models, for `num_draft_tokens` (k) and the target's vocabulary.
+    """A graph of `exporter/rules/graphs.py`: what a round does between the models, for `num_draft_tokens` (k) and the target's vocabulary.
 
     rows: of the logits that it takes: k + 1 behind the target, 1 behind the draft (k is then what was drafted before).
     """
@@ -298,7 +298,7 @@ class Manifest:
 
     @property
     def longest(self) -> int:
-        """Most tokens of a sequence: the capacity, but for the row behind a pass that `exporter/quantize/exact_widths.py` writes."""
+        """Most tokens of a sequence: the capacity, but for the row behind a pass that `exporter/quantize/batch_invariant.py` writes."""
         spare = self.target.format != "float" and "ort" in self.target.graphs
         return self.contract.capacity - spare
 

@@ -13,8 +13,8 @@ from time import perf_counter
 
 import numpy as np
 from hardware import describe_hardware
-from specexport.runtime.rules import Rule, make_rule
-from specexport.runtime.sampling import SamplingParameters
+from specexport.runtime.sampling.parameters import SamplingParameters
+from specexport.runtime.sampling.rules import Rule, make_rule
 
 LIMITS = {"greedy": 60.0, "top-k 50, top-p 0.95, block": 1000.0, "top-k 50, top-p 0.95, token": 1000.0}
 CASES = {

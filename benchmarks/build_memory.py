@@ -3,7 +3,8 @@
     python benchmarks/build_memory.py [--precision int8]
 
 The build runs in a process of its own; its peak resident memory (mapped files included) is held against
-1.3 x the fp32 bytes of the larger checkpoint + 1.5 GB, or for quantized weights against what the build asks for (`exporter/memory.py`).
+1.3 x the fp32 bytes of the larger checkpoint + 1.5 GB, or for quantized weights against what the build asks for
+(`exporter/checkpoints/memory_check.py`).
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import click
 import torch
 from hardware import describe_hardware
 from specexport.bundle import FORMATS
-from specexport.exporter import memory
+from specexport.exporter.checkpoints import memory_check
 from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
 TOKENIZER = Path(__file__).parent.parent / "examples/demo_pair/target"
@@ -58,7 +59,7 @@ def main(precision: str) -> None:
             sys.exit(result.stderr)
         peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024
         quantized = precision in FORMATS
-        limit = memory.BASE + parameters * (4 + memory.RESTORED_BYTES) if quantized else 1.3 * 4 * parameters + 1.5e9
+        limit = memory_check.BASE + parameters * (4 + memory_check.RESTORED_BYTES) if quantized else 1.3 * 4 * parameters + 1.5e9
         print(describe_hardware())
         print(f"target {parameters / 1e6:.0f} M parameters, {4 * parameters / 1e9:.2f} GB in fp32")
         print(result.stderr, end="")

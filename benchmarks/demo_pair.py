@@ -16,10 +16,10 @@ from pathlib import Path
 import numpy as np
 from hardware import describe_hardware
 from specexport import Session, load
-from specexport.calibration.costs import CostMeter
-from specexport.runtime.equality import check_equality
-from specexport.runtime.statistics import Statistics
-from specexport.runtime.verify import read_prompts
+from specexport.calibration.measuring.measure_costs import CostMeter
+from specexport.runtime.proofs.equality import check_equality
+from specexport.runtime.proofs.verify import read_prompts
+from specexport.runtime.state.statistics import Statistics
 
 ROUTES = ("code", "prose", "random")
 PROMPTS = Path(__file__).parent.parent / "examples/prompts"

@@ -13,10 +13,10 @@ from pathlib import Path
 import numpy as np
 from hardware import describe_hardware
 from specexport import Session, load
-from specexport.runtime.drafts import DRAFTERS
+from specexport.runtime.drafting.drafters import DRAFTERS
+from specexport.runtime.proofs.verify import read_prompts
 from specexport.runtime.session import Options
-from specexport.runtime.statistics import Statistics
-from specexport.runtime.verify import read_prompts
+from specexport.runtime.state.statistics import Statistics
 
 PROMPTS = Path(__file__).parent.parent / "examples/prompts"
 PLAIN = "plain"

@@ -18,14 +18,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from specexport import Session, load
-from specexport.calibration.analysis import Analysis, Interval
 from specexport.calibration.calibrate import CalibrateOptions, calibrate
-from specexport.calibration.intervals import ratio_interval
-from specexport.calibration.prompts import Request
-from specexport.calibration.recorder import Recorder
-from specexport.calibration.report import write_report
-from specexport.calibration.summary import render
-from specexport.runtime.identity import describe_host
+from specexport.calibration.measuring.prompts import Request
+from specexport.calibration.measuring.recorder import Recorder
+from specexport.calibration.reporting.report import write_report
+from specexport.calibration.reporting.summary import render
+from specexport.calibration.statistics.intervals import ratio_interval
+from specexport.calibration.statistics.results import Analysis, Interval
+from specexport.runtime.policy.host_identity import describe_host
 from specexport.runtime.session import Options
 
 ROUTES = ("code", "prose", "random")

@@ -13,9 +13,9 @@ import json
 from pathlib import Path
 
 from specexport import load
-from specexport.calibration.prompts import Request
-from specexport.calibration.record import judged_tokens, record
-from specexport.calibration.survival import fit_survival
+from specexport.calibration.measuring.prompts import Request
+from specexport.calibration.measuring.record import judged_tokens, record
+from specexport.calibration.survival.fit import fit_survival
 from specexport.runtime.session import Options
 
 ROUTES = ("code", "prose", "random")

@@ -14,21 +14,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import BundleError, MissingPackageError, OutputError, ParameterError
-from ..runtime.costs import COSTS, Costs
-from ..runtime.decisions import check_writable, write_decision
-from ..runtime.drafts import DRAFTERS, LOOKUPS
-from ..runtime.identity import bundle_identity, describe_host
-from ..runtime.policy import POLICY, POLICY_VERSION, Mode, Policy
-from ..runtime.sampling import SamplingParameters
+from ..runtime.drafting.drafters import DRAFTERS, LOOKUPS
+from ..runtime.policy.cost_model import COSTS, Costs
+from ..runtime.policy.decisions import check_writable, write_decision
+from ..runtime.policy.host_identity import bundle_identity, describe_host
+from ..runtime.policy.routes import POLICY, POLICY_VERSION, Mode, Policy
+from ..runtime.policy.survival import SURVIVAL, Survival
+from ..runtime.sampling.parameters import SamplingParameters
 from ..runtime.session import Options, Session
-from ..runtime.survival import SURVIVAL, Survival
-from .analyse import analyse_route
-from .analysis import Analysis, SignalQuality
-from .costs import CostMeter
-from .journal import Journal
-from .prompts import Request
-from .record import Record, from_row, judged_tokens, record, to_row
-from .survival import fit_survival
+from .measuring.journal import Journal
+from .measuring.measure_costs import CostMeter
+from .measuring.prompts import Request
+from .measuring.record import Record, from_row, judged_tokens, record, to_row
+from .statistics.results import Analysis, SignalQuality
+from .survival.fit import fit_survival
+from .verdicts.route_analysis import analyse_route
 
 FOLDER = "calibration"
 JOURNAL = f"{FOLDER}/calibrate.jsonl"

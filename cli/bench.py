@@ -9,8 +9,8 @@ from typing import Any
 
 import click
 
-from .bar import bar
 from .options import BUNDLE, DRAFTER, ENGINE, JSON, THREADS
+from .progress_bar import bar
 
 
 @click.command()
@@ -54,14 +54,14 @@ def bench(
 
     Exit code 1 when greedy outputs differ. An interrupted run goes on where it stopped.
     """
-    from ..calibration.bench import BenchOptions, check, journal_header
-    from ..calibration.bench import bench as run
-    from ..calibration.bench_table import render
-    from ..calibration.journal import Journal
-    from ..calibration.predict import predict_by
-    from ..calibration.prompts import choose, fit, read_prompt_lines
-    from ..runtime.costs import COSTS, Costs
-    from ..runtime.decisions import read_decision, stale
+    from ..calibration.bench.interleaved import BenchOptions, check, journal_header
+    from ..calibration.bench.interleaved import bench as run
+    from ..calibration.bench.predict import predict_by
+    from ..calibration.bench.table import render
+    from ..calibration.measuring.journal import Journal
+    from ..calibration.measuring.prompts import choose, fit, read_prompt_lines
+    from ..runtime.policy.cost_model import COSTS, Costs
+    from ..runtime.policy.decisions import read_decision, stale
     from ..runtime.session import load
 
     chosen = BenchOptions(**options)

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from .extra import EXPORTER_EXTRA, missing_packages
+from .export_packages import EXPORTER_EXTRA, missing_packages
 from .options import compile_options, compiling
 
 
@@ -61,9 +61,9 @@ def build(target: str, draft: str | None, output: Path, engines: tuple[str, ...]
 
     if missing := missing_packages():
         raise click.ClickException(f"the package {missing[0]} is not installed; building needs: {EXPORTER_EXTRA}")
-    from ..exporter.options import BuildOptions
-    from ..exporter.workplace import check_free
-    from ..runtime.precision import read_precision, table_lines
+    from ..exporter.request.options import BuildOptions
+    from ..exporter.storage.atomic_folder import check_free
+    from ..runtime.auto_precision import read_precision, table_lines
 
     # In front of the display and the slow imports: a wrong option is told at once.
     plans = compile_options(options)

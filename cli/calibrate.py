@@ -11,8 +11,8 @@ from typing import Any
 
 import click
 
-from .bar import bar
 from .options import BUNDLE, ENGINE, JSON, THREADS
+from .progress_bar import bar
 
 
 @click.command()
@@ -54,9 +54,9 @@ def calibrate(
     """
     from ..calibration.calibrate import CalibrateOptions, check_packages, measure_only
     from ..calibration.calibrate import calibrate as run
-    from ..calibration.prompts import choose, fit, read_prompt_lines
-    from ..calibration.report import write_report
-    from ..calibration.summary import render
+    from ..calibration.measuring.prompts import choose, fit, read_prompt_lines
+    from ..calibration.reporting.report import write_report
+    from ..calibration.reporting.summary import render
     from ..runtime.session import load
 
     chosen = CalibrateOptions(mode="fixed" if fixed else "adaptive", **options)

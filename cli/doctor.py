@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .extra import EXPORTER_EXTRA, missing_packages
+from .export_packages import EXPORTER_EXTRA, missing_packages
 from .options import JSON
 
 if TYPE_CHECKING:
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 @JSON
 def doctor(as_json: bool) -> None:
     """Which engines this host can run, what it can build and compile, and what to install for the rest."""
-    from ..engines import availabilities
-    from ..engines.tensorrt_api import LEAN, LIBRARIES, library
-    from ..engines.tensorrt_api import found as usable
-    from ..engines.tensorrt_compile import describe_compiler
+    from ..engines.registry import LIBRARIES, availabilities
+    from ..engines.tensorrt.api import LEAN, library
+    from ..engines.tensorrt.api import found as usable
+    from ..engines.tensorrt.compile import describe_compiler
 
     found = availabilities() | {"tensorrt-lean": usable(lambda: library(LEAN).title), "build": _building()}
     found |= {f"compile for {engine}": usable(partial(describe_compiler, engine)) for engine in LIBRARIES}

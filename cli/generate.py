@@ -12,7 +12,7 @@ import click
 from .options import BUNDLE, DRAFTER, ENGINE, JSON, THREADS
 
 if TYPE_CHECKING:
-    from ..runtime.statistics import Statistics
+    from ..runtime.state.statistics import Statistics
 
 
 @click.command()

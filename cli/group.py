@@ -10,7 +10,7 @@ import click
 
 from ..errors import SpecExportError
 from ..version import VERSION
-from .extra import EXPORTER_EXTRA
+from .export_packages import EXPORTER_EXTRA
 
 
 class Commands(click.Group):

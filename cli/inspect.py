@@ -16,7 +16,7 @@ from .options import BUNDLE, JSON
 def inspect(bundle: Path, as_json: bool) -> None:
     """Show a bundle's models, graphs, memory, proofs and digests."""
     from ..bundle import Bundle
-    from ..runtime.inspect import describe, render
+    from ..runtime.describe import describe, render
 
     description = describe(Bundle.open(bundle))
     click.echo(json.dumps(description, indent=1) if as_json else render(description))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from ..engines.tensorrt_compile import CompileOptions
+    from ..engines.tensorrt.compile import CompileOptions
 
 BUNDLE = click.argument("bundle", type=click.Path(path_type=Path))
 ENGINE = click.option("--engine", help="Engine to run on; by default the first usable one of the bundle.")
@@ -43,6 +43,6 @@ def compiling(command: Callable[..., None]) -> Callable[..., None]:
 
 def compile_options(options: dict[str, Any]) -> CompileOptions:
     """Takes what belongs to them out of `options`."""
-    from ..engines.tensorrt_compile import CompileOptions
+    from ..engines.tensorrt.compile import CompileOptions
 
     return CompileOptions(**{field.name: options.pop(field.name) for field in fields(CompileOptions)})

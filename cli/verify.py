@@ -35,8 +35,8 @@ def verify(
     against plain greedy output, at the same width and at width 1. L3, with --trials: sampled output, by both
     verifications, against the target's exact distribution. --drafter is used for L1, L2 and L3.
     """
+    from ..runtime.proofs.verify import render, verify_session
     from ..runtime.session import load
-    from ..runtime.verify import render, verify_session
 
     result = verify_session(load(bundle, engine, threads), prompts, max_new_tokens, trials, drafter)
     click.echo(json.dumps(result.as_dict()) if as_json else render(result))

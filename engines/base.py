@@ -45,7 +45,9 @@ RunGraph = Callable[[Arrays], Arrays]
 
 
 class Head(Protocol):
-    """The confidence head of a draft's graph (`exporter/head.py`, arXiv 2607.05147). Its weights are zeros until they are set.
+    """The confidence head of a draft's graph (`exporter/tracing/confidence_head.py`, arXiv 2607.05147).
+
+    Its weights are zeros until they are set.
 
     size: F, how many numbers it reads a row. Rows are those of the draft's last `step`; after a `feed` they are nobody's.
     """
@@ -69,7 +71,7 @@ class Head(Protocol):
 class Chances:
     """What a sampled round is given; uniforms in [0, 1), float32.
 
-    verification: `token` or `block`. sampling `[4]`: temperature, top_k, top_p, min_p, as `exporter/rules.py` takes them.
+    verification: `token` or `block`. sampling `[4]`: temperature, top_k, top_p, min_p, as `exporter/rules/graphs.py` takes them.
     draft_noise `[k]`: for the draft tokens. noise `[k + 1]`: for acceptance, and last for the token that follows.
     """
 

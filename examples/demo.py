@@ -12,7 +12,7 @@ from pathlib import Path
 import specexport
 from rich.console import Console
 from rich.table import Table
-from specexport.runtime.verify import read_prompts
+from specexport.runtime.proofs.verify import read_prompts
 
 PROMPTS = Path(__file__).parent / "prompts"
 PER_ROUTE = 8

@@ -7,22 +7,22 @@ from dataclasses import replace
 from pathlib import Path
 
 from ..bundle import ELEMENT_BYTES, Bundle, Contract, Format, ModelSpec, Proof, Role
-from ..calibration.precision import Pair, measure_speeds, pick
+from ..calibration.precision_search import Pair, measure_speeds, pick
 from ..engines.base import Engine
-from ..engines.onnxruntime_cpu import DIALECT, NAME, OrtDecoder, open_graph
+from ..engines.onnxruntime.cpu import DIALECT, NAME, OrtDecoder, open_graph
 from ..errors import ProofError
-from ..runtime.identity import describe_host
-from ..runtime.precision import Candidate, PrecisionTable
+from ..runtime.auto_precision import Candidate, PrecisionTable
+from ..runtime.policy.host_identity import describe_host
 from ..runtime.session import Session
-from .checkpoint import Checkpoint
-from .contents import make_manifest, write_maps, write_text
+from .checkpoints.checkpoint import Checkpoint
+from .checkpoints.memory_check import require_memory_for_all
+from .checkpoints.shared_vocabulary import Translation
 from .dialects import Dialect
-from .memory import require_memory_for_all
-from .model import Quantizing, export_model
-from .numbers import Numbers
+from .export_model import Quantizing, export_model
 from .progress import Timed
-from .prove import prove
-from .vocabulary import Translation
+from .proving.prove import prove
+from .request.precision_choice import Numbers
+from .storage.manifest import make_manifest, write_maps, write_text
 
 FORMATS: tuple[Format, ...] = ("float", "int8", "int4")
 PROMPTS = 12

@@ -8,23 +8,23 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..bundle import Bundle, Contract, Role, write_manifest
-from ..calibration.precision import write_precision
+from ..calibration.precision_search import write_precision
 from ..calibration.weights.texts import read_texts
 from ..calibration.weights.tokens import calibration_tokens
 from ..errors import ParameterError
 from .auto import measure_precisions
-from .checkpoint import Checkpoint
+from .checkpoints.checkpoint import Checkpoint
+from .checkpoints.pair import check_capacity, check_models
 from .compile import compile_bundle
-from .contents import make_manifest, write_maps, write_text
-from .model import Quantizing, export_model
-from .numbers import AUTO
-from .options import MAX_DIVERGENCE, BuildOptions
-from .pair import check_capacity, check_models
+from .export_model import Quantizing, export_model
 from .progress import Progress, Silent, StageTime, Timed
-from .prove import prove
-from .rule_set import number_of_rules, write_rules
-from .stages import default_cache, open_cache
-from .workplace import new_folder, require_space, scratch_beside
+from .proving.prove import prove
+from .request.options import MAX_DIVERGENCE, BuildOptions
+from .request.precision_choice import AUTO
+from .rules.write import number_of_rules, write_rules
+from .storage.atomic_folder import new_folder, require_space, scratch_beside
+from .storage.manifest import make_manifest, write_maps, write_text
+from .storage.stage_cache import default_cache, open_cache
 
 
 @dataclass(frozen=True)

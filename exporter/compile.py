@@ -10,14 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from ..bundle import MANIFEST, Bundle, FileEntry, Plan, sha256, write_manifest
-from ..engines.cuda_driver import find_gpu
-from ..engines.tensorrt_api import LIBRARIES, Library, dialect_for
-from ..engines.tensorrt_checks import check_model, check_rule
-from ..engines.tensorrt_compile import CompileOptions, Profile, compile_graph, compiler, model_profiles
-from ..engines.tensorrt_monitor import STEPS
+from ..engines.cuda.driver import find_gpu
+from ..engines.registry import LIBRARIES
+from ..engines.tensorrt.api import Library, dialect_for
+from ..engines.tensorrt.compile import CompileOptions, Profile, compile_graph, compiler, model_profiles
+from ..engines.tensorrt.monitor import STEPS
+from ..engines.tensorrt.network_checks import check_model, check_rule
 from ..errors import BundleError, EngineError, OutputError
 from .progress import Progress
-from .workplace import temporary_sibling
+from .storage.atomic_folder import temporary_sibling
 
 
 @dataclass(frozen=True)

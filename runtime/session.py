@@ -16,21 +16,21 @@ from typing import Literal, TypedDict, Unpack, cast
 from tokenizers import Tokenizer
 
 from ..bundle import Bundle
-from ..engines import load_engine
 from ..engines.base import Decoder, Engine
+from ..engines.registry import load_engine
 from ..errors import BundleError, EngineError, ParameterError, PromptError, SessionBusyError
-from .chat import Message, render_chat
-from .context import CachedDecoder, Context
-from .decisions import Decisions
-from .device_round import DeviceRound, device_rounds
-from .drafts import NoDraft, check_drafter, make_draft
-from .rules import NonFiniteLogitsError, Rule, make_rule
-from .sampling import SamplingParameters, Verification, token_ids, whole_number
-from .schedule import FixedSchedule, Schedule
-from .speculate import HostRound, Round, decode
-from .statistics import Statistics
-from .text import Detokenizer, StopStrings
-from .vocabulary import NarrowDecoder, TranslatedDecoder, load_maps
+from .drafting.drafters import NoDraft, check_drafter, make_draft
+from .drafting.translate import NarrowDecoder, TranslatedDecoder, load_maps
+from .loop.device_rounds import DeviceRound, device_rounds
+from .loop.speculate import HostRound, Round, decode
+from .policy.decisions import Decisions
+from .policy.schedule import FixedSchedule, Schedule
+from .sampling.parameters import SamplingParameters, Verification, token_ids, whole_number
+from .sampling.rules import NonFiniteLogitsError, Rule, make_rule
+from .state.context import CachedDecoder, Context
+from .state.statistics import Statistics
+from .text.chat_template import Message, render_chat
+from .text.detokenizer import Detokenizer, StopStrings
 
 Prompt = str | Sequence[int] | Sequence[Message]
 FinishReason = Literal["stop", "length"]
@@ -206,7 +206,7 @@ class Session:
         model's own, `()` for none; the one that came is the last token and has no text. num_draft_tokens: k of every
         round, 0 for plain decoding. Without it and a drafter, the bundle's policy decides for the `route` of the request
         (its default for none, and for one that it does not know); a bundle without a policy drafts its maximum.
-        schedule: decides instead, see `runtime/schedule.py`. Arguments are checked here, at the call.
+        schedule: decides instead, see `runtime/policy/schedule.py`. Arguments are checked here, at the call.
         Raises `ParameterError`, `PromptError`, and `SessionBusyError` while another stream of the session is open.
         """
         tokens = self.encode(prompt)

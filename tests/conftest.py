@@ -2,41 +2,15 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.pair import Pair
 
 # No test asks the hub, and every refusal of a name that is no folder comes at once.
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
-
-
-@dataclass(frozen=True)
-class Pair:
-    """Two tiny checkpoints with one tokenizer; the draft is the smaller one."""
-
-    target: Path
-    draft: Path
-
-
-class Notes:
-    """A progress that remembers what it was told."""
-
-    def __init__(self) -> None:
-        self.notes: list[str] = []
-        self.steps: list[str] = []
-        self.stages: list[tuple[str, int]] = []  # label and number of steps
-
-    @contextmanager
-    def stage(self, label: str, steps: int) -> Iterator[Callable[[str], None]]:
-        self.stages.append((label, steps))
-        yield lambda step: self.steps.append(f"{label}: {step}")
-
-    def note(self, message: str) -> None:
-        self.notes.append(message)
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -50,7 +24,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture(scope="session")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Pair:
-    from tiny import save_checkpoint
+    from support.tiny import save_checkpoint
 
     base = tmp_path_factory.mktemp("pair")
     return Pair(save_checkpoint(base / "target", seed=1), save_checkpoint(base / "draft", seed=2, num_hidden_layers=1))
@@ -60,7 +34,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Pair:
 def built(pair: Pair, cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A bundle of the pair, built once. Not to be changed: `bundle` is a copy for that."""
     from specexport.exporter.build import build
-    from specexport.exporter.options import BuildOptions
+    from specexport.exporter.request.options import BuildOptions
 
     output = tmp_path_factory.mktemp("built") / "tiny.bundle"
     build(str(pair.target), str(pair.draft), output, BuildOptions(max_seq_len=64, prompt_chunk=16, cache=cache))

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from doubles import write_bundle
 from specexport.bundle import (
     MANIFEST,
     SCHEMA_VERSION,
@@ -20,6 +19,7 @@ from specexport.bundle import (
     write_manifest,
 )
 from specexport.errors import BundleError
+from support.doubles import write_bundle
 
 WEIGHTS = "graphs/draft.weights"
 

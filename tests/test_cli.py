@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
-from conftest import Pair
 from specexport.bundle import MANIFEST
 from specexport.cli import main
-from specexport.engines.tensorrt_compile import CompileOptions
+from specexport.engines.tensorrt.compile import CompileOptions
+from support.pair import Pair
 
 Run = Callable[..., Result]
 

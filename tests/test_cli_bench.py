@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
-from specexport.calibration import bench as module
-from specexport.calibration.journal import Journal
+from specexport.calibration.bench import interleaved as module
+from specexport.calibration.measuring.journal import Journal
 from specexport.cli import main
 
 Run = Callable[..., Result]
@@ -310,7 +310,7 @@ def test_bench_needs_no_torch_and_nothing_to_calibrate_with(built: Path, prompts
 def test_ctrl_c_in_a_process_of_its_own(built: Path, prompts: Path, journal: Path) -> None:
     """A real signal, in the middle of a long run."""
     script = (
-        "import os, signal; from specexport.calibration import bench as module; original = module.Journal.add\n"
+        "import os, signal; from specexport.calibration.bench import interleaved as module; original = module.Journal.add\n"
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # ignored by children of a background shell
         "def add(*given): original(*given); os.kill(os.getpid(), signal.SIGINT)\n"
         "module.Journal.add = add\n"

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import Pair
+from support.pair import Pair
 
 
 def python(script: str, *arguments: object, block: tuple[str, ...] = (), stdin: str = "") -> subprocess.CompletedProcess[str]:

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 from specexport import Session, load
-from specexport.calibration.recorder import Recorder, agreement
-from specexport.calibration.replay import Trace, replay
-from specexport.calibration.verdict import decide, replay_candidates
+from specexport.calibration.measuring.recorder import Recorder, agreement
+from specexport.calibration.measuring.trace_replay import Trace, replay
+from specexport.calibration.verdicts.verdict import decide, replay_candidates
 from specexport.exporter.build import build
-from specexport.exporter.options import BuildOptions
-from specexport.runtime.costs import COSTS_VERSION, CostPoint, Costs, Measured
-from specexport.runtime.equality import check_equality
+from specexport.exporter.request.options import BuildOptions
+from specexport.runtime.policy.cost_model import COSTS_VERSION, CostPoint, Costs, Measured
+from specexport.runtime.proofs.equality import check_equality
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 PAIR = EXAMPLES / "demo_pair"

@@ -10,23 +10,23 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
-from doubles import write_bundle
-from fake_device import FakeDevice
-from gpu_measurements import GPU, READS, passes, round_time, steady
 from gpucheck.checkpoints import Llama, write_checkpoint
 from gpucheck.measurements import Measurements, PassTime
 from gpucheck.measurements.bandwidth import COPIES, measure_bandwidth
 from gpucheck.measurements.rounds import RoundKey, RoundTime
 from gpucheck.measurements.speed import measure_speed
-from gpucheck.measures import Measure, judge
 from gpucheck.meter import Counts, Meter
 from gpucheck.proofs.ladder import ladder_steps
 from gpucheck.shapes import SHAPES, bytes_read, default_shapes, stored_bytes_read
+from gpucheck.thresholds import Measure, judge
 from gpucheck.timing import Spread, interleaved
 from specexport.bundle import Bundle, Contract
-from specexport.runtime.parity import contexts
+from specexport.runtime.proofs.parity import contexts
 from specexport.runtime.session import Generation
-from specexport.runtime.statistics import Statistics
+from specexport.runtime.state.statistics import Statistics
+from support.doubles import write_bundle
+from support.fake_device import FakeDevice
+from support.gpu_measurements import GPU, READS, passes, round_time, steady
 
 SMALL = Llama(2, 32, 4, 2, 48, 16, tied=False, positions=64)
 
@@ -264,7 +264,7 @@ def test_the_ladder_is_walked_on_both_sides_of_every_step(contract: Contract) ->
 @pytest.mark.parametrize("tied", [False, True])
 def test_checkpoints_are_what_transformers_loads(tmp_path: Path, tied: bool) -> None:
     import torch
-    from specexport.exporter.checkpoint import Checkpoint
+    from specexport.exporter.checkpoints.checkpoint import Checkpoint
 
     model = replace(SMALL, tied=tied)
     write_checkpoint(tmp_path / "one", model, seed=1)

@@ -13,21 +13,21 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from fake_device import FakeDevice
-from gpu_measurements import GPU, READS, passes, round_time, steady
 from gpucheck import check as check_module
 from gpucheck import command as command_module
 from gpucheck import environment as environment_module
 from gpucheck.check import Plan, check
-from gpucheck.effort import QUICK
 from gpucheck.finding import Finding
 from gpucheck.measurements import Measurements
 from gpucheck.measurements.speed import Speed
-from gpucheck.measures import judge
+from gpucheck.presets import QUICK
 from gpucheck.report import Outcome, Report, render
 from gpucheck.shapes import SHAPES
+from gpucheck.thresholds import judge
 from specexport.engines.base import Availability
 from specexport.errors import EngineError
+from support.fake_device import FakeDevice
+from support.gpu_measurements import GPU, READS, passes, round_time, steady
 
 ROOT = Path(__file__).parents[1]
 
@@ -230,7 +230,7 @@ class Host:
 
         patch.setattr(command_module, "find_gpu", lambda: GPU)
         patch.setattr(command_module, "engine_module", lambda name: Module(self.usable[name]))
-        patch.setattr("specexport.engines.cuda.CudaDevice", lambda: FakeDevice(memory=1 << 20))
+        patch.setattr("specexport.engines.cuda.device.CudaDevice", lambda: FakeDevice(memory=1 << 20))
         patch.setattr(check_module, "check", checked)
 
     def run(self, *arguments: str) -> Any:

@@ -11,27 +11,27 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fake_device import FakeDevice
-from fake_engine import ENGINE, fake_library, with_plans
 from specexport.bundle import Bundle, Contract
 from specexport.engines.base import Chances, Engine, RoundResult
-from specexport.engines.tensorrt_decoder import TensorRTDecoder
-from specexport.engines.tensorrt_engine import load_bundle
+from specexport.engines.tensorrt.decoder import TensorRTDecoder
+from specexport.engines.tensorrt.engine import load_bundle
 from specexport.exporter.build import build
-from specexport.exporter.options import BuildOptions
-from specexport.runtime.context import Context
+from specexport.exporter.request.options import BuildOptions
 from specexport.runtime.session import Session
+from specexport.runtime.state.context import Context
+from support.fake_device import FakeDevice
+from support.fake_engine import ENGINE, fake_library, with_plans
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "scripts"))
 
 from gpucheck.check import examine, recorded
 from gpucheck.checkpoints import Llama
-from gpucheck.effort import Effort
 from gpucheck.finding import Finding
 from gpucheck.measurements import measure
 from gpucheck.measurements.passes import pass_samples
 from gpucheck.measurements.rounds import RoundKey, timed_round
 from gpucheck.meter import Counts, Meter
+from gpucheck.presets import Effort
 from gpucheck.proofs import prove, samples
 from gpucheck.proofs.ladder import prove_ladder
 from gpucheck.proofs.parity import prove_parity
@@ -40,8 +40,8 @@ from gpucheck.proofs.rounds import prove_rounds
 from gpucheck.proofs.rules import prove_rules
 from gpucheck.proofs.samples import prove_samples
 from gpucheck.report import Outcome
+from gpucheck.session_under_test import Subject, open_subject
 from gpucheck.shapes import Shape
-from gpucheck.subject import Subject, open_subject
 from gpucheck.timing import interleaved
 
 MODEL = Llama(2, 32, 4, 2, 48, 16, tied=False, positions=64, spread=0.35)
@@ -329,16 +329,16 @@ def test_numbers_that_are_none_and_not_told_of(subject: Subject, prompts: list[l
 
 
 def test_the_engines_own_device_is_metered(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
-    from specexport.engines import tensorrt
+    from specexport.engines.tensorrt import enterprise
 
     device = FakeDevice()
-    monkeypatch.setattr(tensorrt, "CudaDevice", lambda: device)
-    monkeypatch.setattr(tensorrt, "_runtime", lambda: fake_library(device))
-    monkeypatch.setattr("gpucheck.subject.Bundle.open", lambda root, check_digests: subject.session.bundle)
+    monkeypatch.setattr(enterprise, "CudaDevice", lambda: device)
+    monkeypatch.setattr(enterprise, "_runtime", lambda: fake_library(device))
+    monkeypatch.setattr("gpucheck.session_under_test.Bundle.open", lambda root, check_digests: subject.session.bundle)
     opened = open_subject(subject.session.bundle.root, "tensorrt", subject.checkpoints)
     assert opened.meter is not None
     before = opened.meter.counts.launches
     opened.session.generate([1, 2, 3], max_new_tokens=3)
     assert opened.meter.counts.launches > before
-    assert tensorrt.CudaDevice() is device  # metered only while it was loaded
+    assert enterprise.CudaDevice() is device  # metered only while it was loaded
     opened.session.close()

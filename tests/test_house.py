@@ -33,7 +33,7 @@ def test_the_runtime_imports_with_numpy_and_tokenizers_alone(tmp_path: Path) -> 
 import pkgutil, importlib
 import specexport, specexport.runtime, specexport.engines
 for package in (specexport.runtime, specexport.engines):
-    for module in pkgutil.iter_modules(package.__path__, package.__name__ + "."):
+    for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
         importlib.import_module(module.name)
 print(specexport.load.__module__, specexport.__version__)
 """
@@ -46,7 +46,7 @@ def test_the_whole_loop_runs_without_torch(tmp_path: Path) -> None:
     code = f"""
 sys.path.insert(0, {str(ROOT / "tests")!r})
 from pathlib import Path
-from doubles import FakeDecoder, fake_session
+from support.doubles import FakeDecoder, fake_session
 session = fake_session(Path("bundle"), FakeDecoder(), FakeDecoder(noise=0.4))
 print(session.generate("Hello", max_new_tokens=9, temperature=0.5).statistics.emitted)
 """

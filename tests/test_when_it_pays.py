@@ -8,9 +8,9 @@ from pathlib import Path
 from statistics import NormalDist
 
 import pytest
-from specexport.calibration.findings import CLOSE
-from specexport.calibration.samples import FEW, USUAL, quantile_ranks
-from specexport.calibration.verdict import BETTER_BY, LEAST_REQUESTS, SHORTEST_RESPONSE
+from specexport.calibration.reporting.sections import CLOSE
+from specexport.calibration.statistics.sample_size import FEW, USUAL, quantile_ranks
+from specexport.calibration.verdicts.verdict import BETTER_BY, LEAST_REQUESTS, SHORTEST_RESPONSE
 
 TEXT = " ".join((Path(__file__).resolve().parent.parent / "docs" / "when-it-pays.md").read_text(encoding="utf-8").split())
 

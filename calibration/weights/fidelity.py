@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from ...bundle import Fidelity
+from .fake_quant import quantized_twin
 from .recipe import Recipe
-from .twin import quantized_twin
 
 # One batch in so many is kept from calibration, to judge by.
 EVERY = 4

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from .collect_activations import InputGroup
 from .layers import LinearLayer, linear_layers
-from .observe import InputGroup
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,12 +12,12 @@ from torch import Tensor, nn
 
 from ...bundle import Family, Format
 from ...errors import ParameterError
-from .head import head_divergence
+from .collect_activations import InputGroup, Observations, observe
+from .head_divergence import head_divergence
 from .layers import LinearLayer, check_finite, linear_layers, parameter_names, tables
-from .migrate import migrate
-from .observe import InputGroup, Observations, observe
 from .output_error import output_error, sampled_outputs
 from .recipe import Recipe, WeightRecipe
+from .smoothing import migrate
 from .static import input_scale, static_is_enough
 
 # The blocks of int4 that kernels take, from the coarsest to the finest.
@@ -54,7 +54,7 @@ def choose(
     """How the weights of `model` are stored in `format` for the engines of `family`; its weights are scaled in place meanwhile.
 
     token_batches: each [1, T] int64, what the layers are calibrated on. Scaling is by powers of two and changes none of the
-    model's answers (`migrate.py`). Raises `CheckpointError` for weights that are not finite, `ParameterError` for fp8 on ONNX
+    model's answers (`smoothing.py`). Raises `CheckpointError` for weights that are not finite, `ParameterError` for fp8 on ONNX
     Runtime and for a block that no kernel has. step: told the STEPS as they begin.
     """
     search = _Search(model, token_batches, format, family, options or Options())

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from .activations import INT8_HIGH, rounded_activations
+from .collect_activations import InputGroup
 from .floats import LARGEST
-from .observe import InputGroup
 from .output_error import output_error, sampled_outputs
 from .recipe import WeightRecipe
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ...errors import ParameterError
-from ..prompts import PromptLine, read_prompt_lines
+from ..measuring.prompts import PromptLine, read_prompt_lines
 
 DEFAULT = Path(__file__).parent / "default_texts.jsonl"
 

@@ -7,18 +7,18 @@ from torch.nn import Module
 
 from ...calibration.weights.recipe import Recipe
 from ...errors import UnsupportedModelError
-from ..clean_up import CLEAN_UP
 from ..dialects import Dialect
-from ..weight_names import parameter_name
-from .exact_widths import attend_over_two_rows
+from ..passes.clean_up import CLEAN_UP
+from ..passes.weight_names import parameter_name
+from .batch_invariant import attend_over_two_rows
+from .embedding_tables import quantize_tables
+from .for_tensorrt import quantize_for_tensorrt
+from .int8_rows import quantize_rows
 from .linears import FLOATS
-from .nbits import quantize_nbits
-from .pack import pack_attention
+from .matmul_nbits import quantize_nbits
+from .pack_qkv import pack_attention
 from .rotary import absorb_rotary
-from .rows import quantize_rows
-from .stored import Made
-from .tables import quantize_tables
-from .tensorrt import quantize_for_tensorrt
+from .stored_weights import Made
 
 
 def quantize(model: ir.Model, dialect: Dialect, recipe: Recipe, capacity: int, made: Made, exact_widths: bool) -> int:

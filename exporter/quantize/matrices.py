@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import onnx_ir as ir
 
 from ...calibration.weights.recipe import Format, Recipe, WeightRecipe
-from ..weight_names import parameter_name
+from ..passes.weight_names import parameter_name
 from .linears import FLOATS, linears
 
 

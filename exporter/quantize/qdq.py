@@ -16,7 +16,7 @@ from ...calibration.weights.recipe import Format, Recipe
 from .constants import constant
 from .linears import Linear, linears
 from .matrices import matrices
-from .stored import Made, dequantize
+from .stored_weights import Made, dequantize
 
 ZEROS: dict[Format, np.ndarray] = {"int8": np.zeros((), np.int8), "fp8": np.zeros((), ml_dtypes.float8_e4m3fn)}
 

@@ -12,21 +12,21 @@ from pathlib import Path
 from time import perf_counter
 
 from specexport.bundle import ELEMENT_BYTES, Bundle, Role
-from specexport.engines.tensorrt_api import LIBRARIES
+from specexport.engines.registry import LIBRARIES
 from specexport.errors import EngineError, SpecExportError
 from specexport.exporter.build import build
-from specexport.exporter.options import BuildOptions
-from specexport.exporter.workplace import require_space
+from specexport.exporter.request.options import BuildOptions
+from specexport.exporter.storage.atomic_folder import require_space
 
-from .effort import Effort
 from .environment import clocks
+from .line_progress import Told
 from .measurements import measure
-from .measures import Reads, judge
+from .presets import Effort
 from .proofs import prove
 from .report import Outcome, Report
+from .session_under_test import Subject, open_subject
 from .shapes import SHAPES, Shape, bytes_read, stored_bytes_read
-from .subject import Subject, open_subject
-from .told import Told
+from .thresholds import Reads, judge
 
 Tell = Callable[[str], None]
 

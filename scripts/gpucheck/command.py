@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import click
 from specexport.bundle import FORMATS, PRECISIONS
-from specexport.engines import ENGINES, engine_module
-from specexport.engines.cuda_driver import Gpu, find_gpu
+from specexport.engines.cuda.driver import Gpu, find_gpu
+from specexport.engines.registry import ENGINES, engine_module
 from specexport.errors import EngineError, SpecExportError
 
 if TYPE_CHECKING:
@@ -86,12 +86,12 @@ def usable_engines(asked: tuple[str, ...]) -> dict[str, str]:
 
 
 def _check(gpu: Gpu, engines: dict[str, str], shapes: list[str] | None, precisions: list[str], quick: bool, output: Path) -> list[Report]:
-    from specexport.engines.cuda import CudaDevice
+    from specexport.engines.cuda.device import CudaDevice
 
     from .check import Plan, check
-    from .effort import FULL, QUICK
     from .environment import environment
     from .measurements.bandwidth import measure_bandwidth
+    from .presets import FULL, QUICK
     from .report import Report, render
     from .shapes import default_shapes
 

@@ -9,7 +9,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from specexport.engines.cuda_driver import Gpu
+from specexport.engines.cuda.driver import Gpu
 from specexport.version import VERSION
 
 ROOT = Path(__file__).parents[2]

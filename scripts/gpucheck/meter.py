@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from specexport.engines.cuda import CudaDevice, Launch
-from specexport.engines.device import Address
+from specexport.engines.cuda.device import CudaDevice, Launch
+from specexport.engines.cuda.protocol import Address
 
 from .timing import Sample
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from .finding import Finding
 from .measurements import Measurements
-from .measures import Measure
+from .thresholds import Measure
 from .timing import Spread
 
 FORMAT = 1

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import numpy as np
 from specexport.bundle import ELEMENT_BYTES, Bundle, Format, Precision, Role
-from specexport.engines.cuda_driver import Gpu
-from specexport.exporter.checkpoint import Checkpoint
+from specexport.engines.cuda.driver import Gpu
+from specexport.exporter.checkpoints.checkpoint import Checkpoint
+from specexport.runtime.proofs.verify import read_prompts
 from specexport.runtime.session import Session
-from specexport.runtime.verify import read_prompts
 
 from .checkpoints import Llama, write_checkpoint
 

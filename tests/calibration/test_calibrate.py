@@ -10,21 +10,21 @@ from typing import Any
 
 import numpy as np
 import pytest
-from doubles import CONTRACT, FakeDecoder, fake_session
 from specexport.bundle import Contract
 from specexport.calibration import calibrate as module
 from specexport.calibration.calibrate import JOURNAL, CalibrateOptions, calibrate, measure_only
-from specexport.calibration.costs import CostMeter
-from specexport.calibration.prompts import Request
-from specexport.calibration.record import from_row, judged_tokens, record, to_row
+from specexport.calibration.measuring.measure_costs import CostMeter
+from specexport.calibration.measuring.prompts import Request
+from specexport.calibration.measuring.record import from_row, judged_tokens, record, to_row
 from specexport.engines.base import Logits
 from specexport.errors import ParameterError
-from specexport.runtime.costs import COSTS, Costs
-from specexport.runtime.decisions import read_decision
-from specexport.runtime.policy import POLICY, Policy
+from specexport.runtime.policy.cost_model import COSTS, Costs
+from specexport.runtime.policy.decisions import read_decision
+from specexport.runtime.policy.routes import POLICY, Policy
+from specexport.runtime.policy.survival import SURVIVAL, Survival
 from specexport.runtime.session import Session
-from specexport.runtime.survival import SURVIVAL, Survival
 from specexport.strict import parse
+from support.doubles import CONTRACT, FakeDecoder, fake_session
 
 LONG = Contract(capacity=320, max_draft_tokens=3, prompt_chunk=16, precision="fp32")
 OPTIONS = CalibrateOptions(bursts=1)

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 from specexport.bundle import Precision
-from tiny import CONTRACT, LLAMA, Exported, export, save_model
+from support.tiny import CONTRACT, LLAMA, Exported, export, save_model
 
 # Large enough that no weight counts as a small constant.
 CONFIG = LLAMA | dict(hidden_size=96, intermediate_size=128, num_attention_heads=4, tie_word_embeddings=True)

@@ -11,18 +11,18 @@ from typing import Any
 import pytest
 import specexport
 import torch
-from conftest import Notes, Pair
 from specexport.bundle import Bundle
-from specexport.engines.tensorrt_api import plans_of
-from specexport.engines.tensorrt_compile import CompileOptions
+from specexport.engines.tensorrt.api import plans_of
+from specexport.engines.tensorrt.compile import CompileOptions
 from specexport.errors import EngineError, OutputError, PairError, ParameterError, ProofError
 from specexport.exporter import build as build_module
 from specexport.exporter import compile as compile_module
 from specexport.exporter.build import BuildReport, build
-from specexport.exporter.checkpoint import Checkpoint
-from specexport.exporter.contents import write_text
-from specexport.exporter.options import BuildOptions
-from tiny import make_tokenizer, save_checkpoint
+from specexport.exporter.checkpoints.checkpoint import Checkpoint
+from specexport.exporter.request.options import BuildOptions
+from specexport.exporter.storage.manifest import write_text
+from support.pair import Notes, Pair
+from support.tiny import make_tokenizer, save_checkpoint
 from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM
 

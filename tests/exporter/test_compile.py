@@ -16,17 +16,17 @@ from typing import Any
 
 import onnx
 import pytest
-from conftest import Notes
 from specexport.bundle import MANIFEST, Bundle, list_files, sha256
-from specexport.engines import load_engine
-from specexport.engines.cuda_driver import Gpu
-from specexport.engines.tensorrt_api import Library, library, plans_of
-from specexport.engines.tensorrt_compile import CompileOptions
-from specexport.engines.tensorrt_monitor import STEPS
+from specexport.engines.cuda.driver import Gpu
+from specexport.engines.registry import load_engine
+from specexport.engines.tensorrt.api import Library, library, plans_of
+from specexport.engines.tensorrt.compile import CompileOptions
+from specexport.engines.tensorrt.monitor import STEPS
 from specexport.errors import BundleError, EngineError, OutputError
 from specexport.exporter import compile as module
 from specexport.exporter.compile import compile_bundle
 from specexport.exporter.progress import Silent
+from support.pair import Notes
 
 trt = pytest.importorskip("tensorrt_rtx")
 
@@ -305,6 +305,6 @@ def test_an_engine_without_plans_says_how_to_make_them(bundle: Path, monkeypatch
         load_engine(opened, ENGINE)
     named = Bundle(bundle, dataclasses.replace(opened.manifest, engines=(ENGINE,)))
     usable = SimpleNamespace(availability=lambda: SimpleNamespace(usable=True), load=lambda bundle, threads: plans_of(bundle, ENGINE))
-    monkeypatch.setattr("specexport.engines.engine_module", lambda name: usable)
+    monkeypatch.setattr("specexport.engines.registry.engine_module", lambda name: usable)
     with pytest.raises(EngineError, match=f"no plans for {ENGINE}; make them with: specexport compile {bundle} --engine {ENGINE}"):
         load_engine(named)

@@ -12,12 +12,12 @@ import pytest
 import torch
 from specexport.bundle import Contract, Precision
 from specexport.errors import EngineError
-from specexport.exporter import attention
-from specexport.exporter.attention import Layer
-from specexport.exporter.checkpoint import Checkpoint
+from specexport.exporter.checkpoints.checkpoint import Checkpoint
 from specexport.exporter.dialects import DIALECTS, Dialect
-from specexport.runtime.parity import TOLERANCE
-from tiny import CONTRACT, LLAMA, export, save_model
+from specexport.exporter.tracing import attention
+from specexport.exporter.tracing.attention import Layer
+from specexport.runtime.proofs.parity import TOLERANCE
+from support.tiny import CONTRACT, LLAMA, export, save_model
 
 TOL = TOLERANCE["fp32"]
 # Every window is shorter than the proof's schedule.

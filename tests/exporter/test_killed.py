@@ -11,10 +11,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import Pair
 from specexport.bundle import Bundle
 from specexport.exporter.build import build
-from specexport.exporter.options import BuildOptions
+from specexport.exporter.request.options import BuildOptions
+from support.pair import Pair
 
 Start = Callable[[str], subprocess.Popen[str]]
 
@@ -72,7 +72,7 @@ def test_a_killed_build(number: signal.Signals, place: str, start: Start, pair: 
 
 
 def test_a_stage_killed_while_it_is_made(start: Start, tmp_path: Path) -> None:
-    before = f"cache = Path({str(tmp_path / 'cache')!r}); from specexport.exporter import model; model.trace = hang"
+    before = f"cache = Path({str(tmp_path / 'cache')!r}); from specexport.exporter import export_model; export_model.trace = hang"
     with start(before) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "hanging\n"

@@ -10,18 +10,18 @@ from typing import Any
 import pytest
 import specexport
 import torch
-from conftest import Pair
 from safetensors.torch import load_file, save_file
 from specexport.bundle import Bundle, ModelSpec, Proof, Role
-from specexport.engines.tensorrt_compile import CompileOptions
+from specexport.engines.tensorrt.compile import CompileOptions
 from specexport.errors import CheckpointError, ParameterError, ProofError
 from specexport.exporter import auto
 from specexport.exporter.build import build
-from specexport.exporter.options import BuildOptions
-from specexport.exporter.prove import prove
-from specexport.runtime.inspect import describe, render
-from specexport.runtime.precision import PRECISION
-from specexport.runtime.verify import verify_session
+from specexport.exporter.proving.prove import prove
+from specexport.exporter.request.options import BuildOptions
+from specexport.runtime.auto_precision import PRECISION
+from specexport.runtime.describe import describe, render
+from specexport.runtime.proofs.verify import verify_session
+from support.pair import Pair
 
 
 def made(pair: Pair, output: Path, cache: Path, **options: Any) -> Path:

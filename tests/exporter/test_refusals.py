@@ -11,15 +11,15 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import Pair
 from huggingface_hub.utils import filter_repo_objects
 from safetensors.torch import load_file, save_file
 from specexport.errors import CheckpointError, UnsupportedModelError
-from specexport.exporter import checkpoint
-from specexport.exporter.checkpoint import Checkpoint
-from specexport.exporter.pair import check_models
-from specexport.exporter.trace import probe_cache
-from tiny import CONTRACT, LLAMA, edit_json, export, save_model
+from specexport.exporter.checkpoints import checkpoint
+from specexport.exporter.checkpoints.checkpoint import Checkpoint
+from specexport.exporter.checkpoints.pair import check_models
+from specexport.exporter.tracing.trace import probe_cache
+from support.pair import Pair
+from support.tiny import CONTRACT, LLAMA, edit_json, export, save_model
 from transformers.utils import logging
 
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from doubles import BOS, CONTRACT, EOS, VOCAB, FakeDecoder, fake_session, greedy_tokens
 from specexport.errors import BundleError, ParameterError, PromptError, SessionBusyError
 from specexport.runtime.session import Session
+from support.doubles import BOS, CONTRACT, EOS, VOCAB, FakeDecoder, fake_session, greedy_tokens
 from tokenizers.processors import TemplateProcessing
 
 MakeSession = Callable[..., Session]

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from doubles import CONTRACT, FakeDecoder, fake_session, greedy_tokens
 from specexport.engines.base import Logits
 from specexport.errors import EngineError
 from specexport.runtime.session import Session
+from support.doubles import CONTRACT, FakeDecoder, fake_session, greedy_tokens
 
 FEW = 5
 PROMPT = [1, 2, 3, 4, 0, 2, 1]  # positions 0 to 6; the first token comes from the logits behind position 6

@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from doubles import VOCAB, FakeDecoder, check_invariant, fake_session, greedy_tokens
 from specexport.errors import ParameterError
-from specexport.runtime.drafts import DRAFTERS
-from specexport.runtime.sampling import SamplingParameters
+from specexport.runtime.drafting.drafters import DRAFTERS
+from specexport.runtime.sampling.parameters import SamplingParameters
+from specexport.runtime.sampling.truncation import processed_distribution
 from specexport.runtime.session import Session
-from specexport.runtime.truncation import processed_distribution
+from support.doubles import VOCAB, FakeDecoder, check_invariant, fake_session, greedy_tokens
 
 MakeSession = Callable[..., Session]
 # Few ids, so that the text repeats itself and every drafter has something to say.

@@ -8,12 +8,12 @@ from time import perf_counter
 
 from specexport.bundle import Contract, Role
 from specexport.engines.base import Decoder
-from specexport.engines.tensorrt_decoder import TensorRTDecoder
+from specexport.engines.tensorrt.decoder import TensorRTDecoder
 from specexport.runtime.session import Session
 
-from ..effort import Effort
 from ..meter import Meter
-from ..subject import Subject
+from ..presets import Effort
+from ..session_under_test import Subject
 from ..timing import Sample, Spread, interleaved
 from .passes import RuleKey, Size, pass_samples, rule_samples
 from .rounds import BLOCK, GREEDY, RoundKey, RoundTime, timed_round

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from specexport.runtime.session import Options, Session
-from specexport.runtime.statistics import Statistics
+from specexport.runtime.state.statistics import Statistics
 
 from ..timing import Spread
 

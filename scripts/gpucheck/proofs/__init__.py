@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ..effort import Effort
 from ..finding import Finding
-from ..subject import Subject
+from ..presets import Effort
+from ..session_under_test import Subject
 from .ladder import prove_ladder
 from .parity import prove_parity
 from .requests import prove_requests

@@ -9,11 +9,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from specexport.bundle import Contract, Precision
-from specexport.exporter.checkpoint import Checkpoint
-from specexport.runtime.parity import TOLERANCE, ReferenceStep, Step, max_error
+from specexport.exporter.checkpoints.checkpoint import Checkpoint
+from specexport.runtime.proofs.parity import TOLERANCE, ReferenceStep, Step, max_error
 
 from ..finding import Finding
-from ..subject import Subject
+from ..session_under_test import Subject
 from .parity import decoders
 
 

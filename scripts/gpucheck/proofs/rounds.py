@@ -8,12 +8,12 @@ from itertools import product
 
 import numpy as np
 from specexport.bundle import Contract
-from specexport.runtime.equality import check_equality
+from specexport.runtime.proofs.equality import check_equality
 from specexport.runtime.session import Generation, Options, Session
 
-from ..effort import Effort
 from ..finding import Finding
-from ..subject import Subject
+from ..presets import Effort
+from ..session_under_test import Subject
 
 # Of sampled requests that must agree: the device draws in fp32 and the host in fp64, and a uniform may fall between. Not over
 # the whole vocabulary, where random weights give each of 128256 tokens so little that many do.

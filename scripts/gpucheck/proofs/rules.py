@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from specexport.bundle import RuleSpec
-from specexport.runtime.rule_parity import measure_rule
+from specexport.runtime.proofs.rule_parity import measure_rule
 from specexport.runtime.session import Session
 
 from ..finding import Finding

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from specexport.runtime.chi_squared import exact_joint, sample_session
-from specexport.runtime.sampling import SamplingParameters
+from specexport.runtime.proofs.chi_squared import exact_joint, sample_session
+from specexport.runtime.sampling.parameters import SamplingParameters
 from specexport.runtime.session import Options, Session
 
-from ..effort import Effort
 from ..finding import Finding
+from ..presets import Effort
 
 LENGTH = 2
 WAYS: tuple[Options, ...] = (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from specexport.calibration.weights.observe import observe
+from specexport.calibration.weights.collect_activations import observe
 from specexport.calibration.weights.producers import Probe, apply, undo
 from torch import Tensor, nn
 from transformers.modeling_outputs import CausalLMOutput

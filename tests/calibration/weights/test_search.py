@@ -8,10 +8,10 @@ import pytest
 import torch
 from specexport.bundle import Family, Format
 from specexport.calibration.weights import search
+from specexport.calibration.weights.fake_quant import quantized_twin
 from specexport.calibration.weights.layers import linear_layers
 from specexport.calibration.weights.recipe import Recipe, WeightRecipe
 from specexport.calibration.weights.search import Options, choose
-from specexport.calibration.weights.twin import quantized_twin
 from specexport.errors import CheckpointError, ParameterError
 from torch import Tensor
 from transformers import PreTrainedModel

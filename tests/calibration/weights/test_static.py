@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import torch
+from specexport.calibration.weights.collect_activations import InputGroup
 from specexport.calibration.weights.layers import LinearLayer
-from specexport.calibration.weights.observe import InputGroup
 from specexport.calibration.weights.recipe import WeightRecipe
 from specexport.calibration.weights.static import input_scale, static_is_enough
 from torch import Tensor, nn

@@ -11,7 +11,7 @@ import torch
 from specexport.calibration.weights.texts import DEFAULT, read_texts
 from specexport.calibration.weights.tokens import FEWEST_TOKENS, MOST_TOKENS, calibration_tokens
 from specexport.errors import ParameterError
-from tiny import make_tokenizer
+from support.tiny import make_tokenizer
 
 
 def written(folder: Path, *lines: dict[str, Any]) -> Path:

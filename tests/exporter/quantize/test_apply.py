@@ -11,20 +11,20 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 from specexport.bundle import Format, ModelSpec
+from specexport.calibration.weights.fake_quant import quantized_twin
 from specexport.calibration.weights.layers import linear_layers, tables
 from specexport.calibration.weights.recipe import Recipe, WeightRecipe
-from specexport.calibration.weights.twin import quantized_twin
-from specexport.engines.onnxruntime_cpu import OrtDecoder
+from specexport.engines.onnxruntime.cpu import OrtDecoder
 from specexport.errors import UnsupportedModelError
-from specexport.exporter.checkpoint import Checkpoint
-from specexport.exporter.graphs import optimize, save
-from specexport.exporter.quantize import apply, nbits
+from specexport.exporter.checkpoints.checkpoint import Checkpoint
+from specexport.exporter.passes.optimize import optimize, save
+from specexport.exporter.proving.reference import record_reference
+from specexport.exporter.quantize import apply, matmul_nbits
 from specexport.exporter.quantize.apply import by_every_name, quantize
 from specexport.exporter.quantize.rotary import absorb_rotary
-from specexport.exporter.reference import record_reference
-from specexport.exporter.trace import probe_cache, trace
-from specexport.runtime.parity import TOLERANCE, max_error
-from tiny import CONTRACT, LLAMA, save_model
+from specexport.exporter.tracing.trace import probe_cache, trace
+from specexport.runtime.proofs.parity import TOLERANCE, max_error
+from support.tiny import CONTRACT, LLAMA, save_model
 
 # Large enough that no weight counts as a small constant, heads as wide as the kernel turns them.
 SIZES = LLAMA | dict(hidden_size=128, intermediate_size=160, num_hidden_layers=1, initializer_range=0.1)
@@ -92,7 +92,7 @@ def test_experts_stay_and_what_is_around_them_is_rounded(tmp_path: Path) -> None
 
 
 def test_a_head_in_int8_beside_layers_in_int4(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nbits, "ACCURACY_LEVEL", 0)
+    monkeypatch.setattr(matmul_nbits, "ACCURACY_LEVEL", 0)
     made = Made(tmp_path, "llama", "int4", others={"lm_head.weight": WeightRecipe("int8")})
     count = made.count()
     assert (made.changed, count["MatMulNBits"], count["MatMulInteger"]) == (8, 4, 1)
@@ -111,7 +111,7 @@ def test_int4_and_how_a_llama_is_packed(tmp_path: Path) -> None:
 
 
 def test_int4_weights_are_exactly_its_twins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nbits, "ACCURACY_LEVEL", 0)  # activations as they are
+    monkeypatch.setattr(matmul_nbits, "ACCURACY_LEVEL", 0)  # activations as they are
     assert Made(tmp_path, "qwen2, biases", "int4").error < 1e-4
 
 

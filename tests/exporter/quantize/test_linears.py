@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from small_graphs import graph, weight
 from specexport.exporter.quantize.linears import linears
+from support.small_graphs import graph, weight
 
 INPUTS = "agraph (float[1, t, 8] x, float[8, 6] w) => (float[1, t, 6] y)"
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from small_graphs import graph, operators, run, weight
 from specexport.calibration.weights.recipe import Recipe, WeightRecipe
-from specexport.exporter.quantize.nbits import packed, quantize_nbits
-from specexport.exporter.quantize.rows import quantize_rows
-from specexport.exporter.quantize.tables import quantize_tables
+from specexport.exporter.quantize.embedding_tables import quantize_tables
+from specexport.exporter.quantize.int8_rows import quantize_rows
+from specexport.exporter.quantize.matmul_nbits import packed, quantize_nbits
+from support.small_graphs import graph, operators, run, weight
 
 INT4 = WeightRecipe("int4", block=16)
 TWO = """agraph (float[1, t, 64] x, float[48, 64] v, float[32, 64] w) => (float[1, t, 48] y, float[1, t, 32] z) {

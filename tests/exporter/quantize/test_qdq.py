@@ -9,10 +9,10 @@ import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 import pytest
-from small_tied import NAMES, TOKENS, expected, graph, recipe, run, weights, written
 from specexport.calibration.weights.recipe import Recipe, WeightRecipe
+from specexport.exporter.quantize.for_tensorrt import quantize_for_tensorrt
 from specexport.exporter.quantize.scales import in_precision
-from specexport.exporter.quantize.tensorrt import quantize_for_tensorrt
+from support.small_tied import NAMES, TOKENS, expected, graph, recipe, run, weights, written
 
 FORMATS = {
     "int8": (WeightRecipe("int8", limit=127), ir.DataType.INT8, 127),

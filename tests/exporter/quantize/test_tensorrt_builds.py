@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 import pytest
-from small_tied import NAMES, recipe, written
 from specexport.calibration.weights.recipe import WeightRecipe
 from specexport.exporter.quantize.scales import in_precision
+from support.small_tied import NAMES, recipe, written
 
 trt = pytest.importorskip("tensorrt_rtx")
 

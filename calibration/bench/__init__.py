@@ -1,0 +1,1 @@
+"""`specexport bench`: plain against speculative decoding, in turn."""

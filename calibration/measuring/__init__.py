@@ -1,0 +1,1 @@
+"""Runs on the clock, and what is recorded of them."""

@@ -1,0 +1,155 @@
+"""Measures what rounds cost: whole rounds of real generations, every number of draft tokens in turn.
+
+Passes are timed in the order of the loop, since the target's pass evicts the draft's weights from the CPU's caches: a draft
+timed alone would look cheaper than it is. Whatever disturbs the machine for a while disturbs all of them.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from statistics import median
+from time import perf_counter
+
+import numpy as np
+
+from ...errors import ParameterError
+from ...runtime.policy.cost_model import COSTS_VERSION, CostPoint, Costs, Measured
+from ...runtime.policy.host_identity import bundle_identity, describe_host
+from ...runtime.policy.schedule import FixedSchedule
+from ...runtime.session import Options, Session
+
+# Rounds timed of a generation; the first one, which finds the caches as another kind of round left them, is not counted.
+BURST = 8
+# Seconds at one context, after which a go is not repeated.
+LONGEST_GO = 15.0
+# Tokens of the prompts: costs do not depend on them.
+SEED = 5
+
+
+@dataclass
+class _Times:
+    """Of one number of draft tokens at one context, seconds by round."""
+
+    whole: list[float] = field(default_factory=list)
+    draft: list[float] = field(default_factory=list)
+    target: list[float] = field(default_factory=list)
+
+
+class CostMeter:
+    """Collects times in several goes, so that a long run can measure at its beginning, in between and at its end."""
+
+    def __init__(self, session: Session, contexts: Sequence[int] | None = None) -> None:
+        """contexts: tokens in the caches, by default three up to what the capacity allows. Raises `ParameterError`."""
+        self._session = session
+        self._most = session.max_draft_tokens
+        room = session.capacity - (BURST + 2) * (self._most + 1)
+        if room < 1:
+            raise ParameterError(
+                f"a capacity of {session.capacity} tokens is too small to measure costs in; build with a larger --max-seq-len"
+            )
+        wanted = contexts or [session.capacity // 16, session.capacity // 4, session.capacity]
+        self._contexts = sorted({max(2, min(context, room)) for context in wanted})
+        self._times: dict[tuple[int, int], _Times] = defaultdict(_Times)
+        self._target_prefill: list[float] = []  # seconds a token
+        self._draft_prefill: list[float] = []
+        self._order = random.Random(SEED)
+        self._has_model = session.engine.draft is not None
+
+    def measure(self, repeats: int, step: Callable[[str], None] | None = None) -> None:
+        """Time `repeats` bursts of every number of draft tokens at every context. The session's cached prefix is forgotten."""
+        for context in self._contexts:
+            if step:
+                step(f"{context} tokens")
+            prompt = np.random.default_rng(SEED).integers(0, self._session.engine.target.vocab_size, context).tolist()
+            self._session.reset()
+            self._target_prefill.append(self._burst(prompt, 0, 1) / context)
+            self._draft_prefill.append(self._read(prompt) / context)
+            start = perf_counter()
+            for repeat in range(repeats):
+                if repeat and perf_counter() - start > LONGEST_GO:
+                    break  # a slow model's times are steady enough
+                numbers = list(range(self._most + 1))
+                self._order.shuffle(numbers)
+                for k in numbers:
+                    if self._has_model or not k:
+                        self._burst(prompt, k, BURST)
+                    else:
+                        self._passes(context, k)
+        self._session.reset()
+
+    def costs(self) -> Costs:
+        """Of all goes so far."""
+        session = self._session
+        return Costs(
+            schema_version=COSTS_VERSION,
+            bundle=bundle_identity(session.bundle),
+            host=describe_host(session.engine.name),
+            engine=session.engine.name,
+            threads=session.threads,
+            made=datetime.now(UTC).isoformat(timespec="seconds"),
+            target_prefill=median(self._target_prefill),
+            draft_prefill=median(self._draft_prefill),
+            points=tuple(map(self._point, self._contexts)),
+        )
+
+    def _burst(self, prompt: list[int], k: int, rounds: int) -> float:
+        """Time `rounds` rounds behind the first one; returns the seconds of the prefill."""
+        session, times = self._session, self._times[len(prompt), k]
+        number = session.max_draft_tokens + 1
+        schedule = FixedSchedule(k)
+        options = Options(stop_token_ids=(), max_new_tokens=(rounds + 2) * number, schedule=schedule, speculate=k > 0)
+        stream = session.stream(prompt, **options)
+        statistics = next(stream).statistics
+        prefill = statistics.prefill_seconds
+        for _ in range(rounds):
+            draft, target, start = statistics.draft_seconds, statistics.target_seconds, perf_counter()
+            next(stream)
+            times.whole.append(perf_counter() - start)
+            times.draft.append(statistics.draft_seconds - draft)
+            times.target.append(statistics.target_seconds - target)
+        stream.close()
+        return prefill
+
+    def _read(self, prompt: list[int]) -> float:
+        """Seconds that the draft takes to read the prompt, in chunks."""
+        draft, chunk = self._session.engine.draft, self._session.bundle.manifest.contract.prompt_chunk
+        if draft is None:
+            return 0.0
+        tokens = [token % draft.vocab_size for token in prompt]
+        start = perf_counter()
+        for place in range(0, len(tokens), chunk):
+            draft.feed(tokens[place : place + chunk], place)
+        return perf_counter() - start
+
+    def _passes(self, context: int, k: int) -> None:
+        """Verify passes alone: without a model it is the text that decides whether a round has a draft."""
+        target, times = self._session.engine.target, self._times[context, k]
+        for index in range(BURST + 1):
+            start = perf_counter()
+            target.step([1] * (k + 1), context)
+            if index:
+                times.target.append(perf_counter() - start)
+
+    def _point(self, context: int) -> CostPoint:
+        found = [self._times[context, k] for k in range(self._most + 1)]
+        if not self._has_model:  # looking up takes no time to speak of
+            rest = median(w - t for w, t in zip(found[0].whole, found[0].target, strict=True))
+            for times in found[1:]:
+                times.whole, times.draft = [seconds + rest for seconds in times.target], [0.0] * len(times.target)
+        rounds = tuple(_measured(times.whole) for times in found)
+        on_host = median(found[0].target) > 0
+        if not on_host:  # the device runs whole rounds, and nobody sees their parts
+            nothing = Measured(0.0, 0.0, 0.0)
+            return CostPoint(context, rounds, nothing, rounds, (nothing,) * len(rounds))
+        draft = [seconds / k for k, times in enumerate(found) if k for seconds in times.draft]
+        host = tuple(_measured([max(0.0, w - d - t) for w, d, t in zip(x.whole, x.draft, x.target, strict=True)]) for x in found)
+        return CostPoint(context, rounds, _measured(draft), tuple(_measured(times.target) for times in found), host)
+
+
+def _measured(seconds: Sequence[float]) -> Measured:
+    p10, middle, p90 = np.percentile(seconds, [10, 50, 90]).tolist()
+    return Measured(middle, p10, p90)

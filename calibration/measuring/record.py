@@ -1,0 +1,146 @@
+"""One request, plain and speculative in turn: how long each took, and what the draft said at every token."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...errors import BundleError
+from ...runtime.session import Generation, Options, Session
+from ...runtime.state.statistics import Statistics
+from ...strict import parse
+from .judged_tokens import JudgedTokens
+from .prompts import Request
+from .recorder import Recorder, agreement
+from .trace_replay import Trace
+
+
+@dataclass(frozen=True)
+class Timing:
+    """first_token, decode: seconds to the first token, and behind the prefill. emitted: tokens."""
+
+    first_token: float
+    decode: float
+    emitted: int
+
+    @classmethod
+    def of(cls, statistics: Statistics) -> Timing:
+        return cls(statistics.first_token_seconds, statistics.decode_seconds, statistics.emitted)
+
+    @property
+    def latency(self) -> float:
+        """Seconds a token, behind the prefill."""
+        return self.decode / self.emitted
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A draft token that the target judged: the number of its round, its place in the draft, `top_logit`, and what became of it."""
+
+    round: int
+    index: int
+    probability: float
+    accepted: bool
+
+
+@dataclass(frozen=True)
+class Record:
+    """rounds: (drafted, accepted) of each."""
+
+    line: int
+    route: str
+    prompt_tokens: int
+    limit: int
+    tokens: tuple[int, ...]
+    agrees: tuple[bool | None, ...]
+    rounds: tuple[tuple[int, ...], ...]
+    judged: tuple[Judged, ...]
+    plain: Timing
+    speculative: Timing
+
+    @property
+    def trace(self) -> Trace:
+        return Trace(self.line, self.route, self.prompt_tokens, self.tokens, self.agrees, self.limit)
+
+    @property
+    def speedup(self) -> float:
+        return self.plain.latency / self.speculative.latency
+
+
+def record(session: Session, request: Request, sampling: Options, plain_first: bool) -> tuple[Record, NDArray[np.float16]]:
+    """Run `request` both ways; returns what was found and the head's features of the judged tokens, `[n, F] float16`.
+
+    Every run starts from an empty cache. What drafts say is recorded in a third run, by the host, so that nothing of it is in the
+    times. sampling: temperature and its kin, and the seed.
+    """
+    head = session.engine.head
+    recorder = Recorder(session.max_draft_tokens, head)
+    options = sampling | Options(max_new_tokens=request.max_new_tokens, verification="token")
+    plain, recorded = options | Options(speculate=False), options | Options(schedule=recorder)
+    timed = options | Options(num_draft_tokens=session.max_draft_tokens)
+    found: dict[str, Generation] = {}
+    for name, given in (("plain", plain), ("timed", timed)) if plain_first else (("timed", timed), ("plain", plain)):
+        session.reset()
+        found[name] = session.generate(request.tokens, **given)
+    session.reset()
+    tokens = session.generate(request.tokens, **recorded).tokens
+    greedy = not sampling.get("temperature", 0.0)
+    judged, rows, first = [], [], 0  # first: of the round's draft passes
+    for number, round in enumerate(recorder.rounds):
+        for index in range(min(round.num_accepted + 1, round.num_drafted, len(round.probability))):
+            judged.append(Judged(number, index, round.probability[index], index < round.num_accepted))
+            rows.append(first + index)
+        first += len(round.probability)
+    size = head.size if head is not None else 0
+    features = np.array([recorder.features[row] for row in rows] if size else [], np.float16).reshape(len(rows), size)
+    row = Record(
+        line=request.line,
+        route=request.route,
+        prompt_tokens=len(request.tokens),
+        limit=request.max_new_tokens,
+        tokens=(*request.tokens, *tokens),
+        agrees=tuple(agreement(recorder.rounds, tokens, greedy)) if session.engine.draft is not None else (None,) * len(tokens),
+        rounds=tuple((round.num_drafted, round.num_accepted) for round in recorder.rounds),
+        judged=tuple(judged),
+        plain=Timing.of(found["plain"].statistics),
+        speculative=Timing.of(found["timed"].statistics),
+    )
+    return row, features
+
+
+def judged_tokens(records: Sequence[Record], features: Sequence[NDArray[np.float16]]) -> JudgedTokens:
+    """Those of all requests, in order. features: of each request, `[n, F]`, F = 0 where there is no head."""
+    numbers = [(place, item) for place, one in enumerate(records) for item in one.judged]
+    rounds: dict[tuple[int, int], int] = {}
+    read = [one for one in features if len(one)]  # a request of which nothing was judged does not tell F
+    return JudgedTokens(
+        request=np.array([place for place, _ in numbers], np.int64),
+        round=np.array([rounds.setdefault((place, item.round), len(rounds)) for place, item in numbers], np.int64),
+        index=np.array([item.index for _, item in numbers], np.int64),
+        probability=np.array([item.probability for _, item in numbers], np.float32),
+        features=np.concatenate(read).astype(np.float32) if read else np.zeros((0, 0), np.float32),
+        accepted=np.array([item.accepted for _, item in numbers], np.bool_),
+    )
+
+
+def to_row(record: Record, features: NDArray[np.float16]) -> dict[str, Any]:
+    """As JSON, for a journal."""
+    return {"record": asdict(record), "features": base64.b64encode(features.astype("<f2").tobytes()).decode()}
+
+
+def from_row(row: dict[str, Any]) -> tuple[Record, NDArray[np.float16]]:
+    """Raises `BundleError` for a row that is no recorded request."""
+    try:
+        # What was just recorded has tuples where JSON has lists.
+        record = parse(Record, json.loads(json.dumps(row["record"])), "record")
+        numbers = np.frombuffer(base64.b64decode(row["features"], validate=True), "<f2").astype(np.float16)
+        width = len(numbers) // len(record.judged) if record.judged else 0
+        return record, numbers.reshape(len(record.judged), width)
+    except (KeyError, TypeError, ValueError) as error:
+        raise BundleError(f"found no recorded request: {error}") from None

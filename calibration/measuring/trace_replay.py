@@ -1,0 +1,114 @@
+"""What other drafters and other numbers of draft tokens would have done with a recorded request.
+
+Where the draft model agrees with the target is known at every token of the text, and lookups depend on nothing but the text.
+So for greedy decoding the rounds come out exactly, but for the last token or two, of which nobody asked the draft. When
+sampling, a draft token's fate was also chance: there the recorded outcome stands for the place. Places that were not judged
+are taken to agree as often as those that were.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from ...runtime.drafting.drafters import LOOKUPS, SHORTEST_ALONE, SHORTEST_BESIDE_A_MODEL
+from ...runtime.policy.cost_model import Costs, RoundCosts
+
+# Tokens in the caches -> what rounds cost there.
+CostsAt = Callable[[int], RoundCosts]
+
+
+@dataclass(frozen=True)
+class Trace:
+    """A request as it was generated. tokens: prompt and output. agrees: of every output token, see `agreement`. limit: most tokens
+    it was allowed to give.
+    """
+
+    line: int
+    route: str
+    prompt_tokens: int
+    tokens: tuple[int, ...]
+    agrees: tuple[bool | None, ...]
+    limit: int
+
+    @property
+    def output_tokens(self) -> int:
+        return len(self.tokens) - self.prompt_tokens
+
+
+@dataclass(frozen=True)
+class ReplayedRound:
+    """context: tokens in the caches before the round, the last one's row not counted. behind: rows that the draft model must catch
+    up with first, since earlier rounds were looked up.
+    """
+
+    context: int
+    num_drafted: int
+    num_accepted: int
+    looked_up: bool
+    behind: int = 0
+
+
+def replay(trace: Trace, drafter: str, num_draft_tokens: int) -> Iterator[ReplayedRound]:
+    """The rounds of `trace` with another drafter and a fixed number of draft tokens."""
+    name, _, _ = drafter.partition("+")
+    lookup = LOOKUPS[name](SHORTEST_ALONE if name == drafter else SHORTEST_BESIDE_A_MODEL) if name in LOOKUPS else None
+    with_model, agrees = "model" in drafter, known(trace) if "model" in drafter else []
+    place, end, behind = trace.prompt_tokens, len(trace.tokens), 0
+    while place < end:
+        count = min(num_draft_tokens, trace.prompt_tokens + trace.limit - place - 1)
+        found = lookup.find(trace.tokens[:place], count) if lookup is not None and count else []
+        if found:
+            accepted = _matching(found, trace.tokens[place:])
+            drafted = len(found)
+        elif with_model:
+            accepted = _agreeing(agrees[place - trace.prompt_tokens :], count)
+            drafted = count
+        else:
+            accepted = drafted = 0
+        yield ReplayedRound(place - 1, drafted, accepted, bool(found), 0 if found else behind)
+        behind = behind + accepted + 1 if found else 0
+        place += accepted + 1
+
+
+def cached(costs: Costs) -> CostsAt:
+    """`costs.at` in steps of 16 tokens, since replays ask for it at every round."""
+    known = lru_cache(None)(costs.at)
+    return lambda context: known(max(1, context - context % 16))
+
+
+def round_seconds(round: ReplayedRound, at: CostsAt) -> float:
+    """What the round takes by the measured costs."""
+    costs = at(round.context + 1)
+    if round.looked_up:
+        return costs.looked_up(round.num_drafted)
+    return costs.rounds[round.num_drafted] + round.behind * costs.draft_prefill
+
+
+def plain_seconds(trace: Trace, at: CostsAt) -> float:
+    """What plain decoding of the output takes."""
+    return sum(at(place).plain for place in range(trace.prompt_tokens, len(trace.tokens)))
+
+
+def known(trace: Trace) -> list[bool]:
+    """`agrees` with the unknown places filled: as often as the request's known ones, by a draw that is always the same."""
+    judged = [agrees for agrees in trace.agrees if agrees is not None]
+    share = sum(judged) / len(judged) if judged else 0.0
+    draw = random.Random(trace.line)
+    return [draw.random() < share if agrees is None else agrees for agrees in trace.agrees]
+
+
+def _agreeing(agrees: Sequence[bool], count: int) -> int:
+    number = 0
+    while number < min(count, len(agrees)) and agrees[number]:
+        number += 1
+    return number
+
+
+def _matching(found: Sequence[int], follows: Sequence[int]) -> int:
+    number = 0
+    while number < min(len(found), len(follows)) and found[number] == follows[number]:
+        number += 1
+    return number

@@ -1,0 +1,1 @@
+"""The report and the summary of a calibration."""

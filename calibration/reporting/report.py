@@ -1,0 +1,61 @@
+"""An analysis as one HTML file for people: verdicts, figures, tables; nothing is loaded from anywhere."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import secrets
+from pathlib import Path
+
+from ...errors import MissingPackageError, OutputError
+from ..statistics.results import Analysis
+from .figures import figures
+from .sections import sections
+from .svg import ID
+from .tables import printable
+
+TEMPLATE = "report.html.j2"
+# Longer tables are folded on a screen; print shows them whole.
+LONG = 20
+
+
+def write_report(analysis: Analysis, path: Path) -> None:
+    """Write the report to `path`, which holds the old report or the new one, never a part of it.
+
+    Raises `MissingPackageError` without matplotlib or jinja2, `OutputError` when the file cannot be written.
+    """
+    content = render(analysis)
+    temporary = path.with_name(f".{path.name}.tmp-{secrets.token_hex(4)}")
+    try:
+        try:
+            with temporary.open("x", encoding="utf-8", newline="\n") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
+    except OSError as error:
+        raise OutputError(f"{path} cannot be written: {error.strerror or error}; choose another place") from None
+
+
+def render(analysis: Analysis) -> str:
+    """The page. Every name is escaped by the template; figures escape their own. Raises `MissingPackageError`."""
+    try:
+        from jinja2 import Environment, FileSystemLoader, StrictUndefined
+        from markupsafe import Markup
+    except ImportError:
+        raise MissingPackageError("jinja2", "calibrate") from None
+
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    number = itertools.count()
+    environment.filters["figure"] = lambda svg: Markup(svg.replace(ID, f"f{next(number)}-"))
+    return environment.get_template(TEMPLATE).render(
+        bundle=printable(analysis.bundle),
+        made=printable(analysis.made),
+        sections=sections(analysis),
+        figures=figures(analysis),
+        long=LONG,
+    )

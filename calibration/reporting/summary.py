@@ -1,0 +1,101 @@
+"""An analysis as text for a terminal: the sections of the report, without its figures and explanations."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from ..statistics.results import Analysis
+from .sections import sections
+from .tables import Table
+
+WIDTH = 110
+GAP = "  "
+# A column of words is cut to no less than this to make a table fit.
+NARROWEST = 12
+
+
+def render(analysis: Analysis) -> str:
+    """Lines of at most `WIDTH` columns, the verdicts first; no colours. The same numbers as in the report."""
+    lines: list[str] = []
+    for section in sections(analysis):
+        lines += ["", section.title] if lines else [section.title]
+        for one in section.decided:
+            lines += _wrapped(f"{one.verdict} {one.route}: {one.words}")
+        if not section.tables:
+            for words in section.words:
+                lines += _wrapped(words)
+        for table in section.tables:
+            if table.rows:
+                lines += ["", *_table(table)]
+        for finding in section.findings:
+            lines += _wrapped(finding)
+    return "\n".join(lines)
+
+
+def _wrapped(text: str) -> Iterator[str]:
+    """Words on lines of at most `WIDTH` columns, the second and later ones set in."""
+    from rich.cells import cell_len, chop_cells
+
+    line = ""
+    for word in (part for whole in text.split() for part in chop_cells(whole, WIDTH - 4)):
+        if line.strip() and cell_len(line) + 1 + cell_len(word) > WIDTH:
+            yield line
+            line = "    " + word
+        else:
+            line = f"{line} {word}" if line else word
+    if line:
+        yield line
+
+
+def _table(table: Table) -> Iterator[str]:
+    """Aligned, numbers to the right; a line for each row where all are words.
+
+    What does not fit beside each other is continued below, behind the first columns again.
+    """
+    if table.texts == len(table.columns):
+        for name, *values in table.rows:
+            yield from _wrapped(f"{name}: {' '.join(values)}")
+        return
+    grid = [list(table.columns), *map(list, table.rows)]
+    widths = _widths(grid, table)
+    words = {*range(table.texts), *([len(table.columns) - 1] if table.remark else [])}
+    for index, columns in enumerate(_pages(widths, table.texts)):
+        if index:
+            yield ""
+        for row in grid:
+            cells = (_cell(row[column], widths[column], column in words) for column in columns)
+            yield GAP.join(cells).rstrip()
+
+
+def _widths(grid: Sequence[Sequence[str]], table: Table) -> list[int]:
+    """As wide as the widest cell; the widest column of words is cut while the table is too wide for a line."""
+    from rich.cells import cell_len
+
+    widths = [max(map(cell_len, column)) for column in zip(*grid, strict=True)]
+    while table.texts and (excess := sum(widths) + len(GAP) * (len(widths) - 1) - WIDTH) > 0:
+        widest = max(range(table.texts), key=lambda column: widths[column])
+        if widths[widest] <= NARROWEST:
+            break
+        widths[widest] = max(NARROWEST, widths[widest] - excess)
+    return widths
+
+
+def _pages(widths: Sequence[int], texts: int) -> Iterator[list[int]]:
+    first = list(range(texts))
+    page = list(first)
+    for column in range(texts, len(widths)):
+        needed = sum(widths[one] for one in [*page, column]) + len(GAP) * len(page)
+        if needed > WIDTH and page != first:
+            yield page
+            page = list(first)
+        page.append(column)
+    yield page
+
+
+def _cell(text: str, width: int, words: bool) -> str:
+    from rich.cells import cell_len, set_cell_size
+
+    if cell_len(text) > width:
+        text = set_cell_size(text, width - 1) + "\N{HORIZONTAL ELLIPSIS}"
+    filling = " " * (width - cell_len(text))
+    return text + filling if words else filling + text

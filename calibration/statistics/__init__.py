@@ -1,0 +1,1 @@
+"""Intervals, sample sizes, and the types of results."""

@@ -1,0 +1,1 @@
+"""One GPU by the CUDA driver API."""

@@ -1,0 +1,162 @@
+"""A GPU by the CUDA driver: memory, one stream, and graphs that replay what was captured on it. Implements `Device`."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...errors import EngineError
+from .driver import OUT_OF_MEMORY, SUCCESS, Driver, find_gpu, load_driver, out_of_memory, size_text
+from .protocol import Address
+
+Launch = Callable[[tuple[int, int, int], tuple[int, int, int], tuple[int, ...]], None]
+
+
+class CudaDevice:
+    """GPU number `index`, with the primary context that TensorRT uses too. Any thread may call, one at a time.
+
+    Raises `EngineError`: see `find_gpu`, and whatever the driver refuses.
+    """
+
+    def __init__(self, index: int = 0, driver: Driver | None = None) -> None:
+        self._driver = driver = driver or load_driver()
+        self.name, self.compute_capability, _, _ = find_gpu(index, driver)
+        device = driver.call("cuDeviceGet", index)
+        self._is_open = True
+        with ExitStack() as releases:  # what fails half-way is released; `close` does it else, the last made first
+            self._context = driver.call("cuDevicePrimaryCtxRetain", device)
+            releases.callback(driver.attempt, "cuDevicePrimaryCtxRelease", device)
+            self._thread = threading.local()
+            # The default stream waits for every other one; TensorRT synchronizes where it is used.
+            self.stream = int(self._call("cuStreamCreate", driver.bindings.CUstream_flags.CU_STREAM_NON_BLOCKING))
+            releases.callback(driver.attempt, "cuStreamDestroy", self.stream)
+            self._done = self._event(releases, timed=False)
+            self._releases = releases.pop_all()
+
+    def memory(self) -> tuple[int, int]:
+        self._enter()
+        status, *values = self._driver.bindings.cuMemGetInfo()
+        if status != SUCCESS:
+            raise self._driver.error("cuMemGetInfo", status)
+        return int(values[0]), int(values[1])
+
+    def allocate(self, size: int, purpose: str) -> Address:
+        size = max(size, 1)  # the driver has no address for nothing
+        self._enter()
+        status, pointer = self._driver.attempt("cuMemAlloc", size)
+        if status == OUT_OF_MEMORY:
+            raise out_of_memory(purpose, size, *self.memory())
+        if status != SUCCESS:
+            raise self._driver.error("cuMemAlloc", status)
+        address = Address(int(pointer))
+        self._releases.callback(self._driver.attempt, "cuMemFree", address)
+        self._call("cuMemsetD8Async", address, 0, size, self.stream)
+        return address
+
+    def pinned(self, size: int) -> NDArray[np.uint8]:
+        self._enter()
+        status, pointer = self._driver.attempt("cuMemHostAlloc", size, 0)
+        if status == OUT_OF_MEMORY:
+            raise EngineError(f"out of page-locked host memory: {size_text(size)} asked; close what else uses memory")
+        if status != SUCCESS:
+            raise self._driver.error("cuMemHostAlloc", status)
+        self._releases.callback(self._driver.attempt, "cuMemFreeHost", int(pointer))
+        array = np.ctypeslib.as_array((ctypes.c_uint8 * size).from_address(int(pointer)))
+        array.fill(0)
+        return array
+
+    def copy(self, to: int, source: int, size: int) -> None:
+        self._call("cuMemcpyAsync", to, source, size, self.stream)
+
+    def fill(self, to: int, pattern: int, count: int, width: int) -> None:
+        low_bits = pattern & ((1 << 8 * width) - 1)
+        self._call(f"cuMemsetD{8 * width}Async", to, low_bits, count, self.stream)
+
+    def synchronize(self) -> None:
+        self._call("cuEventRecord", self._done, self.stream)
+        self._call("cuEventSynchronize", self._done)  # spins, as the event is not made to block: a round is too short to sleep
+
+    def capture(self, work: Callable[[], None]) -> Any:
+        # Thread-local: what other threads do with the GPU meanwhile must not break the capture.
+        self._call("cuStreamBeginCapture", self.stream, self._driver.bindings.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)
+        try:
+            work()
+        except BaseException:
+            status, graph = self._driver.attempt("cuStreamEndCapture", self.stream)
+            if status == SUCCESS:
+                self._driver.attempt("cuGraphDestroy", graph)
+            raise
+        graph = self._call("cuStreamEndCapture", self.stream)
+        try:
+            executable = self._call("cuGraphInstantiate", graph, 0)
+        finally:
+            self._driver.attempt("cuGraphDestroy", graph)
+        self._releases.callback(self._driver.attempt, "cuGraphExecDestroy", executable)
+        return executable
+
+    def launch(self, graph: Any) -> None:
+        self._call("cuGraphLaunch", graph, self.stream)
+
+    def kernel(self, ptx: str, name: str) -> Launch:
+        module = self._call("cuModuleLoadData", ptx.encode() + b"\0")
+        self._releases.callback(self._driver.attempt, "cuModuleUnload", module)
+        function = self._call("cuModuleGetFunction", module, name.encode())
+
+        def launch(grid: tuple[int, int, int], block: tuple[int, int, int], arguments: tuple[int, ...]) -> None:
+            values = (ctypes.c_uint64 * len(arguments))(*arguments)
+            places = [ctypes.addressof(values) + 8 * index for index in range(len(arguments))]
+            pointers = (ctypes.c_void_p * len(arguments))(*places)  # the driver copies the values during the call
+            self._call("cuLaunchKernel", function, *grid, *block, 0, self.stream, ctypes.addressof(pointers), 0)
+
+        return launch
+
+    def elapsed(self, work: Callable[[], None]) -> float:
+        """Milliseconds that the GPU takes from the start to the end of what `work` enqueues. Waits for it."""
+        with ExitStack() as releases:
+            start, end = self._event(releases, timed=True), self._event(releases, timed=True)
+            self._call("cuEventRecord", start, self.stream)
+            work()
+            self._call("cuEventRecord", end, self.stream)
+            self._call("cuEventSynchronize", end)
+            return float(self._call("cuEventElapsedTime", start, end))
+
+    def close(self) -> None:
+        """Waits first. Arrays made by `pinned` are gone afterwards. Twice is harmless."""
+        if not self._is_open:
+            return
+        self._enter()
+        self._is_open = False
+        # After a fault of the GPU every call fails, which must not keep the rest from being released.
+        self._driver.attempt("cuStreamSynchronize", self.stream)
+        self._releases.close()
+
+    def _event(self, releases: ExitStack, timed: bool) -> Any:
+        event = self._call("cuEventCreate", 0 if timed else self._driver.bindings.CUevent_flags.CU_EVENT_DISABLE_TIMING)
+        releases.callback(self._driver.attempt, "cuEventDestroy", event)
+        return event
+
+    def _call(self, function: str, *arguments: Any) -> Any:
+        self._enter()
+        status, value = self._driver.attempt(function, *arguments)
+        if status == OUT_OF_MEMORY:  # a graph has memory of its own
+            free, total = self.memory()
+            raise EngineError(
+                f"out of device memory in {function}: {size_text(free)} of {size_text(total)} free; "
+                "lower --max-seq-len, choose a smaller --precision or close what else uses the GPU"
+            )
+        if status != SUCCESS:
+            raise self._driver.error(function, status)
+        return value
+
+    def _enter(self) -> None:
+        """The context is current in each thread for itself, and a server's threads differ from the one that loaded."""
+        assert self._is_open, "the device was closed"
+        if not hasattr(self._thread, "entered"):
+            self._driver.call("cuCtxSetCurrent", self._context)
+            self._thread.entered = True

@@ -1,0 +1,114 @@
+"""The CUDA driver through `cuda.bindings` (12.8 or newer, 13): calls that raise, and what GPU there is."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any, NamedTuple
+
+from ...errors import EngineError, MissingPackageError
+
+SUCCESS, OUT_OF_MEMORY, STUB_LIBRARY, NO_DEVICE = 0, 2, 34, 100  # of CUresult
+_NO_LIBRARY = "the NVIDIA driver's library (libcuda) is not on this host; install the driver, or give the container the GPU"
+
+
+class Gpu(NamedTuple):
+    """driver: the newest CUDA version that the driver serves, as in `13.0`. memory: bytes in all."""
+
+    name: str
+    compute_capability: tuple[int, int]
+    driver: str
+    memory: int
+
+
+class Driver:
+    """Calls of `bindings`, the module `cuda.bindings.driver`, whose functions return a status and up to one value.
+
+    Only functions that take the same arguments in the bindings of CUDA 12 and 13 may be called.
+    """
+
+    def __init__(self, bindings: Any) -> None:
+        self.bindings = bindings
+
+    def call(self, function: str, *arguments: Any) -> Any:
+        """The value that `function` gives, or None. Raises `EngineError` with the driver's own words."""
+        status, value = self.attempt(function, *arguments)
+        if status != SUCCESS:
+            raise self.error(function, status)
+        return value
+
+    def attempt(self, function: str, *arguments: Any) -> tuple[int, Any]:
+        """The status and the value, which is None or void where the status is not `SUCCESS`."""
+        status, *values = getattr(self.bindings, function)(*arguments)
+        return status, values[0] if values else None
+
+    def error(self, function: str, status: int) -> EngineError:
+        _, name = self.bindings.cuGetErrorName(status)
+        _, meaning = self.bindings.cuGetErrorString(status)
+        known = f"{name.decode()}, {meaning.decode()}" if name and meaning else f"status {int(status)}"
+        return EngineError(f"the CUDA driver refused {function}: {known}")
+
+
+def load_driver() -> Driver:
+    """Raises `MissingPackageError` without cuda-bindings."""
+    try:
+        return Driver(import_module("cuda.bindings.driver"))
+    except ModuleNotFoundError:
+        raise MissingPackageError("cuda-bindings", "cuda") from None
+
+
+def find_gpu(index: int = 0, driver: Driver | None = None) -> Gpu:
+    """GPU number `index`, ready to be opened. Raises `EngineError` where a package, a driver, a new enough one, or the GPU is missing."""
+    driver = driver or load_driver()
+    version = _version(driver)
+    status, _ = driver.attempt("cuInit", 0)
+    if status == NO_DEVICE:
+        raise EngineError("the NVIDIA driver finds no GPU; see what nvidia-smi lists and what CUDA_VISIBLE_DEVICES hides")
+    if status != SUCCESS:
+        raise driver.error("cuInit", status)
+    count = driver.call("cuDeviceGetCount")
+    if not 0 <= index < count:
+        raise EngineError(f"there is no GPU {index}; this host has {count}, counted from 0")
+    device = driver.call("cuDeviceGet", index)
+    attribute = driver.bindings.CUdevice_attribute
+    major = driver.call("cuDeviceGetAttribute", attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, device)
+    minor = driver.call("cuDeviceGetAttribute", attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, device)
+    name = driver.call("cuDeviceGetName", 256, device).partition(b"\0")[0].decode(errors="replace")
+    return Gpu(name, (major, minor), _readable(version), driver.call("cuDeviceTotalMem", device))
+
+
+def _version(driver: Driver) -> int:
+    """Of CUDA as the driver serves it, 12060 for 12.6: bindings of that major version, whatever the minor one, and of older ones."""
+    try:
+        status, version = driver.attempt("cuDriverGetVersion")
+    except RuntimeError:  # both versions of the bindings look for the library at the first call
+        raise EngineError(_NO_LIBRARY) from None
+    if status == STUB_LIBRARY:
+        raise EngineError(_NO_LIBRARY)
+    if status != SUCCESS:
+        raise driver.error("cuDriverGetVersion", status)
+    needed = driver.bindings.CUDA_VERSION // 1000
+    if version // 1000 < needed:
+        raise EngineError(
+            f"the NVIDIA driver serves CUDA {_readable(version)}, the installed cuda-bindings need {needed}.0 or newer; "
+            f"update the driver, or: pip install 'cuda-bindings<{needed}'"
+        )
+    return int(version)
+
+
+def _readable(version: int) -> str:
+    return f"{version // 1000}.{version % 1000 // 10}"
+
+
+def out_of_memory(purpose: str, asked: int, free: int, total: int) -> EngineError:
+    """All in bytes."""
+    return EngineError(
+        f"out of device memory for {purpose}: {size_text(asked)} asked, {size_text(free)} of {size_text(total)} free; "
+        "lower --max-seq-len, choose a smaller --precision or close what else uses the GPU"
+    )
+
+
+def size_text(size: int) -> str:
+    for unit, scale in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if size >= scale:
+            return f"{size / scale:.1f} {unit}"
+    return f"{size} bytes"

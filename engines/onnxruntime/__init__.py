@@ -1,0 +1,1 @@
+"""ONNX Runtime's CPU and CUDA providers."""

@@ -1,0 +1,213 @@
+"""ONNX Runtime on the CPU: one shared thread pool, caches bound in place, one binding a width made once.
+
+The pool is the process's: once a bundle is loaded, every other ONNX Runtime session of the process must set
+`SessionOptions.use_per_session_threads = False` too.
+
+A step writes its tokens into a bound array, runs, and returns the bound logits: nothing is allocated or bound
+again. Caches are numpy arrays bound as both `past` and `present`; see docs/architecture.md for the measurements.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache, partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...bundle import Bundle, CacheLayer, Contract, ModelSpec, Precision
+from ...errors import BundleError, EngineError, ParameterError
+from ..base import Availability, Engine, Logits, RunGraph
+from .confidence_head import OrtHead, head_shapes
+
+if TYPE_CHECKING:
+    import onnxruntime as ort
+
+NAME = "onnxruntime"
+DIALECT = "ort"
+DTYPES: dict[Precision, type[np.floating]] = {"fp32": np.float32, "fp16": np.float16}
+# A layout for convolutions, which language models lack: on some fp16 graphs onnxruntime 1.31 crashes while it looks for them.
+UNUSED_OPTIMIZERS = ["NchwcTransformer"]
+Rows = NDArray[np.floating]
+
+
+def availability() -> Availability:
+    if importlib.util.find_spec("onnxruntime") is None:
+        return Availability(False, "onnxruntime is not installed", "pip install 'specexport[onnxruntime]'")
+    try:
+        import onnxruntime as ort
+    except ImportError as error:  # a shared library that is missing, or made for another system
+        reason = str(error).partition("\n")[0]
+        return Availability(False, f"onnxruntime is installed, but cannot be imported: {reason}", "install it again")
+    return Availability(True, f"onnxruntime {ort.__version__}, CPU")
+
+
+def load(bundle: Bundle, threads: int = 0) -> Engine:
+    """Load both models; `threads` 0 leaves the number to ONNX Runtime (one a physical core)."""
+    if not 0 <= threads <= 1024:
+        raise ParameterError(f"threads is {threads}; it must be 0 (the engine's choice) or from 1 to 1024")
+    manifest = bundle.manifest
+
+    def decoder(spec: ModelSpec) -> OrtDecoder:
+        if DIALECT not in spec.graphs:
+            raise BundleError(f"{bundle.root} has no {DIALECT} graph of {spec.source}; build the bundle again")
+        return OrtDecoder(bundle.path(spec.graphs[DIALECT]), spec, manifest.contract, threads)
+
+    draft = decoder(manifest.draft) if manifest.draft else None
+    head = draft.head if draft else None
+    return Engine(NAME, DIALECT, decoder(manifest.target), draft, partial(open_graph, threads=threads), head=head)
+
+
+def open_graph(path: Path, threads: int = 0) -> RunGraph:
+    """A graph of verification rules, for proofs: the CPU's own loop uses their numpy twins."""
+    session = _session(path, threads)
+    names = [output.name for output in session.get_outputs()]
+    return lambda arrays: dict(zip(names, session.run(names, dict(arrays)), strict=True))
+
+
+@cache
+def shared_pool(threads: int) -> None:
+    """One pool for every session of the process: two that spin against each other double the verify time."""
+    import onnxruntime as ort
+
+    if shared_pool.cache_info().currsize:
+        raise EngineError("ONNX Runtime's thread pool is already made with another number of threads; use one number a process")
+    ort.set_global_thread_pool_sizes(threads, 1)
+
+
+def _session(path: Path, threads: int) -> ort.InferenceSession:
+    import onnxruntime as ort
+
+    shared_pool(threads)
+    options = ort.SessionOptions()
+    options.use_per_session_threads = False
+    options.log_severity_level = 3
+    try:
+        return ort.InferenceSession(path, options, providers=["CPUExecutionProvider"], disabled_optimizers=UNUSED_OPTIMIZERS)
+    except Exception as error:  # onnxruntime raises its own types straight from C++
+        raise EngineError(f"ONNX Runtime cannot load {path}: {str(error).splitlines()[0]}") from None
+
+
+@dataclass(frozen=True)
+class _Binding:
+    """Everything bound for one number of tokens and one number of columns."""
+
+    io: ort.IOBinding
+    tokens: NDArray[np.int64]  # [T]
+    logits: Logits  # [rows, vocab]
+    new: list[Rows]  # in the dialect `rows`, by cache: [1, num_kv_heads, T, head_dim]
+
+
+class OrtDecoder:
+    """A model graph of any dialect with its cache in numpy arrays. Implements `Decoder`. head: the graph's, if it has one.
+
+    Raises `EngineError` for bf16, and `BundleError` for a graph that is not what the manifest says.
+    """
+
+    def __init__(self, path: Path, spec: ModelSpec, contract: Contract, threads: int = 0, dialect: str = DIALECT) -> None:
+        if contract.precision not in DTYPES:
+            raise EngineError(
+                f"{path} is in {contract.precision}, which ONNX Runtime has hardly any CPU kernels for; "
+                "run it with --engine tensorrt, tensorrt-rtx or onnxruntime-cuda, or build it with --precision fp16 or fp32"
+            )
+        self.vocab_size = spec.vocab_size
+        self._path, self._spec, self._contract = path, spec, contract
+        self._dtype = DTYPES[contract.precision]
+        self._places_rows = dialect == "rows"
+        self.head = OrtHead(spec.features, contract.widest_step) if dialect == DIALECT and spec.features else None
+        # How much of the cache a pass may look at; GroupQueryAttention knows by itself.
+        self._spans = () if dialect == "ort" else contract.spans
+        self._session = _session(path, threads)
+        self._check()
+        import onnxruntime as ort
+
+        self._value = ort.OrtValue.ortvalue_from_numpy  # aliases the array, no copy
+        self._position = np.zeros(1, np.int64)
+        self._position_value = self._value(self._position)
+        self._tokens = np.zeros(contract.capacity, np.int64)
+        self._columns = np.arange(contract.capacity)
+        self._logits = np.zeros((contract.widest_step, spec.vocab_size), np.float32)
+        self._caches = [self._rows(layer, contract.capacity) for _, layer in spec.cache_names("past")]
+        self._cache_values = [self._value(array) for array in self._caches]
+        self._bindings = {(width, span): self._bind(width, span) for width in contract.widths for span in self._spans or (0,)}
+
+    def step(self, tokens: Sequence[int], position: int) -> Logits:
+        count = len(tokens)
+        end = position + count
+        assert end <= self._contract.capacity, "a write beyond the capacity would be lost in silence"
+        size = (count, self._contract.span(end) if self._spans else 0)
+        bound = self._bindings.get(size)
+        if bound is None:
+            bound = self._bindings[size] = self._bind(*size)
+        bound.tokens[:] = tokens
+        self._position[0] = position
+        try:
+            self._session.run_with_iobinding(bound.io)
+        except Exception as error:  # onnxruntime raises its own types straight from C++
+            raise EngineError(f"{self._path} failed on {count} tokens at position {position}: {str(error).splitlines()[0]}") from None
+        if self._places_rows:
+            for array, new in zip(self._caches, bound.new, strict=True):
+                array[:, :, position:end] = new
+        if self.head is not None:
+            self.head.rows = len(bound.logits)
+        return bound.logits
+
+    def feed(self, tokens: Sequence[int], position: int) -> None:
+        self.step(tokens, position)
+
+    def overwrite_rows(self, start: int, value: float) -> None:
+        for array in self._caches:
+            array[:, :, start:] = value
+
+    def _rows(self, layer: CacheLayer, count: int) -> Rows:
+        return np.zeros((1, layer.num_kv_heads, count, layer.head_dim), self._dtype)
+
+    def _bind(self, width: int, span: int) -> _Binding:
+        rows = width if width <= self._contract.widest_step else 1
+        tokens, logits = self._tokens[:width], self._logits[:rows]
+        io = self._session.io_binding()
+        io.bind_ortvalue_input("tokens", self._value(tokens[None]))
+        io.bind_ortvalue_input("position", self._position_value)
+        if span:
+            io.bind_ortvalue_input("columns", self._value(self._columns[:span]))
+        io.bind_ortvalue_output("logits", self._value(logits[None]))
+        if self.head is not None:
+            self.head.bind(io, self._value, rows)
+        new = [self._rows(layer, width) for _, layer in self._spec.cache_names("new")] if self._places_rows else []
+        written = [self._value(array) for array in new] or self._cache_values
+        for (past, _), value in zip(self._spec.cache_names("past"), self._cache_values, strict=True):
+            io.bind_ortvalue_input(past, value)
+        for (name, _), value in zip(self._spec.cache_names(self._side), written, strict=True):
+            io.bind_ortvalue_output(name, value)
+        return _Binding(io, tokens, logits, new)
+
+    @property
+    def _side(self) -> Literal["new", "present"]:
+        """What the graph gives back of the caches."""
+        return "new" if self._places_rows else "present"
+
+    def _check(self) -> None:
+        """The graph's inputs and outputs against the contract. Raises `BundleError`."""
+        path, spec, again = self._path, self._spec, "build the bundle again"
+        found = {value.name: value for value in (*self._session.get_inputs(), *self._session.get_outputs())}
+        caches = {name: layer for side in ("past", self._side) for name, layer in spec.cache_names(side)}
+        head = head_shapes(self.head.size if self.head else 0, self._contract.rows_name)
+        expected = {"tokens", "position", "logits", *head, *caches, *(("columns",) if self._spans else ())}
+        if set(found) != expected:
+            raise BundleError(f"{path} has the inputs and outputs {', '.join(sorted(set(found) ^ expected))} too many or too few; {again}")
+        kind = f"tensor({np.dtype(self._dtype).name.replace('32', '')})"  # onnxruntime's names: tensor(float), tensor(float16)
+        for name, layer in caches.items():
+            shape = [1, layer.num_kv_heads, self._contract.capacity, layer.head_dim]
+            if name.startswith("new"):
+                shape[2] = found[name].shape[2]  # T, as the graph calls it
+            if found[name].shape != shape:
+                raise BundleError(f"{path}: {name} has the shape {found[name].shape}, the manifest says {shape}; {again}")
+            if found[name].type != kind:
+                raise BundleError(f"{path}: {name} is a {found[name].type}, the manifest says {self._contract.precision}; {again}")
+        for name, wanted in {"logits": [1, self._contract.rows_name, spec.vocab_size], **head}.items():
+            if found[name].shape != wanted:
+                raise BundleError(f"{path}: {name} has the shape {found[name].shape}, the manifest says {wanted}; {again}")

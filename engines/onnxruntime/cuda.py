@@ -1,0 +1,127 @@
+"""ONNX Runtime on an NVIDIA GPU, for hosts without TensorRT: the `ort` dialect, each width one CUDA graph.
+
+Sessions ask for CUDA graphs, and ONNX Runtime then refuses a model of which any part would run on the CPU: no bundle is
+slow without anyone being told. See docs/ort-cuda.md for what was found out about its kernels and versions.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import importlib.util
+import io
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ...bundle import Bundle, ModelSpec
+from ...errors import BundleError, EngineError, ParameterError
+from ..base import Availability, Engine
+from .cpu import shared_pool
+from .cuda_decoder import OrtCudaDecoder
+from .cuda_errors import explain, reason
+
+NAME = "onnxruntime-cuda"
+DIALECT = "ort"
+PROVIDER = "CUDAExecutionProvider"
+# Graphs captured by older versions read host memory that is gone when they are replayed: microsoft/onnxruntime#32120, #32121.
+OLDEST = (1, 31)
+INSTALL = "pip install 'specexport[onnxruntime-gpu]'"
+# Of ONNX Runtime's loggers.
+WARNING, FATAL = 2, 4
+
+
+def availability() -> Availability:
+    if importlib.util.find_spec("onnxruntime") is None:
+        return Availability(False, "onnxruntime-gpu is not installed", INSTALL)
+    try:
+        import onnxruntime as ort
+    except ImportError as error:  # a shared library that is missing, or made for another system
+        return Availability(False, f"onnxruntime is installed, but cannot be imported: {reason(error)}", "install it again")
+    name = f"onnxruntime {ort.__version__}"
+    if PROVIDER not in ort.get_available_providers():
+        remedy = f"pip uninstall onnxruntime onnxruntime-gpu, then {INSTALL}; only one of the two can be installed"
+        return Availability(False, f"{name} is installed without its CUDA provider", remedy)
+    release = re.match(r"(\d+)\.(\d+)", ort.__version__)
+    if release is None or (int(release[1]), int(release[2])) < OLDEST:
+        needed = ".".join(map(str, OLDEST))
+        return Availability(False, f"{name} replays CUDA graphs wrongly, {needed} is needed", f"pip install 'onnxruntime-gpu>={needed}'")
+    _preload(ort)
+    return _probe(ort) or Availability(True, f"{name}, CUDA")
+
+
+def load(bundle: Bundle, threads: int = 0) -> Engine:
+    """Load both models, and capture their graphs. Bundles in fp16 or bf16; `threads` are those of ONNX Runtime's pool on the CPU."""
+    if not 0 <= threads <= 1024:
+        raise ParameterError(f"threads is {threads}; it must be 0 (the engine's choice) or from 1 to 1024")
+    manifest = bundle.manifest
+    if manifest.contract.precision == "fp32":  # attention would run on the CPU
+        raise EngineError(f"{bundle.root} is in fp32, which ONNX Runtime has no CUDA attention for; build it with --precision fp16")
+    import onnxruntime as ort
+
+    _preload(ort)
+
+    def decoder(spec: ModelSpec) -> OrtCudaDecoder:
+        if DIALECT not in spec.graphs:
+            raise BundleError(f"{bundle.root} has no {DIALECT} graph of {spec.source}; build the bundle again")
+        path = bundle.path(spec.graphs[DIALECT])
+        return OrtCudaDecoder(ort, _session(ort, path, threads), "cuda", path, spec, manifest.contract)
+
+    target = decoder(manifest.target)  # the larger one first
+    draft = decoder(manifest.draft) if manifest.draft else None
+    return Engine(NAME, DIALECT, target, draft, head=draft.head if draft else None)
+
+
+def _preload(ort: Any) -> None:
+    """Load the CUDA libraries that pip installed, if any: ONNX Runtime does not look there by itself."""
+    with contextlib.redirect_stdout(io.StringIO()):  # it prints what it does not find; `_probe` tells
+        ort.preload_dlls()
+
+
+def _probe(ort: Any) -> Availability | None:
+    """What keeps ONNX Runtime from putting a number on the GPU, or None."""
+    ort.set_default_logger_severity(FATAL)  # what it logs is told below
+    try:
+        ort.OrtValue.ortvalue_from_numpy(np.zeros(1, np.float32), "cuda", 0)
+        return None
+    except Exception as error:  # onnxruntime raises its own types straight from C++
+        found = reason(error)
+    finally:
+        ort.set_default_logger_severity(WARNING)
+    library = _missing_library(Path(ort.__file__).parent / "capi")
+    if library is None:
+        remedy = "see what nvidia-smi lists, what CUDA_VISIBLE_DEVICES hides, and whether the driver is new enough"
+        return Availability(False, f"no GPU can be used: {found}", remedy)
+    if "libcuda." in library or "nvcuda." in library:
+        return Availability(False, f"there is no NVIDIA driver: {library}", "install the driver, or give the container the GPU")
+    remedy = "pip install 'onnxruntime-gpu[cuda,cudnn]', or install the CUDA toolkit of this major version"
+    return Availability(False, f"the CUDA provider cannot be loaded: {library}", remedy)
+
+
+def _missing_library(folder: Path) -> str | None:
+    """Why the provider's library cannot be loaded. Only behind ONNX Runtime's own try, which must come first."""
+    for path in folder.glob("*onnxruntime_providers_cuda.*"):
+        try:
+            ctypes.CDLL(str(path))
+        except OSError as error:
+            return reason(error)
+    return None
+
+
+def _session(ort: Any, path: Path, threads: int) -> Any:
+    shared_pool(threads)
+    options = ort.SessionOptions()
+    options.use_per_session_threads = False
+    options.log_severity_level = FATAL  # what it refuses is raised too
+    # Its arena would take up to twice the memory of the weights.
+    options.add_session_config_entry("session.use_device_allocator_for_initializers", "1")
+    providers = [(PROVIDER, {"enable_cuda_graph": "1"}), "CPUExecutionProvider"]
+    try:
+        session = ort.InferenceSession(path, options, providers=providers, enable_fallback=0)
+    except Exception as error:  # onnxruntime raises its own types straight from C++
+        raise explain(error, f"ONNX Runtime cannot load {path}") from None
+    if PROVIDER not in session.get_providers():  # it goes on without, and says so in its log only
+        raise EngineError(f"ONNX Runtime loaded {path} on the CPU instead of the GPU; see: specexport doctor")
+    return session

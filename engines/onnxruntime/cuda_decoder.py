@@ -1,0 +1,160 @@
+"""A model on ONNX Runtime whose buffers lie on a GPU: bound once a width, written in place, replayed as a CUDA graph.
+
+ONNX Runtime captures a graph when it first runs a binding under a `gpu_graph_id`, and replays it from then on: nothing but
+the contents of buffers may change between passes. It keeps the graphs of each thread apart, so the first pass of a width
+in another thread than the loading one is slow once. See docs/ort-cuda.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...bundle import Contract, ModelSpec, Precision
+from ...errors import BundleError
+from ..base import Logits
+from ..cuda.driver import size_text
+from .confidence_head import OrtCudaHead, head_shapes
+from .cuda_errors import explain
+
+# By precision: numpy's type of a cache element (bits, where numpy lacks the type), what `bind_input` calls it, and ONNX Runtime's name.
+ELEMENTS: dict[Precision, tuple[type[np.generic], Any, str]] = {
+    "fp32": (np.float32, np.float32, "tensor(float)"),
+    "fp16": (np.float16, np.float16, "tensor(float16)"),
+    "bf16": (np.uint16, 16, "tensor(bfloat16)"),
+}
+SIDES: tuple[Literal["past", "present"], ...] = ("past", "present")
+
+
+@dataclass(frozen=True)
+class _Bound:
+    """Everything bound for one width."""
+
+    io: Any  # IOBinding
+    options: Any  # RunOptions, with the number of the width's CUDA graph
+    tokens: NDArray[np.int64]  # [1, T], what goes to the device
+    tokens_value: Any
+    logits: Logits  # [1, rows, vocab], what came back
+    logits_value: Any
+    device_logits: Any
+
+
+class OrtCudaDecoder:
+    """A graph of the `ort` dialect. Implements `Decoder`; every pass has one of the contract's widths. head: the graph's, if any.
+
+    ort: the module onnxruntime. session: of the graph at `path`. device: `cuda`, or `cpu` to prove all this without a GPU.
+    Raises `BundleError` for a graph that is not what the manifest says, `EngineError` for one that the GPU cannot hold.
+    """
+
+    def __init__(self, ort: Any, session: Any, device: str, path: Path, spec: ModelSpec, contract: Contract) -> None:
+        self.vocab_size = spec.vocab_size
+        self._ort, self._session, self._device, self._path, self._spec, self._contract = ort, session, device, path, spec, contract
+        self._check()
+        self._position = np.zeros(1, np.int64)
+        try:
+            self._position_value = self._place(np.zeros_like(self._position))
+            # Zeros: a masked row has weight 0, and 0 * NaN would still be NaN.
+            self._caches = [self._place(np.zeros(shape, ELEMENTS[contract.precision][0])) for shape in self._cache_shapes()]
+            self.head = OrtCudaHead(spec.features, ort, self._place) if spec.features else None
+            self._bound = {width: self._bind(width) for width in contract.widths}
+        except Exception as error:  # onnxruntime raises its own types straight from C++
+            raise explain(error, f"buffers of {path} (caches of {size_text(spec.cache_bytes(contract))})") from None
+        for width in self._bound:
+            self._run(width, [0] * width, 0)  # captures the graph; the rows it writes are dead
+
+    def step(self, tokens: Sequence[int], position: int) -> Logits:
+        count = len(tokens)
+        if count not in self._bound:  # padding stands last, where a chunk's logits come from
+            self.feed(tokens[:-1], position)
+            return self.step(tokens[-1:], position + count - 1)
+        logits: Logits = self._run(count, tokens, position, read=True).logits[0]
+        return logits
+
+    def feed(self, tokens: Sequence[int], position: int) -> None:
+        widest, chunk, capacity = self._contract.widest_step, self._contract.prompt_chunk, self._contract.capacity
+        while tokens:
+            count = len(tokens)
+            if count > widest and position + chunk <= capacity:
+                count, width = min(count, chunk), chunk  # rows behind `tokens` are dead, and written over
+            else:
+                count = width = min(count, widest)
+            self._run(width, tokens[:count], position)
+            tokens, position = tokens[count:], position + count
+
+    def overwrite_rows(self, start: int, value: float) -> None:
+        # Of a bf16 only the bits are at hand: the upper half of a float's.
+        element = np.float32(value).view(np.uint32) >> 16 if self._contract.precision == "bf16" else value
+        for cache in self._caches:
+            rows = cache.numpy()
+            rows[:, :, start:] = element
+            cache.update_inplace(rows)
+
+    def _run(self, width: int, tokens: Sequence[int], position: int, read: bool = False) -> _Bound:
+        assert position + width <= self._contract.capacity, "a write beyond the capacity would destroy other memory"
+        bound, count = self._bound[width], len(tokens)
+        bound.tokens[0, :count] = tokens
+        bound.tokens[0, count:] = 0
+        self._position[0] = position
+        try:
+            bound.tokens_value.update_inplace(bound.tokens)
+            self._position_value.update_inplace(self._position)
+            self._session.run_with_iobinding(bound.io, bound.options)  # returns when the GPU is done
+            if read:
+                bound.logits_value.update_inplace(bound.device_logits)
+                if self.head is not None:
+                    self.head.width = width
+        except Exception as error:  # onnxruntime raises its own types straight from C++
+            raise explain(error, f"{self._path} failed on {width} tokens at position {position}") from None
+        return bound
+
+    def _bind(self, width: int) -> _Bound:
+        rows = width if width <= self._contract.widest_step else 1
+        tokens, logits = np.zeros((1, width), np.int64), np.zeros((1, rows, self.vocab_size), np.float32)
+        tokens_value, device_logits = self._place(np.zeros_like(tokens)), self._place(np.zeros_like(logits))
+        io = self._session.io_binding()
+        io.bind_ortvalue_input("tokens", tokens_value)
+        io.bind_ortvalue_input("position", self._position_value)
+        io.bind_ortvalue_output("logits", device_logits)
+        if self.head is not None:
+            self.head.bind(io, width, rows)
+        element = ELEMENTS[self._contract.precision][1]
+        for side, bind in zip(SIDES, (io.bind_input, io.bind_output), strict=True):
+            for (name, _), shape, value in zip(self._spec.cache_names(side), self._cache_shapes(), self._caches, strict=True):
+                bind(name, self._device, 0, element, shape, value.data_ptr())
+        options = self._ort.RunOptions()
+        options.add_run_config_entry("gpu_graph_id", str(width))
+        return _Bound(io, options, tokens, tokens_value, logits, self._ort.OrtValue.ortvalue_from_numpy(logits), device_logits)
+
+    def _place(self, array: NDArray[Any]) -> Any:
+        """The array as a value on the device."""
+        return self._ort.OrtValue.ortvalue_from_numpy(array, self._device, 0)
+
+    def _cache_shapes(self) -> list[list[int]]:
+        layers = (layer for _, layer in self._spec.cache_names("past"))
+        return [[1, layer.num_kv_heads, self._contract.capacity, layer.head_dim] for layer in layers]
+
+    def _check(self) -> None:
+        """Caches are bound by address, so the graph must be what the manifest says. Raises `BundleError`."""
+        found = {value.name: (value.type, value.shape) for value in (*self._session.get_inputs(), *self._session.get_outputs())}
+        kind = ELEMENTS[self._contract.precision][2]
+        expected: dict[str, tuple[str, list[int | str]]] = {
+            name: (kind, [*shape])
+            for side in SIDES
+            for (name, _), shape in zip(self._spec.cache_names(side), self._cache_shapes(), strict=True)
+        }
+        rows_name = self._contract.rows_name
+        by_row: dict[str, list[int | str]] = {"logits": [1, rows_name, self.vocab_size], **head_shapes(self._spec.features, rows_name)}
+        expected |= {name: ("tensor(float)", shape) for name, shape in by_row.items()}
+        again = "build the bundle again"
+        names = found.keys() ^ (expected.keys() | {"tokens", "position"})
+        if names:
+            raise BundleError(f"{self._path} has the inputs and outputs {', '.join(sorted(names))} too many or too few; {again}")
+        for name, wanted in expected.items():
+            if found[name] != wanted:
+                there, said = (f"{kind} {shape}" for kind, shape in (found[name], wanted))
+                raise BundleError(f"{self._path}: {name} is a {there}, the manifest says {said}; {again}")

@@ -1,0 +1,153 @@
+"""TensorRT, TensorRT-RTX and TensorRT's lean runtime: one Python API under three names, all usable in one process.
+
+Not through polygraphy: an environment variable tells it which of them to use, at import and for the whole process.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from functools import cache
+from importlib import import_module
+from importlib.metadata import PackageNotFoundError
+from importlib.metadata import version as installed_version
+from typing import Any, Literal
+
+from ...bundle import Bundle, Plan
+from ...errors import EngineError, MissingPackageError
+from ..base import Availability
+
+# Runs plans that are version-compatible in place of `tensorrt`.
+LEAN = "tensorrt_lean"
+TITLES = {"tensorrt": "TensorRT", "tensorrt_rtx": "TensorRT-RTX", LEAN: "TensorRT's lean runtime"}
+
+INSTALL = {
+    "tensorrt": "install tensorrt-cu12-libs or tensorrt-cu13-libs from NVIDIA's package index, or TensorRT's system packages",
+    "tensorrt_rtx": "install it again: pip install --force-reinstall 'specexport[tensorrt-rtx]'",
+    LEAN: "install it again: pip install --force-reinstall 'specexport[tensorrt-lean]'",
+}
+MESSAGE_LENGTH = 400
+
+
+class Library:
+    """A TensorRT module with its logger. trt: the module. version: as in `(10, 3, 0)`."""
+
+    def __init__(self, name: str, trt: Any) -> None:
+        self.name, self.trt = name, trt
+        self.version = version_numbers(trt.__version__)
+        self.errors: list[str] = []
+        self.logger = _logger(trt, self.errors)
+
+    @property
+    def title(self) -> str:
+        return f"{TITLES[self.name]} {self.trt.__version__}"
+
+    def forget(self) -> None:
+        """In front of what may fail, so that `reason` gives no older one."""
+        self.errors.clear()
+
+    def reason(self) -> str:
+        """The first error that it logged since it was last asked, in one line: those behind it are consequences."""
+        first = self.errors[0] if self.errors else "it gave no reason"
+        self.forget()
+        return first
+
+
+def library(name: str) -> Library:
+    """`tensorrt`, `tensorrt_rtx` or `tensorrt_lean`, imported now. Always the same object, for a library keeps one logger a process.
+
+    Raises `MissingPackageError` when it is not installed, and `EngineError` when it cannot be used: bindings without their
+    libraries, which is what the package index gives where NVIDIA's own cannot be reached, or libraries that do not load.
+    """
+    return _library(name, _import(name))
+
+
+@cache
+def _library(name: str, trt: Any) -> Library:
+    return Library(name, trt)
+
+
+def _import(name: str) -> Any:
+    try:
+        module = import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name == name and not _is_installed(name):
+            raise MissingPackageError(name, name.replace("_", "-")) from None
+        raise _placeholder(name, f"its module {error.name} is missing") from None
+    except (ImportError, OSError) as error:
+        reason = str(error).partition("\n")[0]
+        lacking = re.search(r"(lib)?(nvinfer|nvonnxparser|tensorrt)[\w.]*", reason)
+        if lacking and ("No such file" in reason or "Could not find" in reason):
+            raise _placeholder(name, f"{lacking[0].rstrip('.')} is missing") from None
+        raise EngineError(f"{name} is installed, but cannot be imported: {reason}; install it again") from None
+    if not hasattr(module, "Runtime"):
+        raise _placeholder(name, f"{getattr(module, '__file__', None) or 'a folder of that name'} holds nothing of it")
+    return module
+
+
+def _placeholder(name: str, lacking: str) -> EngineError:
+    return EngineError(f"{name} is installed as a placeholder without its libraries ({lacking}); {INSTALL[name]}")
+
+
+def _is_installed(name: str) -> bool:
+    try:
+        return bool(installed_version(name))
+    except PackageNotFoundError:
+        return False
+
+
+def _logger(trt: Any, errors: list[str]) -> Any:
+    serious = (trt.ILogger.Severity.ERROR, trt.ILogger.Severity.INTERNAL_ERROR)
+
+    class Logger(trt.ILogger):  # type: ignore[misc]
+        def __init__(self) -> None:
+            trt.ILogger.__init__(self)
+
+        def log(self, severity: Any, message: str) -> None:
+            if severity in serious:
+                errors.append(_one_line(message))
+
+    return Logger()
+
+
+def _one_line(message: str) -> str:
+    """Without the place in the library's own sources."""
+    text = re.sub(r" In \w+ at /[^\s)]+", "", " ".join(message.split()))
+    return text if len(text) <= MESSAGE_LENGTH else text[: MESSAGE_LENGTH - 3] + "..."
+
+
+def found(find: Callable[[], str]) -> Availability:
+    """Usable with what `find` says, or not, with the error that it raises, whose form is `what is lacking; what to do`."""
+    try:
+        return Availability(True, find())
+    except EngineError as error:
+        detail, _, remedy = str(error).partition("; ")
+        return Availability(False, detail, remedy)
+
+
+def dialect_for(name: str, version: tuple[int, ...]) -> Literal["onnx", "rows"]:
+    """The dialect of model graphs that this version of a library compiles. Raises `EngineError` for versions that are too old.
+
+    TensorRT has in-place caches (KVCacheUpdate, ONNX TensorScatter) from 10.15 on, TensorRT-RTX since 1.4.
+    """
+    oldest = (1, 4) if name == "tensorrt_rtx" else (10, 3)
+    if version < oldest:
+        raise EngineError(f"{TITLES[name]} {dotted(version)} is too old; {dotted(oldest)} or newer is needed")
+    return "onnx" if name == "tensorrt_rtx" or version >= (10, 15) else "rows"
+
+
+def version_numbers(text: str) -> tuple[int, ...]:
+    """`10.3.0` -> (10, 3, 0), four numbers at most."""
+    return tuple(int(part) for part in re.findall(r"\d+", text)[:4])
+
+
+def dotted(version: tuple[int, ...]) -> str:
+    return ".".join(map(str, version))
+
+
+def plans_of(bundle: Bundle, engine: str) -> dict[str, Plan]:
+    """The engine's plans by the ONNX file that each was made from. Raises `EngineError` when there are none."""
+    plans = {plan.graph: plan for plan in bundle.manifest.plans if plan.engine == engine}
+    if not plans:
+        raise EngineError(f"{bundle.root} has no plans for {engine}; make them with: specexport compile {bundle.root} --engine {engine}")
+    return plans

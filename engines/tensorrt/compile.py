@@ -1,0 +1,237 @@
+"""An ONNX graph into a plan: a file that TensorRT's runtime loads. One module for TensorRT and TensorRT-RTX."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ...bundle import Contract
+from ...errors import EngineError, ParameterError
+from ..cuda.driver import find_gpu
+from ..registry import LIBRARIES
+from .api import TITLES, Library, dialect_for, library
+from .monitor import Monitor, progress_monitor
+from .network_checks import attention_layers
+
+Shape = tuple[int, ...]
+# Of every input that has a dynamic shape: the least, the usual and the largest one.
+Profile = Mapping[str, tuple[Shape, Shape, Shape]]
+
+
+@dataclass(frozen=True)
+class CompileOptions:
+    """compute_capabilities: of the GPUs to compile for, `8.9` and so on; none leaves it to the library.
+
+    hardware_compatible: for every GPU from 8.0 on. version_compatible: for the lean runtime too. weight_streaming: weights may stay
+    in host memory. timing_cache: a file with the measurements of earlier builds; it is read and written.
+    """
+
+    compute_capabilities: tuple[str, ...] = ()
+    hardware_compatible: bool = False
+    version_compatible: bool = False
+    weight_streaming: bool = False
+    timing_cache: Path | None = None
+
+    def __post_init__(self) -> None:
+        for text in self.compute_capabilities:
+            if not re.fullmatch(r"\d{1,2}\.\d", text):
+                raise ParameterError(f"--compute-capability is {text}; it must look like 8.9")
+        if len(set(self.compute_capabilities)) < len(self.compute_capabilities):
+            raise ParameterError(f"--compute-capability names {', '.join(self.compute_capabilities)}; give each one once")
+
+    @property
+    def arguments(self) -> tuple[tuple[str, ...], ...]:
+        """The options that differ from the defaults, as the command line has them."""
+        arguments: list[tuple[str, ...]] = [("--compute-capability", text) for text in self.compute_capabilities]
+        switches = ("hardware_compatible", "version_compatible", "weight_streaming")
+        arguments += [(f"--{name.replace('_', '-')}",) for name in switches if getattr(self, name)]
+        return (*arguments, *([("--timing-cache", str(self.timing_cache))] if self.timing_cache else []))
+
+
+# Options that a library has no use for; most of them it takes in silence.
+LACKING = {
+    "tensorrt": {"--compute-capability": "it compiles for the GPU of this host"},
+    "tensorrt_rtx": {
+        "--hardware-compatible": "without --compute-capability its plans run on every GPU from 8.0 on",
+        "--version-compatible": "its plans run on the version that made them alone",
+        "--weight-streaming": "it would allocate while rounds are captured as CUDA graphs",
+        "--timing-cache": "it chooses kernels on the device",
+    },
+}
+
+
+def check_options(name: str, options: CompileOptions) -> None:
+    """Raises `EngineError` for options that the library `name` does not have."""
+    for option, *_ in options.arguments:
+        if reason := LACKING[name].get(option):
+            raise EngineError(f"{TITLES[name]} has no {option}: {reason}; leave it out")
+
+
+def compiler(engine: str, options: CompileOptions) -> Library:
+    """The library that compiles for `engine`, on this host and with these options. Raises `EngineError` when it cannot."""
+    lib = library(LIBRARIES[engine])
+    dialect_for(lib.name, lib.version)
+    check_options(lib.name, options)
+    known = compute_capabilities(lib)
+    for text in options.compute_capabilities:
+        if text not in known:
+            raise EngineError(f"{lib.title} cannot compile for compute capability {text}; it has {', '.join(known)}")
+    if lib.name == "tensorrt":  # times kernels on the GPU that will run them; TensorRT-RTX needs none
+        find_gpu()
+    return lib
+
+
+def compute_capabilities(lib: Library) -> list[str]:
+    """Those that the library can be told to compile for."""
+    names = getattr(getattr(lib.trt, "ComputeCapability", None), "__members__", ())
+    return [f"{name[2:-1]}.{name[-1]}" for name in names if name.startswith("SM")]
+
+
+def describe_compiler(engine: str) -> str:
+    """For `specexport doctor`. Raises `EngineError` when this host cannot compile for `engine`."""
+    lib = compiler(engine, CompileOptions())
+    if lib.name == "tensorrt":
+        return f"{lib.title}, for {find_gpu().name}"
+    return f"{lib.title}, for compute capabilities {', '.join(compute_capabilities(lib))}"
+
+
+def model_profiles(contract: Contract) -> tuple[Profile, ...]:
+    """The profiles of a model graph, by the place of their width in `contract.widths`.
+
+    Every width is static but 1, which may be 2: measured with TensorRT-RTX 1.7.1 on the demo target in fp32, a plan for the
+    widths 1 and 2 has 112.7 MB with a static 1, whose weights it stores a second time in another layout, and else 73.7 MB.
+    """
+    spans = contract.spans
+    columns = ((spans[0],), (spans[len(spans) // 2],), (spans[-1],))
+    return tuple({"tokens": ((1, width), (1, width), (1, max(2, width))), "columns": columns} for width in contract.widths)
+
+
+def compile_graph(
+    lib: Library,
+    graph: Path,
+    plan: Path,
+    profiles: tuple[Profile, ...],
+    options: CompileOptions,
+    check: Callable[[Any], Iterator[str]],
+    step: Callable[[str], None],
+) -> None:
+    """Compile the ONNX file `graph` into the file `plan`, which appears whole or not at all.
+
+    check: yields what is wrong with the parsed network. step: announces the next of `STEPS` parts.
+    Raises `EngineError` with the reason when it cannot be parsed, checked or compiled. An interrupt ends the build.
+    """
+    builder = _builder(lib)
+    network, _parser = _parse(lib, builder, graph)  # the parser owns the weights
+    _allow_decomposition(network, lib.trt)
+    for problem in check(network):
+        raise EngineError(f"{graph.name} must not be compiled: {problem}; build the bundle again")
+    config = _config(lib, builder, options)
+    for profile in profiles:
+        config.add_optimization_profile(_profile(lib, builder, profile))
+    monitor = Monitor(step)
+    config.progress_monitor = progress_monitor(lib.trt, monitor)
+    lib.forget()
+    # In a thread: the main one would hear of Ctrl-C only when the build is done.
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(int).result()  # a pool forgets the thread that it starts when it is interrupted meanwhile
+        try:
+            building = pool.submit(builder.build_serialized_network, network, config)
+            while not building.done():
+                wait([building], timeout=0.2)  # any thread may get the signal, and only when this one wakes up is it heard of
+            serialized = building.result()
+        except BaseException:
+            monitor.cancel()
+            raise
+    if serialized is None:
+        raise EngineError(f"{lib.title} cannot compile {graph.name}: {lib.reason()}")
+    monitor.finish()
+    if options.timing_cache is not None:
+        _write(options.timing_cache, config.get_timing_cache().serialize())
+    _write(plan, serialized)
+
+
+def _builder(lib: Library) -> Any:
+    lib.forget()
+    try:
+        return lib.trt.Builder(lib.logger)
+    except (TypeError, RuntimeError):  # of the bindings, for a null pointer
+        raise EngineError(f"{lib.title} cannot compile on this host: {lib.reason()}") from None
+
+
+def _parse(lib: Library, builder: Any, graph: Path) -> tuple[Any, Any]:
+    """The network and its parser, which must live as long."""
+    trt = lib.trt
+    # Of 10.x; TensorRT 11 and TensorRT-RTX know no other networks, and ignore or lack the flag.
+    typed = getattr(trt.NetworkDefinitionCreationFlag, "STRONGLY_TYPED", None)
+    network = builder.create_network(0 if typed is None else 1 << int(typed))
+    parser = trt.OnnxParser(network, lib.logger)
+    if not parser.parse_from_file(str(graph)):
+        problems = [_problem(parser.get_error(index)) for index in range(parser.num_errors)]
+        raise EngineError(f"{lib.title} cannot read {graph.name}: {', '.join(dict.fromkeys(problems))}")
+    return network, parser
+
+
+def _problem(error: Any) -> str:
+    words = " ".join(error.desc().split())
+    place = getattr(error, "node_operator", str)() or getattr(error, "node_name", str)()
+    return f"{place}: {words}" if place else words
+
+
+def _allow_decomposition(network: Any, trt: Any) -> None:
+    """Attention without a kernel of its own is then made of other ones, instead of failing the build; in fp32 that is all of it."""
+    for layer in attention_layers(network, trt):
+        layer.attention.decomposable = True
+
+
+def _config(lib: Library, builder: Any, options: CompileOptions) -> Any:
+    trt, config = lib.trt, builder.create_builder_config()
+    # On by default; a bundle in fp32 is proved in fp32, and rules sum probabilities.
+    config.clear_flag(trt.BuilderFlag.TF32)
+    if hasattr(trt.BuilderFlag, "REQUIRE_USER_ALLOCATION"):  # TensorRT-RTX, which else may allocate while a graph is captured
+        config.set_flag(trt.BuilderFlag.REQUIRE_USER_ALLOCATION)
+    if options.compute_capabilities:
+        config.num_compute_capabilities = len(options.compute_capabilities)
+        for index, text in enumerate(options.compute_capabilities):
+            config.set_compute_capability(getattr(trt.ComputeCapability, "SM" + text.replace(".", "")), index)
+    if options.hardware_compatible:
+        config.hardware_compatibility_level = trt.HardwareCompatibilityLevel.AMPERE_PLUS
+    if options.version_compatible:
+        config.set_flag(trt.BuilderFlag.VERSION_COMPATIBLE)
+        # A runtime in the plan would be code of the host's, which loading a bundle must not run.
+        config.set_flag(trt.BuilderFlag.EXCLUDE_LEAN_RUNTIME)
+    if options.weight_streaming:
+        config.set_flag(trt.BuilderFlag.WEIGHT_STREAMING)
+    if options.timing_cache is not None:
+        times = config.create_timing_cache(_read(options.timing_cache))
+        if times is None or not config.set_timing_cache(times, False):
+            raise EngineError(f"the timing cache {options.timing_cache} is of another version or GPU; name another file")
+    return config
+
+
+def _profile(lib: Library, builder: Any, shapes: Profile) -> Any:
+    profile = builder.create_optimization_profile()
+    for name, (least, usual, largest) in shapes.items():
+        profile.set_shape(name, least, usual, largest)
+    return profile
+
+
+def _read(timing_cache: Path) -> bytes:
+    try:
+        return timing_cache.read_bytes()
+    except FileNotFoundError:  # the first build makes it
+        return b""
+
+
+def _write(path: Path, content: Any) -> None:
+    temporary = path.with_name(f".{path.name}.tmp-{os.getpid()}")
+    try:
+        with temporary.open("wb") as file:
+            file.write(memoryview(content))
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)

@@ -1,0 +1,150 @@
+"""A model compiled by TensorRT as a `Decoder`: static caches on the device, a pass for every width and span."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+
+import numpy as np
+
+from ...bundle import ELEMENT_BYTES, Contract, ModelSpec, Role
+from ..base import Logits
+from ..cuda.graph_cache import Replay
+from ..cuda.protocol import Address, Device
+from ..cuda.staging import Page, Slot
+from .place_rows import RowPlacer
+from .plan import Enqueue, LoadedPlan
+
+
+class TensorRTDecoder:
+    """Buffers are made once. `enqueue` is for rounds on the device, `step` and `feed` are a `Decoder`'s.
+
+    tokens, positions: slots of `inputs` by width; logits: `[widest step, vocab] float32` on the device, rows of the last pass.
+    """
+
+    def __init__(self, role: Role, plan: LoadedPlan, spec: ModelSpec, contract: Contract, device: Device, scratch: Address) -> None:
+        self.vocab_size = spec.vocab_size
+        self._plan, self._contract, self._device, self._scratch = plan, contract, device, scratch
+        element = ELEMENT_BYTES[contract.precision]
+        # Zeros: a masked row has weight 0, and 0 * NaN would still be NaN.
+        self._caches = {
+            name: (device.allocate(element * layer.num_kv_heads * layer.head_dim * contract.capacity, f"the {role}'s cache"), layer)
+            for name, layer in spec.cache_names("past")
+        }
+        self._columns = _columns(device, contract.capacity)
+        self.logits = device.allocate(4 * contract.widest_step * spec.vocab_size, f"the {role}'s logits")
+        logits = device.pinned(4 * contract.widest_step * spec.vocab_size)
+        self._host_logits: Logits = logits.view(np.float32).reshape(contract.widest_step, spec.vocab_size)
+        widths = contract.widths
+        self.inputs = Page(device, f"the {role}'s inputs", [(np.int64, count) for width in widths for count in (width, 1)])
+        self.tokens: dict[int, Slot] = dict(zip(widths, self.inputs.slots[::2], strict=True))
+        self.positions: dict[int, Slot] = dict(zip(widths, self.inputs.slots[1::2], strict=True))
+        self._new = {
+            name: device.allocate(element * layer.num_kv_heads * layer.head_dim * max(widths), f"the {role}'s new rows")
+            for name, layer in spec.cache_names("new")
+            if name in plan.outputs
+        }
+        entries = [
+            (self._new[new], self._caches[past][0], layer.num_kv_heads, layer.head_dim * element)
+            for (new, layer), (past, _) in zip(spec.cache_names("new"), spec.cache_names("past"), strict=True)
+            if new in self._new
+        ]
+        self._placer = RowPlacer(device, entries, contract.capacity) if entries else None
+        self._passes: dict[tuple[int, int], Enqueue] = {}
+        self._replay = Replay(device)
+
+    def enqueue(self, width: int, span: int) -> None:
+        """A pass over what lies in `tokens[width]` and `positions[width]`, looking at the first `span` cache rows."""
+        run = self._passes.get((width, span))
+        if run is None:
+            run = self._passes[width, span] = self._bind(width, span)
+        run()
+        if self._placer is not None:
+            self._placer.enqueue(self.positions[width].address, width)
+
+    def step(self, tokens: Sequence[int], position: int) -> Logits:
+        count, widest = len(tokens), self._contract.widest_step
+        if count > widest:  # a prompt chunk, of which only the last token's logits are wanted
+            self.feed(tokens[:-1], position)
+            return self.step(tokens[-1:], position + count - 1)
+        span = self._set(count, tokens, position)
+        self._replay.run(("step", count, span), lambda: self._step(count, span))
+        return self._host_logits[:count]
+
+    def feed(self, tokens: Sequence[int], position: int) -> None:
+        widest, chunk, capacity = self._contract.widest_step, self._contract.prompt_chunk, self._contract.capacity
+        while tokens:
+            count = len(tokens)
+            if position + chunk <= capacity:
+                count, width = min(count, chunk), chunk  # padded: rows behind `tokens` are dead, and written over
+            else:
+                count = width = min(count, widest)
+            span = self._set(width, tokens[:count], position)
+            self._replay.run(("feed", width, span), lambda width=width, span=span: self._feed(width, span))  # type: ignore[misc]
+            tokens, position = tokens[count:], position + count
+
+    def overwrite_rows(self, start: int, value: float) -> None:
+        element, capacity = ELEMENT_BYTES[self._contract.precision], self._contract.capacity
+        pattern = _pattern(value, self._contract.precision)
+        for address, layer in self._caches.values():
+            for head in range(layer.num_kv_heads):
+                first = address + (head * capacity + start) * layer.head_dim * element
+                self._device.fill(first, pattern, (capacity - start) * layer.head_dim, element)
+        self._device.synchronize()
+
+    def _set(self, width: int, tokens: Sequence[int], position: int) -> int:
+        """Put a pass's inputs into their mirrors; returns its span."""
+        assert position + width <= self._contract.capacity, "a write beyond the capacity would be lost in silence"
+        slot = self.tokens[width].host
+        slot[: len(tokens)] = tokens
+        slot[len(tokens) :] = 0
+        self.positions[width].host[0] = position
+        return self._contract.span(position + width)
+
+    def _feed(self, width: int, span: int) -> None:
+        self.inputs.send()
+        self.enqueue(width, span)
+
+    def _step(self, width: int, span: int) -> None:
+        self._feed(width, span)
+        self._device.copy(self._host_logits.ctypes.data, self.logits, 4 * width * self.vocab_size)
+
+    def _bind(self, width: int, span: int) -> Enqueue:
+        addresses = {
+            "tokens": self.tokens[width].address,
+            "position": self.positions[width].address,
+            "columns": self._columns,
+            "logits": self.logits,
+        }
+        for past, (address, _) in self._caches.items():
+            addresses[past] = address
+            if not self._new:
+                addresses[past.replace("past", "present", 1)] = address
+        shapes = {"tokens": (1, width), "columns": (span,)}
+        rows = width if width <= self._contract.widest_step else 1
+        given = {"logits": (1, rows, self.vocab_size)}
+        return self._plan.bind(self._contract.widths.index(width), shapes, addresses | self._new, self._scratch, given)
+
+    def warm_up(self) -> None:
+        """Capture the feeding of prompt chunks at every span, then leave clean caches behind."""
+        width = max(self._contract.widths)
+        for span in self._contract.spans:
+            if span >= width:
+                self.feed([0] * width, span - width)
+        self.overwrite_rows(0, 0.0)
+
+
+def _columns(device: Device, capacity: int) -> Address:
+    address, mirror = device.allocate(8 * capacity, "the row numbers"), device.pinned(8 * capacity)
+    mirror.view(np.int64)[:] = np.arange(capacity)
+    device.copy(address, mirror.ctypes.data, 8 * capacity)
+    device.synchronize()
+    return address
+
+
+def _pattern(value: float, precision: str) -> int:
+    """The bits of `value` in `precision`."""
+    bits = int.from_bytes(struct.pack("<f", value), "little")
+    if precision == "fp16":
+        return int.from_bytes(struct.pack("<e", value), "little")
+    return bits >> 16 if precision == "bf16" else bits  # bfloat16 is the upper half

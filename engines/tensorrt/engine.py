@@ -1,0 +1,125 @@
+"""A bundle on TensorRT or TensorRT-RTX: plans, decoders and rounds on one device. The two differ by a library and its settings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ...bundle import Bundle, ModelSpec, Plan, Role
+from ...errors import EngineError
+from ..base import Arrays, Engine, RunGraph
+from ..cuda.protocol import ALIGNMENT, Address, Device
+from ..cuda.staging import Page
+from .api import Library, plans_of
+from .decoder import TensorRTDecoder
+from .plan import LoadedPlan
+from .plan_compatibility import check_fit
+from .round_graph import DeviceRounds
+
+Settings = Callable[[Any, Path], Any]
+
+# Beside streamed weights: scratch memory, graphs, and what the libraries take for themselves.
+RESERVED_BYTES = 512 * 2**20
+
+
+def load_bundle(name: str, bundle: Bundle, library: Library, device: Device, settings: Settings | None = None) -> Engine:
+    """settings: as `LoadedPlan` takes them. When something fails, all of it is given back, the device too. Raises `EngineError`."""
+    loaded: dict[str, LoadedPlan] = {}  # by the path of the graph that each was compiled from
+
+    is_open = True
+
+    def close() -> None:
+        nonlocal is_open
+        if not is_open:
+            return
+        is_open = False
+        with suppress(EngineError):
+            device.synchronize()  # contexts may still be at work, after an interrupt
+        for plan in loaded.values():
+            plan.close()
+        device.close()
+
+    try:
+        plans = plans_of(bundle, name)
+        for plan in plans.values():
+            check_fit(bundle, plan, library, device)
+        _check_complete(name, bundle, plans)
+        _load_plans(bundle, plans, library, device, settings, loaded)
+        return _engine(name, bundle, device, loaded, close)
+    except BaseException:
+        close()
+        raise
+
+
+def _check_complete(name: str, bundle: Bundle, plans: Mapping[str, Plan]) -> None:
+    manifest = bundle.manifest
+    models = (role for role, model in manifest.models.items() if not set(model.graphs.values()) & set(plans))
+    rules = (Path(rule.graph).stem for rule in manifest.rules if rule.rule != "adjust" and rule.graph not in plans)
+    missing = [*models, *rules]
+    if missing:
+        again = f"specexport compile {bundle.root} --engine {name}"
+        raise EngineError(f"{bundle.root} has no plan of {', '.join(missing)} for {name}; make it with: {again}")
+
+
+def _load_plans(
+    bundle: Bundle, plans: Mapping[str, Plan], library: Library, device: Device, settings: Settings | None, loaded: dict[str, LoadedPlan]
+) -> None:
+    """The smallest first: of weights that are streamed, the draft's stay on the device as long as there is room, and the target's go."""
+    manifest = bundle.manifest
+    reserved = RESERVED_BYTES
+    for spec in manifest.models.values():
+        reserved += spec.cache_bytes(manifest.contract) + 4 * manifest.contract.widest_step * spec.vocab_size
+    for graph in sorted(plans, key=lambda graph: manifest.files[plans[graph].file].bytes):
+        loaded[graph] = LoadedPlan(library, bundle.path(plans[graph].file), device, settings, reserved)
+
+
+def _engine(name: str, bundle: Bundle, device: Device, loaded: Mapping[str, LoadedPlan], close: Callable[[], None]) -> Engine:
+    manifest = bundle.manifest
+    contract = manifest.contract
+    # Passes run one after the other, so one piece of memory serves them all.
+    size = max(plan.scratch_bytes for plan in loaded.values())
+    scratch = device.allocate(max(size, ALIGNMENT), "what passes need while they run")
+
+    def decoder(role: Role, spec: ModelSpec) -> TensorRTDecoder:
+        plan = next(loaded[graph] for graph in spec.graphs.values() if graph in loaded)
+        return TensorRTDecoder(role, plan, spec, contract, device, scratch)
+
+    target = decoder("target", manifest.target)
+    draft = decoder("draft", manifest.draft) if manifest.draft else None
+    # Rounds on the device know one set of ids.
+    same_ids = draft is not None and manifest.vocabulary is None and draft.vocab_size == target.vocab_size
+    rules = {Path(graph).stem: plan for graph, plan in loaded.items()}
+    rounds = DeviceRounds(device, contract, target, draft if same_ids else None, rules, scratch)
+    rounds.warm_up()
+    for model in filter(None, (target, draft)):
+        model.warm_up()
+
+    def open_graph(path: Path) -> RunGraph | None:
+        plan = loaded.get(path.relative_to(bundle.root).as_posix())
+        return None if plan is None else device_graph(plan, device, scratch)
+
+    dialect = next(dialect for dialect, graph in manifest.target.graphs.items() if graph in loaded)
+    return Engine(name, dialect, target, draft, open_graph, rounds, close)
+
+
+def device_graph(plan: LoadedPlan, device: Device, scratch: Address) -> RunGraph:
+    """A graph of fixed shapes, such as a rule's, from host arrays to host arrays."""
+    inputs = Page(device, "a graph's inputs", [plan.array(name) for name in plan.inputs])
+    outputs = Page(device, "a graph's outputs", [plan.array(name) for name in plan.outputs])
+    slots = dict(zip((*plan.inputs, *plan.outputs), (*inputs.slots, *outputs.slots), strict=True))
+    enqueue = plan.bind(0, {}, {name: slot.address for name, slot in slots.items()}, scratch)
+
+    def run(arrays: Arrays) -> Arrays:
+        for name in plan.inputs:
+            slots[name].host[:] = np.ravel(arrays[name])
+        inputs.send()
+        enqueue()
+        outputs.receive()
+        device.synchronize()
+        return {name: slots[name].host.reshape(plan.shape(name)).copy() for name in plan.outputs}
+
+    return run

@@ -1,0 +1,46 @@
+"""TensorRT: data-centre GPUs and Jetson. Plans that are version-compatible also run on the lean runtime, which cannot compile."""
+
+from __future__ import annotations
+
+from ...bundle import Bundle
+from ...errors import EngineError, MissingPackageError
+from ..base import Availability, Engine
+from ..cuda.device import CudaDevice
+from ..cuda.driver import find_gpu
+from .api import LEAN, Library, found, library, plans_of
+from .engine import load_bundle
+
+NAME = "tensorrt"
+
+
+def availability() -> Availability:
+    return found(_describe)
+
+
+def load(bundle: Bundle, threads: int = 0) -> Engine:
+    """`threads` is for engines on the CPU. Raises `EngineError`."""
+    plans = plans_of(bundle, NAME)
+    runtime = _runtime()
+    if runtime.name == LEAN and not all(plan.version_compatible for plan in plans.values()):
+        raise EngineError(
+            f"this host has the lean runtime only, which runs version-compatible plans; make them with: "
+            f"specexport compile {bundle.root} --engine {NAME} --version-compatible, or install TensorRT"
+        )
+    return load_bundle(NAME, bundle, runtime, CudaDevice())
+
+
+def _runtime() -> Library:
+    """TensorRT, else its lean runtime. Raises the `EngineError` of TensorRT where neither is there."""
+    try:
+        return library("tensorrt")
+    except EngineError as error:
+        try:
+            return library(LEAN)
+        except MissingPackageError:
+            raise error from None
+
+
+def _describe() -> str:
+    gpu = find_gpu()
+    major, minor = gpu.compute_capability
+    return f"{_runtime().title}, {gpu.name} ({major}.{minor}), driver for CUDA {gpu.driver}"

@@ -1,0 +1,86 @@
+"""What a parsed network must be, for plans that give right tokens and can be captured as a CUDA graph. Each check yields problems.
+
+All of them are accepted by TensorRT: a cache that is no alias is copied or lost, attention without its mask sees stale rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from ...bundle import Contract, ModelSpec
+
+DTYPES = {"fp32": "FLOAT", "fp16": "HALF", "bf16": "BF16"}
+# Layers that wait for a value on the device, to know whether, how often or over how much they run.
+WAITING = ("TRIP_LIMIT", "RECURRENCE", "ITERATOR", "LOOP_OUTPUT", "CONDITION", "CONDITIONAL_INPUT", "CONDITIONAL_OUTPUT", "NON_ZERO")
+
+
+def check_rule(network: Any) -> Iterator[str]:
+    """A graph of `exporter/rules/graphs.py`: nothing in it may wait for a value."""
+    for layer in _layers(network):
+        if layer.type.name in WAITING:
+            yield f"{layer.name} is a {layer.type.name} layer, which a CUDA graph cannot hold"
+
+
+def check_model(network: Any, trt: Any, spec: ModelSpec, contract: Contract, dialect: str) -> Iterator[str]:
+    """A model graph in the dialect `onnx` or `rows`: its caches, and how it attends."""
+    yield from check_rule(network)
+    inputs = {tensor.name: tensor for tensor in (network.get_input(index) for index in range(network.num_inputs))}
+    outputs = {tensor.name: tensor for tensor in (network.get_output(index) for index in range(network.num_outputs))}
+    for name, layer in spec.cache_names("past"):
+        cache = (1, layer.num_kv_heads, contract.capacity, layer.head_dim)
+        yield from _ends(inputs, "input", name, cache, DTYPES[contract.precision])
+        if dialect == "rows":
+            new = (1, layer.num_kv_heads, -1, layer.head_dim)
+            yield from _ends(outputs, "output", name.replace("past", "new", 1), new, DTYPES[contract.precision])
+        else:
+            yield from _ends(outputs, "output", name.replace("past", "present", 1), cache, DTYPES[contract.precision])
+    if dialect != "rows":
+        yield from _check_updates(network, spec)
+        yield from _check_attention(network, trt, spec)
+
+
+def attention_layers(network: Any, trt: Any) -> list[Any]:
+    """Every attention of the network, as an `IAttentionInputLayer`."""
+    layers = [layer for layer in _layers(network) if layer.type.name == "ATTENTION_INPUT"]
+    for layer in layers:
+        layer.__class__ = trt.IAttentionInputLayer  # the bindings give the base class
+    return layers
+
+
+def _check_updates(network: Any, spec: ModelSpec) -> Iterator[str]:
+    """Only what a KVCacheUpdate layer writes is written in place, and only from an input to the output."""
+    layers = [layer for layer in _layers(network) if layer.type.name == "KV_CACHE_UPDATE"]
+    updates = {layer.get_output(0).name: layer.get_input(0).name for layer in layers}
+    for (past, _), (present, _) in zip(spec.cache_names("past"), spec.cache_names("present"), strict=True):
+        if updates.get(present) != past:
+            yield f"{present} is not {past} updated in place by a KVCacheUpdate layer"
+
+
+def _check_attention(network: Any, trt: Any, spec: ModelSpec) -> Iterator[str]:
+    layers = attention_layers(network, trt)
+    if len(layers) != len(spec.layers):
+        yield f"{len(layers)} layers attend, {len(spec.layers)} are expected"
+    for layer in layers:
+        attention = layer.attention
+        if attention.causal or getattr(getattr(attention, "causal_kind", None), "name", "NONE") != "NONE":
+            yield f"{layer.name} is causal by itself, from the cache's first row instead of the position"
+        if attention.mask is None:
+            yield f"{layer.name} has no mask: it attends to rows behind the position"
+        if getattr(attention, "key_value_lengths", None) is not None:
+            yield f"{layer.name} takes lengths of keys, which some versions get wrong"
+        if not attention.decomposable:
+            yield f"{layer.name} may not be made of other kernels, and has none of its own in fp32"
+
+
+def _ends(tensors: dict[str, Any], side: str, name: str, shape: tuple[int, ...], dtype: str) -> Iterator[str]:
+    if name not in tensors:
+        yield f"{name} is no {side} of the network"
+        return
+    found = tensors[name]
+    if tuple(found.shape) != shape or found.dtype.name != dtype:
+        yield f"{name} is {found.dtype.name} {list(found.shape)}, expected {dtype} {list(shape)}"
+
+
+def _layers(network: Any) -> Iterator[Any]:
+    return (network.get_layer(index) for index in range(network.num_layers))

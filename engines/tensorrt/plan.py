@@ -1,0 +1,143 @@
+"""A compiled engine in memory, and its execution contexts: one for each combination of shapes, bound once and for good.
+
+TensorRT leaves undefined what a captured graph does once its context has changed. So no context ever changes: whatever
+differs from round to round is copied into buffers whose addresses stay.
+"""
+
+from __future__ import annotations
+
+import math
+import mmap
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from ...errors import EngineError
+from ..cuda.driver import size_text
+from ..cuda.protocol import ALIGNMENT, Address, Device
+from .api import Library
+
+Enqueue = Callable[[], None]
+
+# Of what the host reads and writes.
+DTYPES: dict[str, DTypeLike] = {"FLOAT": np.float32, "INT64": np.int64, "INT32": np.int32, "BOOL": np.bool_}
+
+
+class LoadedPlan:
+    """A deserialised plan. scratch_bytes: device memory that a pass needs while it runs; passes on one stream can share it."""
+
+    def __init__(
+        self, library: Library, file: Path, device: Device, settings: Callable[[Any, Path], Any] | None = None, reserved: int = 0
+    ) -> None:
+        """settings: makes what `create_execution_context` is given from the engine and its file, by default a strategy.
+
+        reserved: bytes of device memory that weights which may be streamed must leave to others.
+        Raises `EngineError` when the library refuses the plan or the device lacks the memory.
+        """
+        self._library, self._file, self._device = library, file, device
+        trt = library.trt
+        library.forget()
+        self._runtime = trt.Runtime(library.logger)
+        with file.open("rb") as opened, mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as content:
+            self._engine = self._runtime.deserialize_cuda_engine(content)
+        if self._engine is None:
+            free, total = device.memory()
+            if file.stat().st_size > free:
+                streaming = "" if library.name == "tensorrt_rtx" else ", compile with --weight-streaming"
+                raise EngineError(
+                    f"out of device memory for {file.name}: {size_text(file.stat().st_size)} asked, "
+                    f"{size_text(free)} of {size_text(total)} free; choose a smaller --precision{streaming} or close what else uses the GPU"
+                )
+            raise EngineError(f"{file} cannot be loaded: {library.reason()}")
+        if getattr(self._engine, "streamable_weights_size", 0):
+            free, _ = device.memory()
+            automatic = self._engine.get_weight_streaming_automatic_budget()
+            self._engine.weight_streaming_budget_v2 = max(0, min(automatic, free - reserved))
+        self._context_argument = (
+            settings(self._engine, file) if settings is not None else trt.ExecutionContextAllocationStrategy.USER_MANAGED
+        )
+        self._contexts: list[Any] = []
+        self.scratch_bytes = int(self._engine.device_memory_size_v2)
+        names = [self._engine.get_tensor_name(index) for index in range(self._engine.num_io_tensors)]
+        self.inputs = [name for name in names if self._engine.get_tensor_mode(name) == trt.TensorIOMode.INPUT]
+        self.outputs = [name for name in names if name not in self.inputs]
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        return tuple(self._engine.get_tensor_shape(name))
+
+    def array(self, name: str) -> tuple[DTypeLike, int]:
+        """Type and number of elements of an input or output of fixed shape."""
+        return DTYPES[self._engine.get_tensor_dtype(name).name], math.prod(self.shape(name))
+
+    def bind(
+        self,
+        profile: int,
+        shapes: Mapping[str, tuple[int, ...]],
+        addresses: Mapping[str, Address],
+        scratch: Address,
+        given: Mapping[str, tuple[int, ...]] = MappingProxyType({}),
+    ) -> Enqueue:
+        """A context of its own; what is returned enqueues one pass. shapes: of the inputs that have a dynamic one.
+
+        given: shapes that outputs must have, for the memory that they are bound to.
+
+        Raises `EngineError` when names, shapes, aliases or the context do not fit.
+        """
+        missing = {*self.inputs, *self.outputs} ^ set(addresses)
+        if missing:
+            raise EngineError(f"{self._file}: inputs and outputs {', '.join(sorted(missing))} do not match; compile the bundle again")
+        for name, address in addresses.items():
+            assert address % ALIGNMENT == 0, f"{name} is not aligned"
+        self._check_aliases(addresses)
+        self._library.forget()
+        context = self._engine.create_execution_context(self._context_argument)
+        self._require(context is not None, "no execution context")
+        stream = self._device.stream
+        context.set_device_memory(scratch, self.scratch_bytes)
+        self._require(context.set_optimization_profile_async(profile, stream), f"no profile {profile}")
+        self._device.synchronize()
+        for name, shape in shapes.items():
+            self._require(context.set_input_shape(name, shape), f"{name} cannot have the shape {list(shape)}")
+        for name, address in addresses.items():
+            self._require(context.set_tensor_address(name, address), f"{name} cannot be bound")
+        unknown = context.infer_shapes()
+        self._require(not unknown, f"no shape is known for {', '.join(unknown)}")
+        for name, expected in given.items():
+            found = tuple(context.get_tensor_shape(name))
+            self._require(found == expected, f"{name} has the shape {list(found)}, expected {list(expected)}")
+        capturable = getattr(context, "is_stream_capturable", None)  # TensorRT-RTX
+        self._require(capturable is None or capturable(stream), "its work cannot be captured as a CUDA graph")
+
+        place = len(self._contexts)
+        self._contexts.append(context)
+
+        def enqueue() -> None:
+            self._require(self._contexts[place].execute_async_v3(stream), "the pass could not be enqueued")
+
+        return enqueue
+
+    def close(self) -> None:
+        """Give back contexts and engine, which must go before the device does. Nothing may be enqueued afterwards."""
+        self._contexts.clear()
+        self._context_argument = self._engine = self._runtime = None
+
+    def _check_aliases(self, addresses: Mapping[str, Address]) -> None:
+        """A cache is updated in place, so its two ends must be the same memory."""
+        aliased = getattr(self._engine, "get_aliased_input_tensor", lambda name: None)  # TensorRT 10.15 and later
+        for output in self.outputs:
+            source = aliased(output)
+            if source and addresses[output] != addresses[source]:
+                raise EngineError(f"{self._file}: {output} is {source} updated in place, and must be bound to its memory")
+            if output.startswith("present.") and not source:
+                raise EngineError(f"{self._file}: {output} is no cache updated in place; compile the bundle again")
+
+    def _require(self, done: bool, problem: str) -> None:
+        if not done:
+            free, total = self._device.memory()
+            raise EngineError(
+                f"{self._file}: {problem}: {self._library.reason()} ({size_text(free)} of {size_text(total)} of device memory free)"
+            )

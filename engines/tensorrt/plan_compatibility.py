@@ -1,0 +1,52 @@
+"""Whether a plan can run on this host: what it was made for against what is here, before anything is loaded."""
+
+from __future__ import annotations
+
+import mmap
+from pathlib import Path
+
+from ...bundle import Bundle, Plan
+from ...errors import EngineError
+from ..cuda.protocol import Device
+from .api import Library, dotted, version_numbers
+
+# What HardwareCompatibilityLevel.AMPERE_PLUS, which is what we compile with, starts at.
+AMPERE = (8, 0)
+
+
+def check_fit(bundle: Bundle, plan: Plan, library: Library, device: Device) -> None:
+    """Raises `EngineError`: what was found, what is needed, and the command that compiles the plan again."""
+    file = bundle.path(plan.file)
+    again = f"compile it here: specexport compile {bundle.root} --engine {plan.engine}"
+    if version_numbers(plan.version) != library.version:
+        raise EngineError(f"{file} was made by version {plan.version}, this host has {library.title}; it needs the same version: {again}")
+    capability = device.compute_capability
+    built_for = [version_numbers(text) for text in plan.compute_capabilities]
+    if plan.engine == "tensorrt-rtx":
+        again += " --compute-capability " + dotted(capability)
+    if built_for and capability not in built_for and not (plan.hardware_compatible and capability >= AMPERE):
+        made_for = ", ".join(plan.compute_capabilities)
+        raise EngineError(f"{file} was made for compute capability {made_for}, {device.name} has {dotted(capability)}; {again}")
+    _check_validity(file, library, device, again)
+
+
+def _check_validity(file: Path, library: Library, device: Device, again: str) -> None:
+    """What the library itself says, where it can (TensorRT-RTX)."""
+    trt = library.trt
+    runtime = trt.Runtime(library.logger)
+    validity = getattr(runtime, "get_engine_validity", None)
+    if validity is None:
+        return
+    with file.open("rb") as opened, mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        verdict, diagnostics = validity(content)
+    if verdict != trt.EngineValidity.INVALID:
+        return
+    causes = [name for name, bit in trt.EngineInvalidityDiagnostics.__members__.items() if int(diagnostics) & int(bit)]
+    remedies = {
+        "OLD_CUDA_DRIVER": "update the driver",
+        "OLD_CUDA_RUNTIME": "update CUDA",
+        "INSUFFICIENT_GPU_MEMORY": "close what else uses the GPU, or build with a smaller --precision",
+    }
+    remedy = next((remedies[cause] for cause in causes if cause in remedies), again)
+    said = ", ".join(cause.lower().replace("_", " ") for cause in causes) or "no cause is given"
+    raise EngineError(f"{file} cannot run on {device.name} with {library.title} ({said}); {remedy}")

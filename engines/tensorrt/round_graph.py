@@ -1,0 +1,180 @@
+"""A whole round on the device: k draft passes, a token picked behind each, the verify pass, acceptance. One launch, one wait.
+
+    host -> device   last tokens, positions, noise, sampling parameters
+    draft            width 2 over the last two tokens, then width 1 over each new one; `select` behind every pass
+    target           width k + 1 over the last token and the k draft tokens
+    accept           how many stand, and the token that follows
+    device -> host   draft tokens, confidences, num_accepted, next_token, next_position
+
+Contexts never change (see `plan.py`), so what moves between them is copied: a few bytes, and a row of probabilities.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+import numpy as np
+
+from ...bundle import Contract
+from ...errors import EngineError
+from ..base import Chances, RoundResult
+from ..cuda.graph_cache import Replay
+from ..cuda.protocol import Address, Device
+from ..cuda.staging import Page, Slot
+from .plan import Enqueue, LoadedPlan
+
+GREEDY = "greedy"
+
+
+class PassDecoder(Protocol):
+    """What a round needs of a decoder on the device, `TensorRTDecoder` that is."""
+
+    vocab_size: int
+    logits: Address
+    inputs: Page
+    tokens: dict[int, Slot]
+    positions: dict[int, Slot]
+
+    def enqueue(self, width: int, span: int) -> None: ...
+
+
+class DeviceRounds:
+    """Implements `Rounds`. rules: loaded plans of the rule graphs, by the graphs' file names: `select`, `accept_block_4` and so on."""
+
+    def __init__(
+        self,
+        device: Device,
+        contract: Contract,
+        target: PassDecoder,
+        draft: PassDecoder | None,
+        rules: Mapping[str, LoadedPlan],
+        scratch: Address,
+    ) -> None:
+        """draft: None where there is none, or where its ids are not the target's."""
+        k, vocab_size = contract.max_draft_tokens, target.vocab_size
+        self._device, self._contract, self._target, self._draft = device, contract, target, draft
+        self._rules, self._scratch = rules, scratch
+        self.drafts = draft is not None
+        self._inputs = Page(
+            device, "the rounds' inputs", [(np.int64, k), (np.float32, k), (np.float32, k + 1), (np.float32, 1), (np.float32, 4)]
+        )
+        self._positions, self._draft_noise, self._noise, self._select_noise, self._sampling = self._inputs.slots
+        self._outputs = Page(device, "the rounds' outputs", [(np.int64, k), (np.float32, k), *[(np.int64, 1)] * 3, (np.float32, 1)])
+        self._draft_tokens, self._confidence, *accepted, self._selected = self._outputs.slots
+        self._num_accepted, self._next_token, self._next_position = accepted
+        self._row_bytes = 4 * vocab_size
+        self._drawn = device.allocate(self._row_bytes, "a token's probabilities")
+        self._draft_probs = device.allocate(k * self._row_bytes, "the draft's probabilities") if draft else Address(0)
+        self._bound: dict[tuple[str, int], Enqueue] = {}
+        self._replay = Replay(device)
+
+    def run(self, tokens: Sequence[int], num_draft_tokens: int, chances: Chances | None) -> RoundResult:
+        k, position = num_draft_tokens, len(tokens) - 1
+        assert len(tokens) + k <= self._contract.capacity, "a write beyond the capacity would be lost in silence"
+        assert k == 0 or len(tokens) > 1, "the first draft pass feeds two tokens"
+        self._target.tokens[k + 1].host[0] = tokens[-1]
+        self._target.positions[k + 1].host[0] = position
+        if k:
+            assert self._draft is not None
+            self._draft.tokens[2].host[:] = tokens[-2:]
+            self._draft.positions[2].host[0] = position - 1
+            self._positions.host[:k] = range(position, position + k)
+        rule = GREEDY
+        if chances is not None:
+            rule = chances.verification
+            self._sampling.host[:] = chances.sampling
+            self._draft_noise.host[:k] = chances.draft_noise
+            self._noise.host[: k + 1] = chances.noise
+        span = self._contract.span(len(tokens) + k)
+        self._replay.run((rule, k, span), lambda: self._round(rule, k, span))
+        return self._result(k, position)
+
+    def warm_up(self) -> None:
+        """Capture what requests need, so that none of them waits for it; token verification is captured when it is asked for.
+
+        Writes rows into the caches.
+        """
+        most = self._contract.max_draft_tokens if self._draft is not None else 0
+        for span in self._contract.spans:
+            for k in range(most + 1):
+                noise = np.full(k + 1, 0.5, np.float32)
+                for chances in (None, Chances("block", np.array([1.0, 0, 1.0, 0], np.float32), noise[1:], noise)):
+                    self.run([0] * (span - k), k, chances)
+
+    def _round(self, rule: str, k: int, span: int) -> None:
+        copy, target = self._device.copy, self._target
+        sampled = rule != GREEDY
+        self._inputs.send()
+        target.inputs.send()
+        if k:
+            self._propose(k, span, sampled)
+            copy(target.tokens[k + 1].at(1), self._draft_tokens.address, 8 * k)
+        target.enqueue(k + 1, span)
+        if k:
+            self._accept(rule, k)()
+        else:
+            # Plain decoding is a token picked from the target, with the noise of acceptance.
+            if sampled:
+                copy(self._select_noise.address, self._noise.address, 4)
+            self._select(sampled, target, self._next_token.address)()
+        self._outputs.receive()
+
+    def _propose(self, k: int, span: int, sampled: bool) -> None:
+        copy, draft = self._device.copy, self._draft
+        assert draft is not None
+        draft.inputs.send()
+        token = draft.tokens[1]  # where `select` writes, and the next pass reads
+        for index in range(k):
+            if index == 0:
+                draft.enqueue(2, span)
+                copy(draft.logits, draft.logits + self._row_bytes, self._row_bytes)  # the last row is the one that counts
+            else:
+                copy(draft.positions[1].address, self._positions.at(index), 8)
+                draft.enqueue(1, span)
+            if sampled:
+                copy(self._select_noise.address, self._draft_noise.at(index), 4)
+            self._select(sampled, draft, token.address)()
+            copy(self._draft_tokens.at(index), token.address, 8)
+            copy(self._confidence.at(index), self._selected.address, 4)
+            if sampled:
+                copy(self._draft_probs + index * self._row_bytes, self._drawn, self._row_bytes)
+
+    def _select(self, sampled: bool, decoder: PassDecoder, token: Address) -> Enqueue:
+        addresses = {"logits": decoder.logits, "token": token, "confidence": self._selected.address}
+        if sampled:
+            addresses |= {"noise": self._select_noise.address, "sampling": self._sampling.address, "draft_probs": self._drawn}
+        return self._bind("select" if sampled else "select_greedy", int(decoder is self._target), addresses)
+
+    def _accept(self, rule: str, k: int) -> Enqueue:
+        addresses = {
+            "logits": self._target.logits,
+            "draft_tokens": self._draft_tokens.address,
+            "position": self._target.positions[k + 1].address,
+            "num_accepted": self._num_accepted.address,
+            "next_token": self._next_token.address,
+            "next_position": self._next_position.address,
+        }
+        if rule != GREEDY:
+            addresses |= {"noise": self._noise.address, "sampling": self._sampling.address, "draft_probs": self._draft_probs}
+        return self._bind(f"accept_{rule}_{k}", 0, addresses)
+
+    def _bind(self, name: str, place: int, addresses: Mapping[str, Address]) -> Enqueue:
+        """The rule's pass. place: tells the draft's from the target's."""
+        enqueue = self._bound.get((name, place))
+        if enqueue is None:
+            enqueue = self._bound[name, place] = self._rules[name].bind(0, {}, addresses, self._scratch)
+        return enqueue
+
+    def _result(self, k: int, position: int) -> RoundResult:
+        next_token = int(self._next_token.host[0])
+        if not k:
+            lost = bool(np.isnan(self._selected.host[0]))
+            return RoundResult([], [], 0, self._target.vocab_size if lost else next_token)
+        num_accepted, next_position = int(self._num_accepted.host[0]), int(self._next_position.host[0])
+        if not 0 <= num_accepted <= k or next_position != position + num_accepted + 1:
+            raise EngineError(
+                f"the device's round went wrong: {num_accepted} of {k} draft tokens accepted, from position {position} to {next_position}; "
+                "report this with the output of specexport doctor"
+            )
+        return RoundResult(self._draft_tokens.host[:k].tolist(), self._confidence.host[:k].tolist(), num_accepted, next_token)

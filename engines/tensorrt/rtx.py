@@ -1,0 +1,41 @@
+"""TensorRT-RTX: RTX GPUs. Plans are made anywhere, and finished for the GPU at hand when they first run."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ...bundle import Bundle
+from ..base import Availability, Engine
+from ..cuda.device import CudaDevice
+from ..cuda.driver import find_gpu
+from .api import found, library, plans_of
+from .engine import load_bundle
+from .rtx_cache import RuntimeCaches, default_folder
+
+NAME = "tensorrt-rtx"
+
+
+def availability() -> Availability:
+    return found(_describe)
+
+
+def load(bundle: Bundle, threads: int = 0) -> Engine:
+    """`threads` is for engines on the CPU. Raises `EngineError`."""
+    plans = plans_of(bundle, NAME)
+    runtime = library("tensorrt_rtx")
+    names = {bundle.path(plan.file): bundle.manifest.files[plan.file].sha256 for plan in plans.values()}
+    caches = RuntimeCaches(runtime.trt, names, default_folder())
+    engine = load_bundle(NAME, bundle, runtime, CudaDevice(), caches.settings)
+    caches.save()
+
+    def close() -> None:
+        caches.save()  # what the requests have added
+        engine.close()
+
+    return replace(engine, close=close)
+
+
+def _describe() -> str:
+    gpu = find_gpu()
+    major, minor = gpu.compute_capability
+    return f"{library('tensorrt_rtx').title}, {gpu.name} ({major}.{minor}), driver for CUDA {gpu.driver}"

@@ -1,0 +1,1 @@
+"""Hugging Face checkpoints: found, checked, paired."""

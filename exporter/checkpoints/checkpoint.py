@@ -1,0 +1,207 @@
+"""A Hugging Face checkpoint: found, checked and loaded, with errors that say what is wrong with it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+from transformers.utils.logging import disable_progress_bar, set_verbosity_error
+
+from ...bundle import ELEMENT_BYTES, Precision, sha256
+from ...errors import CheckpointError, UnsupportedModelError
+from .half_precision import DTYPES
+
+WANTED = ["*.json", "*.safetensors", "*.jinja", "*.txt", "*.model"]
+UNWANTED = ["consolidated*", "*/*.safetensors"]  # the same weights again, in forms that transformers does not load
+WEIGHTS = "model.safetensors"
+GENERATION = "generation_config.json"
+INDEX = "model.safetensors.index.json"
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A local folder with `config.json`, a tokenizer and safetensors weights; `source` is what the user typed."""
+
+    source: str
+    folder: Path
+
+    @classmethod
+    def find(cls, source: str) -> Checkpoint:
+        """A local folder, or else a hub id, which is downloaded. Raises `CheckpointError`."""
+        disable_progress_bar()  # the build shows its own
+        set_verbosity_error()
+        try:
+            folder = Path(source).expanduser()
+            found = folder.exists()
+        except (RuntimeError, OSError) as error:  # ~nobody; a name too long
+            raise CheckpointError(f"{source} cannot be looked up: {first_line(error)}") from None
+        if not found:
+            if source.startswith((".", "/", "~")) or source.count("/") > 1:
+                raise CheckpointError(f"there is no folder {source}; give a Hugging Face checkpoint: a folder or a hub id")
+            folder = _download(source)
+        if not folder.is_dir():
+            raise CheckpointError(f"{source} is a file; give the folder that holds config.json and *.safetensors")
+        if not (folder / "config.json").is_file():
+            raise CheckpointError(f"{source} has no config.json; give a Hugging Face checkpoint: a folder or a hub id")
+        if not any(folder.glob("*.safetensors")):
+            raise CheckpointError(f"{source} has no *.safetensors; save the weights with save_pretrained of transformers")
+        return cls(source, folder)
+
+    @cached_property
+    def config(self) -> Any:
+        try:
+            config = AutoConfig.from_pretrained(self.folder, trust_remote_code=False)
+        except Exception as error:  # transformers raises ValueError, KeyError, OSError and its own
+            raise CheckpointError(f"{self.source}: config.json cannot be used: {first_line(error)}") from None
+        _check_decoder(self.source, config)
+        return config
+
+    @cached_property
+    def tokenizer(self) -> PreTrainedTokenizerBase:
+        try:
+            tokenizer = AutoTokenizer.from_pretrained(self.folder, trust_remote_code=False)
+        except Exception as error:
+            file = self.folder / "tokenizer.json"
+            reason = first_line(error) if file.exists() else "there is no tokenizer.json"
+            raise CheckpointError(f"{self.source}: the tokenizer cannot be loaded: {reason}; save it with save_pretrained") from None
+        if not getattr(tokenizer, "is_fast", False):
+            raise CheckpointError(f"{self.source}: {type(tokenizer).__name__} has no tokenizer.json form, which the runtime needs")
+        return tokenizer
+
+    @property
+    def architecture(self) -> str:
+        return str((self.config.architectures or [type(self.config).__name__])[0])
+
+    @property
+    def max_positions(self) -> int | None:
+        """Longest sequence that the checkpoint's positions allow, where its config says."""
+        text = self.config.get_text_config()
+        # Beyond this length the long factors would hold for the cached rows too, which were made with the short ones.
+        switches: list[int] = [rope["original_max_position_embeddings"] for rope in _rotary(text) if rope.get("rope_type") == "longrope"]
+        if switches:
+            return min(switches)
+        for name in ("max_position_embeddings", "n_positions", "max_seq_len", "n_ctx"):
+            value = getattr(text, name, None)
+            if isinstance(value, int) and value > 0:
+                return value
+        return None
+
+    @cached_property
+    def weights(self) -> tuple[Path, ...]:
+        """The files that transformers loads: the single one, or the shards of the index. Raises `CheckpointError`."""
+        if (self.folder / WEIGHTS).is_file():
+            return (self.folder / WEIGHTS,)
+        index = self.folder / INDEX
+        if not index.is_file():
+            return tuple(sorted(self.folder.glob("*.safetensors")))
+        try:
+            files = sorted({self.folder / name for name in json.loads(index.read_bytes())["weight_map"].values()})
+        except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+            raise CheckpointError(f"{index} cannot be used: {first_line(error)}") from None
+        for path in files:
+            if not path.is_file():
+                raise CheckpointError(f"{path} is missing; the checkpoint is not whole")
+        return tuple(files)
+
+    @cached_property
+    def fp32_bytes(self) -> int:
+        """Size of the weights in fp32, from the headers of their files. Raises `CheckpointError` for damaged ones."""
+        elements = 0
+        for path in self.weights:
+            try:
+                with safe_open(path, "pt") as file:
+                    elements += sum(math.prod(file.get_slice(name).get_shape()) for name in file.keys())  # noqa: SIM118
+            except SafetensorError as error:
+                raise CheckpointError(f"{path} is damaged: {error}") from None
+            except OSError as error:
+                raise CheckpointError(f"{path} cannot be read: {error.strerror or error}") from None
+        return 4 * elements
+
+    def weight_bytes(self, precision: Precision) -> int:
+        return self.fp32_bytes * ELEMENT_BYTES[precision] // ELEMENT_BYTES["fp32"]
+
+    @cached_property
+    def stop_token_ids(self) -> tuple[int, ...]:
+        """End-of-text ids of the tokenizer, the config and the generation config. Raises `CheckpointError`."""
+        found = {"config.json": getattr(self.config.get_text_config(), "eos_token_id", None), "the tokenizer": self.tokenizer.eos_token_id}
+        if (self.folder / GENERATION).is_file():
+            try:
+                found[GENERATION] = GenerationConfig.from_pretrained(self.folder).eos_token_id
+            except Exception as error:
+                raise CheckpointError(f"{self.source}: {GENERATION} cannot be used: {first_line(error)}") from None
+        return tuple(sorted({token for place, value in found.items() for token in self._ids(place, value)}))
+
+    def _ids(self, place: str, value: Any) -> list[int]:
+        ids = [] if value is None else value if isinstance(value, list | tuple) else [value]
+        if not all(type(token) is int for token in ids):
+            raise CheckpointError(f"{self.source}: {place} has the eos_token_id {value!r}; expected a token id or a list of them")
+        return list(ids)
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 over the config and the weights: what the graphs depend on."""
+        try:
+            lines = [f"{sha256(path)} {path.name}" for path in (self.folder / "config.json", *self.weights)]
+        except OSError as error:
+            raise CheckpointError(f"{error.filename or self.source} cannot be read: {error.strerror or error}") from None
+        return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+
+    def load(self, precision: Precision) -> PreTrainedModel:
+        """The model in `precision` for inference. Raises `CheckpointError` for missing or unreadable weights."""
+        options: dict[str, Any] = dict(config=self.config, dtype=DTYPES[precision], output_loading_info=True)
+        options |= dict(experts_implementation="batched_mm", use_safetensors=True, trust_remote_code=False)
+        try:
+            model, info = AutoModelForCausalLM.from_pretrained(self.folder, **options)
+        except Exception as error:
+            raise CheckpointError(f"{self.source}: the weights cannot be loaded: {first_line(error)}") from None
+        missing = sorted(info["missing_keys"])
+        if missing:
+            raise CheckpointError(
+                f"{self.source}: {len(missing)} weights are missing, the first is {missing[0]}; the checkpoint is not whole"
+            )
+        model.eval()
+        model.requires_grad_(False)
+        return model
+
+
+def _download(source: str) -> Path:
+    from huggingface_hub import snapshot_download
+
+    try:
+        return Path(snapshot_download(source, allow_patterns=WANTED, ignore_patterns=UNWANTED))
+    except Exception as error:  # network, permission and name errors, each of another type
+        raise CheckpointError(f"{source} is neither a folder here nor a hub id that can be fetched: {first_line(error)}") from None
+
+
+def _check_decoder(source: str, config: Any) -> None:
+    """Refuse what is no causal language model, by what the checkpoint says of itself."""
+    known = set(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values())
+    names = config.architectures or []
+    if getattr(config, "is_encoder_decoder", False):
+        raise UnsupportedModelError(f"{source} is an encoder-decoder model ({config.model_type}); a causal language model is needed")
+    if names and not known & set(names):
+        raise UnsupportedModelError(f"{source} is a {names[0]}, not a causal language model (AutoModelForCausalLM loads no such class)")
+    if config.model_type not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
+        raise UnsupportedModelError(f"{source} has the model type {config.model_type}, which AutoModelForCausalLM does not load")
+    if any("dynamic" in str(rope.get("rope_type")) for rope in _rotary(config.get_text_config())):
+        raise UnsupportedModelError(
+            f"{source} changes its rotary frequencies with the sequence's length (rope_type dynamic), which cached rows cannot follow"
+        )
+
+
+def _rotary(config: Any) -> list[dict[str, Any]]:
+    """The rotary embeddings' parameters: one set, or one for each type of layer."""
+    rope = getattr(config, "rope_parameters", None) or {}
+    return [rope, *(entry for entry in rope.values() if isinstance(entry, dict))]
+
+
+def first_line(error: BaseException) -> str:
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)

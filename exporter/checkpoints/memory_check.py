@@ -1,0 +1,60 @@
+"""Memory that a build will need, looked up before it starts: a process that runs out of it is killed without a word."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from ...bundle import ELEMENT_BYTES, Format, Precision
+from ...errors import OutputError
+
+# Python with torch, and the reference's activations.
+BASE = 700_000_000
+# The weights, in the precision they are traced in; and beside them, while they are quantized, those that are restored from few
+# bits, in fp32, and the few bits themselves. An estimate; `benchmarks/build_memory.py --precision int8` holds a build against it.
+RESTORED_BYTES = 4 + 1
+# What a weight takes in a session of ONNX Runtime, as its kernels keep it, scales included.
+RUN_BYTES: dict[Format, float] = {"float": 4.0, "int8": 1.1, "int4": 0.8}
+MEMINFO = Path("/proc/meminfo")
+GROUP = Path("/sys/fs/cgroup")
+
+
+def require_memory(parameters: int, precision: Precision, quantized: bool) -> None:
+    """Raises `OutputError` where exporting a model of `parameters` weights needs more memory than is free; unknown is enough."""
+    needed = BASE + parameters * (ELEMENT_BYTES[precision] + RESTORED_BYTES * quantized)
+    remedy = "on a larger host"
+    if quantized:
+        remedy = f"without --precision int8, int4 or fp8, or {remedy}"
+    elif precision == "fp32":
+        remedy = f"with --precision fp16, or {remedy}"
+    _require(needed, f"exporting {parameters / 1e9:.1f} billion weights", remedy)
+
+
+def require_memory_for_all(parameters: int, formats: Sequence[Format]) -> None:
+    """Raises `OutputError` where sessions over models of `parameters` weights together, in all `formats` at once, do not fit."""
+    needed = BASE + parameters * sum(RUN_BYTES[form] for form in formats)
+    remedy = "with a --precision of your choice, or on a larger host"
+    _require(needed, f"--precision auto, which runs {parameters / 1e9:.1f} billion weights in {len(formats)} formats side by side,", remedy)
+
+
+def _require(needed: float, what: str, remedy: str) -> None:
+    free = available()
+    if free is not None and needed > free:
+        raise OutputError(
+            f"{what} needs about {needed / 1e9:.1f} GB of memory, {free / 1e9:.1f} GB are free; close what else runs, or build {remedy}"
+        )
+
+
+def available() -> int | None:
+    """Bytes that this process can still get, without swapping: of the host, and of its control group where that is less."""
+    try:
+        lines = dict(line.split(":", 1) for line in MEMINFO.read_text().splitlines())
+        free = int(lines["MemAvailable"].split()[0]) * 1024
+    except (OSError, LookupError, ValueError):
+        return None
+    try:
+        statistics = dict(line.split() for line in (GROUP / "memory.stat").read_text().splitlines())
+        files = int(statistics["inactive_file"]) + int(statistics["active_file"])  # what was read of files is given back when needed
+        return min(free, int((GROUP / "memory.max").read_text()) - int((GROUP / "memory.current").read_text()) + files)
+    except (OSError, LookupError, ValueError):  # no group, or one without a limit
+        return free

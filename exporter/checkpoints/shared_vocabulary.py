@@ -1,0 +1,190 @@
+"""The tokens that two tokenizers share, of whatever families: those that stand for the same bytes.
+
+What a token stands for is read from the decoder that its `tokenizer.json` declares: the byte alphabet of GPT-2, "▁" for a
+space and `<0x0A>` for a byte, "##" for the rest of a word, or else plain text. Special tokens stand for no bytes: they are
+paired by content, and then by what they are for. The pairs serve token-level intersection (Timor et al. 2025,
+arXiv 2502.05202, algorithm 4); `runtime/drafting/translate.py` decodes by them.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from tokenizers import Tokenizer
+
+PURPOSES = ("eos_token", "bos_token", "pad_token", "unk_token")
+BYTE_FALLBACK = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+_PRINTABLE = (*range(33, 127), *range(161, 173), *range(174, 256))
+_OTHERS = [byte for byte in range(256) if byte not in _PRINTABLE]
+# GPT-2's: printable bytes are themselves, the others follow beyond Latin-1.
+BYTE_ALPHABET = {chr(byte): byte for byte in _PRINTABLE} | {chr(256 + place): byte for place, byte in enumerate(_OTHERS)}
+
+
+class Tokens:
+    """One tokenizer's tokens by what they stand for.
+
+    text: the bytes of every id that is text, in the order in which one is preferred among those of the same bytes:
+    ordinary tokens before `<0x..>`. special: content by id. named: ids of special and added tokens by content; what was
+    added and is not special (a run of spaces, say) is text too. purposes: which special token is the eos_token, ...
+    """
+
+    def __init__(self, tokenizer: Mapping[str, Any], purposes: Mapping[str, int | None]) -> None:
+        self._tokenizer = tokenizer
+        names, model, entries = token_names(tokenizer), tokenizer["model"], tokenizer.get("added_tokens") or ()
+        added = {entry["id"]: entry["content"] for entry in entries}
+        unknown = {token: name for token, name in names.items() if token == model.get("unk_id") or name == model.get("unk_token")}
+        self.ids = frozenset((*names, *added))
+        self.special: dict[int, str] = unknown | {entry["id"]: entry["content"] for entry in entries if entry["special"]}
+        self.named: dict[str, int] = {name: token for token, name in (unknown | added).items()}
+        self.purposes: dict[str, int] = {purpose: token for purpose, token in purposes.items() if token in self.special}
+
+        parts = list(_parts(tokenizer))
+        spaces = [part for part in parts if part["type"] in ("Replace", "Metaspace")]  # no other part touches what was added
+        spelled = {token: _bytes(name, parts) for token, name in names.items()}
+        spelled |= {token: _bytes(name, spaces) for token, name in added.items()}
+        order = sorted(spelled, key=lambda token: (bool(BYTE_FALLBACK.fullmatch(names.get(token, ""))), token))
+        self.text: dict[int, bytes] = {token: spelled[token] for token in order if spelled[token] and token not in self.special}
+
+    @cached_property
+    def by_bytes(self) -> dict[bytes, list[int]]:
+        found: dict[bytes, list[int]] = {}
+        for token, value in self.text.items():
+            found.setdefault(value, []).append(token)
+        return found
+
+    def count(self, size: int) -> int:
+        """How many tokens a model with `size` logits can give."""
+        return sum(token < size for token in self.ids)
+
+    def last_of(self, text: str) -> int | None:
+        """The last id of the tokenizer's own encoding."""
+        try:
+            ids = self._encoder.encode(text, add_special_tokens=False).ids
+        except Exception:  # a bare one, for characters in no token where there is no unknown token
+            return None
+        return int(ids[-1]) if ids else None
+
+    @cached_property
+    def _encoder(self) -> Tokenizer:
+        encoder = Tokenizer.from_str(json.dumps(self._tokenizer))
+        encoder.no_truncation()
+        encoder.no_padding()
+        return encoder
+
+
+@dataclass(frozen=True)
+class Translation:
+    """pairs: (target id, draft id) of the shared tokens; no id comes twice on either side."""
+
+    target: Tokens
+    draft: Tokens
+    pairs: tuple[tuple[int, int], ...]
+
+    @classmethod
+    def between(cls, target: Tokens, draft: Tokens) -> Translation:
+        # By content, special or not: `<think>` is special in one family and merely added in the next.
+        pairs = {token: draft.named[name] for name, token in target.named.items() if name in draft.named}
+        taken = set(pairs.values())
+        for value, ids in target.by_bytes.items():
+            # In order, so that of several ids for the same bytes the first ones meet, and then `<0x0A>` meets `<0x0A>`.
+            ours = (token for token in ids if token not in pairs)
+            theirs = (token for token in draft.by_bytes.get(value, ()) if token not in taken)
+            pairs.update(dict(zip(ours, theirs, strict=False)))
+        taken = set(pairs.values())
+        for purpose in PURPOSES:
+            match target.purposes.get(purpose), draft.purposes.get(purpose):
+                case int(token), int(other) if token not in pairs and other not in taken:
+                    pairs[token] = other
+                    taken.add(other)
+        return cls(target, draft, tuple(sorted(pairs.items())))
+
+    @property
+    def overlap(self) -> float:
+        """The part of the target's tokens that the draft has."""
+        return len(self.pairs) / len(self.target.ids)
+
+    @property
+    def is_identity(self) -> bool:
+        """Both have the same tokens under the same ids: nothing needs translating."""
+        return all(ours == theirs for ours, theirs in self.pairs) and len(self.pairs) == len(self.target.ids) == len(self.draft.ids)
+
+    def maps(self, target_size: int, draft_size: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """`to_draft [target_size]`, `shared [2, n]` sorted by the target's id, as `TranslatedDecoder` takes them.
+
+        The sizes are those of the logits: a vocabulary may be padded, or have tokens that the model lacks.
+        """
+        pairs = [(ours, theirs) for ours, theirs in self.pairs if ours < target_size and theirs < draft_size]
+        shared = np.array(pairs, np.int64).reshape(-1, 2).T.copy()
+        unknown = self.draft.purposes.get("unk_token", 0)
+        to_draft = np.full(target_size, unknown if unknown < draft_size else 0, np.int64)
+        to_draft[shared[0]] = shared[1]
+        known = set(shared[0].tolist())
+        for token in self.target.ids:
+            if token < target_size and token not in known and (nearest := self._nearest(token)) is not None and nearest < draft_size:
+                to_draft[token] = nearest
+        return to_draft, shared
+
+    def _nearest(self, token: int) -> int | None:
+        """For a context token that is not shared: one that stands for the same, or the last of those that spell it."""
+        value = self.target.text.get(token)
+        if value is None:
+            alike = (purpose for purpose, special in self.target.purposes.items() if special == token and purpose in self.draft.purposes)
+            purpose = next(alike, None)
+            return self.draft.purposes[purpose] if purpose else self.draft.last_of(self.target.special.get(token, ""))
+        if same := self.draft.by_bytes.get(value):
+            return same[0]
+        try:
+            return self.draft.last_of(value.decode())
+        except UnicodeDecodeError:  # a part of a character, which no text spells
+            endings = (self.draft.by_bytes.get(value[start:]) for start in range(1, len(value)))
+            return next((ids[0] for ids in endings if ids), None)
+
+
+def token_names(tokenizer: Mapping[str, Any]) -> dict[int, str]:
+    """The model's tokens as they are written, without the added ones."""
+    vocabulary = tokenizer["model"].get("vocab", {})
+    if isinstance(vocabulary, list):  # unigram: (token, score) in the order of ids
+        return {index: entry[0] for index, entry in enumerate(vocabulary)}
+    return {index: token for token, index in vocabulary.items()}
+
+
+def _parts(tokenizer: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """What turns tokens into text: the decoder's parts or, without a decoder, the pre-tokenizer's, which made them."""
+    if tokenizer["model"].get("byte_fallback"):
+        yield {"type": "ByteFallback"}
+    yield from _flat(tokenizer.get("decoder") or tokenizer.get("pre_tokenizer"))
+
+
+def _flat(part: Mapping[str, Any] | None) -> Iterator[Mapping[str, Any]]:
+    if part is None:
+        return
+    if part["type"] != "Sequence":
+        yield part
+    for inner in (*part.get("decoders", ()), *part.get("pretokenizers", ())):
+        yield from _flat(inner)
+
+
+def _bytes(token: str, parts: list[Mapping[str, Any]]) -> bytes:
+    """What a token stands for in the middle of a text."""
+    for part in parts:
+        match part:
+            case {"type": "ByteLevel"} if all(character in BYTE_ALPHABET for character in token):
+                return bytes(BYTE_ALPHABET[character] for character in token)
+            case {"type": "ByteFallback"} if found := BYTE_FALLBACK.fullmatch(token):
+                return bytes([int(found[1], 16)])
+            case {"type": "Replace", "pattern": {"String": pattern}, "content": content}:
+                token = token.replace(pattern, content)
+            case {"type": "Metaspace", "replacement": pattern}:
+                token = token.replace(pattern, " ")
+            case {"type": "WordPiece", "prefix": prefix}:
+                token = token.removeprefix(prefix) if token.startswith(prefix) else f" {token}"
+            case {"type": "BPEDecoder", "suffix": suffix} if suffix:
+                token = f"{token.removesuffix(suffix)} " if token.endswith(suffix) else token
+    return token.encode()

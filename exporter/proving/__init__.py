@@ -1,0 +1,1 @@
+"""Exported graphs against the reference."""

@@ -1,0 +1,61 @@
+"""Every graph of a bundle against the Hugging Face model, before the bundle is written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import onnx_ir as ir
+
+from ...bundle import Contract, ModelSpec, Proof, Role
+from ...engines.onnxruntime.cpu import DIALECT, NAME, OrtDecoder
+from ...runtime.proofs.parity import Arithmetic, arithmetic, load_reference, prove_decoder
+from ..storage.manifest import reference_path
+from .widen import widen
+
+
+def prove(
+    workplace: Path, specs: dict[Role, ModelSpec], contract: Contract, engines: tuple[str, ...], step: Callable[[str], None]
+) -> tuple[Proof, ...]:
+    """Run every dialect of every model on ONNX Runtime, one at a time. Raises `ProofError` at the first mismatch.
+
+    What ONNX Runtime will run for one of the `engines` is run as it is; other graphs in half precision, and those
+    that are quantized for TensorRT, are widened to fp32.
+    """
+    proofs = []
+    for role, spec in specs.items():
+        reference = load_reference(workplace / reference_path(role))
+        for dialect, graph in spec.graphs.items():
+            step(f"{role} {dialect}")
+            path = workplace / graph
+            kind = arithmetic(spec, contract)
+            if kind == "fp32" or (dialect == DIALECT and (spec.format != "float" or (NAME in engines and kind == "fp16"))):
+                decoder = OrtDecoder(path, spec, contract, dialect=dialect)
+                proofs.append(prove_decoder(decoder, reference, NAME, dialect, role, kind))
+            else:
+                with widened(path) as wide:
+                    decoder = OrtDecoder(wide, spec, replace(contract, precision="fp32"), dialect=dialect)
+                    rounded: Arithmetic = kind if spec.format != "float" and _rounds(path) else "widened"
+                    proofs.append(prove_decoder(decoder, reference, f"{NAME}, widened", dialect, role, rounded))
+            del decoder  # its memory, before the next one asks for as much
+    return tuple(proofs)
+
+
+def _rounds(path: Path) -> bool:
+    """Whether the graph rounds activations, as int8 and fp8 do, and int4 where some layers are kept in int8."""
+    return any(node.op_type == "QuantizeLinear" for node in ir.load(path).graph)
+
+
+@contextmanager
+def widened(path: Path) -> Iterator[Path]:
+    """A file beside `path` with the same graph in fp32, over the same weights, while the context lasts."""
+    model = ir.load(path)
+    widen(model)
+    wide = path.with_name(f"{path.stem}-widened.onnx")
+    try:
+        ir.save(model, wide)
+        yield wide
+    finally:
+        wide.unlink(missing_ok=True)

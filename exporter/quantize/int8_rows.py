@@ -1,0 +1,77 @@
+"""Row-wise W8A8: products of int8 weights, one scale an output, and of uint8 activations, one scale a row.
+
+Each row of the activations is divided by its largest magnitude and rounded to steps of 1/127 (per-token dynamic quantization:
+Yao et al. 2022, arXiv 2206.01861, section 4.1), so that no row depends on what runs beside it. The product is exact in integers;
+the scale of the row and those of the outputs follow. (ONNX Runtime's `MatMulIntegerToFloat` applies the latter by itself, and is
+slower than `MatMulInteger`, a cast and a product.)
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+
+from ...calibration.weights.recipe import Recipe
+from .constants import constant
+from .merge_linears import Group, groups, is_table, matrix, name_of, put_in_place
+
+STEPS = 127
+# What 0 is called among the uint8 activations.
+ZERO = np.uint8(128)
+
+
+def quantize_rows(model: ir.Model, recipe: Recipe) -> int:
+    """Returns the number of layers that are products of integers now, those counted singly that became one product."""
+    graph = model.graph
+    rounded: dict[tuple[ir.Value, float | None], tuple[ir.Value, ir.Value | None]] = {}
+    changed = 0
+    for group, own in list(groups(graph, recipe, "int8")):
+        nodes: list[ir.Node] = []
+        key = (group[0].input, own.input_scale)
+        if key not in rounded:
+            nodes, rounded[key] = _rounded(graph, group[0].input, own.input_scale)
+        activations, row_scale = rounded[key]
+        nodes += _product(graph, group, recipe, activations, own.input_scale or 1 / STEPS, row_scale)
+        put_in_place(graph, group, nodes)
+        changed += len(group)
+    return changed
+
+
+def _rounded(graph: ir.Graph, values: ir.Value, scale: float | None) -> tuple[list[ir.Node], tuple[ir.Value, ir.Value | None]]:
+    """`values [..., K]` as uint8, and by what each row is to be multiplied, `[..., 1]`; None for a scale that all rows share.
+
+    A row of zeros is divided by 0; what its NaN is rounded to is multiplied by 0 again.
+    """
+    zero = constant(graph, "rows.zero", np.array(ZERO))
+    if scale is not None:
+        step = constant(graph, f"{values.name}.step.{scale!r}", np.array(scale, np.float32))
+        rounding = ir.node("QuantizeLinear", [values, step, zero])
+        return [rounding], (rounding.outputs[0], None)
+    magnitudes = ir.node("Abs", [values])
+    largest = ir.node("ReduceMax", [magnitudes.outputs[0], constant(graph, "rows.axis", np.array([-1]))], {"keepdims": 1})
+    unit = ir.node("Div", [values, largest.outputs[0]])
+    rounding = ir.node("QuantizeLinear", [unit.outputs[0], constant(graph, "rows.step", np.array(1 / STEPS, np.float32)), zero])
+    return [magnitudes, largest, unit, rounding], (rounding.outputs[0], largest.outputs[0])
+
+
+def _product(
+    graph: ir.Graph, group: Group, recipe: Recipe, activations: ir.Value, unit: float, row_scale: ir.Value | None
+) -> list[ir.Node]:
+    """unit: what a step of the activations stands for, before the scale of the row."""
+    stored = [recipe.weights[linear.name].quantize(matrix(linear)) for linear in group]
+    name = name_of(group)
+    values = np.concatenate([integers for integers, _ in stored])  # [N, K]
+    scales = np.concatenate([scale for _, scale in stored])
+    nodes = []
+    if is_table(group[0].weight):  # stored as the rows that are picked from it
+        table = constant(graph, f"{name}.int8", values)
+        nodes.append(ir.node("Transpose", [table], {"perm": [1, 0]}))  # once, when the graph is loaded
+        weight = nodes[0].outputs[0]
+    else:
+        weight = constant(graph, f"{name}.int8", np.ascontiguousarray(values.T))
+    outputs = constant(graph, f"{name}.scales", (scales * np.float32(unit)).astype(np.float32))
+    nodes.append(ir.node("MatMulInteger", [activations, weight, constant(graph, "rows.zero", np.array(ZERO))]))
+    nodes.append(ir.node("Cast", [nodes[-1].outputs[0]], {"to": ir.DataType.FLOAT}))
+    # The row first: the other way round, ONNX Runtime would fuse all of it again.
+    nodes += [ir.node("Mul", [nodes[-1].outputs[0], row_scale])] if row_scale is not None else []
+    return [*nodes, ir.node("Mul", [nodes[-1].outputs[0], outputs])]

@@ -1,0 +1,83 @@
+"""What a build is asked for. Imports nothing heavy, so that a wrong option is refused at once."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ...calibration.weights.texts import read_texts
+from ...engines.registry import LIBRARIES
+from ...engines.tensorrt.compile import CompileOptions
+from ...errors import ParameterError
+from .engine_requirements import Targets, choose_targets, parse_version
+from .precision_choice import AUTO, Numbers, choose_numbers
+
+# Nats; int4 moves models that take to it by 0.01 to 0.02.
+MAX_DIVERGENCE = 0.02
+
+
+@dataclass(frozen=True)
+class BuildOptions:
+    """max_seq_len None takes what the models' positions allow, at most 4096. prompt_chunk: tokens a prefill pass.
+
+    precision: a name of `numbers.NAMES`, or `auto`, which measures and lets the target move by max_divergence nats (None: 0.02).
+    draft_precision: the target's. calibration_texts: JSONL of prompts, by default a shipped set.
+    min_overlap: the part of the target's tokens that a draft of another tokenizer must have. compiling: for the engines that run
+    plans. tensorrt_version: the one on the device, by default that of this host.
+    """
+
+    max_seq_len: int | None = None
+    max_draft_tokens: int = 4
+    prompt_chunk: int = 64
+    min_overlap: float = 0.5
+    precision: str = "fp32"
+    draft_precision: str | None = None
+    max_divergence: float | None = None
+    calibration_texts: Path | None = None
+    engines: tuple[str, ...] = ("onnxruntime",)
+    compiling: CompileOptions = field(default_factory=CompileOptions)
+    tensorrt_version: str | None = None
+    force: bool = False
+    cache: Path | None = None
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.max_draft_tokens <= 32:
+            raise ParameterError(f"--max-draft-tokens is {self.max_draft_tokens}; it must be from 1 to 32")
+        if self.prompt_chunk < 1:
+            raise ParameterError(f"--prompt-chunk is {self.prompt_chunk}; it must be at least 1")
+        if not 0 <= self.min_overlap <= 1:  # also: NaN
+            raise ParameterError(f"--min-overlap is {self.min_overlap}; it must be from 0 to 1, 0.5 for half of the target's tokens")
+        if not self.engines:
+            raise ParameterError("no --engine is given; name at least one")
+        numbers = self.numbers
+        if self.calibration_texts is not None and not (numbers.quantized or self.precision == AUTO):
+            raise ParameterError(f"--calibration-prompts is for quantized weights; --precision is {self.precision}")
+        if self.max_divergence is not None and self.precision != AUTO:
+            raise ParameterError(f"--max-divergence is for --precision auto; --precision is {self.precision}, which is taken as it is")
+        if self.max_divergence is not None and not 0 <= self.max_divergence < math.inf:  # also: NaN
+            raise ParameterError(f"--max-divergence is {self.max_divergence}; it must be 0 or more, and finite, in nats")
+        for option, *_ in self.compiling.arguments:
+            if not set(LIBRARIES) & set(self.engines):
+                raise ParameterError(f"{option} is for engines that run plans; add --engine {' or --engine '.join(LIBRARIES)}")
+        if self.tensorrt_version is not None:
+            parse_version(self.tensorrt_version)
+            if "tensorrt" not in self.engines:
+                raise ParameterError("--tensorrt-version is for --engine tensorrt; add it, or leave the version out")
+
+    @property
+    def numbers(self) -> Numbers:
+        return choose_numbers(self.engines, self.precision, self.draft_precision)
+
+    def check(self, draft: str | None, output: str) -> Targets:
+        """What the engines ask for. Raises `ParameterError` and `EngineError` for what can be seen to fail before a model is read."""
+        if draft is None and self.draft_precision is not None:
+            raise ParameterError(f"--draft-precision is {self.draft_precision}, but there is no --draft; leave it out")
+        if self.calibration_texts is not None:
+            read_texts(self.calibration_texts)
+        return self.targets(self.numbers, output)
+
+    def targets(self, numbers: Numbers, output: str) -> Targets:
+        """See `choose_targets`. numbers: those of the options, or what `auto` chose."""
+        version = parse_version(self.tensorrt_version) if self.tensorrt_version else None
+        return choose_targets(self.engines, numbers, self.compiling, version, output)

@@ -1,0 +1,1 @@
+"""The verification rules as ONNX graphs."""

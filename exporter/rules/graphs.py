@@ -1,0 +1,192 @@
+"""The rules of `runtime/sampling/rules.py` as ONNX graphs, so that a round never leaves the device: select, accept, adjust.
+
+Standard operators only, for ONNX Runtime, TensorRT and TensorRT-RTX. Shapes are fixed: vocab is the vocabulary's size, k
+the number of draft tokens, R = k + 1 the target's rows. Nothing of the vocabulary's size is stored in a graph.
+
+`sampling [4] float32`: temperature above 0, top_k (0 is off), top_p (1 is off), min_p (0 is off).
+`noise float32`: uniforms in [0, 1), a stream for `select` and another for `accept`.
+"""
+
+from __future__ import annotations
+
+import onnx
+import onnx_ir as ir
+
+from ...runtime.sampling.parameters import Verification
+from .builder import Operand, RuleGraph
+from .parts import argmax, confidence, draw, element, first_unsound, processed_probs, rows
+
+FLOAT, INT64 = ir.DataType.FLOAT, ir.DataType.INT64
+
+# The smallest normal float32: dividing by it keeps a ratio finite.
+TINY = 1.1754944e-38
+
+
+def select_greedy(vocab_size: int) -> onnx.ModelProto:
+    """logits `[1, vocab]` -> token `[1] int64`, the lowest id of the largest logit; confidence `[1]`.
+
+    confidence: the largest probability of the softmax at temperature 1, NaN where the logits are no numbers.
+    """
+    op = RuleGraph("select_greedy")
+    logits = op.floats("logits", 1, vocab_size)
+    token = op.Min(argmax(op, logits, vocab_size), vocab_size - 1)  # of NaN, which has none: a model is fed what follows
+    return op.model({"token": (token, INT64, [1]), "confidence": (confidence(op, logits), FLOAT, [1])})
+
+
+def select(vocab_size: int) -> onnx.ModelProto:
+    """logits `[1, vocab]`, noise `[1]`, sampling `[4]` -> token `[1] int64`, draft_probs `[1, vocab]`, confidence `[1]`.
+
+    draft_probs: what the token was drawn from. confidence: as of `select_greedy`, the same whatever was drawn.
+    """
+    op = RuleGraph("select")
+    logits, noise, sampling = op.floats("logits", 1, vocab_size), op.floats("noise", 1), op.floats("sampling", 4)
+    probs = processed_probs(op, logits, sampling, vocab_size)
+    return op.model(
+        {
+            "token": (draw(op, probs, noise, vocab_size), INT64, [1]),
+            "draft_probs": (probs, FLOAT, [1, vocab_size]),
+            "confidence": (confidence(op, logits), FLOAT, [1]),
+        }
+    )
+
+
+def accept_greedy(vocab_size: int, num_draft_tokens: int) -> onnx.ModelProto:
+    """logits `[R, vocab]`, draft_tokens `[k] int64`, position `[1] int64` -> num_accepted, next_token, next_position `[1] int64`.
+
+    A draft token stands while it is the argmax. position: the cache row of the last known token, the first one that was
+    fed; next_position: that of next_token. Cache rows behind it hold rejected tokens and are overwritten.
+    Where a row of logits that was needed is no numbers, next_token is vocab and num_accepted the row's index.
+    """
+    op = RuleGraph("accept_greedy")
+    logits = op.floats("logits", num_draft_tokens + 1, vocab_size)
+    draft_tokens, position = op.integers("draft_tokens", num_draft_tokens), op.integers("position", 1)
+    best = argmax(op, logits, vocab_size)  # [R]
+    num_accepted = _leading(op, op.Equal(draft_tokens, rows(op, best, 0, num_draft_tokens)), num_draft_tokens)
+    return _accepted(op, logits, num_accepted, op.Gather(best, num_accepted), position, num_draft_tokens, vocab_size)
+
+
+def accept(vocab_size: int, num_draft_tokens: int, verification: Verification) -> onnx.ModelProto:
+    """logits `[R, vocab]`, draft_tokens `[k] int64`, draft_probs `[k, vocab]`, noise `[R]`, sampling `[4]`, position `[1] int64`
+    -> num_accepted, next_token, next_position `[1] int64`, positions as of `accept_greedy`.
+
+    draft_probs: what the draft tokens were drawn from, one-hot where they were not. noise: one uniform a draft token, and the
+    last one for the token that follows.
+    """
+    num_rows = num_draft_tokens + 1
+    op = RuleGraph(f"accept_{verification}")
+    logits = op.floats("logits", num_rows, vocab_size)
+    draft_tokens, draft_probs = op.integers("draft_tokens", num_draft_tokens), op.floats("draft_probs", num_draft_tokens, vocab_size)
+    noise, sampling, position = op.floats("noise", num_rows), op.floats("sampling", 4), op.integers("position", 1)
+    target_probs = processed_probs(op, logits, sampling, vocab_size)
+
+    places = op.Unsqueeze(draft_tokens, [1])
+    of_target = op.Squeeze(op.GatherElements(rows(op, target_probs, 0, num_draft_tokens), places, axis=1), [1])  # [k]
+    of_draft = op.Squeeze(op.GatherElements(draft_probs, places, axis=1), [1])
+    uniforms = rows(op, noise, 0, num_draft_tokens)
+    scale: Operand
+    if verification == "block":
+        ratios = _ratios(op, of_target, of_draft, num_draft_tokens)
+        chances = _chances(op, ratios, target_probs, draft_probs, num_draft_tokens)
+        lengths = op.Range(1, num_draft_tokens + 1, 1)
+        num_accepted = op.ReduceMax(op.Where(op.Less(uniforms, chances), lengths, 0), [0], keepdims=1)
+        scale = op.Gather(op.Concat([1.0], ratios, axis=0), num_accepted)
+    else:
+        # Strictly less: a uniform of 0 must not accept what has no probability.
+        num_accepted = _leading(op, op.Less(op.Mul(uniforms, of_draft), of_target), num_draft_tokens)
+        scale = 1.0
+    mass = _following(op, target_probs, draft_probs, num_accepted, scale, num_draft_tokens)
+    next_token = draw(op, mass, element(op, noise, num_draft_tokens), vocab_size)
+    return _accepted(op, logits, num_accepted, next_token, position, num_draft_tokens, vocab_size)
+
+
+def adjust(vocab_size: int, num_rows: int, num_draft_tokens: int) -> onnx.ModelProto:
+    """What changes logits in front of the temperature, as `runtime/sampling/adjustment.py`: bias and bans, penalties, minimum length.
+
+    logits `[rows, vocab]`, draft_tokens `[k] int64` (no such input for k = 0), prompt_counts `[vocab]`, output_counts `[vocab]`,
+    bias `[vocab]` (-inf bans), stop_bias `[vocab]` (-inf at stop tokens, else 0), penalties `[3]` (repetition, presence,
+    frequency), forced_rows `[1] int64` (rows in front of it may not stop) -> adjusted `[rows, vocab]`.
+    Row i follows draft_tokens[: k - rows + 1 + i], which count as output.
+    """
+    op = RuleGraph("adjust")
+    logits = op.floats("logits", num_rows, vocab_size)
+    draft_tokens = op.integers("draft_tokens", num_draft_tokens) if num_draft_tokens else None
+    prompt_counts, output_counts = op.floats("prompt_counts", vocab_size), op.floats("output_counts", vocab_size)
+    bias, stop_bias = op.floats("bias", vocab_size), op.floats("stop_bias", vocab_size)
+    penalties = op.floats("penalties", 3)
+    repetition, presence, frequency = (element(op, penalties, index) for index in range(3))
+    forced_rows = op.integers("forced_rows", 1)
+
+    counts = output_counts  # [rows, vocab] with drafts, which differ by row
+    if draft_tokens is not None:
+        one_hot = op.Cast(op.Equal(op.Unsqueeze(draft_tokens, [1]), op.Range(0, vocab_size, 1)), to=int(FLOAT))  # [k, vocab]
+        first = num_draft_tokens - num_rows + 1
+        seen = [[float(token < first + row) for token in range(num_draft_tokens)] for row in range(num_rows)]
+        counts = op.Add(op.MatMul(seen, one_hot), output_counts)  # whole numbers, exact in TF32 as well
+    used = op.Greater(counts, 0.0)
+
+    biased = op.Add(logits, bias)
+    repeated = op.Where(op.Greater(biased, 0.0), op.Div(biased, repetition), op.Mul(biased, repetition))
+    adjusted = op.Where(op.Or(used, op.Greater(prompt_counts, 0.0)), repeated, biased)
+    adjusted = op.Sub(adjusted, op.Add(op.Mul(frequency, counts), op.Where(used, presence, 0.0)))
+    forced = op.Unsqueeze(op.Less(op.Range(0, num_rows, 1), forced_rows), [1])  # [rows, 1]
+    adjusted = op.Add(adjusted, op.Where(forced, stop_bias, 0.0))
+    return op.model({"adjusted": (adjusted, FLOAT, [num_rows, vocab_size])})
+
+
+def _leading(op: RuleGraph, stands: ir.Value, num_draft_tokens: int) -> ir.Value:
+    """`[k] bool -> [1] int64`: how many stand in front of the first that does not."""
+    rejected = op.Where(stands, num_draft_tokens, op.Range(0, num_draft_tokens, 1))
+    return op.ReduceMin(rejected, [0], keepdims=1)
+
+
+def _ratios(op: RuleGraph, of_target: ir.Value, of_draft: ir.Value, num_draft_tokens: int) -> ir.Value:
+    """`[k]`: P_1 to P_k, how probable the draft's first i tokens are to the target against the draft, capped at 1."""
+    single = op.Div(of_target, op.Max(of_draft, TINY))  # never NaN, not even for a token that cannot have been drawn
+    ratios = [op.Min(element(op, single, 0), 1.0)]
+    for index in range(1, num_draft_tokens):
+        ratios.append(op.Min(op.Mul(ratios[-1], element(op, single, index)), 1.0))
+    return op.Concat(*ratios, axis=0)
+
+
+def _chances(op: RuleGraph, ratios: ir.Value, target_probs: ir.Value, draft_probs: ir.Value, num_draft_tokens: int) -> ir.Value:
+    """`[k]`: h_1 to h_k of block verification (Sun et al. 2024, arXiv 2403.10444, algorithm 2)."""
+    if num_draft_tokens == 1:
+        return ratios
+    inner = rows(op, ratios, 0, num_draft_tokens - 1)  # all but the last, which is its own chance
+    scaled = op.Mul(op.Unsqueeze(inner, [1]), rows(op, target_probs, 1, num_draft_tokens))
+    left = op.Max(op.Sub(scaled, rows(op, draft_probs, 1, num_draft_tokens)), 0.0)
+    left = op.ReduceSum(left, [1], keepdims=0)
+    whole = op.Add(left, op.Sub(1.0, inner))
+    chances = op.Where(op.Greater(whole, 0.0), op.Div(left, whole), 1.0)
+    return op.Concat(chances, element(op, ratios, num_draft_tokens - 1), axis=0)
+
+
+def _following(
+    op: RuleGraph, target_probs: ir.Value, draft_probs: ir.Value, num_accepted: ir.Value, scale: Operand, num_draft_tokens: int
+) -> ir.Value:
+    """`[1, vocab]`: what the next token is drawn from, not normalised: max(scale * target - draft, 0), behind all k the target."""
+    target = op.Gather(target_probs, num_accepted, axis=0)
+    draft = op.Gather(draft_probs, op.Min(num_accepted, num_draft_tokens - 1), axis=0)
+    rejected = op.Less(num_accepted, num_draft_tokens)
+    left = op.Max(op.Sub(op.Mul(target, scale), op.Where(rejected, draft, 0.0)), 0.0)
+    # Where nothing is left, both are the same distribution.
+    return op.Where(op.Greater(op.ReduceSum(left, [1], keepdims=1), 0.0), left, target)
+
+
+def _accepted(
+    op: RuleGraph,
+    logits: ir.Value,
+    num_accepted: ir.Value,
+    next_token: ir.Value,
+    position: ir.Value,
+    num_draft_tokens: int,
+    vocab_size: int,
+) -> onnx.ModelProto:
+    """A round ends in front of the first row that is no numbers, with a token that there is not."""
+    num_sound = first_unsound(op, logits, num_draft_tokens + 1)
+    sound = op.Less(num_accepted, num_sound)
+    num_accepted = op.Min(num_accepted, num_sound)
+    next_token = op.Where(sound, next_token, vocab_size)
+    next_position = op.Add(op.Add(position, num_accepted), 1)
+    outputs = {"num_accepted": num_accepted, "next_token": next_token, "next_position": next_position}
+    return op.model({name: (value, INT64, [1]) for name, value in outputs.items()})

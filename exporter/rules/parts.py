@@ -1,0 +1,134 @@
+"""What the verification rules are made of, as ONNX: argmax, processed distributions, draws. float32 throughout.
+
+No sorting: TensorRT's TopK ends at 3840 of a vocabulary. No branches and no loops, so that a CUDA graph can hold it all.
+"""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from .builder import Operand, RuleGraph
+
+# A pass of the search tries CUTS values at once, so all of them tell (CUTS + 1) ** PASSES = 2 ** 32 values apart, which is finer
+# than float32 scales. Wider passes are fewer launches on a GPU, but more work in all and larger engines.
+CUTS = 3
+PASSES = 16
+
+# Tokens of a block of the cumulative sum: sums of few numbers are exact enough in float32, and scans of few are quick.
+BLOCK = 512
+
+# Of float32.
+LARGEST = 3.4028234663852886e38
+
+# Below any temperature that makes a difference; a denormal one would be flushed to 0, and 0 / 0 is NaN.
+LOWEST_TEMPERATURE = 1e-30
+
+
+def element(op: RuleGraph, vector: ir.Value, index: int) -> ir.Value:
+    """`[n] -> [1]`"""
+    return rows(op, vector, index, index + 1)
+
+
+def rows(op: RuleGraph, value: ir.Value, start: int, end: int) -> ir.Value:
+    """`[n, ...] -> [end - start, ...]`"""
+    return op.Slice(value, [start], [end], [0])
+
+
+def argmax(op: RuleGraph, logits: ir.Value, vocab_size: int) -> ir.Value:
+    """`[rows, vocab] -> [rows] int64`. The lowest id wins a tie, on every backend: ArgMax and TopK do not promise that."""
+    best = op.Equal(logits, op.ReduceMax(logits, [1], keepdims=1))
+    return op.ReduceMin(op.Where(best, op.Range(0, vocab_size, 1), vocab_size), [1], keepdims=0)
+
+
+def first_unsound(op: RuleGraph, logits: ir.Value, num_rows: int) -> ir.Value:
+    """`[rows, vocab] -> [1] int64`: the first row with a NaN or +inf, or with nothing finite; beyond all rows where none is."""
+    # A maximum may pass NaN by, so every logit is compared.
+    numbers = op.ReduceMin(op.Where(op.LessOrEqual(logits, LARGEST), 1, 0), [1], keepdims=0)
+    finite = op.GreaterOrEqual(op.ReduceMax(logits, [1], keepdims=0), -LARGEST)
+    sound = op.And(op.Greater(numbers, 0), finite)
+    return op.ReduceMin(op.Where(sound, num_rows, op.Range(0, num_rows, 1)), [0], keepdims=1)
+
+
+def confidence(op: RuleGraph, logits: ir.Value) -> ir.Value:
+    """`[rows, vocab] -> [rows]`: the largest probability of the softmax, whatever the request's parameters.
+
+    It says nothing about the token that was drawn, so stopping a draft by it leaves the output's distribution alone.
+    """
+    weights = op.Exp(op.Sub(logits, op.ReduceMax(logits, [1], keepdims=1)))
+    return op.Div(1.0, op.ReduceSum(weights, [1], keepdims=0))
+
+
+def processed_probs(op: RuleGraph, logits: ir.Value, sampling: ir.Value, vocab_size: int) -> ir.Value:
+    """`[rows, vocab] -> [rows, vocab]`, as `runtime/sampling/truncation.py`: temperature, top-k, top-p, min-p, ties kept together.
+
+    sampling `[4]`: temperature > 0, top_k (0 is off), top_p (1 is off), min_p (0 is off). Logits of -inf have probability 0.
+    """
+    temperature, top_k, top_p, min_p = (element(op, sampling, index) for index in range(4))
+    top = op.ReduceMax(logits, [1], keepdims=1)  # [rows, 1]
+    scaled = op.Div(op.Sub(logits, top), op.Max(temperature, LOWEST_TEMPERATURE))
+    weights = op.Exp(scaled)  # at most 1
+    # Logits are compared as they came, since scaling can make two of them equal. Those without weight never matter.
+    low = op.ReduceMin(op.Where(op.Greater(weights, 0.0), logits, top), [1], keepdims=1)
+
+    by_count = _lowest_kept(op, logits, 1.0, low, top, goal=top_k)
+    cut = op.Where(op.And(op.GreaterOrEqual(top_k, 1.0), op.Less(top_k, float(vocab_size))), by_count, low)
+    remaining = op.Where(op.GreaterOrEqual(logits, cut), weights, 0.0)  # what top-k leaves, of which top-p is a share
+    goal = op.Mul(top_p, op.ReduceSum(remaining, [1], keepdims=1))
+    by_mass = _lowest_kept(op, logits, weights, cut, top, goal)
+    # A top_p of 1 is off; by the mass, the tail that float32 does not feel would be lost.
+    cut = op.Where(op.Less(top_p, 1.0), by_mass, cut)
+    kept = op.And(op.GreaterOrEqual(logits, cut), op.GreaterOrEqual(scaled, op.Log(min_p)))
+    weights = op.Where(kept, weights, 0.0)
+    return op.Div(weights, op.ReduceSum(weights, [1], keepdims=1))
+
+
+def _lowest_kept(op: RuleGraph, logits: ir.Value, measured: Operand, low: ir.Value, high: ir.Value, goal: ir.Value) -> ir.Value:
+    """`[rows, 1]`: the largest value at which what lies at or above it measures `goal`, `low` where nothing does.
+
+    measured: what each logit counts, 1.0 or `[rows, vocab]`. low, high `[rows, 1]`: between them it is looked for.
+    """
+    values = op.Unsqueeze(logits, [1])  # [rows, 1, vocab]
+    counts = op.Unsqueeze(measured, [1]) if isinstance(measured, ir.Value) else measured
+
+    def reaches(cuts: ir.Value) -> ir.Value:
+        above = op.Where(op.GreaterOrEqual(values, op.Unsqueeze(cuts, [2])), counts, 0.0)  # [rows, cuts, vocab]
+        return op.GreaterOrEqual(op.ReduceSum(above, [2], keepdims=0), goal)
+
+    highest = high
+    fractions = [[(index + 1) / (CUTS + 1) for index in range(CUTS)]]
+    for _ in range(PASSES):
+        cuts = op.Add(low, op.Mul(op.Sub(high, low), fractions))  # [rows, CUTS], ascending
+        enough = reaches(cuts)
+        low, high = (
+            op.ReduceMax(op.Where(enough, cuts, low), [1], keepdims=1),
+            op.ReduceMin(op.Where(enough, high, cuts), [1], keepdims=1),
+        )
+    # The search closes in on the largest logit from below; whether it alone is enough is asked of itself.
+    return op.Where(reaches(highest), highest, low)
+
+
+def draw(op: RuleGraph, mass: ir.Value, noise: ir.Value, vocab_size: int) -> ir.Value:
+    """mass `[1, vocab]`, not normalised, noise `[1]` in [0, 1) -> token `[1] int64`, by the cumulative sum, never one of mass 0.
+
+    First the block, then the token in it. A GPU adds up in an order of its own, so neither sum is relied upon to rise.
+    """
+    blocks = -(-vocab_size // BLOCK)
+    padded = op.Pad(mass, [0, 0, 0, blocks * BLOCK - vocab_size])
+    members = op.Reshape(padded, [blocks, BLOCK])
+    sums = op.ReduceSum(members, [1], keepdims=0)
+    cumulative = op.CumSum(sums, 0)
+    goal = op.Mul(noise, element(op, cumulative, blocks - 1))
+    block = _first_beyond(op, cumulative, sums, goal, blocks)
+    before = op.Gather(op.Concat([0.0], cumulative, axis=0), block)
+    members = op.Reshape(op.Gather(members, block, axis=0), [BLOCK])
+    place = _first_beyond(op, op.CumSum(members, 0), members, op.Sub(goal, before), BLOCK)
+    return op.Add(op.Mul(block, BLOCK), place)
+
+
+def _first_beyond(op: RuleGraph, cumulative: ir.Value, mass: ir.Value, goal: ir.Value, size: int) -> ir.Value:
+    """`[size] -> [1] int64`: the first place of mass whose cumulative sum exceeds `goal`, else the last place of mass."""
+    places = op.Range(0, size, 1)
+    possible = op.Greater(mass, 0.0)
+    first = op.ReduceMin(op.Where(op.And(op.Greater(cumulative, goal), possible), places, size), [0], keepdims=1)
+    last = op.ReduceMax(op.Where(possible, places, 0), [0], keepdims=1)
+    return op.Min(first, last)

@@ -1,0 +1,161 @@
+"""A folder that appears whole or not at all: written beside its place under a temporary name, then renamed."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import re
+import shutil
+import signal
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+
+from ...bundle import MANIFEST
+from ...errors import OutputError
+
+# In the temporary folder: what becomes the output, and what it replaces while the two are swapped.
+NEW = "new"
+OLD = "old"
+SCRATCH = "scratch"
+
+
+@contextmanager
+def temporary_sibling(final: Path) -> Iterator[Path]:
+    """A new folder to be renamed to `final`, inside a locked one beside it that is removed at the end.
+
+    What killed processes left goes first: a folder whose lock is free. A lock holds across containers, where the ids of
+    processes mean nothing, and ends with its process. Where folders cannot be locked (NFS), what was left stays.
+    """
+    final.parent.mkdir(parents=True, exist_ok=True)
+    ours = re.compile(rf"\.{re.escape(final.name)}\.tmp-[a-z0-9_]{{8}}")
+    for path in final.parent.iterdir():
+        if ours.fullmatch(path.name) and path.is_dir() and not path.is_symlink():
+            with _locked(path) as held:
+                if held:
+                    _clear(path, final)
+    made = Path(tempfile.mkdtemp(prefix=f".{final.name}.new-", dir=final.parent))
+    with _locked(made):
+        # Under this name only now: before it was locked, another process would have cleared it.
+        outer = made.rename(final.parent / f".{final.name}.tmp-{made.name[-8:]}")
+        try:
+            (outer / NEW).mkdir()
+            yield outer / NEW
+        finally:
+            _clear(outer, final)
+
+
+@contextmanager
+def new_folder(final: Path, force: bool) -> Iterator[Path]:
+    """Like `temporary_sibling`, and put into place at the end. SIGTERM cleans up as an interrupt does.
+
+    Raises `OutputError` when `final` exists without `force`, is not a bundle, or a file cannot be written.
+    """
+    try:
+        check_free(final, force)
+        with _terminate_as_exit(), temporary_sibling(final) as temporary:
+            yield temporary
+            _put_into_place(temporary, final, force)
+    except OSError as error:
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        reason = "the disk is full" if full else error.strerror or str(error).partition("\n")[0]
+        place = error.filename2 or error.filename  # of a rename, where it led
+        raise OutputError(f"{place}: {reason}; nothing was kept" if place else f"{reason}; nothing was kept") from None
+
+
+@contextmanager
+def scratch_beside(workplace: Path) -> Iterator[Path]:
+    """A folder on the same disk as what `new_folder` gave, which goes with it if the process is killed."""
+    scratch = workplace.parent / SCRATCH
+    scratch.mkdir()
+    try:
+        yield scratch
+    finally:
+        discard(scratch)
+
+
+def _put_into_place(temporary: Path, final: Path, force: bool) -> None:
+    if os.path.lexists(final):
+        if not force:
+            raise OutputError(f"{final} came into being during the build; nothing was kept")
+        check_free(final, force)  # what lies there now need not be what lay there at the start
+        final.rename(temporary.parent / OLD)
+    temporary.rename(final)
+
+
+def _clear(outer: Path, final: Path) -> None:
+    """Remove a temporary folder; a bundle that it put aside comes back unless the new one took its place."""
+    if os.path.lexists(outer / OLD) and not os.path.lexists(final):
+        (outer / OLD).rename(final)
+    discard(outer)
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[bool]:
+    """Hold the folder's lock; says whether it could be had."""
+    try:
+        descriptor = os.open(folder, os.O_RDONLY)
+    except OSError:
+        yield False
+        return
+    try:
+        yield _lock(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _lock(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
+def check_free(final: Path, force: bool) -> None:
+    """Raises `OutputError` where a bundle cannot be put at `final`."""
+    for parent in final.parents:
+        if parent.exists() and not parent.is_dir():
+            raise OutputError(f"{parent} is a file, so {final} cannot be made; choose another --output")
+    if final.exists() or final.is_symlink():
+        if not force:
+            raise OutputError(f"{final} exists; choose another --output, or replace it with --force")
+        if not (final / MANIFEST).is_file():
+            raise OutputError(f"{final} exists and is no bundle (it has no {MANIFEST}); --force replaces bundles only")
+
+
+def require_space(folder: Path, needed: int) -> None:
+    """Raises `OutputError` when the disk of `folder` has fewer than `needed` bytes free."""
+    while not folder.exists():
+        folder = folder.parent
+    free = shutil.disk_usage(folder).free
+    if free < needed:
+        raise OutputError(f"the build needs {needed / 1e9:.1f} GB under {folder}, where {free / 1e9:.1f} GB are free")
+
+
+def discard(folder: Path) -> None:
+    if folder.is_symlink():
+        folder.unlink()
+    else:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def _terminate_as_exit() -> Iterator[None]:
+    """Turn SIGTERM into SystemExit, so that `finally` runs; signals can only be set in the main thread."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def leave(number: int, _frame: FrameType | None) -> None:
+        raise SystemExit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -1,0 +1,91 @@
+"""What a bundle holds beside its graphs: the tokenizer, a map between vocabularies, and the manifest over all of it."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import numpy as np
+from tokenizers import Tokenizer
+
+from ...bundle import SCHEMA_VERSION, Contract, Manifest, ModelSpec, Proof, Role, RuleSpec, SharedVocabulary, TextSpec, list_files
+from ...errors import PairError
+from ..checkpoints.checkpoint import Checkpoint
+from ..checkpoints.shared_vocabulary import Translation
+from .packages import package_versions
+
+MAPS = "tokenizer/shared_vocabulary.npz"
+
+
+def write_text(target: Checkpoint, workplace: Path) -> TextSpec:
+    """The tokenizer as the runtime reads it: `tokenizer.json`, and the chat template where there is one."""
+    folder = workplace / "tokenizer"
+    folder.mkdir()
+    tokenizer = target.tokenizer
+    plain = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
+    # Left over from training in some checkpoints; transformers resets both on every call.
+    plain.no_truncation()
+    plain.no_padding()
+    # Not by its own save, which raises bare Exceptions when the disk is full.
+    (folder / "tokenizer.json").write_text(plain.to_str(pretty=True), encoding="utf-8")
+    template = tokenizer.chat_template
+    if isinstance(template, dict):  # several by name, as transformers keeps them
+        template = template.get("default")
+    if template is not None:
+        (folder / "chat_template.jinja").write_text(template, encoding="utf-8")
+    special = {name: token for name, token in tokenizer.special_tokens_map.items() if isinstance(token, str)}
+    return TextSpec(
+        tokenizer="tokenizer/tokenizer.json",
+        chat_template="tokenizer/chat_template.jinja" if template is not None else None,
+        special_tokens=special,
+        stop_token_ids=target.stop_token_ids,
+    )
+
+
+def write_maps(translation: Translation, specs: dict[Role, ModelSpec], min_overlap: float, workplace: Path) -> SharedVocabulary:
+    """The draft's translation, as wide as the logits turned out to be."""
+    target_size, draft_size = specs["target"].vocab_size, specs["draft"].vocab_size
+    to_draft, shared = translation.maps(target_size, draft_size)
+    overlap = shared.shape[1] / translation.target.count(target_size)
+    if not shared.size or overlap < min_overlap:  # ids beyond the logits cannot be proposed
+        raise PairError(
+            f"the models can give {overlap:.1%} of the target's tokens, fewer than their tokenizers have; "
+            f"--min-overlap asks for {min_overlap:.1%}; choose a draft of the target's family, "
+            "or leave --draft out for drafts looked up in the text"
+        )
+    np.savez(workplace / MAPS, allow_pickle=False, to_draft=to_draft, shared=shared)
+    return SharedVocabulary(MAPS, shared.shape[1], translation.target.count(target_size), translation.draft.count(draft_size))
+
+
+def reference_path(role: Role) -> str:
+    return f"reference/{role}.npz"
+
+
+def make_manifest(
+    contract: Contract,
+    specs: dict[Role, ModelSpec],
+    vocabulary: SharedVocabulary | None,
+    text: TextSpec,
+    engines: tuple[str, ...],
+    rules: tuple[RuleSpec, ...],
+    proofs: tuple[Proof, ...],
+    workplace: Path,
+    command: str,
+) -> Manifest:
+    return Manifest(
+        schema_version=SCHEMA_VERSION,
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        command=command,
+        packages=package_versions(),
+        contract=contract,
+        target=specs["target"],
+        draft=specs.get("draft"),
+        vocabulary=vocabulary,
+        text=text,
+        engines=engines,
+        rules=rules,
+        plans=(),
+        references={role: reference_path(role) for role in specs},
+        proofs=proofs,
+        files=list_files(workplace),
+    )

@@ -1,0 +1,108 @@
+"""Finished stages of earlier builds, kept by what they were made from.
+
+A stage is a folder of files under the cache folder, named by a digest of everything its content depends on: checkpoint,
+contract, the exporter's own sources and the versions of the packages that trace. It is written beside its place and
+renamed, so one that is there is whole; its files are compared with their recorded digests before they are used again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from ...bundle import list_files
+from ...errors import OutputError
+from .atomic_folder import discard, temporary_sibling
+from .packages import package_versions
+
+UNUSED_DAYS = 7
+# Of the package: what a stage is made by.
+SOURCES = ("*.py", "exporter/**/*.py", "calibration/weights/**/*.py", "runtime/proofs/parity.py")
+STAGE = "stage.json"
+OURS = re.compile(r"[0-9a-f]{32}|\.[0-9a-f]{32}\.(tmp|new)-[a-z0-9_]{8}")  # a stage, or what a killed build left of one
+
+
+def default_cache() -> Path:
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "specexport"
+
+
+def open_cache(cache: Path) -> Path:
+    """Make the folder if need be. Raises `OutputError` when it is none, or cannot be written."""
+    try:
+        cache.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        reason = "a file is in its way" if isinstance(error, FileExistsError | NotADirectoryError) else error.strerror
+        raise OutputError(f"the cache folder {cache} cannot be made: {reason}; choose another --cache") from None
+    if not os.access(cache, os.W_OK | os.X_OK):
+        raise OutputError(f"the cache folder {cache} cannot be written; choose another --cache")
+    return cache
+
+
+def stage_key(**inputs: Any) -> str:
+    """Digest of `inputs` (JSON values), of the exporter's sources and of the tracing packages' versions."""
+    package = Path(__file__).parents[2]
+    sources = sorted([path for pattern in SOURCES for path in package.glob(pattern)])
+    inputs["sources"] = [hashlib.sha256(path.read_bytes()).hexdigest() for path in sources]
+    inputs["packages"] = package_versions()
+    return hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()[:32]
+
+
+def finished_stage(cache: Path, key: str) -> Path | None:
+    """The stage's folder when it is there and unharmed; a harmed one is removed."""
+    folder = cache / key
+    try:
+        recorded = json.loads((folder / STAGE).read_text())
+    except (OSError, json.JSONDecodeError):
+        discard(folder)
+        return None
+    found = {name: asdict(entry) for name, entry in list_files(folder).items() if name != STAGE}
+    if found != recorded:
+        discard(folder)
+        return None
+    os.utime(folder)
+    return folder
+
+
+def make_stage(cache: Path, key: str, make: Callable[[Path], None]) -> Path:
+    """Run `make(folder)` in a temporary folder and keep the result under `key`."""
+    _prune(open_cache(cache))
+    folder = cache / key
+    with temporary_sibling(folder) as temporary:
+        make(temporary)
+        recorded = {name: asdict(entry) for name, entry in list_files(temporary).items()}
+        (temporary / STAGE).write_text(json.dumps(recorded))
+        try:
+            temporary.rename(folder)
+        except OSError:
+            if finished_stage(cache, key) is None:  # else another process was first, with the same content
+                raise
+    return folder
+
+
+def link_or_copy(source: Path, destination: Path) -> None:
+    """One file on disk for the stage and the bundle where the file system allows it."""
+    destination.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        os.link(source, destination)
+    except OSError:
+        try:
+            shutil.copy2(source, destination)
+        except OSError as error:
+            raise OutputError(f"{destination} cannot be written: {error.strerror}") from None
+
+
+def _prune(cache: Path) -> None:
+    """Discard what is ours and long unused; the folder is the user's choice and may hold anything else."""
+    limit = time.time() - UNUSED_DAYS * 86400
+    for folder in cache.iterdir():
+        if OURS.fullmatch(folder.name) and folder.is_dir() and folder.stat().st_mtime < limit:
+            discard(folder)

@@ -1,0 +1,1 @@
+"""A causal language model to an ONNX graph with a static cache."""

@@ -1,0 +1,197 @@
+"""Attention over a static cache, in the dialects of `dialects.py`.
+
+transformers hands every model's attention (query, key, value after the rotary embedding) to a registered
+function. Ours emits ONNX operators instead of computing, and so serves any architecture.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.onnx.ops import symbolic, symbolic_multi_out
+from transformers import AttentionInterface, PreTrainedModel
+from transformers.masking_utils import AttentionMaskInterface
+
+from ...errors import UnsupportedModelError
+from ..dialects import Dialect
+
+IMPLEMENTATION = "specexport"
+
+# Keyword arguments of attention functions that change nothing at inference, or are handled below.
+HARMLESS = {"dropout", "position_ids", "position_embeddings", "use_cache", "output_attentions", "output_hidden_states"}
+HARMLESS |= {"cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k", "return_dict", "cache_position"}
+# The score of what is hidden: finite, because kernels that go by tiles subtract the largest score of a tile, and in the
+# range of fp16, because a compiler may lower the softmax.
+HIDDEN = torch.finfo(torch.float16).min
+
+Pair = tuple[Tensor, Tensor]  # key and value, [1, num_kv_heads, rows, head_dim] each
+
+
+@dataclass
+class StaticCache:
+    """What stands in for the transformers cache while tracing: hands keys and values through unchanged.
+
+    position: `[1] int64`, rows of the cache in use. past: by layer, `capacity` rows. columns: `[C] int64`, 0 to C - 1, the
+    rows that attention looks at, for the dialects that have a choice. written: by layer what the graph gives back, the
+    cache after this pass, or in the dialect `rows` its T new rows.
+    """
+
+    position: Tensor
+    past: list[Pair]
+    columns: Tensor | None = None
+    written: dict[int, Pair] = field(default_factory=dict)
+    is_compileable: bool = False
+    # transformers reads these for hybrid caches; here every layer holds every row.
+    is_sliding: list[bool] = field(default_factory=list)
+
+    def update(self, key: Tensor, value: Tensor, layer_idx: int, *args: Any, **kwargs: Any) -> Pair:
+        return key, value
+
+    def get_seq_length(self, layer_idx: int = 0) -> Tensor:
+        return self.position[0]
+
+    def get_query_offset(self, layer_idx: int = 0) -> Tensor:
+        return self.position[0]
+
+    def get_mask_sizes(self, query_length: int, layer_idx: int = 0) -> tuple[int, int]:
+        return query_length, 0
+
+    def get_max_cache_shape(self, layer_idx: int = 0) -> int:
+        return int(self.past[0][0].shape[2])
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One layer's share of the cache, and how it attends. window: tokens seen, 0 for all. softcap: 0.0 for none."""
+
+    past: Pair
+    position: Tensor
+    columns: Tensor | None
+    scale: float
+    window: int
+    softcap: float
+
+
+def scatter_and_attend(query: Tensor, key: Tensor, value: Tensor, layer: Layer) -> tuple[Tensor, Pair]:
+    """The `onnx` dialect; query `[1, H, T, D]`, key and value `[1, H_kv, T, D]`, result `[1, H, T, D]` and the cache."""
+    columns = layer.columns
+    assert columns is not None
+    key_all, value_all = (
+        symbolic("TensorScatter", (rows, new, layer.position), dict(axis=2), dtype=rows.dtype, shape=rows.shape, version=24)
+        for rows, new in zip(layer.past, (key, value), strict=True)
+    )
+    seen = [half[:, :, : columns.shape[0]] for half in (key_all, value_all)]
+    if layer.softcap:  # an attribute of Attention that TensorRT refuses
+        return _attend(query, seen[:1], seen[1:], columns, layer), (key_all, value_all)
+    rows = layer.position + torch.arange(query.shape[2])
+    # In four dimensions from the start: behind an Unsqueeze, TensorRT-RTX 1.7 trips over names of its own where C is fixed.
+    mask = _visible(columns[None, None], rows[None, None], layer.window)
+    output = symbolic("Attention", (query, *seen, mask), dict(scale=layer.scale), dtype=query.dtype, shape=query.shape, version=24)
+    return output, (key_all, value_all)
+
+
+def group_query_attention(query: Tensor, key: Tensor, value: Tensor, layer: Layer) -> tuple[Tensor, Pair]:
+    """The `ort` dialect; shapes as in `scatter_and_attend`. Rows are appended behind `position` in place."""
+    heads, length, kv_heads = query.shape[1], query.shape[2], key.shape[1]
+    packed = [tensor.transpose(1, 2).reshape(1, length, -1) for tensor in (query, key, value)]
+    last = layer.position.to(torch.int32) + (length - 1)
+    attributes: dict[str, Any] = dict(num_heads=heads, kv_num_heads=kv_heads, scale=layer.scale)
+    if layer.window:
+        attributes["local_window_size"] = layer.window
+    if layer.softcap:
+        attributes["softcap"] = layer.softcap
+    output, key_all, value_all = symbolic_multi_out(
+        "com.microsoft::GroupQueryAttention",
+        (*packed, *layer.past, last, (last + 1)[0]),
+        attributes,
+        dtypes=(query.dtype, key.dtype, value.dtype),
+        shapes=(packed[0].shape, layer.past[0].shape, layer.past[1].shape),
+        version=1,
+    )
+    return output.view(1, length, heads, -1).transpose(1, 2), (key_all, value_all)
+
+
+def attend_to_both(query: Tensor, key: Tensor, value: Tensor, layer: Layer) -> tuple[Tensor, Pair]:
+    """The `rows` dialect; shapes as in `scatter_and_attend`, but what is given back are the new rows."""
+    (past_key, past_value), position, columns = layer.past, layer.position, layer.columns
+    assert columns is not None
+    span = columns.shape[0]
+    # What the cache holds from the position on is stale: no row sees as far as its capacity.
+    places = torch.cat([torch.where(columns < position, columns, past_key.shape[2]), position + torch.arange(key.shape[2])])
+    return _attend(query, [past_key[:, :, :span], key], [past_value[:, :, :span], value], places, layer), (key, value)
+
+
+def _attend(query: Tensor, keys: list[Tensor], values: list[Tensor], places: Tensor, layer: Layer) -> Tensor:
+    """Attention in plain operators, over parts of keys and values that lie, all together, at `places` of the sequence."""
+    _, heads, length, width = query.shape
+    kv_heads = keys[0].shape[1]
+    # The heads that share keys stand below each other as rows, so that keys and values need no copies.
+    query = (query.float() * layer.scale).to(query.dtype).reshape(1, kv_heads, heads // kv_heads * length, width)
+    scores = torch.cat([query @ part.transpose(2, 3) for part in keys], -1).float()
+    if layer.softcap:
+        scores = layer.softcap * torch.tanh(scores / layer.softcap)
+    rows = (layer.position + torch.arange(length)).repeat(heads // kv_heads)
+    mask = _visible(places, rows, layer.window)
+    weights = torch.softmax(torch.where(mask, scores, HIDDEN), -1).to(query.dtype)
+    output, first = weights[..., : values[0].shape[2]] @ values[0], values[0].shape[2]
+    for part in values[1:]:
+        output, first = output + weights[..., first : first + part.shape[2]] @ part, first + part.shape[2]
+    return output.reshape(1, heads, length, width)
+
+
+def _visible(columns: Tensor, rows: Tensor, window: int) -> Tensor:
+    """`[..., rows, columns] bool`: what lies not behind a row, and not farther in front of it than its window."""
+    columns, rows = columns[..., None, :], rows[..., :, None]
+    mask = columns <= rows
+    return mask & (columns > rows - window) if window else mask
+
+
+EMITTERS = {"onnx": scatter_and_attend, "ort": group_query_attention, "rows": attend_to_both}
+
+
+@contextmanager
+def static_cache_attention(model: PreTrainedModel, cache: StaticCache, dialect: Dialect) -> Iterator[None]:
+    """Route the model's attention through `dialect` and `cache` while the context lasts.
+
+    Raises `UnsupportedModelError` from inside the forward pass when a layer asks for what no dialect has.
+    """
+
+    def attention(
+        module: torch.nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **options: Any
+    ) -> tuple[Tensor, None]:
+        layer = int(getattr(module, "layer_idx", len(cache.written)))
+        scale = float(options.pop("scaling", None) or query.shape[-1] ** -0.5)
+        window = int(options.pop("sliding_window", None) or 0)
+        softcap = float(options.pop("softcap", None) or 0.0)
+        if options.pop("is_causal", None) is False:
+            raise UnsupportedModelError(f"layer {layer} attends to what comes after; only causal attention can be cached")
+        unknown = [name for name, given in options.items() if name not in HARMLESS and given is not None and given is not False]
+        if unknown:
+            raise UnsupportedModelError(
+                f"layer {layer} passes {', '.join(sorted(unknown))} to attention, which the static cache has no form of"
+            )
+        if value.shape[-1] != key.shape[-1]:
+            raise UnsupportedModelError(
+                f"layer {layer} has keys of {key.shape[-1]} and values of {value.shape[-1]} columns; they must be equal"
+            )
+        if attention_mask is not None:
+            raise UnsupportedModelError(f"layer {layer} brings a mask of its own; only causal and sliding-window masks are known")
+        if layer in cache.written:
+            raise UnsupportedModelError(f"layer {layer} attends twice in one pass; a cache holds one attention a layer")
+        asked = Layer(cache.past[layer], cache.position, cache.columns, scale, window, softcap)
+        output, cache.written[layer] = EMITTERS[dialect](query, key, value, asked)
+        return output.transpose(1, 2), None
+
+    before = model.config._attn_implementation
+    AttentionInterface.register(IMPLEMENTATION, attention)
+    AttentionMaskInterface.register(IMPLEMENTATION, lambda *args, **kwargs: None)
+    model.set_attn_implementation(IMPLEMENTATION)
+    try:
+        yield
+    finally:
+        model.set_attn_implementation(before)

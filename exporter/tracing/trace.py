@@ -1,0 +1,186 @@
+"""Trace a causal language model into an ONNX graph that keeps the contract of `bundle.py`."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+
+import onnx_ir as ir
+import torch
+from torch import Tensor
+from torch.export import Dim
+from torch.onnx.ops import symbolic
+from transformers import PreTrainedModel
+
+from ...bundle import CacheLayer, Contract
+from ...errors import UnsupportedModelError
+from ..checkpoints.checkpoint import first_line
+from ..checkpoints.half_precision import DTYPES
+from ..dialects import OPSETS, Dialect
+from .attention import StaticCache, static_cache_attention
+from .confidence_head import HEADED, OUTPUTS, WEIGHTS, confidence, embeddings_seen
+
+# Of the dialect for old parsers: the one that came with its opset.
+ROWS_IR_VERSION = 8
+
+
+def probe_cache(model: PreTrainedModel) -> tuple[CacheLayer, ...]:
+    """Shapes of the model's cache, found by running two tokens through it: no names of config fields needed.
+
+    Raises `UnsupportedModelError` when a layer keeps anything but keys and values.
+    """
+    name = type(model).__name__
+    try:
+        with torch.no_grad():
+            output = model(input_ids=torch.zeros(1, 2, dtype=torch.int64), use_cache=True)
+    except Exception as error:
+        raise UnsupportedModelError(f"{name} cannot continue two tokens: {first_line(error)}") from error
+    cache = getattr(output, "past_key_values", None)
+    layers = []
+    for index, layer in enumerate(getattr(cache, "layers", ())):
+        keys, values = getattr(layer, "keys", None), getattr(layer, "values", None)
+        if keys is None or values is None or keys.ndim != 4 or keys.shape[2] != 2:
+            raise UnsupportedModelError(f"{name}: layer {index} keeps a state that is no key-value cache ({type(layer).__name__})")
+        if keys.shape != values.shape:
+            raise UnsupportedModelError(
+                f"{name}: layer {index} has keys {list(keys.shape)} and values {list(values.shape)}; they must be equal"
+            )
+        layers.append(CacheLayer(int(keys.shape[1]), int(keys.shape[3])))
+    if not layers:
+        raise UnsupportedModelError(f"{name} returns no key-value cache, so there is nothing to make static")
+    return tuple(layers)
+
+
+def trace(model: PreTrainedModel, layers: tuple[CacheLayer, ...], dialect: Dialect, contract: Contract, features: int = 0) -> ir.Model:
+    """The model's graph in `dialect`, its weights shared with `model`. Raises `UnsupportedModelError` with the reason.
+
+    features: with a confidence head that reads as many numbers a row, as `probe_features` found them. Only in the dialect `HEADED`.
+    """
+    assert not features or dialect == HEADED
+    names = [f"{index}.{half}" for index in range(len(layers)) for half in ("key", "value")]
+    inputs = {"tokens": torch.zeros(1, 3, dtype=torch.int64), "position": torch.zeros(1, dtype=torch.int64)}
+    dynamic = {"tokens": {1: Dim("width", min=1, max=contract.capacity)}}
+    if dialect != "ort":
+        inputs["columns"] = torch.arange(contract.capacity // 2)
+        dynamic["columns"] = {0: Dim("span", min=1, max=contract.capacity)}
+    if features:
+        inputs[WEIGHTS] = torch.zeros(features + 1)
+    for name, layer in zip(names, (layer for layer in layers for _ in "kv"), strict=True):
+        shape = (1, layer.num_kv_heads, contract.capacity, layer.head_dim)
+        inputs[f"past.{name}"] = torch.zeros(shape, dtype=DTYPES[contract.precision])
+    shapes = [dynamic.get(name, {}) for name in inputs]
+    written = "new" if dialect == "rows" else "present"
+    by_row = ("logits", *(OUTPUTS if features else ()))
+    try:
+        with torch.no_grad(), _quiet():
+            program = torch.onnx.export(
+                StaticDecoder(model, dialect, contract.widest_step, has_head=features > 0).eval(),
+                tuple(inputs.values()),
+                input_names=list(inputs),
+                output_names=[*by_row, *(f"{written}.{name}" for name in names)],
+                dynamic_shapes=(*shapes[:2], tuple(shapes[2:])),  # as `forward` takes them
+                opset_version=OPSETS[dialect],
+                dynamo=True,
+                optimize=False,
+                verbose=False,
+            )
+    except Exception as error:
+        raise _reason(model, error) from error
+    assert program is not None
+    for output in program.model.graph.outputs[: len(by_row)]:
+        # Traced as T rows; a prefill chunk gives one (see kept_rows). The engine compares the name with the manifest.
+        output.shape = ir.Shape([1, contract.rows_name, *output.shape[2:]])  # type: ignore[index]
+    if dialect == "rows":
+        program.model.ir_version = ROWS_IR_VERSION
+    return program.model
+
+
+class StaticDecoder(torch.nn.Module):
+    """`(tokens, position, columns unless ort, head if any, *past) -> (logits, features and confidence if any, *written)`.
+
+    Around any `AutoModelForCausalLM`.
+    """
+
+    def __init__(self, model: PreTrainedModel, dialect: Dialect, widest_step: int, has_head: bool = False) -> None:
+        super().__init__()
+        self.model = model
+        self.dialect = dialect
+        self.widest_step = widest_step
+        self.has_head = has_head
+        self.accepted = inspect.signature(model.forward).parameters
+
+    def forward(self, tokens: Tensor, position: Tensor, *rest: Tensor) -> tuple[Tensor, ...]:
+        columns, rest = (None, rest) if self.dialect == "ort" else (rest[0], rest[1:])
+        weights, past = (rest[0], rest[1:]) if self.has_head else (None, rest)
+        cache = StaticCache(position, list(zip(past[::2], past[1::2], strict=True)), columns)
+        by_row = self._logits(tokens, position, cache) if weights is None else self._with_head(tokens, position, cache, weights)
+        if len(cache.written) != len(cache.past):
+            raise UnsupportedModelError(f"{len(cache.past) - len(cache.written)} of {len(cache.past)} layers attend by code of their own")
+        return *by_row, *(half for _, pair in sorted(cache.written.items()) for half in pair)
+
+    def _logits(self, tokens: Tensor, position: Tensor, cache: StaticCache) -> tuple[Tensor]:
+        rows = kept_rows(tokens, self.widest_step, OPSETS[self.dialect])
+        some = "logits_to_keep" in self.accepted
+        logits = self._run(tokens, position, cache, {"logits_to_keep": rows} if some else {})
+        return (logits if some else logits[:, rows],)
+
+    def _with_head(self, tokens: Tensor, position: Tensor, cache: StaticCache, weights: Tensor) -> tuple[Tensor, ...]:
+        """The rows are picked in front of the output embedding, for the head and the logits alike."""
+        keep = partial(only_kept, tokens=tokens, widest_step=self.widest_step, opset=OPSETS[self.dialect])
+        with embeddings_seen(self.model, keep) as seen:
+            logits = self._run(tokens, position, cache, {})
+        return logits, *confidence(seen, weights, keep)
+
+    def _run(self, tokens: Tensor, position: Tensor, cache: StaticCache, options: dict[str, Tensor]) -> Tensor:
+        if "position_ids" in self.accepted:
+            options["position_ids"] = (position + torch.arange(tokens.shape[1]))[None]
+        with static_cache_attention(self.model, cache, self.dialect):
+            logits: Tensor = self.model(input_ids=tokens, past_key_values=cache, use_cache=True, **options).logits
+        return logits.float()
+
+
+def kept_rows(tokens: Tensor, widest_step: int, opset: int) -> Tensor:
+    """Rows whose logits are wanted, `[rows] int64`: all of a step, only the last of a prefill chunk.
+
+    The true number is 1 for a chunk; tracing cannot say so, and takes it for the number of tokens.
+    """
+    width = symbolic("Shape", (tokens,), dict(start=1, end=2), dtype=torch.int64, shape=[1], version=opset)[0]
+    first = torch.where(width > widest_step, width - 1, torch.zeros_like(width))
+    return symbolic("Range", (first, width, torch.ones_like(width)), dtype=torch.int64, shape=[tokens.shape[1]], version=opset)
+
+
+def only_kept(values: Tensor, tokens: Tensor, widest_step: int, opset: int) -> Tensor:
+    """The `kept_rows` of `values [1, T, n]` by one Slice, whose start stays on the host. The same shape, as far as tracing knows."""
+    width = symbolic("Shape", (tokens,), dict(start=1, end=2), dtype=torch.int64, shape=[1], version=opset)
+    first = torch.where(width > widest_step, torch.full_like(width, -1), torch.zeros_like(width))
+    # No steps: given them, the rule that drops slices of the whole would go by the shape.
+    last, axis = torch.tensor([torch.iinfo(torch.int64).max]), torch.tensor([1])
+    return symbolic("Slice", (values, first, last, axis), dtype=values.dtype, shape=values.shape, version=opset)
+
+
+def _reason(model: PreTrainedModel, error: BaseException) -> UnsupportedModelError:
+    """The refusal behind an exporter's error: ours, if one was raised on the way, else its first line."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, UnsupportedModelError):
+            return UnsupportedModelError(f"{type(model).__name__} cannot be exported: {cause}")
+        innermost, cause = cause, cause.__cause__ or cause.__context__
+    return UnsupportedModelError(f"{type(model).__name__} cannot be traced by torch.export: {first_line(innermost)}")
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """The exporter's own warnings are of no use to the person who builds a bundle."""
+    logger = logging.getLogger("torch.onnx")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(level)

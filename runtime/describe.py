@@ -1,0 +1,152 @@
+"""What a bundle holds, as data and as a text for people."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Any
+
+from ..bundle import Bundle, Fidelity
+from .auto_precision import read_precision, table_lines
+from .policy.cost_model import COSTS, Costs
+from .policy.decisions import check_policy, read_decision, stale
+from .policy.routes import POLICY, Policy
+
+
+def describe(bundle: Bundle) -> dict[str, Any]:
+    """The manifest, with the memory that a session needs, in bytes, and what calibration decided.
+
+    Raises `BundleError` for a policy.json or costs.json that is damaged or of another bundle.
+    """
+    manifest = bundle.manifest
+    memory = {
+        role: {"weights": manifest.files[model.weights].bytes, "cache": model.cache_bytes(manifest.contract)}
+        for role, model in manifest.models.items()
+    }
+    described = asdict(manifest) | {"memory": memory, "widths": list(manifest.contract.widths), "spans": list(manifest.contract.spans)}
+    if manifest.vocabulary is not None:
+        described["vocabulary"]["overlap"] = manifest.vocabulary.overlap
+    policy, costs = read_decision(bundle, Policy, POLICY), read_decision(bundle, Costs, COSTS)
+    if policy is not None:
+        check_policy(policy, bundle)
+    described["longest"] = manifest.longest
+    table = read_precision(bundle)
+    described["auto"] = None if table is None else asdict(table)
+    described["policy"] = None if policy is None else asdict(policy)
+    described["costs"] = None if costs is None else asdict(costs) | {"stale": stale(costs, costs.engine, costs.threads)}
+    return described
+
+
+def render(description: dict[str, Any]) -> str:
+    contract = description["contract"]
+    lines = [
+        f"built      {description['created']}  {description['command']}",
+        f"engines    {', '.join(description['engines'])}; {_precision(description)}",
+        f"sequence   up to {description['longest']} tokens, {contract['max_draft_tokens']} draft tokens a round, "
+        f"prompt chunks of {contract['prompt_chunk']}, widths {' '.join(map(str, description['widths']))}, "
+        f"spans {' '.join(map(str, description['spans']))}",
+        f"stops at   {', '.join(map(str, description['text']['stop_token_ids'])) or 'no token'}; "
+        f"chat template: {'yes' if description['text']['chat_template'] else 'no'}",
+    ]
+    for role, memory in description["memory"].items():
+        model = description[role]
+        lines += [
+            f"{role:<10} {model['architecture']} from {model['source']}: {model['num_parameters'] / 1e6:.1f} M parameters, "
+            f"{len(model['layers'])} layers, vocabulary {model['vocab_size']}",
+            f"           weights {memory['weights'] / 1e6:.1f} MB{_stored(model['format'])}, cache {memory['cache'] / 1e6:.1f} MB; "
+            f"checkpoint {model['checkpoint_sha256'][:16]}",
+            *(f"           {note}" for note in (*_fidelity(model["fidelity"]), *model["notes"])),
+        ]
+    if description["draft"] is None:
+        lines.append("draft      none: drafts are looked up in the text")
+    if (vocabulary := description["vocabulary"]) is not None:
+        lines.append(
+            f"vocabulary the draft has another tokenizer and can propose {vocabulary['shared_tokens']} of the target's "
+            f"{vocabulary['target_tokens']} tokens ({vocabulary['overlap']:.1%})"
+        )
+    lines += [_plans(description, engine) for engine in description["engines"] if any(p["engine"] == engine for p in description["plans"])]
+    for proof in description["proofs"]:
+        lines.append(
+            f"proved     {proof['role']} {proof['dialect']} on {proof['engine']}: {proof['rows']} rows up to {proof['length']} tokens, "
+            f"{proof['max_error']:.1e} standard deviations off (allowed {proof['tolerance']:.0e})"
+        )
+    lines += table_lines(description["auto"]) if description["auto"] is not None else []
+    lines += _decisions(description["policy"], description["costs"])
+    lines += [f"{entry['sha256'][:16]}  {entry['bytes']:>12,}  {name}" for name, entry in description["files"].items()]
+    lines.append("packages   " + ", ".join(f"{name} {number}" for name, number in description["packages"].items()))
+    return "\n".join(lines)
+
+
+def _fidelity(measured: dict[str, Any] | None) -> Iterator[str]:
+    if measured is not None:
+        found = Fidelity(**measured)
+        yield (
+            f"perplexity {found.perplexity:.3f}, {found.exact_perplexity:.3f} before it was quantized "
+            f"({found.loss:+.2%}), {found.divergence:.4f} nats apart, "
+            f"the same likeliest token {found.agreement:.1%} of the time; {found.measured_on}"
+        )
+
+
+def _precision(description: dict[str, Any]) -> str:
+    """What the weights are stored in, and what is computed in."""
+    computed: str = description["contract"]["precision"]
+    forms = {role: description[role]["format"] for role in ("target", "draft") if description[role] is not None}
+    if all(form == "float" for form in forms.values()):
+        return computed
+    stored = ", ".join(f"{role} {computed if form == 'float' else form}" for role, form in forms.items())
+    return f"weights: {stored}; caches and everything else {computed}"
+
+
+def _stored(form: str) -> str:
+    return "" if form == "float" else f" in {form}"
+
+
+def _decisions(policy: dict[str, Any] | None, costs: dict[str, Any] | None) -> list[str]:
+    """What a session follows, and why."""
+    lines = []
+    if policy is None:
+        lines.append("policy     none: every round drafts the maximum; specexport calibrate measures and decides")
+    else:
+        sampling = f"temperature {policy['temperature']:g}, floor of the slowest tenth {policy['floor']:g}"
+        lines.append(f"policy     made {policy['made']} on {policy['engine']}, {sampling}")
+        lines += [
+            f"           {name}: {_entry(entry)}" for name, entry in [*policy["routes"].items(), ("other requests", policy["default"])]
+        ]
+    if policy is not None and costs is None:
+        lines.append("costs      none: routes that adapt draft their fixed numbers; specexport calibrate measures them")
+    if costs is not None:
+        lines.append(
+            f"costs      {costs['engine']}, {costs['threads'] or 'its own number of'} threads, {costs['host']}, made {costs['made']}"
+        )
+        for point in costs["points"]:
+            rounds = " ".join(f"{time['median'] * 1e3:.2f}" for time in point["rounds"])
+            lines.append(f"           with {point['context']} tokens, a round of 0, 1, ... draft tokens: {rounds} ms")
+        if costs["stale"]:
+            lines.append(f"           not used here: {costs['stale']}; run specexport calibrate on this host")
+    return lines
+
+
+def _entry(entry: dict[str, Any]) -> str:
+    verdict, evidence = entry["verdict"].upper(), entry["evidence"]
+    if entry["mode"] == "fixed":
+        k = entry["num_draft_tokens"] if entry["verdict"] != "off" else 0
+        how = f"{k} draft token{'s' * (k > 1)} a round by {entry['drafter']}" if k else "plain decoding"
+    else:
+        how = f"as many draft tokens by {entry['drafter']} as pay" + (", none until probes succeed" if entry["verdict"] == "off" else "")
+    if evidence is None:
+        return f"{verdict}, {how}"
+    return (
+        f"{verdict}, {how}; a = {evidence['acceptance_length']:.2f} tokens a round against a* = {evidence['break_even']:.2f}: "
+        f"{evidence['speedup']:.2f}x ({evidence['low']:.2f} to {evidence['high']:.2f}), slowest tenth {evidence['p10']:.2f}x, "
+        f"{evidence['requests']} requests"
+    )
+
+
+def _plans(description: dict[str, Any], engine: str) -> str:
+    """The engine's plans, which were all made together."""
+    plans = [plan for plan in description["plans"] if plan["engine"] == engine]
+    size = sum(description["files"][plan["file"]]["bytes"] for plan in plans)
+    first = plans[0]
+    capabilities = f"compute capability {', '.join(first['compute_capabilities'])}" if first["compute_capabilities"] else "its usual GPUs"
+    kinds = [name.replace("_", "-") for name in ("hardware_compatible", "version_compatible") if first[name]]
+    return ", ".join([f"plans      {engine} {first['version']}: {len(plans)}, {size / 1e6:.1f} MB, for {capabilities}", *kinds])

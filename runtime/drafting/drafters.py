@@ -1,0 +1,127 @@
+"""Where draft tokens come from: a model, the text so far, or the text first and else the model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from time import perf_counter
+from typing import Protocol
+
+from ...errors import ParameterError
+from ..sampling.rules import Rule
+from ..state.context import CachedDecoder, Context
+from ..state.statistics import Statistics
+from .guide import Guide
+from .lookup import Lookup, NgramLookup, SuffixLookup
+
+LOOKUPS: dict[str, Callable[[int], Lookup]] = {"ngram": NgramLookup, "suffix": SuffixLookup}
+DRAFTERS = ("model", *LOOKUPS, *(f"{name}+model" for name in LOOKUPS))
+# Beside a model, a match must be long to be worth more than the model's guess.
+SHORTEST_ALONE = 2
+SHORTEST_BESIDE_A_MODEL = 4
+
+
+class Draft(Protocol):
+    def prefill(self, tokens: Sequence[int]) -> None:
+        """Get ready to continue `tokens`."""
+        ...
+
+    def propose(self, tokens: Sequence[int], count: int) -> list[int]:
+        """Up to `count` tokens that may follow, every one told to the rule in order."""
+        ...
+
+
+class NoDraft:
+    """Plain decoding."""
+
+    def prefill(self, tokens: Sequence[int]) -> None:
+        pass
+
+    def propose(self, tokens: Sequence[int], count: int) -> list[int]:
+        return []
+
+
+class LookupDraft:
+    def __init__(self, lookup: Lookup, rule: Rule, statistics: Statistics, guide: Guide | None = None) -> None:
+        self._lookup, self._rule, self._statistics, self._guide = lookup, rule, statistics, guide
+
+    def prefill(self, tokens: Sequence[int]) -> None:
+        self._lookup.find(tokens, 0)
+
+    def propose(self, tokens: Sequence[int], count: int) -> list[int]:
+        most = count if self._guide is None else self._guide.looked_up(count)
+        found = self._lookup.find(tokens, most) if count else []
+        for token in found:
+            self._rule.certain(token)
+        self._statistics.looked_up += len(found)
+        return found
+
+
+class ModelDraft:
+    """The draft model. Its first pass of a round feeds two tokens at least: after full acceptance it lacks the last one's row."""
+
+    def __init__(self, cached: CachedDecoder, chunk: int, rule: Rule, statistics: Statistics, guide: Guide | None = None) -> None:
+        self._cached, self._chunk, self._rule, self._statistics, self._guide = cached, chunk, rule, statistics, guide
+
+    def prefill(self, tokens: Sequence[int]) -> None:
+        self._cached.prefill(tokens, len(tokens) - 2, self._chunk)
+
+    def propose(self, tokens: Sequence[int], count: int) -> list[int]:
+        if not count:
+            return []
+        start = perf_counter()
+        self.prefill(tokens)  # what rounds without the model have left out
+        logits = self._cached.step(tokens[-2:], max(0, len(tokens) - 2))
+        drafted: list[int] = []
+        while True:
+            self._statistics.draft_seconds += perf_counter() - start
+            self._statistics.draft_passes += 1
+            if self._guide is not None and not self._guide.include(len(drafted), logits):
+                return drafted
+            token = self._rule.propose(logits[-1])
+            drafted += [] if token is None else [token]
+            if token is None or len(drafted) == count or (self._guide is not None and not self._guide.go_on(len(drafted))):
+                return drafted
+            start = perf_counter()
+            logits = self._cached.step(drafted[-1:], len(tokens) + len(drafted) - 1)
+
+
+class FirstDraft:
+    """The first of several drafts that has something to propose."""
+
+    def __init__(self, *drafts: Draft) -> None:
+        self._drafts = drafts
+
+    def prefill(self, tokens: Sequence[int]) -> None:
+        for draft in self._drafts:
+            draft.prefill(tokens)
+
+    def propose(self, tokens: Sequence[int], count: int) -> list[int]:
+        for draft in self._drafts:
+            found = draft.propose(tokens, count)
+            if found:
+                return found
+        return []
+
+
+def check_drafter(name: str | None, has_model: bool) -> str:
+    """The name of a drafter, by default the model where there is one. Raises `ParameterError`."""
+    if name is None:
+        return "model" if has_model else "ngram"
+    usable = [drafter for drafter in DRAFTERS if has_model or "model" not in drafter]
+    if name not in usable:
+        lacking = "" if has_model else ", since this bundle was built without --draft"
+        raise ParameterError(f"drafter is {name!r}; it must be one of {', '.join(usable)}{lacking}")
+    return name
+
+
+def make_draft(name: str, context: Context, chunk: int, rule: Rule, statistics: Statistics, guide: Guide | None = None) -> Draft:
+    """`name`: from `check_drafter`. chunk: widest pass of the draft model. guide: asked between its passes."""
+    drafts: list[Draft] = []
+    lookup, _, _ = name.partition("+")
+    if lookup in LOOKUPS:
+        shortest = SHORTEST_ALONE if lookup == name else SHORTEST_BESIDE_A_MODEL
+        drafts.append(LookupDraft(LOOKUPS[lookup](shortest), rule, statistics, guide))
+    if name.endswith("model"):
+        assert context.draft is not None
+        drafts.append(ModelDraft(context.draft, chunk, rule, statistics, guide))
+    return drafts[0] if len(drafts) == 1 else FirstDraft(*drafts)

@@ -1,0 +1,23 @@
+"""Who is asked, between draft passes, whether to go on drafting."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from ...engines.base import Logits
+
+
+class Guide(Protocol):
+    """Asked while a round drafts."""
+
+    def include(self, index: int, logits: Logits) -> bool:
+        """Whether to take draft token `index`, from 0, that the last row of `logits` gives; asked before it is drawn."""
+        ...
+
+    def go_on(self, num_drafted: int) -> bool:
+        """Whether to run another draft pass behind `num_drafted` tokens."""
+        ...
+
+    def looked_up(self, count: int) -> int:
+        """Most tokens to take of a draft of up to `count` that is looked up as a whole."""
+        ...

@@ -1,0 +1,80 @@
+"""Drafts whose ids are not the target's: fewer of the same, or another tokenizer's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...bundle import SharedVocabulary
+from ...engines.base import Decoder, Logits
+from ...errors import BundleError
+
+
+class NarrowDecoder:
+    """A draft that lacks the target's last ids (vocabularies are padded to different sizes) reads id 0 for them.
+
+    A wrong guess at most: what the draft was fed never decides what the target emits.
+    """
+
+    def __init__(self, decoder: Decoder) -> None:
+        self.vocab_size = decoder.vocab_size
+        self.overwrite_rows = decoder.overwrite_rows
+        self._decoder = decoder
+
+    def step(self, tokens: Sequence[int], position: int) -> Logits:
+        return self._decoder.step(self._known(tokens), position)
+
+    def feed(self, tokens: Sequence[int], position: int) -> None:
+        self._decoder.feed(self._known(tokens), position)
+
+    def _known(self, tokens: Sequence[int]) -> list[int]:
+        return [token if token < self.vocab_size else 0 for token in tokens]
+
+
+class TranslatedDecoder:
+    """A draft of another tokenizer that reads and writes the target's ids.
+
+    Token-level intersection (Timor et al. 2025, arXiv 2502.05202, algorithm 4): logits of the tokens that both know,
+    -inf for all others, so that what follows renormalises over the intersection. A context token that the draft lacks
+    is read as the nearest that it has.
+    """
+
+    def __init__(self, decoder: Decoder, to_draft: NDArray[np.int64], shared: NDArray[np.int64]) -> None:
+        """to_draft `[target vocab]`; shared `[2, n]`: target id and draft id of the tokens that both have."""
+        self.vocab_size = len(to_draft)
+        self.overwrite_rows = decoder.overwrite_rows
+        self._decoder = decoder
+        self._to_draft = to_draft.tolist()
+        self._target_ids, self._draft_ids = shared
+        self._logits = np.full((0, self.vocab_size), -np.inf, np.float32)
+
+    def step(self, tokens: Sequence[int], position: int) -> Logits:
+        logits = self._decoder.step([self._to_draft[token] for token in tokens], position)
+        if len(self._logits) < len(logits):
+            self._logits = np.full((len(logits), self.vocab_size), -np.inf, np.float32)
+        translated = self._logits[: len(logits)]
+        translated[:, self._target_ids] = logits[:, self._draft_ids]
+        return translated
+
+    def feed(self, tokens: Sequence[int], position: int) -> None:
+        self._decoder.feed([self._to_draft[token] for token in tokens], position)
+
+
+def load_maps(path: Path, vocabulary: SharedVocabulary, target_size: int, draft_size: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """`(to_draft, shared)` as `TranslatedDecoder` takes them. Raises `BundleError` when they are not what the manifest says."""
+    try:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
+            to_draft, shared = arrays["to_draft"], arrays["shared"]
+    except Exception as error:  # whatever numpy's and zipfile's readers raise on a damaged file
+        raise BundleError(f"{path} holds no maps of token ids: {error}; build the bundle again") from None
+    fits = to_draft.shape == (target_size,) and shared.shape == (2, vocabulary.shared_tokens) and shared.size > 0
+    if not fits or to_draft.dtype != np.int64 or shared.dtype != np.int64:
+        raise BundleError(f"{path} maps {to_draft.shape} and {shared.shape} ids, the manifest says otherwise; build the bundle again")
+    for ids, size in ((to_draft, draft_size), (shared[0], target_size), (shared[1], draft_size)):
+        outside = ids[(ids < 0) | (ids >= size)]
+        if outside.size:
+            raise BundleError(f"{path} names token {outside[0]} of {size}; build the bundle again")
+    return to_draft, shared

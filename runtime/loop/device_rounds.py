@@ -1,0 +1,76 @@
+"""Rounds that run whole on the device, one launch each. The host sends noise and tokens, and reads back a few integers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from time import perf_counter
+
+import numpy as np
+
+from ...engines.base import Chances, Engine, Rounds
+from ..sampling.parameters import SamplingParameters
+from ..sampling.rules import NonFiniteLogitsError, noise_streams
+from ..state.context import Context
+from ..state.statistics import Statistics
+
+
+def device_rounds(engine: Engine, parameters: SamplingParameters, drafter: str | None) -> Rounds | None:
+    """The engine's own rounds, where they can serve the request: without a drafter, or with the draft model.
+
+    Else the host runs the rounds, a pass at a time: for looked-up drafts, for whatever changes logits (penalties, bias, bans,
+    a minimum length), and for a draft model whose ids are not the target's.
+    """
+    rounds = engine.rounds
+    if rounds is None or parameters.adjusts_logits:
+        return None
+    return rounds if drafter is None or (drafter == "model" and rounds.drafts) else None
+
+
+class DeviceRound:
+    """Draws the same noise from the same seed as `SamplingRule`, so that both ways to run a round give the same tokens up to rounding."""
+
+    def __init__(
+        self, context: Context, rounds: Rounds, parameters: SamplingParameters, drafts: bool, chunk: int, statistics: Statistics
+    ) -> None:
+        self._context, self._rounds, self._statistics, self._chunk = context, rounds, statistics, chunk
+        self._drafts = drafts
+        self._vocab_size = context.target.decoder.vocab_size
+        self._verification = None if parameters.greedy else parameters.verification
+        row = (parameters.temperature, parameters.top_k, parameters.top_p, parameters.min_p)
+        self._sampling = np.array(row, np.float32)
+        self._draft_noise, self._target_noise = noise_streams(parameters.seed)
+
+    def prefill(self, tokens: Sequence[int]) -> None:
+        if self._drafts and self._context.draft is not None:
+            self._context.draft.prefill(tokens, len(tokens) - 2, self._chunk)
+
+    def run(self, tokens: Sequence[int], count: int) -> tuple[list[int], int, int]:
+        draft = self._context.draft
+        # The first draft pass feeds two tokens, so a sequence of one starts with a plain round.
+        k = count if self._drafts and draft is not None and len(tokens) > 1 else 0
+        start = perf_counter()
+        if k:
+            self.prefill(tokens)  # what plain rounds have left out
+        result = self._rounds.run(tokens, k, self._chances(k))
+        self._context.target.rows = len(tokens) + k
+        if k and draft is not None:
+            draft.rows = len(tokens) + k - 1
+        self._statistics.device_seconds += perf_counter() - start
+        for index, confidence in enumerate(result.confidence):
+            if math.isnan(confidence):
+                raise NonFiniteLogitsError("draft", index, confidence)
+        if not 0 <= result.next_token < self._vocab_size:
+            raise NonFiniteLogitsError("target", result.num_accepted, math.nan)
+        return result.draft_tokens, result.num_accepted, result.next_token
+
+    def _chances(self, k: int) -> Chances | None:
+        if self._verification is None:
+            return None
+        drawn, judged = self._draft_noise.random(k), self._target_noise.random(k + 1)
+        return Chances(self._verification, self._sampling, _float32(drawn), _float32(judged))
+
+
+def _float32(uniforms: np.ndarray[tuple[int, ...], np.dtype[np.float64]]) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
+    """Rounded, but never up to 1."""
+    return np.minimum(uniforms.astype(np.float32), np.nextafter(np.float32(1.0), np.float32(0.0)))

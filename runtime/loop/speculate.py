@@ -1,0 +1,66 @@
+"""The speculative loop: draft, verify, accept, roll back.
+
+Rejected rows need no repair: `keep` does not count them, and the next write overwrites them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from time import perf_counter
+from typing import Protocol
+
+from ..drafting.drafters import Draft
+from ..policy.schedule import Schedule
+from ..sampling.rules import Rule
+from ..state.context import Context
+from ..state.statistics import Statistics
+
+
+class Round(Protocol):
+    def prefill(self, tokens: Sequence[int]) -> None:
+        """Get ready to draft behind `tokens`."""
+        ...
+
+    def run(self, tokens: Sequence[int], count: int) -> tuple[list[int], int, int]:
+        """Draft up to `count` tokens behind `tokens` and verify them: `(draft_tokens, num_accepted, next_token)`."""
+        ...
+
+
+def decode(context: Context, round: Round, schedule: Schedule, limit: int, chunk: int, statistics: Statistics) -> Iterator[list[int]]:
+    """Yield the tokens of each round until `limit` tokens have come; `schedule` says how many are drafted.
+
+    The context must hold at least one token. Tokens are in `context` when they are yielded, and the context stays
+    valid wherever the iteration is abandoned.
+    """
+    start = perf_counter()
+    tokens = context.tokens
+    context.target.prefill(tokens, len(tokens) - 1, chunk)
+    count = schedule.next(len(tokens), context.behind)
+    if count:
+        round.prefill(tokens)  # else when a round first drafts
+    statistics.prefill_seconds += perf_counter() - start
+
+    while limit > 0:
+        draft_tokens, num_accepted, next_token = round.run(tokens, min(count, limit - 1))
+        context.keep(len(tokens) + num_accepted)  # the row of the next token is still to come
+        tokens += [*draft_tokens[:num_accepted], next_token]
+        statistics.add_round(len(draft_tokens), num_accepted)
+        schedule.observe(len(draft_tokens), num_accepted)
+        limit -= num_accepted + 1
+        yield tokens[-num_accepted - 1 :]
+        count = schedule.next(len(tokens), context.behind)
+
+
+class HostRound:
+    """A pass at a time: the host looks at the logits of each."""
+
+    def __init__(self, context: Context, draft: Draft, rule: Rule, statistics: Statistics) -> None:
+        self._target, self._draft, self._rule, self._statistics = context.target, draft, rule, statistics
+        self.prefill = draft.prefill
+
+    def run(self, tokens: Sequence[int], count: int) -> tuple[list[int], int, int]:
+        draft_tokens = self._draft.propose(tokens, count)
+        start = perf_counter()
+        logits = self._target.step([tokens[-1], *draft_tokens], len(tokens) - 1)
+        self._statistics.target_seconds += perf_counter() - start
+        return draft_tokens, *self._rule.accept(logits, draft_tokens)

@@ -1,0 +1,122 @@
+"""What rounds cost on one host and engine, by the number of draft tokens and by how long the sequence is.
+
+`specexport calibrate` measures them (`calibration/measuring/measure_costs.py`); `costs.json` in the bundle holds them.
+Notation of the rules: d is a draft pass, v(m) a target pass over m tokens, h what the host adds to a round, t1 a plain round.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+COSTS = "costs.json"
+COSTS_VERSION = 1
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A time in seconds: median, and the tenth and ninetieth percentile of what was measured."""
+
+    median: float
+    p10: float
+    p90: float
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.p90) and 0 <= self.p10 <= self.median <= self.p90):
+            raise ValueError(f"{self.p10}, {self.median}, {self.p90} are no percentiles 10, 50 and 90 of a time in seconds")
+
+
+@dataclass(frozen=True)
+class CostPoint:
+    """Costs when the caches hold `context` tokens. k goes from 0 to the bundle's max_draft_tokens in `rounds` and `host`.
+
+    rounds[k]: a whole round that drafts k tokens with the model, the host's part included; rounds[0] is a plain one, t1.
+    draft: one draft pass, d. verify[m - 1]: a target pass over m tokens, v(m). host[k]: the round without its passes, h.
+    Where the device runs whole rounds, draft and verify are what the differences between rounds say: d = 0, v(m) = rounds[m - 1].
+    """
+
+    context: int
+    rounds: tuple[Measured, ...]
+    draft: Measured
+    verify: tuple[Measured, ...]
+    host: tuple[Measured, ...]
+
+    def __post_init__(self) -> None:
+        if not len(self.rounds) == len(self.verify) == len(self.host) >= 1:
+            raise ValueError(f"{len(self.rounds)} rounds, {len(self.verify)} verify passes and {len(self.host)} host times do not match")
+        if self.context < 1:
+            raise ValueError(f"a context of {self.context} tokens cannot be; it must be at least 1")
+        if self.rounds[0].median <= 0:
+            raise ValueError("a plain round takes no time; measure the costs again")
+
+
+@dataclass(frozen=True)
+class RoundCosts:
+    """Medians in seconds at one context length: what a schedule reckons with. Indices as of `CostPoint`."""
+
+    rounds: tuple[float, ...]
+    draft: float
+    verify: tuple[float, ...]
+    host: tuple[float, ...]
+    draft_prefill: float  # a token
+
+    @property
+    def plain(self) -> float:
+        """t1: a plain round, the host's part included."""
+        return self.rounds[0]
+
+    def looked_up(self, num_draft_tokens: int) -> float:
+        """A round whose draft was looked up: v(k + 1) + h."""
+        return self.verify[num_draft_tokens] + self.host[num_draft_tokens]
+
+
+@dataclass(frozen=True)
+class Costs:
+    """bundle: `bundle_identity`. host: `describe_host`. engine: its name. threads: as given to `load`.
+
+    target_prefill, draft_prefill: seconds a prompt token. points: by rising context.
+    """
+
+    schema_version: int
+    bundle: str
+    host: str
+    engine: str
+    threads: int
+    made: str
+    target_prefill: float
+    draft_prefill: float
+    points: tuple[CostPoint, ...]
+
+    def __post_init__(self) -> None:
+        if self.schema_version != COSTS_VERSION:
+            raise ValueError(f"schema version {self.schema_version}, this specexport reads {COSTS_VERSION}; calibrate again")
+        contexts = [point.context for point in self.points]
+        if not contexts or contexts != sorted(set(contexts)):
+            raise ValueError(f"costs at the contexts {contexts}; expected one or more, rising")
+        if len({len(point.rounds) for point in self.points}) > 1:
+            raise ValueError("the contexts have costs of different numbers of draft tokens; measure them again")
+
+    @property
+    def max_draft_tokens(self) -> int:
+        return len(self.points[0].rounds) - 1
+
+    def at(self, context: int) -> RoundCosts:
+        """Medians at `context` tokens, between two measured contexts on the line through both, beyond them as at the nearest."""
+        above = next((i for i, point in enumerate(self.points) if point.context >= context), len(self.points) - 1)
+        high = self.points[above]
+        low = self.points[above - 1] if above and context < high.context else high
+        share = 1.0 if low is high else (context - low.context) / (high.context - low.context)
+
+        def mix(one: Measured, other: Measured) -> float:
+            return one.median + share * (other.median - one.median)
+
+        def mixed(one: tuple[Measured, ...], other: tuple[Measured, ...]) -> tuple[float, ...]:
+            return tuple(map(mix, one, other))
+
+        return RoundCosts(
+            mixed(low.rounds, high.rounds),
+            mix(low.draft, high.draft),
+            mixed(low.verify, high.verify),
+            mixed(low.host, high.host),
+            self.draft_prefill,
+        )

@@ -1,0 +1,153 @@
+"""The files of a bundle that calibration leaves: read together, checked, and turned into a schedule for a request."""
+
+from __future__ import annotations
+
+import json
+import logging
+import secrets
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+
+from ...bundle import Bundle
+from ...engines.base import Engine, Head
+from ...errors import BundleError, OutputError, ParameterError
+from ...strict import parse, read_json
+from ..drafting.drafters import check_drafter
+from .cost_model import COSTS, Costs
+from .host_identity import bundle_identity, describe_host
+from .routes import POLICY, Policy
+from .schedule import AdaptiveSchedule, Chance, FixedSchedule, RouteState, Schedule
+from .survival import SURVIVAL, Survival, top_logit
+
+T = TypeVar("T", Costs, Policy, Survival)
+LOG = logging.getLogger("specexport")
+
+
+@dataclass
+class Decisions:
+    """policy: None where nobody calibrated. costs: None too where they are of another host. states: by route, of this session.
+
+    chance: reads the draft's confidence while it drafts, None where that is not known.
+    """
+
+    policy: Policy | None = None
+    costs: Costs | None = None
+    chance: Chance | None = None
+    states: dict[str | None, RouteState] = field(default_factory=dict)
+
+    @classmethod
+    def load(cls, bundle: Bundle, engine: Engine, threads: int) -> Decisions:
+        """Raises `BundleError` for a file that is damaged, of another bundle, or asks for what the bundle lacks."""
+        policy = read_decision(bundle, Policy, POLICY)
+        if policy is None:
+            return cls()
+        check_policy(policy, bundle)
+        costs = read_decision(bundle, Costs, COSTS)
+        survival = read_decision(bundle, Survival, SURVIVAL)
+        reason = stale(costs, engine.name, threads)
+        entries = (policy.default, *policy.routes.values())
+        if reason and any(entry.mode == "adaptive" or (costs and entry.verdict != "off") for entry in entries):
+            LOG.warning("%s; until specexport calibrate %s is run here, its policy drafts fixed numbers of tokens", reason, bundle.root)
+        if costs is not None and costs.max_draft_tokens != bundle.manifest.contract.max_draft_tokens:
+            most = bundle.manifest.contract.max_draft_tokens
+            raise BundleError(
+                f"{bundle.path(COSTS)} has rounds of up to {costs.max_draft_tokens} draft tokens, the bundle {most}; {_remedy(bundle)}"
+            )
+        return cls(policy, None if reason else costs, _chance(survival, engine.head, bundle) if survival else None)
+
+    def schedule(self, route: str | None, most: int) -> tuple[str | None, Schedule]:
+        """The drafter and the schedule of a request; the drafter is None where the policy has no say. most: draft tokens a round."""
+        if self.policy is None:
+            return None, FixedSchedule(most)
+        entry = self.policy.of(route)
+        if entry.mode == "adaptive" and self.costs is not None:
+            state = self.states.setdefault(route if route in self.policy.routes else None, RouteState())
+            return entry.drafter, AdaptiveSchedule(entry, self.costs, self.chance, state, most)
+        return entry.drafter, FixedSchedule(entry.num_draft_tokens if entry.verdict != "off" else 0)
+
+
+def stale(costs: Costs | None, engine: str, threads: int) -> str | None:
+    """Why costs say nothing about this engine on this host, None where they do."""
+    if costs is None:
+        return f"there is no {COSTS}"
+    for name, theirs, ours in (
+        ("engine", costs.engine, engine),
+        ("threads", costs.threads, threads),
+        ("host", costs.host, describe_host(engine)),
+    ):
+        if theirs != ours:
+            return f"{COSTS} was measured with {name} {theirs}, this is {ours}"
+    return None
+
+
+def check_policy(policy: Policy, bundle: Bundle) -> None:
+    """Raises `BundleError` for drafters and numbers of draft tokens that the bundle does not have."""
+    most, path = bundle.manifest.contract.max_draft_tokens, bundle.path(POLICY)
+    for name, entry in (("default", policy.default), *((f"routes.{route}", entry) for route, entry in policy.routes.items())):
+        if entry.num_draft_tokens > most:
+            raise BundleError(f"{path}: {name}.num_draft_tokens is {entry.num_draft_tokens}; this bundle was built for 0 to {most}")
+        try:
+            check_drafter(entry.drafter, bundle.manifest.draft is not None)
+        except ParameterError as error:
+            raise BundleError(f"{path}: {name}: {error}") from None
+
+
+def read_decision(bundle: Bundle, kind: type[T], name: str) -> T | None:
+    """costs.json, policy.json or survival.json, None where it is missing. Raises `BundleError` for one of another bundle."""
+    path, remedy = bundle.path(name), _remedy(bundle)
+    if not path.exists():
+        return None
+    found = parse(kind, read_json(path, remedy), str(path))
+    if found.bundle != bundle_identity(bundle):
+        raise BundleError(f"{path} was made for another bundle; {remedy}")
+    return found
+
+
+def write_decision(bundle: Bundle, value: Costs | Policy | Survival, name: str) -> None:
+    """Replace the file as a whole. Raises `OutputError`."""
+    _replace(bundle.path(name), json.dumps(asdict(value), indent=1, ensure_ascii=False) + "\n")
+
+
+def check_writable(bundle: Bundle) -> None:
+    """Before a long run, not behind it. Raises `OutputError`."""
+    probe = bundle.path(f".{secrets.token_hex(4)}")
+    _replace(probe, "")
+    probe.unlink()
+
+
+def _replace(path: Path, text: str) -> None:
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    try:
+        temporary.write_text(text, encoding="utf-8")
+        temporary.replace(path)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise OutputError(f"{path.parent} cannot be written: {reason}; what calibration finds is kept in the bundle") from None
+    finally:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+
+
+def _remedy(bundle: Bundle) -> str:
+    return f"run specexport calibrate {bundle.root}, or delete the file"
+
+
+def _chance(survival: Survival, head: Head | None, bundle: Bundle) -> Chance | None:
+    if survival.signal == "probability":
+        return lambda index, logits: survival.chance(index, top_logit(logits[-1]))
+    if head is None:
+        return None  # on engines whose rounds run whole there is none
+    both = survival.signal == "both"
+    if len(survival.head) != head.size + 1 + both:
+        raise BundleError(
+            f"{bundle.path(SURVIVAL)} has a head of {len(survival.head)} weights, expected {head.size + 1 + both}; {_remedy(bundle)}"
+        )
+    *weights, bias = survival.head
+    head.set_weights(np.array([*weights[: head.size], bias], np.float32))
+    if both:
+        return lambda index, logits: survival.chance(index, head.confidence() + weights[-1] * top_logit(logits[-1]))
+    return lambda index, logits: survival.chance(index, head.confidence())

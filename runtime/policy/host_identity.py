@@ -1,0 +1,54 @@
+"""What costs and a policy were made for: the bundle, and the host."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+from dataclasses import asdict
+from pathlib import Path
+
+from ...bundle import Bundle
+from ...errors import EngineError
+
+
+def bundle_identity(bundle: Bundle) -> str:
+    """SHA-256 over the models, their graphs and the contract; plans that are compiled again change nothing."""
+    manifest = bundle.manifest
+    models = {
+        role: [model.checkpoint_sha256, manifest.files[model.weights].sha256, {g: manifest.files[g].sha256 for g in model.graphs.values()}]
+        for role, model in manifest.models.items()
+    }
+    return hashlib.sha256(json.dumps([models, asdict(manifest.contract)], sort_keys=True).encode()).hexdigest()
+
+
+def describe_host(engine: str) -> str:
+    """The processor, its cores and vector extensions; for engines of a GPU that GPU's name as well."""
+    lines = _lines("/proc/cpuinfo")
+    values = {key: next((line.partition(":")[2].strip() for line in lines if line.startswith(key)), "") for key in ("model name", "flags")}
+    board = "".join(_lines("/proc/device-tree/model")).strip("\0 ")  # a Jetson's, whose processors have no name
+    name = values["model name"] or board or platform.processor() or platform.machine()
+    flags = set(values["flags"].split())
+    extensions = [flag for flag in ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_int8") if flag in flags]
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    parts = [f"{name}, {cores} cores", *extensions]
+    if engine != "onnxruntime":
+        parts.append(_gpu())
+    return " ".join(parts)
+
+
+def _gpu() -> str:
+    from ...engines.cuda.driver import find_gpu
+
+    try:
+        return find_gpu().name
+    except EngineError:  # an engine that gets along without cuda-bindings
+        return "a GPU"
+
+
+def _lines(path: str) -> list[str]:
+    try:
+        return Path(path).read_text(errors="replace").splitlines()
+    except OSError:
+        return []

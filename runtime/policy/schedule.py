@@ -1,0 +1,221 @@
+"""How many tokens to draft: every round the same number, or as many as pay.
+
+Adaptive, a round goes on drafting while the expected tokens are worth their time at the rate that is reached anyway (docs/when-it-pays.md):
+
+    draft token j + 1 iff some m > j has  sum_{i=j+1..m} a_i  >  lambda * ((m - j) * d + v(m + 1) - v(j + 1))
+
+with a_i the chance that token i survives and lambda the tokens a second of the best fixed number, plain decoding among them. What is
+looked at are costs, earlier rounds, and the distributions that draft tokens are drawn from, never a token that may still be left
+out: so the output stays the target's own (docs/losslessness.md).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from ...engines.base import Logits
+from ..drafting.guide import Guide
+from .cost_model import Costs, RoundCosts
+from .routes import RoutePolicy
+
+# How far one draft token moves the belief in the draft, in logits: for the request, and for the session's later ones of the route.
+REQUEST_RATE = 0.3
+ROUTE_RATE = 0.02
+FARTHEST = 6.0
+# Of the time of plain rounds, what may be spent on asking the draft again, and for how many tokens where nobody reads its confidence.
+PROBE_BUDGET = 0.01
+PROBE_TOKENS = 2
+# Costs are looked up anew when the sequence has grown by so many tokens.
+COST_STEP = 32
+
+# (index in the draft, logits `[rows, vocab]` of the draft's pass) -> chance of the token to be accepted when all before it are
+Chance = Callable[[int, Logits], float]
+
+
+class Schedule(Protocol):
+    """guide: asked between draft passes; the session takes it away where the device runs whole rounds and nobody can ask.
+
+    needs_host: the host has to run the rounds.
+    """
+
+    guide: Guide | None
+    needs_host: bool
+
+    def next(self, length: int, behind: int) -> int:
+        """Most tokens to draft in the next round of a sequence of `length`; the draft's cache lacks `behind` rows of it."""
+        ...
+
+    def observe(self, num_drafted: int, num_accepted: int) -> None:
+        """What became of the round."""
+        ...
+
+
+class FixedSchedule:
+    """The same number every round."""
+
+    guide: Guide | None = None
+    needs_host = False
+
+    def __init__(self, num_draft_tokens: int) -> None:
+        self._num_draft_tokens = num_draft_tokens
+
+    def next(self, length: int, behind: int) -> int:
+        return self._num_draft_tokens
+
+    def observe(self, num_drafted: int, num_accepted: int) -> None:
+        pass
+
+
+@dataclass
+class RouteState:
+    """What a session remembers of a route between requests, in logits.
+
+    trust: how much better its drafts are than the draft's confidence says. mood: how much better than calibrated the first
+    token of a draft is expected to be. allowance: seconds saved up for the next probe.
+    """
+
+    trust: float = 0.0
+    mood: float = 0.0
+    allowance: float = 0.0
+
+
+class AdaptiveSchedule:
+    """Of one request; implements `Schedule` and `Guide`.
+
+    Where no number of draft tokens pays, rounds are plain, and the draft is asked again (a probe) when plain rounds have earned it:
+    while it is not worth asking, that costs at most `PROBE_BUDGET` of the time.
+    """
+
+    needs_host = False
+
+    def __init__(self, entry: RoutePolicy, costs: Costs, chance: Chance | None, state: RouteState, most: int) -> None:
+        """chance: reads the draft model's confidence; None where nobody can while drafting. most: draft tokens a round."""
+        self._with_model = "model" in entry.drafter
+        self.guide: Guide | None = self if chance and self._with_model else None
+        self._entry, self._costs, self._chance, self._state, self._most = entry, costs, chance, state, most
+        self._base = [_logit(chance) for chance in (entry.chances + entry.chances[-1:] * most)[:most]]
+        self._starts_off = entry.verdict == "off"
+        self._trust = self._mood = 0.0  # of this request, beside the route's
+        self._measured_at = -COST_STEP
+        self._table: RoundCosts
+        self._rounds: list[float] = []
+        self._expected: list[float] = []
+        self._read: list[float] = []  # chances of this round's draft tokens
+        self._alive = 1.0
+        self._ahead = 0.0  # what further tokens are expected to gain behind the last one that was included
+        self._best, self._rate = 0, 0.0
+        self._probing = False
+
+    def next(self, length: int, behind: int) -> int:
+        self._look_up_costs(length)
+        mood = self._state.mood + self._mood
+        self._expected = [_sigmoid(logit + mood) for logit in self._base]
+        self._read, self._alive, self._probing = [], 1.0, False
+        self._best, self._rate = self._best_fixed(self._expected)
+        if self._best:
+            return self._most if self.guide else self._best
+        return self._probe(behind)
+
+    def looked_up(self, count: int) -> int:
+        return min(count, self._best or 1)
+
+    def include(self, index: int, logits: Logits) -> bool:
+        assert self._chance is not None
+        chance = _sigmoid(_logit(self._chance(index, logits)) + self._state.trust + self._trust)
+        if index == 0:
+            self._feel(chance - self._expected[0])
+        alive = self._alive * chance
+        verify = self._table.verify
+        self._ahead = self._prospect(index + 1, alive)
+        worth = alive - self._rate * (verify[index + 1] - verify[index]) + self._ahead
+        if worth <= 0 and not (self._probing and index == 0):
+            return False  # a probe's first token is judged: else a draft that is trusted too little would never be heard again
+        self._read.append(chance)
+        self._alive = alive
+        return True
+
+    def go_on(self, num_drafted: int) -> bool:
+        return self._ahead > 0
+
+    def observe(self, num_drafted: int, num_accepted: int) -> None:
+        error = 0.0
+        for index, chance in enumerate((self._read or self._expected)[: min(num_accepted + 1, num_drafted)]):
+            error += (index < num_accepted) - chance
+        if self._read:
+            self._trust = _bounded(self._trust + REQUEST_RATE * error)
+            self._state.trust = _bounded(self._state.trust + ROUTE_RATE * error)
+        else:
+            self._feel(error)
+        if self._probing and num_accepted == num_drafted > 0:
+            self._state.allowance = math.inf  # ask again at once
+
+    def _feel(self, error: float) -> None:
+        self._mood = _bounded(self._mood + REQUEST_RATE * error)
+        self._state.mood = _bounded(self._state.mood + ROUTE_RATE * error)
+
+    def _best_fixed(self, chances: list[float]) -> tuple[int, float]:
+        """The best fixed number of draft tokens, 0 where none pays, and its tokens a second."""
+        best, rate = 0, 1.0 / self._rounds[0]
+        tokens, alive = 1.0, 1.0
+        for k, chance in enumerate(chances, start=1):
+            alive *= chance
+            tokens += alive
+            if tokens / self._rounds[k] > rate:
+                best, rate = k, tokens / self._rounds[k]
+        return best, rate
+
+    def _start_off(self) -> None:
+        """Expect so little that rounds are plain until probes say otherwise."""
+        while self._base[0] > -FARTHEST and self._best_fixed([_sigmoid(logit + self._state.mood) for logit in self._base])[0]:
+            self._base = [logit - 0.25 for logit in self._base]
+        self._starts_off = False
+
+    def _prospect(self, drafted: int, alive: float) -> float:
+        """The most that further draft tokens are expected to gain, in tokens, what their time is worth taken off; 0 at least."""
+        verify, gain, best = self._table.verify, 0.0, 0.0
+        for index in range(drafted, self._most):
+            alive *= self._expected[index]
+            gain += alive
+            cost = (index + 1 - drafted) * self._draft + verify[index + 1] - verify[drafted]
+            best = max(best, gain - self._rate * cost)
+        return best
+
+    @property
+    def _draft(self) -> float:
+        return self._table.draft if self._with_model else 0.0
+
+    def _probe(self, behind: int) -> int:
+        """Draft tokens of a plain round's place: none, or a few where the allowance is large enough."""
+        state, k = self._state, 1 if self.guide else min(PROBE_TOKENS, self._most)
+        price = self._rounds[k] - self._rounds[0] + (behind * self._costs.draft_prefill if self._with_model else 0.0)
+        if state.allowance < price:
+            state.allowance += PROBE_BUDGET * self._rounds[0]
+            return 0
+        state.allowance = 0.0
+        self._probing = True
+        return self._most if self.guide else k
+
+    def _look_up_costs(self, length: int) -> None:
+        if abs(length - self._measured_at) < COST_STEP:
+            return
+        self._measured_at = length
+        self._table = self._costs.at(length)
+        rounds = range(self._most + 1)
+        self._rounds = [self._table.rounds[k] if self._with_model or not k else self._table.looked_up(k) for k in rounds]
+        if self._starts_off:
+            self._start_off()
+
+
+def _logit(chance: float) -> float:
+    return _bounded(math.log(max(chance, 1e-9) / max(1.0 - chance, 1e-9)))
+
+
+def _sigmoid(logit: float) -> float:
+    return 1.0 / (1.0 + math.exp(-logit))
+
+
+def _bounded(logit: float) -> float:
+    return max(-FARTHEST, min(FARTHEST, logit))

@@ -1,0 +1,98 @@
+"""How probable it is that a draft token survives, read off while drafting. `survival.json` in the bundle.
+
+Nothing here looks at a token that may still be left out of the draft: only at what it is drawn from (docs/losslessness.md).
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from ..sampling.distribution import Row
+
+SURVIVAL = "survival.json"
+SURVIVAL_VERSION = 1
+# Probabilities nearer to 0 or 1 say no more than these do.
+LOGIT_LIMIT = 12.0
+# Beyond, float32 might overflow, or lose what is small.
+LARGEST_EXPONENT = 60.0
+
+Signal = Literal["probability", "head", "both"]
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A probability as a function of a logit: straight lines between the points, level beyond them."""
+
+    logits: tuple[float, ...]
+    chances: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        rising = all(a < b for a, b in zip(self.logits, self.logits[1:], strict=False))
+        if not self.logits or len(self.logits) != len(self.chances) or not rising or not all(map(math.isfinite, self.logits)):
+            raise ValueError(f"{len(self.logits)} logits and {len(self.chances)} chances are no curve; logits must rise")
+        if not all(0 <= chance <= 1 for chance in self.chances):
+            raise ValueError("a chance of a curve is no probability")
+
+    def __call__(self, logit: float) -> float:
+        if math.isnan(logit):
+            return self.chances[0]
+        above = bisect_right(self.logits, logit)
+        if above in (0, len(self.logits)):
+            return self.chances[max(0, above - 1)]
+        low, high = self.logits[above - 1], self.logits[above]
+        share = (logit - low) / (high - low)
+        return self.chances[above - 1] + share * (self.chances[above] - self.chances[above - 1])
+
+
+@dataclass(frozen=True)
+class Survival:
+    """The chance of a draft token to be accepted when all before it are.
+
+    signal: what the curves take: `probability`, the logit of the draft's largest probability; `head`, what the draft graph's
+    confidence head gives; `both`, the head's with the other one as one more feature. curves: by position in the draft, the last one
+    for all further. head: weights `[F + 1]`, the bias last; for `both` `[F + 2]`, the last but one the probability's.
+    bundle: `bundle_identity`.
+    """
+
+    schema_version: int
+    bundle: str
+    signal: Signal
+    curves: tuple[Curve, ...]
+    head: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        if self.schema_version != SURVIVAL_VERSION:
+            raise ValueError(
+                f"schema version {self.schema_version}, this specexport reads {SURVIVAL_VERSION}; run specexport calibrate again"
+            )
+        if not self.curves:
+            raise ValueError("there is no curve")
+        if (self.signal == "probability") == bool(self.head) or not all(map(math.isfinite, self.head)):
+            raise ValueError(f"the signal is {self.signal!r} and the head has {len(self.head)} weights; a head needs numbers, others none")
+
+    def chance(self, index: int, logit: float) -> float:
+        """Of draft token `index`, from 0, with this signal."""
+        return self.curves[min(index, len(self.curves) - 1)](logit)
+
+
+def top_logit(row: Row) -> float:
+    """The logit of the largest probability of softmax(row), `[vocab] float32`: log(p / (1 - p)), within `LOGIT_LIMIT`.
+
+    NaN where the row holds one, or nothing finite.
+    """
+    # As few looks at the row as can be: between two passes every one of them finds the CPU's caches cold.
+    best = row.argmax()  # of NaN, where there is one
+    top = float(row[best])
+    if not math.isfinite(top):
+        return math.nan
+    parts = np.exp(row) if abs(top) < LARGEST_EXPONENT else np.exp(row - row[best])
+    largest = float(parts[best])
+    others = float(np.add.reduce(parts)) - largest
+    if others <= 0.0:
+        return LOGIT_LIMIT
+    return max(-LOGIT_LIMIT, min(LOGIT_LIMIT, math.log(largest / others)))

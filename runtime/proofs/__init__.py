@@ -1,0 +1,1 @@
+"""`specexport verify`: is the output the target's own?"""

@@ -1,0 +1,115 @@
+"""L3 of docs/losslessness.md: what a whole session samples, against the exact distribution of its target."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ...engines.base import Decoder
+from ...errors import ParameterError
+from ..drafting.drafters import check_drafter
+from ..sampling.adjustment import LogitAdjustment
+from ..sampling.distribution import Distribution
+from ..sampling.parameters import SamplingParameters
+from ..sampling.truncation import processed_distribution
+from ..session import Options, Session
+from ..state.context import CachedDecoder
+
+Joint = dict[tuple[int, ...], float]
+
+# About how often a correct sampler fails a case.
+FALSE_ALARM = 1e-6
+NORMAL_QUANTILE = 4.753424  # of 1 - FALSE_ALARM
+# Fewer expected counts make no cell of their own: the statistic's tail would be heavier than chi-squared's.
+SMALLEST_CELL = 20
+
+
+@dataclass(frozen=True)
+class Sampled:
+    """One chi-squared test. limit: what the statistic exceeds with probability FALSE_ALARM if nothing is wrong."""
+
+    drafter: str
+    verification: str
+    trials: int
+    cells: int
+    statistic: float
+    limit: float
+    mean_acceptance_length: float
+
+    @property
+    def passed(self) -> bool:
+        return self.statistic <= self.limit
+
+
+def exact_joint(
+    target: Decoder, prompt: Sequence[int], parameters: SamplingParameters, length: int, chunk: int, stop_tokens: Sequence[int] = ()
+) -> Joint:
+    """The probability of every sequence of `length` tokens behind `prompt`, from passes of the target alone.
+
+    stop_tokens: what min_new_tokens forbids; a sequence goes on behind them.
+    """
+    cached, adjustment = CachedDecoder(target), LogitAdjustment(parameters, prompt, stop_tokens, target.vocab_size)
+
+    def after(tokens: tuple[int, ...]) -> Distribution:
+        sequence = [*prompt, *tokens]
+        cached.rows = min(cached.rows, len(prompt) - 1)
+        cached.prefill(sequence, len(sequence) - 1, chunk)
+        row = cached.step(sequence[-1:], len(sequence) - 1)[0]
+        return processed_distribution(adjustment(row, tokens), parameters)
+
+    joint: Joint = {(): 1.0}
+    for _ in range(length):
+        joint = {(*tokens, token): probability * share for tokens, probability in joint.items() for token, share in after(tokens).items()}
+    return joint
+
+
+def sample_session(session: Session, prompt: Sequence[int], options: Options, expected: Joint, trials: int, first_seed: int = 0) -> Sampled:
+    """Generate `trials` times with seeds of their own, and compare what came with `expected`.
+
+    options: drafter, verification and sampling parameters, whose processed distribution `expected` must be of.
+    Raises `ParameterError` when so few trials cannot tell anything.
+    """
+    needed = fewest_trials(expected)
+    if trials < needed:
+        raise ParameterError(f"{trials} trials are too few to test what the target gives behind this prompt; it takes {needed} or more")
+    length = len(next(iter(expected)))
+    found: Counter[tuple[int, ...]] = Counter()
+    rounds = accepted = 0
+    # One round's tokens more than are looked at, so that the last round that matters drafts as many as any.
+    options = options | Options(max_new_tokens=length + session.max_draft_tokens, stop_token_ids=())
+    for seed in range(first_seed, first_seed + trials):
+        generation = session.generate(prompt, **(options | Options(seed=seed)))
+        found[generation.tokens[:length]] += 1
+        rounds += generation.statistics.rounds
+        accepted += generation.statistics.accepted
+    statistic, limit, cells = chi_squared(expected, found)
+    drafter, verification = (
+        options.get("drafter") or check_drafter(None, session.engine.draft is not None),
+        options.get("verification", "block"),
+    )
+    return Sampled(drafter, verification, trials, cells, statistic, limit, (rounds + accepted) / rounds)
+
+
+def fewest_trials(expected: Joint) -> int:
+    """What it takes for two cells, below which every sample would pass."""
+    largest = max(expected.values())
+    return math.ceil(SMALLEST_CELL / min(largest, 1.0 - largest)) if largest < 1.0 - 1e-9 else 1
+
+
+def chi_squared(expected: Joint, found: Counter[tuple[int, ...]]) -> tuple[float, float, int]:
+    """`(statistic, its 1 - FALSE_ALARM quantile, cells)`; rare sequences share a cell. The quantile is that of Wilson and
+    Hilferty (1931). A sequence that cannot be makes the statistic infinite.
+    """
+    trials = found.total()
+    large = [tokens for tokens, probability in expected.items() if probability * trials >= SMALLEST_CELL]
+    cells = [(expected[tokens] * trials, found[tokens]) for tokens in large]
+    rest = trials - sum(mean for mean, _ in cells)
+    if rest >= SMALLEST_CELL:
+        cells.append((rest, trials - sum(count for _, count in cells)))
+    impossible = any(not expected.get(tokens) for tokens in found)
+    freedom = max(1, len(cells) - 1)
+    limit = freedom * (1 - 2 / (9 * freedom) + NORMAL_QUANTILE * (2 / (9 * freedom)) ** 0.5) ** 3
+    statistic = float("inf") if impossible else sum((count - mean) ** 2 / mean for mean, count in cells)
+    return statistic, limit, len(cells)

@@ -1,0 +1,109 @@
+"""Is speculative greedy output the target's own? Two tiers (docs/losslessness.md).
+
+L1  against plain decoding through the same width: the tokens must be equal.
+L2  against plain decoding at width 1: the first difference may only fall where the target's two best logits lie no
+    further apart than the logits of the two widths differ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ...engines.base import Decoder, Logits
+from ..session import Options, Session
+from ..state.context import CachedDecoder
+
+
+@dataclass(frozen=True)
+class Equality:
+    """same_width: L1 holds. first_difference: index of the first token that differs from width 1, or None.
+
+    margin: gap of the two best logits there, at width 1; delta: largest difference of a logit between the widths there.
+    """
+
+    same_width: bool
+    first_difference: int | None
+    margin: float = 0.0
+    delta: float = 0.0
+
+    @property
+    def near_tie(self) -> bool:
+        # Either of the two best can move by delta.
+        return self.first_difference is None or self.margin <= 2 * self.delta
+
+    @property
+    def passed(self) -> bool:
+        return self.same_width and self.near_tie
+
+
+def check_equality(session: Session, prompt: Sequence[int], max_new_tokens: int, drafter: str | None = None) -> Equality:
+    """Generate greedily three ways from `prompt` and compare. The session's cached prefix is forgotten."""
+    options = Options(stop_token_ids=(), max_new_tokens=max_new_tokens)
+    try:
+        session.reset()
+        speculative, widths = _speculate(session, prompt, options | Options(drafter=drafter))
+        session.reset()
+        plain = session.generate(prompt, **(options | Options(speculate=False))).tokens
+        return judge(session, prompt, plain, speculative, widths)
+    finally:
+        session.reset()
+
+
+def judge(session: Session, prompt: Sequence[int], plain: Sequence[int], speculative: Sequence[int], widths: Sequence[int]) -> Equality:
+    """Compare two greedy outputs. widths: of the target's pass that each speculative token came from.
+
+    Writes into the target's cache behind the session's back: reset it.
+    """
+    target, chunk = session.engine.target, session.bundle.manifest.contract.prompt_chunk
+    same_width = tuple(speculative) == plain_at_widths(target, prompt, widths, chunk, session.capacity)
+    first = next((i for i, (ours, theirs) in enumerate(zip(speculative, plain, strict=False)) if ours != theirs), None)
+    if first is None:
+        return Equality(same_width, None)
+    agreed = [*prompt, *plain[:first]]
+    narrow = _logits_after(target, agreed, len(prompt), [1] * (first + 1), chunk, session.capacity)
+    wide = _logits_after(target, agreed, len(prompt), widths, chunk, session.capacity)
+    second, best = np.partition(narrow, -2)[-2:]
+    return Equality(same_width, first, float(best - second), float(np.abs(narrow - wide).max()))
+
+
+def _speculate(session: Session, prompt: Sequence[int], options: Options) -> tuple[tuple[int, ...], list[int]]:
+    """The tokens, and of each the width of the target's pass that it came from."""
+    tokens: list[int] = []
+    widths: list[int] = []
+    drafted = 0
+    for chunk in session.stream(prompt, **options):
+        tokens += chunk.tokens
+        widths += [chunk.statistics.drafted - drafted + 1] * len(chunk.tokens)
+        drafted = chunk.statistics.drafted
+    return tuple(tokens), widths
+
+
+def plain_at_widths(target: Decoder, prompt: Sequence[int], widths: Sequence[int], chunk: int, capacity: int) -> tuple[int, ...]:
+    """Greedy tokens by the target alone, one a pass of each width, of which only the first row is used.
+
+    Near the capacity, where a width no longer fits, passes are as wide as they can be.
+    """
+    CachedDecoder(target).prefill(prompt, len(prompt) - 1, chunk)
+    tokens = list(prompt)
+    for width in widths:
+        tokens.append(int(_step_at_width(target, tokens, width, capacity).argmax()))
+    return tuple(tokens[len(prompt) :])
+
+
+def _logits_after(target: Decoder, tokens: Sequence[int], prompt_length: int, widths: Sequence[int], chunk: int, capacity: int) -> Logits:
+    """The logits `[vocab]` that follow `tokens`, fed as `plain_at_widths` feeds them."""
+    CachedDecoder(target).prefill(tokens, prompt_length - 1, chunk)
+    for end, width in zip(range(prompt_length, len(tokens)), widths, strict=False):
+        _step_at_width(target, tokens[:end], width, capacity)
+    return _step_at_width(target, tokens, widths[len(tokens) - prompt_length], capacity).copy()
+
+
+def _step_at_width(target: Decoder, tokens: Sequence[int], width: int, capacity: int) -> Logits:
+    """Feed the last of `tokens`, padded to `width`; the logits `[vocab]` that follow it."""
+    position = len(tokens) - 1
+    padding = [tokens[-1]] * (min(width, capacity - position) - 1)
+    logits: Logits = target.step([tokens[-1], *padding], position)[0]
+    return logits

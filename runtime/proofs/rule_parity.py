@@ -1,0 +1,230 @@
+"""The compiled verification rules against their numpy twins, case by case.
+
+The graphs work in float32 and the twins in float64, so a uniform next to a boundary may fall on its other side: an answer
+is right when the twin gives it for the uniforms as they are, for all of them moved by NUDGE, or for some in between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+from itertools import product
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...bundle import RuleName, RuleSpec
+from ...engines.base import Arrays, RunGraph
+from ..sampling.acceptance import verify_block, verify_tokens
+from ..sampling.adjustment import LogitAdjustment
+from ..sampling.distribution import Distribution
+from ..sampling.parameters import SamplingParameters
+from ..sampling.rules import GreedyRule
+from ..sampling.truncation import processed_distribution
+
+NUDGE = 2e-5
+# Of a probability, and of an adjusted logit in units of 1.
+TOLERANCE = 1e-5
+PARAMETERS = (
+    SamplingParameters(1.0),
+    SamplingParameters(0.7, top_k=50),
+    SamplingParameters(1.0, top_p=0.9),
+    SamplingParameters(1.3, top_k=40, top_p=0.8, min_p=0.02),
+)
+STOPS = (0, 2)
+ADJUSTED = SamplingParameters(
+    repetition_penalty=1.3, presence_penalty=0.5, frequency_penalty=0.25, logit_bias={1: 3.0, 5: -2.0}, banned_tokens=(3,), min_new_tokens=3
+)
+
+
+@dataclass(frozen=True)
+class RuleProof:
+    """cases: compared. wrong: those with another token or count than the twin. max_error: of a probability or a logit."""
+
+    rule: str
+    num_draft_tokens: int
+    cases: int
+    wrong: int
+    max_error: float
+
+    @property
+    def passed(self) -> bool:
+        return self.wrong == 0 and self.max_error <= TOLERANCE
+
+
+def measure_rule(run: RunGraph, spec: RuleSpec, vocab_size: int) -> RuleProof:
+    """Run a compiled rule over fixed cases: ties, uniforms of 0 and drafts that leave nothing over among them."""
+    compared = list(_COMPARISONS[spec.rule](run, spec, vocab_size))
+    return RuleProof(
+        spec.rule,
+        spec.num_draft_tokens,
+        len(compared),
+        sum(not right for right, _ in compared),
+        max(error for _, error in compared),
+    )
+
+
+# A comparison yields, for every case, whether the answer is right, and the largest error of a number.
+Compared = Iterator[tuple[bool, float]]
+
+
+def _logits(rng: np.random.Generator, rows: int, vocab_size: int) -> NDArray[np.float32]:
+    """A few likely tokens above a broad rest, in steps, so that some are equal."""
+    logits = 2.0 * rng.normal(size=(rows, vocab_size))
+    for row in logits:
+        row[rng.integers(0, vocab_size, 12)] += 8.0
+    return (np.round(logits * 64) / 64).astype(np.float32)
+
+
+def _tied(logits: NDArray[np.float32]) -> NDArray[np.float32]:
+    """The largest logit of every row comes a second time."""
+    for row in logits:
+        best = int(row.argmax())
+        row[(best + len(row) // 2) % len(row)] = row[best]
+    return logits
+
+
+def _sampling(parameters: SamplingParameters) -> NDArray[np.float32]:
+    return np.array([parameters.temperature, parameters.top_k, parameters.top_p, parameters.min_p], np.float32)
+
+
+def _nudged(uniforms: NDArray[np.float32]) -> Iterator[NDArray[np.float64]]:
+    for step in (0.0, -NUDGE, NUDGE):
+        yield np.clip(uniforms.astype(np.float64) + step, 0.0, np.nextafter(1.0, 0.0))
+
+
+def _between(token: int, drawn: Collection[int]) -> bool:
+    """Draws go by id, so what a uniform between the nudged ones draws lies between theirs; of a large vocabulary that may be several."""
+    return bool(drawn) and min(drawn) <= token <= max(drawn)
+
+
+def _dense(distribution: Distribution, vocab_size: int) -> NDArray[np.float32]:
+    probs = np.zeros(vocab_size, np.float32)
+    probs[slice(None) if distribution.tokens is None else distribution.tokens] = distribution.probs
+    return probs
+
+
+def _confidence_error(given: NDArray[np.generic], logits: NDArray[np.float32]) -> float:
+    best = processed_distribution(logits[0], SamplingParameters(1.0)).probs.max()
+    return float(np.abs(given - best).max())
+
+
+def _select_greedy(run: RunGraph, spec: RuleSpec, vocab_size: int) -> Compared:
+    for seed in range(4):
+        logits = _tied(_logits(np.random.default_rng(seed), 1, vocab_size))
+        found = run({"logits": logits})
+        yield int(found["token"][0]) == int(logits[0].argmax()), _confidence_error(found["confidence"], logits)
+
+
+def _select(run: RunGraph, spec: RuleSpec, vocab_size: int) -> Compared:
+    for seed, parameters in product(range(3), PARAMETERS):
+        rng = np.random.default_rng(seed)
+        logits, noise = _logits(rng, 1, vocab_size), rng.random(1, np.float32) * np.float32(seed > 0)
+        found = run({"logits": logits, "noise": noise, "sampling": _sampling(parameters)})
+        probs = processed_distribution(logits[0], parameters)
+        error = float(np.abs(found["draft_probs"][0] - _dense(probs, vocab_size)).max())
+        right = _between(int(found["token"][0]), {probs.draw(float(uniform[0])) for uniform in _nudged(noise)})
+        yield right, max(error, _confidence_error(found["confidence"], logits))
+
+
+def _positions(found: Arrays, position: int) -> bool:
+    return int(found["next_position"][0]) == position + int(found["num_accepted"][0]) + 1
+
+
+def _accept_greedy(run: RunGraph, spec: RuleSpec, vocab_size: int) -> Compared:
+    k = spec.num_draft_tokens
+    for wrong in range(k + 1):
+        logits = _tied(_logits(np.random.default_rng(wrong), spec.rows, vocab_size))
+        draft_tokens = logits[:k].argmax(axis=1)
+        draft_tokens[wrong:] = (draft_tokens[wrong:] + 1) % vocab_size
+        found = run({"logits": logits, "draft_tokens": draft_tokens, "position": np.array([7])})
+        expected = GreedyRule(vocab_size).accept(logits, draft_tokens.tolist())
+        yield (int(found["num_accepted"][0]), int(found["next_token"][0])) == expected and _positions(found, 7), 0.0
+
+
+@dataclass(frozen=True)
+class _Round:
+    """What `accept` is given. draft_probs `[k, vocab]`: what it is told that the tokens were drawn from."""
+
+    parameters: SamplingParameters
+    draft_tokens: list[int]
+    draft_probs: NDArray[np.float32]
+    noise: NDArray[np.float32]
+
+
+def _rounds(rng: np.random.Generator, logits: NDArray[np.float32], k: int) -> Iterator[_Round]:
+    vocab_size = logits.shape[1]
+    for parameters in PARAMETERS:
+        rows = (logits[:k] + rng.normal(size=(k, vocab_size))).astype(np.float32)
+        drawn = [processed_distribution(row, parameters) for row in rows]
+        tokens = [probs.draw(float(rng.random())) for probs in drawn]
+        yield _Round(parameters, tokens, np.stack([_dense(probs, vocab_size) for probs in drawn]), rng.random(k + 1, np.float32))
+    likely, unlikely = logits[:k].argmax(axis=1), logits[:k].argmin(axis=1)
+    ids = np.arange(vocab_size)
+    # Looked up: once what the target likes, once what it excludes, which not even a uniform of 0 may accept.
+    yield _Round(PARAMETERS[0], likely.tolist(), (ids == likely[:, None]).astype(np.float32), rng.random(k + 1, np.float32))
+    yield _Round(PARAMETERS[1], unlikely.tolist(), (ids == unlikely[:, None]).astype(np.float32), np.zeros(k + 1, np.float32))
+    # Told that the draft gave every token more than the target does, so that the rejected leave nothing over.
+    more = np.stack([_dense(processed_distribution(row, PARAMETERS[1]), vocab_size) for row in logits[:k]]) * np.float32(1.25)
+    yield _Round(PARAMETERS[1], likely.tolist(), more, np.full(k + 1, 0.97, np.float32))
+
+
+def _accept(run: RunGraph, spec: RuleSpec, vocab_size: int) -> Compared:
+    k, verify = spec.num_draft_tokens, verify_block if spec.rule == "accept_block" else verify_tokens
+    rng = np.random.default_rng(k)
+    logits = _logits(rng, spec.rows, vocab_size)
+    for given in _rounds(rng, logits, k):
+        found = run(
+            {
+                "logits": logits,
+                "draft_tokens": np.array(given.draft_tokens),
+                "draft_probs": given.draft_probs,
+                "noise": given.noise,
+                "sampling": _sampling(given.parameters),
+                "position": np.array([7]),
+            }
+        )
+        target = [processed_distribution(row, given.parameters) for row in logits]
+        told = [Distribution(row.astype(np.float64)) for row in given.draft_probs]
+        answers = {verify(target.__getitem__, told, given.draft_tokens, uniforms) for uniforms in _nudged(given.noise)}
+        tokens = {token for count, token in answers if count == int(found["num_accepted"][0])}
+        yield _between(int(found["next_token"][0]), tokens) and _positions(found, 7), 0.0
+
+
+def _adjust(run: RunGraph, spec: RuleSpec, vocab_size: int) -> Compared:
+    k, rows = spec.num_draft_tokens, spec.rows
+    for emitted in (0, 5):
+        rng = np.random.default_rng(emitted)
+        prompt, output, drafted = (rng.integers(0, vocab_size, count).tolist() for count in (6, emitted, k))
+        logits = _logits(rng, rows, vocab_size)
+        adjustment = LogitAdjustment(ADJUSTED, prompt, STOPS, vocab_size)
+        adjustment.extend(output)
+        first = k - rows + 1  # drafted in front of the first row
+        expected = np.stack([adjustment(row, drafted[: first + index]) for index, row in enumerate(logits)])
+        bias, stop_bias = np.zeros(vocab_size, np.float32), np.zeros(vocab_size, np.float32)
+        for token, value in ADJUSTED.logit_bias.items():
+            bias[token] = value
+        bias[list(ADJUSTED.banned_tokens)], stop_bias[list(STOPS)] = -np.inf, -np.inf
+        arrays = {
+            "logits": logits,
+            "draft_tokens": np.array(drafted),
+            "prompt_counts": np.bincount(prompt, minlength=vocab_size).astype(np.float32),
+            "output_counts": np.bincount(np.array(output, np.int64), minlength=vocab_size).astype(np.float32),
+            "bias": bias,
+            "stop_bias": stop_bias,
+            "penalties": np.array([ADJUSTED.repetition_penalty, ADJUSTED.presence_penalty, ADJUSTED.frequency_penalty], np.float32),
+            "forced_rows": np.array([max(0, ADJUSTED.min_new_tokens - emitted - first)]),
+        }
+        found = run({name: array for name, array in arrays.items() if k or name != "draft_tokens"})["adjusted"].astype(np.float32)
+        finite = np.isfinite(expected)
+        yield bool((np.isfinite(found) == finite).all()), float(np.abs(found[finite] - expected[finite]).max())
+
+
+_COMPARISONS: dict[RuleName, Callable[[RunGraph, RuleSpec, int], Compared]] = {
+    "select": _select,
+    "select_greedy": _select_greedy,
+    "accept_greedy": _accept_greedy,
+    "accept_token": _accept,
+    "accept_block": _accept,
+    "adjust": _adjust,
+}

@@ -1,0 +1,177 @@
+"""`specexport verify`: the tiers of docs/losslessness.md, on this host and its engine."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from ...bundle import Proof
+from ...errors import ParameterError, PromptError
+from ..drafting.drafters import check_drafter
+from ..sampling.parameters import SamplingParameters, Verification
+from ..session import Options, Session
+from .chi_squared import FALSE_ALARM, Sampled, exact_joint, sample_session
+from .enumeration import Exactness, check_rules
+from .equality import Equality, check_equality
+from .parity import arithmetic, load_reference, measure_decoder
+from .rule_parity import RuleProof, measure_rule
+
+# Without prompts of the user's, this many pieces of the proof's own tokens serve.
+DEFAULT_PROMPTS = 8
+# Sampling is tested over the 16 most probable tokens of two places: 256 cells have power, a whole vocabulary has none.
+SAMPLED = SamplingParameters(temperature=1.0, top_k=16)
+SAMPLED_LENGTH = 2
+
+
+@dataclass(frozen=True)
+class Report:
+    """exactness: one entry a verification rule (L0); compiled: one a rule graph, against the numpy rule that L0 is of;
+    parity: one a model; equalities: one a prompt (L1 and L2); sampled: one a way to draft and verify (L3), none when
+    no trials were asked for.
+    """
+
+    exactness: tuple[Exactness, ...]
+    compiled: tuple[RuleProof, ...]
+    parity: tuple[Proof, ...]
+    equalities: tuple[Equality, ...]
+    sampled: tuple[Sampled, ...]
+
+    @property
+    def passed(self) -> bool:
+        tiers: tuple[Sequence[Exactness | RuleProof | Proof | Equality | Sampled], ...]
+        tiers = (self.exactness, self.compiled, self.parity, self.equalities, self.sampled)
+        return all(entry.passed for tier in tiers for entry in tier)
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "passed": self.passed,
+            "exactness": [asdict(entry) for entry in self.exactness],
+            "compiled": [asdict(entry) for entry in self.compiled],
+            "parity": [asdict(proof) for proof in self.parity],
+            "prompts": len(self.equalities),
+            "equal_at_same_width": sum(entry.same_width for entry in self.equalities),
+            "equal_at_width_1": sum(entry.first_difference is None for entry in self.equalities),
+            "near_ties": sum(entry.first_difference is not None and entry.near_tie for entry in self.equalities),
+            "sampled": [asdict(entry) | {"passed": entry.passed} for entry in self.sampled],
+        }
+
+
+def verify_session(session: Session, prompts: Path | None, max_new_tokens: int, trials: int = 0, drafter: str | None = None) -> Report:
+    """The rules enumerated, the models against the recorded Hugging Face logits, greedy equality over the prompts, and
+    `trials` generations a way to draft and verify against the target's exact distribution.
+
+    drafter: of the generations, by default the bundle's. prompts: JSONL of `{"prompt": ...}`. Raises
+    `ParameterError` naming the line that is none.
+    """
+    check_drafter(drafter, session.engine.draft is not None)
+    given = _encoded(session, prompts) if prompts else _proof_prompts(session)
+    manifest = session.bundle.manifest
+    proofs = []
+    for role in manifest.roles:
+        reference = load_reference(session.bundle.path(manifest.references[role]))
+        decoder = session.engine.target if role == "target" else session.engine.draft
+        assert decoder is not None
+        kind = arithmetic(manifest.models[role], manifest.contract)
+        proofs.append(measure_decoder(decoder, reference, session.engine.name, session.engine.dialect, role, kind))
+    session.reset()
+    sampled = tuple(_sample(session, given[0], trials, drafter)) if trials else ()
+    equalities = tuple(check_equality(session, prompt, max_new_tokens, drafter) for prompt in given)
+    return Report(tuple(check_rules()), tuple(_compiled(session)), tuple(proofs), equalities, sampled)
+
+
+def _compiled(session: Session) -> Iterator[RuleProof]:
+    manifest, open_graph = session.bundle.manifest, session.engine.open_graph
+    if open_graph is None:
+        return
+    for spec in manifest.rules:
+        run = open_graph(session.bundle.path(spec.graph))
+        if run is not None:
+            yield measure_rule(run, spec, manifest.target.vocab_size)
+
+
+def _sample(session: Session, prompt: Sequence[int], trials: int, drafter: str | None) -> Iterator[Sampled]:
+    """L3 behind `prompt`, or as much of it as leaves room."""
+    contract, target = session.bundle.manifest.contract, session.engine.target
+    prompt = prompt[: contract.capacity - SAMPLED_LENGTH - 2 * contract.widest_step]
+    expected = exact_joint(target, prompt, SAMPLED, SAMPLED_LENGTH, contract.prompt_chunk)
+    session.reset()  # its cache was written behind its back
+    verifications: tuple[Verification, ...] = ("block", "token")
+    for verification in verifications:
+        way = Options(drafter=drafter, verification=verification, temperature=SAMPLED.temperature, top_k=SAMPLED.top_k)
+        yield sample_session(session, prompt, way, expected, trials)
+    session.reset()
+
+
+def read_prompts(path: Path) -> Iterator[str]:
+    """The `prompt` of every line of a JSONL file."""
+    try:
+        lines = path.read_text(encoding="utf-8").split("\n")  # splitlines() would also cut at U+2028 within a string
+    except OSError as error:
+        raise ParameterError(f"{path} cannot be read: {error.strerror}; give a JSONL file of prompts") from None
+    except UnicodeDecodeError:
+        raise ParameterError(f"{path} is not UTF-8; give a JSONL file of prompts") from None
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        try:
+            prompt = json.loads(line)["prompt"]
+        except (ValueError, KeyError, TypeError):
+            prompt = None
+        if not isinstance(prompt, str):
+            raise ParameterError(f'{path}, line {number}: found {line[:60]!r}, expected {{"prompt": "..."}}')
+        yield prompt
+
+
+def render(result: Report) -> str:
+    row = result.as_dict()
+    lines = [
+        f"L0         {entry.rule} verification: the target's own distribution to {entry.error:.0e} "
+        f"over {entry.models} small built-in models, enumerated"
+        for entry in result.exactness
+    ]
+    if result.compiled:
+        equal = sum(entry.passed for entry in result.compiled)
+        cases = sum(entry.cases for entry in result.compiled)
+        lines.append(f"rules      {equal} of {len(result.compiled)} compiled graphs give what the enumerated rules give, {cases} cases")
+    lines += [
+        f"parity     {proof.role} on {proof.engine}: {proof.max_error:.1e} standard deviations off over {proof.rows} rows "
+        f"and {proof.length} tokens "
+        f"(allowed {proof.tolerance:.0e})"
+        for proof in result.parity
+    ]
+    lines += [
+        f"L1         {row['equal_at_same_width']} of {row['prompts']} prompts equal to plain greedy at the same width",
+        f"L2         {row['equal_at_width_1']} of {row['prompts']} equal to plain greedy at width 1, "
+        f"{row['near_ties']} equal up to a near tie of two logits",
+        *(
+            f"L3         drafter {entry.drafter}, {entry.verification} verification: chi-squared {entry.statistic:.1f} "
+            f"over {entry.cells} cells and {entry.trials} trials "
+            f"(a right one exceeds {entry.limit:.1f} once in {round(1 / FALSE_ALARM):,} times)"
+            for entry in result.sampled
+        ),
+        *(() if result.sampled else ("L3         sampled output was not tested; --trials 10000 does",)),
+        "passed" if result.passed else "FAILED: this bundle does not give the target's own output on this host; build it again here",
+    ]
+    return "\n".join(lines)
+
+
+def _encoded(session: Session, path: Path) -> list[list[int]]:
+    encoded = []
+    for number, prompt in enumerate(read_prompts(path), start=1):
+        try:
+            encoded.append(session.encode(prompt))
+        except PromptError as error:
+            raise PromptError(f"prompt {number} of {path}: {error}") from None
+    if not encoded:
+        raise ParameterError(f'{path} holds no prompt; give lines of {{"prompt": "..."}}')
+    return encoded
+
+
+def _proof_prompts(session: Session) -> list[Sequence[int]]:
+    manifest = session.bundle.manifest
+    tokens = load_reference(session.bundle.path(manifest.references["target"]))[0].step.tokens.tolist()
+    size = max(1, len(tokens) // DEFAULT_PROMPTS)
+    return [tokens[start : start + size] for start in range(0, len(tokens), size)][:DEFAULT_PROMPTS]

@@ -1,0 +1,223 @@
+"""The journal of a long run: what it keeps, what it refuses, and that one run at a time writes it."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from specexport.calibration.measuring.journal import Journal
+from specexport.errors import OutputError
+
+HEADER = {"bundle": "abc", "settings": {"seed": 0, "list": (1, 2)}}
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "some" / "runs" / "bench.jsonl"
+
+
+def filled(path: Path, count: int = 3) -> list[bytes]:
+    with Journal.open(path, HEADER) as journal:
+        for number in range(count):
+            journal.add(f"0/{number}", {"value": number, "parts": [number, None]})
+    return path.read_bytes().splitlines(keepends=True)
+
+
+def reopened(path: Path) -> tuple[dict[str, object], bool]:
+    with Journal.open(path, HEADER) as journal:
+        return dict(journal.finished), journal.replaced
+
+
+def refusal(path: Path, header: dict[str, object] = HEADER) -> str:
+    with pytest.raises(OutputError) as caught:
+        Journal.open(path, header)
+    message = str(caught.value)
+    assert message.isprintable()
+    return message
+
+
+def test_a_run_goes_on_where_it_stopped(path: Path) -> None:
+    filled(path, 2)
+    with Journal.open(path, HEADER) as journal:
+        assert not journal.replaced
+        assert list(journal.finished) == ["0/0", "0/1"]
+        journal.add("0/2", {"value": 2})
+        assert journal.finished["0/2"] == {"value": 2}
+    found, replaced = reopened(path)
+    assert not replaced
+    assert found == {"0/0": {"value": 0, "parts": [0, None]}, "0/1": {"value": 1, "parts": [1, None]}, "0/2": {"value": 2}}
+
+
+def test_rows_are_on_the_disk_at_once(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A row is whole in the file when `add` returns, and the disk was told to keep it."""
+    synced: list[int] = []
+    monkeypatch.setattr(os, "fsync", lambda file: synced.append(os.fstat(file).st_size))
+    with Journal.open(path, HEADER) as journal:
+        journal.add("a", {"x": 1})
+        assert path.read_bytes().splitlines()[1:] == [b'{"key": "a", "row": {"x": 1}}']
+        assert synced[-1] == path.stat().st_size
+        journal.add("b", {})
+        assert synced[-1] == path.stat().st_size
+        assert len(synced) == 3
+
+
+@pytest.mark.parametrize("cut", [1, 2, 10, 30])
+def test_a_torn_last_line_is_dropped(cut: int, path: Path) -> None:
+    lines = filled(path)
+    assert len(lines[-1]) > cut
+    path.write_bytes(b"".join(lines)[:-cut])
+    with Journal.open(path, HEADER) as journal:
+        assert list(journal.finished) == ["0/0", "0/1"]
+        assert not journal.replaced
+        journal.add("next", {})
+    assert path.read_bytes() == b"".join(lines[:-1]) + b'{"key": "next", "row": {}}\n'
+
+
+@pytest.mark.parametrize("size", [0, 1, 5, 13, 20])
+def test_a_run_that_was_killed_at_its_first_line(size: int, path: Path) -> None:
+    header = filled(path, 0)[0]
+    path.write_bytes(header[:size])
+    assert reopened(path) == ({}, False)
+    assert path.read_bytes() == header
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"{",
+        b"",
+        b"\xff\xff",
+        b"\0\0\0",
+        b"[1]",
+        b'{"key": "a"}',
+        b'{"key": 1, "row": {}}',
+        b'{"key": "a", "row": 1}',
+        b'{"key": "a", "row": {}, "more": 1}',
+        b'{"key": "0/0", "row": {}}',
+        b"[" * 100_000,
+    ],
+)
+@pytest.mark.parametrize("place", [2, 3])
+def test_any_other_broken_line_is_an_error(line: bytes, place: int, path: Path) -> None:
+    """In the middle, and as the last line where it is whole."""
+    lines = filled(path, 2)
+    lines.insert(place, line + b"\n")
+    before = b"".join(lines)
+    path.write_bytes(before)
+    message = refusal(path)
+    assert message.startswith(f"{path}, line {place + 1}: ")
+    assert message.endswith("; delete the file to start over")
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("header", [{}, {"bundle": "abc"}, HEADER | {"more": 1}, HEADER | {"settings": {"seed": 0, "list": [2, 1]}}])
+def test_the_file_of_another_run_is_replaced(header: dict[str, object], path: Path) -> None:
+    filled(path)
+    with Journal.open(path, header) as journal:
+        assert journal.replaced
+        assert journal.finished == {}
+        journal.add("a", {})
+    with Journal.open(path, header) as journal:
+        assert not journal.replaced
+        assert list(journal.finished) == ["a"]
+    assert len(path.read_bytes().splitlines()) == 2
+
+
+def test_another_run_is_replaced_even_when_it_is_broken(path: Path) -> None:
+    lines = filled(path)
+    path.write_bytes(lines[0] + b"{\n{")
+    with Journal.open(path, {"other": 1}) as journal:
+        assert journal.replaced
+
+
+@pytest.mark.parametrize(
+    "content", [b"# Notes\n", b'{"route": "a", "prompt": "b"}\n', b"no newline", b"\n", b'{"journal": 1}\n', b"\0" * 50]
+)
+def test_a_file_that_is_no_journal_is_left_alone(content: bytes, path: Path) -> None:
+    path.parent.mkdir(parents=True)
+    path.write_bytes(content)
+    assert refusal(path).startswith(f"{path}, line 1: found ")
+    assert path.read_bytes() == content
+
+
+def test_one_run_at_a_time(path: Path) -> None:
+    with Journal.open(path, HEADER) as journal:
+        message = refusal(path)
+        assert message == f"{path} is in use by another run; wait for its end, or keep this run in another file"
+        assert "in use" in refusal(path, {"other": 1})
+        journal.add("a", {})
+    assert list(reopened(path)[0]) == ["a"]
+
+
+def test_a_killed_run_holds_no_lock(path: Path) -> None:
+    code = f"""
+import os, signal
+from pathlib import Path
+from specexport.calibration.measuring.journal import Journal
+Journal.open(Path({str(path)!r}), {HEADER!r}).add("a", {{"x": 1}})
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    subprocess.run([sys.executable, "-c", code], check=False)
+    assert reopened(path) == ({"a": {"x": 1}}, False)
+
+
+def test_a_file_deleted_before_it_was_locked_is_made_again(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other run finished in between: its deleted file must not be written to."""
+    from specexport.calibration.measuring import journal as module
+
+    lock, deleted = module._lock, []
+
+    def late(path: Path, file: object) -> None:
+        if not deleted:
+            deleted.append(True)
+            path.unlink()
+        lock(path, file)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(module, "_lock", late)
+    with Journal.open(path, HEADER) as journal:
+        journal.add("a", {})
+    assert deleted
+    assert list(reopened(path)[0]) == ["a"]
+
+
+def test_a_file_system_without_locks_serves(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unsupported(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr("fcntl.flock", unsupported)
+    filled(path)
+    assert len(reopened(path)[0]) == 3
+
+
+def test_remove(path: Path) -> None:
+    journal = Journal.open(path, HEADER)
+    journal.remove()
+    assert not path.exists()
+    assert reopened(path) == ({}, False)
+    again = Journal.open(path, HEADER)
+    path.unlink()
+    again.remove()  # somebody else did
+
+
+def test_places_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    assert "cannot be written: Is a directory" in refusal(tmp_path)
+    assert "cannot be written" in refusal(tmp_path / "file" / "below.jsonl")
+    assert "is no file that a run could be kept in" in refusal(Path("/dev/null"))
+    assert "cannot be written: File name too long" in refusal(tmp_path / ("x" * 300))
+
+
+def test_a_full_disk(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(file: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with Journal.open(path, HEADER) as journal:
+        monkeypatch.setattr(os, "fsync", full)
+        with pytest.raises(OutputError, match=f"{path} cannot be written: the disk is full; free it, or give another path"):
+            journal.add("a", {})
+        assert journal.finished == {}
+    assert "the disk is full" in refusal(path.with_name("new.jsonl"))

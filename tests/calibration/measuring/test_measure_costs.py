@@ -1,0 +1,115 @@
+"""Costs are measured right: by a clock that only passes move, so that every number is known."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from specexport.bundle import Contract
+from specexport.calibration.measuring.measure_costs import CostMeter
+from specexport.engines.base import Engine, Logits
+from specexport.runtime.policy.cost_model import Costs
+from specexport.runtime.session import Session
+from support.doubles import FakeDecoder, fake_session
+
+CONTRACT = Contract(capacity=320, max_draft_tokens=3, prompt_chunk=16, precision="fp32")
+DRAFT, HOST = 0.25, 0.01
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        self.now += HOST / 100  # a look takes time too: parts that nobody measured are the host's
+        return self.now
+
+
+class Timed(FakeDecoder):
+    """A pass over m tokens takes base * (1 + 0.1 * (m - 1)), and 0.001 more for every token in the cache."""
+
+    def __init__(self, clock: Clock, base: float, slope: float, **options: int | float) -> None:
+        super().__init__(CONTRACT, **options)  # type: ignore[arg-type]
+        self.clock, self.base, self.slope = clock, base, slope
+
+    def step(self, tokens: Sequence[int], position: int) -> Logits:
+        self.clock.now += self.base * (1 + 0.1 * (len(tokens) - 1)) + self.slope * position
+        return super().step(tokens, position)
+
+    def feed(self, tokens: Sequence[int], position: int) -> None:
+        self.clock.now += 0.002 * self.base * len(tokens)
+        super().step(tokens, position)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made = Clock()
+    for module in ("calibration.costs", "runtime.session", "runtime.speculate", "runtime.drafts"):
+        monkeypatch.setattr(f"specexport.{module}.perf_counter", made)
+    monkeypatch.setattr("specexport.calibration.measuring.measure_costs.describe_host", lambda engine: "a host")
+    return made
+
+
+def measured(session: Session, contexts: list[int]) -> Costs:
+    meter = CostMeter(session, contexts)
+    meter.measure(1)
+    meter.measure(2)
+    return meter.costs()
+
+
+def test_passes_and_rounds(clock: Clock, tmp_path: Path) -> None:
+    draft = Timed(clock, DRAFT, 0.0, seed=1, noise=0.3)
+    costs = measured(fake_session(tmp_path, Timed(clock, 1.0, 0.001, seed=1), draft), [10, 100])
+    assert [point.context for point in costs.points] == [10, 100]
+    assert costs.max_draft_tokens == 3
+    for point in costs.points:
+        for k in range(4):
+            # Rounds are timed while the sequence grows by up to 9 rounds of 4 tokens.
+            assert point.verify[k].median == pytest.approx(1 + 0.1 * k + 0.001 * (point.context + 12), abs=0.02)
+            parts = k * point.draft.median + point.verify[k].median + point.host[k].median
+            assert point.rounds[k].median == pytest.approx(parts, abs=0.02)
+            assert 0 < point.host[k].median < 0.02
+        assert point.draft.median == pytest.approx(DRAFT * 1.05, rel=0.06)  # the first pass of a round feeds two tokens
+    assert costs.points[1].rounds[0].median - costs.points[0].rounds[0].median == pytest.approx(0.09, abs=0.01)
+
+
+def test_prefill_is_by_token_and_model(clock: Clock, tmp_path: Path) -> None:
+    costs = measured(fake_session(tmp_path, Timed(clock, 1.0, 0.0), Timed(clock, DRAFT, 0.0)), [100])
+    assert costs.target_prefill == pytest.approx(0.002, rel=0.05)
+    assert costs.draft_prefill == pytest.approx(0.002 * DRAFT, rel=0.05)
+
+
+def test_without_a_model_wide_passes_are_timed_alone(clock: Clock, tmp_path: Path) -> None:
+    costs = measured(fake_session(tmp_path, Timed(clock, 1.0, 0.0), None), [50])
+    (point,) = costs.points
+    assert [time.median for time in point.verify] == pytest.approx([1.0, 1.1, 1.2, 1.3], abs=0.01)
+    assert point.draft.median == 0.0
+    assert costs.draft_prefill == 0.0
+    for k in range(4):
+        assert costs.at(50).looked_up(k) == pytest.approx(1 + 0.1 * k, abs=0.02)
+        assert point.rounds[k].median == pytest.approx(costs.at(50).looked_up(k), abs=0.005)
+
+
+def test_rounds_of_the_device_are_whole(clock: Clock, tmp_path: Path) -> None:
+    """Nobody sees their parts, so what they differ by is charged to the verify pass."""
+    made = fake_session(tmp_path, FakeDecoder(CONTRACT, seed=1), FakeDecoder(CONTRACT, seed=1))
+
+    class Whole(Session):
+        def _round(self, *arguments: object) -> object:  # type: ignore[override]
+            round = super()._round(*arguments)  # type: ignore[arg-type]
+            statistics, run = arguments[-1], round.run
+
+            def timed(tokens: Sequence[int], count: int) -> tuple[list[int], int, int]:
+                found = run(tokens, count)
+                clock.now += 1 + 0.3 * count
+                statistics.draft_seconds = statistics.target_seconds = 0.0  # type: ignore[attr-defined]
+                return found
+
+            round.run = timed  # type: ignore[method-assign]
+            return round
+
+    costs = measured(Whole(made.bundle, Engine("fake", "ort", made.engine.target, made.engine.draft)), [50])
+    (point,) = costs.points
+    assert [time.median for time in point.rounds] == pytest.approx([1.0, 1.3, 1.6, 1.9], abs=0.02)
+    assert point.verify == point.rounds
+    assert (point.draft.median, [time.median for time in point.host]) == (0.0, [0.0] * 4)

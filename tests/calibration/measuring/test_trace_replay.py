@@ -1,0 +1,112 @@
+"""A replay of one recorded run gives the rounds that another drafter or number of draft tokens really has."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from specexport.calibration.measuring.prompts import Request
+from specexport.calibration.measuring.record import record
+from specexport.calibration.measuring.recorder import RecordedRound, agreement
+from specexport.calibration.measuring.trace_replay import Trace, known, replay
+from specexport.runtime.drafting.drafters import DRAFTERS
+from specexport.runtime.policy.schedule import FixedSchedule
+from specexport.runtime.session import Options, Session
+from support.doubles import CONTRACT, FakeDecoder, fake_session
+
+
+class Watched(FixedSchedule):
+    """A fixed schedule that remembers the rounds."""
+
+    def __init__(self, num_draft_tokens: int) -> None:
+        super().__init__(num_draft_tokens)
+        self.rounds: list[tuple[int, int]] = []
+
+    def observe(self, num_drafted: int, num_accepted: int) -> None:
+        self.rounds.append((num_drafted, num_accepted))
+
+
+class Periodic(FakeDecoder):
+    """Repeats itself with a period of some tokens, now and then not: so that lookups find something."""
+
+    def logits_after(self, context):  # type: ignore[no-untyped-def]
+        tail = list(context)[-3:]
+        return super().logits_after([token % 5 for token in tail])
+
+
+@pytest.fixture(params=["hashed", "periodic"])
+def session(request: pytest.FixtureRequest, tmp_path: Path) -> Session:
+    kind = Periodic if request.param == "periodic" else FakeDecoder
+    return fake_session(tmp_path, kind(seed=3), kind(seed=3, noise=0.6))
+
+
+PROMPT = (5, 9, 5, 9, 7, 5, 9)
+
+
+def recorded(session: Session, limit: int = 36) -> Trace:
+    return record(session, Request(1, "code", PROMPT, limit), Options(), plain_first=True)[0].trace
+
+
+def real_rounds(session: Session, drafter: str, k: int, limit: int) -> list[tuple[int, int]]:
+    watched = Watched(k)
+    session.reset()
+    session.generate(PROMPT, max_new_tokens=limit, drafter=drafter, schedule=watched)
+    return watched.rounds
+
+
+@pytest.mark.parametrize("drafter", DRAFTERS)
+@pytest.mark.parametrize("k", [1, 2, 3, 4])
+def test_replayed_rounds_are_the_real_ones(session: Session, drafter: str, k: int) -> None:
+    for limit in (36, 5):
+        trace = recorded(session, limit)
+        assert [(one.num_drafted, one.num_accepted) for one in replay(trace, drafter, k)] == real_rounds(session, drafter, k, limit)
+
+
+def test_the_recorded_tokens_are_the_targets_own(session: Session) -> None:
+    trace = recorded(session)
+    session.reset()
+    assert trace.tokens[trace.prompt_tokens :] == session.generate(PROMPT, max_new_tokens=36, speculate=False).tokens
+
+
+def test_contexts_and_lookups_are_told(session: Session) -> None:
+    trace = recorded(session)
+    place = trace.prompt_tokens - 1
+    for one in replay(trace, "ngram", 2):
+        assert one.context == place
+        assert one.looked_up == (one.num_drafted > 0)
+        place += one.num_accepted + 1
+    assert not any(one.looked_up for one in replay(trace, "model", 2))
+
+
+def round_of(drafted: int, accepted: int, guess: int | None = None) -> RecordedRound:
+    return RecordedRound(drafted, accepted, (0.0,) * drafted, guess)
+
+
+def test_agreement_goes_to_the_first_rejection_and_takes_guesses_behind_full_acceptance() -> None:
+    rounds = [round_of(2, 1), round_of(2, 2, guess=99), round_of(2, 0, guess=16), round_of(1, 1)]
+    output = [10, 11, 12, 13, 16, 15, 17, 18]
+    # 1 accepted, 1 rejected; 2 accepted and a bonus token, which the next round's guess had right; rejected; accepted, unknown.
+    assert agreement(rounds, output, greedy=True) == [True, False, True, True, True, False, True, None]
+
+
+def test_a_wrong_guess_is_no_agreement_and_sampling_has_no_guesses() -> None:
+    rounds = [round_of(1, 1), round_of(1, 0, guess=5)]
+    assert agreement(rounds, [1, 6, 7], greedy=True) == [True, False, False]
+    assert agreement(rounds, [1, 6, 7], greedy=False) == [True, None, False]
+
+
+def test_a_cut_output_is_not_overrun() -> None:
+    assert agreement([round_of(4, 4)], [1, 2], greedy=True) == [True, True]
+
+
+def test_unknown_places_agree_as_often_as_known_ones() -> None:
+    agrees = (True,) * 30 + (False,) * 10 + (None,) * 4000
+    trace = Trace(7, "code", 2, tuple(range(4042)), agrees, 5000)
+    filled = known(trace)
+    assert filled[:40] == list(agrees[:40])
+    assert 0.72 < sum(filled[40:]) / 4000 < 0.78
+    assert filled == known(trace)
+
+
+def test_contract_leaves_room() -> None:
+    assert CONTRACT.capacity >= len(PROMPT) + 36

@@ -1,0 +1,193 @@
+"""What the figures draw, asked of axes that only write down."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from specexport.calibration.reporting import figures as module
+from specexport.calibration.reporting.figures import Figure, figures
+from specexport.calibration.reporting.svg import INK, SERIES
+from specexport.calibration.statistics.intervals import UNBOUNDED
+from specexport.calibration.statistics.results import Analysis, Interval, RouteAnalysis
+from support import analyses
+
+
+class Paper:
+    """Axes that remember what was drawn: (method, arguments, keywords)."""
+
+    def __init__(self, title: str) -> None:
+        self.title = title
+        self.drawn: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = []
+
+    def __getattr__(self, name: str) -> Any:
+        def write(*arguments: Any, **keywords: Any) -> None:
+            self.drawn.append((name, tuple(list(one) if isinstance(one, range) else one for one in arguments), keywords))
+
+        return write
+
+    def of(self, name: str) -> list[tuple[tuple[Any, ...], dict[str, Any]]]:
+        return [(arguments, keywords) for method, arguments, keywords in self.drawn if method == name]
+
+    def one(self, name: str) -> tuple[Any, ...]:
+        ((arguments, _),) = self.of(name)
+        return arguments
+
+
+@pytest.fixture
+def papers(monkeypatch: pytest.MonkeyPatch) -> list[Paper]:
+    """Those drawn on, in order."""
+    used: list[Paper] = []
+
+    @contextmanager
+    def drawing(title: str, size: tuple[float, float]) -> Iterator[tuple[Paper, list[str]]]:
+        drawn: list[str] = []
+        used.append(Paper(title))
+        yield used[-1], drawn
+        drawn.append("<svg></svg>")
+
+    monkeypatch.setattr(module, "drawing", drawing)
+    monkeypatch.setattr(module, "swatch", str)
+    return used
+
+
+def drawn(papers: list[Paper], analysis: Analysis) -> dict[str, list[tuple[Paper, Figure]]]:
+    """By section. The papers are told apart by their titles."""
+    begin = {
+        "acceptance": ("Acceptance",),
+        "costs": ("A round", "Tokens a round"),
+        "speedups": ("Expected speedup",),
+        "distribution": ("Speedups of",),
+        "signals": ("Reliability",),
+    }
+    found = figures(analysis)
+    return {key: list(zip([paper for paper in papers if paper.title.startswith(begin[key])], found[key], strict=True)) for key in found}
+
+
+@pytest.fixture
+def code() -> RouteAnalysis:
+    return analyses.route("code", "on", 0.8)
+
+
+def test_acceptance_is_in_per_cent_by_position(papers: list[Paper]) -> None:
+    analysis = analyses.analysis()
+    ((paper, figure),) = drawn(papers, analysis)["acceptance"]
+    lines = paper.of("plot")
+    for route, (arguments, keywords), entry in zip(analysis.routes, lines, figure.legend, strict=True):
+        assert arguments == ([1, 2, 3, 4], [100 * share for share in route.acceptance])
+        assert entry.svg == str(keywords)  # the legend looks as the line does
+        assert entry.name == route.route
+
+
+def test_costs_are_over_a_plain_round_with_their_spread(papers: list[Paper], code: RouteAnalysis) -> None:
+    analysis = analyses.analysis([code])
+    paper, figure = drawn(papers, analysis)["costs"][0]
+    point = analysis.costs.points[1]
+    plain = point.rounds[0].median
+    _, (band, _), _ = paper.of("fill_between")
+    assert band == ([0, 1, 2, 3, 4], [one.p10 / plain for one in point.rounds], [one.p90 / plain for one in point.rounds])
+    lines = paper.of("plot")
+    assert len(lines) == 6
+    assert lines[2][0] == ([0, 1, 2, 3, 4], [one.median / plain for one in point.rounds])
+    looked_up = [1.0, *[(point.verify[k].median + point.host[k].median) / plain for k in range(1, 5)]]
+    assert lines[3][0] == ([0, 1, 2, 3, 4], looked_up)
+    assert [str(keywords) for _, keywords in (lines[0], lines[2], lines[4], lines[1])] == [entry.svg for entry in figure.legend]
+
+
+def test_lookups_have_a_line_only_where_they_were_tried(papers: list[Paper]) -> None:
+    entry = analyses.route("code", "on", 0.8, drafters=("model", "ngram+model"))
+    paper, figure = drawn(papers, analyses.analysis([entry]))["costs"][0]
+    assert len(paper.of("plot")) == 3
+    assert "looked up" not in figure.legend[-1].name
+
+
+def test_tokens_a_round_against_the_break_even_line(papers: list[Paper]) -> None:
+    entry = analyses.route("chat", "undecided", 0.36)
+    ((paper, figure),) = drawn(papers, analyses.analysis([entry]))["costs"][1:]
+    candidates = [one for one in entry.candidates if one.drafter == entry.chosen.drafter]
+    lengths, needed = [one.acceptance_length for one in candidates], [one.break_even for one in candidates]
+    needed_line, textbook, line = (arguments for arguments, _ in paper.of("plot"))
+    assert needed_line == ([1, 2, 3, 4], needed)
+    assert textbook == ([1, 2, 3, 4], list(entry.textbook[1:]))
+    assert line == ([1, 2, 3, 4], lengths)
+    (_, gain), (_, loss) = paper.of("fill_between")
+    assert (gain["color"], loss["color"]) == (SERIES[2], SERIES[1])  # green, red
+    assert gain["where"] == [one > other for one, other in zip(lengths, needed, strict=True)]
+    assert set(gain["where"]) == {True, False}
+    assert [one != other for one, other in zip(gain["where"], loss["where"], strict=True)] == [True] * 4
+    assert [entry.name for entry in figure.legend] == ["a(k), on your text", "a*(k), break-even", "textbook tau"]
+
+
+def test_candidates_are_drawn_by_rising_k(papers: list[Paper], code: RouteAnalysis) -> None:
+    turned = replace(code, candidates=code.candidates[:4][::-1])
+    assert drawn(papers, analyses.analysis([turned]))["costs"][1][0].of("plot")[-1][0][0] == [1, 2, 3, 4]
+
+
+def test_speedups_with_intervals_and_the_line_one(papers: list[Paper], code: RouteAnalysis) -> None:
+    ((paper, figure),) = drawn(papers, analyses.analysis([code]))["speedups"]
+    assert paper.one("axhline") == (1,)
+    for drafter, ((places, values), keywords), entry in zip(("model", "ngram"), paper.of("errorbar"), figure.legend, strict=False):
+        candidates = [one for one in code.candidates if one.drafter == drafter]
+        assert [round(place) for place in places] == [1, 2, 3, 4]
+        assert values == [one.speedup.value for one in candidates]
+        below, above = keywords["yerr"]
+        assert list(below) == pytest.approx([one.speedup.value - one.speedup.low for one in candidates])
+        assert list(above) == pytest.approx([one.speedup.high - one.speedup.value for one in candidates])
+        assert entry.name == drafter
+    ring = paper.one("plot")
+    assert [round(place) for place in ring[0]] == [code.chosen.num_draft_tokens]
+    assert ring[1] == [code.chosen.speedup.value]
+
+
+def test_panels_share_a_scale_that_holds_every_interval(papers: list[Paper], code: RouteAnalysis) -> None:
+    other = analyses.route("other", "off", 0.1)
+    panels = drawn(papers, analyses.analysis([code, other]))["speedups"]
+    (bottom, top), again = (paper.one("set_ylim") for paper, _ in panels)
+    assert again == (bottom, top)
+    highest = max(one.speedup.high for one in code.candidates)
+    assert bottom == 0
+    assert highest < top < 1.2 * highest
+
+
+@pytest.mark.parametrize("high", [UNBOUNDED, 1e6])
+def test_an_interval_of_a_few_requests_does_not_flatten_the_figure(papers: list[Paper], code: RouteAnalysis, high: float) -> None:
+    wide = replace(code.chosen, speedup=Interval(code.chosen.speedup.value, 0.0, high))
+    entry = replace(code, chosen=wide, candidates=(wide,))
+    ((paper, _),) = drawn(papers, analyses.analysis([entry]))["speedups"]
+    assert paper.one("set_ylim")[1] < 5
+    bars = [list(bar) for bar in paper.of("errorbar")[0][1]["yerr"]]
+    assert (bars == [[0.0], [0.0]]) == (high == UNBOUNDED)
+
+
+def test_single_requests_expected_and_measured(papers: list[Paper], code: RouteAnalysis) -> None:
+    ((paper, figure),) = drawn(papers, analyses.analysis([code]))["distribution"]
+    assert paper.one("axvline") == (1,)
+    measured, expected = paper.of("ecdf")
+    assert expected[0] == (list(code.speedups),)
+    assert measured[0] == (list(code.measured.speedups),)
+    assert [entry.svg for entry in figure.legend[:2]] == [str(expected[1]), str(measured[1])]
+    assert paper.one("plot") == ([code.chosen.p10], [0.1])
+    low, high = paper.one("set_xlim")
+    assert low < min(*code.speedups, *code.measured.speedups, 1) < max(*code.speedups, 1) < high
+    assert figure.caption == f"code, slower: {100 * code.chosen.slower:.0f} %"
+
+
+def test_reliability_against_the_diagonal(papers: list[Paper], code: RouteAnalysis) -> None:
+    analysis = analyses.analysis([code])
+    for (paper, _), quality in zip(drawn(papers, analysis)["signals"], analysis.signals, strict=True):
+        (diagonal, look), (line, _) = paper.of("plot")
+        assert (diagonal, look["color"]) == (([0, 1], [0, 1]), INK)
+        assert line == ([bin[0] for bin in quality.reliability], [bin[1] for bin in quality.reliability])
+        sizes = paper.of("scatter")[0][1]["s"]
+        assert sizes == sorted(sizes)
+        assert sizes[-1] > 2 * sizes[0]
+
+
+@pytest.mark.parametrize(("last", "ticks"), [(1, [1]), (4, [1, 2, 3, 4]), (32, list(range(1, 33, 3)))])
+def test_positions_are_whole_numbers_that_do_not_crowd(papers: list[Paper], last: int, ticks: list[int]) -> None:
+    entry = analyses.route("one", "on", 0.5, k_max=last, drafters=("ngram",))
+    ((paper, _),) = drawn(papers, analyses.analysis([entry], k_max=last))["acceptance"]
+    assert paper.one("set_xticks") == (ticks,)

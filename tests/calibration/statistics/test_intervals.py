@@ -1,0 +1,126 @@
+"""Intervals by request: how often they hold, what they do with few requests, and that they are repeatable."""
+
+from __future__ import annotations
+
+import math
+import tracemalloc
+
+import numpy as np
+import pytest
+from specexport.calibration.statistics.intervals import FEW, UNBOUNDED, _student_quantile, quantiles, ratio_interval
+from specexport.errors import ParameterError
+
+SPREAD = 0.35
+
+
+def requests(rng: np.random.Generator, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """Plain and speculative times: lengths differ between requests, and so does what speculation gives each."""
+    length = rng.lognormal(sigma=0.6, size=count)
+    return length * rng.lognormal(sigma=SPREAD, size=count), length
+
+
+TRUE_RATIO = math.exp(SPREAD**2 / 2)
+
+
+@pytest.mark.parametrize("count", [2, 4, 8, FEW, 20, 100])
+def test_intervals_hold_as_often_as_they_say(count: int) -> None:
+    rng = np.random.default_rng(count)
+    trials = 400
+    found = [ratio_interval(*requests(rng, count), seed=trial, draws=600) for trial in range(trials)]
+    assert 0.90 <= sum(entry.low <= TRUE_RATIO <= entry.high for entry in found) / trials <= 0.99
+    assert all(entry.low <= entry.value <= entry.high for entry in found)
+
+
+def test_the_value_is_the_ratio_of_the_sums() -> None:
+    assert ratio_interval([1, 9], [1, 3]).value == 2.5  # the mean of the ratios is 2
+
+
+@pytest.mark.parametrize("count", [3, FEW - 1, FEW, 50])
+def test_pairs_stay_together(count: int) -> None:
+    """Of requests that differ in length alone nothing is unknown; drawn apart, times would differ widely."""
+    length = np.random.default_rng(0).lognormal(sigma=1.0, size=count)
+    found = ratio_interval(length * 2, length)
+    assert found.low == pytest.approx(2)
+    assert found.high == pytest.approx(2)
+
+
+def test_more_requests_tell_more() -> None:
+    widths = []
+    for count in (2, 3, 5, FEW - 1, 40, 1000):
+        parts = [ratio_interval(*requests(np.random.default_rng(seed), count), draws=400) for seed in range(20)]
+        widths.append(float(np.median([entry.high / entry.low for entry in parts])))
+    assert widths == sorted(widths, reverse=True)
+
+
+@pytest.mark.parametrize("count", [FEW, 15])
+def test_few_requests_widen_the_percentiles(count: int) -> None:
+    above, below = requests(np.random.default_rng(3), count)
+    found = ratio_interval(above, below, draws=4000)
+    drawn = np.random.default_rng(1).integers(0, count, (4000, count))
+    low, high = np.percentile(above[drawn].sum(1) / below[drawn].sum(1), [2.5, 97.5])
+    assert found.low < low - 0.015 * (high - low)
+    assert found.high > high + 0.015 * (high - low)
+
+
+def test_one_request_says_nothing_of_the_next() -> None:
+    found = ratio_interval([3], [2])
+    assert (found.value, found.low, found.high) == (1.5, 0.0, UNBOUNDED)
+
+
+@pytest.mark.parametrize("count", [5, 50])
+def test_nothing_counted_is_no_certainty(count: int) -> None:
+    found = ratio_interval([0] * count, [1] * count)
+    assert (found.value, found.low, found.high) == (0.0, 0.0, UNBOUNDED)
+
+
+def test_requests_that_differ_beyond_all_measure() -> None:
+    found = ratio_interval([1e-300, 1e300], [1e300, 1e-300])
+    assert found.low <= found.value <= found.high
+    assert math.isfinite(found.high)
+
+
+def test_the_seed_makes_it_repeatable() -> None:
+    above, below = requests(np.random.default_rng(5), 40)
+    assert ratio_interval(above, below, seed=1) == ratio_interval(above, below, seed=1)
+    assert ratio_interval(above, below, seed=1) != ratio_interval(above, below, seed=2)
+
+
+def test_long_runs_stay_small() -> None:
+    above, below = requests(np.random.default_rng(6), 20_000)
+    tracemalloc.start()
+    try:
+        found = ratio_interval(above, below, draws=400)
+        assert tracemalloc.get_traced_memory()[1] < 100e6  # all draws at once take 192 MB
+    finally:
+        tracemalloc.stop()
+    assert found.high / found.low < 1.05
+
+
+def test_blocks_of_draws_are_all_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    above, below = requests(np.random.default_rng(6), 40)
+    whole = ratio_interval(above, below, draws=501)
+    monkeypatch.setattr("specexport.calibration.statistics.intervals.BLOCK", 40 * 100)  # 100 draws a block, and one that is left
+    blocks = ratio_interval(above, below, draws=501)
+    assert blocks == whole  # the generator's numbers are the same ones
+
+
+@pytest.mark.parametrize(
+    ("above", "below"),
+    [([], []), ([1], [1, 2]), ([1, 2], [1, 0]), ([1, 2], [1, -1]), ([1, -2], [1, 1]), ([1, math.nan], [1, 1]), ([1, 2], [1, math.inf])],
+)
+def test_ratios_of_nothing_are_refused(above: list[float], below: list[float]) -> None:
+    with pytest.raises(ParameterError, match="denominators"):
+        ratio_interval(above, below)
+
+
+@pytest.mark.parametrize(("freedom", "expected"), [(1, 12.706), (8, 2.306), (9, 2.262), (10, 2.228), (30, 2.042), (1000, 1.962)])
+def test_students_quantile_is_that_of_the_tables(freedom: int, expected: float) -> None:
+    assert _student_quantile(freedom) == pytest.approx(expected, abs=6e-4)
+
+
+def test_quantiles() -> None:
+    found = quantiles(range(101))
+    assert (found.p10, found.p50, found.p90, found.p99) == (10, 50, 90, 99)
+    assert quantiles([2.0]).p10 == quantiles([2.0]).p99 == 2.0
+    with pytest.raises(ParameterError, match="no values"):
+        quantiles([])

@@ -1,0 +1,311 @@
+"""Survival fitted on drafts whose true chances are known."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from specexport.calibration.measuring.judged_tokens import JudgedTokens
+from specexport.calibration.statistics.results import SignalQuality
+from specexport.calibration.survival.fit import LEAST_CHANCE, POINTS, PRIOR_TOKENS, fit_survival
+from specexport.calibration.survival.quality import judge
+from specexport.errors import MissingPackageError, ParameterError
+from specexport.runtime.policy.survival import Survival
+
+Array = np.ndarray
+NO_FEATURES = np.zeros((0, 0, 0))
+
+
+def sigmoid(logit: Array) -> Array:
+    return 1 / (1 + np.exp(-logit))
+
+
+def draft(
+    chances: Array, logits: Array, features: Array = NO_FEATURES, rounds_a_request: int = 20, seed: int = 99
+) -> tuple[JudgedTokens, Array]:
+    """Rounds of `chances`, `logits` `[rounds, k]`, `features` `[rounds, k, F]`, cut behind the first rejection; chances of what is left."""
+    accepted = np.random.default_rng(seed).random(chances.shape) < chances
+    reached = np.cumprod(np.column_stack([np.ones(len(accepted), bool), accepted[:, :-1]]), axis=1).astype(bool)
+    rounds, index = np.nonzero(reached)
+    read = features[reached] if features.size else np.zeros((len(rounds), 0))
+    tokens = JudgedTokens(
+        rounds // rounds_a_request, rounds, index, logits[reached].astype(np.float32), read.astype(np.float32), accepted[reached]
+    )
+    return tokens, chances[reached]
+
+
+def chances_of(survival: Survival, tokens: JudgedTokens) -> Array:
+    """As the runtime reads them."""
+    head = np.array(survival.head)
+    logits = tokens.probability
+    if survival.signal == "both":
+        logits = tokens.features @ head[:-2] + head[-2] * tokens.probability + head[-1]
+    elif survival.signal == "head":
+        logits = tokens.features @ head[:-1] + head[-1]
+    return np.array([survival.chance(int(i), float(logit)) for i, logit in zip(tokens.index, logits, strict=True)])
+
+
+def normal(seed: int, *shape: int) -> Array:
+    return np.random.default_rng(seed).normal(size=shape)
+
+
+def overconfident(seed: int, rounds: int = 1500) -> tuple[JudgedTokens, Array]:
+    true = normal(seed, rounds, 4) + 0.8
+    return draft(sigmoid(true), 2 * true + 1.5, seed=seed + 1)
+
+
+def test_chances_are_recovered_by_logit_and_position() -> None:
+    logits = 2 * normal(0, 3000, 4)
+
+    def truth(logit: float, index: int) -> float:
+        return float(sigmoid(np.array(0.5 * logit + 1.5 - 0.5 * index)))
+
+    survival, _ = fit_survival(draft(sigmoid(0.5 * logits + 1.5 - 0.5 * np.arange(4)), logits)[0], "the bundle")
+    assert (survival.bundle, survival.signal, survival.head, len(survival.curves)) == ("the bundle", "probability", (), 4)
+    for index in range(4):
+        for logit in (-3.0, -1.0, 0.0, 1.0, 3.0):
+            assert survival.chance(index, logit) == pytest.approx(truth(logit, index), abs=0.06)
+
+
+def test_an_overconfident_draft_is_corrected() -> None:
+    survival, (quality,) = fit_survival(overconfident(0, 4000)[0], "b")
+    fresh, true = overconfident(50, 8000)
+    raw = judge("raw", fresh, sigmoid(fresh.probability.astype(np.float64)))
+    assert raw.error > 0.1
+    assert raw.survival_error > 0.1
+    mended = judge("mended", fresh, chances_of(survival, fresh))
+    assert mended.error < 0.02
+    assert mended.survival_error < 0.02
+    assert np.abs(chances_of(survival, fresh) - true).mean() < 0.015
+    # what it says of itself is what others' prompts show
+    assert quality.signal == "probability"
+    assert quality.error < 0.02
+    assert quality.auc == pytest.approx(mended.auc, abs=0.02)
+
+
+def test_a_step_is_followed_that_no_sigmoid_follows() -> None:
+    """Level at 0.3, then level at 0.7: a sigmoid would go to 0 and 1."""
+    logits = np.random.default_rng(1).uniform(-6, 6, (3000, 2))
+    survival, _ = fit_survival(draft(np.where(logits > 0, 0.7, 0.3), logits)[0], "b")
+    for logit, chance in ((-5.0, 0.3), (-1.5, 0.3), (1.5, 0.7), (5.0, 0.7)):
+        assert survival.chance(0, logit) == pytest.approx(chance, abs=0.07)
+
+
+def test_a_sigmoid_is_followed_where_tokens_are_few() -> None:
+    logits = 3 * normal(2, 150, 1)
+    survival, _ = fit_survival(draft(sigmoid(logits), logits, rounds_a_request=5)[0], "b")
+    assert len(survival.curves[0].logits) == POINTS
+    for logit in (-2.0, 0.0, 2.0):
+        assert survival.chance(0, logit) == pytest.approx(float(sigmoid(np.array(logit))), abs=0.12)
+
+
+def assert_sound(survival: Survival) -> None:
+    for curve in survival.curves:
+        assert 1 <= len(curve.logits) <= POINTS
+        assert list(curve.chances) == sorted(curve.chances)
+        assert curve.chances[0] >= LEAST_CHANCE
+        assert curve.chances[-1] <= 1 - LEAST_CHANCE
+
+
+@pytest.mark.parametrize("slope", [1.0, 8.0, 0.0, -1.0])
+def test_curves_are_small_rising_and_never_certain(slope: float) -> None:
+    logits = 4 * normal(3, 600, 3)
+    survival, _ = fit_survival(draft(sigmoid(slope * logits), logits)[0], "b")
+    assert_sound(survival)
+    if slope == -1.0:  # no signal that a chance may rise with
+        assert survival.chance(0, 8.0) - survival.chance(0, -8.0) < 0.1
+
+
+def test_a_rare_position_borrows_from_the_others() -> None:
+    logits = 2 * normal(4, 800, 3)
+    chances = np.full((800, 3), 0.8)
+    chances[:, 1] = np.where(np.arange(800) < 4, 1.0, 0.0)  # 4 tokens ever get to the last position
+    chances[:, 2] = 0.0
+    survival, _ = fit_survival(draft(chances, logits)[0], "b")
+    pooled = 0.8 * 800 / (800 + 640 + 4)
+    assert survival.chance(0, 0.0) == pytest.approx(0.8, abs=0.05)
+    assert survival.chance(1, 0.0) < 0.1
+    assert survival.chance(2, 0.0) == pytest.approx(pooled * PRIOR_TOKENS / (PRIOR_TOKENS + 4), abs=0.06)
+
+
+@pytest.mark.parametrize(("all_are", "level"), [(True, 0.99), (False, 0.01)])
+def test_tokens_of_one_fate_give_a_level_curve(all_are: bool, level: float) -> None:
+    chances = np.full((60, 2), float(all_are))
+    survival, qualities = fit_survival(draft(chances, normal(5, 60, 2), normal(6, 60, 2, 3))[0], "b")
+    assert survival.signal == "probability"
+    assert_sound(survival)
+    assert {curve.chances for curve in survival.curves} == {survival.curves[0].chances}
+    assert len(survival.curves[0].logits) == 1
+    assert survival.chance(0, 0.0) > level if all_are else survival.chance(0, 0.0) < level
+    assert [quality.auc for quality in qualities] == [0.5, 0.5, 0.5]
+
+
+def test_informative_features_make_the_head_win() -> None:
+    """Their units are nothing like each other's, and the probability knows less."""
+
+    def sample(seed: int, rounds: int) -> tuple[JudgedTokens, Array]:
+        features = normal(seed, rounds, 3, 6)
+        chances = sigmoid(features @ np.array([1.5, -1.0, 0.5, 0, 0, 0]) + 0.5)
+        return draft(chances, features[..., 0] + normal(seed + 1, rounds, 3), features * np.array([1e-3, 1, 50, 1, 1, 1]) + 7, seed=seed)
+
+    survival, (probability, head, _) = fit_survival(sample(10, 1500)[0], "b")
+    assert survival.signal == "head"
+    assert len(survival.head) == 7
+    assert (probability.signal, head.signal) == ("probability", "head")
+    assert head.auc > probability.auc + 0.1
+    assert head.error < 0.03
+    fresh, true = sample(20, 3000)
+    assert np.abs(chances_of(survival, fresh) - true).mean() < 0.03
+    assert judge("head", fresh, chances_of(survival, fresh)).error < 0.02
+
+
+def test_features_and_the_probability_that_know_different_things_are_both_read() -> None:
+    def sample(seed: int, rounds: int) -> tuple[JudgedTokens, Array]:
+        logits, features = 1.5 * normal(seed, rounds, 3), normal(seed + 1, rounds, 3, 4)
+        return draft(sigmoid(logits + 1.5 * features[..., 0]), logits, features * 3 + 1, seed=seed)
+
+    survival, (probability, head, both) = fit_survival(sample(11, 1500)[0], "b")
+    assert survival.signal == both.signal == "both"
+    assert len(survival.head) == 6
+    assert both.auc > max(probability.auc, head.auc) + 0.05
+    fresh, true = sample(21, 3000)
+    assert np.abs(chances_of(survival, fresh) - true).mean() < 0.03
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_useless_features_leave_the_probability(seed: int) -> None:
+    logits = 2 * normal(seed, 500, 3)
+    survival, (probability, head, _) = fit_survival(draft(sigmoid(logits), logits, normal(seed + 1, 500, 3, 20))[0], "b", seed)
+    assert (survival.signal, survival.head) == ("probability", ())
+    assert probability.auc > 0.8
+    assert head.auc == pytest.approx(0.5, abs=0.06)
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_features_that_say_the_same_leave_the_probability(seed: int) -> None:
+    logits = 2 * normal(seed + 30, 400, 2)
+    survival, (probability, head, _) = fit_survival(draft(sigmoid(logits), logits, logits[..., None], seed=seed)[0], "b", seed)
+    assert survival.signal == "probability"
+    assert head.auc == pytest.approx(probability.auc, abs=0.02)
+
+
+def test_a_feature_that_only_tells_the_request_does_not_help() -> None:
+    """Requests differ much, so that whoever judged on requests that the head has seen would take it."""
+    requests, rounds = 30, 20
+    ease = np.repeat(3 * normal(40, requests), rounds)[:, None] * np.ones((1, 2))
+    names = np.repeat(np.eye(requests), rounds, axis=0)[:, None, :] * np.ones((1, 2, 1))
+    survival, (_, head, _) = fit_survival(draft(sigmoid(ease), normal(41, requests * rounds, 2), names, rounds)[0], "b")
+    assert survival.signal == "probability"
+    assert head.auc < 0.65
+
+
+def test_no_request_has_a_say_in_what_it_is_judged_by(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither in weights, nor in their strength, nor in curves: its own fates turned round leave its chances as they were."""
+    seen: list[Array] = []
+
+    def spy(signal: str, tokens: JudgedTokens, chances: Array) -> SignalQuality:
+        seen.append(chances)
+        return judge(signal, tokens, chances)
+
+    monkeypatch.setattr("specexport.calibration.survival.fit.judge", spy)
+    tokens = few_requests(8)
+    mine = tokens.request == 3
+    turned = replace(tokens, accepted=tokens.accepted ^ mine)
+    for one in (tokens, turned):
+        fit_survival(one, "b")
+    for before, after in zip(seen[:3], seen[3:], strict=True):
+        assert np.array_equal(before[mine], after[mine])
+        assert not np.array_equal(before, after)  # while it has a say in what others are judged by
+
+
+def test_a_head_with_many_features_is_not_too_sure_of_itself() -> None:
+    """Its curves see logits of requests that its weights have not seen."""
+
+    def sample(seed: int, rounds: int) -> tuple[JudgedTokens, Array]:
+        features = normal(seed, rounds, 2, 80)
+        return draft(sigmoid(1.2 * features[..., :3].sum(axis=-1)), normal(seed + 1, rounds, 2), features, seed=seed)
+
+    survival, (_, head, _) = fit_survival(sample(60, 220)[0], "b")
+    assert survival.signal == "head"
+    fresh, _ = sample(70, 4000)
+    found = judge("head", fresh, chances_of(survival, fresh))
+    assert found.error < 0.05
+    assert head.error < 0.1
+
+
+def single() -> JudgedTokens:
+    return draft(np.array([[1.0]]), np.array([[0.3]]), np.array([[[1.0, 2.0]]]))[0]
+
+
+def few_requests(count: int) -> JudgedTokens:
+    return draft(sigmoid(normal(7, 20 * count, 3)), normal(8, 20 * count, 3), normal(9, 20 * count, 3, 2))[0]
+
+
+def constant() -> JudgedTokens:
+    return draft(np.full((100, 2), 0.6), np.full((100, 2), 12.0), np.full((100, 2, 3), 5.0))[0]
+
+
+def uneven() -> JudgedTokens:
+    """One request holds nearly all tokens, and every fold but one has a single fate."""
+    tokens = few_requests(6)
+    return tokens.of((tokens.request == 0) | tokens.accepted & (tokens.index == 0))
+
+
+@pytest.mark.parametrize(
+    ("make", "signals"),
+    [
+        (single, []),
+        (lambda: few_requests(1), []),
+        (lambda: few_requests(2), ["probability"]),
+        (lambda: few_requests(3), ["probability", "head", "both"]),
+        (constant, ["probability", "head", "both"]),
+        (uneven, ["probability", "head", "both"]),
+    ],
+)
+def test_poor_data_still_give_a_survival(make: Callable[[], JudgedTokens], signals: list[str]) -> None:
+    survival, qualities = fit_survival(make(), "b")
+    assert_sound(survival)
+    assert [quality.signal for quality in qualities] == signals
+    assert 0 < survival.chance(5, -20.0) <= survival.chance(5, 20.0) < 1
+
+
+def test_constant_logits_give_the_rate() -> None:
+    survival, (quality, *_) = fit_survival(constant(), "b")
+    assert survival.chance(0, 12.0) == pytest.approx(0.6, abs=0.08)
+    assert len(quality.reliability) <= 10  # at most a bin for each fold and position
+
+
+def test_rounds_with_broken_numbers_are_left_out() -> None:
+    tokens, _ = overconfident(80, 100)
+    broken = tokens.of(np.ones(len(tokens), bool))
+    followed = tokens.round[tokens.index == 2][3]
+    first = np.flatnonzero(tokens.round == followed)[0]
+    broken.probability[first] = np.nan
+    whole = tokens.of(tokens.round != followed)
+    assert fit_survival(broken, "b") == fit_survival(whole, "b")
+    features = normal(81, len(tokens), 2).astype(np.float32)
+    features[first, 1] = np.inf
+    spoilt = JudgedTokens(tokens.request, tokens.round, tokens.index, tokens.probability, features, tokens.accepted)
+    assert fit_survival(spoilt, "b")[1][0] == fit_survival(whole, "b")[1][0]
+
+
+def test_no_token_is_an_error_of_one_line() -> None:
+    tokens = single()
+    with pytest.raises(ParameterError, match="no draft token was judged"):
+        fit_survival(tokens.of(np.zeros(1, bool)), "b")
+
+
+def test_one_seed_gives_one_result() -> None:
+    tokens, _ = overconfident(82, 200)
+    assert fit_survival(tokens, "b", 3) == fit_survival(tokens, "b", 3)
+    assert fit_survival(tokens, "b", 3)[1] != fit_survival(tokens, "b", 4)[1]
+
+
+def test_a_missing_scikit_learn_is_said_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("sklearn", "sklearn.linear_model", "sklearn.isotonic", "sklearn.metrics"):
+        monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(MissingPackageError, match="scikit-learn"):
+        fit_survival(few_requests(3), "b")

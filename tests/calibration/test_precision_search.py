@@ -1,0 +1,78 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from specexport.calibration.precision_search import Pair, measure_speeds, pick
+from specexport.runtime.auto_precision import Candidate, PrecisionTable, table_lines
+from specexport.runtime.session import Session
+from specexport.runtime.state.statistics import Statistics
+
+
+def candidate(loss: float, plain: float, speculative: float) -> Candidate:
+    return Candidate("int8", "int4", 1, 0.0, loss, plain, speculative, 0.0, 0.0, 2.0)
+
+
+def test_the_fastest_of_those_that_keep_the_quality() -> None:
+    exact, good, bad = candidate(0.0, 10, 20), candidate(0.01, 31, 30), candidate(0.011, 40, 99)
+    assert pick([exact, good, bad], 0.01) is good
+    assert pick([exact, good, bad], 0.005) is exact
+    assert pick([exact, good, bad], 0.02) is bad
+
+
+def test_what_decodes_fastest_with_drafts_is_taken() -> None:
+    assert pick([candidate(0.0, 30, 10), drafts := candidate(0.0, 20, 25)], 0.01) is drafts
+
+
+@pytest.mark.parametrize(("plain", "told"), [(90.0, True), (20.0, False)])
+def test_the_table_says_what_is_faster_without_drafts_and_what_is_missing(plain: float, told: bool) -> None:
+    taken, far = candidate(0.0, 25, 30), replace(candidate(0.03, 99, 10), draft="int8")
+    other = replace(candidate(0.0, plain, 10), target="float", draft="float")
+    table = PrecisionTable("here", 0.02, 1, 1, taken.target, taken.draft, (taken, far, other), ("draft in int4: off",))
+    lines = list(table_lines(asdict(table)))
+    assert [line.endswith("  <- taken") for line in lines[2:5]] == [True, False, False]
+    assert [line.endswith("  moves too far") for line in lines[2:5]] == [False, True, False]
+    assert lines[4].split()[:3] == ["fp32", "+", "fp32"]
+    assert any("without drafts: the target in fp32, 90.0 tokens/s" in line for line in lines) == told
+    assert lines[-1].strip() == "left out: draft in int4: off"
+
+
+class FakeSession:
+    """Takes a second for a token, a half with drafts; the first request is ten times as slow."""
+
+    def __init__(self, name: Pair, log: list[Any]) -> None:
+        self.name, self.log, self.requests = name, log, 0
+
+    def reset(self) -> None:
+        self.log.append("reset")
+
+    def generate(self, prompt: Sequence[int], max_new_tokens: int, stop_token_ids: tuple[int, ...], speculate: bool) -> Any:
+        self.log.append((self.name, speculate, prompt[0]))
+        self.requests += 1
+        slow = 10 if self.requests == 1 else 1
+        seconds = slow * max_new_tokens * (0.5 if speculate else 1.0) * prompt[0]
+        statistics = Statistics(prefill_seconds=3.0, total_seconds=3.0 + seconds, emitted=max_new_tokens, rounds=max_new_tokens // 2)
+        statistics.accepted_by_position = [max_new_tokens // 2] if speculate else []
+        return SimpleNamespace(statistics=statistics)
+
+
+def test_every_prompt_by_all_in_turn_behind_a_warm_up() -> None:
+    log: list[Any] = []
+    pairs = [Pair("int8", "int4"), Pair("int8", "int8"), Pair("float", "int4")]
+    sessions = {pair: cast(Session, FakeSession(pair, log)) for pair in pairs}
+    steps: list[str] = []
+    found = measure_speeds(sessions, [[1], [2]], 8, steps.append)
+    plans = [*((pair, True) for pair in pairs), (pairs[2], False), (pairs[0], False)]
+    calls = [entry for entry in log if entry != "reset"]
+    assert [call[2] for call in calls] == [1] * 5 + [1] * 5 + [2] * 5
+    assert [call[:2] for call in calls[:5]] == plans
+    assert log.count("reset") == 15  # nobody finds another's prefix in the cache
+    assert steps == ["warm up", "prompt 1 of 2", "prompt 2 of 2"]
+    assert set(found) == set(plans)
+    drafts = found[pairs[1], True]
+    assert (drafts.tokens_per_second, drafts.low, drafts.high) == (pytest.approx(16 / 12), 1.0, 2.0)  # prefill left out
+    assert drafts.acceptance_length == 2.0
+    assert found[pairs[0], False].tokens_per_second == pytest.approx(16 / 24)

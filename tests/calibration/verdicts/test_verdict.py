@@ -1,0 +1,177 @@
+from __future__ import annotations
+
+import pytest
+from specexport.calibration.measuring.trace_replay import Trace, cached, plain_seconds, replay, round_seconds
+from specexport.calibration.statistics.intervals import UNBOUNDED
+from specexport.calibration.statistics.results import Candidate, Interval
+from specexport.calibration.verdicts.verdict import Replayed, best, conditional_chances, decide, in_words, judge, missing, replay_candidates
+from specexport.runtime.policy.cost_model import CostPoint, Costs, Measured
+from specexport.runtime.policy.routes import RoutePolicy
+
+
+def time(seconds: float) -> Measured:
+    return Measured(seconds, seconds, seconds)
+
+
+def costs(draft: float = 0.1, row: float = 0.0, host: float = 0.0, most: int = 3) -> Costs:
+    verify = tuple(time(1 + row * k) for k in range(most + 1))
+    rounds = tuple(time(k * draft + 1 + row * k + (host if k else 0)) for k in range(most + 1))
+    point = CostPoint(16, rounds, time(draft), verify, (time(0), *[time(host)] * most))
+    return Costs(1, "b", "h", "onnxruntime", 0, "", 0.01, 0.0, (point,))
+
+
+def trace(agrees: str, line: int = 1) -> Trace:
+    """A word of + and -, one an output token."""
+    tokens = tuple(range(2 + len(agrees)))
+    return Trace(line, "code", 2, tokens, tuple(sign == "+" for sign in agrees), len(agrees))
+
+
+def candidate(low: float, value: float, high: float, p10: float = 1.0, drafter: str = "model", k: int = 2) -> Candidate:
+    return Candidate(drafter, k, 2.0, 2.0 / value, Interval(value, low, high), p10, 0.0)
+
+
+def test_the_rule_charges_every_pass() -> None:
+    """Twelve tokens, rounds of + + -: three tokens each, four rounds of two drafts and a wide pass, against twelve plain ones."""
+    found = replay_candidates([trace("++-" * 4)], costs(draft=0.3, row=0.1, host=0.05), ["model"])
+    two = next(one.candidate for one in found if one.candidate.num_draft_tokens == 2)
+    assert two.acceptance_length == pytest.approx(3.0)
+    assert two.break_even == pytest.approx(2 * 0.3 + 1.2 + 0.05)
+    assert two.speedup.value == pytest.approx(3.0 / 1.85)
+    assert [one.candidate.num_draft_tokens for one in found] == [1, 2, 3]
+    assert two.slower == 0.0
+    assert found[0].speedups == pytest.approx([found[0].candidate.speedup.value])
+
+
+def test_speedups_are_by_request_and_their_ratio_is_of_sums() -> None:
+    found = replay_candidates([trace("+" * 30), trace("-" * 12, 2)], costs(draft=0.5), ["model"])[0]
+    assert found.speedups == pytest.approx([30 / (15 * 1.5), 12 / (11 * 1.5 + 1)], rel=0.03)  # a last token has no room for a draft
+    assert found.candidate.speedup.value == pytest.approx(42 / (15 * 1.5 + 11 * 1.5 + 1), rel=0.03)
+    assert found.candidate.slower == 0.5
+
+
+def judged(one: Candidate, requests: int, speedups: tuple[float, ...] | None = None) -> Replayed:
+    return Replayed(one, speedups or (one.p10,) * requests)
+
+
+@pytest.mark.parametrize(
+    ("one", "requests", "verdict"),
+    [
+        (candidate(1.1, 1.3, 1.5), 20, "on"),
+        (candidate(1.1, 1.3, 1.5), 19, "undecided"),
+        (candidate(0.99, 1.3, 1.5), 500, "undecided"),
+        (candidate(1.0, 1.3, 1.5), 500, "undecided"),
+        (candidate(1.1, 1.3, 1.5, p10=0.9), 500, "on"),
+        (candidate(1.1, 1.3, 1.5, p10=0.89), 500, "off"),  # all of the requests are below the floor
+        (candidate(0.6, 0.8, 0.99), 20, "off"),
+        (candidate(0.6, 0.8, 1.0), 500, "undecided"),
+        (candidate(0.6, 0.8, 0.99), 19, "undecided"),
+    ],
+)
+def test_verdicts(one: Candidate, requests: int, verdict: str) -> None:
+    assert judge(judged(one, requests), 0.9) == verdict
+
+
+def test_a_slowest_tenth_that_may_yet_reach_the_floor_is_not_refuted() -> None:
+    """Of 100 requests the tenth percentile lies below the 17th smallest with 97.5 %."""
+    one = candidate(1.1, 1.3, 1.5, p10=0.8)
+    assert judge(judged(one, 100, (0.8,) * 16 + (1.5,) * 84), 0.9) == "undecided"
+    assert judge(judged(one, 100, (0.8,) * 17 + (1.5,) * 83), 0.9) == "off"
+    assert missing(judged(one, 100, (0.8,) * 16 + (1.5,) * 84), 0.9) == 100
+
+
+def test_how_many_more() -> None:
+    assert missing(judged(candidate(1.1, 1.3, 1.5), 100), 0.9) == 0
+    assert missing(judged(candidate(1.1, 1.3, 1.5), 12), 0.9) == 8
+    # The interval reaches 0.2 down and must reach 0.1: four times the requests.
+    assert missing(judged(candidate(0.9, 1.1, 1.3), 100), 0.9) == 300
+    assert missing(judged(candidate(0.7, 0.9, 1.1), 100), 0.9) in (300, 301)
+    assert missing(judged(candidate(0.5, 1.0001, 1.5), 100), 0.9) < 100_000
+
+
+def test_short_responses_are_not_the_slowest_tenth() -> None:
+    """A response of one token takes a round, with a draft or without; it still counts in the ratio of sums."""
+    traces = [trace("-", line) for line in range(10)] + [trace("++-" * 4, 10 + line) for line in range(10)]
+    found = next(one for one in replay_candidates(traces, costs(), ["model"]) if one.candidate.num_draft_tokens == 2)
+    assert len(found.speedups) == 10
+    assert found.candidate.p10 == pytest.approx(12 / (4 * 1.2))
+    assert found.candidate.speedup.value < found.candidate.p10
+    assert len(replay_candidates(traces[:10], costs(), ["model"])[0].speedups) == 10  # where there are no others
+
+
+def test_another_drafter_must_be_clearly_better() -> None:
+    def replayed(value: float, drafter: str, k: int = 2) -> Replayed:
+        return Replayed(candidate(1.0, value, 3.0, drafter=drafter, k=k), ())
+
+    rows = [replayed(1.5, "model"), replayed(1.6, "model", 3), replayed(1.62, "ngram"), replayed(1.7, "suffix")]
+    assert best(rows[:3], ("model", "ngram")).candidate.num_draft_tokens == 3
+    assert best(rows, ("model", "ngram", "suffix")).candidate.drafter == "suffix"
+    assert best(rows, ("model", "ngram")).candidate.drafter == "model"
+    assert best(rows, ("ngram", "model")).candidate.drafter == "ngram"
+
+
+def test_the_entry_off_drafts_nothing_and_says_why() -> None:
+    traces = [trace("-+--" * 4, line) for line in range(30)]
+    policy, chosen = decide(traces, replay_candidates(traces, costs(draft=2.0), ["model"]), ("model",), 3, 0.9, "fixed")
+    assert (policy.verdict, policy.num_draft_tokens, policy.mode) == ("off", 0, "fixed")
+    assert policy.evidence is not None
+    assert policy.evidence.requests == 30
+    assert policy.evidence.speedup == pytest.approx(chosen.candidate.speedup.value, abs=1e-4)
+    words = in_words(policy, chosen.candidate, None, 0, 0.9)
+    assert words.startswith("Do not speculate")
+    better = candidate(1.4, 1.5, 1.6, drafter="ngram")
+    assert in_words(policy, chosen.candidate, better, 0, 0.9).endswith("ngram would give 1.50x (1.40 to 1.60): --drafter all.")
+
+
+def test_chances_are_conditional() -> None:
+    """Rounds of k = 3 over ++- again and again: first always, second always, third never."""
+    chances = conditional_chances([trace("++-" * 20)], "model", 3)
+    assert chances[0] > 0.9
+    assert chances[1] > 0.9
+    assert chances[2] < 0.1
+
+
+def test_costs_are_those_of_the_place_in_the_sequence() -> None:
+    def at(context: int, scale: float) -> CostPoint:
+        verify = tuple(time(scale * (1 + 0.1 * k)) for k in range(4))
+        return CostPoint(context, tuple(time(scale * (1 + 0.3 * k)) for k in range(4)), time(0.2 * scale), verify, (time(0),) * 4)
+
+    table = Costs(1, "b", "h", "onnxruntime", 0, "", 0.01, 0.0, (at(16, 1.0), at(512, 10.0)))
+    short = Trace(1, "code", 16, tuple(range(26)), (True,) * 10, 10)
+    long = Trace(1, "code", 512, tuple(range(522)), (True,) * 10, 10)
+    costs_at = cached(table)
+    assert plain_seconds(short, costs_at) == pytest.approx(10, rel=0.05)
+    assert plain_seconds(long, costs_at) == pytest.approx(100, rel=0.05)
+    for one, scale in ((short, 1), (long, 10)):
+        assert sum(round_seconds(r, costs_at) for r in replay(one, "model", 1)) == pytest.approx(5 * 1.3 * scale, rel=0.05)
+
+
+def test_a_model_behind_lookups_pays_for_what_it_missed() -> None:
+    """The text repeats itself, then not: after looked-up rounds the draft has their rows to read."""
+    tokens = (1, 2, 3, 4, 5, 6, 1, 2, 3, 4, 5, 6, 90, 91, 92, 93)
+    one = Trace(1, "code", 10, tokens, (True,) * 6, 6)
+    rounds = list(replay(one, "suffix+model", 3))
+    assert [r.looked_up for r in rounds] == [True, False]
+    assert [r.behind for r in rounds] == [0, 3]
+    table = cached(Costs(1, "b", "h", "e", 0, "", 0.01, 0.5, costs().points))
+    free = cached(costs())
+    assert round_seconds(rounds[1], table) == pytest.approx(round_seconds(rounds[1], free) + 3 * 0.5)
+
+
+def test_off_by_the_floor_is_plain_and_off_by_the_speedup_keeps_watching() -> None:
+    slow = [trace("++-" * 30, line) for line in range(30)] + [trace("-" * 12, 40 + line) for line in range(30)]
+    policy, _ = decide(slow, replay_candidates(slow, costs(draft=0.3), ["model"]), ("model",), 3, 0.9, "adaptive")
+    assert policy.evidence is not None
+    assert policy.evidence.low > 1
+    assert (policy.verdict, policy.mode) == ("off", "fixed")
+    bad = [trace("-" * 20, line) for line in range(30)]
+    policy, _ = decide(bad, replay_candidates(bad, costs(draft=0.3), ["model"]), ("model",), 3, 0.9, "adaptive")
+    assert (policy.verdict, policy.mode) == ("off", "adaptive")
+
+
+def test_one_request_says_nothing_of_the_next() -> None:
+    found = judged(candidate(0.0, 0.8, UNBOUNDED), 1)
+    assert missing(found, 0.9) == 19
+    policy = RoutePolicy("undecided", "model", 2, "adaptive", (0.5,), None)
+    words = in_words(policy, found.candidate, None, 19, 0.9)
+    assert "one request says nothing of the next" in words
+    assert "about 19 more requests of 8 tokens or more" in words

@@ -1,0 +1,104 @@
+"""Work that is done once as it is, and then replayed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from specexport.engines.cuda.graph_cache import Replay
+from specexport.errors import EngineError
+from support.fake_device import FakeDevice
+
+
+class Counters:
+    """Work that adds to a number in device memory: what the device did, not what it was asked."""
+
+    def __init__(self, device: FakeDevice) -> None:
+        self.device, self.asked = device, 0
+        self.address, self.host = device.allocate(8, "a test"), device.pinned(8).view(np.int64)
+        device.synchronize()
+        device.log.clear()
+
+    def add(self, number: int) -> Callable[[], None]:
+        def work() -> None:
+            self.asked += 1
+            self.device.enqueue(f"add {number}", self._add(number))
+            self.device.copy(self.host.ctypes.data, self.address, 8)
+
+        return work
+
+    def _add(self, number: int) -> Callable[[], None]:
+        def run() -> None:
+            self.device.view(self.address, 8).view(np.int64)[0] += number
+
+        return run
+
+
+@pytest.fixture
+def device() -> FakeDevice:
+    return FakeDevice()
+
+
+@pytest.fixture
+def counters(device: FakeDevice) -> Counters:
+    return Counters(device)
+
+
+def test_the_first_time_it_is_done_waited_for_and_captured(device: FakeDevice, counters: Counters) -> None:
+    Replay(device).run("one", counters.add(1))
+    assert counters.host[0] == 1, "the result is there, and the capture did nothing"
+    assert device.log == ["add 1", "copy 8", "wait", "capture", "captured add 1", "captured copy 8", "end of capture"]
+
+
+def test_from_then_on_it_is_one_launch_and_one_wait(device: FakeDevice, counters: Counters) -> None:
+    replay = Replay(device)
+    replay.run("one", counters.add(1))
+    device.log.clear()
+    for expected in (2, 3):
+        replay.run("one", counters.add(1))
+        assert counters.host[0] == expected
+    assert device.log == ["launch", "wait"] * 2
+    assert counters.asked == 2, "as it is, and captured"
+
+
+def test_each_key_has_a_graph_of_its_own(device: FakeDevice, counters: Counters) -> None:
+    replay = Replay(device)
+    for key, number in ((("greedy", 4), 1), (("greedy", 3), 10), (("block", 4), 100)):
+        replay.run(key, counters.add(number))
+    for key in (("greedy", 3), ("block", 4), ("greedy", 4), ("greedy", 3)):
+        replay.run(key, counters.add(1000))  # not looked at any more
+    assert counters.host[0] == 111 + 10 + 100 + 1 + 10
+
+
+def test_two_of_them_know_nothing_of_each_other(device: FakeDevice, counters: Counters) -> None:
+    Replay(device).run("one", counters.add(1))
+    Replay(device).run("one", counters.add(10))
+    assert counters.host[0] == 11
+
+
+def test_work_that_fails_is_not_captured(device: FakeDevice, counters: Counters) -> None:
+    replay = Replay(device)
+
+    def failing() -> None:
+        raise EngineError("the pass could not be enqueued")
+
+    with pytest.raises(EngineError, match="could not be enqueued"):
+        replay.run("one", failing)
+    assert "capture" not in device.log
+    replay.run("one", counters.add(1))
+    replay.run("one", counters.add(1))
+    assert counters.host[0] == 2
+
+
+@pytest.mark.parametrize("function", ["cuStreamBeginCapture", "cuGraphInstantiate"])
+def test_a_capture_that_fails_leaves_no_graph(device: FakeDevice, counters: Counters, function: str) -> None:
+    replay = Replay(device)
+    device.driver.failures[function] = 901
+    with pytest.raises(EngineError, match=f"refused {function}"):
+        replay.run("one", counters.add(1))
+    device.driver.failures.clear()
+    replay.run("one", counters.add(1))
+    assert counters.host[0] == 2, "done as it is, again"
+    replay.run("one", counters.add(1))
+    assert counters.host[0] == 3

@@ -1,0 +1,94 @@
+"""Small arrays that host and device share."""
+
+from __future__ import annotations
+
+import ctypes
+
+import numpy as np
+import pytest
+from specexport.engines.cuda.protocol import ALIGNMENT, Address
+from specexport.engines.cuda.staging import Page
+from specexport.errors import EngineError
+from support.fake_device import FakeDevice
+
+# Sizes of one byte, of one alignment, and of one byte more.
+ARRAYS = [(np.int64, 3), (np.float32, 1), (np.bool_, 256), (np.bool_, 257), (np.int64, 1)]
+
+
+@pytest.fixture
+def device() -> FakeDevice:
+    return FakeDevice()
+
+
+@pytest.fixture
+def page(device: FakeDevice) -> Page:
+    return Page(device, "a test's numbers", ARRAYS)
+
+
+def test_every_slot_has_its_type_its_length_and_zeros(page: Page, device: FakeDevice) -> None:
+    assert [(slot.host.dtype, slot.host.shape) for slot in page.slots] == [(np.dtype(dtype), (count,)) for dtype, count in ARRAYS]
+    device.synchronize()
+    for slot in page.slots:
+        assert not slot.host.any()
+        assert not device.view(slot.address, slot.host.nbytes).any()
+
+
+def test_every_slot_is_aligned_and_apart_from_the_others(page: Page) -> None:
+    assert all(slot.address % ALIGNMENT == 0 for slot in page.slots)
+    ends = [slot.address + slot.host.nbytes for slot in page.slots]
+    assert all(end <= following.address for end, following in zip(ends[:-1], page.slots[1:], strict=True))
+
+
+def test_it_is_one_block_on_either_side(page: Page, device: FakeDevice) -> None:
+    size = (1 + 1 + 1 + 2 + 1) * ALIGNMENT
+    assert device.log == [f"allocate {size} for a test's numbers", f"pinned {size}"]
+
+
+def test_one_copy_takes_every_slot_to_the_device_and_another_one_back(page: Page, device: FakeDevice) -> None:
+    rng = np.random.default_rng(0)
+    sent = [rng.integers(0, 2, slot.host.size).astype(slot.host.dtype) for slot in page.slots]
+    device.synchronize()
+    device.log.clear()
+    for slot, values in zip(page.slots, sent, strict=True):
+        slot.host[:] = values
+    page.send()
+    assert not any(device.view(slot.address, slot.host.nbytes).any() for slot in page.slots), "not before it is waited for"
+    device.synchronize()
+    for slot, values in zip(page.slots, sent, strict=True):
+        assert device.view(slot.address, slot.host.nbytes).tobytes() == values.tobytes()
+        device.view(slot.address, slot.host.nbytes)[:] = 1
+        slot.host[:] = 0
+    page.receive()
+    device.synchronize()
+    for slot in page.slots:
+        assert slot.host.view(np.uint8).tolist() == [1] * slot.host.nbytes
+    assert device.log == [f"copy {6 * ALIGNMENT}", "wait"] * 2
+
+
+def test_an_element_has_its_own_address(page: Page, device: FakeDevice) -> None:
+    numbers, *_, flags, _ = page.slots
+    device.synchronize()
+    device.view(numbers.at(2), 8)[:] = np.frombuffer(np.int64(-5).tobytes(), np.uint8)
+    device.view(flags.at(256), 1)[:] = 1
+    page.receive()
+    device.synchronize()
+    assert numbers.host.tolist() == [0, 0, -5]
+    assert np.flatnonzero(flags.host).tolist() == [256]
+    assert numbers.at(0) == numbers.address
+
+
+def test_the_mirror_is_page_locked_memory(page: Page, device: FakeDevice) -> None:
+    """Else a copy would not be asynchronous, and none could be captured."""
+    (pinned,) = (handle for handle, kind in device.driver.live.items() if kind == "pinned memory")
+    assert page.slots[0].host.ctypes.data == pinned
+    ctypes.memset(pinned, 7, 8)
+    assert page.slots[0].host[0] == 0x0707070707070707
+
+
+def test_too_little_memory_names_what_it_was_for(device: FakeDevice) -> None:
+    with pytest.raises(EngineError, match=r"out of device memory for the rounds' inputs: 1\.5 KiB asked"):
+        Page(FakeDevice(memory=1024), "the rounds' inputs", ARRAYS)
+
+
+def test_an_address_is_a_number(page: Page) -> None:
+    assert page.slots[1].at(0) == Address(page.slots[0].address + ALIGNMENT)

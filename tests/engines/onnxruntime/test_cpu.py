@@ -1,0 +1,289 @@
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+from specexport.bundle import MANIFEST, Bundle, CacheLayer, Contract, Manifest, ModelSpec
+from specexport.engines.base import Logits
+from specexport.engines.onnxruntime.cpu import OrtDecoder, availability, load
+from specexport.errors import BundleError, EngineError, ParameterError
+from specexport.exporter.dialects import DIALECTS, Dialect
+from specexport.runtime.proofs.parity import POISON, TOLERANCE, load_reference, max_error
+from specexport.strict import parse, read_json
+from support.pair import Pair
+from support.tiny import Exported, export
+
+RNG = np.random.default_rng(0)
+TOKENS = RNG.integers(0, 288, 64).tolist()
+
+
+@pytest.fixture(scope="module")
+def opened(built: Path, pair: Pair, tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+    """The built bundle, its target in the dialect `rows` too."""
+    from support.tiny import export
+
+    bundle = Bundle.open(built)
+    made = export(pair.target, tmp_path_factory.mktemp("rows"), ("rows",), bundle.manifest.contract)
+    target = bundle.manifest.target
+    graphs = target.graphs | {"rows": str(made.folder / made.spec.graphs["rows"])}
+    return dataclasses.replace(bundle, manifest=dataclasses.replace(bundle.manifest, target=dataclasses.replace(target, graphs=graphs)))
+
+
+@pytest.fixture(scope="module")
+def graphs(opened: Bundle, tmp_path_factory: pytest.TempPathFactory) -> Exported:
+    """The target in every dialect; the bundle has no `rows`."""
+    return export(Path(opened.manifest.target.source), tmp_path_factory.mktemp("graphs"), contract=opened.manifest.contract)
+
+
+@pytest.fixture(scope="module", params=DIALECTS)
+def decoder(request: pytest.FixtureRequest, graphs: Exported) -> OrtDecoder:
+    return graphs.decoder(request.param)
+
+
+def make(opened: Bundle, dialect: Dialect = "ort", spec: ModelSpec | None = None, contract: Contract | None = None) -> OrtDecoder:
+    manifest = opened.manifest
+    path = opened.path(manifest.target.graphs[dialect])
+    return OrtDecoder(path, spec or manifest.target, contract or manifest.contract, dialect=dialect)
+
+
+def feed(decoder: OrtDecoder, *widths: int) -> Logits:
+    """TOKENS in passes of these widths; the logits of the last one, copied."""
+    position = 0
+    for width in widths:
+        logits = decoder.step(TOKENS[position : position + width], position)
+        position += width
+    return logits.copy()
+
+
+def test_the_references_logits(decoder: OrtDecoder, opened: Bundle) -> None:
+    assert max_error(decoder, load_reference(opened.path(opened.manifest.references["target"]))) < 1e-4
+
+
+@pytest.mark.parametrize("width", range(1, 17))
+def test_rows_of_every_width(width: int, decoder: OrtDecoder) -> None:
+    logits = feed(decoder, 3, width)
+    assert logits.shape == (width if width <= 5 else 1, 288)
+    last = feed(decoder, *[1] * (3 + width))
+    np.testing.assert_allclose(logits[-1], last[0], atol=1e-4)
+
+
+def test_a_rewritten_step_is_bit_identical(decoder: OrtDecoder) -> None:
+    expected = feed(decoder, 16, 5)
+    for wrong in range(1, 5):
+        decoder.step([7] * wrong, 16)
+        decoder.step([9] * 5, 16 + wrong)
+        assert np.array_equal(decoder.step(TOKENS[16:21], 16), expected)
+
+
+def test_rows_behind_the_position_are_never_read(decoder: OrtDecoder) -> None:
+    expected = feed(decoder, 16, 5)
+    feed(decoder, 16)
+    decoder.overwrite_rows(16, POISON)
+    assert np.array_equal(decoder.step(TOKENS[16:21], 16), expected)
+
+
+def test_rows_before_the_position_are_read(decoder: OrtDecoder) -> None:
+    expected = feed(decoder, 16, 5)
+    feed(decoder, 16)
+    decoder.overwrite_rows(15, 1.0)
+    assert not np.allclose(decoder.step(TOKENS[16:21], 16), expected, atol=1e-2)
+
+
+def test_buffers_and_bindings_are_made_once(decoder: OrtDecoder) -> None:
+    feed(decoder, 16, 1, 2, 3, 4, 5)
+    bindings, caches = dict(decoder._bindings), [array.ctypes.data for array in decoder._caches]
+    first = {width: decoder.step(TOKENS[:width], 0) for width in (1, 2, 3, 4, 5, 16)}
+    again = {width: decoder.step(TOKENS[:width], 0) for width in (1, 2, 3, 4, 5, 16)}
+    assert all(first[width] is again[width] for width in first)
+    assert all(decoder._bindings[key] is bindings[key] for key in bindings)
+    assert {width for width, _ in decoder._bindings} >= set(first)
+    assert [array.ctypes.data for array in decoder._caches] == caches
+
+
+def test_every_width_of_the_contract_is_bound_at_load(opened: Bundle) -> None:
+    assert {width for width, _ in make(opened)._bindings} == set(opened.manifest.contract.widths) == {1, 2, 3, 4, 5, 16}
+
+
+def test_an_odd_width_is_bound_when_it_first_comes(opened: Bundle) -> None:
+    decoder = make(opened)
+    assert decoder.step(TOKENS[:11], 0) is decoder.step(TOKENS[:11], 0)
+    assert {width for width, _ in decoder._bindings} == {1, 2, 3, 4, 5, 11, 16}
+
+
+@pytest.mark.parametrize("dialect", ["onnx", "rows"])
+def test_a_pass_looks_at_the_least_span_that_holds_its_rows(opened: Bundle, dialect: Dialect, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("specexport.bundle.SHORTEST_SPAN", 16)
+    ladder, whole = make(opened, dialect), make(opened)
+    ladder.overwrite_rows(0, POISON)
+    for width, position in ((16, 0), (5, 11), (5, 12), (2, 15), (1, 16), (16, 16), (5, 28), (4, 30), (16, 32), (15, 48), (1, 63)):
+        np.testing.assert_allclose(ladder.step(TOKENS[:width], position), whole.step(TOKENS[:width], position), atol=1e-4)
+    assert {span for _, span in ladder._bindings} == {16, 32, 64}
+    given: list[int] = []
+    bind = ladder._bind
+    monkeypatch.setattr(ladder, "_bind", lambda width, span: given.append(span) or bind(width, span))
+    for end, span in ((16, 16), (17, 32), (32, 32), (33, 64), (64, 64)):
+        ladder.step(TOKENS[:7], end - 7)
+        assert given[-1] == span
+        ladder._bindings.pop((7, span))
+
+
+def test_a_sequence_up_to_the_last_row(decoder: OrtDecoder, opened: Bundle) -> None:
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(opened.manifest.target.source)
+    with torch.no_grad():
+        expected = model(input_ids=torch.tensor([TOKENS])).logits[0, -5:].numpy()
+    np.testing.assert_allclose(feed(decoder, 16, 16, 16, 11, 5), expected, atol=1e-3)
+    np.testing.assert_allclose(feed(decoder, 16, 16, 16, 15, 1)[-1], expected[-1], atol=1e-3)
+
+
+def test_a_write_beyond_the_capacity_is_no_silent_loss(decoder: OrtDecoder) -> None:
+    with pytest.raises(AssertionError, match="capacity"):
+        decoder.step(TOKENS[:2], 63)
+
+
+def test_two_engines_of_one_process_do_not_share_caches(opened: Bundle) -> None:
+    one, other = make(opened), make(opened)
+    expected = feed(one, 16, 5)
+    feed(one, 16)
+    other.step([9] * 16, 0)
+    assert np.array_equal(one.step(TOKENS[16:21], 16), expected)
+
+
+def test_a_graph_with_other_layers_than_the_manifests(opened: Bundle) -> None:
+    target = opened.manifest.target
+    with pytest.raises(BundleError, match=r"present\.1\.key, .*too many or too few"):
+        make(opened, spec=dataclasses.replace(target, layers=target.layers[:1]))
+    with pytest.raises(BundleError, match=r"past\.0\.key has the shape"):
+        make(opened, spec=dataclasses.replace(target, layers=(CacheLayer(1, 8),) * 2))
+    with pytest.raises(BundleError, match=r"'at_most_5_rows', 288\], the manifest says \[1, 'at_most_5_rows', 300\]"):
+        make(opened, spec=dataclasses.replace(target, vocab_size=300))
+    with pytest.raises(BundleError, match="the manifest says"):
+        make(opened, contract=dataclasses.replace(opened.manifest.contract, capacity=128))
+    with pytest.raises(BundleError, match=r"'at_most_5_rows'.* the manifest says .*'at_most_4_rows'"):
+        make(opened, contract=dataclasses.replace(opened.manifest.contract, max_draft_tokens=3))
+
+
+def test_a_graph_of_another_dialect(graphs: Exported) -> None:
+    for dialect, other, named in (("onnx", "ort", "columns"), ("ort", "onnx", "columns"), ("onnx", "rows", r"new\.0\.key")):
+        with pytest.raises(BundleError, match=f"{named}.* too many or too few"):
+            OrtDecoder(graphs.folder / graphs.spec.graphs[dialect], graphs.spec, graphs.contract, dialect=other)
+
+
+def test_a_graph_of_another_precision(opened: Bundle) -> None:
+    with pytest.raises(BundleError, match=r"past\.0\.key is a tensor\(float\), the manifest says fp16; build the bundle again"):
+        make(opened, contract=dataclasses.replace(opened.manifest.contract, precision="fp16"))
+
+
+def test_bf16_is_for_other_engines(opened: Bundle) -> None:
+    with pytest.raises(
+        EngineError, match=r"is in bf16, .* run it with --engine tensorrt, tensorrt-rtx or onnxruntime-cuda, or build"
+    ) as caught:
+        make(opened, contract=dataclasses.replace(opened.manifest.contract, precision="bf16"))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.fixture(scope="module")
+def half(opened: Bundle, tmp_path_factory: pytest.TempPathFactory) -> Exported:
+    contract = dataclasses.replace(opened.manifest.contract, precision="fp16")
+    return export(Path(opened.manifest.target.source), tmp_path_factory.mktemp("half"), contract=contract)
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_fp16(dialect: Dialect, half: Exported, graphs: Exported) -> None:
+    decoder = half.decoder(dialect)
+    assert {array.dtype for array in decoder._caches} == {np.dtype(np.float16)}
+    logits = feed(decoder, 16, 5)
+    assert logits.dtype == np.float32
+    expected = feed(graphs.decoder(dialect), 16, 5)
+    assert 0 < np.abs(logits - expected).max() < TOLERANCE["fp16"] * expected.std()
+    decoder.overwrite_rows(16, POISON)
+    assert np.array_equal(decoder.step(TOKENS[16:21], 16), logits)
+    assert sum(array.nbytes for array in decoder._caches) == half.spec.cache_bytes(half.contract)
+
+
+@pytest.mark.parametrize("dialect", ["onnx", "rows"])
+def test_only_the_first_columns_are_read(dialect: Dialect, graphs: Exported, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Garbage beyond them that no mask would hide: a product with NaN is NaN."""
+    monkeypatch.setattr("specexport.bundle.SHORTEST_SPAN", 16)
+    decoder = graphs.decoder(dialect)
+    assert {span for _, span in decoder._bindings} == {16, 32, 64}
+    whole = feed(graphs.decoder("ort"), 11, 5, 5, 11, 2)
+    feed(decoder, 11)
+    decoder.overwrite_rows(16, np.nan)
+    assert np.isfinite(decoder.step(TOKENS[11:16], 11)).all()  # up to row 16: 16 columns
+    decoder.overwrite_rows(16, 0.0)
+    decoder.overwrite_rows(32, np.nan)
+    decoder.step(TOKENS[16:21], 16)
+    assert np.isfinite(decoder.step(TOKENS[21:32], 21)).all()  # up to row 32: 32 columns
+    decoder.overwrite_rows(32, POISON)
+    np.testing.assert_allclose(decoder.step(TOKENS[32:34], 32), whole, atol=1e-3)  # row 33: 64 columns
+
+
+def test_new_rows_are_placed_at_the_position(graphs: Exported) -> None:
+    decoder = graphs.decoder("rows")
+    other = graphs.decoder("onnx")
+    for one in (decoder, other):
+        feed(one, 16, 5)
+        one.step(TOKENS[16:19], 16)
+    for placed, scattered in zip(decoder._caches, other._caches, strict=True):
+        np.testing.assert_allclose(placed, scattered, atol=1e-5)
+        assert np.abs(placed[:, :, :21]).min(axis=(0, 1, 3)).all()
+        assert not placed[:, :, 21:].any()
+
+
+def test_a_bundle_without_the_engines_dialect(opened: Bundle) -> None:
+    target = dataclasses.replace(opened.manifest.target, graphs={"onnx": opened.manifest.target.graphs["onnx"]})
+    with pytest.raises(BundleError, match="has no ort graph"):
+        load(Bundle(opened.root, dataclasses.replace(opened.manifest, target=target)))
+
+
+@pytest.mark.parametrize("content", [b"", b"no graph", None])
+def test_a_broken_graph_is_one_line(content: bytes | None, bundle: Path) -> None:
+    path = bundle / "graphs" / "target-ort.onnx"
+    path.write_bytes(path.read_bytes()[:-500] if content is None else content)
+    with pytest.raises(EngineError, match="ONNX Runtime cannot load") as caught:
+        load(open_unchecked(bundle))
+    assert "\n" not in str(caught.value)
+    assert str(path) in str(caught.value)
+
+
+def open_unchecked(bundle: Path) -> Bundle:
+    return Bundle(bundle, parse(Manifest, read_json(bundle / MANIFEST), MANIFEST))
+
+
+def test_weights_cut_short_are_one_line(bundle: Path) -> None:
+    path = bundle / "graphs" / "target.weights"
+    path.write_bytes(path.read_bytes()[:100])
+    with pytest.raises(EngineError, match="ONNX Runtime cannot load") as caught:
+        load(open_unchecked(bundle))
+    assert "\n" not in str(caught.value)
+
+
+def test_one_number_of_threads_a_process(opened: Bundle) -> None:
+    load(opened, 0)
+    with pytest.raises(EngineError, match="another number of threads"):
+        load(opened, 1)
+    load(opened, 0)
+
+
+def test_a_negative_number_of_threads(opened: Bundle) -> None:
+    with pytest.raises(ParameterError, match="threads is -1"):
+        load(opened, -1)
+
+
+def test_it_is_available_here() -> None:
+    assert availability().usable
+    assert "CPU" in availability().detail
+
+
+def test_it_is_not_available_without_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    import sys
+
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    found = availability()
+    assert not found.usable
+    assert "pip install 'specexport[onnxruntime]'" in found.remedy

@@ -1,0 +1,220 @@
+"""Sessions on a GPU, with a stand-in for onnxruntime-gpu: what is asked of it, and what is said when it refuses."""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+import sys
+from collections.abc import Callable
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import onnxruntime as ort
+import pytest
+from specexport.bundle import Bundle, Contract, ModelSpec, Precision
+from specexport.engines.onnxruntime import cuda
+from specexport.engines.onnxruntime.cuda import _session, availability, load
+from specexport.errors import BundleError, EngineError, ParameterError
+from support.doubles import CONTRACT, write_bundle
+
+NO_GPU = "cuda_call.cc:154 CUDA failure 100: no CUDA-capable device is detected ; GPU=0 ; hostname=secret ; file=a.cc ; \n\n"
+
+
+class FakeOrt(ModuleType):
+    """onnxruntime-gpu as it may be found, or be missing parts."""
+
+    def __init__(self, tmp_path: Path, version: str = "1.31.1", cuda: bool = True, refusal: str | None = None) -> None:
+        super().__init__("onnxruntime")
+        self.__spec__ = ModuleSpec("onnxruntime", None)
+        (tmp_path / "capi").mkdir()
+        self.__file__ = str(tmp_path / "__init__.py")
+        self.__version__ = version
+        self.severities: list[int] = []
+        self.sessions: list[tuple[Any, dict[str, Any]]] = []
+        self.runs_on, self.fails = ["CUDAExecutionProvider", "CPUExecutionProvider"], ""
+        self._cuda, self._refusal = cuda, refusal
+        self.OrtValue = SimpleNamespace(ortvalue_from_numpy=self.place)
+        self.SessionOptions = ort.SessionOptions
+        self.set_default_logger_severity = self.severities.append
+        self.set_global_thread_pool_sizes = ort.set_global_thread_pool_sizes  # once a process, whoever asks first
+
+    def get_available_providers(self) -> list[str]:
+        return [*(["CUDAExecutionProvider"] if self._cuda else []), "CPUExecutionProvider"]
+
+    def preload_dlls(self) -> None:
+        print("Failed to load libcublasLt.so.13")  # noqa: T201
+
+    def place(self, array: Any, device: str, number: int) -> None:
+        assert (device, number) == ("cuda", 0)
+        assert self.severities == [4]
+        if self._refusal is not None:
+            raise RuntimeError(self._refusal)
+
+    def InferenceSession(self, path: Path, options: Any, **given: Any) -> Any:  # noqa: N802
+        self.sessions.append((options, given))
+        if self.fails:
+            raise RuntimeError(self.fails)
+        return SimpleNamespace(get_providers=lambda: self.runs_on)
+
+
+@pytest.fixture
+def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., FakeOrt]:
+    def install(**found: Any) -> FakeOrt:
+        fake = FakeOrt(tmp_path, **found)
+        monkeypatch.setitem(sys.modules, "onnxruntime", fake)
+        return fake
+
+    return install
+
+
+NOT_AVAILABLE = "GetProviderInfo_CUDA() CUDA Provider not available, can't get interface for it\n"
+
+
+def test_it_is_available_where_a_number_can_be_put_on_the_gpu(install: Callable[..., FakeOrt], capsys: pytest.CaptureFixture[str]) -> None:
+    fake = install()
+    found = availability()
+    assert found.usable
+    assert found.detail == "onnxruntime 1.31.1, CUDA"
+    assert fake.severities == [4, 2]
+    assert capsys.readouterr().out == ""
+
+
+def test_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    found = availability()
+    assert not found.usable
+    assert "pip install 'specexport[onnxruntime-gpu]'" in found.remedy
+
+
+def test_the_package_for_the_cpu(install: Callable[..., FakeOrt]) -> None:
+    install(cuda=False)
+    found = availability()
+    assert not found.usable
+    assert "without its CUDA provider" in found.detail
+    assert "pip uninstall onnxruntime onnxruntime-gpu, then pip install 'specexport[onnxruntime-gpu]'; only one" in found.remedy
+
+
+@pytest.mark.parametrize(
+    ("version", "usable"), [("1.30.9", False), ("1.9.0", False), ("1.31.0", True), ("1.32.0.dev1", True), ("2.0.0", True)]
+)
+def test_versions_that_replay_wrongly(version: str, usable: bool, install: Callable[..., FakeOrt]) -> None:
+    install(version=version)
+    found = availability()
+    assert found.usable is usable
+    if not usable:
+        assert found.detail == f"onnxruntime {version} replays CUDA graphs wrongly, 1.31 is needed"
+
+
+def test_no_gpu(install: Callable[..., FakeOrt]) -> None:
+    fake = install(refusal=NO_GPU)
+    found = availability()
+    assert (found.usable, found.detail) == (False, "no GPU can be used: no CUDA-capable device is detected")
+    assert "nvidia-smi" in found.remedy
+    assert fake.severities == [4, 2]
+
+
+@pytest.mark.parametrize(
+    ("library", "detail", "remedy"),
+    [
+        ("libcublasLt.so.13: cannot open", "the CUDA provider cannot be loaded: libcublasLt.so.13", "onnxruntime-gpu[cuda,cudnn]"),
+        ("libcuda.so.1: cannot open", "there is no NVIDIA driver: libcuda.so.1", "install the driver"),
+    ],
+)
+def test_missing_libraries(
+    library: str, detail: str, remedy: str, install: Callable[..., FakeOrt], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(refusal=NOT_AVAILABLE)
+    provider = tmp_path / "capi" / "libonnxruntime_providers_cuda.so"
+    provider.write_bytes(b"")
+
+    def dlopen(path: str) -> None:
+        assert path == str(provider)
+        raise OSError(f"{library} shared object file")
+
+    monkeypatch.setattr(ctypes, "CDLL", dlopen)
+    found = availability()
+    assert not found.usable
+    assert found.detail.startswith(detail)
+    assert remedy in found.remedy
+
+
+def test_a_session_asks_for_cuda_graphs_and_for_no_way_out(install: Callable[..., FakeOrt]) -> None:
+    fake = install()
+    _session(fake, Path("a.onnx"), 0)
+    ((options, given),) = fake.sessions
+    assert given == dict(
+        providers=[("CUDAExecutionProvider", {"enable_cuda_graph": "1"}), "CPUExecutionProvider"],
+        enable_fallback=0,
+    )
+    assert not options.use_per_session_threads
+    assert options.get_session_config_entry("session.use_device_allocator_for_initializers") == "1"
+
+
+def test_a_session_that_runs_on_the_cpu_is_refused(install: Callable[..., FakeOrt]) -> None:
+    fake = install()
+    fake.runs_on = ["CPUExecutionProvider"]
+    with pytest.raises(EngineError, match=r"loaded a\.onnx on the CPU instead of the GPU; see: specexport doctor"):
+        _session(fake, Path("a.onnx"), 0)
+
+
+def test_a_graph_with_parts_on_the_cpu_is_refused(install: Callable[..., FakeOrt]) -> None:
+    fake = install()
+    fake.fails = "[ONNXRuntimeError] : 1 : FAIL : This session cannot use the graph capture feature as requested by the user"
+    with pytest.raises(EngineError, match=r"cannot load a\.onnx: ONNX Runtime would run parts of it on the CPU"):
+        _session(fake, Path("a.onnx"), 0)
+
+
+def bundle_in(precision: Precision, root: Path, dialect: str = "ort") -> Bundle:
+    bundle = write_bundle(root, dataclasses.replace(CONTRACT, precision=precision))
+    target = dataclasses.replace(bundle.manifest.target, graphs={dialect: bundle.manifest.target.graphs["ort"]})
+    return Bundle(root, dataclasses.replace(bundle.manifest, target=target))
+
+
+def test_a_bundle_in_fp32_is_refused(install: Callable[..., FakeOrt], tmp_path: Path) -> None:
+    fake = install()
+    with pytest.raises(EngineError, match=r"is in fp32, which ONNX Runtime has no CUDA attention for; build it with --precision fp16"):
+        load(bundle_in("fp32", tmp_path))
+    assert not fake.sessions
+
+
+def test_a_bundle_without_the_dialect(install: Callable[..., FakeOrt], tmp_path: Path) -> None:
+    install()
+    with pytest.raises(BundleError, match="has no ort graph of org/target"):
+        load(bundle_in("fp16", tmp_path, "onnx"))
+
+
+@pytest.mark.parametrize("threads", [-1, 1025])
+def test_threads_out_of_range(threads: int, tmp_path: Path) -> None:
+    with pytest.raises(ParameterError, match=f"threads is {threads}; it must be"):
+        load(bundle_in("fp16", tmp_path), threads)
+
+
+@pytest.mark.parametrize("precision", ["fp16", "bf16"])
+def test_a_bundle_becomes_an_engine(
+    precision: Precision, install: Callable[..., FakeOrt], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake, made = install(), []
+
+    def decoder(runtime: Any, session: Any, device: str, path: Path, spec: ModelSpec, contract: Contract) -> Any:
+        made.append((runtime, session.get_providers()[0], device, spec.source, contract.precision))
+        return SimpleNamespace(file=path.name, head=f"head of {spec.source}")
+
+    monkeypatch.setattr(cuda, "OrtCudaDecoder", decoder)
+    bundle = bundle_in(precision, tmp_path)
+    engine: Any = load(bundle)
+    assert (engine.name, engine.dialect) == ("onnxruntime-cuda", "ort")
+    assert (engine.target.file, engine.draft.file, engine.head) == ("target.ort.onnx", "draft.ort.onnx", "head of org/draft")
+    assert sorted(made, key=lambda entry: entry[3]) == [
+        (fake, "CUDAExecutionProvider", "cuda", f"org/{role}", precision) for role in ("draft", "target")
+    ]
+    manifest = dataclasses.replace(bundle.manifest, draft=None, references={"target": "x"}, proofs=bundle.manifest.proofs[:1])
+    alone = load(Bundle(bundle.root, manifest))
+    assert (alone.draft, alone.head) == (None, None)
+
+
+def test_on_this_host_it_says_why_not_or_works(capfd: pytest.CaptureFixture[str]) -> None:
+    found = availability()
+    assert found.usable or found.remedy
+    assert capfd.readouterr().out == ""

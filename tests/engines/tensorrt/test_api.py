@@ -1,0 +1,193 @@
+"""The three libraries as they are found: real, missing, placeholders, two in one process; and what they say."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from specexport.bundle import Bundle, Plan
+from specexport.engines.registry import LIBRARIES
+from specexport.engines.tensorrt.api import LEAN, Library, dialect_for, found, library, plans_of
+from specexport.errors import EngineError, MissingPackageError
+from support.doubles import write_bundle
+
+trt = pytest.importorskip("tensorrt_rtx")
+
+# As much of a TensorRT module as a `Library` takes.
+MODULE = """
+__version__ = "10.3.0.26"
+class ILogger:
+    class Severity:
+        INTERNAL_ERROR, ERROR, WARNING = range(3)
+class Runtime: pass
+"""
+NO_LIBRARY = "raise ImportError('libnvinfer.so.10: cannot open shared object file: No such file or directory')"
+NO_DLL = "raise FileNotFoundError('Could not find: nvinfer_10.dll. Is it on your PATH?\\nNote: Paths searched were: ...')"
+
+
+@pytest.fixture
+def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
+    """Put a package `name` in front of all others; None for a folder without one."""
+
+    def install(name: str, code: str | None) -> None:
+        (tmp_path / name).mkdir()
+        if code is not None:
+            (tmp_path / name / "__init__.py").write_text(code)
+        importlib.invalidate_caches()
+
+    before = set(sys.modules)
+    monkeypatch.syspath_prepend(tmp_path)
+    yield install
+    for name in {"tensorrt", "tensorrt_bindings"} - before:
+        sys.modules.pop(name, None)
+
+
+def refusal(name: str = "tensorrt") -> str:
+    with pytest.raises(EngineError) as caught:
+        library(name)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_the_real_one() -> None:
+    found = library("tensorrt_rtx")
+    assert found.trt is trt
+    assert found.version == tuple(int(part) for part in trt.__version__.split("."))
+    assert found.title == f"TensorRT-RTX {trt.__version__}"
+    assert library("tensorrt_rtx") is found  # with the one logger that the process may have
+
+
+def test_two_in_one_process(install: Callable[..., None]) -> None:
+    install("tensorrt", MODULE)
+    rtx, other = library("tensorrt_rtx"), library("tensorrt")
+    assert (other.version, other.title) == ((10, 3, 0, 26), "TensorRT 10.3.0.26")
+    other.logger.log(trt.ILogger.Severity.ERROR.value, "of the other")
+    assert rtx.errors == []
+    assert rtx.trt.Builder(rtx.logger) is not None
+
+
+@pytest.mark.parametrize(("name", "extra"), [("tensorrt", "tensorrt"), ("tensorrt_rtx", "tensorrt-rtx"), (LEAN, "tensorrt-lean")])
+def test_one_that_is_not_installed(name: str, extra: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, name, None)
+    monkeypatch.setattr("specexport.engines.tensorrt.api._is_installed", lambda name: False)
+    with pytest.raises(MissingPackageError, match=rf"the package {name} is not installed; .* 'specexport\[{extra}\]'"):
+        library(name)
+
+
+@pytest.mark.parametrize(
+    ("code", "lacking"),
+    [
+        (NO_LIBRARY, "libnvinfer.so.10 is missing"),
+        (NO_LIBRARY.replace("nvinfer", "nvonnxparser"), "libnvonnxparser.so.10 is missing"),
+        (NO_DLL, "nvinfer_10.dll is missing"),
+        ("from tensorrt_bindings import *", "its module tensorrt_bindings is missing"),
+        ("", "__init__.py holds nothing of it"),
+        (None, "a folder of that name holds nothing of it"),
+    ],
+)
+def test_a_placeholder(code: str | None, lacking: str, install: Callable[..., None]) -> None:
+    install("tensorrt", code)
+    message = refusal()
+    assert message.startswith("tensorrt is installed as a placeholder without its libraries (")
+    assert f"{lacking}); install tensorrt-cu12-libs or tensorrt-cu13-libs from NVIDIA's package index" in message
+
+
+def test_a_placeholder_of_which_only_the_name_is_installed(install: Callable[..., None], tmp_path: Path) -> None:
+    """What a package index gives that has the name alone: a distribution without modules."""
+    install("tensorrt-11.4.0.dist-info", None)
+    (tmp_path / "tensorrt-11.4.0.dist-info/METADATA").write_text("Metadata-Version: 2.1\nName: tensorrt\nVersion: 11.4.0\n")
+    assert "placeholder without its libraries (its module tensorrt is missing)" in refusal()
+
+
+@pytest.mark.parametrize(
+    "reason",
+    [
+        "libcudart.so.12: cannot open shared object file: No such file or directory",
+        "/usr/lib/libnvinfer.so.10: undefined symbol: _ZN8nvinfer1",
+    ],
+)
+def test_one_that_cannot_be_imported(reason: str, install: Callable[..., None]) -> None:
+    install("tensorrt", f"raise ImportError('{reason}')")
+    assert refusal() == f"tensorrt is installed, but cannot be imported: {reason}; install it again"
+
+
+def test_found_splits_what_is_lacking_from_what_to_do(install: Callable[..., None]) -> None:
+    install("tensorrt", NO_LIBRARY)
+    lacking = found(lambda: library("tensorrt").title)
+    assert not lacking.usable
+    assert lacking.detail.endswith("(libnvinfer.so.10 is missing)")
+    assert lacking.remedy.startswith("install tensorrt-cu12-libs")
+    there = found(lambda: library("tensorrt_rtx").title)
+    assert (there.usable, there.detail, there.remedy) == (True, f"TensorRT-RTX {trt.__version__}", "")
+
+
+def said(lib: Library, severity: Any, message: str) -> None:
+    lib.logger.log(severity, message)
+
+
+def test_the_reason_is_the_first_error_in_one_line() -> None:
+    lib = Library("tensorrt_rtx", trt)
+    kinds = trt.ILogger.Severity
+    assert lib.reason() == "it gave no reason"
+    said(lib, kinds.WARNING, "a warning")
+    said(lib, kinds.ERROR, "IBuilder::build: no\nkernel for it (of X. In compileGraph at /_src/codeGenerator.cpp:2012)")
+    said(lib, kinds.INTERNAL_ERROR, "a consequence")
+    assert lib.reason() == "IBuilder::build: no kernel for it (of X.)"
+    assert lib.reason() == "it gave no reason"
+    said(lib, kinds.INTERNAL_ERROR, "x" * 1000)
+    assert lib.reason() == "x" * 397 + "..."
+    said(lib, kinds.ERROR, "of an earlier call")
+    lib.forget()
+    assert lib.reason() == "it gave no reason"
+
+
+def test_the_library_itself_writes_to_the_logger() -> None:
+    lib = library("tensorrt_rtx")
+    lib.forget()
+    assert lib.trt.Runtime(lib.logger).deserialize_cuda_engine(b"no plan" * 100) is None
+    assert "deserializeCudaEngine" in lib.reason()
+
+
+@pytest.mark.parametrize(
+    ("name", "version", "dialect"),
+    [
+        ("tensorrt", (10, 3, 0, 26), "rows"),
+        ("tensorrt", (10, 3), "rows"),
+        ("tensorrt", (10, 14, 9), "rows"),
+        ("tensorrt", (10, 15), "onnx"),
+        ("tensorrt", (11, 4, 0), "onnx"),
+        ("tensorrt_rtx", (1, 4, 0, 76), "onnx"),
+        ("tensorrt_rtx", (2, 0), "onnx"),
+    ],
+)
+def test_the_dialect_for_a_version(name: str, version: tuple[int, ...], dialect: str) -> None:
+    assert dialect_for(name, version) == dialect
+
+
+@pytest.mark.parametrize(
+    ("name", "version", "message"),
+    [
+        ("tensorrt", (10, 2, 99), "TensorRT 10.2.99 is too old; 10.3 or newer is needed"),
+        ("tensorrt", (8, 6), "TensorRT 8.6 is too old"),
+        ("tensorrt_rtx", (1, 3, 0), "TensorRT-RTX 1.3.0 is too old; 1.4 or newer is needed"),
+    ],
+)
+def test_versions_that_are_too_old(name: str, version: tuple[int, ...], message: str) -> None:
+    with pytest.raises(EngineError, match=message):
+        dialect_for(name, version)
+
+
+def test_plans_of_an_engine(tmp_path: Path) -> None:
+    bundle = write_bundle(tmp_path)
+    plans = tuple(Plan(engine, f"{engine}.onnx", f"{engine}.plan", "1.7", (), False, False) for engine in LIBRARIES)
+    with_plans = Bundle(bundle.root, dataclasses.replace(bundle.manifest, plans=plans))
+    assert plans_of(with_plans, "tensorrt") == {"tensorrt.onnx": plans[0]}
+    with pytest.raises(
+        EngineError, match=f"no plans for tensorrt-rtx; make them with: specexport compile {tmp_path} --engine tensorrt-rtx"
+    ):
+        plans_of(bundle, "tensorrt-rtx")

@@ -1,0 +1,359 @@
+"""One graph into a plan: options, profiles, what TensorRT-RTX refuses, and interrupts. Nothing needs a GPU."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from threading import current_thread, main_thread
+from time import monotonic, sleep
+from types import SimpleNamespace
+from typing import Any
+
+import onnx
+import pytest
+from specexport.bundle import Contract
+from specexport.engines.cuda.driver import Gpu
+from specexport.engines.tensorrt import compile
+from specexport.engines.tensorrt.api import Library, library
+from specexport.engines.tensorrt.compile import CompileOptions, check_options, compile_graph, compiler, describe_compiler, model_profiles
+from specexport.engines.tensorrt.monitor import STEPS, Monitor
+from specexport.errors import EngineError, MissingPackageError, ParameterError
+
+trt = pytest.importorskip("tensorrt_rtx")
+
+HEAD = '<ir_version: 8, opset_import: ["": 18, "mine": 1]>\n'
+GOOD = HEAD + "model (float[1, T] x) => (float[1, T] y) { y = Add (x, x) }"
+PROFILES = ({"x": ((1, 1), (1, 4), (1, 8))},)
+
+
+@pytest.fixture
+def graph(tmp_path: Path) -> Path:
+    return write(tmp_path, GOOD)
+
+
+def write(folder: Path, text: str) -> Path:
+    onnx.save(onnx.parser.parse_model(text), folder / "graph.onnx")
+    return folder / "graph.onnx"
+
+
+def compiled(graph: Path, lib: Library | None = None, options: CompileOptions | None = None, **given: Any) -> list[str]:
+    """The steps that were announced; the plan lies beside the graph."""
+    steps: list[str] = []
+    arguments = dict(profiles=PROFILES, check=lambda network: iter(()), step=steps.append) | given
+    compile_graph(lib or library("tensorrt_rtx"), graph, graph.with_suffix(".plan"), options=options or CompileOptions(), **arguments)
+    return steps
+
+
+def refusal(graph: Path, **given: Any) -> str:
+    """The error of a compilation, which leaves nothing."""
+    with pytest.raises(EngineError) as caught:
+        compiled(graph, **given)
+    assert "\n" not in str(caught.value)
+    assert [path.name for path in graph.parent.iterdir()] == [graph.name]
+    return str(caught.value)
+
+
+def test_a_plan_and_its_progress(graph: Path) -> None:
+    steps = compiled(graph)
+    assert len(steps) == STEPS
+    assert steps[0] == "building engine"
+    assert graph.with_suffix(".plan").stat().st_size > 1000
+    assert sorted(path.name for path in graph.parent.iterdir()) == ["graph.onnx", "graph.plan"]
+
+
+def test_a_plan_replaces_an_older_one(graph: Path) -> None:
+    graph.with_suffix(".plan").write_text("older")
+    compiled(graph)
+    assert graph.with_suffix(".plan").stat().st_size > 1000
+
+
+def test_a_file_that_is_no_graph(tmp_path: Path) -> None:
+    (tmp_path / "graph.onnx").write_bytes(b"no graph")
+    assert re.match(r"TensorRT-RTX \S+ cannot read graph.onnx: .*Failed to parse", refusal(tmp_path / "graph.onnx"))
+
+
+def test_every_error_of_the_parser_is_told(tmp_path: Path) -> None:
+    graph = write(tmp_path, HEAD + "model (float[1, 8] x) => (float[1, 8] y) { z = mine.Strange (x) y = mine.Stranger (z) }")
+    message = refusal(graph, profiles=())
+    assert "cannot read graph.onnx: Strange: " in message
+
+
+def test_all_of_several_errors(graph: Path) -> None:
+    """Parsers of other versions go on behind the first; errors of older ones have no operator."""
+
+    class Parser:
+        num_errors = 3
+
+        def __init__(self, network: Any, logger: Any) -> None:
+            pass
+
+        def parse_from_file(self, path: str) -> bool:
+            return False
+
+        def get_error(self, index: int) -> Any:
+            return SimpleNamespace(desc=lambda: ("no\n  Scatter", "no Cumsum", "no Cumsum")[index])
+
+    module = SimpleNamespace(
+        **{name: getattr(trt, name) for name in ("ILogger", "Builder", "NetworkDefinitionCreationFlag", "__version__")}
+    )
+    module.OnnxParser = Parser
+    assert refusal(graph, lib=Library("tensorrt", module)) == f"TensorRT {trt.__version__} cannot read graph.onnx: no Scatter, no Cumsum"
+
+
+def test_a_graph_that_parses_and_cannot_be_compiled(graph: Path) -> None:
+    """The library's own reason: no profile for a dynamic shape."""
+    assert re.search(r"cannot compile graph.onnx: .*optimization profile", refusal(graph, profiles=()))
+
+
+def test_a_network_that_a_check_refuses(graph: Path) -> None:
+    def check(network: Any) -> Iterator[str]:
+        yield f"{network.get_input(0).name} is wrong"
+        yield "and more"
+
+    assert refusal(graph, check=check) == "graph.onnx must not be compiled: x is wrong; build the bundle again"
+
+
+class Endless:
+    """A real builder whose builds end only when they are told to."""
+
+    def __init__(self, real: Any) -> None:
+        self.real, self.ended = real, False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.real, name)
+
+    def build_serialized_network(self, network: Any, config: Any) -> None:
+        assert current_thread() is not main_thread()
+        os.kill(os.getpid(), signal.SIGTERM)
+        limit = monotonic() + 20
+        while config.progress_monitor.step_complete("building", 0) and monotonic() < limit:
+            sleep(0.01)
+        self.ended = monotonic() < limit
+
+
+def test_an_interrupt_ends_the_build(graph: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The build runs in a thread of its own: the main one hears of the signal and tells it to stop."""
+    made: list[Endless] = []
+    real = compile._builder
+
+    def builder(lib: Library) -> Endless:
+        made.append(Endless(real(lib)))
+        return made[0]
+
+    def leave(*arguments: Any) -> None:
+        raise SystemExit(3)
+
+    monkeypatch.setattr(compile, "_builder", builder)
+    before = signal.signal(signal.SIGTERM, leave)
+    try:
+        with pytest.raises(SystemExit):
+            compiled(graph)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert made[0].ended
+    assert [path.name for path in graph.parent.iterdir()] == ["graph.onnx"]
+
+
+def test_the_library_stops_when_it_is_told_to(graph: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Monitor, "step_complete", lambda self, name, step: False)
+    assert "cannot compile graph.onnx: " in refusal(graph)
+
+
+def test_a_disk_that_fills_up_leaves_no_half_plan(graph: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*arguments: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "replace", fail)
+    with pytest.raises(OSError, match="No space"):
+        compiled(graph)
+    assert [path.name for path in graph.parent.iterdir()] == ["graph.onnx"]
+
+
+def test_profiles_of_a_model() -> None:
+    contract = Contract(capacity=3000, max_draft_tokens=3, prompt_chunk=64, precision="fp16")
+    profiles = model_profiles(contract)
+    assert [profile["tokens"] for profile in profiles] == [
+        ((1, 1), (1, 1), (1, 2)),  # a static width of 1 would store the weights twice
+        ((1, 2), (1, 2), (1, 2)),
+        ((1, 3), (1, 3), (1, 3)),
+        ((1, 4), (1, 4), (1, 4)),
+        ((1, 64), (1, 64), (1, 64)),
+    ]
+    assert {profile["columns"] for profile in profiles} == {((512,), (2048,), (3000,))}
+    (short, *_) = model_profiles(Contract(capacity=64, max_draft_tokens=4, prompt_chunk=5, precision="fp32"))
+    assert short["columns"] == ((64,), (64,), (64,))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (dict(compute_capabilities=("89",)), "--compute-capability is 89; it must look like 8.9"),
+        (dict(compute_capabilities=("8.9", "8.x")), "--compute-capability is 8.x"),
+        (dict(compute_capabilities=("",)), "--compute-capability is ;"),
+        (dict(compute_capabilities=("8.9", "8.6", "8.9")), "give each one once"),
+    ],
+)
+def test_options_that_are_none(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ParameterError, match=re.escape(message)):
+        CompileOptions(**options)
+
+
+def test_options_as_the_command_line_has_them() -> None:
+    assert CompileOptions().arguments == ()
+    given = CompileOptions(("8.6", "12.0"), True, True, True, Path("times"))
+    assert [" ".join(argument) for argument in given.arguments] == [
+        "--compute-capability 8.6",
+        "--compute-capability 12.0",
+        "--hardware-compatible",
+        "--version-compatible",
+        "--weight-streaming",
+        "--timing-cache times",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("tensorrt", dict(compute_capabilities=("8.9",)), "TensorRT has no --compute-capability: it compiles for the GPU of this host"),
+        ("tensorrt_rtx", dict(hardware_compatible=True), "TensorRT-RTX has no --hardware-compatible"),
+        ("tensorrt_rtx", dict(version_compatible=True), "TensorRT-RTX has no --version-compatible"),
+        ("tensorrt_rtx", dict(weight_streaming=True), "TensorRT-RTX has no --weight-streaming"),
+        (
+            "tensorrt_rtx",
+            dict(timing_cache=Path("x")),
+            "TensorRT-RTX has no --timing-cache: it chooses kernels on the device; leave it out",
+        ),
+    ],
+)
+def test_options_that_a_library_lacks(name: str, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(EngineError, match=message):
+        check_options(name, CompileOptions(**options))
+
+
+def test_the_compiler_for_rtx() -> None:
+    assert compiler("tensorrt-rtx", CompileOptions(("8.9", "12.0"))) is library("tensorrt_rtx")
+    with pytest.raises(EngineError, match=r"cannot compile for compute capability 9\.0; it has 7\.5, 8\.0, 8\.6, 8\.9, 12\.0"):
+        compiler("tensorrt-rtx", CompileOptions(("8.9", "9.0")))
+    with pytest.raises(EngineError, match="has no --weight-streaming"):
+        compiler("tensorrt-rtx", CompileOptions(weight_streaming=True))
+    assert describe_compiler("tensorrt-rtx").startswith(f"TensorRT-RTX {trt.__version__}, for compute capabilities 7.5, 8.0")
+
+
+def test_the_compiler_for_tensorrt_needs_its_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(MissingPackageError, match="the package tensorrt is not installed"):
+        compiler("tensorrt", CompileOptions())
+    other = SimpleNamespace(name="tensorrt", trt=SimpleNamespace(), version=(10, 16), title="TensorRT 10.16")
+    monkeypatch.setattr(compile, "library", lambda name: other)
+
+    def none() -> Gpu:
+        raise EngineError("no GPU")
+
+    monkeypatch.setattr(compile, "find_gpu", none)
+    with pytest.raises(EngineError, match="no GPU"):
+        compiler("tensorrt", CompileOptions())
+    monkeypatch.setattr(compile, "find_gpu", lambda: Gpu("Orin", (8, 7), "12.6", 8))
+    assert compiler("tensorrt", CompileOptions(hardware_compatible=True)) is other
+    assert describe_compiler("tensorrt") == "TensorRT 10.16, for Orin"
+    with pytest.raises(EngineError, match="has no --compute-capability"):
+        compiler("tensorrt", CompileOptions(("8.7",)))
+    other.version = (10, 2)
+    with pytest.raises(EngineError, match=r"TensorRT 10\.2 is too old"):
+        compiler("tensorrt", CompileOptions())
+
+
+class Config:
+    """A builder's configuration that remembers; the module's flags are their names."""
+
+    def __init__(self, times: str | None) -> None:
+        self.times = times
+        self.flags = {"TF32"}
+        self.capabilities: list[str] = []
+        self.cache: Any = None
+        self.hardware_compatibility_level = "NONE"
+        self.set_flag, self.clear_flag = self.flags.add, self.flags.discard
+
+    num_compute_capabilities = property(lambda self: len(self.capabilities), lambda self, count: self.capabilities.extend([""] * count))
+
+    def set_compute_capability(self, capability: str, index: int) -> None:
+        self.capabilities[index] = capability
+
+    def create_timing_cache(self, content: bytes) -> Any:
+        return content if self.times == "good" else self.times
+
+    def set_timing_cache(self, cache: Any, ignore_mismatch: bool) -> bool:
+        assert cache is not None
+        assert not ignore_mismatch
+        self.cache = cache
+        return self.times == "good"
+
+
+def configured(options: CompileOptions, *lacking: str, times: str | None = "good") -> Config:
+    flags = {"TF32", "REQUIRE_USER_ALLOCATION", "VERSION_COMPATIBLE", "EXCLUDE_LEAN_RUNTIME", "WEIGHT_STREAMING"} - set(lacking)
+    module = SimpleNamespace(
+        BuilderFlag=SimpleNamespace(**{name: name for name in flags}),
+        HardwareCompatibilityLevel=SimpleNamespace(AMPERE_PLUS="AMPERE_PLUS"),
+        ComputeCapability=SimpleNamespace(SM89="SM89", SM120="SM120"),
+    )
+    config = Config(times)
+    found = compile._config(SimpleNamespace(trt=module), SimpleNamespace(create_builder_config=lambda: config), options)
+    assert found is config
+    return config
+
+
+def test_what_every_build_is_told() -> None:
+    """No TF32 in fp32, and nothing allocated while a round is captured."""
+    plain = configured(CompileOptions())
+    assert plain.flags == {"REQUIRE_USER_ALLOCATION"}
+    assert (plain.capabilities, plain.cache, plain.hardware_compatibility_level) == ([], None, "NONE")
+    assert configured(CompileOptions(), "REQUIRE_USER_ALLOCATION").flags == set()
+
+
+def test_options_reach_the_build(tmp_path: Path) -> None:
+    assert configured(CompileOptions(("12.0", "8.9"))).capabilities == ["SM120", "SM89"]
+    assert configured(CompileOptions(hardware_compatible=True)).hardware_compatibility_level == "AMPERE_PLUS"
+    assert configured(CompileOptions(version_compatible=True)).flags >= {"VERSION_COMPATIBLE", "EXCLUDE_LEAN_RUNTIME"}
+    assert "WEIGHT_STREAMING" in configured(CompileOptions(weight_streaming=True)).flags
+    assert configured(CompileOptions(timing_cache=tmp_path / "times")).cache == b""
+    (tmp_path / "times").write_bytes(b"measured")
+    assert configured(CompileOptions(timing_cache=tmp_path / "times")).cache == b"measured"
+
+
+def test_compute_capabilities_reach_the_library() -> None:
+    lib = library("tensorrt_rtx")
+    builder = lib.trt.Builder(lib.logger)
+    config = compile._config(lib, builder, CompileOptions(("8.9", "12.0")))
+    found = [config.get_compute_capability(index) for index in range(config.num_compute_capabilities)]
+    assert found == [trt.ComputeCapability.SM89, trt.ComputeCapability.SM120]
+
+
+@pytest.mark.filterwarnings("ignore:.*Timing cache operations are no-ops:DeprecationWarning")
+def test_the_timing_cache_is_written_and_read(graph: Path, tmp_path: Path) -> None:
+    """TensorRT-RTX has the calls, if no use for them."""
+    options = CompileOptions(timing_cache=tmp_path / "times")
+    compiled(graph, options=options)
+    written = (tmp_path / "times").read_bytes()
+    assert len(written) > 100
+    compiled(graph, options=options)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["graph.onnx", "graph.plan", "times"]
+
+
+@pytest.mark.parametrize("cache", [None, "refused"])
+def test_a_timing_cache_of_another_gpu(cache: str | None, tmp_path: Path) -> None:
+    with pytest.raises(EngineError, match=r"the timing cache \S+ is of another version or GPU; name another file"):
+        configured(CompileOptions(timing_cache=tmp_path / "times"), times=cache)
+
+
+def test_a_builder_that_cannot_be_made(graph: Path) -> None:
+    """Without a GPU the bindings of TensorRT get a null pointer."""
+    real = library("tensorrt_rtx")
+
+    def fail(logger: Any) -> None:
+        logger.log(trt.ILogger.Severity.ERROR, "CUDA initialization failure with error: 35")
+        raise TypeError("pybind11::init(): factory function returned nullptr")
+
+    lib = Library("tensorrt_rtx", SimpleNamespace(__version__="10.3.0", ILogger=trt.ILogger, Builder=fail))
+    assert refusal(graph, lib=lib) == "TensorRT-RTX 10.3.0 cannot compile on this host: CUDA initialization failure with error: 35"
+    assert real.errors == []

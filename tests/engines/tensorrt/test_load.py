@@ -1,0 +1,646 @@
+"""Loading a bundle on TensorRT and TensorRT-RTX: what a user is told where it cannot be, and that nothing is left behind."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import weakref
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from specexport.bundle import Bundle, CacheLayer, Contract, list_files, write_manifest
+from specexport.cli import main
+from specexport.engines.cuda import device, driver
+from specexport.engines.cuda.driver import Driver
+from specexport.engines.registry import load_engine
+from specexport.engines.tensorrt import enterprise, rtx
+from specexport.engines.tensorrt.api import LEAN, Library
+from specexport.engines.tensorrt.engine import load_bundle
+from specexport.engines.tensorrt.plan import LoadedPlan
+from specexport.engines.tensorrt.rtx_cache import RuntimeCaches
+from specexport.errors import EngineError, MissingPackageError
+from specexport.runtime.session import Session
+from support import fake_context, fake_tensorrt
+from support.doubles import VOCAB
+from support.fake_device import FakeDevice
+from support.fake_driver import FakeDriver
+from support.fake_engine import with_plans
+from support.fake_tensorrt import FakeTensorRT
+from support.micro import Micro, micro_bundle
+
+CONTRACT = Contract(capacity=16, max_draft_tokens=1, prompt_chunk=4, precision="fp32")
+VERSIONS = {"tensorrt": "10.16.1", "tensorrt-rtx": "1.7.1"}
+GIB = 1 << 30
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A bundle without plans, which speaks bytes."""
+    root = tmp_path_factory.mktemp("bundle")
+    target, draft = (Micro((CacheLayer(1, 4),), VOCAB, noise=noise) for noise in (0.0, 2.0))
+    bundle = micro_bundle(root, CONTRACT, target, draft)
+    on_disk(bundle)
+    return root
+
+
+@pytest.fixture
+def unplanned(root: Path, tmp_path: Path) -> Bundle:
+    return Bundle.open(shutil.copytree(root, tmp_path / "a.bundle"))
+
+
+def on_disk(bundle: Bundle) -> Bundle:
+    bundle = replace(bundle, manifest=replace(bundle.manifest, files=list_files(bundle.root)))
+    write_manifest(bundle.root, bundle.manifest)
+    return bundle
+
+
+class Host:
+    """A host with packages and, where there is one, a GPU: what the engines' modules find, replaced by fakes."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.device = FakeDevice()
+        self.opened: list[Any] = []
+        self.libraries: dict[str, Any] = {
+            "tensorrt": Library("tensorrt", FakeTensorRT(self.device, VERSIONS["tensorrt"])),
+            "tensorrt_rtx": Library("tensorrt_rtx", FakeTensorRT(self.device, VERSIONS["tensorrt-rtx"], rtx=True)),
+            LEAN: MissingPackageError(LEAN, "tensorrt-lean"),
+        }
+        self._patch = patch
+        for module in (enterprise, rtx):
+            patch.setattr(module, "library", self.library)
+            patch.setattr(module, "CudaDevice", self.open)
+        self.drive(self.device.driver)
+
+    def library(self, name: str) -> Library:
+        if isinstance(self.libraries[name], Exception):
+            raise self.libraries[name]
+        found: Library = self.libraries[name]
+        return found
+
+    def open(self) -> FakeDevice:
+        self.opened.append(self.device)
+        return self.device
+
+    def drive(self, driver: FakeDriver) -> None:
+        for module in (device, driver):
+            self._patch.setattr(module, "load_driver", lambda: Driver(driver))
+
+    def give(self, device: FakeDevice) -> FakeDevice:
+        """Another GPU."""
+        self.device = device
+        for library in self.libraries.values():
+            if isinstance(library, Library):
+                library.trt._device = device
+        self.drive(device.driver)
+        return device
+
+
+@pytest.fixture
+def host(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Host:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return Host(monkeypatch)
+
+
+def planned(bundle: Bundle, engine: str = "tensorrt", **options: Any) -> Bundle:
+    version = options.pop("version", VERSIONS[engine])
+    dialect = options.pop("dialect", "onnx")
+    return on_disk(with_plans(bundle, dialect, version, engine, **options))
+
+
+def line(bundle: Bundle, *options: str) -> str:
+    """The one line that `specexport generate` ends with."""
+    result = CliRunner().invoke(main, ["generate", str(bundle.root), "--prompt", "ab", *options])
+    assert result.exit_code == 1
+    assert isinstance(result.exception, SystemExit), "a traceback"
+    assert result.stdout == ""
+    (line,) = result.stderr.splitlines()
+    return line.removeprefix("Error: ")
+
+
+# That it works at all.
+
+
+@pytest.mark.parametrize("engine", ["tensorrt", "tensorrt-rtx"])
+def test_generate(host: Host, unplanned: Bundle, engine: str) -> None:
+    bundle = planned(unplanned, engine, compute_capabilities=("8.9",))
+    given = ["generate", str(bundle.root), "--prompt", "ab", "--max-new-tokens", "6", "--json"]
+    result = CliRunner().invoke(main, given)
+    assert result.exit_code == 0, result.output
+    assert len(json.loads(result.stdout)["tokens"]) == 6
+    assert "launch" in host.device.log
+
+
+@pytest.mark.parametrize(("engine", "title"), [("tensorrt", "TensorRT 10.16.1"), ("tensorrt-rtx", "TensorRT-RTX 1.7.1")])
+def test_what_doctor_says_of_it(host: Host, engine: str, title: str) -> None:
+    found = {"tensorrt": enterprise, "tensorrt-rtx": rtx}[engine].availability()
+    assert (found.usable, found.detail) == (True, f"{title}, Fake GPU (8.9), driver for CUDA 13.0")
+    assert host.opened == [], "it is looked at, not opened"
+
+
+def test_the_engine_has_the_name_and_the_dialect(host: Host, unplanned: Bundle) -> None:
+    engine = load_engine(planned(unplanned))
+    assert (engine.name, engine.dialect) == ("tensorrt", "onnx")
+    engine.close()
+
+
+# What a user is told.
+
+
+PLACEHOLDER = "tensorrt is installed as a placeholder without its libraries (libnvinfer.so.10 is missing); install tensorrt-cu12-libs"
+
+
+def no_gpu(host: Host) -> None:
+    host.drive(FakeDriver(devices=0))
+
+
+def old_driver(host: Host) -> None:
+    host.drive(FakeDriver(version=11080))
+
+
+def no_package(host: Host) -> None:
+    host.libraries["tensorrt"] = MissingPackageError("tensorrt", "tensorrt")
+
+
+def placeholder(host: Host) -> None:
+    host.libraries["tensorrt"] = EngineError(PLACEHOLDER)
+
+
+def no_bindings(host: Host) -> None:
+    def missing() -> Driver:
+        raise MissingPackageError("cuda-bindings", "tensorrt")
+
+    host._patch.setattr(driver, "load_driver", missing)
+
+
+UNUSABLE: list[tuple[Callable[[Host], None], str]] = [
+    (no_gpu, "the NVIDIA driver finds no GPU; see what nvidia-smi lists and what CUDA_VISIBLE_DEVICES hides"),
+    (
+        old_driver,
+        "the NVIDIA driver serves CUDA 11.8, the installed cuda-bindings need 12.0 or newer; "
+        "update the driver, or: pip install 'cuda-bindings<12'",
+    ),
+    (no_package, "the package tensorrt is not installed; install it with: pip install 'specexport[tensorrt]'"),
+    (placeholder, PLACEHOLDER),
+    (no_bindings, "the package cuda-bindings is not installed; install it with: pip install 'specexport[tensorrt]'"),
+]
+
+
+@pytest.mark.parametrize(("lacking", "message"), UNUSABLE, ids=lambda value: getattr(value, "__name__", ""))
+def test_a_host_that_cannot_run_it(host: Host, unplanned: Bundle, lacking: Callable[[Host], None], message: str) -> None:
+    bundle = planned(unplanned)
+    lacking(host)
+    assert line(bundle, "--engine", "tensorrt") == f"engine tensorrt: {message}"
+    assert line(bundle) == "the bundle was built for tensorrt, none of which this host can run; see: specexport doctor"
+    with pytest.raises(EngineError) as caught:
+        enterprise._describe()
+    assert str(caught.value) == message
+    assert host.opened == []
+
+
+def test_a_gpu_that_the_plans_were_not_made_for(host: Host, unplanned: Bundle) -> None:
+    host.give(FakeDevice(name="Fake Orin", compute_capability=(8, 7)))
+    bundle = planned(unplanned, compute_capabilities=("9.0",))
+    again = f"compile it here: specexport compile {bundle.root} --engine tensorrt"
+    file = bundle.path(bundle.manifest.plans[0].file)
+    assert line(bundle) == f"{file} was made for compute capability 9.0, Fake Orin has 8.7; {again}"
+
+
+def test_a_gpu_that_the_plans_for_rtx_were_not_made_for(host: Host, unplanned: Bundle) -> None:
+    bundle = planned(unplanned, "tensorrt-rtx", compute_capabilities=("8.6", "12.0"))
+    again = f"compile it here: specexport compile {bundle.root} --engine tensorrt-rtx --compute-capability 8.9"
+    assert line(bundle).endswith(f"was made for compute capability 8.6, 12.0, Fake GPU has 8.9; {again}")
+
+
+@pytest.mark.parametrize("engine", ["tensorrt", "tensorrt-rtx"])
+def test_plans_by_another_version(host: Host, unplanned: Bundle, engine: str) -> None:
+    bundle = planned(unplanned, engine, version="1.2.3")
+    title = host.libraries[engine.replace("-", "_")].title
+    again = f"compile it here: specexport compile {bundle.root} --engine {engine}"
+    assert line(bundle).endswith(f"was made by version 1.2.3, this host has {title}; it needs the same version: {again}")
+
+
+def test_one_plan_of_many_that_does_not_fit(host: Host, unplanned: Bundle) -> None:
+    bundle = planned(unplanned)
+    *plans, last = bundle.manifest.plans
+    bundle = on_disk(replace(bundle, manifest=replace(bundle.manifest, plans=(*plans, replace(last, version="10.15.0")))))
+    assert f"{bundle.path(last.file)} was made by version 10.15.0" in line(bundle)
+    assert host.device.driver.live == {}
+
+
+def test_too_little_memory_for_the_plan(host: Host, unplanned: Bundle) -> None:
+    """What was asked, what is free, which option lowers it; the smallest plan is loaded first."""
+    host.give(FakeDevice(memory=100))
+    host._patch.setattr(fake_tensorrt.Runtime, "deserialize_cuda_engine", lambda self, plan: self._error("out of memory"))
+    bundle = planned(unplanned)
+    smallest = min(bundle.path(plan.file).stat().st_size for plan in bundle.manifest.plans)
+    message = line(bundle)
+    assert re.match(rf"out of device memory for \w+\.plan.*: {smallest} bytes asked, 100 bytes of 100 bytes free; ", message)
+    assert "--precision" in message
+    assert host.device.driver.live == {}
+
+
+def test_weights_that_may_be_streamed_leave_room_for_all_else(host: Host, unplanned: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The smallest plan is loaded first, and each leaves what the larger ones, the caches, the logits and the libraries need."""
+    bundle = planned(unplanned)
+    loaded: list[tuple[str, int]] = []
+    make = LoadedPlan.__init__
+
+    def noted(self: LoadedPlan, library: Any, file: Path, device: Any, settings: Any = None, reserved: int = 0) -> None:
+        loaded.append((file.name, reserved))
+        make(self, library, file, device, settings, reserved)
+
+    monkeypatch.setattr(LoadedPlan, "__init__", noted)
+    load_engine(bundle).close()
+    sizes = sorted(bundle.path(plan.file).stat().st_size for plan in bundle.manifest.plans)
+    assert [bundle.path(f"engines/tensorrt/{name}").stat().st_size for name, _ in loaded] == sizes
+    models = sum(model.cache_bytes(CONTRACT) + 4 * 2 * VOCAB for model in bundle.manifest.models.values())
+    assert {reserved for _, reserved in loaded} == {models + (512 << 20)}
+
+
+def test_a_draft_that_fits_is_not_streamed(host: Host, unplanned: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It runs k times a round and its target once, so what is streamed must be the target's weights."""
+    bundle = planned(unplanned)
+    sizes = {"target": 10 * GIB, "draft": 100 << 20}
+    files = bundle.manifest.files
+    for role, size in sizes.items():
+        name = f"engines/tensorrt/{role}-onnx.plan"
+        files = files | {name: replace(files[name], bytes=size)}
+    kind = fake_tensorrt.ICudaEngine
+    budgets: dict[str, int] = {}
+    monkeypatch.setattr(kind, "streamable_weights_size", property(lambda self: sizes.get(self.name.partition("-")[0], 0)), raising=False)
+    monkeypatch.setattr(kind, "get_weight_streaming_automatic_budget", lambda self: self.streamable_weights_size, raising=False)
+    budget = property(lambda self: 0, lambda self, size: budgets.update({self.name: size}))
+    monkeypatch.setattr(kind, "weight_streaming_budget_v2", budget, raising=False)
+    bundle = replace(bundle, manifest=replace(bundle.manifest, files=files))
+    load_bundle("tensorrt", bundle, host.library("tensorrt"), host.device).close()
+    assert 0 < budgets["target-onnx"] < GIB
+    assert budgets["draft-onnx"] == sizes["draft"]
+
+
+def test_too_little_memory_for_a_plan_of_rtx_names_options_that_help(host: Host, unplanned: Bundle) -> None:
+    """A shorter sequence makes no plan smaller, and TensorRT-RTX streams no weights."""
+    host.give(FakeDevice(memory=100))
+    host._patch.setattr(fake_tensorrt.Runtime, "deserialize_cuda_engine", lambda self, plan: self._error("out of memory"))
+    message = line(planned(unplanned, "tensorrt-rtx"))
+    assert "choose a smaller --precision" in message
+    assert "--weight-streaming" not in message
+    assert "--max-seq-len" not in message
+
+
+def test_too_little_memory_for_the_caches(host: Host, unplanned: Bundle) -> None:
+    host.give(FakeDevice(memory=8_000))
+    message = line(planned(unplanned))
+    assert message.startswith("out of device memory for the target's inputs: 1.5 KiB asked, ")
+    assert message.endswith("free; lower --max-seq-len, choose a smaller --precision or close what else uses the GPU")
+
+
+def test_a_bundle_without_plans(host: Host, unplanned: Bundle) -> None:
+    bundle = on_disk(replace(unplanned, manifest=replace(unplanned.manifest, engines=("tensorrt",))))
+    remedy = f"make them with: specexport compile {bundle.root} --engine tensorrt"
+    assert line(bundle) == f"{bundle.root} has no plans for tensorrt; {remedy}"
+    assert host.opened == []
+
+
+@pytest.mark.parametrize("role", ["target", "draft"])
+def test_a_bundle_without_the_plan_of_a_model(host: Host, unplanned: Bundle, role: str) -> None:
+    bundle = planned(unplanned)
+    plans = tuple(plan for plan in bundle.manifest.plans if role not in plan.graph)
+    bundle = on_disk(replace(bundle, manifest=replace(bundle.manifest, plans=plans)))
+    remedy = f"make it with: specexport compile {bundle.root} --engine tensorrt"
+    assert line(bundle) == f"{bundle.root} has no plan of {role} for tensorrt; {remedy}"
+    assert host.device.driver.live == {}
+
+
+def test_a_bundle_without_the_plan_of_a_rule(host: Host, unplanned: Bundle) -> None:
+    bundle = planned(unplanned)
+    plans = tuple(plan for plan in bundle.manifest.plans if not plan.graph.endswith(("select_greedy.onnx", "accept_token_1.onnx")))
+    bundle = on_disk(replace(bundle, manifest=replace(bundle.manifest, plans=plans)))
+    remedy = f"make it with: specexport compile {bundle.root} --engine tensorrt"
+    assert line(bundle) == f"{bundle.root} has no plan of select_greedy, accept_token_1 for tensorrt; {remedy}"
+
+
+def test_plans_of_the_other_library_are_not_taken(host: Host, unplanned: Bundle) -> None:
+    bundle = planned(unplanned, "tensorrt-rtx")
+    assert line(bundle, "--engine", "tensorrt").startswith(
+        "the bundle was built for tensorrt-rtx, not for tensorrt; run: specexport compile"
+    )
+
+
+# The lean runtime.
+
+
+def lean(host: Host, version: str = VERSIONS["tensorrt"]) -> None:
+    no_package(host)
+    host.libraries[LEAN] = Library(LEAN, FakeTensorRT(host.device, version))
+
+
+def test_the_lean_runtime_runs_plans_that_are_version_compatible(host: Host, unplanned: Bundle) -> None:
+    bundle = planned(unplanned, version_compatible=True)
+    lean(host)
+    assert enterprise.availability().detail.startswith("TensorRT's lean runtime 10.16.1, ")
+    engine = load_engine(bundle)
+    assert engine.rounds is not None
+    assert engine.rounds.run([5, 6], 1, None).num_accepted in (0, 1)
+    engine.close()
+
+
+def test_the_lean_runtime_runs_no_others(host: Host, unplanned: Bundle) -> None:
+    bundle = planned(unplanned)
+    lean(host)
+    assert line(bundle) == (
+        "this host has the lean runtime only, which runs version-compatible plans; make them with: "
+        f"specexport compile {bundle.root} --engine tensorrt --version-compatible, or install TensorRT"
+    )
+    first, *others = bundle.manifest.plans
+    mixed = on_disk(replace(bundle, manifest=replace(bundle.manifest, plans=(replace(first, version_compatible=True), *others))))
+    assert line(mixed).startswith("this host has the lean runtime only")
+    assert host.opened == []
+
+
+def test_the_lean_runtime_is_taken_where_tensorrt_is_a_placeholder(host: Host) -> None:
+    lean(host)
+    placeholder(host)
+    assert enterprise.availability().detail.startswith("TensorRT's lean runtime")
+
+
+def test_tensorrt_itself_is_preferred(host: Host, unplanned: Bundle) -> None:
+    host.libraries[LEAN] = Library(LEAN, FakeTensorRT(host.device))
+    assert enterprise.availability().detail.startswith("TensorRT 10.16.1, ")
+    load_engine(planned(unplanned)).close()
+
+
+def test_without_either_it_is_tensorrt_that_is_missing(host: Host) -> None:
+    placeholder(host)
+    assert enterprise.availability().detail.startswith("tensorrt is installed as a placeholder")
+    no_package(host)
+    assert enterprise.availability().detail == "the package tensorrt is not installed"
+
+
+def test_a_lean_runtime_that_is_a_placeholder_is_told(host: Host) -> None:
+    no_package(host)
+    host.libraries[LEAN] = EngineError("tensorrt_lean is installed as a placeholder; install it again")
+    assert enterprise.availability().detail == "tensorrt_lean is installed as a placeholder"
+
+
+# Nothing is left behind.
+
+
+@pytest.fixture
+def held(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    """At each close of a device: how many engines are still held, and how many contexts."""
+    plans: weakref.WeakSet[LoadedPlan] = weakref.WeakSet()
+    held: list[tuple[int, int]] = []
+    make, close = LoadedPlan.__init__, FakeDevice.close
+
+    def init(self: LoadedPlan, *arguments: Any) -> None:
+        plans.add(self)
+        make(self, *arguments)
+
+    def closing(self: FakeDevice) -> None:
+        whole = [plan for plan in plans if hasattr(plan, "_contexts")]
+        held.append((sum(plan._engine is not None for plan in whole), sum(len(plan._contexts) for plan in whole)))
+        close(self)
+
+    monkeypatch.setattr(LoadedPlan, "__init__", init)
+    monkeypatch.setattr(FakeDevice, "close", closing)
+    return held
+
+
+@pytest.mark.parametrize("engine", ["tensorrt", "tensorrt-rtx"])
+def test_contexts_and_engines_go_before_the_device(host: Host, unplanned: Bundle, held: list[tuple[int, int]], engine: str) -> None:
+    bundle = planned(unplanned, engine)
+    session = Session(bundle, load_engine(bundle))
+    session.generate([5, 6], max_new_tokens=4)
+    session.close()
+    assert held == [(0, 0)]
+    assert host.device.driver.live == {}
+
+
+@pytest.mark.parametrize("engine", ["tensorrt", "tensorrt-rtx"])
+def test_closing_twice_is_harmless(host: Host, unplanned: Bundle, engine: str) -> None:
+    """At the end of a `with` in which it was closed; and `CudaDevice.close` promises it."""
+    bundle = planned(unplanned, engine)
+    with Session(bundle, load_engine(bundle)) as session:
+        session.close()
+    assert host.device.driver.live == {}
+
+
+def test_work_is_waited_for_before_contexts_go(host: Host, unplanned: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A context must not go while its passes are still running, as they are after an interrupt."""
+    bundle = planned(unplanned)
+    engine = load_engine(bundle)
+    close = LoadedPlan.close
+    monkeypatch.setattr(LoadedPlan, "close", lambda self: host.device.log.append("plan closed") or close(self))
+    host.device.log.clear()
+    engine.close()
+    assert host.device.log == ["wait", *["plan closed"] * len(bundle.manifest.plans), "close"]
+
+
+def test_a_faulty_device_is_closed_all_the_same(host: Host, unplanned: Bundle, held: list[tuple[int, int]]) -> None:
+    engine = load_engine(planned(unplanned))
+    host.device.driver.failures |= dict.fromkeys(("cuEventRecord", "cuEventSynchronize", "cuStreamSynchronize"), 700)
+    engine.close()
+    assert held == [(0, 0)]
+    assert host.device.driver.live == {}
+
+
+def bad_plan(host: Host, bundle: Bundle) -> None:
+    """The last one: those before it have been loaded."""
+    bundle.path(bundle.manifest.plans[-1].file).write_bytes(b"rubbish")
+    on_disk(bundle)
+
+
+def driver_failure(function: str) -> Callable[[Host, Bundle], None]:
+    def fail(host: Host, bundle: Bundle) -> None:
+        host.device.driver.failures[function] = 700
+
+    fail.__name__ = function
+    return fail
+
+
+def no_context(host: Host, bundle: Bundle) -> None:
+    host._patch.setattr(fake_tensorrt.ICudaEngine, "create_execution_context", lambda self, argument: None)
+
+
+def interrupted(host: Host, bundle: Bundle) -> None:
+    def interrupt(self: Any, stream: int) -> bool:
+        raise KeyboardInterrupt
+
+    host._patch.setattr(fake_context.IExecutionContext, "execute_async_v3", interrupt)
+
+
+FAILURES = [
+    *(bad_plan, no_context, interrupted),
+    *map(driver_failure, ("cuMemAlloc", "cuMemHostAlloc", "cuMemcpyAsync", "cuMemsetD8Async", "cuEventRecord")),
+    *map(driver_failure, ("cuStreamBeginCapture", "cuGraphInstantiate")),
+]
+
+
+@pytest.mark.parametrize("engine", ["tensorrt", "tensorrt-rtx"])
+@pytest.mark.parametrize("failure", FAILURES, ids=lambda failure: failure.__name__)
+def test_a_load_that_fails_gives_everything_back(host: Host, unplanned: Bundle, failure: Any, engine: str) -> None:
+    bundle = planned(unplanned, engine)
+    failure(host, bundle)
+    with pytest.raises(KeyboardInterrupt if failure is interrupted else EngineError):
+        load_engine(bundle)
+    assert host.opened == [host.device]
+    assert host.device.driver.live == {}
+    assert host.device.driver.free == host.device.driver.total
+
+
+@pytest.mark.parametrize("dialect", ["onnx", "rows"])
+def test_memory_that_ends_at_any_place(host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dialect: str) -> None:
+    """At each allocation in turn: named, and all that was taken is given back."""
+    version = "10.16.1" if dialect == "onnx" else "10.3.0"
+    bundle = planned(micro_bundle(tmp_path / "b", CONTRACT, dialect=dialect), dialect=dialect, version=version)
+    host.libraries["tensorrt"] = Library("tensorrt", FakeTensorRT(host.device, version))
+    load_engine(bundle).close()
+    asked = [line.removeprefix("allocate ").split(" for ", 1) for line in host.device.log if line.startswith("allocate")]
+    assert len(asked) > 30 if dialect == "rows" else 20
+    largest = max(bundle.path(plan.file).stat().st_size for plan in bundle.manifest.plans)
+    taken = 0
+    for size, purpose in asked:
+        device = host.give(FakeDevice(memory=GIB))
+        device.driver.free = taken + int(size) - 1
+        monkeypatch.setattr(device, "memory", lambda device=device: (max(device.driver.free, largest), device.driver.total))
+        with pytest.raises(EngineError, match=f"out of device memory for {purpose}: "):
+            load_engine(bundle)
+        assert device.driver.live == {}
+        taken += int(size)
+    device = host.give(FakeDevice(memory=GIB))
+    device.driver.free = taken
+    monkeypatch.setattr(device, "memory", lambda: (max(device.driver.free, largest), device.driver.total))
+    load_engine(bundle).close()
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [
+        pytest.param(bad_plan, id="a plan that cannot be loaded"),
+        pytest.param(driver_failure("cuGraphInstantiate"), id="in a capture"),
+        pytest.param(interrupted, id="interrupted"),
+    ],
+)
+def test_contexts_and_engines_go_before_the_device_when_loading_fails(
+    host: Host, unplanned: Bundle, held: list[tuple[int, int]], failure: Any
+) -> None:
+    bundle = planned(unplanned)
+    failure(host, bundle)
+    with pytest.raises((EngineError, KeyboardInterrupt)):
+        load_engine(bundle)
+    assert held == [(0, 0)]
+
+
+# TensorRT-RTX's cache of kernels.
+
+
+@pytest.fixture
+def kernels(tmp_path: Path) -> Path:
+    return tmp_path / "cache" / "specexport" / "tensorrt-rtx"
+
+
+def names(bundle: Bundle) -> set[str]:
+    return {f"{bundle.manifest.files[plan.file].sha256}.cache" for plan in bundle.manifest.plans}
+
+
+def test_kernels_are_kept_when_the_passes_have_run(host: Host, unplanned: Bundle, kernels: Path) -> None:
+    bundle = planned(unplanned, "tensorrt-rtx")
+    load_engine(bundle).close()
+    assert {file.name for file in kernels.iterdir()} == names(bundle)
+    kept = {file.read_bytes() for file in kernels.iterdir()}
+    ran = [b"target-onnx", b"draft-onnx", b"select", b"select_greedy", b"accept_greedy_1", b"accept_block_1"]
+    assert kept >= {b"1.7.1 Fake GPU\n" + name + b"\n" for name in ran}
+
+
+def test_kernels_are_taken_up_again_and_not_written_again(
+    host: Host, unplanned: Bundle, kernels: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bundle = planned(unplanned, "tensorrt-rtx")
+    load_engine(bundle).close()
+    host.give(FakeDevice())
+    taken: list[bytes] = []
+    deserialize = fake_tensorrt.IRuntimeCache.deserialize
+    monkeypatch.setattr(fake_tensorrt.IRuntimeCache, "deserialize", lambda self, blob: taken.append(blob) or deserialize(self, blob))
+    written: list[Path] = []
+    monkeypatch.setattr(Path, "write_bytes", lambda self, content: written.append(self))
+    load_engine(bundle).close()
+    assert len(taken) == len(bundle.manifest.plans)
+    assert written == []
+
+
+def test_kernels_of_another_gpu_are_passed_over(host: Host, unplanned: Bundle, kernels: Path) -> None:
+    bundle = planned(unplanned, "tensorrt-rtx")
+    load_engine(bundle).close()
+    host.give(FakeDevice(name="Another GPU"))
+    load_engine(bundle).close()
+    assert all(file.read_bytes().startswith(b"1.7.1 Another GPU\n") for file in kernels.iterdir())
+
+
+def test_tensorrt_keeps_no_kernels(host: Host, unplanned: Bundle, kernels: Path) -> None:
+    load_engine(planned(unplanned)).close()
+    assert not kernels.exists()
+
+
+def test_kernels_that_requests_add_are_kept_too(host: Host, unplanned: Bundle, kernels: Path) -> None:
+    """What most requests need when it is loaded, should the process be killed; the rest when it is closed."""
+    bundle = planned(unplanned, "tensorrt-rtx")
+    file = next(bundle.manifest.files[plan.file].sha256 for plan in bundle.manifest.plans if "accept_token_1" in plan.graph)
+    session = Session(bundle, load_engine(bundle))
+    assert {file.name for file in kernels.iterdir()} == names(bundle)
+    assert b"accept_token_1" not in (kernels / f"{file}.cache").read_bytes()
+    session.generate([5, 6, 7], max_new_tokens=4, temperature=1.0, seed=1, verification="token")
+    session.close()
+    assert b"accept_token_1" in (kernels / f"{file}.cache").read_bytes()
+
+
+def test_kernels_are_taken_from_an_engine_that_is_still_there(host: Host, unplanned: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
+    bundle = planned(unplanned, "tensorrt-rtx")
+    engine = load_engine(bundle)
+    close, save = LoadedPlan.close, RuntimeCaches.save
+    monkeypatch.setattr(LoadedPlan, "close", lambda self: host.device.log.append("plan closed") or close(self))
+    monkeypatch.setattr(RuntimeCaches, "save", lambda self: host.device.log.append("saved") or save(self))
+    host.device.log.clear()
+    engine.close()
+    assert [line for line in host.device.log if line != "wait"] == ["saved", *["plan closed"] * len(bundle.manifest.plans), "close"]
+
+
+# Other parts of an engine.
+
+
+@pytest.mark.parametrize("larger", ["target-onnx", "select", "accept_block_1"])
+def test_the_scratch_memory_is_enough_for_every_pass(host: Host, unplanned: Bundle, larger: str) -> None:
+    bundle = planned(unplanned)
+    (file,) = (bundle.path(plan.file) for plan in bundle.manifest.plans if Path(plan.file).stem == larger)
+    file.write_bytes(json.dumps(json.loads(file.read_bytes()) | {"device_memory": 9000}).encode())
+    session = Session(on_disk(bundle), load_engine(on_disk(bundle)))
+    session.generate([5, 6, 7], max_new_tokens=4, temperature=1.0, seed=1)
+    assert "allocate 9000 for what passes need while they run" in host.device.log
+    session.close()
+
+
+def test_plans_that_need_no_scratch_memory(host: Host, unplanned: Bundle) -> None:
+    bundle = planned(unplanned)
+    for plan in bundle.manifest.plans:
+        file = bundle.path(plan.file)
+        file.write_bytes(json.dumps(json.loads(file.read_bytes()) | {"device_memory": 0}).encode())
+    load_engine(on_disk(bundle)).close()
+
+
+def test_a_graph_that_is_opened_gives_arrays_of_its_own(host: Host, unplanned: Bundle) -> None:
+    """The proof keeps what a rule gave while it runs it again."""
+    engine = load_engine(planned(unplanned))
+    assert engine.open_graph is not None
+    run = engine.open_graph(unplanned.path("graphs/rules/select_greedy.onnx"))
+    assert run is not None
+    logits = np.random.default_rng(0).normal(size=(2, 1, VOCAB)).astype(np.float32)
+    first, other = (run({"logits": row}) for row in logits)
+    assert [int(found["token"][0]) for found in (first, other)] == logits.argmax(axis=2).ravel().tolist()
+    assert first["confidence"][0] != other["confidence"][0]
+    assert engine.open_graph(unplanned.path("graphs/rules/adjust.onnx")) is None
+    engine.close()

@@ -1,0 +1,496 @@
+"""Whole rounds on the device, in every order: rules, numbers of draft tokens and spans that alternate, and what ends a round."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from specexport.bundle import Bundle, Contract, SharedVocabulary
+from specexport.engines.base import Chances, RoundResult
+from specexport.engines.tensorrt.decoder import TensorRTDecoder
+from specexport.engines.tensorrt.round_graph import DeviceRounds
+from specexport.errors import EngineError
+from specexport.runtime.session import Session
+from support.fake_device import FakeDevice
+from support.fake_engine import load_fake
+from support.micro import VOCAB, Micro, MicroDecoder, host_engine, micro_bundle
+
+CONTRACT = Contract(capacity=64, max_draft_tokens=4, prompt_chunk=16, precision="fp32")
+TARGET, DRAFT = Micro(), Micro(noise=2.0)
+TOKENS: list[int] = np.random.default_rng(11).integers(0, VOCAB, 1100).tolist()
+VERSIONS = {"onnx": "10.16.1", "rows": "10.3.0"}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def short_spans() -> Iterator[None]:
+    """16, 32 and 64 rows."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("specexport.bundle.SHORTEST_SPAN", 16)
+        yield
+
+
+class Made:
+    """A bundle of micro models: a session whose rounds run on the device, and one on the host in numpy."""
+
+    def __init__(
+        self,
+        root: Path,
+        contract: Contract = CONTRACT,
+        dialect: str = "onnx",
+        draft: Micro | None = DRAFT,
+        vocabulary: SharedVocabulary | None = None,
+    ) -> None:
+        root.mkdir(exist_ok=True)
+        bundle = micro_bundle(root, contract, TARGET, draft, has_draft=draft is not None, dialect=dialect)
+        if vocabulary is not None:
+            numbers = np.arange(vocabulary.shared_tokens)
+            to_draft = np.arange(VOCAB) % (draft or TARGET).vocab_size
+            np.savez(root / vocabulary.maps, to_draft=to_draft, shared=np.stack([numbers, numbers]))
+            bundle = replace(bundle, manifest=replace(bundle.manifest, vocabulary=vocabulary))
+        self.contract, self.device = contract, FakeDevice()
+        self.bundle: Bundle
+        self.bundle, self.engine = load_fake(bundle, self.device, dialect, VERSIONS[dialect])
+        self.at_load = [*self.device.log]
+        self.session = Session(self.bundle, self.engine)
+        self.host = Session(bundle, host_engine(contract, TARGET, draft, draft is not None))
+        self.target = MicroDecoder(TARGET, contract)
+        self.draft = MicroDecoder(draft, contract) if draft else None
+
+    @property
+    def rounds(self) -> DeviceRounds:
+        assert isinstance(self.engine.rounds, DeviceRounds)
+        return self.engine.rounds
+
+    @property
+    def decoders(self) -> list[TensorRTDecoder]:
+        found = [self.engine.target, self.engine.draft]
+        return [decoder for decoder in found if isinstance(decoder, TensorRTDecoder)]
+
+    def same(self, prompt: list[int], **options: Any) -> Any:
+        """Generate by both, and compare all that does not depend on time."""
+        asked: dict[str, Any] = {"stop_token_ids": (), **options}
+        ours, theirs = self.session.generate(prompt, **asked), self.host.generate(prompt, **asked)
+        assert ours.tokens == theirs.tokens, asked
+        assert ours.finish_reason == theirs.finish_reason
+        assert ours.statistics.accepted_by_position == theirs.statistics.accepted_by_position
+        return ours
+
+    def feed(self, count: int) -> None:
+        """Both models hold `TOKENS[:count]` but for the last token, on the device and on the host; rubbish lies behind."""
+        for ours, theirs in zip(self.decoders, (self.target, self.draft), strict=True):
+            assert theirs is not None
+            for decoder in (ours, theirs):
+                decoder.overwrite_rows(0, 0.0)  # type: ignore[attr-defined]
+                decoder.feed(TOKENS[: count - 1], 0)  # type: ignore[attr-defined]
+            ours.overwrite_rows(count - 1, 1e4)
+
+    def expected(self, count: int, k: int) -> RoundResult:
+        """A greedy round behind `TOKENS[:count]`, in numpy."""
+        drafted: list[int] = []
+        confidence = []
+        assert self.draft is not None
+        for index in range(k):
+            fed = TOKENS[count - 2 : count] if not index else drafted[-1:]
+            logits = self.draft.step(fed, count + index - len(fed))[-1]
+            drafted.append(int(logits.argmax()))
+            confidence.append(float(np.exp(logits - logits.max()).sum() ** -1))
+        best = self.target.step([TOKENS[count - 1], *drafted], count - 1).argmax(axis=1).tolist()
+        accepted = next((index for index in range(k) if best[index] != drafted[index]), k)
+        return RoundResult(drafted, confidence, accepted, best[accepted])
+
+
+@pytest.fixture(scope="module", params=["onnx", "rows"])
+def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Made:
+    return Made(tmp_path_factory.mktemp("bundle"), dialect=request.param)
+
+
+def fresh(made: Made) -> Made:
+    made.session.reset()
+    made.host.reset()
+    made.device.log.clear()
+    return made
+
+
+def chances(k: int, verification: str = "block", seed: int = 0) -> Chances:
+    rng = np.random.default_rng(seed)
+    sampling = np.array([1.0, 0, 1.0, 0], np.float32)
+    return Chances(verification, sampling, rng.random(k, np.float32), rng.random(k + 1, np.float32))
+
+
+# The sequence of one round.
+
+
+def executed(log: list[str], prefix: str = "captured execute ") -> list[str]:
+    """What ran: the graph, and the widths and span of a model's."""
+    lines = [line.removeprefix(prefix).split(" ", 2) for line in log if line.startswith(prefix)]
+    return [f"{name} {shapes[0]}" if shapes else name for name, _, *shapes in lines]
+
+
+@pytest.mark.parametrize("rule", ["greedy", "block", "token"])
+@pytest.mark.parametrize("k", [0, 1, 3])
+def test_the_passes_of_a_round(made: Made, rule: str, k: int) -> None:
+    made.rounds.run(TOKENS[:20], k, None if rule == "greedy" else chances(k, rule))  # everything is bound
+    del made.rounds._replay._graphs[rule, k, 32]
+    fresh(made)
+    made.rounds.run(TOKENS[:20], k, None if rule == "greedy" else chances(k, rule))
+    made.session.reset()
+    dialect = made.engine.dialect
+    select = "select_greedy" if rule == "greedy" else "select"
+    draft: list[str] = []
+    for index in range(k):
+        draft += [f"draft-{dialect} tokens[1, {1 if index else 2}] columns[32]", select]
+    accept = f"accept_{rule}_{k}" if k else select
+    expected = [*draft, f"target-{dialect} tokens[1, {k + 1}] columns[32]", accept]
+    for prefix in ("execute ", "captured execute "):
+        assert executed(made.device.log, prefix) == expected
+    whole = [line for line in made.device.log if not line.startswith("captured")]
+    assert whole[-3:] == ["wait", "capture", "end of capture"]
+    assert whole.count("wait") == 1
+
+
+def test_one_launch_whatever_the_round(made: Made) -> None:
+    fresh(made)
+    for rule, k in (("greedy", 0), ("greedy", 2), ("block", 4), ("token", 1), ("token", 0)):
+        for length in (12, 9):
+            made.device.log.clear()
+            made.rounds.run(TOKENS[:length], k, None if rule == "greedy" else chances(k, rule))
+        assert made.device.log == ["launch", "wait"]
+    made.session.reset()
+
+
+def test_what_is_captured_at_load(made: Made) -> None:
+    """Rounds of every k and span, greedy and sampled, and prompt chunks of both models."""
+    assert made.at_load.count("capture") == 3 * 5 * 2 + 2 * 3
+    fresh(made)
+    for span in (16, 32, 64):
+        for k in range(5):
+            for given in (None, chances(k)):
+                made.rounds.run(TOKENS[: span - k], k, given)
+                made.rounds.run(TOKENS[: span // 2 + 1], k, given)
+    for decoder in made.decoders:
+        for position in range(49):
+            decoder.feed(TOKENS[:16], position)
+            decoder.feed(TOKENS[:1], position)
+    assert set(made.device.log) == {"launch", "wait"}
+    made.session.reset()
+
+
+# Spans.
+
+
+def test_the_span_of_a_round_at_its_boundaries(made: Made) -> None:
+    """Of k draft tokens behind n, n + k rows are looked at and written."""
+    fresh(made)
+    for end in (15, 16, 17, 31, 32, 33, 64):
+        for k in (0, 1, 4):
+            made.feed(end - k)
+            ours, expected = made.rounds.run(TOKENS[: end - k], k, None), made.expected(end - k, k)
+            assert replace(ours, confidence=[]) == replace(expected, confidence=[]), (end, k)
+            assert np.allclose(ours.confidence, expected.confidence, atol=1e-5)
+    made.session._context.forget()
+
+
+def test_the_ladder_begins_at_512(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("specexport.bundle.SHORTEST_SPAN", 512)
+    contract = replace(CONTRACT, capacity=1100, prompt_chunk=64)
+    made = Made(tmp_path / "bundle", contract)
+    assert contract.spans == (512, 1024, 1100)
+    for end, span in ((512, 512), (513, 1024), (1024, 1024), (1025, 1100)):
+        for k in (0, 2):
+            made.feed(end - k)
+            made.device.log.clear()
+            ours, expected = made.rounds.run(TOKENS[: end - k], k, None), made.expected(end - k, k)
+            assert (ours.draft_tokens, ours.num_accepted, ours.next_token) == (
+                expected.draft_tokens,
+                expected.num_accepted,
+                expected.next_token,
+            )
+            assert ("greedy", k, span) in made.rounds._replay._graphs
+    assert {span for _, _, span in made.rounds._replay._graphs} == {512, 1024, 1100}
+
+
+def test_no_row_beyond_the_capacity(made: Made) -> None:
+    for length, k in ((65, 0), (64, 1), (61, 4)):
+        with pytest.raises(AssertionError, match="beyond the capacity"):
+            made.rounds.run(TOKENS[:length], k, None)
+    with pytest.raises(AssertionError, match="feeds two tokens"):
+        made.rounds.run(TOKENS[:1], 1, None)
+    assert made.rounds.run(TOKENS[:1], 0, None).draft_tokens == []
+    made.session._context.forget()
+
+
+# Requests.
+
+
+def test_requests_of_every_kind_one_after_the_other(made: Made) -> None:
+    """Graphs of all rules, widths and spans are replayed in turns, with rounds of the host between them."""
+    fresh(made)
+    rng = np.random.default_rng(3)
+    kinds: list[dict[str, Any]] = [
+        {},
+        {"temperature": 1.0},
+        {"temperature": 1.3, "verification": "token"},
+        {"temperature": 0.8, "top_k": 9, "top_p": 0.95, "min_p": 0.01},
+        {"temperature": 1.0, "verification": "token", "top_k": 5},
+        {"drafter": "ngram"},
+        {"drafter": "suffix+model", "temperature": 0.9},
+        {"repetition_penalty": 1.3},
+        {"speculate": False},
+        {"speculate": False, "temperature": 1.0},
+    ]
+    drafted = 0
+    for seed in range(60):
+        kind = kinds[int(rng.integers(len(kinds)))]
+        start = int(rng.integers(40))
+        prompt = TOKENS[start : start + int(rng.integers(2, 40))]
+        options = {"max_new_tokens": int(rng.integers(1, 14)), "seed": seed, **kind}
+        if "speculate" not in kind:
+            options["num_draft_tokens"] = int(rng.integers(0, 5))
+        drafted += made.same(prompt, **options).statistics.drafted
+    assert drafted > 100
+
+
+def test_what_a_request_leaves_behind_does_not_show_in_the_next(made: Made) -> None:
+    """Sampling parameters and noise lie in the one page: each round must bring its own."""
+    fresh(made)
+    for seed in range(4):
+        for options in (
+            {"temperature": 0.3},
+            {"temperature": 2.0, "top_k": 3},
+            {"temperature": 2.0},
+            {},
+            {"temperature": 2.0, "min_p": 0.2},
+        ):
+            made.same(TOKENS[:9], seed=seed, max_new_tokens=7, **options)
+
+
+def test_a_prompt_that_was_kept_in_part(made: Made) -> None:
+    fresh(made)
+    for length in (30, 30, 12, 40, 13, 2):
+        made.same(TOKENS[:length], max_new_tokens=9, num_draft_tokens=3)
+
+
+@pytest.mark.parametrize("options", [{"num_draft_tokens": 4}, {"temperature": 1.0, "seed": 2}, {"speculate": False}])
+def test_rows_that_a_request_has_written_are_kept_for_the_next(made: Made, options: dict[str, Any]) -> None:
+    """All but that of its last token, which was never fed."""
+    fresh(made)
+    prompt = TOKENS[:12]
+    for length in (5, 9, 3):
+        tokens = made.same(prompt, max_new_tokens=length, **options).tokens
+        prompt = [*prompt, *tokens, 7]
+        assert made.session.generate(prompt, max_new_tokens=1, stop_token_ids=()).statistics.reused_tokens == len(prompt) - 2
+        made.host.generate(prompt, max_new_tokens=1, stop_token_ids=())
+
+
+def test_a_cancelled_request_in_the_middle_of_each_kind(made: Made) -> None:
+    fresh(made)
+    for options in ({}, {"temperature": 1.0, "seed": 3}, {"speculate": False}, {"drafter": "ngram"}):
+        for count in (1, 3):
+            for session in (made.session, made.host):
+                stream = session.stream(TOKENS[:21], max_new_tokens=30, stop_token_ids=(), **options)  # type: ignore[arg-type]
+                assert len(list(islice(stream, count))) == count
+                stream.close()
+            made.same(TOKENS[:23], max_new_tokens=12, seed=1, temperature=1.0)
+
+
+def test_up_to_the_capacity_in_every_number_of_draft_tokens(made: Made) -> None:
+    fresh(made)
+    for length in range(55, 64):
+        for k in (1, 2, 3, 4):
+            given = made.same(TOKENS[:length], num_draft_tokens=k)
+            assert len(given.tokens) == 64 - length
+
+
+def test_a_prompt_of_one_token_begins_with_a_plain_round(made: Made) -> None:
+    """The first draft pass feeds two. What comes is the same; how much was drafted is not, so that sampled tokens differ."""
+    fresh(made)
+    for token in range(5):
+        asked: dict[str, Any] = {"max_new_tokens": 9, "stop_token_ids": (), "num_draft_tokens": 3}
+        ours, theirs = made.session.generate([token], **asked), made.host.generate([token], **asked)
+        assert ours.tokens == theirs.tokens
+        assert ours.statistics.rounds > 1
+
+
+def test_a_stop_within_a_round(made: Made) -> None:
+    fresh(made)
+    tokens = made.same(TOKENS[:15], max_new_tokens=20).tokens
+    for token in dict.fromkeys(tokens):
+        stopped = made.same(TOKENS[:15], max_new_tokens=20, stop_token_ids=[token])
+        assert stopped.tokens == tokens[: tokens.index(token) + 1]
+        made.same([*TOKENS[:15], *stopped.tokens, 4], max_new_tokens=5)
+
+
+# Pairs of other kinds.
+
+
+@pytest.mark.parametrize("dialect", ["onnx", "rows"])
+def test_one_draft_token(tmp_path: Path, dialect: str) -> None:
+    made = Made(tmp_path / "bundle", Contract(capacity=32, max_draft_tokens=1, prompt_chunk=4, precision="fp16"), dialect)
+    assert made.rounds.drafts
+    for seed, options in enumerate([{}, {"temperature": 1.0}, {"temperature": 1.0, "verification": "token"}, {"speculate": False}]):
+        for length in (2, 15, 17, 30):
+            made.same(TOKENS[:length], seed=seed, **options)
+    assert made.at_load.count("capture") == 2 * 2 * 2 + 2 * 2
+
+
+def test_without_a_draft(tmp_path: Path) -> None:
+    made = Made(tmp_path / "bundle", draft=None)
+    assert made.engine.draft is None
+    assert not made.rounds.drafts
+    assert not [line for line in made.at_load if "the draft's" in line]
+    assert made.at_load.count("capture") == 3 * 2 + 3
+    assert executed(made.at_load)[:2] == ["target-onnx tokens[1, 1] columns[16]", "select_greedy"]
+    for options in ({"speculate": False}, {"speculate": False, "temperature": 1.0, "seed": 4}, {}, {"drafter": "suffix"}):
+        made.same([1, 2, 3, 1, 2, 3, 1], max_new_tokens=12, **options)
+
+
+def other_ids() -> Iterator[Any]:
+    fewer, more, same = VOCAB - 3, VOCAB + 4, VOCAB
+    for size in (fewer, more):
+        yield pytest.param(Micro(vocab_size=size, noise=2.0), None, id=f"{size} ids")
+    for size in (fewer, more, same):
+        shared = min(size, VOCAB) - 1
+        yield pytest.param(
+            Micro(vocab_size=size, noise=2.0), SharedVocabulary("graphs/maps.npz", shared, VOCAB, size), id=f"another tokenizer of {size}"
+        )
+
+
+@pytest.mark.parametrize(("draft", "vocabulary"), list(other_ids()))
+def test_a_draft_whose_ids_are_not_the_targets(tmp_path: Path, draft: Micro, vocabulary: SharedVocabulary | None) -> None:
+    """The device would feed the target ids of another tokenizer, or read beyond a row: the host drafts, the device decodes plainly."""
+    made = Made(tmp_path / "bundle", draft=draft, vocabulary=vocabulary)
+    assert not made.rounds.drafts
+    assert not [line for line in made.at_load if "the draft's probabilities" in line]
+    asked: list[int] = []
+    run = made.rounds.run
+    made.rounds.run = lambda tokens, k, given: asked.append(k) or run(tokens, k, given)  # type: ignore[method-assign,func-returns-value]
+    assert made.same(TOKENS[:9], max_new_tokens=20).statistics.drafted > 0
+    made.same(TOKENS[:9], max_new_tokens=20, temperature=1.0, seed=2)
+    assert asked == []
+    made.same(TOKENS[:9], max_new_tokens=5, speculate=False)
+    assert asked == [0] * 5
+
+
+def test_a_round_behind_full_acceptance_is_one_launch_too(tmp_path: Path) -> None:
+    """The draft lacks the row of its last token then, which the next round's first pass brings."""
+    made = Made(tmp_path / "bundle", draft=TARGET)
+    stream = made.session.stream(TOKENS[:12], max_new_tokens=40, stop_token_ids=())
+    next(stream)
+    for _ in range(6):
+        made.device.log.clear()
+        assert len(next(stream).tokens) == 5
+        assert made.device.log == ["launch", "wait"]
+
+
+def test_a_draft_of_other_layers(tmp_path: Path) -> None:
+    made = Made(tmp_path / "bundle", draft=Micro(layers=TARGET.layers[1:], noise=2.0, seed=5))
+    assert made.rounds.drafts
+    for seed in range(3):
+        made.same(TOKENS[:9], max_new_tokens=20, temperature=1.5, seed=seed)
+
+
+# What ends a round.
+
+
+@pytest.mark.parametrize("k", [0, 1, 4])
+@pytest.mark.parametrize("sampled", [False, True])
+def test_logits_of_the_target_that_are_no_numbers(made: Made, k: int, sampled: bool) -> None:
+    made.feed(20)
+    made.decoders[0].overwrite_rows(3, np.nan)
+    result = made.rounds.run(TOKENS[:20], k, chances(k) if sampled else None)
+    assert (result.num_accepted, result.next_token) == (0, VOCAB)
+    assert not np.isnan(result.confidence).any()
+    made.session._context.forget()
+
+
+@pytest.mark.parametrize("sampled", [False, True])
+def test_logits_of_the_draft_that_are_no_numbers(made: Made, sampled: bool) -> None:
+    made.feed(20)
+    made.decoders[1].overwrite_rows(3, np.nan)
+    result = made.rounds.run(TOKENS[:20], 3, chances(3) if sampled else None)
+    assert np.isnan(result.confidence).all()
+    assert all(0 <= token < VOCAB for token in result.draft_tokens), "the target is fed them all the same"
+    made.session._context.forget()
+
+
+@pytest.mark.parametrize(("index", "role"), [(0, "draft"), (2, "draft"), (3, "draft"), (1, "target")])
+def test_the_place_of_what_is_no_number_is_told(made: Made, monkeypatch: pytest.MonkeyPatch, index: int, role: str) -> None:
+    """Behind the last token of the prompt, and as many draft tokens as stand in front."""
+    fresh(made)
+    confidence = [np.nan if role == "draft" and place >= index else 0.5 for place in range(4)]
+    result = RoundResult([1, 2, 3, 4], confidence, index if role == "target" else 0, VOCAB)
+    monkeypatch.setattr(made.rounds, "run", lambda tokens, k, given: result)
+    with pytest.raises(EngineError, match=rf"{role}-\w+\.onnx gave nan as a logit behind position {19 + index}, "):
+        made.session.generate(TOKENS[:20], max_new_tokens=9, stop_token_ids=())
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"temperature": 1.0, "seed": 1}, {"speculate": False}, {"speculate": False, "temperature": 1.0, "seed": 1}]
+)
+def test_the_session_goes_on_behind_them(made: Made, options: dict[str, Any]) -> None:
+    fresh(made)
+    for decoder in made.decoders:
+        made.session.generate(TOKENS[:20], max_new_tokens=2, stop_token_ids=(), **options)
+        decoder.overwrite_rows(0, np.nan)
+        if options.get("speculate", True) or decoder is made.decoders[0]:
+            with pytest.raises(EngineError, match=r"onnx gave nan as a logit behind position 1[89]|rows.onnx gave nan as a logit"):
+                made.session.generate(TOKENS[:20], max_new_tokens=9, stop_token_ids=(), **options)
+        else:
+            made.session._context.forget()
+        made.host.reset()
+        made.same(TOKENS[:20], max_new_tokens=9, **options)
+
+
+@pytest.mark.parametrize(
+    ("num_accepted", "next_position", "fits"),
+    [(0, 20, True), (2, 22, True), (3, 23, True), (4, 24, False), (-1, 19, False), (2, 21, False), (2, 23, False), (2, 2, False)],
+)
+def test_a_round_that_went_wrong_is_not_believed(made: Made, num_accepted: int, next_position: int, fits: bool) -> None:
+    rounds = made.rounds
+    rounds._num_accepted.host[0], rounds._next_position.host[0], rounds._next_token.host[0] = num_accepted, next_position, 5
+    if fits:
+        assert rounds._result(3, 19).num_accepted == num_accepted
+        return
+    told = f"{num_accepted} of 3 draft tokens accepted, from position 19 to {next_position}; report this with"
+    with pytest.raises(EngineError, match=told):
+        rounds._result(3, 19)
+
+
+@pytest.mark.parametrize("function", ["cuGraphInstantiate", "cuStreamBeginCapture", "cuGraphLaunch", "cuEventSynchronize", "cuMemcpyAsync"])
+@pytest.mark.parametrize(
+    ("status", "message"),
+    [
+        (700, "the CUDA driver refused {}: CUDA_ERROR_ILLEGAL_ADDRESS"),
+        (2, r"out of device memory in {}: 102\d\.\d MiB of 1\.0 GiB free; lower --max-seq-len"),
+    ],
+)
+def test_a_driver_that_fails_for_once(made: Made, function: str, status: int, message: str) -> None:
+    """One line, and the session goes on: what the failing round has written is dead."""
+    fresh(made)
+    made.rounds._replay._graphs = {key: graph for key, graph in made.rounds._replay._graphs.items() if key[1] != 3}
+    made.device.driver.failures[function] = status
+    try:
+        with pytest.raises(EngineError, match=message.format(function)):
+            made.session.generate(TOKENS[:20], max_new_tokens=9, stop_token_ids=(), num_draft_tokens=3)
+    finally:
+        made.device.driver.failures.clear()
+    made.same(TOKENS[:20], max_new_tokens=9, num_draft_tokens=3)
+    made.same(TOKENS[:22], max_new_tokens=9, num_draft_tokens=3, temperature=1.0, seed=1)
+
+
+def test_confidence_is_that_of_each_draft_token(made: Made) -> None:
+    """The largest probability of the softmax, in the order of the tokens, whether they were sampled or not."""
+    made.feed(20)
+    ours, expected = made.rounds.run(TOKENS[:20], 4, None), made.expected(20, 4)
+    assert np.allclose(ours.confidence, expected.confidence, atol=1e-5)
+    assert len(set(np.round(ours.confidence, 4))) == 4
+    made.feed(20)
+    sampled = made.rounds.run(TOKENS[:20], 4, chances(4))
+    assert np.isclose(sampled.confidence[0], expected.confidence[0], atol=1e-5)
+    assert made.rounds.run(TOKENS[:20], 0, None).confidence == []
+    made.session._context.forget()

@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from specexport import engines
+from specexport.bundle import Bundle
+from specexport.engines.base import Availability
+from specexport.engines.onnxruntime import cpu
+from specexport.engines.registry import ENGINES, availabilities, engine_module, load_engine
+from specexport.errors import EngineError
+
+
+@pytest.fixture(scope="module")
+def opened(built: Path) -> Bundle:
+    return Bundle.open(built)
+
+
+@pytest.fixture
+def lacking(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A host without ONNX Runtime."""
+    monkeypatch.setattr(cpu, "availability", lambda: Availability(False, "not installed", "install it"))
+
+
+def built_for(opened: Bundle, *names: str) -> Bundle:
+    return Bundle(opened.root, dataclasses.replace(opened.manifest, engines=names))
+
+
+def test_the_default_is_the_first_usable_engine(opened: Bundle) -> None:
+    assert load_engine(opened).name == "onnxruntime"
+    assert load_engine(built_for(opened, "of_the_future", "onnxruntime")).name == "onnxruntime"
+
+
+def test_the_order_of_the_bundle_decides(opened: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Engines that this host lacks are passed over, whatever the order."""
+    assert load_engine(built_for(opened, "tensorrt", "tensorrt-rtx", "onnxruntime")).name == "onnxruntime"
+    loaded = SimpleNamespace(availability=lambda: Availability(True, "a GPU"), load=lambda bundle, threads: SimpleNamespace(name="device"))
+    module = engines.engine_module
+    monkeypatch.setattr(engines, "engine_module", lambda name: loaded if name == "tensorrt" else module(name))
+    assert load_engine(built_for(opened, "tensorrt", "onnxruntime")).name == "device"
+    assert load_engine(built_for(opened, "onnxruntime", "tensorrt")).name == "onnxruntime"
+
+
+def test_an_unknown_name_lists_the_names(opened: Bundle) -> None:
+    with pytest.raises(EngineError, match="there is no engine 'cuda'; the engines are onnxruntime"):
+        load_engine(opened, "cuda")
+
+
+def test_an_engine_the_bundle_was_not_built_for(opened: Bundle) -> None:
+    with pytest.raises(EngineError, match="built for tensorrt, not for onnxruntime; build it with --engine onnxruntime"):
+        load_engine(built_for(opened, "tensorrt"), "onnxruntime")
+    with pytest.raises(
+        EngineError, match=f"built for onnxruntime, not for tensorrt; run: specexport compile {opened.root} --engine tensorrt"
+    ):
+        load_engine(opened, "tensorrt")
+
+
+@pytest.mark.usefixtures("lacking")
+def test_an_engine_that_this_host_lacks(opened: Bundle) -> None:
+    with pytest.raises(EngineError, match="engine onnxruntime: not installed; install it"):
+        load_engine(opened, "onnxruntime")
+    with pytest.raises(EngineError, match="none of which this host can run; see: specexport doctor"):
+        load_engine(opened)
+
+
+@pytest.mark.usefixtures("lacking")
+def test_a_bundle_for_no_engine_that_is_known(opened: Bundle) -> None:
+    with pytest.raises(EngineError, match="built for of_the_future, none of which"):
+        load_engine(built_for(opened, "of_the_future"))
+
+
+def test_every_engine_tells_whether_it_is_usable() -> None:
+    assert set(availabilities()) == set(ENGINES)
+    for name in engines.ENGINES:
+        module = engine_module(name)
+        assert callable(module.load)
+        found = module.availability()
+        assert found.detail
+        assert found.usable or found.remedy

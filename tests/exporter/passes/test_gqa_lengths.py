@@ -1,0 +1,173 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+from onnx_ir import serde
+from specexport.bundle import Role
+from specexport.engines.onnxruntime.cpu import _session
+from specexport.exporter.passes.gqa_lengths import keep_lengths_on_device
+from support.tiny import LLAMA, export, save_model
+
+CAPACITY, WIDTH, VOCAB = 16, 8, 32
+RNG = np.random.default_rng(0)
+CACHE = (1, 1, CAPACITY, WIDTH)
+TABLE = RNG.normal(size=(VOCAB, WIDTH)).astype(np.float32)
+
+
+def traced(layers: int = 2) -> onnx.ModelProto:
+    """A graph with lengths as `group_query_attention` traces them, and another use of the position."""
+    node = helper.make_node
+    nodes = [
+        node("Gather", ["table", "tokens"], ["hidden.0"]),
+        node("Shape", ["tokens"], ["width"], start=1, end=2),
+        node("Squeeze", ["width"], ["length"]),
+        node("Sub", ["length", "one"], ["before"]),
+        node("Cast", ["before"], ["before32"], to=TensorProto.INT32),
+        node("Cast", ["position"], ["position32"], to=TensorProto.INT32),
+        node("Add", ["position32", "before32"], ["last"]),
+        node("Add", ["last", "one32"], ["total"]),
+        node("Gather", ["total", "zero"], ["total_scalar"]),
+        node("Range", ["zero", "length", "one"], ["rows"]),
+        node("Add", ["position", "rows"], ["places"]),
+    ]
+    for layer in range(layers):
+        hidden, past = f"hidden.{layer}", [f"past.{layer}.key", f"past.{layer}.value"]
+        outputs = [f"hidden.{layer + 1}", f"present.{layer}.key", f"present.{layer}.value"]
+        inputs = [hidden, hidden, hidden, *past, "last", "total_scalar"]
+        nodes.append(node("GroupQueryAttention", inputs, outputs, domain="com.microsoft", num_heads=1, kv_num_heads=1))
+    caches = [f"{side}.{layer}.{half}" for side in ("past", "present") for layer in range(layers) for half in ("key", "value")]
+    value = helper.make_tensor_value_info
+    pasts = [value(name, TensorProto.FLOAT, CACHE) for name in caches if name.startswith("past")]
+    presents = [value(name, TensorProto.FLOAT, CACHE) for name in caches if name.startswith("present")]
+    constants = dict(one=np.array(1), zero=np.array(0), one32=np.array(1, np.int32), table=TABLE)
+    graph = helper.make_graph(
+        nodes,
+        "traced",
+        [value("tokens", TensorProto.INT64, [1, "T"]), value("position", TensorProto.INT64, [1]), *pasts],
+        [value(f"hidden.{layers}", TensorProto.FLOAT, [1, "T", WIDTH]), value("places", TensorProto.INT64, ["T"]), *presents],
+        [numpy_helper.from_array(array, name) for name, array in constants.items()],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)], ir_version=10)
+
+
+def converted(proto: onnx.ModelProto) -> ir.Model:
+    model = serde.deserialize_model(proto)
+    assert keep_lengths_on_device(model) == len(attention(model))
+    return model
+
+
+def attention(model: ir.Model) -> list[ir.Node]:
+    return [node for node in model.graph if node.op_type == "GroupQueryAttention"]
+
+
+# Inputs that ONNX Runtime's CUDA kernels read on the host.
+ON_HOST = {"GroupQueryAttention": {6}, "Range": {0, 1, 2}, "Reshape": {1}, "Expand": {1}, "Slice": {1, 2, 3, 4}}
+ON_HOST |= {"Squeeze": {1}, "Unsqueeze": {1}, "TopK": {1}}
+
+
+def copies(model: ir.Model) -> list[str]:
+    """Values that would be copied between host and device by ONNX Runtime's rules of placement, see docs/ort-cuda.md."""
+    host: set[ir.Value] = set()
+    copied = []
+    for node in model.graph:
+        wanted = ON_HOST.get(node.op_type, set())
+        given = [(index in wanted, value) for index, value in enumerate(node.inputs) if value is not None and not value.is_initializer()]
+        from_host = any(value in host and not read_there for read_there, value in given)
+        if node.op_type == "Shape" or (from_host and all(value in host or value.is_graph_input() for _, value in given)):
+            host.update(node.outputs)
+        else:
+            copied += [str(value.name) for read_there, value in given if (value in host) is not read_there]
+    return copied
+
+
+def test_the_rules_of_placement_find_what_onnx_runtime_reported() -> None:
+    # A CUDA session over the exported Llama copied these two values: one to the device, and one back for each layer at once.
+    assert sorted(set(copies(serde.deserialize_model(traced())))) == ["before32", "total_scalar"]
+
+
+def test_nothing_is_copied_between_host_and_device() -> None:
+    assert copies(converted(traced())) == []
+
+
+def test_the_lengths_are_the_capacity_and_the_place_of_the_last_token() -> None:
+    model = converted(traced())
+    for node in attention(model):
+        total, seqlens_k = node.inputs[6], node.inputs[5]
+        assert total is not None
+        assert total.const_value is not None
+        assert (total.const_value.numpy().tolist(), total.dtype, total.const_value.shape) == (CAPACITY, ir.DataType.INT32, [])
+        assert seqlens_k is attention(model)[0].inputs[5]
+
+
+def test_what_only_made_the_old_lengths_goes_and_other_uses_of_the_position_stay() -> None:
+    model = converted(traced())
+    names = {value.name for node in model.graph for value in node.outputs}
+    assert not names & {"before", "before32", "position32", "last", "total", "total_scalar"}
+    assert {"places", "rows", "length"} <= names
+    assert "one32" not in model.graph.initializers
+
+
+def test_inputs_and_outputs_stay() -> None:
+    before, after = serde.deserialize_model(traced()), converted(traced())
+    for side in ("inputs", "outputs"):
+        assert [(value.name, value.dtype, value.shape) for value in getattr(after.graph, side)] == [
+            (value.name, value.dtype, value.shape) for value in getattr(before.graph, side)
+        ]
+
+
+def test_a_second_time_changes_nothing() -> None:
+    model = converted(traced())
+    once = serde.serialize_model(model).SerializeToString()
+    assert keep_lengths_on_device(model) == 0
+    assert serde.serialize_model(model).SerializeToString() == once
+
+
+def test_a_graph_without_attention_stays() -> None:
+    proto = traced(layers=0)
+    model = serde.deserialize_model(proto)
+    assert keep_lengths_on_device(model) == 0
+    assert len(list(model.graph)) == len(proto.graph.node)
+
+
+def run(proto: onnx.ModelProto, tokens: list[int], position: int, past: dict[str, np.ndarray]) -> list[Any]:
+    feeds = dict(tokens=np.array([tokens]), position=np.array([position]), **past)
+    # The engine's sessions: once one is open, ONNX Runtime refuses sessions with a thread pool of their own.
+    return list(_session(proto.SerializeToString(), 0).run(None, feeds))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("position", "count"), [(0, 1), (0, 5), (7, 1), (7, 4), (11, 5), (15, 1), (0, CAPACITY)])
+def test_results_are_bit_identical_up_to_the_last_row(position: int, count: int) -> None:
+    past = {f"past.{layer}.{half}": RNG.normal(size=CACHE).astype(np.float32) for layer in range(2) for half in ("key", "value")}
+    for cache in past.values():
+        cache[:, :, position:] = 1e4  # stale rows
+    tokens = RNG.integers(0, VOCAB, count).tolist()
+    before, after = traced(), serde.serialize_model(converted(traced()))
+    for ours, theirs in zip(run(after, tokens, position, past), run(before, tokens, position, past), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama": ("llama", LLAMA),
+    "a sliding window": ("mistral", LLAMA | dict(sliding_window=8)),
+    "learned positions": ("gpt2", dict(vocab_size=96, n_embd=32, n_layer=2, n_head=4, n_positions=128)),
+}
+
+
+@pytest.mark.parametrize("role", ["target", "draft"])  # a draft has a confidence head
+@pytest.mark.parametrize("family", FAMILIES)
+def test_graphs_as_exported(family: str, role: Role, tmp_path: Path) -> None:
+    model_type, config = FAMILIES[family]
+    exported = export(save_model(tmp_path / "checkpoint", model_type, config=config), tmp_path, ("ort",), role=role)
+    assert (exported.spec.features > 0) is (role == "draft")
+    path = tmp_path / exported.spec.graphs["ort"]
+    model = ir.load(path)
+    keep_lengths_on_device(model)
+    ir.save(model, path)
+    assert copies(model) == []
+    assert exported.error("ort") < 1e-4

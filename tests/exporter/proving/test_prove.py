@@ -1,0 +1,89 @@
+"""The proof of a build: what is run as it is, what is widened, and that nothing of it stays behind."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from specexport.bundle import Proof
+from specexport.errors import ProofError
+from specexport.exporter.proving import prove as prove_module
+from specexport.exporter.proving.prove import prove, widened
+from specexport.runtime.proofs.parity import TOLERANCE, ReferenceStep, save_reference
+from support.tiny import CONTRACT, Exported, export, save_model
+
+AS_IS, WIDENED = "onnxruntime", "onnxruntime, widened"
+
+
+@pytest.fixture(scope="module")
+def half(tmp_path_factory: pytest.TempPathFactory) -> Exported:
+    base = tmp_path_factory.mktemp("half")
+    return export(save_model(base / "checkpoint"), base / "graphs", ("onnx", "ort"), replace(CONTRACT, precision="fp16"))
+
+
+def proofs_of(exported: Exported, engines: tuple[str, ...], folder: Path) -> dict[str, Proof]:
+    """By dialect. The reference goes to `folder`, which is all that a proof needs beside the graphs."""
+    (folder / "reference").mkdir()
+    save_reference(folder / "reference/target.npz", exported.reference)
+    spec = replace(exported.spec, graphs={dialect: str(exported.folder / name) for dialect, name in exported.spec.graphs.items()})
+    found = prove(folder, {"target": spec}, exported.contract, engines, lambda step: None)
+    return {proof.dialect: proof for proof in found}
+
+
+def test_fp32_is_run_as_it_is(exported: Exported, tmp_path: Path) -> None:
+    found = proofs_of(exported, ("tensorrt",), tmp_path)
+    assert {dialect: (proof.engine, proof.tolerance) for dialect, proof in found.items()} == dict.fromkeys(
+        ("onnx", "ort", "rows"), (AS_IS, TOLERANCE["fp32"])
+    )
+    assert all(proof.max_error < 1e-4 for proof in found.values())
+
+
+def test_bf16_is_widened_for_whatever_engine(narrow: Exported, tmp_path: Path) -> None:
+    found = proofs_of(narrow, ("onnxruntime-cuda", "tensorrt"), tmp_path)
+    assert {proof.engine for proof in found.values()} == {WIDENED}
+    assert all(proof.max_error < 1e-4 for proof in found.values())
+
+
+@pytest.mark.parametrize(("engines", "ort"), [(("onnxruntime", "tensorrt"), AS_IS), (("tensorrt",), WIDENED)])
+def test_fp16_is_run_as_it_is_where_that_is_what_will_run(engines: tuple[str, ...], ort: str, half: Exported, tmp_path: Path) -> None:
+    found = proofs_of(half, engines, tmp_path)
+    assert (found["onnx"].engine, found["ort"].engine) == (WIDENED, ort)
+    for proof in found.values():
+        assert proof.tolerance == TOLERANCE["fp16" if proof.engine == AS_IS else "widened"]
+        assert (proof.max_error > 1e-4) == (proof.engine == AS_IS)  # rounding shows
+
+
+def test_a_proof_that_fails_leaves_nothing_behind(half: Exported, tmp_path: Path) -> None:
+    wrong = [ReferenceStep(entry.step, entry.logits + 0.1 * entry.logits.std()) for entry in half.reference if entry.step.rows]
+    before = sorted(half.folder.iterdir())
+    with pytest.raises(ProofError, match=r"target on onnxruntime, widened \(onnx\): logits are"):
+        proofs_of(replace(half, reference=wrong), ("tensorrt",), tmp_path)
+    assert sorted(half.folder.iterdir()) == before
+
+
+def test_the_widened_graph_shares_the_weights(half: Exported) -> None:
+    with widened(half.folder / half.spec.graphs["onnx"]) as path:
+        assert path.parent == half.folder
+        assert half.spec.weights.encode() in path.read_bytes()
+    assert not path.exists()
+
+
+def test_one_graph_at_a_time(half: Exported, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two decoders would hold two models' memory."""
+    alive: list[int] = []
+
+    class Counted(prove_module.OrtDecoder):
+        count = 0
+
+        def __init__(self, *args: object, **options: object) -> None:
+            Counted.count += 1
+            super().__init__(*args, **options)  # type: ignore[arg-type]
+            alive.append(Counted.count)
+
+        def __del__(self) -> None:
+            Counted.count -= 1
+
+    monkeypatch.setattr(prove_module, "OrtDecoder", Counted)
+    proofs_of(half, ("onnxruntime",), tmp_path)
+    assert alive == [1, 1]

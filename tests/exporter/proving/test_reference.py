@@ -1,0 +1,59 @@
+"""The proof's reference: what a model without a cache answers, with shared passes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from specexport.bundle import Contract, Precision
+from specexport.errors import UnsupportedModelError
+from specexport.exporter.checkpoints.checkpoint import Checkpoint
+from specexport.exporter.checkpoints.half_precision import DTYPES
+from specexport.exporter.proving.reference import record_reference
+from specexport.runtime.proofs.parity import contexts, schedule
+from support.tiny import LLAMA, save_model
+
+CONTRACT = Contract(capacity=128, max_draft_tokens=4, prompt_chunk=16, precision="fp32")
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
+    return Checkpoint.find(str(save_model(tmp_path_factory.mktemp("reference"))))
+
+
+@pytest.mark.parametrize("keeps_some", [True, False])
+def test_shared_passes_give_what_a_pass_a_step_gives(keeps_some: bool, checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = checkpoint.load("fp32")
+    if not keeps_some:
+        forward = type(model).forward
+        monkeypatch.setattr(type(model), "forward", lambda self, input_ids, use_cache: forward(self, input_ids, use_cache=use_cache))
+    recorded = record_reference(model, CONTRACT, LLAMA["vocab_size"])
+    steps = schedule(CONTRACT, LLAMA["vocab_size"])
+    assert [entry.step.position for entry in recorded] == [step.position for step in steps]
+    for entry, context in zip(recorded, contexts(steps), strict=True):
+        with torch.no_grad():
+            whole = model(input_ids=torch.from_numpy(context)[None], use_cache=False).logits[0].numpy()
+        np.testing.assert_allclose(entry.logits, whole[len(context) - entry.step.rows :], atol=1e-4)
+
+
+@pytest.mark.parametrize("precision", ["fp16", "bf16"])
+def test_a_model_in_half_precision_means_its_own_weights_in_fp32(precision: Precision, checkpoint: Checkpoint) -> None:
+    narrow, wide = checkpoint.load(precision), checkpoint.load(precision).float()
+    recorded = record_reference(narrow, replace(CONTRACT, precision=precision), LLAMA["vocab_size"])
+    expected = record_reference(wide, CONTRACT, LLAMA["vocab_size"])
+    for one, other in zip(recorded, expected, strict=True):
+        np.testing.assert_allclose(one.logits, other.logits, atol=1e-5)
+    assert {parameter.dtype for parameter in narrow.parameters()} == {DTYPES[precision]}
+
+
+def test_a_model_that_cannot_be_evaluated_is_one_line(checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = checkpoint.load("bf16")
+
+    def forward(*args: object, **options: object) -> None:
+        raise RuntimeError("expected scalar type Float\nbut found BFloat16")
+
+    monkeypatch.setattr(type(model), "forward", forward)
+    with pytest.raises(UnsupportedModelError, match=r"^LlamaForCausalLM cannot be evaluated over \d+ tokens: expected scalar type Float$"):
+        record_reference(model, CONTRACT, LLAMA["vocab_size"])

@@ -1,0 +1,482 @@
+"""The compiled rules on ONNX Runtime against the numpy rules, which are float64.
+
+float32 moves a boundary a little, so each comparison computes its boundaries in float64 and lets pass what lies on one: SLACK
+for a mass, NEAR for a chance. How many cases that are is asserted too.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from specexport.engines.onnxruntime.cpu import _session
+from specexport.exporter.rules import graphs
+from specexport.runtime.proofs.enumeration import Chain, enumerate_rounds
+from specexport.runtime.sampling.acceptance import VERIFY
+from specexport.runtime.sampling.adjustment import LogitAdjustment
+from specexport.runtime.sampling.distribution import Distribution
+from specexport.runtime.sampling.parameters import SamplingParameters, Verification
+from specexport.runtime.sampling.truncation import processed_distribution
+
+NEAR = 1e-5
+SLACK = 1e-6
+VERIFICATIONS: tuple[Verification, ...] = ("token", "block")
+BELOW_ONE = float(np.nextafter(np.float32(1), np.float32(0)))
+PLAIN = (1.0, 0, 1.0, 0.0)
+Sampling = tuple[float, int, float, float]  # temperature, top_k, top_p, min_p
+
+
+@functools.cache
+def session(rule: str, *arguments: Any) -> Any:
+    # The engine's sessions: once one is open, ONNX Runtime refuses sessions with a thread pool of their own.
+    return _session(getattr(graphs, rule)(*arguments).SerializeToString(), 0)
+
+
+def run(rule: str, *arguments: Any, **inputs: Any) -> list[np.ndarray]:
+    made = session(rule, *arguments)
+    kinds = {"tensor(float)": np.float32, "tensor(int64)": np.int64}
+    return list(made.run(None, {given.name: np.asarray(inputs[given.name], kinds[given.type]) for given in made.get_inputs()}))
+
+
+def parameters(sampling: Sampling, nudge: float = 0.0) -> SamplingParameters:
+    """As the graph sees them, in float32. nudge: relative, of what top_p and min_p ask for."""
+    temperature, top_k, top_p, min_p = sampling
+    top_p, min_p = (float(np.float32(value)) for value in (top_p, min_p))
+    if top_p < 1.0:
+        top_p *= 1 + nudge
+    return SamplingParameters(
+        temperature=float(np.float32(temperature)),
+        top_k=top_k,
+        top_p=min(top_p, 1.0),
+        min_p=min_p * (1 + nudge) if min_p < 1.0 else min_p,
+    )
+
+
+def dense(distribution: Distribution, vocab: int) -> np.ndarray:
+    """`[vocab] float64`"""
+    if distribution.tokens is None:
+        return distribution.probs
+    probs = np.zeros(vocab)
+    probs[distribution.tokens] = distribution.probs
+    return probs
+
+
+def expected_probs(logits: np.ndarray, sampling: Sampling) -> list[np.ndarray]:
+    """What the probabilities `[vocab]` may be: one answer, or those on either side of a boundary of top-p or min-p."""
+    found: list[np.ndarray] = []
+    for nudge in (0.0, -2 * SLACK, 2 * SLACK):
+        probs = dense(processed_distribution(logits, parameters(sampling, nudge)), len(logits))
+        if not any(np.array_equal(probs > 0, other > 0) for other in found):
+            found.append(probs)
+    return found
+
+
+def assert_probs(got: np.ndarray, expected: list[np.ndarray]) -> None:
+    assert np.isfinite(got).all()
+    possible = [np.array_equal(got > 1e-30, probs > 1e-30) and np.all(got[probs == 0] == 0) for probs in expected]
+    assert any(possible), [int((probs > 0).sum()) for probs in [got, *expected]]
+    np.testing.assert_allclose(got, expected[possible.index(True)], rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(got, expected[possible.index(True)], rtol=0, atol=1e-6)
+
+
+def assert_drawn(token: int, mass: np.ndarray, noise: float, slack: float = SLACK) -> None:
+    """mass `[vocab]`, not normalised. slack: of the whole mass of 1 that `mass` is part of, for sums in float32."""
+    assert mass[token] > 0
+    cumulative = mass.cumsum(dtype=np.float64)
+    goal = float(np.float32(noise)) * cumulative[-1]
+    assert cumulative[token] - mass[token] - slack <= goal < cumulative[token] + slack
+
+
+def kinds_of_logits(vocab: int, seed: int) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    normal = 3 * rng.normal(size=vocab)
+    few = np.full(vocab, -np.inf)
+    few[rng.choice(vocab, 5, replace=False)] = normal[:5]
+    one = np.full(vocab, -np.inf)
+    one[vocab - 1] = 2.5
+    banned = normal.copy()
+    banned[::2] = -np.inf
+    masked = np.where(rng.random(vocab) < 0.5, normal, -1e9)
+    neighbours = np.full(vocab, 4.0, np.float32)
+    neighbours[vocab // 2] = np.nextafter(np.float32(4), np.float32(5))
+    neighbours[vocab // 3] = np.nextafter(np.float32(4), np.float32(3))
+    neighbours[0] = -60.0  # so that the search has far to go
+    certain = np.full(vocab, -300.0)
+    certain[vocab // 2] = 40.0
+    kinds = dict(
+        normal=normal,
+        ties=normal.round(),
+        coarse_ties=(normal / 3).round() * 3,
+        equal=np.full(vocab, -1.25),
+        few=few,
+        one=one,
+        banned=banned,
+        masked=masked,
+        neighbours=neighbours,
+        certain=certain,
+        narrow=1e-4 * normal,
+        wide=3e3 * normal,
+        shifted=normal + 1e4,
+    )
+    return {name: logits.astype(np.float32) for name, logits in kinds.items()}
+
+
+def samplings(vocab: int) -> list[Sampling]:
+    temperatures: tuple[float, ...] = (1e-3, 0.7, 1.0, 100.0)
+    alone: list[Sampling] = [
+        PLAIN,
+        *((1.0, top_k, 1.0, 0.0) for top_k in (1, 2, 7, vocab - 1, vocab, vocab + 5)),
+        *((1.0, 0, top_p, 0.0) for top_p in (1e-6, 0.1, 0.5, 0.9, 0.999)),
+        *((1.0, 0, 1.0, min_p) for min_p in (1e-4, 0.05, 1.0)),
+        (1e-30, 0, 1.0, 0.0),
+        (1e-30, 3, 0.5, 0.1),
+    ]
+    together = itertools.product(temperatures, (0, 2, 20), (0.3, 0.95, 1.0), (0.0, 0.02))
+    return alone + list(together)
+
+
+@pytest.mark.parametrize("kind", kinds_of_logits(16, 0))
+@pytest.mark.parametrize("vocab", [37, 1103])  # 1103 is prime: no round top_p falls between two of many equal tokens
+def test_draft_probs_are_the_processed_distribution(vocab: int, kind: str) -> None:
+    logits = kinds_of_logits(vocab, vocab)[kind]
+    on_a_boundary = 0
+    for index, sampling in enumerate(samplings(vocab)):
+        noise = (0.0, 0.5, BELOW_ONE, 0.123)[index % 4]
+        token, probs, confidence = run("select", vocab, logits=logits[None], noise=[noise], sampling=sampling)
+        expected = expected_probs(logits, sampling)
+        on_a_boundary += len(expected) > 1
+        assert_probs(probs[0], expected)
+        assert_drawn(int(token[0]), probs[0], noise)
+        softmax = processed_distribution(logits, SamplingParameters(temperature=1.0)).probs
+        np.testing.assert_allclose(confidence, softmax.max(), rtol=1e-5)
+    assert on_a_boundary <= 4
+
+
+def test_the_largest_alone_is_found_however_far_the_rest_reaches() -> None:
+    """A search over 9000 ends 2e-6 apart, and the second largest logit is nearer than that."""
+    logits = np.array([-9000.0, np.nextafter(np.float32(1), np.float32(0)), 1.0], np.float32)
+    for sampling in ((100.0, 1, 1.0, 0.0), (100.0, 0, 0.2, 0.0), (100.0, 0, 1.0, 1.0)):
+        assert run("select", 3, logits=logits[None], noise=[0.0], sampling=sampling)[1].tolist() == [[0.0, 0.0, 1.0]]
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1e-40, 1e-30])
+def test_temperatures_next_to_zero_leave_the_largest(temperature: float) -> None:
+    logits = [[1.0, 2.0, -np.inf, 2.0, 1.999]]
+    probs = run("select", 5, logits=logits, noise=[0.0], sampling=(temperature, 0, 0.9, 0.0))[1]
+    assert probs.tolist() == [[0.0, 0.5, 0.0, 0.5, 0.0]]
+
+
+@pytest.mark.parametrize("vocab", [32000, 128256])
+@pytest.mark.parametrize("sampling", [PLAIN, (0.7, 50, 0.9, 0.0), (1.0, 0, 0.95, 0.0), (1.2, 4000, 1.0, 0.01)])
+def test_large_vocabularies(vocab: int, sampling: Sampling) -> None:
+    rng = np.random.default_rng(vocab)
+    logits = (2 * rng.normal(size=vocab)).astype(np.float32)
+    expected = expected_probs(logits, sampling)
+    for noise in (0.0, 0.37, BELOW_ONE):
+        token, probs, _ = run("select", vocab, logits=logits[None], noise=[noise], sampling=sampling)
+        assert_probs(probs[0], expected)
+        assert_drawn(int(token[0]), probs[0], noise)
+    assert run("select_greedy", vocab, logits=logits[None])[0] == logits.argmax()
+
+
+def test_every_uniform_draws_its_own_token() -> None:
+    """The middle of every token's share, and the first uniform of it; tokens without mass lie between, before and behind."""
+    vocab = 1200
+    probs = np.zeros(vocab)
+    probs[np.arange(3, vocab - 150, 5)] = 1.0
+    probs[520:1030] = 0.0  # an empty block
+    logits = np.log(probs, where=probs > 0, out=np.full(vocab, -np.inf))
+    tokens = np.flatnonzero(probs)
+    for place in range(0, len(tokens), 7):
+        for share in (0.01, 0.5, 0.99):
+            token = run("select", vocab, logits=logits[None], noise=[(place + share) / len(tokens)], sampling=PLAIN)[0]
+            assert token == tokens[place]
+    assert run("select", vocab, logits=logits[None], noise=[0.0], sampling=PLAIN)[0] == tokens[0]
+    assert run("select", vocab, logits=logits[None], noise=[BELOW_ONE], sampling=PLAIN)[0] == tokens[-1]
+
+
+def test_a_boundary_belongs_to_the_token_behind_it() -> None:
+    for place in range(8):  # eighths are exact in float32
+        assert run("select", 8, logits=np.zeros((1, 8)), noise=[place / 8], sampling=PLAIN)[0] == place
+
+
+@pytest.mark.parametrize("vocab", [1, 2, 511, 512, 513])
+def test_vocabularies_next_to_a_block(vocab: int) -> None:
+    logits = np.zeros((1, vocab), np.float32)
+    for noise, place in ((0.0, 0), (BELOW_ONE, vocab - 1)):
+        token, probs, confidence = run("select", vocab, logits=logits, noise=[noise], sampling=PLAIN)
+        assert token == place
+        np.testing.assert_allclose(probs, 1 / vocab, rtol=1e-6)
+        np.testing.assert_allclose(confidence, 1 / vocab, rtol=1e-6)
+
+
+@pytest.mark.parametrize("kind", kinds_of_logits(16, 0))
+def test_greedy_takes_the_lowest_id_of_the_largest(kind: str) -> None:
+    for seed in range(5):
+        logits = kinds_of_logits(700, seed)[kind]
+        token, confidence = run("select_greedy", 700, logits=logits[None])
+        assert token == logits.argmax()
+        np.testing.assert_allclose(confidence, processed_distribution(logits, SamplingParameters(temperature=1.0)).probs.max(), rtol=1e-5)
+
+
+@pytest.mark.parametrize("k", [1, 2, 5, 8])
+def test_greedy_accepts_up_to_the_first_difference(k: int) -> None:
+    vocab, position = 90, 1000
+    rng = np.random.default_rng(k)
+    for kind in ("normal", "ties", "banned", "equal"):
+        logits = np.stack([kinds_of_logits(vocab, int(seed))[kind] for seed in rng.integers(1000, size=k + 1)])
+        best = logits.argmax(axis=1)
+        for wrong in range(k + 1):
+            # Right again behind the first wrong one, which must not count.
+            draft_tokens = np.array([(token + (index == wrong)) % vocab for index, token in enumerate(best[:-1])])
+            outputs = run("accept_greedy", vocab, k, logits=logits, draft_tokens=draft_tokens, position=[position])
+            assert [int(value[0]) for value in outputs] == [wrong, best[wrong], position + wrong + 1]
+
+
+def chances(verification: str, target: np.ndarray, draft: np.ndarray, tokens: np.ndarray, near: float) -> tuple[np.ndarray, np.ndarray]:
+    """Bounds `[k]` of the uniforms that surely accept, and of those that surely do not, when probabilities are `near` right.
+
+    target `[k + 1, vocab]`, draft `[k, vocab]`. For block verification of Z and 1 - P: both can be next to nothing.
+    """
+    k = len(tokens)
+    ratios = target[np.arange(k), tokens] / draft[np.arange(k), tokens]
+    if verification == "token":
+        return ratios * (1 - near), ratios * (1 + near)
+    low, high = np.zeros(k), np.zeros(k)
+    ratio = 1.0
+    for index in range(k):
+        ratio = min(1.0, ratio * ratios[index])
+        low[index], high[index] = ratio * (1 - near), ratio * (1 + near)
+        if index < k - 1 and ratio > 0:
+            left = np.maximum(ratio * target[index + 1] - draft[index + 1], 0).sum()
+            few, many = max(left - near * ratio, 0.0), left + near * ratio
+            low[index] = few / (few + 1 - ratio * (1 - near))
+            high[index] = many / (many + max(1 - ratio * (1 + near), 0.0))
+    return low, high
+
+
+def dense_rows(logits: np.ndarray, sampling: Sampling) -> np.ndarray:
+    """`[rows, vocab] float64`"""
+    return np.stack([dense(processed_distribution(row, parameters(sampling)), len(row)) for row in logits])
+
+
+def assert_accepted(verification: Verification, target: np.ndarray, feed: dict[str, Any]) -> bool:
+    """Run a round and compare it. target `[k + 1, vocab] float64`. Returns whether the number of accepted tokens was certain."""
+    draft, tokens = np.asarray(feed["draft_probs"], np.float32).astype(np.float64), np.asarray(feed["draft_tokens"])
+    noise = np.asarray(feed["noise"], np.float32).astype(np.float64)
+    k, vocab = draft.shape
+    num_accepted, next_token, next_position = (int(value[0]) for value in run("accept", vocab, k, verification, position=[77], **feed))
+    assert next_position == 77 + num_accepted + 1
+
+    low, high = chances(verification, target, draft, tokens, NEAR)
+    uniforms = noise[:k]
+    certain = bool(np.all((uniforms < low) | (uniforms >= high)))
+    if certain:
+        rows = [Distribution(row) for row in target]
+        expected = VERIFY[verification](rows.__getitem__, [Distribution(row) for row in draft], tokens.tolist(), noise)
+        assert num_accepted == expected[0]
+    scale = 1.0
+    if verification == "block":
+        for index in range(num_accepted):
+            scale = min(1.0, scale * target[index, tokens[index]] / draft[index, tokens[index]])
+    mass = target[k] if num_accepted == k else np.maximum(scale * target[num_accepted] - draft[num_accepted], 0)
+    assert target[num_accepted, next_token] > 0
+    if mass.sum() > 1e-4:  # less is rounding, and so is where it lies
+        # A probability is off by 1e-7 of itself, and so is its excess over another, however small it is.
+        mass[next_token] += 1e-7 * target[num_accepted, next_token]
+        assert_drawn(next_token, mass, noise[k])
+    return certain
+
+
+def a_round(rng: np.random.Generator, k: int, vocab: int, likeness: float, sampling: Sampling) -> tuple[np.ndarray, dict[str, Any]]:
+    """Target probs `[k + 1, vocab]`, and the inputs of a draft that really was drawn. likeness 1: the draft is the target."""
+    logits = (2 * rng.normal(size=(k + 1, vocab))).astype(np.float32)
+    draft_logits = (likeness * logits[:k] + (1 - likeness) * 2 * rng.normal(size=(k, vocab))).astype(np.float32)
+    draft = dense_rows(draft_logits, sampling).astype(np.float32)
+    tokens = np.array([Distribution(row.astype(np.float64)).draw(rng.random()) for row in draft])
+    noise = rng.random(k + 1, dtype=np.float32)
+    return dense_rows(logits, sampling), dict(logits=logits, draft_tokens=tokens, draft_probs=draft, noise=noise, sampling=sampling)
+
+
+@pytest.mark.parametrize("verification", VERIFICATIONS)
+@pytest.mark.parametrize("k", range(1, 9))
+def test_rounds(verification: Verification, k: int) -> None:
+    rng = np.random.default_rng(k)
+    count = uncertain = 0
+    for likeness, sampling in itertools.product((0.0, 0.8, 0.97), (PLAIN, (0.7, 5, 1.0, 0.0), (1.3, 0, 0.8, 0.01))):
+        for _ in range(6):
+            target, feed = a_round(rng, k, 30, likeness, sampling)
+            count += 1
+            uncertain += not assert_accepted(verification, target, feed)
+    assert uncertain <= 2, f"{uncertain} of {count}"
+
+
+@pytest.mark.parametrize("verification", VERIFICATIONS)
+@pytest.mark.parametrize("vocab", [1030, 32000, 128256])
+def test_rounds_of_large_vocabularies(verification: Verification, vocab: int) -> None:
+    rng = np.random.default_rng(vocab)
+    for likeness, sampling in ((0.9, PLAIN), (0.9, (0.8, 50, 0.95, 0.0))):
+        assert assert_accepted(verification, *a_round(rng, 4, vocab, likeness, sampling))
+
+
+@pytest.mark.parametrize("verification", VERIFICATIONS)
+@pytest.mark.parametrize("k", [1, 4])
+def test_a_draft_that_is_the_target_is_accepted(verification: Verification, k: int) -> None:
+    """No residual, and one that rounding made."""
+    rng = np.random.default_rng(0)
+    for sampling, last in itertools.product((PLAIN, (0.8, 6, 0.9, 0.0)), (0.0, 0.3, 0.999)):
+        target, feed = a_round(rng, k, 600, 1.0, sampling)
+        feed["noise"][:k] = last
+        compiled = np.concatenate([run("select", 600, logits=row[None], noise=[0.5], sampling=sampling)[1] for row in feed["logits"][:k]])
+        for draft in (feed["draft_probs"], compiled):
+            feed["draft_probs"] = draft
+            assert run("accept", 600, k, verification, position=[0], **feed)[0] == k
+            assert_accepted(verification, target, feed)
+
+
+@pytest.mark.parametrize("verification", VERIFICATIONS)
+def test_drafts_without_chance(verification: Verification) -> None:
+    """One-hot draft_probs: accepted with the target's own probability, else anything but the draft token."""
+    rng = np.random.default_rng(1)
+    for k, sampling in itertools.product((1, 3), (PLAIN, (1.0, 4, 1.0, 0.0))):
+        for _ in range(20):
+            target, feed = a_round(rng, k, 12, 0.0, sampling)
+            feed["draft_tokens"] = np.where(rng.random(k) < 0.7, target[:k].argmax(axis=1), rng.integers(12, size=k))
+            feed["draft_probs"] = np.eye(12, dtype=np.float32)[feed["draft_tokens"]]
+            assert assert_accepted(verification, target, feed)
+
+
+@pytest.mark.parametrize("verification", VERIFICATIONS)
+@pytest.mark.parametrize("uniform", [0.0, 0.5, BELOW_ONE])
+def test_probabilities_of_exactly_zero_and_one(verification: Verification, uniform: float) -> None:
+    """The target excludes the second draft token, and is sure of the first; a uniform of 0 must not accept what cannot be."""
+    logits = np.full((3, 6), -np.inf)
+    logits[0, 2] = logits[1, 4] = logits[2, 5] = 1.0
+    draft_probs = [[0, 0, 1, 0, 0, 0], [0, 0.5, 0, 0, 0.5, 0]]
+    feed = dict(logits=logits, draft_probs=draft_probs, noise=[uniform] * 3, sampling=PLAIN, position=[5])
+    outputs = run("accept", 6, 2, verification, draft_tokens=[2, 1], **feed)
+    assert [int(value[0]) for value in outputs] == [1, 4, 7]
+    outputs = run("accept", 6, 2, verification, draft_tokens=[2, 4], **feed)
+    assert [int(value[0]) for value in outputs] == [2, 5, 8]
+    # Drafted without any probability, by mistake only: an answer that the target allows, whatever it is.
+    outputs = run("accept", 6, 2, verification, draft_tokens=[3, 3], **feed)
+    assert [int(value[0]) for value in outputs] == [0, 2, 6]
+
+
+@pytest.mark.parametrize("verification", VERIFICATIONS)
+def test_a_uniform_on_the_boundary_rejects(verification: Verification) -> None:
+    """Target (1/2, 1/2), draft (1, 0) and its first token: the chance is exactly 1/2."""
+    feed = dict(logits=np.zeros((2, 2)), draft_tokens=[0], draft_probs=[[1, 0]], sampling=PLAIN, position=[0])
+    for uniform, accepted in ((0.5, 0), (float(np.nextafter(np.float32(0.5), np.float32(0))), 1)):
+        assert run("accept", 2, 1, verification, noise=[uniform, 0.25], **feed)[0] == accepted
+
+
+def compiled_rounds(verification: Verification, k: int, target: Chain, draft: Chain) -> Any:
+    def judge(draft_tokens: tuple[int, ...], uniforms: Sequence[float]) -> tuple[int, int]:
+        with np.errstate(divide="ignore"):
+            logits = np.log([target.after(draft_tokens[:index]) for index in range(k + 1)])
+        probs = [draft.after(draft_tokens[:index]) for index in range(k)]
+        feed = dict(logits=logits, draft_tokens=draft_tokens, draft_probs=probs, noise=uniforms, sampling=PLAIN, position=[0])
+        num_accepted, next_token, _ = run("accept", target.vocab, k, verification, **feed)
+        return int(num_accepted[0]), int(next_token[0])
+
+    return judge
+
+
+@pytest.mark.parametrize(("verification", "k"), [("token", 1), ("block", 1), ("token", 2), ("block", 2)])
+def test_the_output_is_the_targets_by_enumeration(verification: Verification, k: int) -> None:
+    """L0 of the compiled graph: float32 uniforms, multiples of 2**-24, integrated out."""
+    target, draft = Chain(3, 1), Chain(3, 101)
+    result = enumerate_rounds(compiled_rounds(verification, k, target, draft), target, draft, k, steps=2**24)
+    assert result.error(target) < 1e-6
+
+
+ADJUSTMENTS = [
+    SamplingParameters(),
+    SamplingParameters(repetition_penalty=1.3),
+    SamplingParameters(presence_penalty=0.7),
+    SamplingParameters(frequency_penalty=-0.4),
+    SamplingParameters(logit_bias={3: 5.0, 7: -2.0}),
+    SamplingParameters(banned_tokens=(1, 2)),
+    SamplingParameters(min_new_tokens=4),
+    SamplingParameters(
+        repetition_penalty=0.8,
+        presence_penalty=-0.5,
+        frequency_penalty=0.3,
+        logit_bias={0: 1.0, 9: -4.0},
+        banned_tokens=(4, 9),
+        min_new_tokens=5,
+    ),
+]
+
+
+@pytest.mark.parametrize("adjustment", ADJUSTMENTS)
+@pytest.mark.parametrize(("rows", "tokens"), [(1, 0), (1, 1), (1, 3), (4, 3), (2, 3)])
+def test_adjusted_logits(adjustment: SamplingParameters, rows: int, tokens: int) -> None:
+    vocab, stops = 11, (5, 6)
+    rng = np.random.default_rng(rows + tokens)
+    for output_length in (0, 2, 9):
+        prompt, output = rng.integers(vocab, size=4), rng.integers(vocab, size=output_length)
+        draft_tokens = rng.integers(4, size=tokens)  # the same ones again and again
+        logits = rng.normal(size=(rows, vocab)).astype(np.float32)
+        logits[0, 8] = -np.inf
+        bias, stop_bias = np.zeros(vocab), np.zeros(vocab)
+        for token, value in adjustment.logit_bias.items():
+            bias[token] = value
+        bias[list(adjustment.banned_tokens)] = stop_bias[list(stops)] = -np.inf
+        first = tokens - rows + 1  # draft tokens that row 0 has seen
+        [adjusted] = run(
+            "adjust",
+            vocab,
+            rows,
+            tokens,
+            logits=logits,
+            draft_tokens=draft_tokens,
+            prompt_counts=np.bincount(prompt, minlength=vocab),
+            output_counts=np.bincount(output, minlength=vocab),
+            bias=bias,
+            stop_bias=stop_bias,
+            penalties=[adjustment.repetition_penalty, adjustment.presence_penalty, adjustment.frequency_penalty],
+            forced_rows=[adjustment.min_new_tokens - output_length - first],
+        )
+        twin = LogitAdjustment(adjustment, prompt.tolist(), stops, vocab)
+        twin.extend(output.tolist())
+        expected = np.stack([twin(row, draft_tokens[: first + index].tolist()) for index, row in enumerate(logits)])
+        np.testing.assert_allclose(adjusted, expected, rtol=1e-6, atol=1e-6)
+
+
+def test_off_means_untouched() -> None:
+    logits = np.random.default_rng(0).normal(size=(3, 40)).astype(np.float32)
+    nothing = np.zeros(40)
+    counts = np.ones(40)
+    inputs = dict(draft_tokens=[1, 2], prompt_counts=counts, output_counts=counts, bias=nothing, stop_bias=nothing)
+    [adjusted] = run("adjust", 40, 3, 2, logits=logits, penalties=[1, 0, 0], forced_rows=[3], **inputs)
+    np.testing.assert_array_equal(adjusted, logits)
+
+
+MODELS = [
+    ("select_greedy", (128256,)),
+    ("select", (128256,)),
+    ("accept_greedy", (128256, 4)),
+    ("accept", (128256, 4, "token")),
+    ("accept", (128256, 8, "block")),
+    ("accept", (128256, 1, "block")),
+    ("adjust", (128256, 5, 4)),
+    ("adjust", (128256, 1, 0)),
+]
+
+
+@pytest.mark.parametrize(("rule", "arguments"), MODELS)
+def test_files_are_small_and_valid(rule: str, arguments: tuple[Any, ...]) -> None:
+    model = getattr(graphs, rule)(*arguments)
+    onnx.checker.check_model(model, full_check=True)  # shapes and types of the outputs are what the operators give
+    assert len(model.SerializeToString()) < 50_000
+    assert {entry.domain: entry.version for entry in model.opset_import} == {"": 18}
+    assert ("draft_tokens" in {given.name for given in model.graph.input}) == (
+        rule == "accept_greedy" or rule == "accept" or arguments[-1] == 4
+    )

@@ -1,0 +1,99 @@
+"""One model from checkpoint to graphs: what is made again, and what is refused on the way."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import onnx
+import pytest
+from specexport.bundle import Contract, ModelSpec, Role
+from specexport.errors import UnsupportedModelError
+from specexport.exporter import export_model as model_module
+from specexport.exporter.checkpoints.checkpoint import Checkpoint
+from specexport.exporter.dialects import Dialect
+from specexport.exporter.export_model import Quantizing, export_model
+from specexport.exporter.progress import Timed
+from specexport.exporter.tracing import attention
+from specexport.exporter.tracing.attention import Layer
+from support.pair import Notes
+from support.tiny import CONTRACT, make_tokenizer, save_model
+from torch.onnx.ops import symbolic
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
+    folder = save_model(tmp_path_factory.mktemp("model"))
+    make_tokenizer().save_pretrained(folder)
+    return Checkpoint.find(str(folder))
+
+
+def exporting(checkpoint: Checkpoint, folder: Path) -> Callable[..., tuple[ModelSpec, Notes]]:
+    count = iter(range(100))
+
+    def export(
+        contract: Contract = CONTRACT, dialects: tuple[Dialect, ...] = ("onnx",), quantizing: Quantizing | None = None
+    ) -> tuple[ModelSpec, Notes]:
+        notes = Notes()
+        place = folder / str(next(count))
+        return export_model(checkpoint, "draft", contract, place, folder / "cache", Timed(notes), dialects, quantizing), notes
+
+    return export
+
+
+def test_a_stage_is_of_one_precision_and_of_its_dialects(checkpoint: Checkpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def write(
+        checkpoint: Checkpoint, role: str, contract: Contract, dialects: tuple[Dialect, ...], quantizing: Any, folder: Path, step: Any
+    ) -> None:
+        names = {dialect: f"graphs/{role}-{dialect}.onnx" for dialect in dialects}
+        spec = ModelSpec("", "", "", 1, 1, (), dict(names), f"graphs/{role}.weights", 0, "float", (), None)
+        for name in (*names.values(), spec.weights, model_module.REFERENCE):
+            (folder / Path(name).name).write_text(contract.precision)
+        (folder / model_module.SPEC).write_text(json.dumps(asdict(spec)))
+
+    monkeypatch.setattr(model_module, "_export", write)
+    export = exporting(checkpoint, tmp_path)
+    half, more = replace(CONTRACT, precision="fp16"), ("onnx", "rows")
+    made = [export(), export(half), export(replace(CONTRACT, precision="bf16")), export(half, more)]
+    again = [export(), export(half), export(replace(CONTRACT, precision="bf16")), export(half, more)]
+    assert all(notes.stages and not notes.notes for _, notes in made)
+    assert all(notes.notes == ["export draft: reused from an earlier build"] for _, notes in again)
+    assert set(again[3][0].graphs) == set(more)
+    recipes = [
+        Quantizing("int8", "onnxruntime", ("a",)),
+        Quantizing("int4", "onnxruntime", ("a",)),
+        Quantizing("int8", "onnxruntime", ("b",)),
+    ]
+    quantized = [export(quantizing=recipe) for recipe in [*recipes, *recipes]]
+    assert [bool(notes.stages) for _, notes in quantized] == [True] * 3 + [False] * 3
+    assert [(tmp_path / f"{place}/graphs/draft.weights").read_text() for place in (4, 5, 6, 7)] == ["fp32", "fp16", "bf16", "fp16"]
+
+
+@pytest.mark.parametrize(("role", "dialects", "features"), [("draft", ("ort",), 64), ("target", ("ort",), 0), ("draft", ("onnx",), 0)])
+def test_only_the_ort_graph_of_a_draft_has_a_head(
+    role: Role, dialects: tuple[Dialect, ...], features: int, checkpoint: Checkpoint, tmp_path: Path
+) -> None:
+    spec = export_model(checkpoint, role, CONTRACT, tmp_path, tmp_path / "cache", Timed(Notes()), dialects)
+    assert spec.features == features
+    graph = onnx.load(tmp_path / spec.graphs[dialects[0]], load_external_data=False).graph
+    assert ("head" in {value.name for value in graph.input}) is (features > 0)
+
+
+def test_a_graph_that_tensorrt_would_get_wrong_is_not_made(checkpoint: Checkpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    scatter = attention.EMITTERS["onnx"]
+
+    def causal(query: Any, key: Any, value: Any, layer: Layer) -> Any:
+        _, written = scatter(query, key, value, layer)
+        attributes = dict(scale=layer.scale, is_causal=1)
+        return symbolic("Attention", (query, *written), attributes, dtype=query.dtype, shape=query.shape, version=24), written
+
+    monkeypatch.setitem(attention.EMITTERS, "onnx", causal)
+    with pytest.raises(
+        UnsupportedModelError, match=r"^LlamaForCausalLM cannot be compiled by TensorRT: Attention \S+ \(layer 0\) has is_causal=1"
+    ):
+        exporting(checkpoint, tmp_path)()
+    assert not (tmp_path / "0").exists()
+    assert not list((tmp_path / "cache").iterdir())

@@ -1,0 +1,208 @@
+"""Where draft tokens come from, on decoders whose logits betray a wrong cache row."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from specexport.bundle import Contract
+from specexport.errors import ParameterError
+from specexport.runtime.drafting.drafters import DRAFTERS, Draft, FirstDraft, LookupDraft, ModelDraft, NoDraft, check_drafter, make_draft
+from specexport.runtime.drafting.lookup import NgramLookup
+from specexport.runtime.state.context import CachedDecoder, Context
+from specexport.runtime.state.statistics import Statistics
+from support.doubles import FakeDecoder, check_invariant, greedy_tokens
+
+VOCAB = 9
+TINY = Contract(capacity=40, max_draft_tokens=4, prompt_chunk=8, precision="fp32")
+
+
+class Told:
+    """A greedy rule that remembers what it was told, in order."""
+
+    def __init__(self) -> None:
+        self.drafted: list[tuple[str, int]] = []
+
+    def propose(self, draft_logits: np.ndarray) -> int:
+        self.drafted.append(("model", int(draft_logits.argmax())))
+        return self.drafted[-1][1]
+
+    def certain(self, draft_token: int) -> None:
+        self.drafted.append(("certain", draft_token))
+
+    def accept(self, target_logits: np.ndarray, draft_tokens: Sequence[int]) -> tuple[int, int]:
+        raise NotImplementedError
+
+
+def made(name: str, prompt: Sequence[int], chunk: int = 8) -> tuple[Draft, Context, FakeDecoder, Told, Statistics]:
+    model, rule, statistics = FakeDecoder(TINY, VOCAB, seed=4), Told(), Statistics()
+    context = Context(CachedDecoder(FakeDecoder(TINY, VOCAB)), CachedDecoder(model))
+    context.start(prompt)
+    return make_draft(name, context, chunk, rule, statistics), context, model, rule, statistics
+
+
+def test_no_draft() -> None:
+    draft = NoDraft()
+    draft.prefill([1, 2])
+    assert draft.propose([1, 2], 4) == []
+
+
+@pytest.mark.parametrize("length", [1, 2, 3, 12])
+@pytest.mark.parametrize("count", [1, 2, 4])
+def test_the_models_tokens_are_its_own_greedy_ones(length: int, count: int) -> None:
+    prompt = list(range(length)) if length < VOCAB else [index % 5 for index in range(length)]
+    draft, context, model, rule, statistics = made("model", prompt)
+    draft.prefill(context.tokens)
+    found = draft.propose(context.tokens, count)
+    assert tuple(found) == greedy_tokens(model, prompt, count)
+    assert rule.drafted == [("model", token) for token in found]
+    assert context.draft.rows == length + count - 1  # type: ignore[union-attr]
+    assert statistics.looked_up == 0
+
+
+def test_nothing_is_drafted_where_nothing_is_asked_for() -> None:
+    for name in DRAFTERS:
+        draft, context, model, rule, statistics = made(name, [1, 2, 1, 2, 1, 2, 1, 2])
+        draft.prefill(context.tokens)
+        steps = list(model.steps)
+        assert draft.propose(context.tokens, 0) == []
+        assert (model.steps, rule.drafted, statistics.looked_up) == (steps, [], 0)
+
+
+@pytest.mark.parametrize("missed", [1, 2, 3, 9, 20])
+@pytest.mark.parametrize("chunk", [1, 3, 8])
+def test_the_model_catches_up_with_what_others_drafted(missed: int, chunk: int) -> None:
+    prompt = [1, 2, 3, 4, 5]
+    draft, context, model, _, _ = made("model", prompt, chunk)
+    draft.prefill(context.tokens)
+    draft.propose(context.tokens, 2)
+    # The model's own tokens are rejected, and rounds without it bring `missed` others.
+    context.tokens += [(index * 7) % VOCAB for index in range(missed)]
+    context.keep(5)
+    check_invariant(context)
+    found = draft.propose(context.tokens, 3)
+    assert tuple(found) == greedy_tokens(model, context.tokens, 3)
+    context.keep(len(context.tokens) - 1)
+    check_invariant(context)
+    assert all(width <= max(2, chunk) for width, _ in model.steps)
+
+
+def test_a_lookup_tells_the_rule_every_token_and_counts_it() -> None:
+    draft, context, model, rule, statistics = made("ngram", [1, 2, 3, 4, 1, 2])
+    draft.prefill(context.tokens)
+    assert draft.propose(context.tokens, 2) == [3, 4]
+    assert rule.drafted == [("certain", 3), ("certain", 4)]
+    assert statistics.looked_up == 2
+    context.tokens += [3, 8]
+    assert draft.propose(context.tokens, 4) == []
+    assert statistics.looked_up == 2
+    assert model.steps == []
+
+
+@pytest.mark.parametrize("name", ["ngram+model", "suffix+model"])
+def test_the_model_drafts_where_the_lookup_finds_nothing(name: str) -> None:
+    draft, context, model, rule, statistics = made(name, [1, 2, 3, 4, 5, 1, 2, 3, 4])
+    draft.prefill(context.tokens)
+    assert model.steps == [(7, 0)]
+    assert draft.propose(context.tokens, 4) == [5, 1, 2, 3]
+    assert model.steps == [(7, 0)]
+    context.tokens += [5, 8, 8]
+    found = draft.propose(context.tokens, 3)
+    assert tuple(found) == greedy_tokens(model, context.tokens, 3)
+    assert [kind for kind, _ in rule.drafted] == ["certain"] * 4 + ["model"] * 3
+    assert statistics.looked_up == 4
+
+
+@pytest.mark.parametrize(("name", "alone"), [("ngram", True), ("suffix", True), ("ngram+model", False), ("suffix+model", False)])
+def test_a_match_beside_a_model_must_be_longer(name: str, alone: bool) -> None:
+    for length in (1, 2, 3, 4):
+        repeated = [1, 2, 3, 4][:length]
+        draft, context, _, _, statistics = made(name, [*repeated, 7, 8, 6, *repeated])
+        draft.prefill(context.tokens)
+        draft.propose(context.tokens, 1)
+        assert statistics.looked_up == (length >= (2 if alone else 4))
+
+
+@pytest.mark.parametrize("left", [0, 1, 3])
+def test_a_model_of_which_nothing_is_left_ends_the_draft(left: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    draft, context, model, rule, _ = made("model", [1, 2, 3])
+    propose = rule.propose
+    monkeypatch.setattr(rule, "propose", lambda logits: propose(logits) if len(rule.drafted) < left else None)
+    draft.prefill(context.tokens)
+    found = draft.propose(context.tokens, 4)
+    assert tuple(found) == greedy_tokens(model, [1, 2, 3], left)
+    context.keep(2)
+    context.tokens += [5]
+    check_invariant(context)
+    monkeypatch.undo()
+    assert tuple(draft.propose(context.tokens, 2)) == greedy_tokens(model, [1, 2, 3, 5], 2)
+
+
+class Finds:
+    """A draft that finds what it is given, once each."""
+
+    def __init__(self, *found: list[int]) -> None:
+        self.found, self.asked, self.prefilled = list(found), 0, 0
+
+    def prefill(self, tokens: Sequence[int]) -> None:
+        self.prefilled += 1
+
+    def propose(self, tokens: Sequence[int], count: int) -> list[int]:
+        self.asked += 1
+        return self.found.pop(0)
+
+
+def test_the_first_that_finds_something_drafts() -> None:
+    one, two, three = Finds([], [1], []), Finds([2, 2], []), Finds([3])
+    first = FirstDraft(one, two, three)
+    first.prefill([1])
+    assert (one.prefilled, two.prefilled, three.prefilled) == (1, 1, 1)
+    assert [first.propose([1], 4) for _ in range(3)] == [[2, 2], [1], [3]]
+    assert (one.asked, two.asked, three.asked) == (3, 2, 1)
+    assert FirstDraft(Finds([]), Finds([])).propose([1], 4) == []
+
+
+def test_names_make_what_they_say() -> None:
+    kinds = {name: type(made(name, [1])[0]) for name in DRAFTERS}
+    assert kinds == {
+        "model": ModelDraft,
+        "ngram": LookupDraft,
+        "suffix": LookupDraft,
+        "ngram+model": FirstDraft,
+        "suffix+model": FirstDraft,
+    }
+
+
+def test_lookups_need_no_model() -> None:
+    context = Context(CachedDecoder(FakeDecoder(TINY, VOCAB)))
+    for name in ("ngram", "suffix"):
+        assert isinstance(make_draft(name, context, 8, Told(), Statistics()), LookupDraft)
+
+
+def test_a_lookup_that_was_never_prefilled_knows_the_text_all_the_same() -> None:
+    assert LookupDraft(NgramLookup(2), Told(), Statistics()).propose([1, 2, 3, 1, 2], 1) == [3]
+
+
+def test_the_default_is_the_model_where_there_is_one() -> None:
+    assert check_drafter(None, has_model=True) == "model"
+    assert check_drafter(None, has_model=False) == "ngram"
+    assert [check_drafter(name, has_model=True) for name in DRAFTERS] == list(DRAFTERS)
+    assert [check_drafter(name, has_model=False) for name in ("ngram", "suffix")] == ["ngram", "suffix"]
+
+
+@pytest.mark.parametrize("name", ["", "models", "model+ngram", "ngram+suffix", "ngram+", 3, True, [], object])
+def test_names_that_no_drafter_has(name: object) -> None:
+    with pytest.raises(ParameterError) as caught:
+        check_drafter(name, has_model=True)  # type: ignore[arg-type]
+    assert str(caught.value) == f"drafter is {name!r}; it must be one of model, ngram, suffix, ngram+model, suffix+model"
+    with pytest.raises(ParameterError) as caught:
+        check_drafter(name, has_model=False)  # type: ignore[arg-type]
+    assert str(caught.value) == f"drafter is {name!r}; it must be one of ngram, suffix, since this bundle was built without --draft"
+
+
+@pytest.mark.parametrize("name", ["model", "ngram+model", "suffix+model"])
+def test_a_model_that_is_not_there(name: str) -> None:
+    with pytest.raises(ParameterError) as caught:
+        check_drafter(name, has_model=False)
+    assert str(caught.value) == f"drafter is {name!r}; it must be one of ngram, suffix, since this bundle was built without --draft"

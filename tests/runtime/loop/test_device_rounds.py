@@ -1,0 +1,227 @@
+"""Rounds that a device runs whole, as the session sees them: a double that drafts and verifies behind the protocol's back."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from specexport.calibration.measuring.prompts import Request
+from specexport.calibration.measuring.record import record
+from specexport.engines.base import Chances, RoundResult
+from specexport.errors import EngineError
+from specexport.runtime.policy.cost_model import CostPoint, Costs, Measured
+from specexport.runtime.policy.routes import RoutePolicy
+from specexport.runtime.policy.schedule import AdaptiveSchedule, RouteState
+from specexport.runtime.sampling.acceptance import VERIFY
+from specexport.runtime.sampling.parameters import SamplingParameters
+from specexport.runtime.sampling.truncation import processed_distribution
+from specexport.runtime.session import Options, Session
+from support.doubles import CONTRACT, FakeDecoder, check_invariant, fake_session, greedy_tokens
+
+PROMPT = [5, 9, 200, 31, 7, 7, 90, 14, 3, 77, 120]
+
+
+class FakeRounds:
+    """What a device does, by the decoders' own steps and the numpy rules; `asked` records what it was given."""
+
+    def __init__(self, target: FakeDecoder, draft: FakeDecoder | None, drafts: bool = True) -> None:
+        self.target, self.draft, self.drafts = target, draft, drafts
+        self.asked: list[tuple[int, int, Chances | None]] = []
+        self.spoil: dict[str, Any] = {}
+
+    def run(self, tokens: Sequence[int], num_draft_tokens: int, chances: Chances | None) -> RoundResult:
+        k, last = num_draft_tokens, len(tokens) - 1
+        self.asked.append((len(tokens), k, chances))
+        assert self.target.rows[:last].tolist() == list(tokens[:last])
+        draft_tokens: list[int] = []
+        draft_probs = []
+        for index in range(k):
+            assert self.draft is not None
+            if index == 0:
+                assert self.draft.rows[: last - 1].tolist() == list(tokens[: last - 1])
+            logits = self.draft.step(tokens[-2:], last - 1) if index == 0 else self.draft.step(draft_tokens[-1:], last + index)
+            if chances is None:
+                draft_tokens.append(int(logits[-1].argmax()))
+            else:
+                draft_probs.append(self._distribution(logits[-1], chances))
+                draft_tokens.append(draft_probs[-1].draw(float(chances.draft_noise[index])))
+        rows = self.target.step([tokens[-1], *draft_tokens], last).copy()
+        if chances is None:
+            best = rows.argmax(axis=1).tolist()
+            count = next((index for index in range(k) if best[index] != draft_tokens[index]), k)
+            token = best[count]
+        else:
+            target = [self._distribution(row, chances) for row in rows]
+            verify = VERIFY[chances.verification]  # type: ignore[index]
+            count, token = verify(target.__getitem__, draft_probs, draft_tokens, chances.noise.astype(np.float64))
+        return replace(RoundResult(draft_tokens, [0.5] * k, count, token), **self.spoil)
+
+    @staticmethod
+    def _distribution(row: np.ndarray, chances: Chances) -> Any:
+        temperature, top_k, top_p, min_p = (float(value) for value in chances.sampling)
+        return processed_distribution(row, SamplingParameters(temperature, top_k=int(top_k), top_p=top_p, min_p=min_p))
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> tuple[Session, Session, FakeRounds]:
+    """A session whose rounds the host runs, and one whose rounds the device runs, over equal models."""
+
+    def decoders() -> tuple[FakeDecoder, FakeDecoder]:
+        return FakeDecoder(seed=1), FakeDecoder(seed=1, noise=0.6)
+
+    host = fake_session(tmp_path / "host", *decoders())
+    target, draft = decoders()
+    device = fake_session(tmp_path / "device", target, draft)
+    rounds = FakeRounds(target, draft)
+    device.engine = replace(device.engine, rounds=rounds)
+    return host, device, rounds
+
+
+@pytest.mark.parametrize("k", [0, 1, 3, 4])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"temperature": 1.0, "seed": 3},
+        {"temperature": 0.5, "top_k": 20, "top_p": 0.9, "min_p": 0.01, "seed": 4, "verification": "token"},
+    ],
+)
+def test_both_ways_to_run_a_round_give_the_same(pair: tuple[Session, Session, FakeRounds], k: int, options: dict[str, Any]) -> None:
+    host, device, rounds = pair
+    for length in (1, 2, 3, 9, 11):
+        asked: dict[str, Any] = {"max_new_tokens": 24, "num_draft_tokens": k, **options}
+        one, other = host.generate(PROMPT[:length], **asked), device.generate(PROMPT[:length], **asked)
+        if length > 1 or not options:  # else the device's first round is a plain one, which draws less
+            assert one.tokens == other.tokens
+        check_invariant(device._context)
+        assert other.statistics.device_seconds > 0
+        assert other.statistics.draft_seconds == other.statistics.target_seconds == 0
+        if length > 1:
+            assert one.statistics.accepted_by_position == other.statistics.accepted_by_position
+    # What was drafted, and that a sequence of one token starts with a plain round.
+    assert {drafted for length, drafted, _ in rounds.asked if length > 1} >= {k}
+    assert [drafted for length, drafted, _ in rounds.asked if length == 1] == [0]
+    if not options:
+        expected = greedy_tokens(device.engine.target, PROMPT, 24)  # type: ignore[arg-type]
+        assert device.generate(PROMPT, max_new_tokens=24, num_draft_tokens=k).tokens == expected
+
+
+def test_noise_is_below_one_and_of_two_streams(pair: tuple[Session, Session, FakeRounds]) -> None:
+    _, device, rounds = pair
+    device.generate(PROMPT, max_new_tokens=20, temperature=1.0, top_k=7, seed=1, verification="token")
+    for _, k, chances in rounds.asked:
+        assert chances is not None
+        assert (chances.verification, chances.sampling.tolist()) == ("token", [1.0, 7.0, 1.0, 0.0])
+        assert len(chances.draft_noise) == k
+        assert len(chances.noise) == k + 1
+        assert chances.noise.dtype == chances.draft_noise.dtype == np.float32
+        assert max(*chances.noise, *chances.draft_noise, 0.0) < 1.0
+        assert not set(chances.noise.tolist()) & set(chances.draft_noise.tolist())
+
+
+def test_a_uniform_next_to_one_is_not_rounded_up(pair: tuple[Session, Session, FakeRounds], monkeypatch: pytest.MonkeyPatch) -> None:
+    class AlmostOne:
+        def random(self, count: int) -> np.ndarray:
+            return np.full(count, np.nextafter(1.0, 0.0))
+
+    monkeypatch.setattr("specexport.runtime.loop.device_rounds.noise_streams", lambda seed: (AlmostOne(), AlmostOne()))
+    _, device, rounds = pair
+    device.generate(PROMPT, max_new_tokens=5, temperature=1.0)
+    given = rounds.asked[0][2]
+    assert given is not None
+    assert max(*given.noise, *given.draft_noise) < 1.0
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"drafter": "ngram"}, {"drafter": "suffix+model"}, {"repetition_penalty": 1.3}, {"banned_tokens": [3]}, {"min_new_tokens": 2}],
+)
+def test_what_the_device_cannot_do_the_host_does(pair: tuple[Session, Session, FakeRounds], options: dict[str, Any]) -> None:
+    host, device, rounds = pair
+    assert host.generate(PROMPT, max_new_tokens=16, **options).tokens == device.generate(PROMPT, max_new_tokens=16, **options).tokens
+    assert rounds.asked == []
+
+
+def test_rounds_that_cannot_draft_decode_plainly_only(pair: tuple[Session, Session, FakeRounds]) -> None:
+    host, device, rounds = pair
+    rounds.drafts = False
+    assert host.generate(PROMPT, max_new_tokens=9).tokens == device.generate(PROMPT, max_new_tokens=9).tokens
+    assert rounds.asked == []
+    assert (
+        host.generate(PROMPT, max_new_tokens=9, speculate=False).tokens == device.generate(PROMPT, max_new_tokens=9, speculate=False).tokens
+    )
+    assert {k for _, k, _ in rounds.asked} == {0}
+
+
+def test_requests_after_a_cancelled_one_and_ways_that_change(pair: tuple[Session, Session, FakeRounds]) -> None:
+    """Rows that a cancelled round, a plain one or a host's round left behind must not be taken for the sequence's."""
+    host, device, _ = pair
+    stream = device.stream(PROMPT, max_new_tokens=20)
+    taken = [token for chunk in islice(stream, 2) for token in chunk.tokens]
+    stream.close()
+    check_invariant(device._context)
+    longer = [*PROMPT, *taken, 4, 4]
+    for options in ({"speculate": False}, {}, {"drafter": "ngram"}, {"temperature": 0.8, "seed": 2}, {"stop_token_ids": [taken[1]]}):
+        given: dict[str, Any] = {"max_new_tokens": 12, **options}
+        assert host.generate(longer, **given).tokens == device.generate(longer, **given).tokens
+        check_invariant(device._context)
+
+
+def test_the_capacity_ends_the_last_rounds(pair: tuple[Session, Session, FakeRounds]) -> None:
+    host, device, rounds = pair
+    prompt = (PROMPT * 4)[: CONTRACT.capacity - 7]
+    assert host.generate(prompt).tokens == device.generate(prompt).tokens
+    assert max(length + k for length, k, _ in rounds.asked) <= CONTRACT.capacity
+
+
+@pytest.mark.parametrize(
+    ("spoil", "role"),
+    [({"next_token": 258}, "target"), ({"next_token": -1}, "target"), ({"confidence": [0.5, math.nan, 0.5, 0.5]}, "draft")],
+)
+def test_logits_that_are_no_numbers_are_named(pair: tuple[Session, Session, FakeRounds], spoil: dict[str, Any], role: str) -> None:
+    host, device, rounds = pair
+    rounds.spoil = spoil
+    with pytest.raises(EngineError, match=f"{role}.ort.onnx gave nan as a logit behind position"):
+        device.generate(PROMPT, max_new_tokens=12)
+    rounds.spoil = {}
+    assert host.generate(PROMPT, max_new_tokens=12).tokens == device.generate(PROMPT, max_new_tokens=12).tokens
+
+
+def test_close_gives_the_engine_back(pair: tuple[Session, Session, FakeRounds]) -> None:
+    _, device, _ = pair
+    closed: list[bool] = []
+    device.engine = replace(device.engine, close=lambda: closed.append(True))
+    with device as session:
+        session.generate(PROMPT, max_new_tokens=2)
+    assert closed == [True]
+
+
+def test_an_adaptive_schedule_launches_the_best_number_and_asks_nobody_in_between(pair: tuple[Session, Session, FakeRounds]) -> None:
+    """Whoever drafts the maximum and stops early cannot stop on the device."""
+    _, device, rounds = pair
+    time = [Measured(seconds, seconds, seconds) for seconds in (1.0, 1.1, 1.6, 2.4, 3.4)]
+    point = CostPoint(8, tuple(time), Measured(0.0, 0.0, 0.0), tuple(time), (Measured(0.0, 0.0, 0.0),) * 5)
+    costs = Costs(1, "b", "h", "e", 0, "", 0.1, 0.0, (point,))
+    entry = RoutePolicy("on", "model", 1, "adaptive", (0.6, 0.2), None)
+
+    def chance(index: int, logits: Any) -> float:
+        raise AssertionError("nobody reads confidence on the device")
+
+    schedule = AdaptiveSchedule(entry, costs, chance, RouteState(), 4)
+    assert device.generate(PROMPT, max_new_tokens=2, schedule=schedule).tokens == greedy_tokens(device.engine.target, PROMPT, 2)  # type: ignore[arg-type]
+    assert [k for _, k, _ in rounds.asked] == [1]
+
+
+def test_calibration_times_device_rounds_and_records_by_the_host(pair: tuple[Session, Session, FakeRounds]) -> None:
+    host, device, rounds = pair
+    request = Request(1, "code", tuple(PROMPT), 20)
+    one, _ = record(host, request, Options(), plain_first=True)
+    other, _ = record(device, request, Options(), plain_first=True)
+    assert {k for _, k, _ in rounds.asked} >= {0, 4}  # plain and speculative runs were the device's
+    assert (one.tokens, one.agrees, one.rounds, one.judged) == (other.tokens, other.agrees, other.rounds, other.judged)

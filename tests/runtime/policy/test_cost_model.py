@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+
+import pytest
+from specexport.errors import BundleError
+from specexport.runtime.policy.cost_model import CostPoint, Costs, Measured
+from specexport.strict import parse
+
+
+def time(seconds: float) -> Measured:
+    return Measured(seconds, seconds * 0.9, seconds * 1.1)
+
+
+def point(context: int, scale: float) -> CostPoint:
+    verify = (1.0 * scale, 1.2 * scale, 1.5 * scale)
+    return CostPoint(
+        context, (time(1.1 * scale), time(1.5 * scale), time(2.0 * scale)), time(0.2 * scale), tuple(map(time, verify)), (time(0.1),) * 3
+    )
+
+
+COSTS = Costs(1, "bundle", "host", "onnxruntime", 0, "now", 0.01, 0.001, (point(100, 1.0), point(300, 2.0)))
+
+
+def test_between_two_contexts_on_the_line() -> None:
+    at = COSTS.at(150)
+    assert at.plain == pytest.approx(1.1 * 1.25)
+    assert at.rounds == pytest.approx((1.375, 1.875, 2.5))
+    assert at.draft == pytest.approx(0.25)
+    assert at.verify == pytest.approx((1.25, 1.5, 1.875))
+    assert at.host == pytest.approx((0.1, 0.1, 0.1))
+
+
+@pytest.mark.parametrize(("context", "scale"), [(1, 1.0), (100, 1.0), (300, 2.0), (5000, 2.0)])
+def test_level_beyond_the_measured_contexts(context: int, scale: float) -> None:
+    assert COSTS.at(context).plain == pytest.approx(1.1 * scale)
+
+
+def test_a_looked_up_round_has_no_draft_passes() -> None:
+    assert COSTS.at(100).looked_up(2) == pytest.approx(1.5 + 0.1)
+
+
+def test_it_survives_json() -> None:
+    assert parse(Costs, asdict(COSTS) | {"points": [_listed(asdict(point)) for point in COSTS.points]}, "costs.json") == COSTS
+
+
+def _listed(value: object) -> object:
+    if isinstance(value, dict):
+        return {key: _listed(item) for key, item in value.items()}
+    return [_listed(item) for item in value] if isinstance(value, tuple) else value
+
+
+def test_damage_is_named() -> None:
+    good = point(100, 1.0)
+    for damage, message in (
+        (lambda: Measured(1.0, 2.0, 3.0), "no percentiles"),
+        (lambda: Measured(float("nan"), 0.0, 1.0), "no percentiles"),
+        (lambda: Measured(1.0, 0.0, float("inf")), "no percentiles"),
+        (lambda: replace(good, verify=good.verify[:2]), "do not match"),
+        (lambda: replace(good, rounds=(Measured(0, 0, 0), *good.rounds[1:])), "no time"),
+        (lambda: replace(good, context=0), "at least 1"),
+        (lambda: replace(COSTS, points=()), "one or more"),
+        (lambda: replace(COSTS, points=COSTS.points[::-1]), "rising"),
+        (lambda: replace(COSTS, schema_version=2), "schema version 2"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            damage()
+    with pytest.raises(BundleError, match=r"costs.json: the key 'points' is missing"):
+        parse(Costs, {key: value for key, value in asdict(COSTS).items() if key != "points"}, "costs.json")

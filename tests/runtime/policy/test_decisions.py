@@ -1,0 +1,308 @@
+"""costs.json, policy.json and survival.json: read with a bundle, refused where they are wrong, followed by the session."""
+
+from __future__ import annotations
+
+import json
+import logging
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from specexport.bundle import Bundle
+from specexport.engines.base import Engine
+from specexport.errors import BundleError, OutputError, ParameterError
+from specexport.runtime.policy.cost_model import COSTS, CostPoint, Costs, Measured
+from specexport.runtime.policy.decisions import Decisions, stale, write_decision
+from specexport.runtime.policy.host_identity import bundle_identity, describe_host
+from specexport.runtime.policy.routes import POLICY, Policy, RoutePolicy
+from specexport.runtime.policy.schedule import AdaptiveSchedule, FixedSchedule
+from specexport.runtime.policy.survival import SURVIVAL, Curve, Survival
+from specexport.runtime.session import Session
+from support.doubles import FakeDecoder, fake_session, write_bundle
+
+ON = RoutePolicy("on", "model", 2, "fixed", (0.7,), None)
+OFF = RoutePolicy("off", "model", 0, "fixed", (0.1,), None)
+ADAPTIVE = RoutePolicy("on", "model", 2, "adaptive", (0.9,), None)
+
+
+class FakeHead:
+    def __init__(self, size: int = 3) -> None:
+        self.size = size
+        self.weights: Any = None
+
+    def set_weights(self, weights: Any) -> None:
+        self.weights = weights
+
+    def confidence(self) -> float:
+        return 1.5
+
+    def features(self) -> Any:
+        return np.zeros((1, self.size), np.float32)
+
+
+@pytest.fixture
+def bundle(tmp_path: Path) -> Bundle:
+    return write_bundle(tmp_path)
+
+
+def engine(head: FakeHead | None = None) -> Engine:
+    return Engine("onnxruntime", "ort", FakeDecoder(), FakeDecoder(noise=0.4), head=head)
+
+
+def write_policy(bundle: Bundle, default: RoutePolicy = ON, **routes: RoutePolicy) -> None:
+    write_decision(bundle, Policy(1, bundle_identity(bundle), "onnxruntime", "now", 0.0, 0.9, default, routes), POLICY)
+
+
+def costs_of(bundle: Bundle) -> Costs:
+    def time(seconds: float) -> Measured:
+        return Measured(seconds, seconds, seconds)
+
+    point = CostPoint(
+        16, tuple(time(1 + 0.1 * k) for k in range(5)), time(0.05), tuple(time(1 + 0.05 * m) for m in range(5)), (time(0),) * 5
+    )
+    return Costs(1, bundle_identity(bundle), describe_host("onnxruntime"), "onnxruntime", 0, "now", 0.1, 0.01, (point,))
+
+
+def survival_of(bundle: Bundle, head: tuple[float, ...] = ()) -> Survival:
+    return Survival(1, bundle_identity(bundle), "head" if head else "probability", (Curve((-1.0, 1.0), (0.25, 0.75)),), head)
+
+
+def edit(path: Path, **changes: Any) -> None:
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+def test_a_bundle_without_a_policy_drafts_its_maximum(bundle: Bundle) -> None:
+    drafter, schedule = Decisions.load(bundle, engine(), 0).schedule("code", 4)
+    assert drafter is None
+    assert schedule.next(10, 2) == 4
+
+
+def test_the_route_decides_and_the_default_for_others(bundle: Bundle) -> None:
+    write_policy(bundle, OFF, code=ON)
+    decisions = Decisions.load(bundle, engine(), 0)
+    assert decisions.schedule("code", 4)[1].next(10, 2) == 2
+    for route in (None, "unheard of"):
+        assert decisions.schedule(route, 4)[1].next(10, 2) == 0
+
+
+@pytest.mark.parametrize(
+    ("entry", "k"), [(replace(ON, verdict="undecided"), 2), (replace(OFF, verdict="undecided"), 0), (replace(ON, verdict="off"), 0)]
+)
+def test_only_off_is_plain_whatever_the_number(bundle: Bundle, entry: RoutePolicy, k: int) -> None:
+    write_policy(bundle, entry)
+    assert Decisions.load(bundle, engine(), 0).schedule(None, 4)[1].next(10, 2) == k
+
+
+def test_adaptive_routes_keep_their_state_apart(bundle: Bundle) -> None:
+    write_policy(bundle, ADAPTIVE, code=ADAPTIVE, prose=ADAPTIVE)
+    write_decision(bundle, costs_of(bundle), COSTS)
+    decisions = Decisions.load(bundle, engine(), 0)
+    drafter, schedule = decisions.schedule("code", 4)
+    assert drafter == "model"
+    assert isinstance(schedule, AdaptiveSchedule)
+    schedule.next(10, 2)
+    schedule.observe(2, 0)
+    for route in ("prose", None, "unheard of"):
+        decisions.schedule(route, 4)
+    assert decisions.states["code"].mood < 0
+    assert decisions.states["prose"].mood == 0
+    assert set(decisions.states) == {"code", "prose", None}
+
+
+def test_the_probability_is_read_from_the_drafts_last_row(bundle: Bundle) -> None:
+    write_policy(bundle, ADAPTIVE)
+    write_decision(bundle, costs_of(bundle), COSTS)
+    write_decision(bundle, survival_of(bundle), SURVIVAL)
+    chance = Decisions.load(bundle, engine(), 0).chance
+    assert chance is not None
+    sure, unsure = np.array([0, 20, 0], np.float32), np.array([1, 1, 1], np.float32)
+    assert chance(0, np.stack([unsure, sure])) == 0.75
+    assert chance(0, np.stack([sure, unsure])) == pytest.approx(0.5 - 0.25 * np.log(2))
+
+
+def test_the_head_gets_its_weights_and_is_read(bundle: Bundle) -> None:
+    write_policy(bundle, ADAPTIVE)
+    write_decision(bundle, costs_of(bundle), COSTS)
+    write_decision(bundle, survival_of(bundle, (1.0, 2.0, 3.0, 4.0)), SURVIVAL)
+    head = FakeHead()
+    chance = Decisions.load(bundle, engine(head), 0).chance
+    assert head.weights.tolist() == [1.0, 2.0, 3.0, 4.0]
+    assert chance is not None
+    assert chance(0, np.zeros((1, 3), np.float32)) == 0.75
+    assert Decisions.load(bundle, engine(), 0).chance is None  # this engine has no head
+    with pytest.raises(BundleError, match="a head of 4 weights, expected 8"):
+        Decisions.load(bundle, engine(FakeHead(7)), 0)
+
+
+def test_the_head_beside_the_probability(bundle: Bundle) -> None:
+    write_policy(bundle, ADAPTIVE)
+    write_decision(bundle, costs_of(bundle), COSTS)
+    both = replace(survival_of(bundle, (1.0, 2.0, 3.0, -0.5, 4.0)), signal="both", curves=(Curve((-10.0, 10.0), (0.0, 1.0)),))
+    write_decision(bundle, both, SURVIVAL)
+    head = FakeHead()
+    chance = Decisions.load(bundle, engine(head), 0).chance
+    assert head.weights.tolist() == [1.0, 2.0, 3.0, 4.0]
+    assert chance is not None
+    # The head says 1.5; three equal logits are a probability of 1/3, whose logit is -log 2.
+    assert chance(0, np.ones((1, 3), np.float32)) == pytest.approx(0.5 + (1.5 + 0.5 * np.log(2)) / 20)
+
+
+@pytest.mark.parametrize(
+    ("name", "changes"), [("host", {"host": "another"}), ("engine", {"engine": "tensorrt"}), ("threads", {"threads": 2})]
+)
+def test_costs_of_another_host_make_the_policy_fixed(
+    bundle: Bundle, name: str, changes: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    write_policy(bundle, ADAPTIVE)
+    write_decision(bundle, replace(costs_of(bundle), **changes), COSTS)
+    with caplog.at_level(logging.WARNING):
+        decisions = Decisions.load(bundle, engine(), 0)
+    assert f"with {name}" in caplog.text
+    assert "specexport calibrate" in caplog.text
+    schedule = decisions.schedule(None, 4)[1]
+    assert isinstance(schedule, FixedSchedule)
+    assert schedule.next(10, 2) == 2
+
+
+def test_no_costs_at_all(bundle: Bundle, caplog: pytest.LogCaptureFixture) -> None:
+    assert stale(None, "onnxruntime", 0) == "there is no costs.json"
+    write_policy(bundle, ON)
+    Decisions.load(bundle, engine(), 0)
+    assert not caplog.text  # a fixed policy needs none
+    assert stale(costs_of(bundle), "onnxruntime", 0) is None
+
+
+def test_a_policy_of_another_bundle_is_refused(bundle: Bundle, tmp_path: Path) -> None:
+    write_policy(bundle)
+    edit(bundle.path(POLICY), bundle="0" * 64)
+    with pytest.raises(BundleError, match=r"policy.json was made for another bundle; run specexport calibrate"):
+        Decisions.load(bundle, engine(), 0)
+
+
+def test_another_contract_is_another_bundle(bundle: Bundle) -> None:
+    contract = replace(bundle.manifest.contract, capacity=64)
+    assert bundle_identity(Bundle(bundle.root, replace(bundle.manifest, contract=contract))) != bundle_identity(bundle)
+    assert bundle_identity(Bundle(bundle.root, replace(bundle.manifest, created="later"))) == bundle_identity(bundle)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"verdict": "maybe"}, "'on', 'off', 'undecided'"),
+        ({"num_draft_tokens": 5}, "default.num_draft_tokens is 5; this bundle was built for 0 to 4"),
+        ({"num_draft_tokens": 0}, "must be at least 1"),
+        ({"num_draft_tokens": "2"}, "a value of type int"),
+        ({"drafter": "oracle"}, "default: drafter is 'oracle'"),
+        ({"mode": "clever"}, "'adaptive', 'fixed'"),
+        ({"chances": [1.5]}, "expected a probability"),
+        ({"chances": []}, "expected a probability"),
+        ({"extra": 1}, "unknown key 'extra'"),
+    ],
+)
+def test_an_edited_policy_is_checked(bundle: Bundle, changes: dict[str, Any], message: str) -> None:
+    write_policy(bundle)
+    path = bundle.path(POLICY)
+    edit(path, default=json.loads(path.read_text())["default"] | changes)
+    with pytest.raises(BundleError, match=message) as caught:
+        Decisions.load(bundle, engine(), 0)
+    assert "policy.json" in str(caught.value)
+
+
+def test_a_policy_that_is_no_json(bundle: Bundle) -> None:
+    bundle.path(POLICY).write_text("{")
+    with pytest.raises(BundleError, match=r"policy.json cannot be read as JSON: .*; run specexport calibrate"):
+        Decisions.load(bundle, engine(), 0)
+
+
+def test_writing_replaces_as_a_whole(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_policy(bundle, ON)
+    before = bundle.path(POLICY).read_text()
+
+    def full(*arguments: object, **options: object) -> int:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "write_text", full)
+        with pytest.raises(OutputError, match=f"{bundle.root} cannot be written: No space"):
+            write_policy(bundle, OFF)
+    assert bundle.path(POLICY).read_text() == before
+    assert [path.name for path in bundle.root.iterdir() if "policy" in path.name] == [POLICY]
+
+
+# In a session
+
+
+def session_with(tmp_path: Path, default: RoutePolicy, **routes: RoutePolicy) -> Session:
+    made = fake_session(tmp_path, FakeDecoder(), FakeDecoder(noise=0.4))
+    write_policy(made.bundle, default, **routes)
+    write_decision(made.bundle, replace(costs_of(made.bundle), engine="fake"), COSTS)
+    return made
+
+
+def test_the_session_follows_its_policy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("specexport.runtime.policy.decisions.describe_host", lambda engine: describe_host("onnxruntime"))
+    old = session_with(tmp_path, OFF, code=ON, lookup=replace(ON, drafter="ngram"), quick=ADAPTIVE)
+    session = Session(old.bundle, old.engine)
+    prompt = [5, 6, 5, 6, 5]
+    plain = session.generate(prompt, max_new_tokens=24)
+    assert plain.statistics.drafted == 0
+    code = session.generate(prompt, max_new_tokens=24, route="code")
+    assert len(code.statistics.drafted_by_position) == 2
+    assert session.generate(prompt, max_new_tokens=24, route="lookup").statistics.looked_up > 0
+    quick = session.generate(prompt, max_new_tokens=24, route="quick")
+    assert quick.statistics.drafted > 0
+    assert plain.tokens == code.tokens == quick.tokens
+    # What the caller says goes before the policy.
+    assert len(session.generate(prompt, max_new_tokens=24, num_draft_tokens=3).statistics.drafted_by_position) == 3
+    assert session.generate(prompt, max_new_tokens=24, drafter="model").statistics.drafted > 0
+    assert session.generate(prompt, max_new_tokens=24, route="code", speculate=False).statistics.drafted == 0
+    with pytest.raises(ParameterError, match="route is 5"):
+        session.generate(prompt, route=5)  # type: ignore[arg-type]
+
+
+def test_a_session_may_leave_the_policy_aside(tmp_path: Path) -> None:
+    old = session_with(tmp_path, OFF)
+    assert Session(old.bundle, old.engine, policy=False).generate([5, 6], max_new_tokens=12).statistics.drafted > 0
+
+
+def test_plain_rounds_leave_the_draft_behind_and_it_catches_up(tmp_path: Path) -> None:
+    """The draft of a route that is off costs nothing, not even its prefill."""
+
+    class Late(FixedSchedule):
+        def __init__(self) -> None:
+            super().__init__(3)
+            self.behind: list[int] = []
+
+        def next(self, length: int, behind: int) -> int:
+            self.behind.append(behind)
+            return 0 if length < 30 else 3
+
+    session = fake_session(tmp_path, FakeDecoder(), FakeDecoder(noise=0.4))
+    late = Late()
+    prompt = list(range(20))
+    tokens = session.generate(prompt, max_new_tokens=24, schedule=late).tokens
+    draft = session.engine.draft
+    assert isinstance(draft, FakeDecoder)
+    assert late.behind[:11] == list(range(20, 31))
+    assert all(behind <= 4 for behind in late.behind[11:])
+    session.reset()
+    assert tokens == session.generate(prompt, max_new_tokens=24, speculate=False).tokens
+
+
+def test_a_fixed_policy_of_another_host_is_told_too(bundle: Bundle, caplog: pytest.LogCaptureFixture) -> None:
+    write_policy(bundle, ON)
+    write_decision(bundle, replace(costs_of(bundle), host="another"), COSTS)
+    Decisions.load(bundle, engine(), 0)
+    assert "with host another" in caplog.text
+
+
+def test_costs_of_fewer_draft_tokens_are_refused(bundle: Bundle) -> None:
+    write_policy(bundle, ADAPTIVE)
+    costs = costs_of(bundle)
+    point = costs.points[0]
+    short = replace(point, rounds=point.rounds[:3], verify=point.verify[:3], host=point.host[:3])
+    write_decision(bundle, replace(costs, points=(short,)), COSTS)
+    with pytest.raises(BundleError, match=r"costs.json has rounds of up to 2 draft tokens, the bundle 4; run specexport calibrate"):
+        Decisions.load(bundle, engine(), 0)

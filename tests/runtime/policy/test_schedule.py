@@ -1,0 +1,351 @@
+"""Schedules: how many tokens are drafted, and that what decides it leaves the output the target's own."""
+
+from __future__ import annotations
+
+import itertools
+from collections import defaultdict
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from specexport.runtime.policy.cost_model import CostPoint, Costs, Measured
+from specexport.runtime.policy.routes import RoutePolicy
+from specexport.runtime.policy.schedule import PROBE_BUDGET, AdaptiveSchedule, FixedSchedule, RouteState
+from specexport.runtime.proofs.enumeration import TOLERANCE, Chain, outcomes
+from specexport.runtime.sampling.acceptance import VERIFY
+from specexport.runtime.sampling.distribution import Distribution
+
+NO_LOGITS = np.zeros((1, 2), np.float32)
+
+
+def costs(draft: float = 0.1, row: float = 0.05, host: float = 0.0, prefill: float = 0.0, most: int = 4) -> Costs:
+    """t1 = 1 second, every further row of a verify pass `row`."""
+
+    def time(seconds: float) -> Measured:
+        return Measured(seconds, seconds, seconds)
+
+    verify = [1.0 + row * index for index in range(most + 1)]
+    rounds = tuple(time(host + k * draft + verify[k]) for k in range(most + 1))
+    point = CostPoint(16, rounds, time(draft), tuple(map(time, verify)), (time(host),) * (most + 1))
+    return Costs(1, "bundle", "host", "onnxruntime", 0, "", 0.01, prefill, (point,))
+
+
+def adaptive(
+    chances: tuple[float, ...] = (0.8,),
+    read: Callable[[int], float] | None = lambda index: 0.8,
+    state: RouteState | None = None,
+    drafter: str = "model",
+    **changes: float,
+) -> AdaptiveSchedule:
+    """read: the chance that the draft's confidence tells, by index; None where nobody reads it."""
+    entry = RoutePolicy("on", drafter, 1, "adaptive", chances, None)
+    chance = None if read is None else lambda index, logits: read(index)
+    return AdaptiveSchedule(entry, costs(**changes), chance, state or RouteState(), 4)
+
+
+def drafted(schedule: AdaptiveSchedule) -> int:
+    """Tokens of the next round, as the loop asks for them."""
+    return drafted_of(schedule, schedule.next(16, 2))
+
+
+def drafted_of(schedule: AdaptiveSchedule, most: int) -> int:
+    count = 0
+    while count < most and schedule.include(count, NO_LOGITS):
+        count += 1
+        if not schedule.go_on(count):
+            break
+    return count
+
+
+def test_fixed_is_fixed() -> None:
+    schedule = FixedSchedule(3)
+    assert schedule.next(10, 0) == schedule.next(900, 5) == 3
+    assert schedule.guide is None
+
+
+def test_the_whole_draft_where_it_is_sure_and_cheap() -> None:
+    assert drafted(adaptive((0.95,), lambda index: 0.95)) == 4
+
+
+def test_it_stops_at_the_token_that_is_not_worth_its_row() -> None:
+    """Included is what pays for its row of the verify pass: a chance of 0.02 against 0.05 of a plain pass does not."""
+    assert drafted(adaptive((0.8, 0.1), lambda index: (0.9, 0.02, 0.9, 0.9)[index], row=0.05)) == 1
+
+
+def test_a_token_that_is_paid_for_already_may_be_less_probable_than_one_to_be_drafted() -> None:
+    """Behind its pass only the row counts, 0.05 a token; in front of it the pass too, 0.35."""
+    schedule = adaptive((0.8, 0.2), lambda index: (0.9, 0.2)[index], draft=0.3, row=0.05)
+    assert schedule.next(16, 2) == 4
+    assert schedule.include(0, NO_LOGITS)
+    assert not schedule.go_on(1)  # expects 0.9 * 0.2, and pays for a pass and a row
+    assert schedule.include(1, NO_LOGITS)  # were it drafted, it would be verified
+
+
+def test_survival_is_the_product() -> None:
+    """Each token 0.5: the fourth survives with 1/16, which its pass and row, 0.15 a token, are not worth."""
+    assert drafted(adaptive((0.5,), lambda index: 0.5, draft=0.1, row=0.05)) < 4
+    assert drafted(adaptive((0.95,), lambda index: 0.95, draft=0.1, row=0.05)) == 4
+
+
+def test_the_rate_that_is_reached_anyway_raises_the_bar() -> None:
+    """With drafts that nearly always stand, time is worth more tokens, so a doubtful one is left out sooner."""
+    doubtful = lambda index: (0.95, 0.16)[min(index, 1)]  # noqa: E731
+    assert drafted(adaptive((0.3, 0.3), doubtful, row=0.1, draft=0.02)) >= 2
+    assert drafted(adaptive((0.99, 0.3), doubtful, row=0.1, draft=0.02)) == 1
+
+
+def test_where_nobody_reads_confidence_the_best_fixed_number_is_taken() -> None:
+    assert adaptive((0.9,), None).next(16, 2) == 4
+    assert adaptive((0.9, 0.05), None, draft=0.3).next(16, 2) == 1
+    assert adaptive((0.9,), None).guide is None
+
+
+def test_no_drafts_where_none_pays() -> None:
+    assert adaptive((0.05,), lambda index: 0.05).next(16, 2) == 0
+    assert adaptive((0.9,), lambda index: 0.9, draft=1.5).next(16, 2) == 0
+
+
+def test_host_time_counts() -> None:
+    """Of a round, not of a token: it makes longer drafts worth more against plain rounds that pay it for each token."""
+    assert adaptive((0.5,), None, draft=0.5, row=0.2, host=0.0).next(16, 2) == 0
+    assert adaptive((0.5,), None, draft=0.5, row=0.2, host=3.0).next(16, 2) > 0
+
+
+def test_looked_up_drafts_cost_no_draft_passes() -> None:
+    assert adaptive((0.4,), None, drafter="model", draft=0.6).next(16, 2) == 0
+    assert adaptive((0.4,), None, drafter="suffix", draft=0.6).next(16, 2) > 0
+    assert adaptive((0.4,), None, drafter="suffix+model", draft=0.6).next(16, 2) == 0
+
+
+def test_drafts_that_fail_switch_it_off_and_success_brings_it_back() -> None:
+    state = RouteState()
+    schedule = adaptive((0.8,), lambda index: 0.8, state)
+    rounds = 0
+    while schedule.next(16, 2) and rounds < 400:
+        schedule.include(0, NO_LOGITS)
+        schedule.observe(1, 0)  # the draft is sure, and wrong
+        rounds += 1
+    # Its word is no longer trusted, so what it reads is low, and then so is what is expected.
+    assert 3 < rounds < 400
+    plain = 0
+    while not (probe := schedule.next(16, 2)) and plain < 5000:
+        schedule.observe(0, 0)
+        plain += 1
+    assert probe
+    recovered = 0
+    for _ in range(4000):
+        count = drafted(schedule)
+        schedule.observe(count, count)
+        recovered += count
+    assert recovered > 1000
+
+
+def test_refusals_switch_it_off_too() -> None:
+    """Passes that only find that nothing is worth including are paid for: after some, the draft is no longer asked."""
+    schedule = adaptive((0.8,), lambda index: 0.01)
+    asked = 0
+    for _ in range(300):
+        if schedule.next(16, 2):
+            asked += 1
+            schedule.observe(int(schedule.include(0, NO_LOGITS)), 0)
+        else:
+            schedule.observe(0, 0)
+    assert 3 < asked < 60
+
+
+def test_probes_cost_what_they_are_allowed_to() -> None:
+    """Of the plain rounds' time: a probe's own passes, and the rows that the draft has to catch up with."""
+    for behind in (2, 200):
+        table = costs(prefill=0.01).at(16)
+        schedule = adaptive((0.05,), lambda index: 0.0, prefill=0.01)
+        spent, rounds = 0.0, 0
+        for _ in range(20_000):
+            if schedule.next(16, behind):
+                spent += table.rounds[1] - table.rounds[0] + behind * 0.01
+                assert schedule.include(0, NO_LOGITS)
+                assert not schedule.go_on(1)
+                schedule.observe(1, 0)
+            else:
+                schedule.observe(0, 0)
+            rounds += 1
+        assert 0.5 * PROBE_BUDGET < spent / rounds < 1.2 * PROBE_BUDGET
+
+
+def test_a_probe_that_was_right_is_followed_by_another() -> None:
+    schedule = adaptive((0.05,), None)
+    while not schedule.next(16, 2):
+        schedule.observe(0, 0)
+    schedule.observe(2, 2)
+    assert schedule.next(16, 2)
+    schedule.observe(2, 0)
+    assert not schedule.next(16, 2)
+
+
+def test_the_route_remembers_less_than_the_request() -> None:
+    state = RouteState()
+    first = adaptive((0.8,), lambda index: 0.8, state)
+    for _ in range(40):
+        first.next(16, 2)
+        first.include(0, NO_LOGITS)
+        first.observe(1, 0)
+    assert state.trust < -0.2
+    assert adaptive((0.8,), lambda index: 0.8, state).next(16, 2)  # a new request starts nearly afresh
+
+
+def test_other_routes_are_not_touched() -> None:
+    one, other = RouteState(), RouteState()
+    schedule = adaptive(state=one)
+    schedule.next(16, 2)
+    schedule.include(0, NO_LOGITS)
+    schedule.observe(1, 0)
+    assert one != RouteState()
+    assert other == RouteState()
+
+
+def test_costs_follow_the_length_of_the_sequence() -> None:
+    short, long = costs(draft=0.1).points[0], costs(draft=5.0).points[0]
+    points = (CostPoint(16, *list(vars(short).values())[1:]), CostPoint(1000, *list(vars(long).values())[1:]))
+    table = Costs(1, "bundle", "host", "onnxruntime", 0, "", 0.01, 0.0, points)
+    entry = RoutePolicy("on", "model", 1, "adaptive", (0.9,), None)
+    schedule = AdaptiveSchedule(entry, table, None, RouteState(), 4)
+    assert schedule.next(16, 2) > 0
+    assert schedule.next(1000, 2) == 0
+
+
+# Losslessness: a round whose length depends on what a schedule may look at has the target's own distribution.
+
+Decide = Callable[[tuple[int, ...], Distribution], bool]  # (draft tokens so far, what the next is drawn from) -> include it
+
+
+def joint(verify: str, include: Decide, k: int, target: Chain, draft: Chain) -> dict[tuple[int, ...], float]:
+    """The distribution of k + 1 tokens: a round of the tokens that `include` lets be drafted, then the target's own."""
+    found: dict[tuple[int, ...], float] = defaultdict(float)
+    rng = np.random.default_rng(0)
+
+    def follow(tokens: tuple[int, ...], probability: float) -> None:
+        probs = Distribution(draft.after(tokens))
+        if len(tokens) < k and include(tokens, probs):
+            for token, chance in probs.items():
+                follow((*tokens, token), probability * chance)
+            return
+
+        def run(draft_tokens: tuple[int, ...], uniforms: list[float]) -> tuple[int, int]:
+            told = [Distribution(draft.after(draft_tokens[:i])) for i in range(len(draft_tokens))]
+            return VERIFY[verify](lambda i: Distribution(target.after(draft_tokens[:i])), told, draft_tokens, np.array(uniforms))
+
+        for count, token, chance in outcomes(run, tokens, target.vocab, rng):
+            head = (*tokens[:count], token)
+            for tail in itertools.product(range(target.vocab), repeat=k + 1 - len(head)):
+                found[head + tail] += probability * chance * target.probability(head + tail, given=len(head))
+
+    follow((), 1.0)
+    return found
+
+
+def largest_error(found: dict[tuple[int, ...], float], target: Chain, k: int) -> float:
+    every = itertools.product(range(target.vocab), repeat=k + 1)
+    return max(abs(found.get(tokens, 0.0) - target.probability(tokens)) for tokens in every)
+
+
+@pytest.mark.parametrize("verify", VERIFY)
+def test_what_the_schedule_looks_at_leaves_the_output_alone(verify: str) -> None:
+    target, draft, k = Chain(3, 0), Chain(3, 100), 3
+
+    def include(tokens: tuple[int, ...], probs: Distribution) -> bool:
+        """Looks at the distribution of the token in question, and at the tokens in front of it."""
+        return len(tokens) == 0 or (float(probs.probs.max()) > 0.45 and tokens[-1] != 1)
+
+    lengths = {len(tokens) for tokens in itertools.chain(*(itertools.product(range(3), repeat=n) for n in range(k)))}
+    assert len(lengths) > 1
+    assert largest_error(joint(verify, include, k, target, draft), target, k) <= TOLERANCE
+
+
+@pytest.mark.parametrize("verify", VERIFY)
+def test_the_enumeration_finds_a_schedule_that_looks_ahead(verify: str) -> None:
+    """Leaving out a token because of which one was drawn biases the output; this test would miss nothing of that."""
+    target, draft = Chain(3, 0), Chain(3, 100)
+    found: dict[tuple[int, ...], float] = defaultdict(float)
+    for token, chance in Distribution(draft.after(())).items():
+        kept = (token,) if token != 1 else ()
+
+        def run(draft_tokens: tuple[int, ...], uniforms: list[float]) -> tuple[int, int]:
+            told = [Distribution(draft.after(draft_tokens[:i])) for i in range(len(draft_tokens))]
+            return VERIFY[verify](lambda i: Distribution(target.after(draft_tokens[:i])), told, draft_tokens, np.array(uniforms))
+
+        for count, follower, probability in outcomes(run, kept, target.vocab, np.random.default_rng(0)):
+            found[((*kept[:count], follower))[:1]] += chance * probability
+    errors = [abs(found[(token,)] - target.probability((token,))) for token in range(3)]
+    assert max(errors) > 1000 * TOLERANCE
+
+
+def test_lookups_are_asked_for_the_best_number_although_somebody_could_read_a_model() -> None:
+    """Nobody asks between looked-up tokens, so the maximum would be drafted every round."""
+    schedule = adaptive((0.9, 0.01), lambda index: 0.9, drafter="suffix", row=0.2)
+    assert schedule.guide is None
+    assert schedule.next(16, 0) == 1
+
+
+def test_off_is_plain_until_probes_say_otherwise() -> None:
+    """Whatever its chances promise: the verdict knows more, or somebody wrote it by hand."""
+    entry = RoutePolicy("off", "model", 0, "adaptive", (0.9,), None)
+    state = RouteState()
+    asked = []
+    for _ in range(20):  # requests
+        schedule = AdaptiveSchedule(entry, costs(), lambda index, logits: 0.01, state, 4)
+        for _ in range(50):
+            asked.append(schedule.next(16, 2))
+            schedule.observe(int(bool(asked[-1]) and schedule.include(0, NO_LOGITS)), 0)
+    assert asked[:10] == [0] * 10
+    assert 0 < sum(map(bool, asked)) < 100
+    schedule = AdaptiveSchedule(entry, costs(), lambda index, logits: 0.95, RouteState(), 4)
+    taken = 0
+    for _ in range(1000):
+        count = drafted(schedule)
+        schedule.observe(count, count)
+        taken += count
+    assert taken > 1000
+
+
+def test_what_may_follow_can_be_worth_a_token_that_is_not() -> None:
+    """Where a pass over two tokens costs as much as one over five, a doubtful token pays with sure ones behind it, and alone not."""
+
+    def time(seconds: float) -> Measured:
+        return Measured(seconds, seconds, seconds)
+
+    verify = tuple(map(time, (1.0, 1.3, 1.3, 1.3, 1.3)))
+    table = Costs(1, "b", "h", "e", 0, "", 0.01, 0.0, (CostPoint(16, verify, time(0.0), verify, (time(0.0),) * 5),))
+    for behind, included in ((0.99, True), (0.01, False)):
+        entry = RoutePolicy("on", "model", 1, "adaptive", (0.6, behind), None)
+        schedule = AdaptiveSchedule(entry, table, lambda index, logits: 0.3, RouteState(), 4)
+        assert schedule.next(16, 2) == 4
+        assert schedule.include(0, NO_LOGITS) is included
+
+
+def test_the_route_remembers_how_sure_drafts_were() -> None:
+    state = RouteState()
+    for _ in range(20):
+        schedule = adaptive((0.8,), lambda index: 0.01, state)
+        schedule.next(16, 2)
+        schedule.include(0, NO_LOGITS)
+    assert state.mood < -0.2
+
+
+def test_tokens_behind_the_first_rejection_teach_nothing() -> None:
+    one, other = RouteState(), RouteState()
+    for state, count in ((one, 1), (other, 4)):
+        schedule = adaptive((0.95,), lambda index: 0.95, state)
+        schedule.next(16, 2)
+        for index in range(count):
+            assert schedule.include(index, NO_LOGITS)
+        schedule.observe(count, 0)
+    assert one == other
+
+
+def test_looked_up_drafts_of_a_guided_round_are_of_the_best_number() -> None:
+    schedule = adaptive((0.9, 0.05), lambda index: 0.9, drafter="suffix+model", row=0.3)
+    assert schedule.next(16, 2) == 4
+    assert schedule.looked_up(4) == 1
+    probing = adaptive((0.01,), lambda index: 0.9, drafter="suffix+model")
+    while not probing.next(16, 2):
+        pass
+    assert probing.looked_up(4) == 1

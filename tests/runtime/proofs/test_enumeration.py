@@ -1,0 +1,183 @@
+"""L0 of docs/losslessness.md: the verification rules, enumerated in float64 and not sampled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pytest
+from specexport.runtime.proofs.enumeration import SIZES, TOLERANCE, Chain, Enumeration, check_rules, enumerate_rule
+from specexport.runtime.sampling.acceptance import VERIFY, verify_block, verify_tokens
+from specexport.runtime.sampling.distribution import Distribution
+
+Target = Callable[[int], Distribution]
+Drafts = Sequence[Distribution]
+
+
+class Fixed(Chain):
+    """The same distribution behind every context."""
+
+    def __init__(self, *probs: float) -> None:
+        super().__init__(len(probs), 0)
+        self.probs = np.array(probs)
+
+    def after(self, context: tuple[int, ...]) -> np.ndarray:
+        return self.probs
+
+
+class Greedy(Chain):
+    """All of the probability on what `chain` finds most probable."""
+
+    def __init__(self, chain: Chain) -> None:
+        super().__init__(chain.vocab, chain.seed)
+        self.chain = chain
+
+    def after(self, context: tuple[int, ...]) -> np.ndarray:
+        return np.eye(self.vocab)[self.chain.after(context).argmax()]
+
+
+@pytest.mark.parametrize("rule", VERIFY)
+@pytest.mark.parametrize(("vocab", "k"), SIZES)
+@pytest.mark.parametrize("seed", range(3))
+def test_the_output_is_the_targets_own(rule: str, vocab: int, k: int, seed: int) -> None:
+    target = Chain(vocab, seed)
+    result = enumerate_rule(VERIFY[rule], target, Chain(vocab, 100 + seed), k)
+    assert sum(result.joint.values()) == pytest.approx(1.0, abs=TOLERANCE)
+    assert result.error(target) <= TOLERANCE
+
+
+@pytest.mark.parametrize("rule", VERIFY)
+@pytest.mark.parametrize("seed", range(3))
+def test_the_output_of_a_draft_without_chance_is_the_targets_own(rule: str, seed: int) -> None:
+    target = Chain(4, seed)
+    assert enumerate_rule(VERIFY[rule], target, Greedy(Chain(4, 100 + seed)), 2).error(target) <= TOLERANCE
+
+
+@pytest.mark.parametrize("rule", VERIFY)
+def test_a_draft_equal_to_the_target_is_always_accepted(rule: str) -> None:
+    result = enumerate_rule(VERIFY[rule], Chain(3, 7), Chain(3, 7), 2)
+    assert result.length == pytest.approx(3.0, abs=1e-12)
+
+
+def test_block_verification_gives_at_least_as_many_tokens() -> None:
+    gains = []
+    for vocab, k in SIZES:
+        for seed in range(4):
+            target, draft = Chain(vocab, seed), Chain(vocab, 100 + seed)
+            block, token = (enumerate_rule(rule, target, draft, k).length for rule in (verify_block, verify_tokens))
+            gains.append(block - token)
+            if k == 1:
+                assert block == pytest.approx(token, abs=1e-12)
+    assert min(gains) > -1e-12
+    assert max(gains) > 0.01
+
+
+def test_the_example_of_the_paper() -> None:
+    """Sun et al. 2024, arXiv 2403.10444, section 2: 10/9 accepted tokens by token verification, 11/9 by block."""
+    target, draft = Fixed(1 / 3, 2 / 3), Fixed(2 / 3, 1 / 3)
+    assert enumerate_rule(verify_tokens, target, draft, 2).length - 1 == pytest.approx(10 / 9, abs=1e-12)
+    assert enumerate_rule(verify_block, target, draft, 2).length - 1 == pytest.approx(11 / 9, abs=1e-12)
+
+
+def test_a_greedy_draft_judged_by_its_softmax_is_found_out() -> None:
+    """The figures of facts/speculation: (.833, 0, .167) comes out for a target of (.5, .3, .2)."""
+    target, softmax, greedy = Fixed(0.5, 0.3, 0.2), Fixed(0.6, 0.3, 0.1), Fixed(1.0, 0.0, 0.0)
+    result = enumerate_rule(verify_tokens, target, greedy, 1, judged_by=softmax)
+    first = [sum(p for tokens, p in result.joint.items() if tokens[0] == token) for token in range(3)]
+    assert first == pytest.approx([5 / 6, 0.0, 1 / 6], abs=1e-12)
+    assert result.error(target) > 0.1
+    assert enumerate_rule(verify_tokens, target, greedy, 1).error(target) <= TOLERANCE
+
+
+def worst(verify: Callable[..., tuple[int, int]], seeds: int = 3) -> float:
+    def error(vocab: int, k: int, seed: int) -> float:
+        target = Chain(vocab, seed)
+        return enumerate_rule(verify, target, Chain(vocab, 100 + seed), k).error(target)
+
+    return max(error(vocab, k, seed) for vocab, k in ((3, 1), (3, 2)) for seed in range(seeds))
+
+
+def token_mutant(
+    accepts: Callable[[float, float, float], bool] = lambda u, d, t: u * d < t,
+    residual: Callable[[np.ndarray, np.ndarray], np.ndarray] = lambda t, d: np.maximum(t - d, 0.0),
+    last: int = -1,
+) -> Callable[..., tuple[int, int]]:
+    """Token verification with one part exchanged."""
+
+    def verify(target: Target, draft_probs: Drafts, draft_tokens: Sequence[int], uniforms: np.ndarray) -> tuple[int, int]:
+        for index, (token, draft) in enumerate(zip(draft_tokens, draft_probs, strict=True)):
+            probs = target(index)
+            if not accepts(uniforms[index], draft.of(token), probs.of(token)):
+                left = residual(probs.probs, draft.probs)
+                return index, Distribution(left if left.any() else probs.probs).draw(uniforms[last if last < 0 else index])
+        return len(draft_tokens), target(len(draft_tokens)).draw(uniforms[-1])
+
+    return verify
+
+
+def test_mutants_of_token_verification_are_found_out() -> None:
+    assert worst(token_mutant()) <= TOLERANCE
+    assert worst(token_mutant(accepts=lambda u, d, t: u * d <= t)) == 1.0  # what the target excludes comes at u = 0
+    assert worst(token_mutant(accepts=lambda u, d, t: u < t)) > 1e-3
+    assert worst(token_mutant(residual=lambda t, d: np.abs(t - d))) > 1e-3  # not clipped
+    assert worst(token_mutant(residual=lambda t, d: t)) > 1e-3  # the target itself
+    assert worst(token_mutant(last=0)) > 1e-3  # the follower from the noise that rejected
+
+
+def block_mutant(
+    cap: float = 1.0,
+    chance_of: Callable[[float, float], float] | None = None,
+    scaled: bool = True,
+    first: bool = False,
+    accepts: Callable[[float, float], bool] = lambda u, chance: u < chance,
+    clip: Callable[[np.ndarray], np.ndarray] = lambda left: np.maximum(left, 0),
+) -> Callable[..., tuple[int, int]]:
+    """Block verification with one part exchanged."""
+
+    def verify(target: Target, draft_probs: Drafts, draft_tokens: Sequence[int], uniforms: np.ndarray) -> tuple[int, int]:
+        k, ratio, kept, kept_ratio = len(draft_tokens), 1.0, 0, 1.0
+        for index in range(1, k + 1):
+            token = draft_tokens[index - 1]
+            ratio = min(cap, ratio * target(index - 1).of(token) / draft_probs[index - 1].of(token))
+            chance = ratio
+            if index < k:
+                left = float(np.maximum(ratio * target(index).probs - draft_probs[index].probs, 0).sum())
+                chance = chance_of(left, ratio) if chance_of else (left / (left + 1 - ratio) if left or ratio < 1 else 1.0)
+            if accepts(uniforms[index - 1], chance):
+                kept, kept_ratio = index, ratio
+            elif first:
+                break
+        if kept == k:
+            return kept, target(k).draw(uniforms[-1])
+        scale = kept_ratio if scaled else 1.0
+        left_over = clip(scale * target(kept).probs - draft_probs[kept].probs)
+        return kept, Distribution(left_over if left_over.any() else target(kept).probs).draw(uniforms[-1])
+
+    return verify
+
+
+def test_mutants_of_block_verification_are_found_out() -> None:
+    assert worst(block_mutant()) <= TOLERANCE
+    assert worst(block_mutant(cap=2.0)) > 1e-3
+    assert worst(block_mutant(chance_of=lambda left, ratio: ratio)) > 1e-3
+    assert worst(block_mutant(scaled=False)) > 1e-4
+    assert worst(block_mutant(first=True)) > 1e-3
+    assert worst(block_mutant(accepts=lambda u, chance: u <= chance)) == 1.0  # what the target excludes comes at u = 0
+    assert worst(block_mutant(clip=np.abs)) > 1e-3
+
+
+def test_check_rules_reports_what_it_saw() -> None:
+    block, token = sorted(check_rules(), key=lambda entry: entry.rule)
+    assert block.passed
+    assert token.passed
+    assert block.models == token.models == len(SIZES)
+    assert block.length > token.length
+
+
+def test_an_error_is_seen_however_it_is_hidden() -> None:
+    target = Fixed(0.5, 0.5, 0.0)
+    exact = enumerate_rule(verify_tokens, target, Fixed(0.3, 0.3, 0.4), 1)
+    assert exact.error(target) <= TOLERANCE
+    tilted = Enumeration(exact.joint | {(0, 0): exact.joint[0, 0] + 1e-9, (1, 1): exact.joint[1, 1] - 1e-9}, exact.length)
+    assert tilted.error(target) > TOLERANCE
+    assert Enumeration(exact.joint | {(2, 0): 1e-300}, exact.length).error(target) == 1.0

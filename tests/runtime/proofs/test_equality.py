@@ -1,0 +1,115 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from specexport.runtime.proofs.equality import Equality, check_equality, plain_at_widths
+from support.doubles import CONTRACT, VOCAB, FakeDecoder, fake_session, greedy_tokens
+
+
+class WidthDependent(FakeDecoder):
+    """Two ids lead every row by far and lie `gap` apart; passes wider than one token move the second up by `shift`."""
+
+    gap, shift, width = 1e-4, 0.0, 1
+
+    def step(self, tokens: Sequence[int], position: int) -> np.ndarray:
+        self.width = len(tokens)
+        return super().step(tokens, position)
+
+    def logits_after(self, context: Sequence[float] | np.ndarray) -> np.ndarray:
+        logits = super().logits_after(context).copy()
+        first = int(logits.argmax())
+        logits[first] = 50.0
+        logits[(first + 1) % VOCAB] = 50.0 - self.gap + (self.shift if self.width > 1 else 0.0)
+        return logits
+
+
+class SeesStaleRows(FakeDecoder):
+    def seen(self, row: int) -> np.ndarray:
+        return self.rows[: row + 4]
+
+
+@pytest.mark.parametrize("length", [1, 2, 9, 30])
+def test_a_right_pair_is_equal_at_every_width(tmp_path: Path, length: int) -> None:
+    session = fake_session(tmp_path, FakeDecoder(), FakeDecoder(noise=0.4))
+    result = check_equality(session, list(range(length)), 12)
+    assert result == Equality(True, None)
+    assert result.passed
+
+
+def test_near_the_capacity(tmp_path: Path) -> None:
+    session = fake_session(tmp_path, FakeDecoder(), FakeDecoder(noise=0.4))
+    for length in range(CONTRACT.capacity - 8, CONTRACT.capacity):
+        assert check_equality(session, list(range(length)), 20).passed
+
+
+def test_a_near_tie_that_another_width_turns_passes(tmp_path: Path) -> None:
+    target = WidthDependent()
+    target.shift = 2e-4
+    session = fake_session(tmp_path, target, FakeDecoder(noise=0.4))
+    for prompt in ([5], [5, 6, 7], list(range(20))):
+        result = check_equality(session, prompt, 12)
+        assert result.same_width
+        assert result.first_difference == 0
+        assert result.margin == pytest.approx(1e-4, rel=0.1)
+        assert result.delta == pytest.approx(2e-4, rel=0.1)
+        assert result.passed
+
+
+def test_a_decoder_that_reads_stale_rows_fails(tmp_path: Path) -> None:
+    session = fake_session(tmp_path, SeesStaleRows(), FakeDecoder(noise=0.4))
+    assert not check_equality(session, [1, 2, 3], 12).passed
+
+
+@pytest.mark.parametrize(
+    ("equality", "near_tie", "passed"),
+    [
+        (Equality(True, None), True, True),
+        (Equality(False, None), True, False),
+        (Equality(True, 3, margin=1.9, delta=1.0), True, True),
+        (Equality(True, 3, margin=2.1, delta=1.0), False, False),
+        (Equality(True, 3), True, True),  # an exact tie
+        (Equality(False, 3, margin=0.0, delta=1.0), True, False),
+    ],
+)
+def test_what_passes(equality: Equality, near_tie: bool, passed: bool) -> None:
+    assert (equality.near_tie, equality.passed) == (near_tie, passed)
+
+
+def test_the_prefix_is_forgotten(tmp_path: Path) -> None:
+    session = fake_session(tmp_path, FakeDecoder(), FakeDecoder(noise=0.4))
+    session.generate([1, 2, 3, 4], max_new_tokens=3)
+    check_equality(session, [1, 2, 3], 5)
+    after = session.generate([1, 2, 3, 4], max_new_tokens=3)
+    assert after.statistics.reused_tokens == 0
+
+
+@pytest.mark.parametrize("width", [1, 2, 5])
+def test_plain_at_widths_is_plain_and_as_wide_as_told(width: int) -> None:
+    target = FakeDecoder()
+    assert plain_at_widths(target, [1, 2, 3], [width] * 10, 8, CONTRACT.capacity) == greedy_tokens(target, [1, 2, 3], 10)
+    assert target.steps[1:] == [(width, position) for position in range(2, 12)]
+
+
+def test_plain_at_widths_narrows_at_the_capacity() -> None:
+    target, prompt = FakeDecoder(), [1] * (CONTRACT.capacity - 3)
+    assert plain_at_widths(target, prompt, [5] * 3, 8, CONTRACT.capacity) == greedy_tokens(target, prompt, 3)
+    assert target.steps[-3:] == [(4, 44), (3, 45), (2, 46)]
+
+
+@pytest.mark.parametrize("drafter", ["model", "ngram", "suffix", "ngram+model", "suffix+model"])
+def test_rounds_of_many_widths_are_replayed_as_they_were(tmp_path: Path, drafter: str) -> None:
+    """The second id leads in passes of four tokens only, so equality at any one width would not hold."""
+
+    class OneWidth(WidthDependent):
+        def logits_after(self, context: Sequence[float] | np.ndarray) -> np.ndarray:
+            self.shift = 2e-4 if self.width == 4 else 0.0
+            return super().logits_after(context)
+
+    session = fake_session(tmp_path, OneWidth(), FakeDecoder(noise=0.4))
+    for prompt in ([5, 6, 7], [1, 2, 3, 1, 2, 3, 1, 2], list(range(20))):
+        result = check_equality(session, prompt, 12, drafter)
+        assert result.same_width
+        assert result.passed

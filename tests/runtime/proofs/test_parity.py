@@ -1,0 +1,269 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from specexport.bundle import Contract
+from specexport.errors import ProofError
+from specexport.runtime.proofs.parity import (
+    TOLERANCE,
+    Arithmetic,
+    ReferenceStep,
+    contexts,
+    load_reference,
+    max_error,
+    prove_decoder,
+    save_reference,
+    schedule,
+)
+from support.doubles import FakeDecoder
+
+CONTRACT = Contract(capacity=40, max_draft_tokens=3, prompt_chunk=8, precision="fp32")
+VOCAB = 11
+
+
+def reference_of(contract: Contract = CONTRACT) -> list[ReferenceStep]:
+    """What a model without a cache gives, from the fake's pure function."""
+    decoder, steps = FakeDecoder(contract, VOCAB), schedule(contract, VOCAB)
+    entries = []
+    for step, context in zip(steps, contexts(steps), strict=True):
+        rows = [decoder.logits_after(context[: row + 1]) for row in range(len(context) - step.rows, len(context))]
+        entries.append(ReferenceStep(step, np.array(rows, np.float32).reshape(step.rows, VOCAB)))
+    return entries
+
+
+def prove(decoder: FakeDecoder) -> None:
+    prove_decoder(decoder, reference_of(), "fake", "ort", "target", "fp32")
+
+
+class OffByOne(FakeDecoder):
+    def write(self, tokens: Sequence[int], position: int) -> None:
+        super().write(tokens, min(position + 1, self.contract.capacity - len(tokens)))
+
+
+class NeverRewrites(FakeDecoder):
+    def write(self, tokens: Sequence[int], position: int) -> None:
+        for row, token in enumerate(tokens, position):
+            if self.rows[row] < 0:
+                self.rows[row] = token
+
+
+class SeesStaleRows(FakeDecoder):
+    def seen(self, row: int) -> np.ndarray:
+        return self.rows
+
+
+class SeesTheNextRow(FakeDecoder):
+    def seen(self, row: int) -> np.ndarray:
+        return self.rows[: row + 2]
+
+
+class ForgetsTheFirstRow(FakeDecoder):
+    def seen(self, row: int) -> np.ndarray:
+        return self.rows[min(1, row) : row + 1]
+
+
+class SlidingWindow(FakeDecoder):
+    def seen(self, row: int) -> np.ndarray:
+        return self.rows[max(0, row - 12) : row + 1]
+
+
+class Appends(FakeDecoder):
+    """Keeps its own position and never rolls back."""
+
+    end = 0
+
+    def write(self, tokens: Sequence[int], position: int) -> None:
+        self.end = max(self.end, position) if self.end < position else self.end
+        start = min(self.end, self.contract.capacity - len(tokens))
+        super().write(tokens, start)
+        self.end += len(tokens)
+
+
+class LeakyMask(FakeDecoder):
+    """Rows beyond the position weigh next to nothing: only large values in them show."""
+
+    def step(self, tokens: Sequence[int], position: int) -> np.ndarray:
+        logits = super().step(tokens, position)
+        logits += np.float32(1e-6 * np.abs(self.rows[position + len(tokens) :]).sum())
+        return logits
+
+
+class NotANumber(FakeDecoder):
+    def logits_after(self, context: Sequence[float] | np.ndarray) -> np.ndarray:
+        logits = super().logits_after(context).copy()
+        logits[0] = np.nan
+        return logits
+
+
+class SlightlyOff(FakeDecoder):
+    error = 0.0
+
+    def logits_after(self, context: Sequence[float] | np.ndarray) -> np.ndarray:
+        return super().logits_after(context) + np.float32(self.error)
+
+
+def test_a_right_decoder_is_proved() -> None:
+    reference = reference_of()
+    decoder = FakeDecoder(CONTRACT, VOCAB)
+    proof = prove_decoder(decoder, reference, "fake", "ort", "draft", "fp32")
+    assert (proof.engine, proof.dialect, proof.role) == ("fake", "ort", "draft")
+    assert proof.max_error == 0.0
+    assert proof.rows == sum(len(entry.logits) for entry in reference)
+    assert not decoder.rows[:].max() > 0  # nothing of the proof is left in the cache
+
+
+@pytest.mark.parametrize(
+    "wrong", [OffByOne, NeverRewrites, SeesStaleRows, SeesTheNextRow, ForgetsTheFirstRow, SlidingWindow, LeakyMask, Appends]
+)
+def test_a_wrong_decoder_is_caught(wrong: type[FakeDecoder]) -> None:
+    with pytest.raises(ProofError, match=r"target on fake \(ort\): logits are .* standard deviations off") as caught:
+        prove(wrong(CONTRACT, VOCAB))
+    assert "\n" not in str(caught.value)
+
+
+LADDER = Contract(capacity=80, max_draft_tokens=3, prompt_chunk=8, precision="fp32")
+
+
+@pytest.fixture
+def short_spans(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A ladder of 16, 32, 64, 80 instead of one that starts at 512."""
+    monkeypatch.setattr("specexport.bundle.SHORTEST_SPAN", 16)
+
+
+class StaysOnTheFirstSpan(FakeDecoder):
+    def seen(self, row: int) -> np.ndarray:
+        return self.rows[: min(row + 1, self.contract.spans[0])]
+
+
+class ClimbsARowTooLate(FakeDecoder):
+    """Looks at the span of the row in front of its last."""
+
+    def seen(self, row: int) -> np.ndarray:
+        end = sum(map(int, self.steps[-1]))
+        return self.rows[: min(row + 1, self.contract.span(max(1, end - 1)))]
+
+
+class StaysOnTheSpanItClimbedTo(FakeDecoder):
+    """Once on a span, it takes all of it for written."""
+
+    def seen(self, row: int) -> np.ndarray:
+        reached = max(self.contract.span(position + count) for count, position in self.steps)
+        over = reached > self.contract.span(sum(self.steps[-1]))
+        return self.rows[: reached if over else row + 1]
+
+
+@pytest.mark.usefixtures("short_spans")
+def test_a_step_of_the_ladder_is_climbed_twice_with_garbage_behind() -> None:
+    steps = schedule(LADDER, VOCAB)
+    spans = [LADDER.span(step.end) for step in steps]
+    climbs = [index for index in range(1, len(steps)) if spans[index] > spans[index - 1]]
+    back = next(index for index in range(1, len(steps)) if spans[index] < spans[index - 1])
+    assert any(index < back for index in climbs)
+    assert back + 1 in climbs
+    edge = spans[back]
+    assert steps[back].end == edge  # the last row of the shorter span
+    assert steps[back - 1].position < edge < steps[back - 1].end  # a step with rows on both sides
+    assert all(step.poison and step.rows == len(step.tokens) for step in steps[back - 2 : back + 2])
+
+
+@pytest.mark.usefixtures("short_spans")
+@pytest.mark.parametrize("wrong", [StaysOnTheFirstSpan, ClimbsARowTooLate, StaysOnTheSpanItClimbedTo])
+def test_a_decoder_that_is_wrong_about_spans_is_caught(wrong: type[FakeDecoder]) -> None:
+    reference = reference_of(LADDER)
+    prove_decoder(FakeDecoder(LADDER, VOCAB), reference, "fake", "onnx", "target", "fp32")
+    with pytest.raises(ProofError):
+        prove_decoder(wrong(LADDER, VOCAB), reference, "fake", "onnx", "target", "fp32")
+
+
+def test_not_a_number_is_infinitely_wrong() -> None:
+    assert max_error(NotANumber(CONTRACT, VOCAB), reference_of()) == np.inf
+    with pytest.raises(ProofError, match="inf standard deviations"):
+        prove(NotANumber(CONTRACT, VOCAB))
+
+
+def test_the_tolerance_is_in_standard_deviations_of_the_logits() -> None:
+    decoder = SlightlyOff(CONTRACT, VOCAB)
+    decoder.error = 5e-4
+    prove(decoder)
+    assert max_error(decoder, reference_of()) == pytest.approx(5e-4, rel=0.2)
+    decoder.error = 5e-3
+    with pytest.raises(ProofError):
+        prove(decoder)
+
+
+@pytest.mark.parametrize("arithmetic", TOLERANCE)
+def test_each_arithmetic_has_a_tolerance_of_its_own(arithmetic: Arithmetic) -> None:
+    reference, tolerance = reference_of(), TOLERANCE[arithmetic]
+    assert tolerance < 1  # what is wrong is off by whole standard deviations
+    decoder = SlightlyOff(CONTRACT, VOCAB)
+    decoder.error = 0.8 * tolerance
+    assert prove_decoder(decoder, reference, "fake", "ort", "target", arithmetic).tolerance == tolerance
+    decoder.error = 1.3 * tolerance
+    with pytest.raises(ProofError):
+        prove_decoder(decoder, reference, "fake", "ort", "target", arithmetic)
+
+
+def test_logits_without_any_spread_prove_nothing() -> None:
+    reference = [ReferenceStep(entry.step, np.zeros_like(entry.logits)) for entry in reference_of()]
+    assert max_error(FakeDecoder(CONTRACT, VOCAB, scale=0.0), reference) == np.inf
+
+
+@pytest.mark.parametrize("drafts", [1, 2, 3, 4, 7, 16, 32])
+@pytest.mark.parametrize("chunk", [1, 2, 3, 8, 64, 512])
+def test_the_schedule_stays_within_every_capacity(drafts: int, chunk: int) -> None:
+    accepted = 0
+    for capacity in range(1, 160):
+        try:
+            contract = Contract(capacity, drafts, chunk, "fp32")
+        except ValueError:
+            continue
+        accepted += 1
+        steps = schedule(contract, VOCAB)
+        assert max(step.position + len(step.tokens) for step in steps) <= capacity
+        assert {len(step.tokens) for step in steps} >= set(range(1, contract.widest_step + 1))
+    assert accepted
+
+
+def test_the_schedule_rolls_back_poisons_and_stays_without_gaps() -> None:
+    steps = schedule(CONTRACT, VOCAB)
+    end, rolled_back = 0, 0
+    for step in steps:
+        assert step.position <= end
+        rolled_back += step.position < end
+        assert ((step.tokens >= 0) & (step.tokens < VOCAB)).all()
+        end = max(end, step.position + len(step.tokens))
+    assert rolled_back >= CONTRACT.widest_step
+    assert sum(step.poison for step in steps) >= CONTRACT.widest_step
+    assert any(len(step.tokens) > CONTRACT.widest_step for step in steps)
+    again = schedule(CONTRACT, VOCAB)
+    assert all((a.tokens == b.tokens).all() for a, b in zip(steps, again, strict=True))
+
+
+def test_contexts_forget_what_was_rolled_back() -> None:
+    steps = schedule(CONTRACT, VOCAB)
+    for step, context in zip(steps, contexts(steps), strict=True):
+        assert len(context) == step.position + len(step.tokens)
+        assert (context[step.position :] == step.tokens).all()
+
+
+def test_reference_round_trip(tmp_path: Path) -> None:
+    reference = reference_of()
+    save_reference(tmp_path / "r.npz", reference)
+    loaded = load_reference(tmp_path / "r.npz")
+    assert len(loaded) == len(reference)
+    for ours, theirs in zip(reference, loaded, strict=True):
+        assert (ours.step.tokens == theirs.step.tokens).all()
+        assert (ours.step.position, ours.step.poison) == (theirs.step.position, theirs.step.poison)
+        assert (ours.logits == theirs.logits).all()
+        assert theirs.logits.dtype == np.float32
+
+
+@pytest.mark.parametrize(("k", "capacity", "chunk"), [(3, 16, 64), (4, 20, 64), (4, 64, 16), (1, 16, 16), (8, 700, 64)])
+def test_spare_rows_are_not_written(k: int, capacity: int, chunk: int) -> None:
+    contract = Contract(capacity, k, min(chunk, capacity), "fp32")
+    ends = [step.end for step in schedule(contract, VOCAB)]
+    assert max(step.end for step in schedule(contract, VOCAB, spare=1)) < capacity
+    assert max(ends) <= capacity

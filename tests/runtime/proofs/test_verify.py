@@ -1,0 +1,177 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from specexport.bundle import Proof
+from specexport.errors import ParameterError
+from specexport.runtime.proofs import verify
+from specexport.runtime.proofs.chi_squared import Sampled
+from specexport.runtime.proofs.enumeration import Exactness
+from specexport.runtime.proofs.equality import Equality
+from specexport.runtime.proofs.parity import ReferenceStep, contexts, save_reference, schedule
+from specexport.runtime.proofs.verify import DEFAULT_PROMPTS, Report, read_prompts, render, verify_session
+from specexport.runtime.session import Session
+from support.doubles import CONTRACT, VOCAB, FakeDecoder, fake_session
+
+
+@pytest.fixture
+def session(tmp_path: Path) -> Session:
+    session = fake_session(tmp_path, FakeDecoder(), FakeDecoder(noise=0.4))
+    steps = schedule(CONTRACT, VOCAB)
+    for role, decoder in (("target", FakeDecoder()), ("draft", FakeDecoder(noise=0.4))):
+        reference = []
+        for step, context in zip(steps, contexts(steps), strict=True):
+            rows = [decoder.logits_after(context[: row + 1]) for row in range(len(context) - step.rows, len(context))]
+            reference.append(ReferenceStep(step, np.array(rows, np.float32).reshape(step.rows, VOCAB)))
+        save_reference(session.bundle.path(session.bundle.manifest.references[role]), reference)
+    return session
+
+
+@pytest.fixture
+def no_enumeration(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes a second, and is the same for every bundle."""
+    monkeypatch.setattr(verify, "check_rules", list)
+
+
+def write(path: Path, *lines: str) -> Path:
+    path.write_text("\n".join(lines), encoding="utf-8")
+    return path
+
+
+def test_a_right_bundle_passes_on_its_own_tokens(session: Session) -> None:
+    result = verify_session(session, None, 6)
+    assert result.passed
+    assert [proof.max_error for proof in result.parity] == [0.0, 0.0]
+    assert [proof.role for proof in result.parity] == ["target", "draft"]
+    assert len(result.equalities) == DEFAULT_PROMPTS
+    row = json.loads(json.dumps(result.as_dict()))
+    assert row["equal_at_width_1"] == DEFAULT_PROMPTS
+    assert [entry["rule"] for entry in row["exactness"]] == ["block", "token"]
+    assert row["sampled"] == []
+
+
+@pytest.mark.usefixtures("no_enumeration")
+def test_a_bundle_of_another_model_fails(session: Session) -> None:
+    session.engine.draft.seed = 9  # type: ignore[attr-defined]
+    result = verify_session(session, None, 6)
+    assert not result.passed
+    assert [proof.max_error <= proof.tolerance for proof in result.parity] == [True, False]
+
+
+@pytest.mark.usefixtures("no_enumeration")
+def test_a_bundle_without_a_draft(session: Session, tmp_path: Path) -> None:
+    alone = fake_session(tmp_path / "alone", FakeDecoder(), None)
+    reference = session.bundle.path(session.bundle.manifest.references["target"])
+    alone.bundle.path(alone.bundle.manifest.references["target"]).write_bytes(reference.read_bytes())
+    result = verify_session(alone, None, 6)
+    assert result.passed
+    assert [proof.role for proof in result.parity] == ["target"]
+    assert len(result.equalities) == DEFAULT_PROMPTS
+
+
+@pytest.mark.usefixtures("no_enumeration")
+def test_rules_that_are_wrong_fail_a_bundle_that_is_right(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verify, "check_rules", lambda: [Exactness("token", 5, 1e-3, 2.0)])
+    assert not verify_session(session, None, 2).passed
+
+
+@pytest.mark.usefixtures("no_enumeration")
+def test_every_way_to_draft_and_verify_is_sampled(session: Session) -> None:
+    session.generate([1, 2, 3], max_new_tokens=3)
+    result = verify_session(session, None, 2, trials=1000)
+    assert [(entry.drafter, entry.verification) for entry in result.sampled] == [
+        ("model", "block"),
+        ("model", "token"),
+    ]
+    assert {entry.trials for entry in result.sampled} == {1000}
+    assert session.generate([1, 2, 3], max_new_tokens=3).statistics.reused_tokens == 0
+
+
+@pytest.mark.usefixtures("no_enumeration")
+def test_prompts_of_the_users(session: Session, tmp_path: Path) -> None:
+    prompts = write(tmp_path / "p.jsonl", '{"prompt": "one"}', "", '{"prompt": "two", "route": "x"}', "")
+    assert len(verify_session(session, prompts, 6).equalities) == 2
+
+
+def test_no_prompts_at_all_prove_nothing(session: Session, tmp_path: Path) -> None:
+    with pytest.raises(ParameterError, match=r"p\.jsonl holds no prompt"):
+        verify_session(session, write(tmp_path / "p.jsonl", "", " "), 6)
+
+
+def test_line_separators_within_a_string_are_text(tmp_path: Path) -> None:
+    prompts = ["one\u2028two", "three\x85four", "five\r\nsix"]
+    path = write(tmp_path / "p.jsonl", *(json.dumps({"prompt": prompt}, ensure_ascii=False) for prompt in prompts))
+    assert list(read_prompts(path)) == prompts
+    path.write_bytes(path.read_bytes().replace(b"\n", b"\r\n"))
+    assert list(read_prompts(path)) == prompts
+
+
+@pytest.mark.parametrize(
+    "line", ["{", "text", "[]", "3", "null", '"prompt"', '{"text": "x"}', '{"prompt": 3}', '{"prompt": null}', "1" * 5000]
+)
+def test_a_line_that_is_no_prompt_is_named(tmp_path: Path, line: str) -> None:
+    path = write(tmp_path / "p.jsonl", '{"prompt": "fine"}', "", line)
+    with pytest.raises(ParameterError, match=r"p\.jsonl, line 3: found") as caught:
+        list(read_prompts(path))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("content", [None, b"\xff\xfe"])
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, content: bytes | None) -> None:
+    if content is not None:
+        (tmp_path / "p.jsonl").write_bytes(content)
+    with pytest.raises(ParameterError, match=r"p\.jsonl (cannot be read|is not UTF-8); give|p\.jsonl cannot be read: "):
+        list(read_prompts(tmp_path / "p.jsonl"))
+
+
+def proof(error: float) -> Proof:
+    return Proof("fake", "ort", "target", 10, 30, error, 1e-3)
+
+
+def exact(error: float) -> Exactness:
+    return Exactness("block", 5, error, 2.3)
+
+
+def sampled(statistic: float) -> Sampled:
+    return Sampled("model", "block", 100, 9, statistic, 30.0, 2.0)
+
+
+def verification(**tiers: Sequence[Any]) -> Report:
+    """Those tiers, and nothing of the others."""
+    return Report(**{field.name: tuple(tiers.get(field.name, ())) for field in fields(Report)})
+
+
+@pytest.mark.parametrize(
+    ("tiers", "passed"),
+    [
+        ({}, True),
+        ({"parity": [proof(1e-4), proof(1e-3)], "equalities": [Equality(True, None), Equality(True, 2, 0.1, 0.1)]}, True),
+        ({"parity": [proof(1e-4), proof(2e-3)]}, False),
+        ({"parity": [proof(float("nan"))]}, False),
+        ({"equalities": [Equality(True, None), Equality(False, None)]}, False),
+        ({"equalities": [Equality(True, 2, 1.0, 0.1)]}, False),
+        ({"exactness": [exact(1e-13), exact(0.0)], "sampled": [sampled(29.9)]}, True),
+        ({"exactness": [exact(1e-13), exact(1e-11)]}, False),
+        ({"exactness": [exact(float("nan"))]}, False),
+        ({"sampled": [sampled(29.9), sampled(30.1)]}, False),
+        ({"sampled": [sampled(float("inf"))]}, False),
+    ],
+)
+def test_every_tier_decides(tiers: dict[str, Sequence[Any]], passed: bool) -> None:
+    result = verification(**tiers)
+    assert result.passed == passed
+    assert result.as_dict()["passed"] == passed
+    assert render(result).splitlines()[-1].startswith("passed" if passed else "FAILED")
+
+
+def test_the_counts_add_up() -> None:
+    equalities = (Equality(True, None), Equality(True, 2, 0.1, 0.1), Equality(False, 3, 1.0, 0.1))
+    row = verification(parity=[proof(1e-4)], equalities=equalities).as_dict()
+    counts = [row[name] for name in ("prompts", "equal_at_same_width", "equal_at_width_1", "near_ties")]
+    assert counts == [3, 2, 1, 1]

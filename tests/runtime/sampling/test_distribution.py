@@ -1,0 +1,248 @@
+"""L3 of docs/losslessness.md: what a session samples, end to end, against the target's exact distribution."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from specexport.bundle import Contract, SharedVocabulary
+from specexport.engines.base import Engine
+from specexport.errors import ParameterError
+from specexport.runtime.proofs.chi_squared import Joint, Sampled, chi_squared, exact_joint, fewest_trials, sample_session
+from specexport.runtime.sampling import acceptance, rules
+from specexport.runtime.sampling.distribution import Distribution
+from specexport.runtime.sampling.parameters import SamplingParameters
+from specexport.runtime.session import Options, Session
+from support.doubles import FeedsByStep, write_bundle
+
+VOCAB, LENGTH = 16, 2
+PROMPT = [3, 1, 10, 14, 3, 1]  # its last two came before, and what followed them is what the target likes best, for the lookups
+SMALL = Contract(capacity=48, max_draft_tokens=3, prompt_chunk=8, precision="fp32")
+# Of the default way; the others have TRIALS_EACH. Each fails for nothing about once in a million times, and the seeds are
+# fixed, so what passes keeps passing.
+TRIALS, TRIALS_EACH = 200_000, 15_000
+
+
+class TableDecoder(FeedsByStep):
+    """A model whose next token depends on the last two, read back from its cache."""
+
+    def __init__(self, seed: int, mix: float = 0.0, sharpness: float = 1.2) -> None:
+        self.vocab_size = VOCAB
+        table, other = (np.random.default_rng([seed, part]).normal(size=(VOCAB, VOCAB, VOCAB)) for part in (0, 1))
+        self._table = (sharpness * ((1 - mix) * table + mix * other)).astype(np.float32)
+        self._cache = np.zeros(SMALL.capacity + 1, np.int64)  # one place further on, so that the first token has one before it
+        self._buffer = np.zeros((SMALL.widest_step, VOCAB), np.float32)
+
+    def step(self, tokens: Sequence[int], position: int) -> np.ndarray:
+        end = position + len(tokens)
+        self._cache[position + 1 : end + 1] = tokens
+        rows = len(tokens) if len(tokens) <= SMALL.widest_step else 1
+        self._buffer[:rows] = self._table[self._cache[end - rows : end], self._cache[end - rows + 1 : end + 1]]
+        return self._buffer[:rows]
+
+    def overwrite_rows(self, start: int, value: float) -> None:
+        self._cache[start + 1 :] = 0
+
+
+@pytest.fixture
+def session(tmp_path: Path) -> Session:
+    bundle = write_bundle(tmp_path, SMALL, VOCAB)
+    return Session(bundle, Engine("table", "table", TableDecoder(1), TableDecoder(1, mix=0.4)))
+
+
+@pytest.fixture
+def translated(tmp_path: Path) -> Session:
+    """The draft has another tokenizer: ids in reverse order, and it lacks every fifth of the target's."""
+    shared = np.array([[token, VOCAB - 1 - token] for token in range(VOCAB) if token % 5]).T
+    bundle = write_bundle(tmp_path, SMALL, VOCAB)
+    np.savez(tmp_path / "maps.npz", to_draft=np.arange(VOCAB)[::-1].copy(), shared=shared.copy())
+    vocabulary = SharedVocabulary("maps.npz", shared.shape[1], VOCAB, VOCAB)
+    bundle = replace(bundle, manifest=replace(bundle.manifest, vocabulary=vocabulary))
+    return Session(bundle, Engine("table", "table", TableDecoder(1), Reversed(TableDecoder(1, mix=0.4))))
+
+
+class Reversed(FeedsByStep):
+    """A decoder whose ids go the other way."""
+
+    def __init__(self, decoder: TableDecoder) -> None:
+        self.vocab_size, self.overwrite_rows, self._decoder = decoder.vocab_size, decoder.overwrite_rows, decoder
+
+    def step(self, tokens: Sequence[int], position: int) -> np.ndarray:
+        return self._decoder.step([VOCAB - 1 - token for token in tokens], position)[:, ::-1].copy()
+
+
+def expected_of(session: Session, parameters: SamplingParameters) -> Joint:
+    return exact_joint(session.engine.target, PROMPT, parameters, LENGTH, SMALL.prompt_chunk)
+
+
+def sample(session: Session, options: Options, trials: int) -> Sampled:
+    names = {field.name for field in fields(SamplingParameters)}
+    parameters = SamplingParameters(**{name: value for name, value in options.items() if name in names})
+    return sample_session(session, PROMPT, options, expected_of(session, parameters), trials)
+
+
+PENALTIES: dict[str, Any] = {
+    "repetition_penalty": 1.5,
+    "presence_penalty": 0.8,
+    "frequency_penalty": 0.9,
+    "logit_bias": {3: 1.0, 10: -2.0},
+    "banned_tokens": (7, 14),
+}
+
+
+def test_the_default_way_has_the_targets_distribution(session: Session) -> None:
+    result = sample(session, Options(temperature=1.0), TRIALS)
+    assert result.passed, result
+    assert result.cells > 200
+    assert (result.drafter, result.verification) == ("model", "block")
+    assert result.mean_acceptance_length > 1.5
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"temperature": 1.0, "verification": "token"},
+        {"temperature": 0.8, "top_k": 9},
+        {"temperature": 1.3, "top_p": 0.9, "verification": "token"},
+        {"temperature": 1.0, "min_p": 0.03, "num_draft_tokens": 2},
+        {"temperature": 1.0, **PENALTIES},
+        {"temperature": 1.0, "verification": "token", **PENALTIES},
+        {"temperature": 1.0, "drafter": "ngram+model"},
+        {"temperature": 1.0, "drafter": "suffix", "frequency_penalty": 0.9},
+        {"temperature": 1.0, "speculate": False},
+    ],
+)
+def test_sampled_output_has_the_targets_distribution(session: Session, options: Options) -> None:
+    result = sample(session, options, TRIALS_EACH)
+    assert result.passed, result
+    assert result.cells > 40
+    assert (result.mean_acceptance_length > 1.05) == options.get("speculate", True)
+
+
+@pytest.mark.parametrize("options", [{"temperature": 1.0}, {"temperature": 1.0, "top_k": 9, **PENALTIES}])
+def test_a_draft_of_another_tokenizer_leaves_the_distribution_alone(translated: Session, options: Options) -> None:
+    result = sample(translated, options, TRIALS_EACH)
+    assert result.passed, result
+    assert result.mean_acceptance_length > 1.2
+
+
+def test_what_the_lookups_find_is_likely() -> None:
+    target = TableDecoder(1)
+    assert [int(target.step(PROMPT[:length], 0)[-1].argmax()) for length in (2, 3)] == PROMPT[2:4]
+
+
+def test_the_exact_joint_is_the_products_of_the_softmax(session: Session) -> None:
+    target, joint = TableDecoder(1), expected_of(session, SamplingParameters(temperature=1.0))
+    assert len(joint) == VOCAB**LENGTH
+    assert sum(joint.values()) == pytest.approx(1.0)
+    first, second = (np.exp(target.step(context, 0)[-1].astype(np.float64)) for context in (PROMPT, [*PROMPT, 7]))
+    assert joint[7, 2] == pytest.approx(first[7] / first.sum() * second[2] / second.sum(), rel=1e-6)
+
+
+def shared_noise(monkeypatch: pytest.MonkeyPatch) -> None:
+    def rng(seed: Any) -> np.random.Generator:
+        return original(np.random.SeedSequence(seed.entropy))  # without the key that tells the two streams apart
+
+    original = np.random.default_rng
+    monkeypatch.setattr(rules.np.random, "default_rng", rng)
+
+
+def residual_without_clipping(monkeypatch: pytest.MonkeyPatch) -> None:
+    def excess(self: Distribution, scale: float, other: Distribution) -> Distribution:
+        return Distribution(np.abs(scale * self.probs - other.probs))
+
+    monkeypatch.setattr(Distribution, "excess", excess)
+
+
+def softmax_for_a_greedy_draft(monkeypatch: pytest.MonkeyPatch) -> None:
+    def propose(self: rules.SamplingRule, draft_logits: np.ndarray) -> int:
+        original(self, draft_logits)
+        self._drafted[-1] = int(draft_logits.argmax())
+        return self._drafted[-1]
+
+    original = rules.SamplingRule.propose
+    monkeypatch.setattr(rules.SamplingRule, "propose", propose)
+
+
+def follower_from_the_target(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(acceptance, "_follow", lambda target, scale, draft, uniform: target.draw(uniform))
+
+
+def rows_of_one_prefix(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second row judged by the logits of the first."""
+
+    def accept(self: rules.SamplingRule, logits: np.ndarray, draft_tokens: Sequence[int]) -> tuple[int, int]:
+        return original(self, logits[[0, 0, *range(1, len(logits))]][: len(logits)], draft_tokens)
+
+    original = rules.SamplingRule.accept
+    monkeypatch.setattr(rules.SamplingRule, "accept", accept)
+
+
+def penalties_of_the_rounds_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = rules.SamplingRule._target_row
+    monkeypatch.setattr(rules.SamplingRule, "_target_row", lambda self, logits, drafted: original(self, logits, []))
+
+
+def test_penalties_of_the_rounds_start_are_found_out(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    options = Options(temperature=1.0, repetition_penalty=3.0, frequency_penalty=2.0)
+    penalties_of_the_rounds_start(monkeypatch)
+    assert not sample(session, options, 6000).passed
+
+
+def test_too_few_trials_are_refused(session: Session) -> None:
+    expected = expected_of(session, SamplingParameters(temperature=1.0))
+    needed = fewest_trials(expected)
+    with pytest.raises(ParameterError, match=f"{needed - 1} trials are too few .*; it takes {needed} or more"):
+        sample_session(session, PROMPT, Options(temperature=1.0), expected, needed - 1)
+    assert chi_squared(expected, Counter(draws(expected, needed)))[2] >= 2
+    assert fewest_trials({(0,): 1.0}) == 1
+    assert fewest_trials({(0,): 0.999, (1,): 0.001}) == pytest.approx(20_000, abs=1)
+
+
+@pytest.mark.parametrize("verification", ["block", "token"])
+@pytest.mark.parametrize(
+    "mutant", [shared_noise, residual_without_clipping, softmax_for_a_greedy_draft, follower_from_the_target, rows_of_one_prefix]
+)
+def test_mutants_are_found_out(
+    session: Session, monkeypatch: pytest.MonkeyPatch, mutant: Callable[[pytest.MonkeyPatch], None], verification: Any
+) -> None:
+    expected = expected_of(session, SamplingParameters(temperature=1.0))
+    mutant(monkeypatch)
+    result = sample_session(session, PROMPT, Options(temperature=1.0, verification=verification), expected, 4000)
+    assert not result.passed
+
+
+def draws(joint: Joint, trials: int) -> Iterator[tuple[int, ...]]:
+    keys, weights = list(joint), np.array(list(joint.values()))
+    for index in np.random.default_rng(0).choice(len(keys), trials, p=weights / weights.sum()):
+        yield keys[index]
+
+
+def test_the_statistic_tells_the_truth_from_a_small_tilt(session: Session) -> None:
+    expected = expected_of(session, SamplingParameters(temperature=1.0))
+    statistic, limit, cells = chi_squared(expected, Counter(draws(expected, 20_000)))
+    assert statistic < limit
+    assert abs(statistic - cells) < 5 * (2 * cells) ** 0.5
+    favourite = max(expected, key=lambda tokens: expected[tokens])
+    tilted = {tokens: probability * (1.3 if tokens[0] == favourite[0] else 1.0) for tokens, probability in expected.items()}
+    statistic, limit, _ = chi_squared(expected, Counter(draws(tilted, 20_000)))
+    assert statistic > limit
+
+
+def test_what_cannot_be_is_infinitely_wrong() -> None:
+    assert chi_squared({(0,): 1.0}, Counter({(0,): 999_999, (1,): 1}))[0] == float("inf")
+    assert chi_squared({(0,): 1.0, (1,): 0.0}, Counter({(0,): 999_999, (1,): 1}))[0] == float("inf")
+    assert chi_squared({(0,): 1.0}, Counter({(0,): 10}))[0] == 0.0
+
+
+def test_the_limit_is_the_quantile() -> None:
+    """Chi-squared of 100 degrees of freedom exceeds 182.13 with probability 1e-6 (by mpmath's incomplete gamma function)."""
+    joint = {(token,): 1 / 101 for token in range(101)}
+    _, limit, cells = chi_squared(joint, Counter({(token,): 100 for token in range(101)}))
+    assert cells == 101
+    assert limit == pytest.approx(182.13, rel=0.002)

@@ -1,0 +1,111 @@
+"""The arithmetic of a distribution over few tokens or over all."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from specexport.runtime.sampling.distribution import Distribution
+
+ALMOST_ONE = math.nextafter(1.0, 0.0)
+
+
+def few(**probs: float) -> Distribution:
+    """`few(t3=0.5, t9=0.5)`: token 3 and token 9."""
+    tokens = np.array([int(name[1:]) for name in probs], np.int64)
+    return Distribution(np.array(list(probs.values())), tokens)
+
+
+def sparse(probs: np.ndarray) -> Distribution:
+    """Only what is not zero, and one token more, whose probability is zero."""
+    kept = probs > 0
+    kept[np.flatnonzero(~kept)[:1]] = True
+    return Distribution(probs[kept], np.flatnonzero(kept))
+
+
+def whole(distribution: Distribution, vocab: int) -> np.ndarray:
+    found = np.zeros(vocab)
+    found[slice(len(distribution.probs)) if distribution.tokens is None else distribution.tokens] = distribution.probs
+    return found
+
+
+def test_a_certain_token() -> None:
+    certain = Distribution.certain(7)
+    assert [certain.of(token) for token in (0, 6, 7, 8)] == [0.0, 0.0, 1.0, 0.0]
+    assert certain.mass == 1.0
+    assert certain.draw(0.0) == certain.draw(ALMOST_ONE) == 7
+
+
+def test_the_probability_of_a_token() -> None:
+    everything = Distribution(np.array([0.25, 0.0, 0.75]))
+    assert [everything.of(token) for token in range(5)] == [0.25, 0.0, 0.75, 0.0, 0.0]
+    some = few(t2=0.25, t5=0.0, t9=0.75)
+    assert [some.of(token) for token in range(12)] == [0, 0, 0.25, 0, 0, 0, 0, 0, 0, 0.75, 0, 0]
+
+
+def test_items_are_what_is_possible() -> None:
+    assert list(Distribution(np.array([0.25, 0.0, 0.75])).items()) == [(0, 0.25), (2, 0.75)]
+    assert list(few(t2=0.25, t5=0.0, t9=0.75).items()) == [(2, 0.25), (9, 0.75)]
+
+
+def random_probs(rng: np.random.Generator, vocab: int) -> np.ndarray:
+    probs = rng.random(vocab) * (rng.random(vocab) < 0.5)
+    probs[rng.integers(vocab)] = 1.0
+    return probs / probs.sum()
+
+
+@pytest.mark.parametrize("ours_sparse", [False, True])
+@pytest.mark.parametrize("theirs_sparse", [False, True])
+@pytest.mark.parametrize(("vocab", "other_vocab"), [(6, 6), (6, 4), (4, 6), (1, 1), (40, 40)])
+def test_the_excess_by_its_formula(ours_sparse: bool, theirs_sparse: bool, vocab: int, other_vocab: int) -> None:
+    rng = np.random.default_rng([vocab, other_vocab])
+    for scale in (1.0, 0.3, 0.0):
+        for _ in range(20):
+            ours, theirs = random_probs(rng, vocab), random_probs(rng, min(vocab, other_vocab))
+            padded = np.append(theirs, np.zeros(vocab - len(theirs)))
+            if not theirs_sparse and other_vocab > vocab:  # what the target lacks is never proposed, but may stand there
+                theirs = np.append(theirs, np.full(other_vocab - vocab, 0.0))
+            one, other = sparse(ours) if ours_sparse else Distribution(ours), sparse(theirs) if theirs_sparse else Distribution(theirs)
+            before = one.probs.copy(), other.probs.copy()
+            left = one.excess(scale, other)
+            assert whole(left, vocab).tolist() == np.maximum(scale * ours - padded, 0.0).tolist()
+            assert left.mass == pytest.approx(np.maximum(scale * ours - padded, 0.0).sum(), abs=1e-15)
+            assert np.array_equal(before[0], one.probs)
+            assert np.array_equal(before[1], other.probs)
+
+
+def test_the_excess_over_what_shares_nothing_is_all() -> None:
+    for other in (few(t0=0.5, t3=0.5), few(t10=1.0), few(t5=1.0), Distribution(np.array([1.0, 0.0])), Distribution.certain(100)):
+        assert few(t2=0.25, t9=0.75).excess(1.0, other).probs.tolist() == [0.25, 0.75]
+        assert few(t2=0.25, t9=0.75).excess(0.5, other).probs.tolist() == [0.125, 0.375]
+    assert Distribution(np.array([0.5, 0.5])).excess(1.0, Distribution.certain(1)).probs.tolist() == [0.5, 0.0]
+
+
+def test_the_excess_over_a_token_between_is_not_taken_from_its_neighbour() -> None:
+    assert few(t2=0.25, t9=0.75).excess(1.0, few(t3=0.5, t8=0.5)).probs.tolist() == [0.25, 0.75]
+    assert few(t2=0.25, t9=0.75).excess(1.0, few(t2=0.1, t9=0.9)).probs.tolist() == [0.15, 0.0]
+
+
+def test_draw_takes_the_interval_of_the_cumulative_distribution() -> None:
+    places = ((0.0, 0), (0.2499, 0), (0.25, 1), (0.7499, 1), (0.75, 2), (0.9999, 2))
+    for distribution, tokens in ((Distribution(np.array([0.25, 0.5, 0.25])), [0, 1, 2]), (few(t4=0.25, t5=0.5, t90=0.25), [4, 5, 90])):
+        assert [distribution.draw(uniform) for uniform, _ in places] == [tokens[place] for _, place in places]
+
+
+def test_draw_needs_no_normalisation() -> None:
+    for uniform, token in ((0.0, 0), (0.49, 0), (0.51, 2), (0.99, 2)):
+        assert Distribution(np.array([0.1, 0.0, 0.1])).draw(uniform) == token
+        assert few(t0=0.1, t1=0.0, t2=0.1).draw(uniform) == token
+
+
+@pytest.mark.parametrize("uniform", [0.0, 0.5, ALMOST_ONE])
+def test_draw_never_gives_a_token_without_mass(uniform: float) -> None:
+    assert Distribution(np.array([0.0, 0.0, 1e-300, 0.0])).draw(uniform) == 2
+    assert few(t1=0.0, t5=1e-300, t9=0.0).draw(uniform) == 5
+    assert Distribution(np.array([0.0, 0.1, 0.2, 0.7, 0.0]) * (1 / 3)).draw(uniform) in (1, 3)
+
+
+def test_draw_survives_a_product_that_rounds_onto_the_total() -> None:
+    assert Distribution(np.array([5e-324, 0.0])).draw(ALMOST_ONE) == 0
+    assert few(t3=5e-324, t8=0.0).draw(ALMOST_ONE) == 3

@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+from specexport.runtime.state.statistics import Statistics
+
+
+def test_counts_by_position() -> None:
+    statistics = Statistics()
+    for drafted, accepted in ((3, 3), (3, 1), (2, 0), (0, 0), (4, 4)):
+        statistics.add_round(drafted, accepted)
+    assert statistics.rounds == 5
+    assert statistics.drafted_by_position == [4, 4, 3, 1]
+    assert statistics.accepted_by_position == [3, 2, 2, 1]
+    assert (statistics.drafted, statistics.accepted) == (12, 8)
+    assert statistics.acceptance_rate == pytest.approx(8 / 12)
+    # 8 accepted and one bonus or correction token in each of 5 rounds.
+    assert statistics.mean_acceptance_length == pytest.approx(13 / 5)
+
+
+def test_nothing_done_divides_by_nothing() -> None:
+    statistics = Statistics()
+    assert (statistics.acceptance_rate, statistics.mean_acceptance_length, statistics.tokens_per_second) == (0.0, 0.0, 0.0)
+    assert statistics.host_seconds == 0.0
+
+
+def test_plain_rounds_have_length_one() -> None:
+    statistics = Statistics()
+    for _ in range(3):
+        statistics.add_round(0, 0)
+    assert statistics.mean_acceptance_length == 1.0
+    assert statistics.drafted_by_position == []
+
+
+def test_times() -> None:
+    statistics = Statistics(emitted=6, prefill_seconds=1.0, draft_seconds=0.5, target_seconds=1.0, total_seconds=3.0)
+    assert statistics.host_seconds == pytest.approx(0.5)
+    assert statistics.decode_seconds == pytest.approx(2.0)
+    assert statistics.tokens_per_second == pytest.approx(3.0)
+
+
+def test_host_time_is_never_below_zero() -> None:
+    assert Statistics(prefill_seconds=1.0, total_seconds=0.5).host_seconds == 0.0
+
+
+def test_as_dict_is_json_and_holds_everything() -> None:
+    statistics = Statistics(prompt_tokens=7, reused_tokens=3, emitted=2, looked_up=1, total_seconds=0.123456789)
+    statistics.add_round(2, 1)
+    row = json.loads(json.dumps(statistics.as_dict()))
+    assert row["prompt_tokens"] == 7
+    assert row["reused_tokens"] == 3
+    assert row["looked_up"] == 1
+    assert row["drafted"] == 2
+    assert row["drafted_by_position"] == [1, 1]
+    assert row["accepted_by_position"] == [1, 0]
+    assert row["acceptance_rate"] == 0.5
+    assert row["mean_acceptance_length"] == 2.0
+    assert row["total_seconds"] == 0.123457

@@ -1,0 +1,168 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from specexport.errors import ParameterError
+from specexport.runtime.text.detokenizer import Detokenizer, StopStrings
+from support.doubles import BOS, EOS, byte_tokenizer
+from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
+
+TEXT = "Grüße, 世界! 🎉👩‍👩‍👧 naïve\n\ttab  two spaces é."
+
+
+def metaspace_tokenizer(decoder: str) -> Tokenizer:
+    """Words with the space in front, as SentencePiece models have them; unknown characters as bytes."""
+    words = ["<unk>", *(f"<0x{byte:02X}>" for byte in range(256)), "▁", "▁Hello", "▁world", "▁a", "b", "!", "▁"]
+    vocabulary = {word: index for index, word in enumerate(dict.fromkeys(words))}
+    tokenizer = Tokenizer(models.Unigram([(word, -1.0 - (len(word) == 6)) for word in vocabulary], unk_id=0, byte_fallback=True))
+    if decoder == "metaspace":
+        tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+        tokenizer.decoder = decoders.Metaspace()
+    else:
+        tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+        tokenizer.decoder = decoders.Sequence(
+            [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+        )
+    tokenizer.add_special_tokens([AddedToken("<s>", special=True)])
+    return tokenizer
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Tokenizer:
+    return byte_tokenizer()
+
+
+def test_the_byte_tokenizer_of_the_tests_has_the_byte_as_id(tokenizer: Tokenizer) -> None:
+    assert tokenizer.encode(TEXT).ids == list(TEXT.encode())
+    assert tokenizer.token_to_id("<bos>") == BOS
+    assert tokenizer.token_to_id("<eos>") == EOS
+
+
+@pytest.mark.parametrize("cut", [0, 1, 5, 9, 17])
+def test_pieces_are_whole_characters_and_join_to_the_full_text(tokenizer: Tokenizer, cut: int) -> None:
+    prompt, rest = TEXT[:cut], TEXT[cut:]
+    detokenizer = Detokenizer(tokenizer, tokenizer.encode(prompt).ids)
+    pieces = [detokenizer.add(token) for token in rest.encode()]
+    assert "".join(pieces) == rest
+    assert "\ufffd" not in "".join(pieces)
+    assert [len(piece) for piece in pieces if piece] == [1] * len(rest)
+
+
+def test_a_character_comes_with_its_last_byte(tokenizer: Tokenizer) -> None:
+    detokenizer = Detokenizer(tokenizer, tokenizer.encode("x").ids)
+    assert [detokenizer.add(token) for token in "🎉".encode()] == ["", "", "", "🎉"]
+
+
+@pytest.mark.parametrize("given", [1, 2, 3])
+def test_a_prompt_cut_within_a_character_gives_that_character_and_no_prompt(tokenizer: Tokenizer, given: int) -> None:
+    before, character = b"some prompt text", "🎉".encode()
+    detokenizer = Detokenizer(tokenizer, [*before, *character[:given]])
+    assert "".join(detokenizer.add(token) for token in [*character[given:], *b" on"]) == "🎉 on"
+
+
+def test_a_broken_sequence_becomes_a_replacement_character_and_the_text_goes_on(tokenizer: Tokenizer) -> None:
+    detokenizer = Detokenizer(tokenizer, list(b"x"))
+    assert "".join(detokenizer.add(token) for token in b"a\xe2\x82b\xffc") == "a\ufffdb\ufffdc"
+
+
+def test_special_tokens_have_no_text(tokenizer: Tokenizer) -> None:
+    detokenizer = Detokenizer(tokenizer, [BOS])
+    assert [detokenizer.add(token) for token in (BOS, ord("a"), EOS, ord("b"), BOS)] == ["", "a", "", "b", ""]
+
+
+@pytest.mark.parametrize("decoder", ["metaspace", "sequence"])
+def test_the_space_before_a_word_is_kept_behind_a_prompt(decoder: str) -> None:
+    tokenizer = metaspace_tokenizer(decoder)
+    start = tokenizer.token_to_id("<s>")
+    hello, world, a, b = (tokenizer.token_to_id(word) for word in ("▁Hello", "▁world", "▁a", "b"))
+    detokenizer = Detokenizer(tokenizer, [start, hello])
+    assert [detokenizer.add(token) for token in (world, a, b, hello)] == [" world", " a", "b", " Hello"]
+
+
+def test_bytes_of_a_sentencepiece_model_are_held_together() -> None:
+    tokenizer = metaspace_tokenizer("sequence")
+    hello = tokenizer.token_to_id("▁Hello")
+    detokenizer = Detokenizer(tokenizer, [hello])
+    pieces = [detokenizer.add(1 + byte) for byte in "€".encode()] + [detokenizer.add(hello)]
+    assert pieces == ["", "", "€", " Hello"]
+
+
+def test_random_tokens_never_fail(tokenizer: Tokenizer) -> None:
+    rng = np.random.default_rng(0)
+    for length in range(40):
+        detokenizer = Detokenizer(tokenizer, rng.integers(0, EOS + 1, length).tolist())
+        for token in rng.integers(0, EOS + 1, 40):
+            detokenizer.add(int(token))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_random_tokens_of_a_sentencepiece_model_never_fail(seed: int) -> None:
+    tokenizer = metaspace_tokenizer("sequence")
+    tokens = np.random.default_rng(seed).integers(1, tokenizer.get_vocab_size(), 80).tolist()
+    detokenizer = Detokenizer(tokenizer, tokens[: seed * 2])
+    for token in tokens[seed * 2 :]:
+        detokenizer.add(token)
+
+
+def test_a_prompt_of_many_bytes_is_not_cut_within_a_character() -> None:
+    tokenizer = metaspace_tokenizer("sequence")
+    prompt = [1 + byte for byte in "ab 纔纔纔纔纔纔".encode()]
+    a = tokenizer.token_to_id("▁a")
+    for cut in range(len(prompt) - 9, len(prompt)):
+        detokenizer = Detokenizer(tokenizer, prompt[:cut])
+        pieces = [detokenizer.add(token) for token in [*prompt[cut:], a]]
+        assert "".join(pieces) == "纔" * (-((cut - len(prompt)) // 3)) + " a"
+
+
+def collect(stops: StopStrings, text: str, size: int = 1) -> str:
+    emitted = ""
+    for start in range(0, len(text), size):
+        emitted += stops.add(text[start : start + size])
+        if stops.found:
+            return emitted
+    return emitted + stops.flush()
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 100])
+@pytest.mark.parametrize(
+    ("stops", "text", "expected"),
+    [
+        (["END"], "one END two", "one "),
+        (["END"], "ENENEND", "ENEN"),
+        (["aab"], "aaaab", "aa"),
+        (["abab", "zz"], "ababab", ""),
+        (["\n\n"], "a\nb\n\nc", "a\nb"),
+        (["END"], "one EN", "one EN"),
+        (["x"], "", ""),
+        (["é!"], "naïve é?é!", "naïve é?"),
+        ([], "no stop at all", "no stop at all"),
+    ],
+)
+def test_text_ends_before_the_stop(stops: list[str], text: str, expected: str, size: int) -> None:
+    assert collect(StopStrings(stops), text, size) == expected
+
+
+def test_what_may_become_a_stop_is_held_back_and_no_more() -> None:
+    stops = StopStrings(["STOP"])
+    assert [stops.add(text) for text in ("aS", "T", "x", "ST", "O")] == ["a", "", "STx", "", ""]
+    assert stops.flush() == "STO"
+    assert stops.flush() == ""
+    assert not stops.found
+
+
+def test_the_longest_of_several_possible_stops_is_held_back() -> None:
+    stops = StopStrings(["bcd", "abcde"])
+    assert stops.add("xabc") == "x"
+    assert stops.add("d") == "a"  # "bcd" is complete before "abcde" is
+    assert stops.found
+
+
+def test_the_earliest_of_several_stops_in_one_piece_wins() -> None:
+    stops = StopStrings(["later", "first"])
+    assert stops.add("the first and the later") == "the "
+    assert stops.found
+
+
+def test_an_empty_stop_is_refused() -> None:
+    with pytest.raises(ParameterError, match="a stop string is empty"):
+        StopStrings(["x", ""])

@@ -1,0 +1,1 @@
+"""What tests share: tiny models, doubles of decoders and devices, recorded figures."""

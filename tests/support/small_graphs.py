@@ -1,0 +1,32 @@
+"""Small graphs to change, and what ONNX Runtime makes of them."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+from specexport.engines.onnxruntime.cpu import _session
+
+
+def weight(rows: int, columns: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal((rows, columns)).astype(np.float32)
+
+
+def graph(text: str, **weights: np.ndarray) -> ir.Model:
+    """text: a graph in ONNX's own notation; the names of its weights are among its inputs."""
+    made = ir.from_onnx_text(f'<ir_version: 10, opset_import: ["" : 21, "com.microsoft" : 1]>\n{text}')
+    for value in list(made.graph.inputs):
+        if value.name in weights:
+            tensor = ir.tensor(weights[value.name], name=value.name)
+            value.const_value, value.type, value.shape = tensor, ir.TensorType(tensor.dtype), ir.Shape(weights[value.name].shape)
+            made.graph.inputs.remove(value)
+            made.graph.register_initializer(value)
+    return made
+
+
+def run(made: ir.Model, **inputs: np.ndarray) -> list[np.ndarray]:
+    # The engine's sessions: once one is open, ONNX Runtime refuses sessions with a thread pool of their own.
+    return list(_session(ir.to_proto(made).SerializeToString(), 0).run(None, inputs))  # type: ignore[arg-type]
+
+
+def operators(made: ir.Model) -> list[str]:
+    return [node.op_type for node in made.graph]

@@ -1,0 +1,127 @@
+"""Tiny random checkpoints on disk, and their graphs without a whole build."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from specexport.bundle import Contract, ModelSpec, Role
+from specexport.engines.onnxruntime.cpu import OrtDecoder
+from specexport.exporter.checkpoints.checkpoint import Checkpoint
+from specexport.exporter.dialects import DIALECTS, Dialect
+from specexport.exporter.passes.optimize import optimize, save
+from specexport.exporter.proving.prove import widened
+from specexport.exporter.proving.reference import record_reference
+from specexport.exporter.tracing.confidence_head import HEADED, probe_features
+from specexport.exporter.tracing.trace import probe_cache, trace
+from specexport.runtime.proofs.parity import ReferenceStep, max_error
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
+
+torch.set_num_threads(1)  # tiny matrices gain nothing from more
+
+VOCAB = 288
+CONTRACT = Contract(capacity=64, max_draft_tokens=4, prompt_chunk=16, precision="fp32")
+LINES = ["def add(a, b):\n    return a + b\n", "the quick brown fox jumps over the lazy dog\n", "for item in items:\n    print(item)\n"]
+CHAT = "{% for message in messages %}<{{ message.role }}>{{ message.content }}{% endfor %}<assistant>"
+
+LLAMA: dict[str, Any] = dict(
+    vocab_size=VOCAB,
+    hidden_size=32,
+    intermediate_size=48,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    max_position_embeddings=128,
+    initializer_range=0.2,
+    bos_token_id=0,
+    eos_token_id=1,
+    pad_token_id=1,
+)
+
+
+def make_tokenizer(vocab_size: int = VOCAB, lines: list[str] = LINES) -> PreTrainedTokenizerFast:
+    """Byte-level BPE with two special tokens in front of the bytes."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        show_progress=False,
+        special_tokens=["<s>", "</s>"],
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+    )
+    tokenizer.train_from_iterator(lines, trainer)
+    wrapped = PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>")
+    wrapped.chat_template = CHAT
+    return wrapped
+
+
+def save_model(folder: Path, model_type: str = "llama", seed: int = 0, config: dict[str, Any] | None = None) -> Path:
+    """A random model whose logits depend visibly on every position: large weights, norms and biases that are not 1 or 0."""
+    torch.manual_seed(seed)
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(model_type, **(LLAMA if config is None else config)))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim == 1:
+                parameter += 0.2 * torch.randn_like(parameter)
+    model.save_pretrained(folder)
+    return folder
+
+
+def save_checkpoint(folder: Path, seed: int = 0, tokenizer: PreTrainedTokenizerFast | None = None, **changes: Any) -> Path:
+    """A tiny Llama with its tokenizer; `changes` go over its config."""
+    save_model(folder, seed=seed, config=LLAMA | changes)
+    (tokenizer or make_tokenizer()).save_pretrained(folder)
+    return folder
+
+
+def edit_json(path: Path, **changes: Any) -> None:
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+@dataclass
+class Exported:
+    """Graphs of one checkpoint in `folder`, and what the Hugging Face model answers to the proof's schedule."""
+
+    folder: Path
+    spec: ModelSpec
+    reference: list[ReferenceStep]
+    contract: Contract
+    num_parameters: int
+
+    def decoder(self, dialect: Dialect) -> OrtDecoder:
+        return OrtDecoder(self.folder / self.spec.graphs[dialect], self.spec, self.contract, dialect=dialect)
+
+    def error(self, dialect: Dialect) -> float:
+        """Of the graph as it is, or widened where ONNX Runtime cannot run it."""
+        if self.contract.precision != "bf16":
+            return max_error(self.decoder(dialect), self.reference)
+        with widened(self.folder / self.spec.graphs[dialect]) as path:
+            return max_error(OrtDecoder(path, self.spec, replace(self.contract, precision="fp32"), dialect=dialect), self.reference)
+
+
+def export(
+    checkpoint: Path,
+    folder: Path,
+    dialects: tuple[Dialect, ...] = DIALECTS,
+    contract: Contract = CONTRACT,
+    stem: str = "model",
+    role: Role = "target",
+) -> Exported:
+    model = Checkpoint.find(str(checkpoint)).load(contract.precision)
+    layers = probe_cache(model)
+    vocab_size = int(model.get_output_embeddings().weight.shape[0])
+    reference = record_reference(model, contract, vocab_size)
+    features = probe_features(model) if role == "draft" else 0
+    graphs = {dialect: trace(model, layers, dialect, contract, features if dialect == HEADED else 0) for dialect in dialects}
+    for dialect, graph in graphs.items():
+        optimize(graph, dialect)
+    folder.mkdir(parents=True, exist_ok=True)
+    paths, weights = save(graphs, folder, stem)
+    name, size = type(model).__name__, model.num_parameters()
+    spec = ModelSpec(str(checkpoint), name, "", size, vocab_size, layers, dict(paths), weights, features, "float", (), None)
+    return Exported(folder, spec, reference, contract, model.num_parameters())
