@@ -47,8 +47,9 @@ class Contract:
              `present.{i}.key/value`, bound to the same memory as `past`; in the dialect `rows` instead
              `new.{i}.key/value [1, num_kv_heads, T, head_dim]`, which the caller places at `position`
 
-    A draft's graph in the dialect `ort` may have a confidence head (`ModelSpec.features` = F > 0, arXiv 2607.05147). Then it also
-    takes the weights `head [F + 1] fp32`, the bias last, and gives, for the rows of the logits, what the head reads and its logit:
+    A draft's graph in the dialect `ort` may have a confidence head (`ModelSpec.features` = F > 0, arXiv 2607.05147).
+    Then it also takes the weights `head [F + 1] fp32`, the bias last, and gives, for the rows of the logits, what the
+    head reads and its logit:
     `features [1, R, F] fp32` and `confidence [1, R] fp32` = features . head[:F] + head[F].
 
     capacity: rows of the cache, the longest sequence. max_draft_tokens: the largest k. prompt_chunk: widest pass.
@@ -64,7 +65,9 @@ class Contract:
             raise ValueError(f"max_draft_tokens is {self.max_draft_tokens}; it must be at least 1")
         smallest = max(16, 4 * self.widest_step)  # what the proof's schedule walks through
         if self.capacity < smallest:
-            raise ValueError(f"a capacity of {self.capacity} is too small; {self.max_draft_tokens} draft tokens need {smallest} or more")
+            raise ValueError(
+                f"a capacity of {self.capacity} is too small; {self.max_draft_tokens} draft tokens need {smallest} or more"
+            )
         if self.prompt_chunk < 1:
             raise ValueError(f"prompt_chunk is {self.prompt_chunk}; it must be at least 1")
 
@@ -110,8 +113,9 @@ class CacheLayer:
 class Fidelity:
     """What quantizing did to a model, on `tokens` tokens of text that it was not calibrated on: the user's own, or the shipped.
 
-    perplexity: of the next tokens of that text; exact_perplexity: the same before. divergence: mean KL of its distributions from
-    the model's before, in nats. agreement: the part of the tokens behind which the likeliest token is the same, 0 to 1.
+    perplexity: of the next tokens of that text; exact_perplexity: the same before. divergence: mean KL of its
+    distributions from the model's before, in nats. agreement: the part of the tokens behind which the likeliest token
+    is the same, 0 to 1.
     """
 
     tokens: int
@@ -135,10 +139,10 @@ class Fidelity:
 class ModelSpec:
     """One model: where it came from and the sizes its graphs have.
 
-    features: F, how many numbers a row the confidence head of its `ort` graph reads: the width of what the output embedding
-    reads and that of the input embedding. 0 where the graph has no head.
-    format: how its matrices are stored, but for those in `notes`: what was kept in a higher format, and why; also what rounds by
-    static scales.
+    features: F, how many numbers a row the confidence head of its `ort` graph reads: the width of what the output
+    embedding reads and that of the input embedding. 0 where the graph has no head.
+    format: how its matrices are stored, but for those in `notes`: what was kept in a higher format, and why; also what
+    rounds by static scales.
     fidelity: None where nothing is quantized.
     """
 
@@ -195,7 +199,9 @@ class SharedVocabulary:
 
     def __post_init__(self) -> None:
         if not 0 < self.shared_tokens <= min(self.target_tokens, self.draft_tokens):
-            raise ValueError(f"{self.shared_tokens} tokens cannot be shared by {self.target_tokens} and {self.draft_tokens}")
+            raise ValueError(
+                f"{self.shared_tokens} tokens cannot be shared by {self.target_tokens} and {self.draft_tokens}"
+            )
 
     @property
     def overlap(self) -> float:
@@ -227,9 +233,9 @@ class RuleSpec:
 class Plan:
     """A graph compiled for an engine; see `specexport compile`.
 
-    graph: the ONNX file it was made from. version: of the library that made it. compute_capabilities: of the GPUs that can
-    run it, `8.9` and so on, empty where the library decides. version_compatible: the lean runtime of the same version can load
-    it. hardware_compatible: every GPU from compute capability 8.0 on can run it.
+    graph: the ONNX file it was made from. version: of the library that made it. compute_capabilities: of the GPUs that
+    can run it, `8.9` and so on, empty where the library decides. version_compatible: the lean runtime of the same
+    version can load it. hardware_compatible: every GPU from compute capability 8.0 on can run it.
     """
 
     engine: str
@@ -288,7 +294,9 @@ class Manifest:
     def __post_init__(self) -> None:
         for name, roles in (("references", set(self.references)), ("proofs", {proof.role for proof in self.proofs})):
             if roles != set(self.roles):
-                raise ValueError(f"{name} are of {', '.join(sorted(roles)) or 'no model'}, expected {' and '.join(self.roles)}")
+                raise ValueError(
+                    f"{name} are of {', '.join(sorted(roles)) or 'no model'}, expected {' and '.join(self.roles)}"
+                )
         if self.vocabulary is not None and self.draft is None:
             raise ValueError("there is a shared vocabulary, but no draft")
 
@@ -331,7 +339,11 @@ class Bundle:
         """
         root = Path(root)
         if not root.is_dir():
-            made = "a bundle is a folder" if root.exists() else f"make it with: specexport build --target ... --draft ... -o {root}"
+            made = (
+                "a bundle is a folder"
+                if root.exists()
+                else f"make it with: specexport build --target ... --draft ... -o {root}"
+            )
             raise BundleError(f"{root} {'is a file' if root.exists() else 'does not exist'}; {made}")
         raw = read_json(root / MANIFEST)
         version = raw.get("schema_version") if isinstance(raw, dict) else None
@@ -339,7 +351,9 @@ class Bundle:
             command = raw.get("command")
             told = f", which was made with: {command}" if isinstance(command, str) and command.isprintable() else ""
             remedy = f"{'update specexport or ' * (version > SCHEMA_VERSION)}build the bundle again{told}"
-            raise BundleError(f"{root / MANIFEST} has schema version {version}, this specexport reads {SCHEMA_VERSION}; {remedy}")
+            raise BundleError(
+                f"{root / MANIFEST} has schema version {version}, this specexport reads {SCHEMA_VERSION}; {remedy}"
+            )
         bundle = cls(root, parse(Manifest, raw, MANIFEST))
         bundle._check_files(check_digests, f"engines/{without_plans}/")
         return bundle
@@ -351,22 +365,32 @@ class Bundle:
         files = self.manifest.files
         for name in self.manifest.referenced_files():
             if name not in files:
-                raise BundleError(f"{MANIFEST} refers to {name!r}, which its list of files lacks; build the bundle again")
+                raise BundleError(
+                    f"{MANIFEST} refers to {name!r}, which its list of files lacks; build the bundle again"
+                )
         wanted = {name: entry for name, entry in files.items() if not name.startswith(ignored)}
         for name, entry in wanted.items():
             path = _file(self.root, name, self._remedy(name))
             if path.stat().st_size != entry.bytes:
-                raise BundleError(f"{path} has {path.stat().st_size} bytes, the manifest says {entry.bytes}; {self._remedy(name)}")
+                raise BundleError(
+                    f"{path} has {path.stat().st_size} bytes, the manifest says {entry.bytes}; {self._remedy(name)}"
+                )
         if check_digests:
             with ThreadPoolExecutor() as pool:
                 digests = pool.map(lambda name: sha256(self.root / name), wanted)
             for name, digest in zip(wanted, digests, strict=True):
                 if digest != wanted[name].sha256:
-                    raise BundleError(f"{self.root / name} was changed after the build (SHA-256 differs); {self._remedy(name)}")
+                    raise BundleError(
+                        f"{self.root / name} was changed after the build (SHA-256 differs); {self._remedy(name)}"
+                    )
 
     def _remedy(self, name: str) -> str:
         engine = next((plan.engine for plan in self.manifest.plans if plan.file == name), None)
-        return "build the bundle again" if engine is None else f"make it again with: specexport compile {self.root} --engine {engine}"
+        return (
+            "build the bundle again"
+            if engine is None
+            else f"make it again with: specexport compile {self.root} --engine {engine}"
+        )
 
 
 def _file(root: Path, name: str, remedy: str) -> Path:

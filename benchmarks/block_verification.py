@@ -54,7 +54,12 @@ def main() -> None:
     arguments = parser.parse_args()
     session = load(arguments.bundle)
     k = arguments.num_draft_tokens or session.max_draft_tokens
-    options = Options(temperature=arguments.temperature, max_new_tokens=arguments.max_new_tokens, num_draft_tokens=k, stop_token_ids=())
+    options = Options(
+        temperature=arguments.temperature,
+        max_new_tokens=arguments.max_new_tokens,
+        num_draft_tokens=k,
+        stop_token_ids=(),
+    )
     print(
         f"{describe_hardware()}; temperature {arguments.temperature}, k = {k}, "
         f"{arguments.seeds} x {arguments.max_new_tokens} tokens a prompt\n"

@@ -52,14 +52,25 @@ def main(precision: str) -> None:
     try:
         parameters = make_checkpoint(folder / "target", 1024, 17)
         make_checkpoint(folder / "draft", 512, 4)
-        command = [Path(sys.executable).with_name("specexport"), "build", "--target", folder / "target", "--draft", folder / "draft"]
+        command = [
+            Path(sys.executable).with_name("specexport"),
+            "build",
+            "--target",
+            folder / "target",
+            "--draft",
+            folder / "draft",
+        ]
         command += ["--precision", precision, "--output", folder / "bundle", "--cache", folder / "cache"]
         result = subprocess.run(command, capture_output=True, text=True)
         if result.returncode:
             sys.exit(result.stderr)
         peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024
         quantized = precision in FORMATS
-        limit = memory_check.BASE + parameters * (4 + memory_check.RESTORED_BYTES) if quantized else 1.3 * 4 * parameters + 1.5e9
+        limit = (
+            memory_check.BASE + parameters * (4 + memory_check.RESTORED_BYTES)
+            if quantized
+            else 1.3 * 4 * parameters + 1.5e9
+        )
         print(describe_hardware())
         print(f"target {parameters / 1e6:.0f} M parameters, {4 * parameters / 1e9:.2f} GB in fp32")
         print(result.stderr, end="")

@@ -120,7 +120,10 @@ def table(rows: list[dict[str, object]]) -> str:
         "near_ties": ("equal up to a near tie of two logits", "{}"),
     }
     lines = ["| | " + " | ".join(str(row["route"]) for row in rows) + " |", "|---" * (len(rows) + 1) + "|"]
-    lines += [f"| {label} | " + " | ".join(form.format(row[key]) for row in rows) + " |" for key, (label, form) in forms.items()]
+    lines += [
+        f"| {label} | " + " | ".join(form.format(row[key]) for row in rows) + " |"
+        for key, (label, form) in forms.items()
+    ]
     return "\n".join(lines)
 
 

@@ -3,7 +3,8 @@
     python benchmarks/pays.py demo.bundle [--limit N] [--json FILE]
 
 1. `calibrate` on every second prompt of the routes code, prose and random.
-2. On the other prompts plain decoding, every fixed number of draft tokens, and the adaptive session (the route named, and
+2. On the other prompts plain decoding, every fixed number of draft tokens, and the adaptive session (the route named,
+and
    not), all in turn on each prompt. Tables: speedup over plain by route and on the stream of all routes, with 95 % intervals by
    prompt; adaptive against the best fixed number; predicted against measured; what recording costs.
 
@@ -56,7 +57,12 @@ def requests(session: Session, limit: int | None, max_new_tokens: int) -> tuple[
 
 def time_all(session: Session, prompts: list[Request]) -> list[Timed]:
     most = session.max_draft_tokens
-    ways: dict[str, Options] = {PLAIN: Options(speculate=False), NAMED: Options(), UNNAMED: Options(), RECORDED: Options()}
+    ways: dict[str, Options] = {
+        PLAIN: Options(speculate=False),
+        NAMED: Options(),
+        UNNAMED: Options(),
+        RECORDED: Options(),
+    }
     ways |= {f"k = {k}": Options(num_draft_tokens=k) for k in range(1, most + 1)}
     names, found = list(ways), []
     for number, request in enumerate(prompts):
@@ -95,7 +101,10 @@ def tables(timed: list[Timed], analysis: Analysis) -> tuple[str, dict[str, objec
         cells = {stream: ratio(entries, PLAIN, name) for stream, entries in streams.items()}
         lines.append(f"{name} | " + " | ".join(map(text, cells.values())))
         rows[name] = {stream: vars(cell) for stream, cell in cells.items()}
-    best = {stream: min(fixed, key=lambda name, e=entries: sum(one.seconds[name] for one in e)) for stream, entries in streams.items()}  # type: ignore[misc]
+    best = {
+        stream: min(fixed, key=lambda name, e=entries: sum(one.seconds[name] for one in e))
+        for stream, entries in streams.items()
+    }  # type: ignore[misc]
     lines.append("best fixed | " + " | ".join(best.values()))
     for name in (NAMED, UNNAMED):
         cells = {stream: ratio(entries, best[stream], name) for stream, entries in streams.items()}
@@ -139,7 +148,9 @@ def main() -> None:
     print(render(analysis))
     timed = time_all(Session(session.bundle, session.engine), confirming)
     table, rows = tables(timed, analysis)
-    print(f"\n{describe_host(session.engine.name)}; {len(deciding)} prompts to decide by, {len(confirming)} to confirm on\n")
+    print(
+        f"\n{describe_host(session.engine.name)}; {len(deciding)} prompts to decide by, {len(confirming)} to confirm on\n"
+    )
     print(table)
     if arguments.json:
         arguments.json.write_text(json.dumps({"host": analysis.host, "rows": rows}, indent=1) + "\n")

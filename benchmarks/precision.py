@@ -2,10 +2,10 @@
 
     python benchmarks/precision.py fp32=demo.bundle int8=int8.bundle int4=int4.bundle [--route code] [--limit 4] [--max-new-tokens 48]
 
-Ratios are to the first bundle, of medians over the same passes or prompts. `apart`: the largest difference of a logit between a row
-that runs alone and the same row among others, in standard deviations of the logits. `floor`: the time to read the target's weights
-once, at the rate at which all cores read memory. Perplexity: of prompts that neither model of the demo pair was trained on (routes
-code and prose), through the engine.
+Ratios are to the first bundle, of medians over the same passes or prompts. `apart`: the largest difference of a logit
+between a row that runs alone and the same row among others, in standard deviations of the logits. `floor`: the time to
+read the target's weights once, at the rate at which all cores read memory. Perplexity: of prompts that neither model of
+the demo pair was trained on (routes code and prose), through the engine.
 """
 
 from __future__ import annotations
@@ -30,13 +30,19 @@ CONTEXT = 192
 
 @click.command()
 @click.argument("bundles", nargs=-1, required=True, metavar="NAME=BUNDLE...")
-@click.option("--route", "routes", multiple=True, help="File of examples/prompts to decode; may be repeated. [default: all]")
+@click.option(
+    "--route", "routes", multiple=True, help="File of examples/prompts to decode; may be repeated. [default: all]"
+)
 @click.option("--limit", default=4, show_default=True, help="Prompts a file of examples/prompts.")
 @click.option("--max-new-tokens", default=48, show_default=True)
 @click.option("--passes", default=40, show_default=True, help="Passes a width.")
 @click.option("--texts", default=60, show_default=True, help="Prompts a route whose perplexity is taken; 0 for none.")
-def main(bundles: tuple[str, ...], routes: tuple[str, ...], limit: int, max_new_tokens: int, passes: int, texts: int) -> None:
-    sessions = {name: specexport.load(path, policy=False) for name, _, path in (entry.partition("=") for entry in bundles)}
+def main(
+    bundles: tuple[str, ...], routes: tuple[str, ...], limit: int, max_new_tokens: int, passes: int, texts: int
+) -> None:
+    sessions = {
+        name: specexport.load(path, policy=False) for name, _, path in (entry.partition("=") for entry in bundles)
+    }
     first = next(iter(sessions.values()))
     widths = [width for width in (1, 2, 3, 5, 8) if width <= first.bundle.manifest.contract.widest_step]
     times, bandwidth = time_passes(sessions, widths, passes)
@@ -55,11 +61,15 @@ def main(bundles: tuple[str, ...], routes: tuple[str, ...], limit: int, max_new_
         ratios = [f"{median(times[name][width]) / median(times[name][1]):.2f}" for width in widths[1:]]
         t1 = f"{median(times[name][1]) * 1e3:.2f}"
         over = f"{median(times[name][1]) / floor:.2f}"
-        print(f"| {name} | {size / 1e6:.1f} | {loss} | {t1} | {over} | {' | '.join(ratios)} | {apart(session, widths[-1]):.1e} |")
+        print(
+            f"| {name} | {size / 1e6:.1f} | {loss} | {t1} | {over} | {' | '.join(ratios)} | {apart(session, widths[-1]):.1e} |"
+        )
     compare(sessions, routes, limit, max_new_tokens)
 
 
-def time_passes(sessions: dict[str, Session], widths: list[int], passes: int) -> tuple[dict[str, dict[int, list[float]]], float]:
+def time_passes(
+    sessions: dict[str, Session], widths: list[int], passes: int
+) -> tuple[dict[str, dict[int, list[float]]], float]:
     """Seconds by bundle and width, and the bytes a second at which memory is read, in turn with them."""
     times: dict[str, dict[int, list[float]]] = {name: {width: [] for width in widths} for name in sessions}
     parts = [np.ones(2**26, np.float32) for _ in os.sched_getaffinity(0)]
@@ -86,7 +96,10 @@ def fill(session: Session) -> None:
 
 
 def read_bandwidth(parts: list[np.ndarray]) -> float:
-    """Bytes a second, a core a part, over more than any cache holds. The engine's threads spin for a while after a pass."""
+    """Bytes a second, a core a part, over more than any cache holds.
+
+    The engine's threads spin for a while after a pass.
+    """
     sleep(0.1)
     with ThreadPoolExecutor(len(parts)) as pool:
         list(pool.map(np.sum, [part[:1] for part in parts]))  # the threads are there
@@ -140,7 +153,9 @@ def compare(sessions: dict[str, Session], routes: tuple[str, ...], limit: int, m
             lengths[name].append(made.statistics.mean_acceptance_length)
             equal[name] += texts[0] == texts[1]
     base = rates[next(iter(sessions)), False]
-    columns = f"plain, tokens/s | speculative | to plain {next(iter(sessions))} (p10 to p90) | tokens a round | same text"
+    columns = (
+        f"plain, tokens/s | speculative | to plain {next(iter(sessions))} (p10 to p90) | tokens a round | same text"
+    )
     print(f"\n| {len(prompts)} prompts, {max_new_tokens} tokens | {columns} |")
     print("|---|---|---|---|---|---|")
     for name in sessions:

@@ -2,8 +2,10 @@
 
     python benchmarks/survival.py demo.bundle [--limit N]
 
-Records N prompts of each route (code, prose, random), greedy, with the largest number of draft tokens, and fits the signals as
-`specexport calibrate` does. Every figure is of requests that weights and curves have not seen (five folds of whole requests).
+Records N prompts of each route (code, prose, random), greedy, with the largest number of draft tokens, and fits the
+signals as
+`specexport calibrate` does. Every figure is of requests that weights and curves have not seen (five folds of whole
+requests).
 """
 
 from __future__ import annotations
@@ -34,7 +36,9 @@ def main() -> None:
         lines = (PROMPTS / f"{route}.jsonl").read_text(encoding="utf-8").splitlines()[: arguments.limit]
         for number, line in enumerate(lines):
             tokens = tuple(session.encode(json.loads(line)["prompt"]))
-            found, numbers = record(session, Request(number, route, tokens, arguments.max_new_tokens), Options(), plain_first=True)
+            found, numbers = record(
+                session, Request(number, route, tokens, arguments.max_new_tokens), Options(), plain_first=True
+            )
             records.append(found)
             features.append(numbers)
     survival, qualities = fit_survival(judged_tokens(records, features), "")

@@ -61,8 +61,9 @@ SMALL = Shape(layers=6, hidden=64, heads=4, kv_heads=2, intermediate=128)
 class Found:
     """What the saved pair does. agreement: part of the greedy tokens that the draft guesses behind the same text.
 
-    distinct: different tokens of a greedy text over all of them, mean; loops: part of the texts that end in a cycle of at
-    most four tokens; factor: what the later layers' contributions were multiplied by; parameters: of target and draft.
+    distinct: different tokens of a greedy text over all of them, mean; loops: part of the texts that end in a cycle of
+    at most four tokens; factor: what the later layers' contributions were multiplied by; parameters: of target and
+    draft.
     """
 
     agreement: float
@@ -91,8 +92,8 @@ def make_target(shape: Shape, vocab_size: int, seed: int) -> LlamaForCausalLM:
     generator = torch.Generator().manual_seed(seed)
     model = LlamaForCausalLM(shape.config(vocab_size, shape.layers)).eval()
     embedding = model.model.embed_tokens.weight
-    # Embeddings are tied, so what is left of the input's embedding in the residual stream asks for the same token again:
-    # the layers must drown it, or greedy text is one token for ever.
+    # Embeddings are tied, so what is left of the input's embedding in the residual stream asks for the same token
+    # again: the layers must drown it, or greedy text is one token for ever.
     embedding.copy_(torch.randn(embedding.shape, generator=generator) * (0.64 / math.sqrt(shape.hidden)))
     embedding[0] *= 0.01  # the end token: its logit is about 0, so it never comes
     for layer in model.model.layers:
@@ -132,7 +133,9 @@ def cut(target: LlamaForCausalLM, shape: Shape) -> LlamaForCausalLM:
 def read_prompts(count: int, length: int = 24) -> torch.Tensor:
     """Prompts of the demo pair's routes in turn, [count, length] token ids."""
     tokenizer = AutoTokenizer.from_pretrained(TOKENIZER)
-    files = [(EXAMPLES / f"prompts/{route}.jsonl").read_text(encoding="utf-8").splitlines() for route in ("code", "prose")]
+    files = [
+        (EXAMPLES / f"prompts/{route}.jsonl").read_text(encoding="utf-8").splitlines() for route in ("code", "prose")
+    ]
     texts = [json.loads(line)["prompt"] for lines in zip(*files, strict=False) for line in lines]
     rows = [tokens[:length] for text in texts if len(tokens := tokenizer(text).input_ids) >= length]
     return torch.tensor(rows[:count])
@@ -159,7 +162,9 @@ def loops(texts: torch.Tensor, longest: int = 4) -> float:
     return float(torch.stack(cyclic).any(0).float().mean())
 
 
-def tune(target: LlamaForCausalLM, draft: LlamaForCausalLM, shape: Shape, wanted: float, texts: torch.Tensor, new_tokens: int) -> float:
+def tune(
+    target: LlamaForCausalLM, draft: LlamaForCausalLM, shape: Shape, wanted: float, texts: torch.Tensor, new_tokens: int
+) -> float:
     """Scale the later layers until the draft agrees as wanted on `texts`, by bisection on the factor's logarithm; returns the factor."""
     low, high, current = math.log(1e-3), math.log(4.0), 0.0
     for _ in range(10):
@@ -174,7 +179,9 @@ def tune(target: LlamaForCausalLM, draft: LlamaForCausalLM, shape: Shape, wanted
     return math.exp(current)
 
 
-def make_pair(output: Path, wanted: float, seed: int = 0, shape: Shape = FULL, count: int = 16, new_tokens: int = NEW_TOKENS) -> Found:
+def make_pair(
+    output: Path, wanted: float, seed: int = 0, shape: Shape = FULL, count: int = 16, new_tokens: int = NEW_TOKENS
+) -> Found:
     """Write output/target and output/draft; measured on `count` prompts, on the weights as they were saved."""
     tokenizer = AutoTokenizer.from_pretrained(TOKENIZER)
     prompts = read_prompts(2 * count)
@@ -186,7 +193,9 @@ def make_pair(output: Path, wanted: float, seed: int = 0, shape: Shape = FULL, c
     for model, name in ((target, "target"), (draft, "draft")):
         model.half().save_pretrained(output / name)
         tokenizer.save_pretrained(output / name)
-    target, draft = (LlamaForCausalLM.from_pretrained(output / name, dtype=torch.float32) for name in ("target", "draft"))
+    target, draft = (
+        LlamaForCausalLM.from_pretrained(output / name, dtype=torch.float32) for name in ("target", "draft")
+    )
     texts = greedy(target, prompts[count:], new_tokens)
     distinct = sum(len(row.unique()) for row in texts[:, -new_tokens:]) / (len(texts) * new_tokens)
     sizes = (int(target.num_parameters()), int(draft.num_parameters()))
@@ -196,18 +205,27 @@ def make_pair(output: Path, wanted: float, seed: int = 0, shape: Shape = FULL, c
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("output", type=Path)
-    parser.add_argument("--agreement", type=float, default=0.8, help="part of the greedy tokens that the draft shall guess")
+    parser.add_argument(
+        "--agreement", type=float, default=0.8, help="part of the greedy tokens that the draft shall guess"
+    )
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--outliers", type=float, default=FULL.outliers, help="how far the largest channels of a norm stand out")
+    parser.add_argument(
+        "--outliers", type=float, default=FULL.outliers, help="how far the largest channels of a norm stand out"
+    )
     parser.add_argument("--small", action="store_true", help="six narrow layers, for a quick test")
     arguments = parser.parse_args()
     if not 0 < arguments.agreement < 1:
         parser.error(f"--agreement is {arguments.agreement}; it must lie between 0 and 1")
     found = make_pair(
-        arguments.output, arguments.agreement, arguments.seed, replace(SMALL if arguments.small else FULL, outliers=arguments.outliers)
+        arguments.output,
+        arguments.agreement,
+        arguments.seed,
+        replace(SMALL if arguments.small else FULL, outliers=arguments.outliers),
     )
     target, draft = found.parameters
-    print(f"target {target / 1e6:.1f} M parameters, draft {draft / 1e6:.1f} M; later layers scaled by {found.factor:.4f}")
+    print(
+        f"target {target / 1e6:.1f} M parameters, draft {draft / 1e6:.1f} M; later layers scaled by {found.factor:.4f}"
+    )
     print(f"agreement {found.agreement:.3f} on prompts that were not tuned on (wanted {arguments.agreement})")
     print(
         f"greedy text: {found.distinct:.0%} of {NEW_TOKENS} tokens are different ones, {found.loops:.0%} of the texts end in a short loop"

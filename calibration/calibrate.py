@@ -43,8 +43,8 @@ LEAST_TOKENS = 200
 class CalibrateOptions:
     """temperature, top_k, top_p: of the requests; drafts are judged by token verification.
 
-    drafters: to choose among, none for the session's default, `all` for all. floor: what the slowest tenth of the speedups must
-    reach. mode: of the entries of policy.json. bursts: of costs, in each of the goes.
+    drafters: to choose among, none for the session's default, `all` for all. floor: what the slowest tenth of the
+    speedups must reach. mode: of the entries of policy.json. bursts: of costs, in each of the goes.
     """
 
     temperature: float = 0.0
@@ -58,8 +58,11 @@ class CalibrateOptions:
 
     def __post_init__(self) -> None:
         if not 0 <= self.floor <= 10:  # NaN fails as well
-            raise ParameterError(f"--floor is {self.floor}; it must be from 0 to 10, 1 for no slower than plain decoding")
-        SamplingParameters(temperature=self.temperature, top_k=self.top_k, top_p=self.top_p, seed=self.seed)  # checks them
+            raise ParameterError(
+                f"--floor is {self.floor}; it must be from 0 to 10, 1 for no slower than plain decoding"
+            )
+        # checks them
+        SamplingParameters(temperature=self.temperature, top_k=self.top_k, top_p=self.top_p, seed=self.seed)
 
     @property
     def sampling(self) -> Options:
@@ -93,8 +96,13 @@ def measure_only(session: Session, options: CalibrateOptions, watch: Watcher = s
     return costs
 
 
-def calibrate(session: Session, requests: Sequence[Request], options: CalibrateOptions, command: str, watch: Watcher = silent) -> Analysis:
-    """Measure and decide; a run that was interrupted goes on where it stopped. Raises `ParameterError`, `OutputError`."""
+def calibrate(
+    session: Session, requests: Sequence[Request], options: CalibrateOptions, command: str, watch: Watcher = silent
+) -> Analysis:
+    """Measure and decide; a run that was interrupted goes on where it stopped.
+
+    Raises `ParameterError`, `OutputError`.
+    """
     _drafters(session, options)
     check_writable(session.bundle)
     folder = session.bundle.path(FOLDER)
@@ -147,7 +155,9 @@ def _record_all(
 
 
 def _warm_up(session: Session, request: Request) -> None:
-    session.generate(request.tokens, max_new_tokens=min(4, request.max_new_tokens), num_draft_tokens=session.max_draft_tokens)
+    session.generate(
+        request.tokens, max_new_tokens=min(4, request.max_new_tokens), num_draft_tokens=session.max_draft_tokens
+    )
 
 
 def _in_turn(requests: Sequence[Request]) -> list[Request]:
@@ -202,7 +212,8 @@ def _analyse(
         max_draft_tokens=costs.max_draft_tokens,
         costs=costs,
         routes=tuple(
-            analyse_route(route, found, costs, drafters, possible, options.floor, options.mode) for route, found in sorted(by_route.items())
+            analyse_route(route, found, costs, drafters, possible, options.floor, options.mode)
+            for route, found in sorted(by_route.items())
         ),
         signals=signals,
         signal=survival.signal if survival is not None else None,
@@ -214,7 +225,9 @@ def _drafters(session: Session, options: CalibrateOptions) -> tuple[str, ...]:
     possible = _possible_drafters(session)
     for name in options.drafters:
         if name not in (*possible, "all"):
-            raise ParameterError(f"--drafter is {name}; with this bundle and engine it must be one of {', '.join(possible)}, or all")
+            raise ParameterError(
+                f"--drafter is {name}; with this bundle and engine it must be one of {', '.join(possible)}, or all"
+            )
     return possible if "all" in options.drafters else options.drafters or possible[:1]
 
 

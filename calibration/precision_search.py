@@ -30,15 +30,18 @@ def pick(candidates: Sequence[Candidate], max_divergence: float) -> Candidate:
 
     With drafts, as sessions decode until a policy says otherwise.
 
-    By the divergence and not by the perplexity of a text: it is the rise of log perplexity that is to be expected of text that the
-    target itself would write, without the chance of what a text happens to hold.
+    By the divergence and not by the perplexity of a text: it is the rise of log perplexity that is to be expected of
+    text that the target itself would write, without the chance of what a text happens to hold.
     """
     allowed = [candidate for candidate in candidates if candidate.divergence <= max_divergence]
     return max(allowed, key=lambda candidate: candidate.speculative)
 
 
 class Speed(NamedTuple):
-    """tokens a second; low and high: the tenth and the ninetieth percentile of the prompts. acceptance_length: tokens a round."""
+    """tokens a second; low and high: the tenth and the ninetieth percentile of the prompts.
+
+    acceptance_length: tokens a round.
+    """
 
     tokens_per_second: float
     low: float

@@ -16,19 +16,30 @@ from .progress_bar import bar
 @click.command()
 @BUNDLE
 @click.option(
-    "--prompts", required=True, type=click.Path(path_type=Path), help='JSONL with {"route": ..., "prompt" or "messages": ...} lines.'
+    "--prompts",
+    required=True,
+    type=click.Path(path_type=Path),
+    help='JSONL with {"route": ..., "prompt" or "messages": ...} lines.',
 )
 @click.option("--skip-invalid", is_flag=True, help="Leave out lines that cannot be used, instead of refusing the file.")
 @click.option("--route", "routes", multiple=True, help="Only requests of this route; may be repeated.")
 @click.option("--limit", type=click.IntRange(1), help="Requests of each route. [default: all]")
-@click.option("--num-draft-tokens", type=click.IntRange(1), help="Tokens to draft a round. [default: as the bundle's policy says]")
+@click.option(
+    "--num-draft-tokens", type=click.IntRange(1), help="Tokens to draft a round. [default: as the bundle's policy says]"
+)
 @DRAFTER
-@click.option("--max-new-tokens", type=click.IntRange(1), default=128, show_default=True, help="Of lines that do not say.")
-@click.option("--temperature", type=float, default=0.0, show_default=True, help="0 is greedy, where outputs are compared.")
+@click.option(
+    "--max-new-tokens", type=click.IntRange(1), default=128, show_default=True, help="Of lines that do not say."
+)
+@click.option(
+    "--temperature", type=float, default=0.0, show_default=True, help="0 is greedy, where outputs are compared."
+)
 @click.option("--top-k", type=int, default=0, show_default=True, help="0 is off.")
 @click.option("--top-p", type=float, default=1.0, show_default=True, help="1 is off.")
 @click.option("--seed", type=int, default=0, show_default=True)
-@click.option("--repeats", type=click.IntRange(1), default=1, show_default=True, help="Runs of each request, both ways.")
+@click.option(
+    "--repeats", type=click.IntRange(1), default=1, show_default=True, help="Runs of each request, both ways."
+)
 @click.option(
     "--journal",
     "--resume",
@@ -77,14 +88,20 @@ def bench(
         if kept.replaced:
             click.echo(f"{path} was of another run and is replaced", err=True)
         elif kept.finished:
-            click.echo(f"going on behind {len(kept.finished)} of {pairs} pairs that {path} holds; delete it to start over", err=True)
+            click.echo(
+                f"going on behind {len(kept.finished)} of {pairs} pairs that {path} holds; delete it to start over",
+                err=True,
+            )
         try:
             with bar("bench") as advance:
                 costs = read_decision(session.bundle, Costs, COSTS)
                 fresh = costs is not None and not stale(costs, session.engine.name, session.threads)
                 result = run(session, requests, chosen, kept, advance, predict_by(costs) if costs and fresh else None)
         except KeyboardInterrupt:
-            click.echo(f"interrupted; {path} holds {len(kept.finished)} of {pairs} pairs, and the same command goes on there", err=True)
+            click.echo(
+                f"interrupted; {path} holds {len(kept.finished)} of {pairs} pairs, and the same command goes on there",
+                err=True,
+            )
             raise SystemExit(130) from None
         click.echo(json.dumps(result.as_dict()) if as_json else render(result))
         kept.remove()

@@ -17,7 +17,8 @@ from .options import compile_options, compiling
 @click.command()
 @click.option("--target", required=True, help="The model whose output you want: a checkpoint folder or a hub id.")
 @click.option(
-    "--draft", help="A smaller model: a checkpoint folder or a hub id. Without one, drafts are looked up in the text of the request."
+    "--draft",
+    help="A smaller model: a checkpoint folder or a hub id. Without one, drafts are looked up in the text of the request.",
 )
 @click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="The bundle folder to make.")
 @click.option(
@@ -27,8 +28,14 @@ from .options import compile_options, compiling
     show_default=True,
     help="Where the draft has another tokenizer: the part of the target's tokens that it must have, from 0 to 1.",
 )
-@click.option("--max-seq-len", type=int, help="Longest sequence in tokens, prompt included. [default: what the models allow, at most 4096]")
-@click.option("--max-draft-tokens", type=int, default=4, show_default=True, help="Largest number of tokens to draft in a round.")
+@click.option(
+    "--max-seq-len",
+    type=int,
+    help="Longest sequence in tokens, prompt included. [default: what the models allow, at most 4096]",
+)
+@click.option(
+    "--max-draft-tokens", type=int, default=4, show_default=True, help="Largest number of tokens to draft in a round."
+)
 @click.option("--prompt-chunk", type=int, default=64, show_default=True, help="Prompt tokens fed in one pass.")
 @click.option(
     "--precision",
@@ -36,7 +43,10 @@ from .options import compile_options, compiling
     show_default=True,
     help="Number format of the weights: fp32, fp16, bf16, int8, int4, fp8, or auto, which measures what is fastest here.",
 )
-@click.option("--draft-precision", help="The same for the draft, where its weights are to be stored otherwise. [default: --precision]")
+@click.option(
+    "--draft-precision",
+    help="The same for the draft, where its weights are to be stored otherwise. [default: --precision]",
+)
 @click.option(
     "--max-divergence",
     type=float,
@@ -49,12 +59,21 @@ from .options import compile_options, compiling
     help="int8, int4, fp8, auto: JSONL of prompts that show what the layers are fed, 512 tokens or more. [default: a set of our own]",
 )
 @click.option(
-    "--engine", "engines", multiple=True, default=["onnxruntime"], show_default=True, help="Engine to build for; may be repeated."
+    "--engine",
+    "engines",
+    multiple=True,
+    default=["onnxruntime"],
+    show_default=True,
+    help="Engine to build for; may be repeated.",
 )
-@click.option("--tensorrt-version", metavar="X.Y", help="TensorRT on the device that will run the bundle. [default: this host's]")
+@click.option(
+    "--tensorrt-version", metavar="X.Y", help="TensorRT on the device that will run the bundle. [default: this host's]"
+)
 @compiling
 @click.option("--force", is_flag=True, help="Replace a bundle that exists.")
-@click.option("--cache", type=click.Path(path_type=Path), help="Folder of finished stages. [default: ~/.cache/specexport]")
+@click.option(
+    "--cache", type=click.Path(path_type=Path), help="Folder of finished stages. [default: ~/.cache/specexport]"
+)
 def build(target: str, draft: str | None, output: Path, engines: tuple[str, ...], **options: Any) -> None:
     """Compile a target, and a draft model if there is one, into a proven bundle."""
     from ..exporter.display import BuildDisplay
@@ -84,7 +103,9 @@ def build(target: str, draft: str | None, output: Path, engines: tuple[str, ...]
     for role, model in report.bundle.manifest.models.items():
         if found := model.fidelity:
             moved = f"{found.divergence:.4f} nats from the exact model, its likeliest token {found.agreement:.1%} of the time"
-            click.echo(f"{role} in {model.format}: {moved}, perplexity {found.loss:+.2%}, on {found.measured_on}", err=True)
+            click.echo(
+                f"{role} in {model.format}: {moved}, perplexity {found.loss:+.2%}, on {found.measured_on}", err=True
+            )
         for note in model.notes:
             click.echo(f"{role}: {note}", err=True)
     for proof in report.bundle.manifest.proofs:

@@ -18,18 +18,37 @@ from .progress_bar import bar
 @click.command()
 @BUNDLE
 @click.option(
-    "--prompts", type=click.Path(path_type=Path), help='JSONL with {"route": ..., "prompt" or "messages": ...} lines. Without: costs only.'
+    "--prompts",
+    type=click.Path(path_type=Path),
+    help='JSONL with {"route": ..., "prompt" or "messages": ...} lines. Without: costs only.',
 )
 @click.option("--skip-invalid", is_flag=True, help="Leave out lines that cannot be used, instead of refusing the file.")
 @click.option("--limit", type=click.IntRange(1), help="Requests of each route. [default: all]")
-@click.option("--max-new-tokens", type=click.IntRange(1), default=128, show_default=True, help="Of lines that do not say.")
+@click.option(
+    "--max-new-tokens", type=click.IntRange(1), default=128, show_default=True, help="Of lines that do not say."
+)
 @click.option("--temperature", type=float, default=0.0, show_default=True, help="Of the requests; 0 is greedy.")
 @click.option("--top-k", type=int, default=0, show_default=True, help="0 is off.")
 @click.option("--top-p", type=float, default=1.0, show_default=True, help="1 is off.")
 @click.option("--seed", type=int, default=0, show_default=True)
-@click.option("--drafter", "drafters", multiple=True, help="Drafter to choose among, or all; may be repeated. [default: as generate's]")
-@click.option("--floor", type=float, default=0.9, show_default=True, help="Speedup that the slowest tenth must reach for a route to be on.")
-@click.option("--fixed", is_flag=True, help="Write a policy that drafts the best fixed number, instead of adapting it every round.")
+@click.option(
+    "--drafter",
+    "drafters",
+    multiple=True,
+    help="Drafter to choose among, or all; may be repeated. [default: as generate's]",
+)
+@click.option(
+    "--floor",
+    type=float,
+    default=0.9,
+    show_default=True,
+    help="Speedup that the slowest tenth must reach for a route to be on.",
+)
+@click.option(
+    "--fixed",
+    is_flag=True,
+    help="Write a policy that drafts the best fixed number, instead of adapting it every round.",
+)
 @click.option("--report", type=click.Path(path_type=Path), help="The HTML report. [default: BUNDLE/report.html]")
 @ENGINE
 @THREADS

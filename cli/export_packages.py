@@ -8,4 +8,6 @@ EXPORTER_EXTRA = "pip install 'specexport[export]'"
 
 
 def missing_packages() -> list[str]:
-    return [name for name in ("torch", "transformers", "safetensors", "onnx_ir", "onnxscript") if find_spec(name) is None]
+    return [
+        name for name in ("torch", "transformers", "safetensors", "onnx_ir", "onnxscript") if find_spec(name) is None
+    ]

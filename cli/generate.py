@@ -24,18 +24,39 @@ if TYPE_CHECKING:
 @click.option("--top-k", type=int, default=0, show_default=True, help="0 is off.")
 @click.option("--top-p", type=float, default=1.0, show_default=True, help="1 is off.")
 @click.option("--min-p", type=float, default=0.0, show_default=True, help="0 is off.")
-@click.option("--repetition-penalty", type=float, default=1.0, show_default=True, help="Of tokens in prompt and output; 1 is off.")
-@click.option("--presence-penalty", type=float, default=0.0, show_default=True, help="Of tokens in the output; 0 is off.")
-@click.option("--frequency-penalty", type=float, default=0.0, show_default=True, help="The same, for every time; 0 is off.")
+@click.option(
+    "--repetition-penalty", type=float, default=1.0, show_default=True, help="Of tokens in prompt and output; 1 is off."
+)
+@click.option(
+    "--presence-penalty", type=float, default=0.0, show_default=True, help="Of tokens in the output; 0 is off."
+)
+@click.option(
+    "--frequency-penalty", type=float, default=0.0, show_default=True, help="The same, for every time; 0 is off."
+)
 @click.option("--logit-bias", multiple=True, metavar="ID=BIAS", help="Added to the logit of a token; may be repeated.")
-@click.option("--ban-token", "banned_tokens", type=int, multiple=True, metavar="ID", help="Never emit this token; may be repeated.")
+@click.option(
+    "--ban-token",
+    "banned_tokens",
+    type=int,
+    multiple=True,
+    metavar="ID",
+    help="Never emit this token; may be repeated.",
+)
 @click.option("--min-new-tokens", type=int, default=0, show_default=True, help="Stop tokens are forbidden before.")
 @click.option("--seed", type=int, help="Makes sampling repeatable.")
 @click.option(
-    "--verification", type=click.Choice(["block", "token"]), default="block", show_default=True, help="How sampled drafts are judged."
+    "--verification",
+    type=click.Choice(["block", "token"]),
+    default="block",
+    show_default=True,
+    help="How sampled drafts are judged.",
 )
 @click.option("--stop", multiple=True, help="End before this text; may be repeated.")
-@click.option("--num-draft-tokens", type=int, help="Tokens to draft a round, 0 for none. [default: as the policy says, else the maximum]")
+@click.option(
+    "--num-draft-tokens",
+    type=int,
+    help="Tokens to draft a round, 0 for none. [default: as the policy says, else the maximum]",
+)
 @click.option("--route", help="What kind of request this is, for the bundle's policy.")
 @DRAFTER
 @click.option("--plain", is_flag=True, help="Decode without speculation.")
@@ -116,18 +137,34 @@ def _messages(file: Any) -> list[Any]:
     except (ValueError, RecursionError) as error:  # also: no UTF-8
         raise click.ClickException(f"{file.name} is not JSON: {error}") from None
     if not isinstance(found, list) or not all(isinstance(item, dict) for item in found):
-        raise click.ClickException(f'{file.name} holds no list of messages; expected [{{"role": "user", "content": "..."}}]')
+        raise click.ClickException(
+            f'{file.name} holds no list of messages; expected [{{"role": "user", "content": "..."}}]'
+        )
     return found
 
 
 def summary(statistics: Statistics) -> str:
     """One line for people: what the request did and where its time went."""
     row = statistics
-    parts = [f"{row.emitted} tokens", f"{row.tokens_per_second:.1f} tokens/s", f"first after {row.first_token_seconds * 1e3:.1f} ms"]
+    parts = [
+        f"{row.emitted} tokens",
+        f"{row.tokens_per_second:.1f} tokens/s",
+        f"first after {row.first_token_seconds * 1e3:.1f} ms",
+    ]
     if row.drafted:
-        by_position = " ".join(f"{a}/{d}" for a, d in zip(row.accepted_by_position, row.drafted_by_position, strict=True))
-        parts += [f"{row.mean_acceptance_length:.2f} tokens/round", f"accepted {row.acceptance_rate:.0%} ({by_position})"]
+        by_position = " ".join(
+            f"{a}/{d}" for a, d in zip(row.accepted_by_position, row.drafted_by_position, strict=True)
+        )
+        parts += [
+            f"{row.mean_acceptance_length:.2f} tokens/round",
+            f"accepted {row.acceptance_rate:.0%} ({by_position})",
+        ]
         parts += [f"{row.looked_up} of {row.drafted} draft tokens looked up"] if row.looked_up else []
     whole = row.total_seconds or 1.0
-    shares = (("prefill", row.prefill_seconds), ("draft", row.draft_seconds), ("target", row.target_seconds), ("host", row.host_seconds))
+    shares = (
+        ("prefill", row.prefill_seconds),
+        ("draft", row.draft_seconds),
+        ("target", row.target_seconds),
+        ("host", row.host_seconds),
+    )
     return ", ".join(parts) + "; " + " ".join(f"{name} {seconds / whole:.0%}" for name, seconds in shares)

@@ -12,9 +12,18 @@ from .options import BUNDLE, DRAFTER, ENGINE, JSON, THREADS
 
 @click.command()
 @BUNDLE
-@click.option("--prompts", type=click.Path(path_type=Path), help='JSONL with {"prompt": ...} lines. [default: the proof\'s own tokens]')
+@click.option(
+    "--prompts",
+    type=click.Path(path_type=Path),
+    help='JSONL with {"prompt": ...} lines. [default: the proof\'s own tokens]',
+)
 @click.option("--max-new-tokens", type=click.IntRange(1), default=64, show_default=True)
-@click.option("--trials", type=click.IntRange(0), default=0, help="Also sample so often (L3): hundreds at least, 10000 find small errors.")
+@click.option(
+    "--trials",
+    type=click.IntRange(0),
+    default=0,
+    help="Also sample so often (L3): hundreds at least, 10000 find small errors.",
+)
 @DRAFTER
 @ENGINE
 @THREADS

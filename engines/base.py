@@ -49,7 +49,8 @@ class Head(Protocol):
 
     Its weights are zeros until they are set.
 
-    size: F, how many numbers it reads a row. Rows are those of the draft's last `step`; after a `feed` they are nobody's.
+    size: F, how many numbers it reads a row. Rows are those of the draft's last `step`; after a `feed` they are
+    nobody's.
     """
 
     size: int
@@ -71,8 +72,9 @@ class Head(Protocol):
 class Chances:
     """What a sampled round is given; uniforms in [0, 1), float32.
 
-    verification: `token` or `block`. sampling `[4]`: temperature, top_k, top_p, min_p, as `exporter/rules/graphs.py` takes them.
-    draft_noise `[k]`: for the draft tokens. noise `[k + 1]`: for acceptance, and last for the token that follows.
+    verification: `token` or `block`. sampling `[4]`: temperature, top_k, top_p, min_p, as `exporter/rules/graphs.py`
+    takes them. draft_noise `[k]`: for the draft tokens. noise `[k + 1]`: for acceptance, and last for the token that
+    follows.
     """
 
     verification: str
@@ -95,12 +97,17 @@ class RoundResult:
 
 
 class Rounds(Protocol):
-    """Whole rounds on the device: draft, verify and accept in one launch. drafts: whether they can draft, or only decode plainly."""
+    """Whole rounds on the device: draft, verify and accept in one launch.
+
+    drafts: whether they can draft, or only decode plainly.
+    """
 
     drafts: bool
 
     def run(self, tokens: Sequence[int], num_draft_tokens: int, chances: Chances | None) -> RoundResult:
-        """Continue `tokens`, greedily without `chances`. The caches hold all but the last token, the draft's all but the last two.
+        """Continue `tokens`, greedily without `chances`.
+
+        The caches hold all but the last token, the draft's all but the last two.
 
         Two tokens at least for a round that drafts. `len(tokens) + num_draft_tokens` must not exceed the capacity.
         """
@@ -117,7 +124,8 @@ class Engine:
     dialect: str  # of the graphs it runs
     target: Decoder
     draft: Decoder | None = None
-    open_graph: Callable[[Path], RunGraph | None] | None = None  # for the proof of compiled rules; None for one it never runs
+    # for the proof of compiled rules; None for one it never runs
+    open_graph: Callable[[Path], RunGraph | None] | None = None
     rounds: Rounds | None = None  # where the device can do whole rounds
     close: Callable[[], None] = nothing  # gives back what the engine holds
     head: Head | None = None  # of the draft, where its graph has one

@@ -37,11 +37,17 @@ def load_engine(bundle: Bundle, name: str | None = None, threads: int = 0) -> En
     if name is None:
         usable = [engine for engine in built if engine in ENGINES and engine_module(engine).availability().usable]
         if not usable:
-            raise EngineError(f"the bundle was built for {', '.join(built)}, none of which this host can run; see: specexport doctor")
+            raise EngineError(
+                f"the bundle was built for {', '.join(built)}, none of which this host can run; see: specexport doctor"
+            )
         name = usable[0]
     module = engine_module(name)
     if name not in built:
-        remedy = f"run: specexport compile {bundle.root} --engine {name}" if name in LIBRARIES else f"build it with --engine {name}"
+        remedy = (
+            f"run: specexport compile {bundle.root} --engine {name}"
+            if name in LIBRARIES
+            else f"build it with --engine {name}"
+        )
         raise EngineError(f"the bundle was built for {', '.join(built)}, not for {name}; {remedy}")
     found = module.availability()
     if not found.usable:

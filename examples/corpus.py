@@ -122,7 +122,9 @@ def write_prompts(output: Path, per_route: int) -> None:
             prompts = [random_text(rng, rng.randint(40, 120)) for _ in range(per_route)]
         elif route == "copy":
             found = [p for d in held_out if d.route in ("code", "prose") for p in cut_prompts(d, rng) if len(p) >= 400]
-            prompts = [copy_prompt(text, edit=index % 2 == 1) for index, text in enumerate(rng.sample(found, per_route))]
+            prompts = [
+                copy_prompt(text, edit=index % 2 == 1) for index, text in enumerate(rng.sample(found, per_route))
+            ]
         else:
             found = [p for d in held_out if d.route == route for p in cut_prompts(d, rng)]
             prompts = rng.sample(found, min(per_route, len(found)))

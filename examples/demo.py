@@ -28,7 +28,9 @@ def show_stream(session: specexport.Session, console: Console, prompt: str) -> N
     console.print(prompt[-240:], style="dim", end="", markup=False, highlight=False)
     for index, chunk in enumerate(session.stream(prompt, max_new_tokens=NEW_TOKENS)):
         console.print(chunk.text, style=("green", "cyan")[index % 2], end="", markup=False, highlight=False)
-    console.print(f"\n\nEach colour is one round: {chunk.statistics.mean_acceptance_length:.2f} tokens a pass of the target.\n")
+    console.print(
+        f"\n\nEach colour is one round: {chunk.statistics.mean_acceptance_length:.2f} tokens a pass of the target.\n"
+    )
 
 
 def compare(session: specexport.Session, prompt: str) -> tuple[specexport.Generation, specexport.Generation]:
@@ -47,7 +49,16 @@ def main() -> None:
     console.width = max(console.width, 112)
     session = specexport.load(parser.parse_args().bundle)
     show_stream(session, console, first_prompts("code")[0])
-    columns = ("route", "plain tokens/s", "speculative", "speedup", "tokens/round", "accepted by position", "host", "same output")
+    columns = (
+        "route",
+        "plain tokens/s",
+        "speculative",
+        "speedup",
+        "tokens/round",
+        "accepted by position",
+        "host",
+        "same output",
+    )
     table = Table(*columns, title=f"{PER_ROUTE} held-out prompts a route, {NEW_TOKENS} new tokens each, greedy")
     for route in ("code", "prose", "random"):
         pairs = [compare(session, prompt) for prompt in first_prompts(route)]
@@ -55,8 +66,12 @@ def main() -> None:
         plain_time, time = (sum(row.decode_seconds for row in rows) for rows in (plain, speculative))
         tokens = sum(row.emitted for row in speculative)
         rounds = sum(row.rounds for row in speculative)
-        accepted = [sum(counts) for counts in zip_longest(*(row.accepted_by_position for row in speculative), fillvalue=0)]
-        drafted = [sum(counts) for counts in zip_longest(*(row.drafted_by_position for row in speculative), fillvalue=0)]
+        accepted = [
+            sum(counts) for counts in zip_longest(*(row.accepted_by_position for row in speculative), fillvalue=0)
+        ]
+        drafted = [
+            sum(counts) for counts in zip_longest(*(row.drafted_by_position for row in speculative), fillvalue=0)
+        ]
         table.add_row(
             route,
             f"{tokens / plain_time:.0f}",
@@ -68,7 +83,9 @@ def main() -> None:
             f"{sum(one.tokens == other.tokens for one, other in pairs)}/{len(pairs)}",
         )
     console.print(table)
-    console.print("Where the draft cannot guess, speculation costs time: measure on your own prompts before you switch it on.")
+    console.print(
+        "Where the draft cannot guess, speculation costs time: measure on your own prompts before you switch it on."
+    )
 
 
 if __name__ == "__main__":

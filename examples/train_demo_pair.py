@@ -47,8 +47,12 @@ SHARED = dict(
     eos_token_id=0,
     pad_token_id=None,
 )
-TARGET = LlamaConfig(hidden_size=512, intermediate_size=1408, num_hidden_layers=5, num_attention_heads=8, num_key_value_heads=4, **SHARED)
-DRAFT = LlamaConfig(hidden_size=192, intermediate_size=512, num_hidden_layers=2, num_attention_heads=6, num_key_value_heads=2, **SHARED)
+TARGET = LlamaConfig(
+    hidden_size=512, intermediate_size=1408, num_hidden_layers=5, num_attention_heads=8, num_key_value_heads=4, **SHARED
+)
+DRAFT = LlamaConfig(
+    hidden_size=192, intermediate_size=512, num_hidden_layers=2, num_attention_heads=6, num_key_value_heads=2, **SHARED
+)
 
 
 class Log:
@@ -181,9 +185,19 @@ def copy_batches(stream: torch.Tensor, tokenizer: PreTrainedTokenizerFast, lengt
         )
 
 
-def train(target: LlamaForCausalLM, draft: LlamaForCausalLM, batch_at: Callable[[int], Batch], steps: int, rate: float, log: Log) -> None:
+def train(
+    target: LlamaForCausalLM,
+    draft: LlamaForCausalLM,
+    batch_at: Callable[[int], Batch],
+    steps: int,
+    rate: float,
+    log: Log,
+) -> None:
     """Next-token prediction for the target, distillation for the draft. batch_at: tokens and labels of a step."""
-    optimizers = [Optimizer(target, 0.02 * rate, 0.004 * rate, steps), Optimizer(draft, 0.02 * rate, 0.006 * rate, steps)]
+    optimizers = [
+        Optimizer(target, 0.02 * rate, 0.004 * rate, steps),
+        Optimizer(draft, 0.02 * rate, 0.006 * rate, steps),
+    ]
     for step in range(steps):
         batch, labels = batch_at(step)
         with autocast():
@@ -208,10 +222,14 @@ def generate(target: LlamaForCausalLM, stream: torch.Tensor, rows: int, greedy: 
     starts = torch.randint(0, len(stream) - 64, (rows,))
     prompts = torch.stack([stream[start : start + 64] for start in starts])
     mask = torch.ones_like(prompts)
-    return target.generate(prompts, attention_mask=mask, max_new_tokens=192, min_new_tokens=192, do_sample=not greedy, top_k=None)
+    return target.generate(
+        prompts, attention_mask=mask, max_new_tokens=192, min_new_tokens=192, do_sample=not greedy, top_k=None
+    )
 
 
-def distill(target: LlamaForCausalLM, draft: LlamaForCausalLM, stream: torch.Tensor, rounds: int, rows: int, log: Log) -> None:
+def distill(
+    target: LlamaForCausalLM, draft: LlamaForCausalLM, stream: torch.Tensor, rounds: int, rows: int, log: Log
+) -> None:
     """On-policy distillation: each round generates `rows` rows, greedy in two rounds of three, and learns from all kept."""
     passes = max(1, rows // 16)
     optimizer = Optimizer(draft, 0.01, 0.003, rounds * passes)
@@ -255,8 +273,12 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=8192, help="tokens a step")
     parser.add_argument("--rounds", type=int, default=16, help="rounds of on-policy distillation")
     parser.add_argument("--rows", type=int, default=96, help="continuations that the target generates a round")
-    parser.add_argument("--resume", action="store_true", help="continue with the pair that is in --output, and only distill")
-    parser.add_argument("--copy-steps", type=int, default=0, help="optimizer steps that teach both to quote, before the distillation")
+    parser.add_argument(
+        "--resume", action="store_true", help="continue with the pair that is in --output, and only distill"
+    )
+    parser.add_argument(
+        "--copy-steps", type=int, default=0, help="optimizer steps that teach both to quote, before the distillation"
+    )
     parser.add_argument("--seed", type=int, help="of the windows that the target continues; 1 when resuming, else 0")
     arguments = parser.parse_args()
     arguments.output.mkdir(parents=True, exist_ok=True)
@@ -273,7 +295,13 @@ def main() -> None:
     tokenizer = train_tokenizer([d.text for d in trained if d.route != "random"])
     stream = token_stream(tokenizer, [d.text for d in weighted])
     log(stage="start", arguments={name: str(value) for name, value in vars(arguments).items() if name != "output"})
-    log(stage="corpus", python=platform.python_version(), documents=len(trained), tokens=len(stream), torch=torch.__version__)
+    log(
+        stage="corpus",
+        python=platform.python_version(),
+        documents=len(trained),
+        tokens=len(stream),
+        torch=torch.__version__,
+    )
 
     if arguments.resume:
         folders = arguments.output / "target", arguments.output / "draft"
@@ -299,7 +327,12 @@ def main() -> None:
 
     for route in ("code", "prose"):
         text = token_stream(tokenizer, [d.text for d in held_out(route)])
-        log(stage="held-out", route=route, target_perplexity=perplexity(target, text), draft_perplexity=perplexity(draft, text))
+        log(
+            stage="held-out",
+            route=route,
+            target_perplexity=perplexity(target, text),
+            draft_perplexity=perplexity(draft, text),
+        )
 
 
 if __name__ == "__main__":

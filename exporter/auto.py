@@ -57,7 +57,9 @@ def measure_precisions(
         place = scratch / form
         forms = Numbers(contract.precision, {"target": form, "draft": form}, "onnxruntime")
         made = {
-            role: export_model(model, role, contract, place, cache, progress, dialects, Quantizing.of(forms, role, *given))
+            role: export_model(
+                model, role, contract, place, cache, progress, dialects, Quantizing.of(forms, role, *given)
+            )
             for role, model in models.items()
         }
         with progress.stage(f"prove {forms.name('target')}", len(made)) as step:
@@ -85,7 +87,9 @@ def measure_precisions(
         of_pair = {role: specs[key] for role, key in keys.items()}
         vocabulary = write_maps(translation, of_pair, min_overlap, scratch) if translation else None
         proved = tuple(proof for key in keys.values() for proof in proofs[key])
-        manifest = replace(whole, target=of_pair["target"], draft=of_pair.get("draft"), vocabulary=vocabulary, proofs=proved)
+        manifest = replace(
+            whole, target=of_pair["target"], draft=of_pair.get("draft"), vocabulary=vocabulary, proofs=proved
+        )
         draft = decoders["draft", pair.draft] if pair.draft is not None else None
         engine = Engine(NAME, DIALECT, decoders["target", pair.target], draft, open_graph)
         sessions[pair] = Session(Bundle(scratch, manifest), engine, policy=False)
@@ -118,7 +122,11 @@ def measure_precisions(
 
 def _under(form: Format, spec: ModelSpec) -> ModelSpec:
     """The same with paths from one folder higher."""
-    return replace(spec, graphs={dialect: f"{form}/{path}" for dialect, path in spec.graphs.items()}, weights=f"{form}/{spec.weights}")
+    return replace(
+        spec,
+        graphs={dialect: f"{form}/{path}" for dialect, path in spec.graphs.items()},
+        weights=f"{form}/{spec.weights}",
+    )
 
 
 def _prompts(session: Session, texts: Sequence[str]) -> list[list[int]]:

@@ -46,7 +46,8 @@ def build(
 
     Without a draft, the bundle's sessions look drafts up in the text.
 
-    Raises `ParameterError`, `CheckpointError`, `PairError`, `EngineError`, `OutputError`, `ProofError`; then nothing is left at `output`.
+    Raises `ParameterError`, `CheckpointError`, `PairError`, `EngineError`, `OutputError`, `ProofError`; then nothing is
+    left at `output`.
     """
     options = options or BuildOptions()
     timed = Timed(progress or Silent())
@@ -74,8 +75,13 @@ def build(
         require_space(workplace, size * (copied + len(targets.compiled)))  # plans hold the weights again
         if auto:
             with scratch_beside(workplace) as scratch:
-                allowed = MAX_DIVERGENCE if options.max_divergence is None else options.max_divergence, options.min_overlap
-                table = measure_precisions(models, contract, translation, (texts, own_texts), *allowed, scratch, cache, timed)
+                allowed = (
+                    MAX_DIVERGENCE if options.max_divergence is None else options.max_divergence,
+                    options.min_overlap,
+                )
+                table = measure_precisions(
+                    models, contract, translation, (texts, own_texts), *allowed, scratch, cache, timed
+                )
             gc.collect()  # the sessions of what was measured
             numbers = replace(numbers, formats={"target": table.target, "draft": table.draft or "float"})
             targets = options.targets(numbers, str(output))
@@ -91,7 +97,9 @@ def build(
         with timed.stage("rules", number_of_rules(contract)) as step:
             rules = write_rules(workplace, contract, specs["target"].vocab_size, step)
         with timed.stage("write", 1):
-            manifest = make_manifest(contract, specs, vocabulary, text, options.engines, rules, proofs, workplace, command)
+            manifest = make_manifest(
+                contract, specs, vocabulary, text, options.engines, rules, proofs, workplace, command
+            )
             write_manifest(workplace, manifest)
             bundle = Bundle.open(workplace, check_digests=False)  # what was written must be readable
         for engine in targets.compiled:
@@ -102,6 +110,10 @@ def build(
 def _contract(models: dict[Role, Checkpoint], options: BuildOptions) -> Contract:
     capacity = check_capacity(models, options.max_seq_len)
     try:
-        return Contract(capacity, options.max_draft_tokens, min(options.prompt_chunk, capacity), options.numbers.precision)
+        return Contract(
+            capacity, options.max_draft_tokens, min(options.prompt_chunk, capacity), options.numbers.precision
+        )
     except ValueError as error:
-        raise ParameterError(f"--max-seq-len {capacity} and --max-draft-tokens {options.max_draft_tokens}: {error}") from None
+        raise ParameterError(
+            f"--max-seq-len {capacity} and --max-draft-tokens {options.max_draft_tokens}: {error}"
+        ) from None

@@ -1,4 +1,7 @@
-"""`specexport compile`: the plans of a bundle for TensorRT or TensorRT-RTX, made where the library is. Needs no torch."""
+"""`specexport compile`: the plans of a bundle for TensorRT or TensorRT-RTX, made where the library is.
+
+Needs no torch.
+"""
 
 from __future__ import annotations
 
@@ -37,14 +40,17 @@ class _Job:
 def compile_bundle(bundle: Bundle, engine: str, options: CompileOptions, progress: Progress) -> Bundle:
     """Compile the bundle's models, and the rules that rounds need, for `engine`, in place of the plans that it has for it.
 
-    Plans are new files under `engines/`. When all are there the manifest is replaced in one step: until then, and whatever
-    happens, the bundle is what it was.
+    Plans are new files under `engines/`. When all are there the manifest is replaced in one step: until then, and
+    whatever happens, the bundle is what it was.
 
-    Raises `EngineError` when this host or the library cannot, `BundleError` for a bundle without the graphs that are needed,
+    Raises `EngineError` when this host or the library cannot, `BundleError` for a bundle without the graphs that are
+    needed,
     `OutputError` when something cannot be written.
     """
     if engine not in LIBRARIES:
-        raise EngineError(f"there is nothing to compile for {engine!r}; plans are made for {' and '.join(LIBRARIES)}, name one of them")
+        raise EngineError(
+            f"there is nothing to compile for {engine!r}; plans are made for {' and '.join(LIBRARIES)}, name one of them"
+        )
     lib = compiler(engine, options)
     jobs = _jobs(bundle, lib)
     template = _template(lib, engine, options)
@@ -93,7 +99,9 @@ def _template(lib: Library, engine: str, options: CompileOptions) -> Plan:
     if engine == "tensorrt":  # compiled for the GPU at hand
         major, minor = find_gpu().compute_capability
         capabilities = (f"{major}.{minor}",)
-    return Plan(engine, "", "", lib.trt.__version__, capabilities, options.version_compatible, options.hardware_compatible)
+    return Plan(
+        engine, "", "", lib.trt.__version__, capabilities, options.version_compatible, options.hardware_compatible
+    )
 
 
 def _announce(step: Callable[[str], None], name: str, phase: str) -> None:

@@ -14,8 +14,15 @@ class BuildDisplay:
 
     def __init__(self) -> None:
         self._console = Console(stderr=True)
-        columns = (TextColumn("{task.description:<20}"), BarColumn(), TimeElapsedColumn(), TextColumn("{task.fields[step]}"))
-        self._progress = Progress(*columns, console=self._console, transient=True, disable=not self._console.is_terminal)
+        columns = (
+            TextColumn("{task.description:<20}"),
+            BarColumn(),
+            TimeElapsedColumn(),
+            TextColumn("{task.fields[step]}"),
+        )
+        self._progress = Progress(
+            *columns, console=self._console, transient=True, disable=not self._console.is_terminal
+        )
 
     def __enter__(self) -> BuildDisplay:
         self._progress.start()

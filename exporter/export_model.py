@@ -84,7 +84,9 @@ def export_model(
         require_memory(checkpoint.fp32_bytes // ELEMENT_BYTES["fp32"], contract.precision, quantizing is not None)
         calibrating = (len(STEPS) + 1 + len(dialects)) * (quantizing is not None)
         with progress.stage(label, 2 + 2 * len(dialects) + 1 + calibrating) as step:
-            stage = make_stage(cache, key, lambda folder: _export(checkpoint, role, contract, dialects, quantizing, folder, step))
+            stage = make_stage(
+                cache, key, lambda folder: _export(checkpoint, role, contract, dialects, quantizing, folder, step)
+            )
     spec = parse(ModelSpec, read_json(stage / SPEC) | {"source": checkpoint.source}, SPEC)
     for name in (*spec.graphs.values(), spec.weights):
         link_or_copy(stage / Path(name).name, workplace / name)
@@ -111,7 +113,9 @@ def _export(
     if quantizing is not None:
         with fp32_arithmetic(model):
             used, held = split(
-                calibration_tokens(checkpoint.tokenizer, quantizing.texts, min(LONGEST, checkpoint.max_positions or LONGEST))
+                calibration_tokens(
+                    checkpoint.tokenizer, quantizing.texts, min(LONGEST, checkpoint.max_positions or LONGEST)
+                )
             )
             chosen = Options(static_activations=quantizing.own_texts)
             recipe = choose(model, used, quantizing.format, quantizing.family, chosen, step)

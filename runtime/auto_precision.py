@@ -16,7 +16,8 @@ PRECISION = "precision.json"
 class Candidate:
     """A combination, and what it did on the prompts: tokens a second, plain and with drafts, and tokens a round.
 
-    weight_bytes: of both models. perplexity_loss and divergence (nats): of the target against its unquantized self, see `Fidelity`.
+    weight_bytes: of both models. perplexity_loss and divergence (nats): of the target against its unquantized self, see
+    `Fidelity`.
     low, high: the tenth and the ninetieth percentile of the prompts' speculative tokens a second.
     """
 

@@ -23,7 +23,11 @@ def describe(bundle: Bundle) -> dict[str, Any]:
         role: {"weights": manifest.files[model.weights].bytes, "cache": model.cache_bytes(manifest.contract)}
         for role, model in manifest.models.items()
     }
-    described = asdict(manifest) | {"memory": memory, "widths": list(manifest.contract.widths), "spans": list(manifest.contract.spans)}
+    described = asdict(manifest) | {
+        "memory": memory,
+        "widths": list(manifest.contract.widths),
+        "spans": list(manifest.contract.spans),
+    }
     if manifest.vocabulary is not None:
         described["vocabulary"]["overlap"] = manifest.vocabulary.overlap
     policy, costs = read_decision(bundle, Policy, POLICY), read_decision(bundle, Costs, COSTS)
@@ -64,7 +68,11 @@ def render(description: dict[str, Any]) -> str:
             f"vocabulary the draft has another tokenizer and can propose {vocabulary['shared_tokens']} of the target's "
             f"{vocabulary['target_tokens']} tokens ({vocabulary['overlap']:.1%})"
         )
-    lines += [_plans(description, engine) for engine in description["engines"] if any(p["engine"] == engine for p in description["plans"])]
+    lines += [
+        _plans(description, engine)
+        for engine in description["engines"]
+        if any(p["engine"] == engine for p in description["plans"])
+    ]
     for proof in description["proofs"]:
         lines.append(
             f"proved     {proof['role']} {proof['dialect']} on {proof['engine']}: {proof['rows']} rows up to {proof['length']} tokens, "
@@ -110,7 +118,8 @@ def _decisions(policy: dict[str, Any] | None, costs: dict[str, Any] | None) -> l
         sampling = f"temperature {policy['temperature']:g}, floor of the slowest tenth {policy['floor']:g}"
         lines.append(f"policy     made {policy['made']} on {policy['engine']}, {sampling}")
         lines += [
-            f"           {name}: {_entry(entry)}" for name, entry in [*policy["routes"].items(), ("other requests", policy["default"])]
+            f"           {name}: {_entry(entry)}"
+            for name, entry in [*policy["routes"].items(), ("other requests", policy["default"])]
         ]
     if policy is not None and costs is None:
         lines.append("costs      none: routes that adapt draft their fixed numbers; specexport calibrate measures them")
@@ -132,7 +141,9 @@ def _entry(entry: dict[str, Any]) -> str:
         k = entry["num_draft_tokens"] if entry["verdict"] != "off" else 0
         how = f"{k} draft token{'s' * (k > 1)} a round by {entry['drafter']}" if k else "plain decoding"
     else:
-        how = f"as many draft tokens by {entry['drafter']} as pay" + (", none until probes succeed" if entry["verdict"] == "off" else "")
+        how = f"as many draft tokens by {entry['drafter']} as pay" + (
+            ", none until probes succeed" if entry["verdict"] == "off" else ""
+        )
     if evidence is None:
         return f"{verdict}, {how}"
     return (
@@ -147,6 +158,12 @@ def _plans(description: dict[str, Any], engine: str) -> str:
     plans = [plan for plan in description["plans"] if plan["engine"] == engine]
     size = sum(description["files"][plan["file"]]["bytes"] for plan in plans)
     first = plans[0]
-    capabilities = f"compute capability {', '.join(first['compute_capabilities'])}" if first["compute_capabilities"] else "its usual GPUs"
+    capabilities = (
+        f"compute capability {', '.join(first['compute_capabilities'])}"
+        if first["compute_capabilities"]
+        else "its usual GPUs"
+    )
     kinds = [name.replace("_", "-") for name in ("hardware_compatible", "version_compatible") if first[name]]
-    return ", ".join([f"plans      {engine} {first['version']}: {len(plans)}, {size / 1e6:.1f} MB, for {capabilities}", *kinds])
+    return ", ".join(
+        [f"plans      {engine} {first['version']}: {len(plans)}, {size / 1e6:.1f} MB, for {capabilities}", *kinds]
+    )

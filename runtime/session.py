@@ -85,7 +85,11 @@ class Options(TypedDict, total=False):
 
 
 def load(
-    path: str | os.PathLike[str], engine: str | None = None, threads: int = 0, check_digests: bool = True, policy: bool = True
+    path: str | os.PathLike[str],
+    engine: str | None = None,
+    threads: int = 0,
+    check_digests: bool = True,
+    policy: bool = True,
 ) -> Session:
     """Load a bundle. engine: a name from `specexport doctor`, by default the first usable one of the bundle.
 
@@ -113,7 +117,9 @@ class Session:
             self.tokenizer = Tokenizer.from_file(str(bundle.path(text.tokenizer)))
         except Exception as error:  # tokenizers raises a bare Exception
             raise BundleError(f"{bundle.path(text.tokenizer)} is no tokenizer: {error}") from None
-        self._chat_template = bundle.path(text.chat_template).read_text(encoding="utf-8") if text.chat_template else None
+        self._chat_template = (
+            bundle.path(text.chat_template).read_text(encoding="utf-8") if text.chat_template else None
+        )
         draft = self._draft_decoder()
         self._context = Context(CachedDecoder(engine.target), CachedDecoder(draft) if draft else None)
         self._lock = Lock()
@@ -140,7 +146,9 @@ class Session:
     def encode(self, prompt: Prompt) -> list[int]:
         """Token ids of a text, of chat messages, or of ids (checked). Raises `PromptError`."""
         if isinstance(prompt, bytes | Mapping) or not isinstance(prompt, Iterable):
-            raise PromptError(f"the prompt is of type {type(prompt).__name__}; give a text, a list of messages or a list of token ids")
+            raise PromptError(
+                f"the prompt is of type {type(prompt).__name__}; give a text, a list of messages or a list of token ids"
+            )
         if isinstance(prompt, str):
             tokens = self._encode_text(prompt, add_special_tokens=True)
         elif any(isinstance(item, Mapping) for item in prompt):
@@ -152,7 +160,9 @@ class Session:
         vocab_size = self.bundle.manifest.target.vocab_size
         for place, token in enumerate(tokens):
             if not 0 <= token < vocab_size:
-                raise PromptError(f"the prompt holds token {token} at position {place}; ids go from 0 to {vocab_size - 1}")
+                raise PromptError(
+                    f"the prompt holds token {token} at position {place}; ids go from 0 to {vocab_size - 1}"
+                )
         if not tokens:
             raise PromptError("the prompt is empty; give at least one token of text")
         if len(tokens) >= self.capacity:
@@ -199,13 +209,13 @@ class Session:
 
         temperature to min_new_tokens: see `SamplingParameters`. seed: the same seed, settings, bundle and engine give
         the same tokens; with an adaptive policy, behind the same earlier requests. verification: how sampled drafts are
-        judged, `block` or `token`; both keep the target's distribution. drafter: `model`, `ngram` or `suffix` (looked up in
-        the text), `ngram+model` or `suffix+model` (looked up where there is a match); by default the model, or `ngram` in a
-        bundle without one.
+        judged, `block` or `token`; both keep the target's distribution. drafter: `model`, `ngram` or `suffix` (looked
+        up in the text), `ngram+model` or `suffix+model` (looked up where there is a match); by default the model, or
+        `ngram` in a bundle without one.
         stop: strings that end the text before them; the tokens keep what they were made of. stop_token_ids: default the
         model's own, `()` for none; the one that came is the last token and has no text. num_draft_tokens: k of every
-        round, 0 for plain decoding. Without it and a drafter, the bundle's policy decides for the `route` of the request
-        (its default for none, and for one that it does not know); a bundle without a policy drafts its maximum.
+        round, 0 for plain decoding. Without it and a drafter, the bundle's policy decides for the `route` of the
+        request (its default for none, and for one that it does not know); a bundle without a policy drafts its maximum.
         schedule: decides instead, see `runtime/policy/schedule.py`. Arguments are checked here, at the call.
         Raises `ParameterError`, `PromptError`, and `SessionBusyError` while another stream of the session is open.
         """
@@ -227,7 +237,9 @@ class Session:
         if whole_number("max_new_tokens", max_new_tokens) < 1:
             raise ParameterError(f"max_new_tokens is {max_new_tokens}; it must be at least 1")
         if parameters.min_new_tokens > max_new_tokens:
-            raise ParameterError(f"min_new_tokens is {min_new_tokens}; it must be at most max_new_tokens, which is {max_new_tokens}")
+            raise ParameterError(
+                f"min_new_tokens is {min_new_tokens}; it must be at most max_new_tokens, which is {max_new_tokens}"
+            )
         stops = StopStrings([stop] if isinstance(stop, str) else stop)
         given = self.bundle.manifest.text.stop_token_ids if stop_token_ids is None else stop_token_ids
         ends = frozenset(token_ids("stop_token_ids", [given] if isinstance(given, Integral) else given))
@@ -241,7 +253,12 @@ class Session:
         return self._run(tokens, parameters, rule, name, limit, stops, ends, chosen)
 
     def _schedule(
-        self, speculate: bool, drafter: str | None, num_draft_tokens: int | None, route: str | None, schedule: Schedule | None
+        self,
+        speculate: bool,
+        drafter: str | None,
+        num_draft_tokens: int | None,
+        route: str | None,
+        schedule: Schedule | None,
     ) -> tuple[str | None, Schedule]:
         """The drafter, None for plain decoding, and how many tokens it drafts. Raises `ParameterError`."""
         most = self.max_draft_tokens
@@ -287,7 +304,9 @@ class Session:
     @contextmanager
     def _exclusive(self) -> Iterator[None]:
         if not self._lock.acquire(blocking=False):
-            raise SessionBusyError("this session is in the middle of another stream; finish or close that one, or load a second session")
+            raise SessionBusyError(
+                "this session is in the middle of another stream; finish or close that one, or load a second session"
+            )
         try:
             yield
         finally:
@@ -308,7 +327,14 @@ class Session:
                 "the weights or the precision cannot run this sequence"
             ) from None
 
-    def _round(self, parameters: SamplingParameters, rule: Rule, drafter: str | None, schedule: Schedule, statistics: Statistics) -> Round:
+    def _round(
+        self,
+        parameters: SamplingParameters,
+        rule: Rule,
+        drafter: str | None,
+        schedule: Schedule,
+        statistics: Statistics,
+    ) -> Round:
         """How this request's rounds are run: whole on the device where it can, else by the host."""
         context, chunk = self._context, self.bundle.manifest.contract.prompt_chunk
         rounds = None if schedule.needs_host else device_rounds(self.engine, parameters, drafter)

@@ -128,7 +128,10 @@ def test_a_model_without_a_head_has_no_features_and_none_has_fewer(root: Path) -
 
 def test_a_newer_schema_is_named_before_its_unknown_keys(root: Path) -> None:
     edit(root, lambda m: m.update(schema_version=SCHEMA_VERSION + 1, later="key"))
-    assert f"has schema version {SCHEMA_VERSION + 1}, this specexport reads {SCHEMA_VERSION}; update specexport" in refusal(root)
+    assert (
+        f"has schema version {SCHEMA_VERSION + 1}, this specexport reads {SCHEMA_VERSION}; update specexport"
+        in refusal(root)
+    )
 
 
 def test_an_older_schema_is_to_be_built_again(root: Path) -> None:
@@ -150,7 +153,17 @@ def test_another_schema_version(root: Path, version: object) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["../outside", "graphs/../../outside", "/etc/hostname", "graphs\\target.weights", "a\0b", "a\nb", "x" * 5000, "", "graphs/.."],
+    [
+        "../outside",
+        "graphs/../../outside",
+        "/etc/hostname",
+        "graphs\\target.weights",
+        "a\0b",
+        "a\nb",
+        "x" * 5000,
+        "",
+        "graphs/..",
+    ],
 )
 def test_a_path_that_escapes_or_is_none(root: Path, name: str) -> None:
     (root.parent / "outside").write_text("x")
@@ -259,7 +272,13 @@ RULE = {"rule": "accept_token", "num_draft_tokens": 4, "rows": 5, "graph": "grap
 def with_rule(root: Path, rule: dict[str, Any]) -> None:
     (root / "graphs/rules").mkdir(exist_ok=True)
     (root / "graphs/rules/accept.onnx").write_bytes(b"rule")
-    edit(root, lambda m: [m.update(rules=[rule]), m["files"].update({RULE["graph"]: {"bytes": 4, "sha256": sha256(root / RULE["graph"])}})])
+    edit(
+        root,
+        lambda m: [
+            m.update(rules=[rule]),
+            m["files"].update({RULE["graph"]: {"bytes": 4, "sha256": sha256(root / RULE["graph"])}}),
+        ],
+    )
 
 
 def test_compiled_rules(root: Path) -> None:
@@ -288,7 +307,11 @@ def test_files_of_a_vocabulary_and_of_a_rule_must_be_listed(part: str, root: Pat
     (root / "extra").write_bytes(b"x")
     edit(
         root,
-        lambda m: m.update(vocabulary=VOCABULARY | {"maps": "extra"}) if part == "maps" else m.update(rules=[RULE | {"graph": "extra"}]),
+        lambda m: (
+            m.update(vocabulary=VOCABULARY | {"maps": "extra"})
+            if part == "maps"
+            else m.update(rules=[RULE | {"graph": "extra"}])
+        ),
     )
     assert "refers to 'extra', which its list of files lacks; build the bundle again" in refusal(root)
 
@@ -308,7 +331,9 @@ def test_widths_of_a_contract() -> None:
     assert Contract(64, 1, 2, "fp32").widest_step == 2
 
 
-@pytest.mark.parametrize(("capacity", "drafts", "chunk"), [(64, 0, 8), (64, 4, 0), (19, 4, 8), (15, 1, 1), (0, 1, 1), (-5, 1, 1)])
+@pytest.mark.parametrize(
+    ("capacity", "drafts", "chunk"), [(64, 0, 8), (64, 4, 0), (19, 4, 8), (15, 1, 1), (0, 1, 1), (-5, 1, 1)]
+)
 def test_absurd_contracts(capacity: int, drafts: int, chunk: int) -> None:
     with pytest.raises(ValueError, match=r"must be at least 1|too small"):
         Contract(capacity, drafts, chunk, "fp32")
@@ -327,11 +352,15 @@ def with_plan(root: Path) -> None:
         "version_compatible": False,
         "hardware_compatible": False,
     }
-    edit(root, lambda m: [m.update(plans=[plan]), m["files"].update({file: {"bytes": 4, "sha256": sha256(root / file)}})])
+    edit(
+        root, lambda m: [m.update(plans=[plan]), m["files"].update({file: {"bytes": 4, "sha256": sha256(root / file)}})]
+    )
 
 
 @pytest.mark.parametrize("content", [None, b"longer", b"nalp"])
-def test_a_plan_that_is_lost_or_changed_is_compiled_again_and_the_bundle_not_built_again(root: Path, content: bytes | None) -> None:
+def test_a_plan_that_is_lost_or_changed_is_compiled_again_and_the_bundle_not_built_again(
+    root: Path, content: bytes | None
+) -> None:
     with_plan(root)
     plan = root / "engines/tensorrt-rtx/target.plan"
     assert Bundle.open(root).manifest.plans[0].compute_capabilities == ("8.9",)

@@ -49,8 +49,12 @@ def build(run: Run, pair: Pair, cache: Path, built: Path, tmp_path: Path) -> Cal
     """`specexport build` of the tiny pair; options given replace its own."""
 
     def build(*flags: str, **options: object) -> Result:
-        given: dict[str, object] = dict(target=pair.target, draft=pair.draft, output=tmp_path / "out.bundle", cache=cache)
-        given |= {"max-seq-len": 64, "prompt-chunk": 16} | {name.replace("_", "-"): value for name, value in options.items()}
+        given: dict[str, object] = dict(
+            target=pair.target, draft=pair.draft, output=tmp_path / "out.bundle", cache=cache
+        )
+        given |= {"max-seq-len": 64, "prompt-chunk": 16} | {
+            name.replace("_", "-"): value for name, value in options.items()
+        }
         return run("build", *flags, *(part for name, value in given.items() for part in (f"--{name}", value)))
 
     return build
@@ -60,7 +64,13 @@ def test_build_prints_the_bundle_and_tells_the_rest_on_stderr(build: Callable[..
     result = build()
     assert result.exit_code == 0
     assert result.stdout == f"{tmp_path / 'out.bundle'}\n"
-    for line in ("export target        reused", "export draft         reused", "prove ", "proved target onnx: ", "proved draft ort: "):
+    for line in (
+        "export target        reused",
+        "export draft         reused",
+        "prove ",
+        "proved target onnx: ",
+        "proved draft ort: ",
+    ):
         assert line in result.stderr
     assert error(build()) == f"{tmp_path / 'out.bundle'} exists; choose another --output, or replace it with --force"
     assert build("--force").exit_code == 0
@@ -83,10 +93,15 @@ def test_build_prints_the_bundle_and_tells_the_rest_on_stderr(build: Callable[..
         (dict(engine="tensorrt", compute_capability="89"), "--compute-capability is 89; it must look like 8.9"),
         (dict(output="/dev/null/out"), "/dev/null is a file"),
         (dict(target="~nosuch/x"), "~nosuch/x cannot be looked up"),
-        (dict(cache="/dev/null"), "the cache folder /dev/null cannot be made: a file is in its way; choose another --cache"),
+        (
+            dict(cache="/dev/null"),
+            "the cache folder /dev/null cannot be made: a file is in its way; choose another --cache",
+        ),
     ],
 )
-def test_what_cannot_be_built(options: dict[str, Any], message: str, build: Callable[..., Result], tmp_path: Path) -> None:
+def test_what_cannot_be_built(
+    options: dict[str, Any], message: str, build: Callable[..., Result], tmp_path: Path
+) -> None:
     result = build(**options)
     assert message in last_line(result)
     assert list(tmp_path.iterdir()) == []
@@ -134,7 +149,9 @@ def test_generate_json_is_one_object_and_nothing_else(run: Run, built: Path) -> 
 
 def test_plain_and_speculative_agree(run: Run, built: Path) -> None:
     arguments = ("generate", built, "--prompt", "def add", "--max-new-tokens", 20, "--json")
-    speculative, plain, none = (json.loads(run(*arguments, *more).stdout) for more in ((), ("--plain",), ("--num-draft-tokens", 0)))
+    speculative, plain, none = (
+        json.loads(run(*arguments, *more).stdout) for more in ((), ("--plain",), ("--num-draft-tokens", 0))
+    )
     assert speculative["tokens"] == plain["tokens"] == none["tokens"]
     assert plain["statistics"]["drafted"] == none["statistics"]["drafted"] == 0
 
@@ -157,7 +174,10 @@ def test_options_reach_the_request(run: Run, built: Path) -> None:
     plain = generated(run, built)["tokens"]
     assert len(plain) == 12
     assert generated(run, built, "--logit-bias", "5=100")["tokens"] == [5] * 12
-    assert generated(run, built, "--logit-bias", "5=100", "--logit-bias", "6=-2.5", "--ban-token", 5)["tokens"].count(5) == 0
+    assert (
+        generated(run, built, "--logit-bias", "5=100", "--logit-bias", "6=-2.5", "--ban-token", 5)["tokens"].count(5)
+        == 0
+    )
     banned = generated(run, built, *(part for token in set(plain) for part in ("--ban-token", token)))["tokens"]
     assert not set(plain) & set(banned)
     for name, value in (("repetition", 5), ("presence", 2), ("frequency", 2)):
@@ -275,8 +295,14 @@ HARM: dict[str, tuple[Callable[[Path], object], str]] = {
     "manifest no JSON": (lambda b: (b / MANIFEST).write_text("{"), "cannot be read as JSON"),
     "unknown key": (lambda b: edit(b, lambda m: m.update(colour="red")), "unknown key 'colour'"),
     "newer schema": (lambda b: edit(b, lambda m: m.update(schema_version=99)), "has schema version 99"),
-    "older schema": (lambda b: edit(b, lambda m: m.update(schema_version=1)), "has schema version 1, this specexport reads 5; build the"),
-    "escaping path": (lambda b: edit(b, lambda m: m["files"].update({"../x": {"bytes": 1, "sha256": ""}})), "lies outside of the bundle"),
+    "older schema": (
+        lambda b: edit(b, lambda m: m.update(schema_version=1)),
+        "has schema version 1, this specexport reads 5; build the",
+    ),
+    "escaping path": (
+        lambda b: edit(b, lambda m: m["files"].update({"../x": {"bytes": 1, "sha256": ""}})),
+        "lies outside of the bundle",
+    ),
     "no bundle": (shutil.rmtree, "does not exist; make it with"),
 }
 
@@ -288,7 +314,9 @@ def flip(path: Path) -> None:
 
 
 @pytest.mark.parametrize("harm", HARM)
-@pytest.mark.parametrize("command", [("generate", "--prompt", "x"), ("inspect",), ("verify",), ("compile", "--engine", "tensorrt-rtx")])
+@pytest.mark.parametrize(
+    "command", [("generate", "--prompt", "x"), ("inspect",), ("verify",), ("compile", "--engine", "tensorrt-rtx")]
+)
 def test_a_harmed_bundle(harm: str, command: tuple[str, ...], run: Run, bundle: Path) -> None:
     change, message = HARM[harm]
     change(bundle)
@@ -317,12 +345,18 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> list[CompileOptions]:
 
 
 def test_compile(run: Run, bundle: Path, quick: list[CompileOptions]) -> None:
-    result = run("compile", bundle, "--engine", "tensorrt-rtx", "--compute-capability", "8.9", "--compute-capability", "12.0")
+    result = run(
+        "compile", bundle, "--engine", "tensorrt-rtx", "--compute-capability", "8.9", "--compute-capability", "12.0"
+    )
     assert result.exit_code == 0, result.stderr
     assert result.stdout == f"{bundle}\n"
     assert set(quick) == {CompileOptions(("8.9", "12.0"))}
     version = quick and json.loads((bundle / MANIFEST).read_text())["plans"][0]["version"]
-    assert result.stderr.splitlines() == ["check the bundle", "compile tensorrt-rtx", f"16 plans by tensorrt-rtx {version}, 0.0 MB"]
+    assert result.stderr.splitlines() == [
+        "check the bundle",
+        "compile tensorrt-rtx",
+        f"16 plans by tensorrt-rtx {version}, 0.0 MB",
+    ]
     text = run("inspect", bundle).stdout
     assert f"plans      tensorrt-rtx {version}: 16, 0.0 MB, for compute capability 8.9, 12.0\n" in text
     assert "engines    tensorrt-rtx, onnxruntime; fp32" in text
@@ -336,7 +370,10 @@ def test_compile(run: Run, bundle: Path, quick: list[CompileOptions]) -> None:
     ("options", "message"),
     [
         (("tensorrt",), "the package tensorrt is not installed; install it with: pip install 'specexport[tensorrt]'"),
-        (("onnxruntime",), "there is nothing to compile for 'onnxruntime'; plans are made for tensorrt and tensorrt-rtx"),
+        (
+            ("onnxruntime",),
+            "there is nothing to compile for 'onnxruntime'; plans are made for tensorrt and tensorrt-rtx",
+        ),
         (("cuda",), "there is nothing to compile for 'cuda'; plans are made for tensorrt and tensorrt-rtx"),
         (("tensorrt-rtx", "--compute-capability", "x"), "--compute-capability is x; it must look like 8.9"),
         (("tensorrt-rtx", "--compute-capability", "9.0"), "cannot compile for compute capability 9.0; it has 7.5, "),
@@ -346,7 +383,9 @@ def test_compile(run: Run, bundle: Path, quick: list[CompileOptions]) -> None:
         (("tensorrt-rtx", "--timing-cache", "times"), "TensorRT-RTX has no --timing-cache"),
     ],
 )
-def test_what_cannot_be_compiled(options: tuple[str, ...], message: str, run: Run, bundle: Path, quick: list[CompileOptions]) -> None:
+def test_what_cannot_be_compiled(
+    options: tuple[str, ...], message: str, run: Run, bundle: Path, quick: list[CompileOptions]
+) -> None:
     before = (bundle / MANIFEST).read_bytes()
     assert message in last_line(run("compile", bundle, "--engine", *options))
     assert quick == []
@@ -421,7 +460,8 @@ def test_doctor_says_what_to_install(run: Run, monkeypatch: pytest.MonkeyPatch) 
     assert lines[0] == "no   onnxruntime: onnxruntime is not installed; pip install 'specexport[onnxruntime]'"
     assert any(line.startswith("yes  build: ") for line in lines)
     assert (
-        "no   tensorrt-lean: the package tensorrt_lean is not installed; install it with: pip install 'specexport[tensorrt-lean]'" in lines
+        "no   tensorrt-lean: the package tensorrt_lean is not installed; install it with: pip install 'specexport[tensorrt-lean]'"
+        in lines
     )
     assert lines[-1].startswith("no   compile for tensorrt-rtx: tensorrt_rtx is installed as a placeholder")
 

@@ -88,22 +88,47 @@ def test_json_is_one_object_and_nothing_else(run: Run) -> None:
         ("chat", 1, 1),
     ]
     assert row["overall"]["requests"] == 4
-    assert [(pair["line"], pair["plain_first"]) for pair in row["pairs"]] == [(1, True), (2, True), (3, False), (4, True)]
+    assert [(pair["line"], pair["plain_first"]) for pair in row["pairs"]] == [
+        (1, True),
+        (2, True),
+        (3, False),
+        (4, True),
+    ]
     assert row["pairs"][2]["prompt_tokens"] == 3
     assert all(pair["speculative"]["emitted"] <= (3 if pair["line"] == 3 else 6) for pair in row["pairs"])
 
 
 def test_options_reach_the_run(run: Run) -> None:
-    row = found(run("--json", "--route", "code", "--route", "chat", "--limit", 1, "--num-draft-tokens", 2, "--repeats", 2))
+    row = found(
+        run("--json", "--route", "code", "--route", "chat", "--limit", 1, "--num-draft-tokens", 2, "--repeats", 2)
+    )
     assert [(pair["line"], pair["repeat"]) for pair in row["pairs"]] == [(1, 0), (4, 0), (1, 1), (4, 1)]
     assert all(len(pair["speculative"]["drafted_by_position"]) == 2 for pair in row["pairs"])
     sampled = found(
-        run("--json", "--temperature", 0.9, "--top-k", 7, "--top-p", 0.8, "--seed", 3, "--drafter", "ngram", "--max-new-tokens", 9)
+        run(
+            "--json",
+            "--temperature",
+            0.9,
+            "--top-k",
+            7,
+            "--top-p",
+            0.8,
+            "--seed",
+            3,
+            "--drafter",
+            "ngram",
+            "--max-new-tokens",
+            9,
+        )
     )
-    wanted = dict(temperature=0.9, top_k=7, top_p=0.8, seed=3, drafter="ngram", max_new_tokens=9, num_draft_tokens=None, repeats=1)
+    wanted = dict(
+        temperature=0.9, top_k=7, top_p=0.8, seed=3, drafter="ngram", max_new_tokens=9, num_draft_tokens=None, repeats=1
+    )
     assert sampled["options"] == wanted
     assert sum(route["not_comparable"] for route in sampled["routes"]) == 4
-    assert all(sum(pair["speculative"]["drafted_by_position"]) == pair["speculative"]["looked_up"] for pair in sampled["pairs"])
+    assert all(
+        sum(pair["speculative"]["drafted_by_position"]) == pair["speculative"]["looked_up"] for pair in sampled["pairs"]
+    )
 
 
 @pytest.mark.parametrize(
@@ -201,20 +226,26 @@ def test_an_interrupted_run_goes_on(run: Run, interrupted: Callable[..., Result]
 
 
 @pytest.mark.parametrize("change", [("--seed", 1), ("--max-new-tokens", 7), ("--limit", 1), ("--repeats", 2)])
-def test_other_settings_are_another_run(change: tuple[object, ...], run: Run, interrupted: Callable[..., Result], journal: Path) -> None:
+def test_other_settings_are_another_run(
+    change: tuple[object, ...], run: Run, interrupted: Callable[..., Result], journal: Path
+) -> None:
     interrupted(2)
     result = run("--json", *change)
     assert result.stderr == f"{journal} was of another run and is replaced\n"
     assert found(result)["passed"]
 
 
-def test_other_prompts_are_another_run(run: Run, interrupted: Callable[..., Result], prompts: Path, journal: Path) -> None:
+def test_other_prompts_are_another_run(
+    run: Run, interrupted: Callable[..., Result], prompts: Path, journal: Path
+) -> None:
     interrupted(2)
     prompts.write_text(prompts.read_text().replace("upon", "below"))
     assert run().stderr == f"{journal} was of another run and is replaced\n"
 
 
-def test_a_changed_bundle_is_another_run(run: Run, interrupted: Callable[..., Result], bundle: Path, journal: Path) -> None:
+def test_a_changed_bundle_is_another_run(
+    run: Run, interrupted: Callable[..., Result], bundle: Path, journal: Path
+) -> None:
     interrupted(2, bundle=bundle)
     moved = bundle.rename(bundle.with_name("moved.bundle"))
     assert "going on behind 2 of 4 pairs" in interrupted(1, bundle=moved).stderr
@@ -222,7 +253,9 @@ def test_a_changed_bundle_is_another_run(run: Run, interrupted: Callable[..., Re
     assert run(bundle=moved).stderr == f"{journal} was of another run and is replaced\n"
 
 
-def test_without_a_path_the_run_is_kept_in_the_bundle(interrupted: Callable[..., Result], bundle: Path, prompts: Path) -> None:
+def test_without_a_path_the_run_is_kept_in_the_bundle(
+    interrupted: Callable[..., Result], bundle: Path, prompts: Path
+) -> None:
     arguments = ["bench", str(bundle), "--prompts", str(prompts), "--max-new-tokens", "6"]
     path = bundle / "calibration" / "bench.jsonl"
     kept: list[bool] = []
@@ -256,7 +289,10 @@ def test_two_runs_at_once(run: Run, journal: Path) -> None:
 def test_a_journal_that_was_edited(run: Run, interrupted: Callable[..., Result], journal: Path) -> None:
     interrupted(2)
     lines = journal.read_text().splitlines()
-    for line, message in (("{", "line 2: found '{'"), (lines[1].replace('"plain_first"', '"first"'), "row 0/0: unknown key 'first'")):
+    for line, message in (
+        ("{", "line 2: found '{'"),
+        (lines[1].replace('"plain_first"', '"first"'), "row 0/0: unknown key 'first'"),
+    ):
         journal.write_text("\n".join([lines[0], line, *lines[2:], ""]))
         result = run()
         assert result.exit_code == 1
@@ -293,16 +329,42 @@ def test_a_result_that_cannot_be_printed_is_kept(run: Run, monkeypatch: pytest.M
 def test_help_imports_nothing_heavy() -> None:
     heavy = ("torch", "transformers", "onnx", "onnxruntime", "numpy", "tokenizers", "rich", "scipy", "sklearn")
     script = f"import sys; sys.modules.update(dict.fromkeys({heavy!r})); from specexport.cli import main; main(prog_name='specexport')"
-    result = subprocess.run([sys.executable, "-c", script, "bench", "--help"], capture_output=True, text=True, check=False)
+    result = subprocess.run(
+        [sys.executable, "-c", script, "bench", "--help"], capture_output=True, text=True, check=False
+    )
     assert (result.returncode, result.stderr) == (0, "")
     assert "--journal, --resume PATH" in result.stdout
 
 
 def test_bench_needs_no_torch_and_nothing_to_calibrate_with(built: Path, prompts: Path, journal: Path) -> None:
-    blocked = ("torch", "transformers", "onnx", "onnx_ir", "onnxscript", "safetensors", "scipy", "sklearn", "matplotlib")
+    blocked = (
+        "torch",
+        "transformers",
+        "onnx",
+        "onnx_ir",
+        "onnxscript",
+        "safetensors",
+        "scipy",
+        "sklearn",
+        "matplotlib",
+    )
     script = f"import sys; sys.modules.update(dict.fromkeys({blocked!r})); from specexport.cli import main; main(prog_name='specexport')"
-    arguments = ("bench", built, "--prompts", prompts, "--journal", journal, "--limit", 1, "--max-new-tokens", 4, "--json")
-    result = subprocess.run([sys.executable, "-c", script, *map(str, arguments)], capture_output=True, text=True, check=False)
+    arguments = (
+        "bench",
+        built,
+        "--prompts",
+        prompts,
+        "--journal",
+        journal,
+        "--limit",
+        1,
+        "--max-new-tokens",
+        4,
+        "--json",
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", script, *map(str, arguments)], capture_output=True, text=True, check=False
+    )
     assert (result.returncode, result.stderr) == (0, "")
     assert json.loads(result.stdout)["passed"]
 
@@ -317,7 +379,9 @@ def test_ctrl_c_in_a_process_of_its_own(built: Path, prompts: Path, journal: Pat
         "from specexport.cli import main; main(prog_name='specexport')"
     )
     arguments = ("bench", built, "--prompts", prompts, "--journal", journal, "--max-new-tokens", 4)
-    result = subprocess.run([sys.executable, "-c", script, *map(str, arguments)], capture_output=True, text=True, check=False)
+    result = subprocess.run(
+        [sys.executable, "-c", script, *map(str, arguments)], capture_output=True, text=True, check=False
+    )
     assert (result.returncode, result.stdout) == (130, "")
     assert result.stderr == f"interrupted; {journal} holds 1 of 4 pairs, and the same command goes on there\n"
     assert len(journal.read_text().splitlines()) == 2

@@ -13,7 +13,9 @@ from specexport.calibration import calibrate as module
 from specexport.cli import main
 
 Run = Callable[..., Result]
-LINES: list[dict[str, Any]] = [{"route": route, "prompt": f"def add{n}(a, b):"} for n in range(3) for route in ("code", "prose")]
+LINES: list[dict[str, Any]] = [
+    {"route": route, "prompt": f"def add{n}(a, b):"} for n in range(3) for route in ("code", "prose")
+]
 
 
 @pytest.fixture
@@ -60,7 +62,9 @@ def test_calibrate_writes_what_generate_and_inspect_follow(run: Run, bundle: Pat
     generated = run("generate", "--prompt", "def", "--max-new-tokens", 8, "--route", "code", "--json")
     assert json.loads(generated.stdout)["statistics"]["drafted"] == 0
     assert "code: OFF, plain decoding" in run("inspect").stdout
-    forced = run("generate", "--prompt", "def", "--max-new-tokens", 8, "--route", "code", "--num-draft-tokens", 2, "--json")
+    forced = run(
+        "generate", "--prompt", "def", "--max-new-tokens", 8, "--route", "code", "--num-draft-tokens", 2, "--json"
+    )
     assert json.loads(forced.stdout)["statistics"]["drafted"] > 0
 
     policy["bundle"] = "0" * 64
@@ -136,7 +140,9 @@ def test_no_such_drafter(run: Run, prompts: Path) -> None:
 
 
 @pytest.mark.parametrize("package", ["scikit-learn", "matplotlib", "jinja2"])
-def test_a_missing_package_is_told_before_the_run(run: Run, prompts: Path, monkeypatch: pytest.MonkeyPatch, package: str) -> None:
+def test_a_missing_package_is_told_before_the_run(
+    run: Run, prompts: Path, monkeypatch: pytest.MonkeyPatch, package: str
+) -> None:
     absent = package.replace("scikit-learn", "sklearn")
     monkeypatch.setattr(module, "find_spec", lambda name: None if name == absent else name)
     monkeypatch.setattr(module, "record", lambda *arguments, **options: pytest.fail("it ran"))

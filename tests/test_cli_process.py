@@ -11,17 +11,32 @@ import pytest
 from support.pair import Pair
 
 
-def python(script: str, *arguments: object, block: tuple[str, ...] = (), stdin: str = "") -> subprocess.CompletedProcess[str]:
+def python(
+    script: str, *arguments: object, block: tuple[str, ...] = (), stdin: str = ""
+) -> subprocess.CompletedProcess[str]:
     blocked = f"import sys; sys.modules.update(dict.fromkeys({block!r})); "
     command = [sys.executable, "-c", blocked + script, *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, input=stdin, check=False)
 
 
 CLI = "from specexport.cli import main; main(prog_name='specexport')"
-HEAVY = ("torch", "transformers", "onnx", "onnx_ir", "onnxscript", "onnxruntime", "numpy", "tokenizers", "safetensors", "rich")
+HEAVY = (
+    "torch",
+    "transformers",
+    "onnx",
+    "onnx_ir",
+    "onnxscript",
+    "onnxruntime",
+    "numpy",
+    "tokenizers",
+    "safetensors",
+    "rich",
+)
 
 
-@pytest.mark.parametrize("arguments", [("--help",), ("--version",), ("build", "--help"), ("compile", "--help"), ("generate", "--help")])
+@pytest.mark.parametrize(
+    "arguments", [("--help",), ("--version",), ("build", "--help"), ("compile", "--help"), ("generate", "--help")]
+)
 def test_help_imports_nothing_heavy(arguments: tuple[str, ...]) -> None:
     result = python(CLI, *arguments, block=HEAVY)
     assert (result.returncode, result.stderr) == (0, "")
@@ -44,7 +59,9 @@ def test_generate_needs_no_torch(built: Path) -> None:
 
 def test_build_without_torch_says_which_extra_to_install(pair: Pair, tmp_path: Path) -> None:
     for missing in ("torch", "transformers"):
-        result = python(CLI, "build", "--target", pair.target, "--draft", pair.draft, "-o", tmp_path / "out", block=(missing,))
+        result = python(
+            CLI, "build", "--target", pair.target, "--draft", pair.draft, "-o", tmp_path / "out", block=(missing,)
+        )
         assert result.returncode == 1
         expected = f"Error: the package {missing} is not installed; building needs: pip install 'specexport[export]'\n"
         assert result.stderr == expected
@@ -53,7 +70,10 @@ def test_build_without_torch_says_which_extra_to_install(pair: Pair, tmp_path: P
 @pytest.mark.parametrize(
     ("option", "message"),
     [
-        (("--precision", "int8", "--calibration-prompts", "missing.jsonl"), "missing.jsonl cannot be read: No such file"),
+        (
+            ("--precision", "int8", "--calibration-prompts", "missing.jsonl"),
+            "missing.jsonl cannot be read: No such file",
+        ),
         (("--precision", "int3"), "--precision is int3; it must be one of"),
         (("--precision", "fp8"), "--precision is fp8, which engine onnxruntime cannot run"),
         (("--engine", "cuda"), "there is no engine 'cuda'"),
@@ -73,9 +93,19 @@ def test_a_wrong_option_is_refused_before_torch_is_imported(option: tuple[str, .
 
 def test_compile_needs_no_torch(bundle: Path) -> None:
     pytest.importorskip("tensorrt_rtx")
-    blocked = ("torch", "transformers", "onnx", "onnx_ir", "onnxscript", "onnxruntime", "safetensors", "huggingface_hub")
+    blocked = (
+        "torch",
+        "transformers",
+        "onnx",
+        "onnx_ir",
+        "onnxscript",
+        "onnxruntime",
+        "safetensors",
+        "huggingface_hub",
+    )
     quick = (
-        "from specexport.exporter import compile as module; module.compile_graph = lambda lib, graph, plan, *_: plan.write_bytes(b'plan'); "
+        "from specexport.exporter import compile as module; "
+        "module.compile_graph = lambda lib, graph, plan, *_: plan.write_bytes(b'plan'); "
     )
     result = python(quick + CLI, "compile", bundle, "--engine", "tensorrt-rtx", block=blocked)
     assert (result.returncode, result.stdout) == (0, f"{bundle}\n")
@@ -85,7 +115,10 @@ def test_compile_needs_no_torch(bundle: Path) -> None:
 def test_running_without_an_engine_says_what_to_do(built: Path) -> None:
     result = python(CLI, "generate", built, "--prompt", "x", block=("onnxruntime",))
     assert result.returncode == 1
-    assert result.stderr == "Error: the bundle was built for onnxruntime, none of which this host can run; see: specexport doctor\n"
+    assert (
+        result.stderr
+        == "Error: the bundle was built for onnxruntime, none of which this host can run; see: specexport doctor\n"
+    )
 
 
 def test_errors_are_one_line_without_traceback(tmp_path: Path) -> None:
@@ -110,14 +143,18 @@ def test_threads_are_taken(built: Path) -> None:
 def broken(folder: Path, package: str) -> str:
     """Code that puts a package before the installed one whose shared library is missing."""
     (folder / package).mkdir(parents=True)
-    error = f"ImportError('libx.so.1: cannot open shared object file\\nmore', name='{package}.native', path='native.so')"
+    error = (
+        f"ImportError('libx.so.1: cannot open shared object file\\nmore', name='{package}.native', path='native.so')"
+    )
     (folder / package / "__init__.py").write_text(f"raise {error}\n")
     return f"import sys; sys.path.insert(0, {str(folder)!r}); "
 
 
 def test_an_engine_that_is_installed_but_broken(built: Path, tmp_path: Path) -> None:
     script = broken(tmp_path, "onnxruntime") + CLI
-    reason = "onnxruntime is installed, but cannot be imported: libx.so.1: cannot open shared object file; install it again"
+    reason = (
+        "onnxruntime is installed, but cannot be imported: libx.so.1: cannot open shared object file; install it again"
+    )
     assert python(script, "doctor").stdout.splitlines()[0] == f"no   onnxruntime: {reason}"
     result = python(script, "generate", built, "--prompt", "x", "--engine", "onnxruntime")
     assert (result.returncode, result.stderr) == (1, f"Error: engine onnxruntime: {reason}\n")
@@ -126,5 +163,7 @@ def test_an_engine_that_is_installed_but_broken(built: Path, tmp_path: Path) -> 
 def test_a_package_that_is_installed_but_broken(pair: Pair, tmp_path: Path) -> None:
     script = broken(tmp_path / "packages", "safetensors") + CLI
     result = python(script, "build", "--target", pair.target, "--draft", pair.draft, "-o", tmp_path / "out")
-    expected = "safetensors is installed, but cannot be imported: libx.so.1: cannot open shared object file; install it again"
+    expected = (
+        "safetensors is installed, but cannot be imported: libx.so.1: cannot open shared object file; install it again"
+    )
     assert (result.returncode, result.stderr) == (1, f"Error: {expected}\n")

@@ -28,13 +28,17 @@ def session(tmp_path_factory: pytest.TempPathFactory) -> Session:
 
 
 def prompts(route: str) -> list[str]:
-    rows = [json.loads(line) for line in (EXAMPLES / "prompts" / f"{route}.jsonl").read_text(encoding="utf-8").splitlines()]
+    rows = [
+        json.loads(line) for line in (EXAMPLES / "prompts" / f"{route}.jsonl").read_text(encoding="utf-8").splitlines()
+    ]
     assert {row["route"] for row in rows} == {route}
     return [row["prompt"] for row in rows]
 
 
 def mean_acceptance_length(session: Session, route: str, count: int) -> float:
-    found = [session.generate(prompt, max_new_tokens=64, stop_token_ids=()).statistics for prompt in prompts(route)[:count]]
+    found = [
+        session.generate(prompt, max_new_tokens=64, stop_token_ids=()).statistics for prompt in prompts(route)[:count]
+    ]
     return sum(row.accepted + row.rounds for row in found) / sum(row.rounds for row in found)
 
 
@@ -95,5 +99,7 @@ def test_code_pays_and_random_does_not(session: Session, route: str, verdict: st
             session.reset()
             statistics = session.generate(prompt, max_new_tokens=64, num_draft_tokens=2).statistics
             assert statistics.rounds == len(list(replay(traces[-1], "model", 2)))
-    policy, _ = decide(traces, replay_candidates(traces, typical_costs(session), ("model",)), ("model",), 4, 0.9, "adaptive")
+    policy, _ = decide(
+        traces, replay_candidates(traces, typical_costs(session), ("model",)), ("model",), 4, 0.9, "adaptive"
+    )
     assert policy.verdict == verdict

@@ -163,17 +163,23 @@ def test_speed_is_told_against_plain_decoding() -> None:
 
     session: Any = Stopwatch()
     plain, two, four = measure_speed(session, [[5], [6]], new_tokens=8, repetitions=2)
-    assert session.asked[3:] == [(prompt, k) for prompt in (5, 6) for k in (0, 2, 4)] * 2  # behind a first round of each
+    # behind a first round of each
+    assert session.asked[3:] == [(prompt, k) for prompt in (5, 6) for k in (0, 2, 4)] * 2
     assert [speed.k for speed in (plain, two, four)] == [0, 2, 4]
     assert [round(speed.over_plain, 6) for speed in (plain, two, four)] == [1.0, 1.0, 2.0]
-    assert (plain.tokens_per_second.median, four.tokens_per_second.median) == (pytest.approx(50.0), pytest.approx(100.0))
+    assert (plain.tokens_per_second.median, four.tokens_per_second.median) == (
+        pytest.approx(50.0),
+        pytest.approx(100.0),
+    )
     assert (two.mean_acceptance_length, two.host) == (2.0, pytest.approx(1.0))
 
 
 # What is asked of the measurements.
 
 
-def judged(rounds: list[RoundTime], found: list[PassTime] | None = None, asked_speed: bool = False) -> dict[str, Measure]:
+def judged(
+    rounds: list[RoundTime], found: list[PassTime] | None = None, asked_speed: bool = False
+) -> dict[str, Measure]:
     measures = judge(Measurements(found or [], [], rounds, []), READS, asked_speed)
     return {measure.name: measure for measure in measures}
 
@@ -211,7 +217,9 @@ def test_the_floor_is_of_plain_decoding_as_the_host_sees_it() -> None:
 
 def test_widths_are_compared_within_a_span_and_up_to_eight() -> None:
     name = "width 2 to 8 over width 1"
-    fine = passes((1, 512, 1.0), (2, 512, 1.14), (8, 512, 1.15), (9, 512, 5.0), (64, 512, 5.0), (1, 1024, 2.0), (8, 1024, 2.3))
+    fine = passes(
+        (1, 512, 1.0), (2, 512, 1.14), (8, 512, 1.15), (9, 512, 5.0), (64, 512, 5.0), (1, 1024, 2.0), (8, 1024, 2.3)
+    )
     assert judged([], fine, asked_speed=True)[name].met
     slow = judged([], [*fine, *passes((3, 1024, 2.31))], asked_speed=True)[name]
     assert not slow.met
@@ -238,7 +246,9 @@ def test_a_round_is_the_sum_of_its_passes() -> None:
 # The steps of the ladder's proof.
 
 
-@pytest.mark.parametrize("contract", [Contract(2048, 4, 64, "fp16"), Contract(1024, 7, 64, "fp16"), Contract(300, 4, 16, "fp32")])
+@pytest.mark.parametrize(
+    "contract", [Contract(2048, 4, 64, "fp16"), Contract(1024, 7, 64, "fp16"), Contract(300, 4, 16, "fp32")]
+)
 def test_the_ladder_is_walked_on_both_sides_of_every_step(contract: Contract) -> None:
     steps = ladder_steps(contract, 16)
     compared = {(len(step.tokens), step.end) for step in steps if step.rows}
@@ -275,7 +285,9 @@ def test_checkpoints_are_what_transformers_loads(tmp_path: Path, tied: bool) -> 
     weights = one.state_dict()
     assert {tensor.dtype for tensor in weights.values()} == {torch.float16}
     assert all(torch.equal(tensor, again.state_dict()[name]) for name, tensor in weights.items())
-    difference = (near.state_dict()["model.layers.0.mlp.up_proj.weight"] - weights["model.layers.0.mlp.up_proj.weight"]).float()
+    difference = (
+        near.state_dict()["model.layers.0.mlp.up_proj.weight"] - weights["model.layers.0.mlp.up_proj.weight"]
+    ).float()
     assert difference.std() == pytest.approx(0.1 * model.spread, rel=0.1)
     assert len(list((tmp_path / "one").glob("*.safetensors"))) == model.layers + 2
     embedding = 0 if tied else model.vocab_size * model.hidden  # of which a pass reads one row

@@ -59,13 +59,20 @@ def test_passed_is_everything_proved() -> None:
 
 
 def test_the_json_holds_what_was_found(tmp_path: Path) -> None:
-    found = Measurements(passes((1, 512, 1.0)), [], [round_time(gpu=1.2, wall=1.25, parts=1.0)], [Speed(0, steady(50.0), 1.0, 1.0, 0.01)])
+    found = Measurements(
+        passes((1, 512, 1.0)), [], [round_time(gpu=1.2, wall=1.25, parts=1.0)], [Speed(0, steady(50.0), 1.0, 1.0, 0.01)]
+    )
     measured = outcome(RIGHT, measurements=found, measures=judge(found, READS, True), clocks={"pstate": "P0"})
     path = report(measured, outcome(WRONG)).write(tmp_path / "new")
     assert path.name.startswith("nvidia-h200-sxm-tensorrt-20")
     assert [file.name for file in path.parent.iterdir()] == [path.name]
     row = json.loads(path.read_text())
-    assert (row["format"], row["engine"], row["passed"], row["copy_bytes_per_second"]["median"]) == (1, "tensorrt", False, 4e12)
+    assert (row["format"], row["engine"], row["passed"], row["copy_bytes_per_second"]["median"]) == (
+        1,
+        "tensorrt",
+        False,
+        4e12,
+    )
     first, second = row["outcomes"]
     assert (first["passed"], second["passed"], second["measurements"]) == (True, False, None)
     assert first["findings"] == [{"name": "parity", "passed": True, "detail": "1e-5 off"}]
@@ -79,10 +86,14 @@ def test_the_json_holds_what_was_found(tmp_path: Path) -> None:
 
 def test_the_table_says_what_was_not_proved_or_met() -> None:
     found = Measurements(passes((1, 512, 1.0)), [], [round_time(gpu=1.2)], [])
-    text = render(report(outcome(RIGHT, WRONG), outcome(RIGHT, measurements=found, measures=judge(found, READS, False))))
+    text = render(
+        report(outcome(RIGHT, WRONG), outcome(RIGHT, measurements=found, measures=judge(found, READS, False)))
+    )
     assert "proved   parity: 1e-5 off" in text
     assert "FAILED   ladder: 0.3 off" in text
-    assert "NOT MET  round over the sum of its passes: 1.2 x at the worst (greedy, k 0, span 512), asked <= 1.05 x" in text
+    assert (
+        "NOT MET  round over the sum of its passes: 1.2 x at the worst (greedy, k 0, span 512), asked <= 1.05 x" in text
+    )
     assert "met      host launches a round: 1 at the worst" in text
     without = Measurements(passes((1, 512, 1.0)), [], [], [])
     assert "this engine runs no rounds on the device" in render(report(outcome(RIGHT, measurements=without)))
@@ -93,13 +104,22 @@ def test_the_environment_does_without_nvidia_smi(monkeypatch: pytest.MonkeyPatch
     assert environment_module.clocks() == {}
     facts = environment_module.environment(GPU)
     assert facts["specexport"]["commit"] == ""
-    assert facts["gpu"] == {"name": GPU.name, "compute_capability": "9.0", "memory_bytes": GPU.memory, "driver_serves_cuda": "13.0"}
+    assert facts["gpu"] == {
+        "name": GPU.name,
+        "compute_capability": "9.0",
+        "memory_bytes": GPU.memory,
+        "driver_serves_cuda": "13.0",
+    }
     assert "numpy" in facts["packages"]
     fake = tmp_path / "nvidia-smi"
     fake.write_text("#!/bin/sh\necho '580.1, P0, 1980 MHz, 1980 MHz, 3201 MHz, 3201 MHz, 90.1 W, 700.00 W, 40'\n")
     fake.chmod(0o755)
     assert environment_module.clocks() == dict(
-        zip(environment_module.CLOCKS, ["580.1", "P0", *["1980 MHz"] * 2, *["3201 MHz"] * 2, "90.1 W", "700.00 W", "40"], strict=True)
+        zip(
+            environment_module.CLOCKS,
+            ["580.1", "P0", *["1980 MHz"] * 2, *["3201 MHz"] * 2, "90.1 W", "700.00 W", "40"],
+            strict=True,
+        )
     )
 
 
@@ -123,7 +143,9 @@ def test_an_engine_that_fails_is_told_of_and_the_others_go_on(
     monkeypatch.setattr(check_module, "build", build)
     lines: list[str] = []
     monkeypatch.setattr(check_module, "LIBRARIES", {"without plans": ""})
-    reports = {name: replace(report(), engine=name, outcomes=[]) for name in ("tensorrt", "tensorrt-rtx", "without plans")}
+    reports = {
+        name: replace(report(), engine=name, outcomes=[]) for name in ("tensorrt", "tensorrt-rtx", "without plans")
+    }
     check(Plan(["tiny"], ["fp16"], QUICK), reports, tmp_path, lines.append)
     errors = {name: entry.outcomes[0].error for name, entry in reports.items()}
     assert errors == {
@@ -131,7 +153,9 @@ def test_an_engine_that_fails_is_told_of_and_the_others_go_on(
         "tensorrt-rtx": "ValueError: a mistake",
         "without plans": "no plans were made here: the card is too old",
     }
-    assert [json.loads(path.read_text())["outcomes"][0]["error"] for path in sorted(tmp_path.iterdir())] == list(errors.values())
+    assert [json.loads(path.read_text())["outcomes"][0]["error"] for path in sorted(tmp_path.iterdir())] == list(
+        errors.values()
+    )
     assert "Traceback" in capfd.readouterr().err  # of the second one, which nobody foresaw
     assert "  no kernel for this card; choose another" in lines
 
@@ -172,7 +196,9 @@ def test_what_was_found_is_written_at_once(tmp_path: Path, monkeypatch: pytest.M
 
 def run_command(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     command = [str(ROOT / "scripts/gpu_check"), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ | environment, timeout=120)
+    return subprocess.run(
+        command, capture_output=True, text=True, check=False, env=os.environ | environment, timeout=120
+    )
 
 
 def test_without_a_gpu_it_says_in_one_line_what_is_missing(tmp_path: Path) -> None:
@@ -202,7 +228,9 @@ def test_a_package_that_is_missing_is_named() -> None:
     bare = [sys.executable, "-S", str(ROOT / "scripts/gpu_check.py")]  # without site-packages
     done = subprocess.run(bare, capture_output=True, text=True, check=False)
     assert done.returncode == 1
-    assert done.stderr.splitlines() == ["Error: the package click is not installed; from the checkout: pip install -e '.[export,tensorrt]'"]
+    assert done.stderr.splitlines() == [
+        "Error: the package click is not installed; from the checkout: pip install -e '.[export,tensorrt]'"
+    ]
 
 
 def test_the_names_of_the_command_are_those_of_the_shapes() -> None:
@@ -241,7 +269,9 @@ def test_everything_proved_ends_well(tmp_path: Path, monkeypatch: pytest.MonkeyP
     host = Host(monkeypatch, tmp_path, {})
     result = host.run()
     assert result.exit_code == 0, result.output
-    assert {json.loads(path.read_text())["engine"] for path in tmp_path.glob("*.json")} == set(command_module.GPU_ENGINES)
+    assert {json.loads(path.read_text())["engine"] for path in tmp_path.glob("*.json")} == set(
+        command_module.GPU_ENGINES
+    )
     assert "proved   parity: 1e-5 off" in result.stdout
     assert host.plans[0].shapes == ["tiny", "demo", "8b"]
     assert host.plans[0].precisions == ["fp16"]

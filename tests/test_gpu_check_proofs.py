@@ -84,7 +84,9 @@ def failed(findings: Iterator[Finding]) -> list[str]:
     return [finding.name for finding in findings if not finding.passed]
 
 
-def test_everything_is_proved_and_measured(subject: Subject, prompts: list[list[int]], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_everything_is_proved_and_measured(
+    subject: Subject, prompts: list[list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(Shape, "prompts", lambda *_: prompts)
     told: list[str] = []
     outcome = Outcome("tiny", "fp32")
@@ -94,7 +96,16 @@ def test_everything_is_proved_and_measured(subject: Subject, prompts: list[list[
     assert outcome.passed, [finding for finding in outcome.findings if not finding.passed]
     names = [finding.name for finding in outcome.findings]
     assert len(names) == len(set(names)) == len(told)
-    parts = ("parity", "ladder", "rules", "device rounds give the host's", "greedy rounds", "samples", "cancelled", "no numbers")
+    parts = (
+        "parity",
+        "ladder",
+        "rules",
+        "device rounds give the host's",
+        "greedy rounds",
+        "samples",
+        "cancelled",
+        "no numbers",
+    )
     assert [part for part in parts if not any(part in name for name in names)] == []
     drafts = next(finding.detail for finding in outcome.findings if finding.name.endswith("host's, greedy"))
     assert int(drafts.split("; ")[1].split()[0]) > 5  # acceptance is part of what was compared
@@ -106,7 +117,9 @@ def test_everything_is_proved_and_measured(subject: Subject, prompts: list[list[
     assert {(entry["rule"], entry["k"], entry["span"]) for entry in row["measurements"]["rounds"]} == {
         (rule, k, span) for rule in ("greedy", "block") for k in (0, 1, 2) for span in (16, 32, 64)
     }
-    assert {entry["measured"] for entry in row["measures"] if entry["name"].startswith(("host launches", "host waits"))} == {1}
+    assert {
+        entry["measured"] for entry in row["measures"] if entry["name"].startswith(("host launches", "host waits"))
+    } == {1}
     assert [entry["k"] for entry in row["measurements"]["speeds"]] == [0, 2]
     assert row["model"]["cache_bytes_a_row"] == 2 * MODEL.layers * MODEL.kv_heads * MODEL.head_dim * 4
     again = subject.session.generate(prompts[0], max_new_tokens=4)  # the session forgot what the measurement wrote
@@ -134,7 +147,9 @@ def test_passes_are_timed_at_the_end_of_their_span(subject: Subject, monkeypatch
     def look(graph: Any) -> Callable[[], float]:
         def sample() -> float:
             slots = (target.positions[3], target.tokens[3])
-            (position, tokens) = (meter._device.view(slot.address, slot.host.nbytes).view(np.int64).tolist() for slot in slots)  # type: ignore[attr-defined]
+            (position, tokens) = (
+                meter._device.view(slot.address, slot.host.nbytes).view(np.int64).tolist() for slot in slots
+            )  # type: ignore[attr-defined]
             found.append((position[0], tokens))
             return 1.0
 
@@ -156,7 +171,10 @@ def test_rounds_are_timed_at_the_end_of_their_span(subject: Subject) -> None:
 
         def run(self, tokens: Sequence[int], num_draft_tokens: int, chances: Chances | None) -> RoundResult:
             asked.append((len(tokens), num_draft_tokens, chances.verification if chances else "greedy"))
-            assert chances is None or (len(chances.draft_noise), len(chances.noise)) == (num_draft_tokens, num_draft_tokens + 1)
+            assert chances is None or (len(chances.draft_noise), len(chances.noise)) == (
+                num_draft_tokens,
+                num_draft_tokens + 1,
+            )
             meter.launch(graph)
             meter.synchronize()
             return RoundResult([], [], 0, 0)
@@ -170,7 +188,9 @@ def test_rounds_are_timed_at_the_end_of_their_span(subject: Subject) -> None:
     assert asked[-1] == (16, 0, "greedy")
 
 
-def test_nothing_is_measured_that_was_not_proved(subject: Subject, prompts: list[list[int]], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_measured_that_was_not_proved(
+    subject: Subject, prompts: list[list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("gpucheck.check.prove", lambda *_: iter([Finding("one", True, ""), Finding("two", False, "")]))
     outcome = Outcome("tiny", "fp32")
     with recorded(outcome):
@@ -235,7 +255,9 @@ def test_rules_that_are_missing_or_wrong(subject: Subject) -> None:
         return lambda arrays: run(arrays) | {"token": (run(arrays)["token"] + 1) % MODEL.vocab_size}
 
     assert failed(prove_rules(with_engine(subject, open_graph=without).session)) == ["rules"]
-    (found,) = [entry for entry in prove_rules(with_engine(subject, open_graph=without).session) if entry.name == "rules"]
+    (found,) = [
+        entry for entry in prove_rules(with_engine(subject, open_graph=without).session) if entry.name == "rules"
+    ]
     assert "missing: accept_token of 2" in found.detail
     assert failed(prove_rules(with_engine(subject, open_graph=wrong).session)) == ["rule select of 0"]
 
@@ -246,7 +268,10 @@ class Altered:
     drafts = True
 
     def __init__(
-        self, engine: Engine, change: Callable[[RoundResult], RoundResult], spoil: Callable[[Chances], Chances] | None = None
+        self,
+        engine: Engine,
+        change: Callable[[RoundResult], RoundResult],
+        spoil: Callable[[Chances], Chances] | None = None,
     ) -> None:
         assert engine.rounds is not None
         self._rounds, self._change, self._spoil = engine.rounds, change, spoil
@@ -256,12 +281,17 @@ class Altered:
         return self._change(self._rounds.run(tokens, num_draft_tokens, given))
 
 
-def altered(subject: Subject, change: Callable[[RoundResult], RoundResult], spoil: Callable[[Chances], Chances] | None = None) -> Subject:
+def altered(
+    subject: Subject, change: Callable[[RoundResult], RoundResult], spoil: Callable[[Chances], Chances] | None = None
+) -> Subject:
     return with_engine(subject, rounds=Altered(subject.session.engine, change, spoil))
 
 
 def test_rounds_that_give_another_token(subject: Subject, prompts: list[list[int]]) -> None:
-    other = altered(subject, lambda result: replace(result, next_token=(result.next_token + (result.num_accepted == 1)) % MODEL.vocab_size))
+    other = altered(
+        subject,
+        lambda result: replace(result, next_token=(result.next_token + (result.num_accepted == 1)) % MODEL.vocab_size),
+    )
     names = failed(prove_rounds(other, prompts, EFFORT))
     assert {"device rounds give the host's, greedy", "greedy rounds give plain decoding's tokens"} <= set(names)
 
@@ -270,25 +300,37 @@ def test_rounds_that_accept_too_little_with_the_right_tokens(subject: Subject, p
     def less(result: RoundResult) -> RoundResult:
         if not result.num_accepted:
             return result
-        return replace(result, num_accepted=result.num_accepted - 1, next_token=result.draft_tokens[result.num_accepted - 1])
+        return replace(
+            result, num_accepted=result.num_accepted - 1, next_token=result.draft_tokens[result.num_accepted - 1]
+        )
 
     assert "device rounds give the host's, greedy" in failed(prove_rounds(altered(subject, less), prompts, EFFORT))
 
 
-def test_rounds_that_the_host_runs_in_silence(subject: Subject, prompts: list[list[int]], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rounds_that_the_host_runs_in_silence(
+    subject: Subject, prompts: list[list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("specexport.runtime.session.device_rounds", lambda *_: None)
     assert failed(prove_rounds(subject, prompts, EFFORT)) == ["the device runs the rounds"]
 
 
-def test_noise_that_does_not_arrive(subject: Subject, prompts: list[list[int]], monkeypatch: pytest.MonkeyPatch) -> None:
-    other = altered(subject, lambda result: result, lambda given: replace(given, draft_noise=np.full_like(given.draft_noise, 0.5)))
+def test_noise_that_does_not_arrive(
+    subject: Subject, prompts: list[list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = altered(
+        subject, lambda result: result, lambda given: replace(given, draft_noise=np.full_like(given.draft_noise, 0.5))
+    )
     names = failed(prove_rounds(other, prompts, EFFORT))
     assert names == ["device rounds give the host's, sampled, block", "device rounds give the host's, sampled, token"]
     monkeypatch.setattr(samples, "WAYS", samples.WAYS[1:2])
-    assert failed(prove_samples(other.session, prompts[0], EFFORT)) == ["samples at temperature 1.0, token verification"]
+    assert failed(prove_samples(other.session, prompts[0], EFFORT)) == [
+        "samples at temperature 1.0, token verification"
+    ]
 
 
-def test_a_request_that_keeps_rows_of_another(subject: Subject, prompts: list[list[int]], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_request_that_keeps_rows_of_another(
+    subject: Subject, prompts: list[list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
     def start(self: Context, prompt: Sequence[int]) -> int:
         self.tokens = list(prompt)
         self.target.rows = min(self.target.rows, len(prompt) - 1)
@@ -299,7 +341,9 @@ def test_a_request_that_keeps_rows_of_another(subject: Subject, prompts: list[li
     assert "a request behind another prompt's cancelled stream" in names
 
 
-def test_a_cancelled_stream_that_loses_all_rows(subject: Subject, prompts: list[list[int]], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cancelled_stream_that_loses_all_rows(
+    subject: Subject, prompts: list[list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
     original = Context.start
 
     def start(self: Context, prompt: Sequence[int]) -> int:
@@ -310,7 +354,9 @@ def test_a_cancelled_stream_that_loses_all_rows(subject: Subject, prompts: list[
     assert failed(prove_requests(subject.session, prompts[0])) == ["a request behind its own cancelled stream"]
 
 
-def test_numbers_that_are_none_and_stay(subject: Subject, prompts: list[list[int]], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_numbers_that_are_none_and_stay(
+    subject: Subject, prompts: list[list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(Context, "forget", lambda self: self.truncate(0))
     names = failed(prove_requests(subject.session, prompts[0]))
     assert names == ["logits that are no numbers, target", "logits that are no numbers, draft"]
@@ -319,7 +365,10 @@ def test_numbers_that_are_none_and_stay(subject: Subject, prompts: list[list[int
 
 def test_numbers_that_are_none_and_not_told_of(subject: Subject, prompts: list[list[int]]) -> None:
     other = altered(
-        subject, lambda result: replace(result, next_token=result.next_token % MODEL.vocab_size, confidence=[1.0] * len(result.confidence))
+        subject,
+        lambda result: replace(
+            result, next_token=result.next_token % MODEL.vocab_size, confidence=[1.0] * len(result.confidence)
+        ),
     )
     names = failed(prove_requests(other.session, prompts[0]))
     assert "logits that are no numbers, draft" in names

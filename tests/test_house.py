@@ -10,7 +10,18 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-BLOCKED = ("torch", "transformers", "safetensors", "onnx", "onnx_ir", "onnxscript", "onnxruntime", "jinja2", "click", "rich")
+BLOCKED = (
+    "torch",
+    "transformers",
+    "safetensors",
+    "onnx",
+    "onnx_ir",
+    "onnxscript",
+    "onnxruntime",
+    "jinja2",
+    "click",
+    "rich",
+)
 
 
 def test_the_packages_of_the_wheel_are_those_of_the_tree() -> None:

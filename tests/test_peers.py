@@ -102,7 +102,9 @@ def test_ratios_are_by_request_and_by_mode() -> None:
 
 def test_a_text_that_differs_from_the_own_plain_run_is_counted() -> None:
     plain, longer, other = (Measured(tokens, 1, 0.1, 0.1, 0.2, 2) for tokens in ((1, 2, 3), (1, 2, 3, 4), (1, 2, 9)))
-    (row,) = (row for row in rows({("peer", False): [plain, plain], ("peer", True): [longer, other]}, None) if row.speculative)
+    (row,) = (
+        row for row in rows({("peer", False): [plain, plain], ("peer", True): [longer, other]}, None) if row.speculative
+    )
     assert row.same == 1
     assert row.against is None
 
@@ -164,11 +166,16 @@ def test_a_model_is_converted_once_and_again_when_it_changed(tmp_path: Path) -> 
     assert (len(calls), (first / "out").read_text()) == (1, "done")
     (checkpoint / "config.json").write_text("{ }")
     assert converted(tmp_path / "work", str(checkpoint), "int8", convert) != first
-    assert sorted((tmp_path / "work").iterdir()) == sorted({first, converted(tmp_path / "work", str(checkpoint), "int8", convert)})
+    assert sorted((tmp_path / "work").iterdir()) == sorted(
+        {first, converted(tmp_path / "work", str(checkpoint), "int8", convert)}
+    )
 
 
 def test_widths_are_held_against_one_row() -> None:
-    assert width_table({"llamacpp": {"1": 10.0, "5": 27.0}}).splitlines()[-1] == "| llamacpp | 10.00 (1.00) | 27.00 (2.70) |"
+    assert (
+        width_table({"llamacpp": {"1": 10.0, "5": 27.0}}).splitlines()[-1]
+        == "| llamacpp | 10.00 (1.00) | 27.00 (2.70) |"
+    )
 
 
 def test_a_missing_environment_says_how_to_make_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

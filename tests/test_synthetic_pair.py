@@ -74,7 +74,9 @@ def test_a_seed_gives_the_same_weights_again_and_another_seed_others(folder: Pat
     assert make(folder / "again", 0.9) == close
     first, again = (load_file(folder / name / "target/model.safetensors") for name in ("close", "again"))
     assert all(torch.equal(first[name], again[name]) for name in first)
-    other, same = (make_target(SHAPE, len(first["model.embed_tokens.weight"]), seed).model.embed_tokens.weight for seed in (1, 0))
+    other, same = (
+        make_target(SHAPE, len(first["model.embed_tokens.weight"]), seed).model.embed_tokens.weight for seed in (1, 0)
+    )
     assert torch.equal(same.half(), first["model.embed_tokens.weight"])
     assert not torch.equal(same, other)
 

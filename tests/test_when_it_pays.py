@@ -12,7 +12,9 @@ from specexport.calibration.reporting.sections import CLOSE
 from specexport.calibration.statistics.sample_size import FEW, USUAL, quantile_ranks
 from specexport.calibration.verdicts.verdict import BETTER_BY, LEAST_REQUESTS, SHORTEST_RESPONSE
 
-TEXT = " ".join((Path(__file__).resolve().parent.parent / "docs" / "when-it-pays.md").read_text(encoding="utf-8").split())
+TEXT = " ".join(
+    (Path(__file__).resolve().parent.parent / "docs" / "when-it-pays.md").read_text(encoding="utf-8").split()
+)
 
 # The example.
 T1, D, H, K, A = 10.0, 1.5, 0.3, 4, 2.6

@@ -23,8 +23,19 @@ class Peer:
         """Raises `FileNotFoundError` where the environment was not made."""
         interpreter = environment(self.environment) / "bin/python" if self.environment else Path(sys.executable)
         if not interpreter.exists():
-            raise FileNotFoundError(f"{interpreter} is missing; run: python benchmarks/peers/setup.py {self.environment}")
-        options = ["--threads", str(threads), "--capacity", str(capacity), "--work", str(base() / "models"), "--precision", self.precision]
+            raise FileNotFoundError(
+                f"{interpreter} is missing; run: python benchmarks/peers/setup.py {self.environment}"
+            )
+        options = [
+            "--threads",
+            str(threads),
+            "--capacity",
+            str(capacity),
+            "--work",
+            str(base() / "models"),
+            "--precision",
+            self.precision,
+        ]
         pair = ["--target", str(target), *(["--draft", str(draft)] if draft else [])]
         return [str(interpreter), str(HERE / self.script), *pair, *options]
 

@@ -2,9 +2,9 @@
 
     python benchmarks/peers/compare.py TARGET DRAFT --bundle int8=B.bundle [--bundle fp32=A.bundle] [--peers llamacpp,openvino]
 
-TARGET and DRAFT are checkpoint folders (`benchmarks/synthetic_pair.py` makes a pair); each peer converts them itself, once.
-The first bundle is what the others are held against. Needs the environments of `benchmarks/peers/setup.py`, and a machine
-that does nothing else.
+TARGET and DRAFT are checkpoint folders (`benchmarks/synthetic_pair.py` makes a pair); each peer converts them itself,
+once. The first bundle is what the others are held against. Needs the environments of `benchmarks/peers/setup.py`, and a
+machine that does nothing else.
 """
 
 from __future__ import annotations
@@ -36,8 +36,12 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("target", type=Path)
     parser.add_argument("draft", type=Path)
-    parser.add_argument("--bundle", action="append", default=[], metavar="NAME=PATH", help="of specexport; may be repeated")
-    parser.add_argument("--peers", default=",".join(PEERS), help="comma-separated, `none` for none; default: %(default)s")
+    parser.add_argument(
+        "--bundle", action="append", default=[], metavar="NAME=PATH", help="of specexport; may be repeated"
+    )
+    parser.add_argument(
+        "--peers", default=",".join(PEERS), help="comma-separated, `none` for none; default: %(default)s"
+    )
     parser.add_argument("--requests", type=int, default=12)
     parser.add_argument("--new-tokens", type=int, default=96)
     parser.add_argument("--prompt-tokens", type=int, default=64, help="longer prompts are cut to it")
@@ -66,7 +70,11 @@ def read_prompts(target: Path, count: int, longest: int) -> list[list[int]]:
     """Prompts of the routes code and prose in turn, as token ids of the target's tokenizer."""
     tokenizer = Tokenizer.from_file(str(target / "tokenizer.json"))
     files = [(PROMPTS / f"{route}.jsonl").read_text(encoding="utf-8").splitlines() for route in ("code", "prose")]
-    texts = [json.loads(line)["prompt"] for lines in zip(*(reversed(lines) for lines in files), strict=False) for line in lines]
+    texts = [
+        json.loads(line)["prompt"]
+        for lines in zip(*(reversed(lines) for lines in files), strict=False)
+        for line in lines
+    ]
     return [tokenizer.encode(text).ids[:longest] for text in texts[:count]]
 
 
@@ -94,25 +102,35 @@ def compare(arguments: argparse.Namespace, stack: ExitStack) -> dict[str, Any]:
         stack.callback(runner.close)
         runners.append(runner)
     modes = (False,) if arguments.plain_only else (False, True)
-    systems = [System(runner.name, runner, mode) for mode in modes for runner in runners if runner.hello["speculative"] or not mode]
+    systems = [
+        System(runner.name, runner, mode)
+        for mode in modes
+        for runner in runners
+        if runner.hello["speculative"] or not mode
+    ]
     prompts = read_prompts(arguments.target, arguments.requests, arguments.prompt_tokens)
     answers = run(systems, prompts, arguments.new_tokens, arguments.k, note)
     widths = {}
     if not arguments.no_widths:
         able = [runner for runner in runners if runner.hello["widths"]]
         widths = {
-            runner.name: runner.ask({"widths": WIDTHS, "context": arguments.context, "repeats": 15})["milliseconds"] for runner in able
+            runner.name: runner.ask({"widths": WIDTHS, "context": arguments.context, "repeats": 15})["milliseconds"]
+            for runner in able
         }
     reference = runners[0].name
     return {
         "hardware": describe_hardware(),
         "versions": {runner.name: runner.hello["versions"] for runner in runners},
         "reference": reference,
-        "settings": {name: getattr(arguments, name) for name in ("k", "threads", "requests", "new_tokens", "prompt_tokens", "capacity")},
+        "settings": {
+            name: getattr(arguments, name)
+            for name in ("k", "threads", "requests", "new_tokens", "prompt_tokens", "capacity")
+        },
         "rows": rows(answers, reference),
         "widths": widths,
         "ms_per_token": {
-            f"{name} {'speculative' if mode else 'plain'}": [one.ms_per_token for one in found] for (name, mode), found in answers.items()
+            f"{name} {'speculative' if mode else 'plain'}": [one.ms_per_token for one in found]
+            for (name, mode), found in answers.items()
         },
     }
 

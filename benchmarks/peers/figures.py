@@ -12,12 +12,18 @@ Answers = dict[tuple[str, bool], list[Measured]]
 
 @dataclass(frozen=True)
 class Row:
-    """One system, one way. Times in milliseconds a token behind the first tokens: the median request, and the 10 % and 90 % ones.
+    """One system, one way.
 
-    cpu_ms: processor time of all threads a token, median; on a busy machine and with one thread it says more than the clock.
-    against: this system's time over the reference's in the same mode, the median over requests; above 1 the reference is faster.
-    speedup: its own plain time over this one, the median over requests. tokens_per_round: accepted tokens and the bonus token.
-    ms_per_round: what to compare at equal acceptance, which differs a little between systems that round the weights differently.
+    Times in milliseconds a token behind the first tokens: the median request, and the 10 % and 90 % ones.
+
+    cpu_ms: processor time of all threads a token, median; on a busy machine and with one thread it says more than the
+    clock.
+    against: this system's time over the reference's in the same mode, the median over requests; above 1 the reference
+    is faster.
+    speedup: its own plain time over this one, the median over requests. tokens_per_round: accepted tokens and the bonus
+    token.
+    ms_per_round: what to compare at equal acceptance, which differs a little between systems that round the weights
+    differently.
     same: requests whose text is that of the system's own plain run.
     """
 
@@ -85,7 +91,12 @@ def markdown(table: list[Row], reference: str | None) -> str:
     heads += ["own plain / this", "tokens a round", "ms a round", "same text"]
     lines = ["| " + " | ".join(heads) + " |", "|---" * len(heads) + "|"]
     for row in table:
-        parts = [row.name, "speculative" if row.speculative else "plain", f"{row.ms:.2f}", f"{row.ms_p10:.2f} to {row.ms_p90:.2f}"]
+        parts = [
+            row.name,
+            "speculative" if row.speculative else "plain",
+            f"{row.ms:.2f}",
+            f"{row.ms_p10:.2f} to {row.ms_p90:.2f}",
+        ]
         parts += [f"{row.cpu_ms:.2f}", cell("{:.2f}", row.against), cell("{:.2f}x", row.speedup)]
         parts += [cell("{:.2f}", row.tokens_per_round), cell("{:.1f}", row.ms_per_round)]
         parts.append(f"{row.same} of {row.requests}" if row.same is not None else "")

@@ -58,13 +58,19 @@ def order(systems: list[System], request: int) -> Iterator[System]:
 
 
 def run(
-    systems: list[System], prompts: list[list[int]], new_tokens: int, k: int, note: Callable[[str], None] = lambda _: None
+    systems: list[System],
+    prompts: list[list[int]],
+    new_tokens: int,
+    k: int,
+    note: Callable[[str], None] = lambda _: None,
 ) -> dict[tuple[str, bool], list[Measured]]:
     """Answers by (name, speculative), one a prompt; the first prompt is asked once more before, to warm up."""
     found: dict[tuple[str, bool], list[Measured]] = {(system.name, system.speculative): [] for system in systems}
 
     def ask(system: System, prompt: list[int]) -> Measured:
-        said = system.runner.ask({"prompt_tokens": prompt, "new_tokens": new_tokens, "speculative": system.speculative, "k": k})
+        said = system.runner.ask(
+            {"prompt_tokens": prompt, "new_tokens": new_tokens, "speculative": system.speculative, "k": k}
+        )
         names = ("tokens_first", "seconds_first", "seconds_decode", "cpu_decode", "rounds")
         return Measured(tuple(said["tokens"]), *(said[name] for name in names))
 

@@ -5,11 +5,12 @@
     -> {"widths": [1, 5], "context": 256, "repeats": 20}
     <- {"milliseconds": {"1": 12.0, "5": 17.2}}
 
-The first line that a runner says is {"name": ..., "versions": {...}, "speculative": true, "widths": false}; what fails is
-{"error": "one line"}. seconds_first runs from the request to the first tokens, tokens_first of them, prefill included;
-seconds_decode from there to the last of exactly new_tokens tokens, greedy and not stopped by an end token; cpu_decode is what the
-process computed in that time, all threads together, waiting loops included. rounds: passes of the target behind the prefill,
-where the runner knows. Every runner's environment imports this file: standard library only.
+The first line that a runner says is {"name": ..., "versions": {...}, "speculative": true, "widths": false}; what fails
+is {"error": "one line"}. seconds_first runs from the request to the first tokens, tokens_first of them, prefill
+included; seconds_decode from there to the last of exactly new_tokens tokens, greedy and not stopped by an end token;
+cpu_decode is what the process computed in that time, all threads together, waiting loops included. rounds: passes of
+the target behind the prefill, where the runner knows. Every runner's environment imports this file: standard library
+only.
 """
 
 from __future__ import annotations

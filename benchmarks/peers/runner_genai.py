@@ -21,12 +21,25 @@ from protocol import Answer, Stopwatch, converted, parse_arguments, serve
 
 
 def build(checkpoint: str, precision: str, folder: Path) -> None:
-    command = [sys.executable, "-m", "onnxruntime_genai.models.builder", "-i", checkpoint, "-o", folder, "-p", precision]
+    command = [
+        sys.executable,
+        "-m",
+        "onnxruntime_genai.models.builder",
+        "-i",
+        checkpoint,
+        "-o",
+        folder,
+        "-p",
+        precision,
+    ]
     subprocess.run([*command, "-e", "cpu", "-c", folder / "cache"], check=True, stdout=sys.stderr)
 
 
 def load(work: Path, models: dict[str, Path], threads: int) -> onnxruntime_genai.Model:
-    """models: `decoder`, and `draft` for speculation. A configuration may only name files below its own folder: they are linked."""
+    """models: `decoder`, and `draft` for speculation.
+
+    A configuration may only name files below its own folder: they are linked.
+    """
     with TemporaryDirectory(dir=work) as name:
         folder = Path(name)
         config = json.loads((models["decoder"] / "genai_config.json").read_text())
@@ -49,7 +62,9 @@ class GenaiRunner:
         precision = arguments.precision
 
         def path(checkpoint: str) -> Path:
-            return converted(arguments.work, checkpoint, f"genai-{precision}", lambda folder: build(checkpoint, precision, folder))
+            return converted(
+                arguments.work, checkpoint, f"genai-{precision}", lambda folder: build(checkpoint, precision, folder)
+            )
 
         target = path(arguments.target)
         self.plain = load(arguments.work, {"decoder": target}, arguments.threads)

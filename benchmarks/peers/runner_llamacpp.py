@@ -27,7 +27,17 @@ convert_hf_to_gguf.main()
 
 
 def convert(source: Path, checkpoint: str, precision: str, folder: Path) -> None:
-    command = [sys.executable, "-c", CONVERT, source, checkpoint, "--outtype", precision, "--outfile", folder / "model.gguf"]
+    command = [
+        sys.executable,
+        "-c",
+        CONVERT,
+        source,
+        checkpoint,
+        "--outtype",
+        precision,
+        "--outfile",
+        folder / "model.gguf",
+    ]
     subprocess.run(command, check=True, stdout=sys.stderr)
 
 
@@ -37,13 +47,27 @@ def main() -> None:
 
     def path(checkpoint: str) -> str:
         label = f"llamacpp-{arguments.precision}"
-        folder = converted(arguments.work, checkpoint, label, lambda folder: convert(parts.source, checkpoint, arguments.precision, folder))
+        folder = converted(
+            arguments.work,
+            checkpoint,
+            label,
+            lambda folder: convert(parts.source, checkpoint, arguments.precision, folder),
+        )
         return str(folder / "model.gguf")
 
     draft = path(arguments.draft) if arguments.draft else "-"
     name, version = f"llama.cpp {arguments.precision.upper()}", SOURCE.split("==")[1]
     os.execv(
-        parts.program, [str(parts.program), path(arguments.target), draft, str(arguments.threads), str(arguments.capacity), name, version]
+        parts.program,
+        [
+            str(parts.program),
+            path(arguments.target),
+            draft,
+            str(arguments.threads),
+            str(arguments.capacity),
+            name,
+            version,
+        ],
     )
 
 

@@ -30,14 +30,22 @@ class Watching(openvino_genai.StreamerBase):
 
 def convert(checkpoint: str, precision: str, folder: Path) -> None:
     command = [Path(sys.executable).with_name("optimum-cli"), "export", "openvino", "--model", checkpoint]
-    subprocess.run([*command, "--task", "text-generation-with-past", "--weight-format", precision, folder], check=True, stdout=sys.stderr)
+    subprocess.run(
+        [*command, "--task", "text-generation-with-past", "--weight-format", precision, folder],
+        check=True,
+        stdout=sys.stderr,
+    )
 
 
 class OpenvinoRunner:
     def __init__(self, arguments: Namespace) -> None:
         def path(checkpoint: str) -> str:
             label = f"openvino-{arguments.precision}"
-            return str(converted(arguments.work, checkpoint, label, lambda folder: convert(checkpoint, arguments.precision, folder)))
+            return str(
+                converted(
+                    arguments.work, checkpoint, label, lambda folder: convert(checkpoint, arguments.precision, folder)
+                )
+            )
 
         options = {"INFERENCE_NUM_THREADS": arguments.threads}
         self.plain = openvino_genai.LLMPipeline(path(arguments.target), "CPU", **options)
@@ -46,7 +54,10 @@ class OpenvinoRunner:
             draft = openvino_genai.draft_model(path(arguments.draft), "CPU", **options)
             self.pair = openvino_genai.LLMPipeline(path(arguments.target), "CPU", draft_model=draft, **options)
         self.name = f"OpenVINO GenAI {arguments.precision}"
-        self.versions = {"openvino": openvino.__version__.split("-")[0], "openvino-genai": openvino_genai.__version__.split("-")[0]}
+        self.versions = {
+            "openvino": openvino.__version__.split("-")[0],
+            "openvino-genai": openvino_genai.__version__.split("-")[0],
+        }
         self.speculative = self.pair is not None
 
     def generate(self, prompt: list[int], new_tokens: int, speculative: bool, k: int) -> Answer:

@@ -16,13 +16,22 @@ class SpecexportRunner:
         # Without the bundle's policy: every system drafts the same k.
         self.session = specexport.load(arguments.target, threads=arguments.threads, check_digests=False, policy=False)
         self.name = f"specexport {self.session.bundle.manifest.contract.precision}"
-        self.versions = {"specexport": specexport.__version__, "onnxruntime": onnxruntime.__version__, "numpy": numpy.__version__}
+        self.versions = {
+            "specexport": specexport.__version__,
+            "onnxruntime": onnxruntime.__version__,
+            "numpy": numpy.__version__,
+        }
         self.speculative = self.session.engine.draft is not None
 
     def generate(self, prompt: list[int], new_tokens: int, speculative: bool, k: int) -> Answer:
         self.session.reset()
         watch = Stopwatch()
-        options = dict(max_new_tokens=new_tokens, speculate=speculative, num_draft_tokens=k if speculative else None, stop_token_ids=())
+        options = dict(
+            max_new_tokens=new_tokens,
+            speculate=speculative,
+            num_draft_tokens=k if speculative else None,
+            stop_token_ids=(),
+        )
         for chunk in self.session.stream(prompt, **options):
             watch.add(list(chunk.tokens))
         return watch.answer(new_tokens, chunk.statistics.rounds - 1)

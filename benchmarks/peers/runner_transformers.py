@@ -58,7 +58,9 @@ class TransformersRunner:
         self.target.generation_config.eos_token_id = None
         ids = torch.tensor([prompt])
         with torch.inference_mode():
-            self.target.generate(ids, attention_mask=torch.ones_like(ids), generation_config=config, streamer=streamer, **more)
+            self.target.generate(
+                ids, attention_mask=torch.ones_like(ids), generation_config=config, streamer=streamer, **more
+            )
         return streamer.watch.answer(new_tokens, streamer.rounds)
 
 

@@ -2,8 +2,9 @@
 
     python benchmarks/peers/setup.py openvino genai llamacpp [--jobs N]
 
-They lie in SPECEXPORT_PEERS, by default specexport-peers in the user's cache. llamacpp is compiled for this processor from
-the sources that llama-cpp-python bundles, which needs cmake and a C++ compiler. transformers runs in the project's own .venv.
+They lie in SPECEXPORT_PEERS, by default specexport-peers in the user's cache. llamacpp is compiled for this processor
+from the sources that llama-cpp-python bundles, which needs cmake and a C++ compiler. transformers runs in the project's
+own .venv.
 """
 
 from __future__ import annotations
@@ -33,8 +34,17 @@ def make_environment(name: str) -> None:
     if ready.exists() and ready.read_text() == requirements.read_text():
         return
     run(sys.executable, "-m", "venv", "--clear", folder)
-    # The lists are complete: resolving again would bring back what they leave out, such as a torchvision for another torch.
-    run(folder / "bin/pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps", "--requirement", requirements)
+    # The lists are complete: resolving again would bring back what they leave out, such as a torchvision for another
+    # torch.
+    run(
+        folder / "bin/pip",
+        "install",
+        "--quiet",
+        "--disable-pip-version-check",
+        "--no-deps",
+        "--requirement",
+        requirements,
+    )
     ready.write_text(requirements.read_text())
 
 
@@ -44,7 +54,17 @@ def build_llamacpp(jobs: int) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     if not parts.source.exists():
         pip = environment("llamacpp") / "bin/pip"
-        run(pip, "download", "--disable-pip-version-check", "--no-deps", "--no-binary", "llama-cpp-python", "--dest", folder, SOURCE)
+        run(
+            pip,
+            "download",
+            "--disable-pip-version-check",
+            "--no-deps",
+            "--no-binary",
+            "llama-cpp-python",
+            "--dest",
+            folder,
+            SOURCE,
+        )
         with tarfile.open(next(folder.glob("*.tar.gz"))) as archive:
             archive.extractall(folder, filter="data")
         next(folder.glob("llama_cpp_python-*/")).rename(folder / "source")
@@ -61,7 +81,19 @@ def build_llamacpp(jobs: int) -> None:
     run("cmake", "--build", parts.build, "--target", "llama", "--parallel", str(jobs))
     includes = [f"-I{parts.source / part}" for part in ("include", "ggml/include", "vendor")]
     libraries = [parts.build / library for library in LIBRARIES]
-    run("c++", "-std=c++17", "-O2", *includes, HERE / "llamacpp.cpp", *libraries, "-fopenmp", "-lpthread", "-ldl", "-o", parts.program)
+    run(
+        "c++",
+        "-std=c++17",
+        "-O2",
+        *includes,
+        HERE / "llamacpp.cpp",
+        *libraries,
+        "-fopenmp",
+        "-lpthread",
+        "-ldl",
+        "-o",
+        parts.program,
+    )
 
 
 def main() -> None:

@@ -1,8 +1,8 @@
 """`specexport bench`: plain and speculative decoding of the same requests, in turn.
 
-Every request is run both ways with the same tokens, lengths and seed, which way first alternates, and the caches are emptied
-before each, so that both pay the prefill. Where lengths differ, as sampled ones do, plain time is taken for as many tokens
-as the speculative run gave.
+Every request is run both ways with the same tokens, lengths and seed, which way first alternates, and the caches are
+emptied before each, so that both pay the prefill. Where lengths differ, as sampled ones do, plain time is taken for as
+many tokens as the speculative run gave.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ from ..measuring.prompts import Request
 from ..statistics.intervals import quantiles, ratio_interval
 from ..statistics.results import Interval, Quantiles
 
-# `near tie`: they differ where the target's two best logits lie no further apart than widths differ (docs/losslessness.md, L2).
+# `near tie`: they differ where the target's two best logits lie no further apart than widths differ
+# (docs/losslessness.md, L2).
 Outputs = Literal["equal", "near tie", "different", "not comparable"]
 
 
@@ -58,7 +59,9 @@ class BenchOptions:
             if getattr(self, name) < 1:
                 raise ParameterError(f"{name} is {getattr(self, name)}; it must be at least 1")
         if self.num_draft_tokens is not None and self.num_draft_tokens < 1:
-            raise ParameterError(f"num_draft_tokens is {self.num_draft_tokens}; it must be at least 1, or there is nothing to compare")
+            raise ParameterError(
+                f"num_draft_tokens is {self.num_draft_tokens}; it must be at least 1, or there is nothing to compare"
+            )
 
     @property
     def greedy(self) -> bool:
@@ -128,11 +131,12 @@ Progress = Callable[[int, int], None]
 class RouteBench:
     """One route, or all of them. Intervals are by request, quantiles over requests.
 
-    prompt_tokens, emitted: of the speculative runs. speedup: plain time a token over speculative time a token, behind the
-    prefill. whole_request: the same with it. speedups: quantiles of the requests' own; slower: the part of them below 1.
-    latency_*: seconds a token; first_token_*: seconds. tokens_per_round: emitted over rounds, the bonus token included.
-    acceptance[i]: the part of the rounds that drafted token i and had it accepted. *_share: of the time of the speculative runs
-    behind the prefill. predicted: speedup by costs. equal, near_ties, different, not_comparable: pairs, by their outputs.
+    prompt_tokens, emitted: of the speculative runs. speedup: plain time a token over speculative time a token, behind
+    the prefill. whole_request: the same with it. speedups: quantiles of the requests' own; slower: the part of them
+    below 1. latency_*: seconds a token; first_token_*: seconds. tokens_per_round: emitted over rounds, the bonus token
+    included. acceptance[i]: the part of the rounds that drafted token i and had it accepted. *_share: of the time of
+    the speculative runs behind the prefill. predicted: speedup by costs. equal, near_ties, different, not_comparable:
+    pairs, by their outputs.
     """
 
     route: str
@@ -163,7 +167,10 @@ class RouteBench:
 
 @dataclass(frozen=True)
 class Bench:
-    """routes: in the order of the prompts. overall: all of them together, where there are several. host: what it ran on."""
+    """routes: in the order of the prompts. overall: all of them together, where there are several.
+
+    host: what it ran on.
+    """
 
     bundle: str
     engine: str
@@ -191,9 +198,9 @@ def bench(
 ) -> Bench:
     """Run every request both ways and compare. The session's cached prefix is forgotten.
 
-    journal: pairs that it holds are not run again, new ones are added; its header must be `journal_header`. What an adaptive
-    policy has learnt in the session is not in it: a run that goes on learns anew. Raises `ParameterError`, and `OutputError`
-    for a journal that cannot be read or written.
+    journal: pairs that it holds are not run again, new ones are added; its header must be `journal_header`. What an
+    adaptive policy has learnt in the session is not in it: a run that goes on learns anew. Raises `ParameterError`, and
+    `OutputError` for a journal that cannot be read or written.
     """
     check(session, requests, options)
     work = list(_schedule(requests, options.repeats))
@@ -228,7 +235,9 @@ def check(session: Session, requests: Sequence[Request], options: BenchOptions) 
     check_drafter(options.drafter, session.engine.draft is not None)
     if (options.num_draft_tokens or 0) > session.max_draft_tokens:
         most = session.max_draft_tokens
-        raise ParameterError(f"num_draft_tokens is {options.num_draft_tokens}; this bundle was built for 1 to {most} (--max-draft-tokens)")
+        raise ParameterError(
+            f"num_draft_tokens is {options.num_draft_tokens}; this bundle was built for 1 to {most} (--max-draft-tokens)"
+        )
 
 
 def journal_header(session: Session, requests: Sequence[Request], options: BenchOptions) -> dict[str, Any]:
@@ -265,9 +274,16 @@ def summarize(route: str, pairs: Sequence[Pair], predict: Predict | None = None)
     whole_plain = totals(lambda pair: pair.plain.prefill_seconds + pair.plain_seconds)
     whole_speculative = totals(lambda pair: pair.speculative.prefill_seconds + pair.speculative.decode_seconds)
     runs = [pair.speculative for pair in pairs]
-    rounds, emitted, seconds = (sum(getattr(run, name) for run in runs) for name in ("rounds", "emitted", "decode_seconds"))
-    drafted, accepted = (_by_position(getattr(run, f"{name}_by_position") for run in runs) for name in ("drafted", "accepted"))
-    share = {name: sum(getattr(run, f"{name}_seconds") for run in runs) / seconds for name in ("draft", "target", "device", "host")}
+    rounds, emitted, seconds = (
+        sum(getattr(run, name) for run in runs) for name in ("rounds", "emitted", "decode_seconds")
+    )
+    drafted, accepted = (
+        _by_position(getattr(run, f"{name}_by_position") for run in runs) for name in ("drafted", "accepted")
+    )
+    share = {
+        name: sum(getattr(run, f"{name}_seconds") for run in runs) / seconds
+        for name in ("draft", "target", "device", "host")
+    }
     outputs = [pair.outputs for pair in pairs]
     return RouteBench(
         route=route,
@@ -322,10 +338,16 @@ def _run_pair(session: Session, request: Request, options: BenchOptions, plain_f
     for speculate in (False, True) if plain_first else (True, False):
         found[speculate] = _run(session, request, options, speculate)
     (plain, expected, _), (speculative, tokens, widths) = found[False], found[True]
-    return plain, speculative, _compare(session, request, expected, tokens, widths) if options.greedy else "not comparable"
+    return (
+        plain,
+        speculative,
+        _compare(session, request, expected, tokens, widths) if options.greedy else "not comparable",
+    )
 
 
-def _run(session: Session, request: Request, options: BenchOptions, speculate: bool) -> tuple[Run, list[int], list[int]]:
+def _run(
+    session: Session, request: Request, options: BenchOptions, speculate: bool
+) -> tuple[Run, list[int], list[int]]:
     """The run, its tokens, and of each token the width of the target's pass that it came from."""
     session.reset()
     given = Options(
@@ -368,7 +390,9 @@ def _run(session: Session, request: Request, options: BenchOptions, speculate: b
     return run, tokens, widths
 
 
-def _compare(session: Session, request: Request, plain: list[int], speculative: list[int], widths: list[int]) -> Outputs:
+def _compare(
+    session: Session, request: Request, plain: list[int], speculative: list[int], widths: list[int]
+) -> Outputs:
     """The tiers L1 and L2 of `runtime/proofs/equality.py`, of these very runs."""
     if speculative == plain:
         return "equal"

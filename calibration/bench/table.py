@@ -31,9 +31,16 @@ def render(result: Bench) -> str:
     ]
     lines += [_label(row.route) + "".join(map(_right, _speedup(row), SPEEDUP_WIDTHS)) for row in rows]
     lines += textwrap.wrap(LEGEND, COLUMNS)
-    lines += ["", f"{'':<31}{'ms a token':<40}ms to the first token", " " * 28 + "".join(map(_right, QUANTILES * 2, TIME_WIDTHS))]
+    lines += [
+        "",
+        f"{'':<31}{'ms a token':<40}ms to the first token",
+        " " * 28 + "".join(map(_right, QUANTILES * 2, TIME_WIDTHS)),
+    ]
     for row in rows:
-        ways = (("plain", row.latency_plain, row.first_token_plain), ("speculative", row.latency_speculative, row.first_token_speculative))
+        ways = (
+            ("plain", row.latency_plain, row.first_token_plain),
+            ("speculative", row.latency_speculative, row.first_token_speculative),
+        )
         for way, latency, first in ways:
             times = [_milliseconds(value) for found in (latency, first) for value in asdict(found).values()]
             lines.append(_label(row.route) + f"{way:<12}" + "".join(map(_right, times, TIME_WIDTHS)))
@@ -51,7 +58,9 @@ def _heading(result: Bench) -> str:
         drafts = "drafts as the session decides"
     else:
         drafts = (
-            f"{options.num_draft_tokens} draft tokens a round" if options.num_draft_tokens else "the bundle's most draft tokens a round"
+            f"{options.num_draft_tokens} draft tokens a round"
+            if options.num_draft_tokens
+            else "the bundle's most draft tokens a round"
         )
         drafts += f" by {options.drafter}" if options.drafter else ""
     return f"{result.bundle} on {result.engine}, {how}, {drafts}, up to {options.max_new_tokens} new tokens"
@@ -66,7 +75,8 @@ def _speedup(row: RouteBench) -> tuple[str, ...]:
 
 
 def _ratio(value: float) -> str:
-    return f"{value:.2f}" if value < 1000 else "1000+"  # of a few short runs anything may come, and columns stay columns
+    # of a few short runs anything may come, and columns stay columns
+    return f"{value:.2f}" if value < 1000 else "1000+"
 
 
 def _milliseconds(seconds: float) -> str:
@@ -82,8 +92,12 @@ def _words(row: RouteBench) -> str:
 
 def _outputs(result: Bench) -> list[str]:
     if not result.options.greedy:
-        return ["outputs: sampled, so not comparable token by token; specexport verify --trials tests their distribution"]
-    equal, near, different = (sum(getattr(row, name) for row in result.routes) for name in ("equal", "near_ties", "different"))
+        return [
+            "outputs: sampled, so not comparable token by token; specexport verify --trials tests their distribution"
+        ]
+    equal, near, different = (
+        sum(getattr(row, name) for row in result.routes) for name in ("equal", "near_ties", "different")
+    )
     found = f"outputs: {equal} equal, {near} equal up to a near tie of two logits, {different} different"
     failed = "FAILED: speculation gave other tokens than plain decoding; specexport verify looks closer"
     return [found, failed] if different else [found]

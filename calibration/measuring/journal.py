@@ -24,7 +24,9 @@ Row = dict[str, Any]
 
 
 class Journal:
-    """finished: rows by key, in the order in which they were added. replaced: the file was of another run, and is emptied.
+    """finished: rows by key, in the order in which they were added.
+
+    replaced: the file was of another run, and is emptied.
 
     Made by `Journal.open`. Holds a lock on the file until it is closed.
     """
@@ -37,9 +39,9 @@ class Journal:
     def open(cls, path: Path, header: dict[str, Any]) -> Journal:
         """Make the file, its folder too, or continue it when it has the same header, a JSON object.
 
-        A journal with another header is of another run and is replaced. The last line of a run that was killed may be torn,
-        and is dropped. Raises `OutputError` for any other line that is broken, naming its number, for a file that is no
-        journal, is in use by another run, or cannot be written.
+        A journal with another header is of another run and is replaced. The last line of a run that was killed may be
+        torn, and is dropped. Raises `OutputError` for any other line that is broken, naming its number, for a file that
+        is no journal, is in use by another run, or cannot be written.
         """
         first = json.loads(json.dumps({"journal": VERSION, "header": header}))
         try:
@@ -82,7 +84,9 @@ class Journal:
     def __enter__(self) -> Journal:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
     def _append(self, entry: dict[str, Any]) -> None:
@@ -114,13 +118,18 @@ def _lock(path: Path, file: FileIO) -> None:
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        raise OutputError(f"{path} is in use by another run; wait for its end, or keep this run in another file") from None
+        raise OutputError(
+            f"{path} is in use by another run; wait for its end, or keep this run in another file"
+        ) from None
     except OSError:
         pass  # a file system without locks
 
 
 def _header(path: Path, lines: list[bytes], torn: bytes) -> Any:
-    """The parsed first line, None in an empty file and in one whose first line is torn. Raises `OutputError` for no journal."""
+    """The parsed first line, None in an empty file and in one whose first line is torn.
+
+    Raises `OutputError` for no journal.
+    """
     if not lines and (torn.startswith(START) or START.startswith(torn)):
         return None
     line = lines[0] if lines else torn
@@ -138,9 +147,13 @@ def _rows(path: Path, lines: list[bytes]) -> dict[str, Row]:
         entry = _object(line)
         if set(entry) != {"key", "row"} or not isinstance(entry["key"], str) or not isinstance(entry["row"], dict):
             expected = '{"key": "...", "row": {...}}'
-            raise OutputError(f"{path}, line {number}: found {_show(line)}, expected {expected}; delete the file to start over")
+            raise OutputError(
+                f"{path}, line {number}: found {_show(line)}, expected {expected}; delete the file to start over"
+            )
         if entry["key"] in finished:
-            raise OutputError(f"{path}, line {number}: the key {entry['key']!r} is there twice; delete the file to start over")
+            raise OutputError(
+                f"{path}, line {number}: the key {entry['key']!r} is there twice; delete the file to start over"
+            )
         finished[entry["key"]] = entry["row"]
     return finished
 
@@ -160,4 +173,6 @@ def _show(line: bytes) -> str:
 
 def _unwritable(path: Path, error: OSError) -> OutputError:
     full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-    return OutputError(f"{path} cannot be written: {'the disk is full' if full else error.strerror}; free it, or give another path")
+    return OutputError(
+        f"{path} cannot be written: {'the disk is full' if full else error.strerror}; free it, or give another path"
+    )

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 class JudgedTokens:
     """n draft tokens, each behind nothing but accepted ones, in the order in which they were drafted.
 
-    request `[n] int64`, round `[n] int64` (of all requests, so one number is one round), index `[n] int64` in its draft, from 0.
-    probability `[n] float32`: `top_logit` of the draft's row. features `[n, F] float32`: of the confidence head, F = 0 without one.
-    accepted `[n] bool`.
+    request `[n] int64`, round `[n] int64` (of all requests, so one number is one round), index `[n] int64` in its
+    draft, from 0. probability `[n] float32`: `top_logit` of the draft's row. features `[n, F] float32`: of the
+    confidence head, F = 0 without one. accepted `[n] bool`.
     """
 
     request: NDArray[np.int64]

@@ -1,7 +1,7 @@
 """Measures what rounds cost: whole rounds of real generations, every number of draft tokens in turn.
 
-Passes are timed in the order of the loop, since the target's pass evicts the draft's weights from the CPU's caches: a draft
-timed alone would look cheaper than it is. Whatever disturbs the machine for a while disturbs all of them.
+Passes are timed in the order of the loop, since the target's pass evicts the draft's weights from the CPU's caches: a
+draft timed alone would look cheaper than it is. Whatever disturbs the machine for a while disturbs all of them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from ...runtime.policy.host_identity import bundle_identity, describe_host
 from ...runtime.policy.schedule import FixedSchedule
 from ...runtime.session import Options, Session
 
-# Rounds timed of a generation; the first one, which finds the caches as another kind of round left them, is not counted.
+# Rounds timed of a generation; the first one, which finds the caches as another kind of round left them, is not
+# counted.
 BURST = 8
 # Seconds at one context, after which a go is not repeated.
 LONGEST_GO = 15.0
@@ -60,7 +61,10 @@ class CostMeter:
         self._has_model = session.engine.draft is not None
 
     def measure(self, repeats: int, step: Callable[[str], None] | None = None) -> None:
-        """Time `repeats` bursts of every number of draft tokens at every context. The session's cached prefix is forgotten."""
+        """Time `repeats` bursts of every number of draft tokens at every context.
+
+        The session's cached prefix is forgotten.
+        """
         for context in self._contexts:
             if step:
                 step(f"{context} tokens")
@@ -146,7 +150,9 @@ class CostMeter:
             nothing = Measured(0.0, 0.0, 0.0)
             return CostPoint(context, rounds, nothing, rounds, (nothing,) * len(rounds))
         draft = [seconds / k for k, times in enumerate(found) if k for seconds in times.draft]
-        host = tuple(_measured([max(0.0, w - d - t) for w, d, t in zip(x.whole, x.draft, x.target, strict=True)]) for x in found)
+        host = tuple(
+            _measured([max(0.0, w - d - t) for w, d, t in zip(x.whole, x.draft, x.target, strict=True)]) for x in found
+        )
         return CostPoint(context, rounds, _measured(draft), tuple(_measured(times.target) for times in found), host)
 
 

@@ -12,7 +12,8 @@ from typing import Any
 from ...errors import BundleError, ParameterError, PromptError
 from ...runtime.session import Prompt, Session
 
-EXPECTED = {True: '{"route": "...", "prompt": "..."}', False: '{"prompt": "..."} or {"messages": [...]}'}  # by whether routes matter
+# by whether routes matter
+EXPECTED = {True: '{"route": "...", "prompt": "..."}', False: '{"prompt": "..."} or {"messages": [...]}'}
 KEYS = ("route", "prompt", "messages", "max_new_tokens")
 REMEDY = "; --skip-invalid leaves such lines out"
 # Of what was found, as much as a line on a terminal has room for.
@@ -21,7 +22,10 @@ SHOWN = 60
 
 @dataclass(frozen=True)
 class PromptLine:
-    """line: its number in the file, from 1. prompt: a text, chat messages or token ids. max_new_tokens: None for the run's own."""
+    """line: its number in the file, from 1. prompt: a text, chat messages or token ids.
+
+    max_new_tokens: None for the run's own.
+    """
 
     line: int
     route: str
@@ -42,15 +46,17 @@ class Request:
 def read_prompt_lines(path: Path, skip_invalid: bool, routed: bool = True) -> tuple[list[PromptLine], list[str]]:
     """The lines of a JSONL file and, with `skip_invalid`, what is wrong with those that were left out.
 
-    A line is {"route": ..., "prompt": text or token ids}, or {"route": ..., "messages": [...]}, and may have max_new_tokens.
-    Without `routed` the route may be missing.
-    Empty lines and a byte order mark are passed over. Raises `ParameterError` naming file and line number, what was found and
-    what was expected, and for a file that cannot be read or has no line that can be used.
+    A line is {"route": ..., "prompt": text or token ids}, or {"route": ..., "messages": [...]}, and may have
+    max_new_tokens. Without `routed` the route may be missing.
+    Empty lines and a byte order mark are passed over. Raises `ParameterError` naming file and line number, what was
+    found and what was expected, and for a file that cannot be read or has no line that can be used.
     """
     try:
         content = path.read_bytes()
     except OSError as error:
-        raise ParameterError(f"{path} cannot be read: {error.strerror}; give a JSONL file of lines {EXPECTED[routed]}") from None
+        raise ParameterError(
+            f"{path} cannot be read: {error.strerror}; give a JSONL file of lines {EXPECTED[routed]}"
+        ) from None
     lines: list[PromptLine] = []
     skipped: list[str] = []
     for number, line in enumerate(content.removeprefix(b"\xef\xbb\xbf").split(b"\n"), start=1):
@@ -69,11 +75,13 @@ def read_prompt_lines(path: Path, skip_invalid: bool, routed: bool = True) -> tu
     return lines, skipped
 
 
-def fit(session: Session, lines: Iterable[PromptLine], max_new_tokens: int, skip_invalid: bool) -> tuple[list[Request], list[str]]:
+def fit(
+    session: Session, lines: Iterable[PromptLine], max_new_tokens: int, skip_invalid: bool
+) -> tuple[list[Request], list[str]]:
     """The requests of `lines` as tokens and, with `skip_invalid`, why others were left out.
 
-    max_new_tokens: of lines that have none of their own; cut to what the capacity leaves. Raises `ParameterError` naming the
-    line whose prompt the session refuses, such as one of the capacity or longer, and when no line is left.
+    max_new_tokens: of lines that have none of their own; cut to what the capacity leaves. Raises `ParameterError`
+    naming the line whose prompt the session refuses, such as one of the capacity or longer, and when no line is left.
     """
     requests: list[Request] = []
     skipped: list[str] = []
@@ -90,12 +98,17 @@ def fit(session: Session, lines: Iterable[PromptLine], max_new_tokens: int, skip
         wanted = max_new_tokens if line.max_new_tokens is None else line.max_new_tokens
         requests.append(Request(line.line, line.route, tuple(tokens), min(wanted, room)))
     if not requests:
-        raise ParameterError(f"no prompt can be used; {_more(skipped)}" if skipped else "there are no prompts; give one at least")
+        raise ParameterError(
+            f"no prompt can be used; {_more(skipped)}" if skipped else "there are no prompts; give one at least"
+        )
     return requests, skipped
 
 
 def choose(requests: Sequence[Request], routes: Sequence[str], limit: int | None) -> list[Request]:
-    """Those of `routes` (all, where none is named), the first `limit` of each. Raises `ParameterError` for a route without any."""
+    """Those of `routes` (all, where none is named), the first `limit` of each.
+
+    Raises `ParameterError` for a route without any.
+    """
     known = list(dict.fromkeys(request.route for request in requests))
     for route in routes:
         if route not in known:
@@ -131,7 +144,9 @@ def _parse(number: int, raw: bytes, routed: bool) -> PromptLine:
     for key in entry:
         if key not in KEYS:
             raise ParameterError(f"found the unknown key {_show(key)}, expected {', '.join(KEYS)}")
-    return PromptLine(number, _route(entry) if routed or "route" in entry else "", _prompt(entry), _max_new_tokens(entry))
+    return PromptLine(
+        number, _route(entry) if routed or "route" in entry else "", _prompt(entry), _max_new_tokens(entry)
+    )
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -144,7 +159,9 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _route(entry: dict[str, Any]) -> str:
     if "route" not in entry:
-        raise ParameterError('found no "route", expected the name of the kind of request that this is, such as "route": "code"')
+        raise ParameterError(
+            'found no "route", expected the name of the kind of request that this is, such as "route": "code"'
+        )
     route = entry["route"]
     if not isinstance(route, str) or not route or route != route.strip() or not route.isprintable():
         expected = "a name of printable characters, without blanks around it"
@@ -159,7 +176,9 @@ def _prompt(entry: dict[str, Any]) -> Prompt:
     if "messages" in entry:
         messages = entry["messages"]
         if not isinstance(messages, list) or not messages or not all(isinstance(item, dict) for item in messages):
-            raise ParameterError(f'found the messages {_show(messages)}, expected [{{"role": "user", "content": "..."}}]')
+            raise ParameterError(
+                f'found the messages {_show(messages)}, expected [{{"role": "user", "content": "..."}}]'
+            )
         return messages
     prompt = entry["prompt"]
     ids = isinstance(prompt, list) and all(type(item) is int for item in prompt)

@@ -73,11 +73,13 @@ class Record:
         return self.plain.latency / self.speculative.latency
 
 
-def record(session: Session, request: Request, sampling: Options, plain_first: bool) -> tuple[Record, NDArray[np.float16]]:
+def record(
+    session: Session, request: Request, sampling: Options, plain_first: bool
+) -> tuple[Record, NDArray[np.float16]]:
     """Run `request` both ways; returns what was found and the head's features of the judged tokens, `[n, F] float16`.
 
-    Every run starts from an empty cache. What drafts say is recorded in a third run, by the host, so that nothing of it is in the
-    times. sampling: temperature and its kin, and the seed.
+    Every run starts from an empty cache. What drafts say is recorded in a third run, by the host, so that nothing of it
+    is in the times. sampling: temperature and its kin, and the seed.
     """
     head = session.engine.head
     recorder = Recorder(session.max_draft_tokens, head)
@@ -105,7 +107,9 @@ def record(session: Session, request: Request, sampling: Options, plain_first: b
         prompt_tokens=len(request.tokens),
         limit=request.max_new_tokens,
         tokens=(*request.tokens, *tokens),
-        agrees=tuple(agreement(recorder.rounds, tokens, greedy)) if session.engine.draft is not None else (None,) * len(tokens),
+        agrees=tuple(agreement(recorder.rounds, tokens, greedy))
+        if session.engine.draft is not None
+        else (None,) * len(tokens),
         rounds=tuple((round.num_drafted, round.num_accepted) for round in recorder.rounds),
         judged=tuple(judged),
         plain=Timing.of(found["plain"].statistics),

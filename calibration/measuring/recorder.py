@@ -15,7 +15,9 @@ from ...runtime.policy.survival import top_logit
 
 @dataclass(frozen=True)
 class RecordedRound:
-    """probability: `top_logit` of every draft pass. guess: what the draft would have said, greedily, in place of the last token before
+    """probability: `top_logit` of every draft pass.
+
+    guess: what the draft would have said, greedily, in place of the last token before
     the round; None where its first pass fed one token only.
     """
 
@@ -65,8 +67,8 @@ class Recorder:
 def agreement(rounds: Sequence[RecordedRound], output: Sequence[int], greedy: bool) -> list[bool | None]:
     """For every token of the output, whether the draft model, asked behind the tokens in front of it, gives it; None where unknown.
 
-    Draft tokens say it up to the first that was rejected; of the token behind a wholly accepted draft the next round's first
-    pass says it, when decoding greedily.
+    Draft tokens say it up to the first that was rejected; of the token behind a wholly accepted draft the next round's
+    first pass says it, when decoding greedily.
     """
     found: list[bool | None] = [None] * len(output)
     place = 0

@@ -1,9 +1,9 @@
 """What other drafters and other numbers of draft tokens would have done with a recorded request.
 
-Where the draft model agrees with the target is known at every token of the text, and lookups depend on nothing but the text.
-So for greedy decoding the rounds come out exactly, but for the last token or two, of which nobody asked the draft. When
-sampling, a draft token's fate was also chance: there the recorded outcome stands for the place. Places that were not judged
-are taken to agree as often as those that were.
+Where the draft model agrees with the target is known at every token of the text, and lookups depend on nothing but the
+text. So for greedy decoding the rounds come out exactly, but for the last token or two, of which nobody asked the
+draft. When sampling, a draft token's fate was also chance: there the recorded outcome stands for the place. Places that
+were not judged are taken to agree as often as those that were.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ CostsAt = Callable[[int], RoundCosts]
 
 @dataclass(frozen=True)
 class Trace:
-    """A request as it was generated. tokens: prompt and output. agrees: of every output token, see `agreement`. limit: most tokens
+    """A request as it was generated. tokens: prompt and output. agrees: of every output token, see `agreement`.
+
+    limit: most tokens
     it was allowed to give.
     """
 
@@ -40,7 +42,9 @@ class Trace:
 
 @dataclass(frozen=True)
 class ReplayedRound:
-    """context: tokens in the caches before the round, the last one's row not counted. behind: rows that the draft model must catch
+    """context: tokens in the caches before the round, the last one's row not counted.
+
+    behind: rows that the draft model must catch
     up with first, since earlier rounds were looked up.
     """
 

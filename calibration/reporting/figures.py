@@ -1,7 +1,7 @@
 """The figures of an analysis.
 
-Names from outside stand in the page's legends and captions, and in titles that an XML writer makes: never in text that matplotlib
-lays out, which would read some of them as formulas.
+Names from outside stand in the page's legends and captions, and in titles that an XML writer makes: never in text that
+matplotlib lays out, which would read some of them as formulas.
 """
 
 from __future__ import annotations
@@ -48,7 +48,10 @@ class Entry:
 
 @dataclass(frozen=True)
 class Figure:
-    """svg: an element for the page. wide: stands alone; others stand beside each other, told apart by their captions."""
+    """svg: an element for the page.
+
+    wide: stands alone; others stand beside each other, told apart by their captions.
+    """
 
     svg: str
     caption: str = ""
@@ -73,7 +76,9 @@ def figures(analysis: Analysis) -> dict[str, tuple[Figure, ...]]:
 def _acceptance(analysis: Analysis) -> Figure:
     with drawing("Acceptance by position, a line for each route", WIDE) as (axes, drawn):
         for index, route in enumerate(analysis.routes):
-            axes.plot(range(1, len(route.acceptance) + 1), [100 * share for share in route.acceptance], **Style(index).line)
+            axes.plot(
+                range(1, len(route.acceptance) + 1), [100 * share for share in route.acceptance], **Style(index).line
+            )
         axes.set_ylim(0, 103)
         _positions(axes, max((len(route.acceptance) for route in analysis.routes), default=0), "draft token")
         axes.set_ylabel("accepted, % of those reached")
@@ -89,19 +94,27 @@ def _cost_curve(analysis: Analysis) -> Figure:
     with drawing("A round's time by the number of draft tokens, in plain rounds", WIDE) as (axes, drawn):
         for index, point in enumerate(points):
             plain, counts = point.rounds[0].median, range(len(point.rounds))
-            low, middle, high = ([getattr(measured, name) / plain for measured in point.rounds] for name in ("p10", "median", "p90"))
+            low, middle, high = (
+                [getattr(measured, name) / plain for measured in point.rounds] for name in ("p10", "median", "p90")
+            )
             axes.fill_between(counts, low, high, color=SERIES[index % len(SERIES)], alpha=0.15, linewidth=0)
             axes.plot(counts, middle, **Style(index).line)
             if looked_up:
-                costs = [(verify.median + host.median) / plain for verify, host in zip(point.verify, point.host, strict=True)]
+                costs = [
+                    (verify.median + host.median) / plain for verify, host in zip(point.verify, point.host, strict=True)
+                ]
                 axes.plot(counts, [1.0, *costs[1:]], **ways)
         axes.set_ylim(bottom=0.8)
         _positions(axes, analysis.costs.max_draft_tokens, "draft tokens a round, k", first=0)
         axes.set_ylabel("time over a plain round = a*(k)")
-    legend = [Entry(swatch(Style(index).line), f"{point.context} tokens of context") for index, point in enumerate(points)]
+    legend = [
+        Entry(swatch(Style(index).line), f"{point.context} tokens of context") for index, point in enumerate(points)
+    ]
     if looked_up:
         legend.append(Entry(swatch(ways), "looked up, no draft model"))
-    return Figure(drawn[0], "What a round costs; the band holds the middle 80 % of the measured rounds.", tuple(legend), wide=True)
+    return Figure(
+        drawn[0], "What a round costs; the band holds the middle 80 % of the measured rounds.", tuple(legend), wide=True
+    )
 
 
 def _break_even(route: RouteAnalysis) -> Figure:
@@ -115,9 +128,18 @@ def _break_even(route: RouteAnalysis) -> Figure:
     drawn_as, expected_as = {"color": INK, "linestyle": DASHES[1]}, {"color": MUTED, "linestyle": DASHES[2]}
     with drawing(name, PANEL) as (axes, drawn):
         above = [one > other for one, other in zip(lengths, needed, strict=True)]
-        axes.fill_between(counts, needed, lengths, where=above, interpolate=True, color=SERIES[2], alpha=0.2, linewidth=0)
         axes.fill_between(
-            counts, needed, lengths, where=[not up for up in above], interpolate=True, color=SERIES[1], alpha=0.2, linewidth=0
+            counts, needed, lengths, where=above, interpolate=True, color=SERIES[2], alpha=0.2, linewidth=0
+        )
+        axes.fill_between(
+            counts,
+            needed,
+            lengths,
+            where=[not up for up in above],
+            interpolate=True,
+            color=SERIES[1],
+            alpha=0.2,
+            linewidth=0,
         )
         axes.plot(counts, needed, **drawn_as)
         if replayed:
@@ -145,15 +167,23 @@ def _speedup(route: RouteAnalysis, styles: dict[str, Style], ceiling: float) -> 
             places = [candidate.num_draft_tokens + aside for candidate in candidates]
             values = [candidate.speedup.value for candidate in candidates]
             spread = [_bars(candidate.speedup) for candidate in candidates]
-            axes.errorbar(places, values, yerr=list(zip(*spread, strict=True)), capsize=2, elinewidth=0.9, **styles[drafter].line)
+            axes.errorbar(
+                places, values, yerr=list(zip(*spread, strict=True)), capsize=2, elinewidth=0.9, **styles[drafter].line
+            )
             if drafter == route.chosen.drafter:
                 best = route.chosen.num_draft_tokens + aside
                 axes.plot([best], [route.chosen.speedup.value], marker="o", markersize=9, fillstyle="none", color=INK)
         axes.set_ylim(0, ceiling)
-        _positions(axes, max((candidate.num_draft_tokens for candidate in route.candidates), default=0), "draft tokens a round, k")
+        _positions(
+            axes,
+            max((candidate.num_draft_tokens for candidate in route.candidates), default=0),
+            "draft tokens a round, k",
+        )
         axes.set_ylabel("S(k), speedup")
     legend = (Entry(swatch(styles[drafter].line), printable(drafter)) for drafter in drafters)
-    ring = Entry(swatch({"marker": "o", "markersize": 8, "fillstyle": "none", "color": INK, "linestyle": "none"}), "best")
+    ring = Entry(
+        swatch({"marker": "o", "markersize": 8, "fillstyle": "none", "color": INK, "linestyle": "none"}), "best"
+    )
     return Figure(drawn[0], printable(route.route), (*legend, ring))
 
 
@@ -211,7 +241,9 @@ def _ceiling(analysis: Analysis) -> float:
 
 
 def _reach(analysis: Analysis) -> tuple[float, float]:
-    values = _only_finite(value for route in analysis.routes for value in (*route.speedups, *route.measured.speedups, route.chosen.p10))
+    values = _only_finite(
+        value for route in analysis.routes for value in (*route.speedups, *route.measured.speedups, route.chosen.p10)
+    )
     low, high = min([*values, 0.9]), max([*values, 1.1])
     return max(0.0, low - 0.05 * (high - low)), high + 0.05 * (high - low)
 

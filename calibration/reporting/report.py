@@ -48,7 +48,11 @@ def render(analysis: Analysis) -> str:
         raise MissingPackageError("jinja2", "calibrate") from None
 
     environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        loader=FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
     number = itertools.count()
     environment.filters["figure"] = lambda svg: Markup(svg.replace(ID, f"f{next(number)}-"))

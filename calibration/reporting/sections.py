@@ -8,9 +8,23 @@ from collections.abc import Iterable, Sequence
 from ..statistics.results import Analysis, Bucket, RouteAnalysis
 from ..statistics.sample_size import FEW, USUAL, what_samples_tell
 from ..verdicts.verdict import BETTER_BY, LEAST_REQUESTS, SHORTEST_RESPONSE
-from .tables import NOTHING, Decision, Section, Table, between, milliseconds, number, percent, printable, quantile, rate, times
+from .tables import (
+    NOTHING,
+    Decision,
+    Section,
+    Table,
+    between,
+    milliseconds,
+    number,
+    percent,
+    printable,
+    quantile,
+    rate,
+    times,
+)
 
-# Predicted and measured speedups that differ by more than this say that the costs or the traces are not those of the runs.
+# Predicted and measured speedups that differ by more than this say that the costs or the traces are not those of the
+# runs.
 CLOSE = 0.05
 
 
@@ -42,13 +56,17 @@ def _verdicts(analysis: Analysis) -> Section:
             policy.verdict.upper(),
             printable(entry.route),
             printable(chosen.drafter),
-            policy.mode if policy.mode == "adaptive" or (policy.num_draft_tokens and policy.verdict != "off") else "plain",
+            policy.mode
+            if policy.mode == "adaptive" or (policy.num_draft_tokens and policy.verdict != "off")
+            else "plain",
             str(chosen.num_draft_tokens),
             times(chosen.speedup.value),
             between(chosen.speedup),
             times(chosen.p10),
             percent(chosen.slower),
-            counted if (counted := str(len(entry.speedups))) == str(entry.requests) else f"{counted} of {entry.requests}",
+            counted
+            if (counted := str(len(entry.speedups))) == str(entry.requests)
+            else f"{counted} of {entry.requests}",
             str(entry.missing) if entry.missing else NOTHING,
         )
 
@@ -70,7 +88,10 @@ def _verdicts(analysis: Analysis) -> Section:
         ),
         tuple(f"{printable(entry.route)}: {what_samples_tell(len(entry.speedups))}" for entry in analysis.routes),
         (Table(columns, tuple(map(row, analysis.routes)), texts=4),),
-        tuple(Decision(entry.policy.verdict.upper(), printable(entry.route), printable(entry.words)) for entry in analysis.routes),
+        tuple(
+            Decision(entry.policy.verdict.upper(), printable(entry.route), printable(entry.words))
+            for entry in analysis.routes
+        ),
     )
 
 
@@ -184,7 +205,14 @@ def _speedups(analysis: Analysis) -> Section:
             f"below are not. The recorded runs' drafter is kept unless another is {100 * (BETTER_BY - 1):.0f} % better.",
         ),
         (),
-        (Table(("route", "drafter", "k", "a(k)", "a*(k)", "S(k)", "95 %", "p10", "slower", ""), rows, texts=2, remark=True),),
+        (
+            Table(
+                ("route", "drafter", "k", "a(k)", "a*(k)", "S(k)", "95 %", "p10", "slower", ""),
+                rows,
+                texts=2,
+                remark=True,
+            ),
+        ),
     )
 
 
@@ -238,7 +266,15 @@ def _lengths(analysis: Analysis) -> Section:
             str(entry.requests),
             str(entry.tokens),
             str(entry.rounds),
-            *(number(value) for value in (entry.per_request.p10, entry.per_request.p50, entry.per_request.p90, entry.per_request.p99)),
+            *(
+                number(value)
+                for value in (
+                    entry.per_request.p10,
+                    entry.per_request.p50,
+                    entry.per_request.p90,
+                    entry.per_request.p99,
+                )
+            ),
         )
         for entry in analysis.routes
     )
@@ -337,7 +373,9 @@ def _latency(analysis: Analysis) -> Section:
             ("speculative", measured.first_token_speculative, measured.latency_speculative),
         ):
             values = (latency.p10, latency.p50, latency.p90, latency.p99)
-            rows.append((printable(entry.route), how, str(entry.requests), milliseconds(first), *map(milliseconds, values)))
+            rows.append(
+                (printable(entry.route), how, str(entry.requests), milliseconds(first), *map(milliseconds, values))
+            )
     columns = ("route", "", "requests", "first token, ms", "p10, ms", "p50, ms", "p90, ms", "p99, ms")
     return Section(
         "latency",
@@ -376,6 +414,8 @@ def _provenance(analysis: Analysis) -> Section:
         ),
         ()
         if analysis.temperature == 0
-        else ("Sampled, a draft token's fate is also chance: replays take the recorded outcomes for those of other drafters and other k.",),
+        else (
+            "Sampled, a draft token's fate is also chance: replays take the recorded outcomes for those of other drafters and other k.",
+        ),
         (Table(("what", "value"), tuple((name, printable(value)) for name, value in facts.items()), texts=2),),
     )

@@ -24,7 +24,8 @@ VARIABLES = {INK: "currentColor", MUTED: "var(--muted)", GRID: "var(--grid)"} | 
 }
 DASHES: tuple[Any, ...] = ("-", (0, (4, 1.5)), (0, (1, 1.2)), (0, (5, 1.2, 1, 1.2)))
 WIDE, PANEL = (4.6, 2.9), (3.3, 2.3)  # inches: on a phone 8.5 points stay readable
-LEFT, BOTTOM, MARGIN = 0.66, 0.46, 0.08  # inches; fixed, since a layout that measures its text takes longer than drawing
+# inches; fixed, since a layout that measures its text takes longer than drawing
+LEFT, BOTTOM, MARGIN = 0.66, 0.46, 0.08
 
 SETTINGS: Any = {
     "svg.fonttype": "none",
@@ -65,7 +66,9 @@ def drawing(title: str, size: tuple[float, float]) -> Iterator[tuple[Axes, list[
     with rc_context(SETTINGS):
         canvas = Canvas(figsize=size)
         width, height = size
-        axes = canvas.add_axes((LEFT / width, BOTTOM / height, 1 - (LEFT + MARGIN) / width, 1 - (BOTTOM + MARGIN) / height))
+        axes = canvas.add_axes(
+            (LEFT / width, BOTTOM / height, 1 - (LEFT + MARGIN) / width, 1 - (BOTTOM + MARGIN) / height)
+        )
         yield axes, drawn
         buffer = io.BytesIO()
         canvas.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
@@ -95,8 +98,8 @@ def _drawn_swatch(look: tuple[tuple[str, Any], ...]) -> str:
 def inline(svg: bytes, title: str | None) -> str:
     """matplotlib's file as an element of an HTML page: no namespaces, no metadata, no style sheet that would reach the page.
 
-    Ids begin with `ID`, which a page replaces by something else in each element, since it must not have an id twice. Sizes, fonts
-    and colours are the page's. Without a title it is decoration.
+    Ids begin with `ID`, which a page replaces by something else in each element, since it must not have an id twice.
+    Sizes, fonts and colours are the page's. Without a title it is decoration.
     """
     root = ElementTree.fromstring(svg)
     used = set(re.findall(r"#([\w.-]+)", " ".join(value for element in root.iter() for value in _links(element))))
@@ -108,7 +111,11 @@ def inline(svg: bytes, title: str | None) -> str:
         element.tag = _local(element.tag)
         kept = {_local(name): value for name, value in element.attrib.items()}
         if "id" in kept:
-            kept = {name: ID + value if name == "id" else value for name, value in kept.items() if name != "id" or value in used}
+            kept = {
+                name: ID + value if name == "id" else value
+                for name, value in kept.items()
+                if name != "id" or value in used
+            }
         if "d" in kept:
             kept["d"] = " ".join(kept["d"].split())
         for name in ("href", "clip-path"):

@@ -14,7 +14,10 @@ NOTHING = "-"
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of finished cells. The first `texts` columns, and the last where `remark` is set, are words; the others numbers."""
+    """Rows of finished cells.
+
+    The first `texts` columns, and the last where `remark` is set, are words; the others numbers.
+    """
 
     columns: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]

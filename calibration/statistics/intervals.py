@@ -1,11 +1,13 @@
 """Intervals of ratios, resampled by request, and quantiles.
 
-Tokens and times of one request hang together, so requests are what is drawn again. The plain percentile bootstrap is too
+Tokens and times of one request hang together, so requests are what is drawn again. The plain percentile bootstrap is
+too
 narrow for few requests: it lacks the factor sqrt(n / (n - 1)) of the variance and the wider tails of Student's t. Above
-`FEW` requests its percentiles are moved outward by both (the expanded percentile interval: Hesterberg 2015, "What Teachers
-Should Know About the Bootstrap", The American Statistician 69(4)); below, where it could still not reach beyond the requests
-that were seen, the interval is Student's t on the logarithm of the ratio, its variance by linearization (Cochran, Sampling
-Techniques, chapter 6). How often the intervals hold, of 1000 of lognormal requests, beside the plain percentiles:
+`FEW` requests its percentiles are moved outward by both (the expanded percentile interval: Hesterberg 2015, "What
+Teachers Should Know About the Bootstrap", The American Statistician 69(4)); below, where it could still not reach
+beyond the requests that were seen, the interval is Student's t on the logarithm of the ratio, its variance by
+linearization (Cochran, Sampling Techniques, chapter 6). How often the intervals hold, of 1000 of lognormal requests,
+beside the plain percentiles:
     requests      2     4     8    10    20   100
     these      0.93  0.91  0.90  0.93  0.93  0.94
     plain      0.47  0.77  0.84  0.88  0.91  0.93
@@ -32,12 +34,14 @@ NORMAL = NormalDist()
 BLOCK = 1_000_000
 
 
-def ratio_interval(numerators: Sequence[float], denominators: Sequence[float], seed: int = 0, draws: int = 2000) -> Interval:
+def ratio_interval(
+    numerators: Sequence[float], denominators: Sequence[float], seed: int = 0, draws: int = 2000
+) -> Interval:
     """sum(numerators) / sum(denominators) with its 95 % interval; one entry a request in both, in the same order.
 
-    One request, or numerators that are all 0, say nothing of the spread: low is 0 and high `UNBOUNDED`. The same input and
-    seed give the same interval. Raises `ParameterError` for no request at all, negative or non-finite numerators, and
-    denominators that are not above 0.
+    One request, or numerators that are all 0, say nothing of the spread: low is 0 and high `UNBOUNDED`. The same input
+    and seed give the same interval. Raises `ParameterError` for no request at all, negative or non-finite numerators,
+    and denominators that are not above 0.
     """
     above, below = np.asarray(numerators, np.float64), np.asarray(denominators, np.float64)
     if above.ndim != 1 or above.shape != below.shape or not len(above):
@@ -45,7 +49,9 @@ def ratio_interval(numerators: Sequence[float], denominators: Sequence[float], s
             f"{above.shape} numerators and {below.shape} denominators; expected one of each for every request, one at least"
         )
     if not (np.isfinite(above).all() and np.isfinite(below).all() and (above >= 0).all() and (below > 0).all()):
-        raise ParameterError("a ratio's numerators must be 0 or more, its denominators above 0, and all finite; measure again")
+        raise ParameterError(
+            "a ratio's numerators must be 0 or more, its denominators above 0, and all finite; measure again"
+        )
     value = float(above.sum() / below.sum())
     if len(above) == 1 or value == 0:
         return Interval(value, 0.0, UNBOUNDED)
@@ -82,7 +88,10 @@ def _bootstrap(above: NDArray[np.float64], below: NDArray[np.float64], seed: int
 
 
 def _student_quantile(freedom: int) -> float:
-    """Student's t at 97.5 %. Beyond the table its expansion (Abramowitz and Stegun, 26.7.5), good to 4 decimals there."""
+    """Student's t at 97.5 %.
+
+    Beyond the table its expansion (Abramowitz and Stegun, 26.7.5), good to 4 decimals there.
+    """
     if freedom <= len(STUDENT):
         return STUDENT[freedom - 1]
     z = NORMAL.inv_cdf(0.975)

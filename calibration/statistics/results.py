@@ -30,8 +30,9 @@ class Quantiles:
 class Candidate:
     """One drafter with one fixed number of draft tokens, k, replayed on the traces of a route.
 
-    acceptance_length: tokens a round, the bonus or correction token included, a(k). break_even: a*(k), the tokens a round must
-    give. speedup: S(k) = a / a*. p10: the slowest tenth of the requests' speedups; slower: the part of the requests below 1.
+    acceptance_length: tokens a round, the bonus or correction token included, a(k). break_even: a*(k), the tokens a
+    round must give. speedup: S(k) = a / a*. p10: the slowest tenth of the requests' speedups; slower: the part of the
+    requests below 1.
     """
 
     drafter: str
@@ -58,8 +59,9 @@ class Bucket:
 class Measured:
     """The recorded runs: plain and speculative in turn, with the model (or the lookup) at the largest k.
 
-    speedup: plain over speculative time of the route, behind the prefill. predicted: from costs and traces. speedups: by request.
-    first_token_plain, first_token_speculative: median seconds to the first token. latencies: seconds a token, plain and speculative.
+    speedup: plain over speculative time of the route, behind the prefill. predicted: from costs and traces. speedups:
+    by request. first_token_plain, first_token_speculative: median seconds to the first token. latencies: seconds a
+    token, plain and speculative.
     """
 
     num_draft_tokens: int
@@ -76,11 +78,12 @@ class Measured:
 class RouteAnalysis:
     """One route. `policy` is what is written to policy.json.
 
-    acceptance: by position, of the rounds that reached a draft token the part that had it accepted. per_round[n]: rounds of n + 1
-    tokens, as a share. per_request: quantiles of the requests' mean acceptance length. alpha: acceptance rate a token.
-    textbook[k]: (1 - alpha^(k+1)) / (1 - alpha), for k from 0. All these are of the recorded drafter, the first candidate's.
-    speedups: of the chosen candidate, predicted, by request whose response is not too short. missing: requests still needed for
-    a verdict, 0 where there is one. words: the verdict in a sentence.
+    acceptance: by position, of the rounds that reached a draft token the part that had it accepted. per_round[n]:
+    rounds of n + 1 tokens, as a share. per_request: quantiles of the requests' mean acceptance length. alpha:
+    acceptance rate a token. textbook[k]: (1 - alpha^(k+1)) / (1 - alpha), for k from 0. All these are of the recorded
+    drafter, the first candidate's.
+    speedups: of the chosen candidate, predicted, by request whose response is not too short. missing: requests still
+    needed for a verdict, 0 where there is one. words: the verdict in a sentence.
     """
 
     route: str
@@ -106,7 +109,8 @@ class RouteAnalysis:
 class SignalQuality:
     """How good a survival signal is, on requests that it was not fitted on.
 
-    error: expected calibration error of a token's chance; survival_error: of the product along the draft; auc: of a token's chance.
+    error: expected calibration error of a token's chance; survival_error: of the product along the draft; auc: of a
+    token's chance.
     reliability: (mean predicted, observed, tokens) of every bin.
     """
 

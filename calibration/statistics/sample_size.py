@@ -12,8 +12,9 @@ FEW = 20
 def quantile_ranks(requests: int, share: float, confidence: float = 0.95) -> tuple[int | None, int | None]:
     """Ranks, from 1 in rising order, of the requests between which the quantile `share` lies with at least `confidence`.
 
-    Holds for every distribution: the number of requests below the quantile is binomial. None: that end is not bounded by any of
-    them, since even the smallest (largest) request lies too seldom below (above) the quantile. Needs 0 < share < 1.
+    Holds for every distribution: the number of requests below the quantile is binomial. None: that end is not bounded
+    by any of them, since even the smallest (largest) request lies too seldom below (above) the quantile. Needs 0 <
+    share < 1.
     """
     tail = (1 - confidence) / 2
     lower: int | None = None

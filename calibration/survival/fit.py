@@ -36,22 +36,25 @@ MOST_ROWS = 30_000
 def fit_survival(tokens: JudgedTokens, bundle: str, seed: int = 0) -> tuple[Survival, tuple[SignalQuality, ...]]:
     """The survival of `bundle` (`bundle_identity`), fitted on all requests, and how good each signal is that was tried.
 
-    Signals: `probability`, the logit of the draft's largest probability; `head`, where there are features and 3 requests: a
-    logistic regression on them (DSpark, arXiv 2607.05147), its L2 strength by cross-validation; `both`, the same with the
-    probability's logit as one more feature. All are then calibrated
+    Signals: `probability`, the logit of the draft's largest probability; `head`, where there are features and 3
+    requests: a logistic regression on them (DSpark, arXiv 2607.05147), its L2 strength by cross-validation; `both`, the
+    same with the probability's logit as one more feature. All are then calibrated
     position after position, each on the tokens that got so far, so that the product of the chances is the survival.
 
-    Everything is judged on requests that neither weights, nor strength, nor curves were fitted on: `FOLDS` groups of whole
-    requests, drawn with `seed`. With one request there is nothing to judge on and no quality. The signal with the smallest log
-    loss is kept: it is the proper score of a chance, so it sees both calibration and sharpness, where calibration error alone
-    would be best for one level curve. A richer one must gain two standard errors
+    Everything is judged on requests that neither weights, nor strength, nor curves were fitted on: `FOLDS` groups of
+    whole requests, drawn with `seed`. With one request there is nothing to judge on and no quality. The signal with the
+    smallest log
+    loss is kept: it is the proper score of a chance, so it sees both calibration and sharpness, where calibration error
+    alone would be best for one level curve. A richer one must gain two standard errors
     on the simpler: `both` on `head`, that on `probability`, which needs no features.
     Rounds with a NaN are left out. One thread: these are many small problems.
     Raises `ParameterError` where no token is left, `MissingPackageError`.
     """
     tokens = _finite(tokens)
     if not len(tokens):
-        raise ParameterError("no draft token was judged, so nothing can be said of survival; give prompts that are continued by drafts")
+        raise ParameterError(
+            "no draft token was judged, so nothing can be said of survival; give prompts that are continued by drafts"
+        )
     scikit_learn("linear_model")
     with import_module("threadpoolctl").threadpool_limits(1):  # comes with scikit-learn
         return _fit(tokens, bundle, seed)
@@ -234,7 +237,11 @@ def _held_out(logits: Floats, tokens: JudgedTokens, fold: Integers, method: Meth
     chances = np.empty(len(tokens))
     for left_out in np.unique(fold):
         out, rest = fold == left_out, fold != left_out
-        curves = _by_position(method, logits[rest], tokens.of(rest)) if method else _fit_curves(logits[rest], tokens.of(rest), fold[rest])
+        curves = (
+            _by_position(method, logits[rest], tokens.of(rest))
+            if method
+            else _fit_curves(logits[rest], tokens.of(rest), fold[rest])
+        )
         chances[out] = _chances(curves, logits[out], tokens.index[out])
     return chances
 
@@ -261,7 +268,9 @@ def _fit_head(signal: Signal, tokens: JudgedTokens, fold: Integers, bundle: str,
         for one in folds:
             if one != judged:
                 here = fold == one
-                logits[here] = _logits(tokens.features[here], without(strength, *sorted({one, one if judged is None else judged})))
+                logits[here] = _logits(
+                    tokens.features[here], without(strength, *sorted({one, one if judged is None else judged}))
+                )
         return logits
 
     losses = np.zeros((len(folds), len(STRENGTHS)))
@@ -291,7 +300,9 @@ def _fit_weights(tokens: JudgedTokens, rows: Bools, strength: float) -> Floats:
     spread = np.sqrt(np.einsum("nf,nf->f", features, features) / len(features))
     spread[spread < 1e-6 * np.abs(mean) + 1e-12] = np.inf  # a feature that never changes gets no weight
     features /= spread
-    regression = scikit_learn("linear_model").LogisticRegression(C=strength, tol=1e-3, max_iter=1000).fit(features, accepted)
+    regression = (
+        scikit_learn("linear_model").LogisticRegression(C=strength, tol=1e-3, max_iter=1000).fit(features, accepted)
+    )
     weights = regression.coef_[0].astype(np.float64) / spread
     return np.append(weights, float(regression.intercept_[0]) - weights @ mean)
 

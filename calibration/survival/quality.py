@@ -33,7 +33,9 @@ def judge(signal: str, tokens: JudgedTokens, chances: Floats) -> SignalQuality:
     bins = reliability(chances, tokens.accepted)
     products, rounds = running_products(tokens, chances)
     auc = area_under_curve(chances, tokens.accepted)
-    return SignalQuality(signal, calibration_error(bins), calibration_error(reliability(products, tokens.accepted, rounds)), auc, bins)
+    return SignalQuality(
+        signal, calibration_error(bins), calibration_error(reliability(products, tokens.accepted, rounds)), auc, bins
+    )
 
 
 def equal_count_bins(values: Floats, count: int) -> NDArray[np.int64]:
@@ -50,7 +52,8 @@ def reliability(predicted: Floats, accepted: NDArray[np.bool_], rounds: Floats |
     """(mean predicted, observed share, number) of each of `BINS` equal-count bins, by rising prediction; () for no token.
 
     Equal counts and not equal widths: chances crowd near 1, and bins that are nearly empty would add nothing but noise.
-    rounds `[n]`: what each prediction stands for, itself included; all others failed. Each stands for itself by default.
+    rounds `[n]`: what each prediction stands for, itself included; all others failed. Each stands for itself by
+    default.
     """
     if not len(predicted):
         return ()
@@ -62,7 +65,9 @@ def reliability(predicted: Floats, accepted: NDArray[np.bool_], rounds: Floats |
 
 
 def calibration_error(bins: Reliability) -> float:
-    """Mean distance of prediction and observation over the bins, each weighted by its number (Naeini et al. 2015); 0 for no bin.
+    """Mean distance of prediction and observation over the bins, each weighted by its number (Naeini et al.
+
+    2015); 0 for no bin.
 
     Chance alone gives about 0.8 * sqrt(15 * p * (1 - p) / n) for n tokens: 1 % takes some thousand.
     """
@@ -84,8 +89,9 @@ def running_products(tokens: JudgedTokens, chances: Floats) -> tuple[Floats, Flo
 
     What a rejected token's followers would have been is unknown, yet the product claims something of all rounds. So a
     rejected token's round is handed on to the tokens that were reached from products like its own, in equal parts
-    (redistribution to the right, as in the estimator of Kaplan and Meier; here within equal-count bins of the product). Rounds that
-    ended without a rejection say nothing of later positions and are handed to nobody, nor are those of bins without a survivor.
+    (redistribution to the right, as in the estimator of Kaplan and Meier; here within equal-count bins of the product).
+    Rounds that ended without a rejection say nothing of later positions and are handed to nobody, nor are those of bins
+    without a survivor.
     """
     draft = np.unique(tokens.round, return_inverse=True)[1]
     products, rounds = np.empty(len(tokens)), np.empty(len(tokens))

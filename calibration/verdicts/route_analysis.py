@@ -18,7 +18,13 @@ EDGES = {"prompt": (0, 64, 256, 1024, 4096), "response": (0, 32, 128, 512, 2048)
 
 
 def analyse_route(
-    route: str, records: Sequence[Record], costs: Costs, drafters: Sequence[str], possible: Sequence[str], floor: float, mode: Mode
+    route: str,
+    records: Sequence[Record],
+    costs: Costs,
+    drafters: Sequence[str],
+    possible: Sequence[str],
+    floor: float,
+    mode: Mode,
 ) -> RouteAnalysis:
     """records: of the route, at least one. drafters: to choose among, first the one to prefer. possible: to look at."""
     traces = [one.trace for one in records]
@@ -90,7 +96,8 @@ def _measured(records: Sequence[Record], costs: Costs) -> Measured:
         num_draft_tokens=costs.max_draft_tokens,
         # For as many tokens both ways: sampled runs may differ in length.
         speedup=ratio_interval(
-            [one.plain.latency * one.speculative.emitted for one in records], [one.speculative.decode for one in records]
+            [one.plain.latency * one.speculative.emitted for one in records],
+            [one.speculative.decode for one in records],
         ),
         predicted=plain / speculative,
         speedups=tuple(one.speedup for one in records if one.trace.output_tokens >= SHORTEST_RESPONSE)
@@ -106,6 +113,8 @@ def recorded_rounds(record: Record) -> Sequence[ReplayedRound]:
     """The rounds that were run, as a replay would give them."""
     found, place = [], record.prompt_tokens
     for drafted, accepted in record.rounds:
-        found.append(ReplayedRound(place - 1, drafted, accepted, looked_up=all(agrees is None for agrees in record.agrees)))
+        found.append(
+            ReplayedRound(place - 1, drafted, accepted, looked_up=all(agrees is None for agrees in record.agrees))
+        )
         place += accepted + 1
     return found

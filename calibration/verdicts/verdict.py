@@ -1,8 +1,9 @@
 """Does it pay? Candidates replayed on the traces of a route, the best of them, and the verdict on it.
 
-ON where the lower 95 % bound of the best candidate's speedup is above 1 and the slowest tenth of the requests reaches the floor;
-OFF where one of the two is refuted: the upper bound is below 1, or the slowest tenth's is below the floor; UNDECIDED else
-(docs/when-it-pays.md).
+ON where the lower 95 % bound of the best candidate's speedup is above 1 and the slowest tenth of the requests reaches
+the floor;
+OFF where one of the two is refuted: the upper bound is below 1, or the slowest tenth's is below the floor; UNDECIDED
+else (docs/when-it-pays.md).
 """
 
 from __future__ import annotations
@@ -41,7 +42,9 @@ def replay_candidates(traces: Sequence[Trace], costs: Costs, drafters: Sequence[
     at = cached(costs)
     plain = [plain_seconds(trace, at) for trace in traces]
     tokens = sum(trace.output_tokens for trace in traces)
-    counted = [index for index, trace in enumerate(traces) if trace.output_tokens >= SHORTEST_RESPONSE] or list(range(len(traces)))
+    counted = [index for index, trace in enumerate(traces) if trace.output_tokens >= SHORTEST_RESPONSE] or list(
+        range(len(traces))
+    )
     found = []
     for drafter in drafters:
         for k in range(1, costs.max_draft_tokens + 1):
@@ -55,7 +58,9 @@ def replay_candidates(traces: Sequence[Trace], costs: Costs, drafters: Sequence[
             length = tokens / rounds
             slower = sum(value < 1 for value in speedups) / len(speedups)
             p10 = float(np.percentile(speedups, 10))
-            found.append(Replayed(Candidate(drafter, k, length, length / speedup.value, speedup, p10, slower), speedups))
+            found.append(
+                Replayed(Candidate(drafter, k, length, length / speedup.value, speedup, p10, slower), speedups)
+            )
     return found
 
 
@@ -97,7 +102,8 @@ def missing(replayed: Replayed, floor: float) -> int:
         return least
     if speedup.high >= UNBOUNDED:
         return least
-    if speedup.low > 1 or speedup.value == 1:  # the slowest tenth is near the floor, or the speedup is just 1: as many again
+    # the slowest tenth is near the floor, or the speedup is just 1: as many again
+    if speedup.low > 1 or speedup.value == 1:
         return max(least, requests)
     reach = speedup.value - speedup.low if speedup.value > 1 else speedup.high - speedup.value
     needed = math.ceil(requests * (reach / abs(speedup.value - 1)) ** 2)
@@ -135,7 +141,9 @@ def decide(
     k = candidate.num_draft_tokens if pays else 0
     if verdict == "off" and candidate.speedup.high >= 1:
         mode = "fixed"  # it is the slowest tenth that speaks against it, which an adaptive schedule does not see
-    return RoutePolicy(verdict, candidate.drafter, k, mode, conditional_chances(traces, candidate.drafter, most), evidence), chosen
+    return RoutePolicy(
+        verdict, candidate.drafter, k, mode, conditional_chances(traces, candidate.drafter, most), evidence
+    ), chosen
 
 
 def in_words(policy: RoutePolicy, chosen: Candidate, better: Candidate | None, lacking: int, floor: float) -> str:
@@ -149,7 +157,11 @@ def in_words(policy: RoutePolicy, chosen: Candidate, better: Candidate | None, l
 
 def _in_words(policy: RoutePolicy, chosen: Candidate, lacking: int, floor: float) -> str:
     speedup = chosen.speedup
-    between = f"{speedup.low:.2f} to {speedup.high:.2f}" if speedup.high < UNBOUNDED else "one request says nothing of the next"
+    between = (
+        f"{speedup.low:.2f} to {speedup.high:.2f}"
+        if speedup.high < UNBOUNDED
+        else "one request says nothing of the next"
+    )
     found = f"{speedup.value:.2f}x expected ({between}), slowest tenth {chosen.p10:.2f}x"
     how = f"with {chosen.num_draft_tokens} draft token{'s' * (chosen.num_draft_tokens > 1)} by {chosen.drafter}"
     if policy.verdict == "on":

@@ -14,8 +14,8 @@ INT8_LOW, INT8_HIGH = -128, 127
 def rounded_activations(x: Tensor, recipe: WeightRecipe) -> Tensor:
     """x: [..., K], rounded and back in fp32 as `recipe` says, given back in x's dtype; int4 and float weights leave it as it is.
 
-    A scale a row: max|x| / 127 (448 in fp8), 1 for a row of zeros. A static scale: what is beyond the range is clipped to
-    [-128, 127], as QuantizeLinear saturates.
+    A scale a row: max|x| / 127 (448 in fp8), 1 for a row of zeros. A static scale: what is beyond the range is clipped
+    to [-128, 127], as QuantizeLinear saturates.
     """
     if recipe.format not in ("int8", "fp8"):
         return x

@@ -21,9 +21,10 @@ SAMPLED_ELEMENTS = 1 << 20
 class InputGroup:
     """Linear layers that get one and the same tensor (q, k and v; gate and up) and what is known of it, all in fp32.
 
-    largest, mean_magnitude, mean_square: [K], of each input channel. rows: [R, K], spread evenly over the tokens of every second
-    batch; elsewhere: [K], the largest magnitudes in the other batches, so that what is fitted to one half can be judged on the
-    other. calls: how often a pass calls the layers; where that is more than once, weights are shared between places.
+    largest, mean_magnitude, mean_square: [K], of each input channel. rows: [R, K], spread evenly over the tokens of
+    every second batch; elsewhere: [K], the largest magnitudes in the other batches, so that what is fitted to one half
+    can be judged on the other. calls: how often a pass calls the layers; where that is more than once, weights are
+    shared between places.
     """
 
     layers: tuple[LinearLayer, ...]
@@ -68,7 +69,8 @@ class _Sums:
 def observe(model: nn.Module, token_batches: Sequence[Tensor]) -> Observations:
     """Run `model` over token_batches, each [1, T] int64, and keep what its linear layers read.
 
-    Layers that no batch reaches (an expert, a tower for images) are in no group. A model in half precision is read as it
+    Layers that no batch reaches (an expert, a tower for images) are in no group. A model in half precision is read as
+    it
     computes: put the caller's context for fp32 around it, where that is wanted.
     """
     held_back = [len(token_batches) == 1 or index % 2 == 1 for index in range(len(token_batches))]
@@ -82,7 +84,9 @@ def observe(model: nn.Module, token_batches: Sequence[Tensor]) -> Observations:
     finally:
         for hook in hooks:
             hook.remove()
-    return Observations(tuple(_group(sums, len(token_batches)) for sums in watcher.sums), sum(batch.numel() for batch in token_batches))
+    return Observations(
+        tuple(_group(sums, len(token_batches)) for sums in watcher.sums), sum(batch.numel() for batch in token_batches)
+    )
 
 
 class _Watcher:

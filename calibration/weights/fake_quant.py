@@ -18,8 +18,9 @@ from .recipe import Recipe, WeightRecipe
 def quantized_twin(model: nn.Module, recipe: Recipe) -> Iterator[None]:
     """While the context lasts, `model` has its recipe's weights, quantized and back, and rounds the activations in front of them.
 
-    Tables of embeddings are restored too, and read without rounding. The weights are fp32 meanwhile, whatever they were, and a
-    model in half precision needs a context in which it computes in fp32. Everything is given back behind it, bit for bit.
+    Tables of embeddings are restored too, and read without rounding. The weights are fp32 meanwhile, whatever they
+    were, and a model in half precision needs a context in which it computes in fp32. Everything is given back behind
+    it, bit for bit.
     """
     parameters = dict(model.named_parameters())
     layers = linear_layers(model)

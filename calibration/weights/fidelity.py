@@ -32,7 +32,10 @@ def split(batches: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
 
 
 def measure_fidelity(model: nn.Module, recipe: Recipe, batches: Sequence[Tensor], own_texts: bool) -> Fidelity:
-    """Of `model` in the recipe's weights against itself. batches: each [1, T] int64, T of 2 and more; own_texts: of the user's."""
+    """Of `model` in the recipe's weights against itself.
+
+    batches: each [1, T] int64, T of 2 and more; own_texts: of the user's.
+    """
     exact = [_log_probs(model, batch) for batch in batches]
     surprise = exact_surprise = divergence = 0.0
     agreed = tokens = 0
@@ -45,7 +48,14 @@ def measure_fidelity(model: nn.Module, recipe: Recipe, batches: Sequence[Tensor]
             divergence += float((theirs.exp() * (theirs - ours)).sum(-1).double().mean()) * following.shape[0]
             agreed += int((ours[:-1].argmax(-1) == theirs[:-1].argmax(-1)).sum())
             tokens += following.shape[0]
-    return Fidelity(tokens, own_texts, math.exp(surprise / tokens), math.exp(exact_surprise / tokens), divergence / tokens, agreed / tokens)
+    return Fidelity(
+        tokens,
+        own_texts,
+        math.exp(surprise / tokens),
+        math.exp(exact_surprise / tokens),
+        divergence / tokens,
+        agreed / tokens,
+    )
 
 
 def _log_probs(model: nn.Module, batch: Tensor) -> Tensor:

@@ -14,7 +14,10 @@ LARGEST = 448.0
 
 
 def fp8_per_output(weight: Float32) -> tuple[npt.NDArray[Any], Float32]:
-    """weight: [N, K]. Gives values [N, K] as ml_dtypes.float8_e4m3fn and scales [N]; a row of zeros gets the scale 1."""
+    """weight: [N, K].
+
+    Gives values [N, K] as ml_dtypes.float8_e4m3fn and scales [N]; a row of zeros gets the scale 1.
+    """
     import ml_dtypes
 
     scales = per_output(weight, LARGEST)

@@ -14,7 +14,9 @@ ROWS = 32
 
 
 def head_divergence(rows: Tensor, matrix: Tensor, recipe: WeightRecipe) -> float:
-    """rows: [R, K] fp32, inputs of the head; matrix: [V, K]. The mean KL divergence of softmax(rows @ matrix.T) from itself rounded.
+    """rows: [R, K] fp32, inputs of the head; matrix: [V, K].
+
+    The mean KL divergence of softmax(rows @ matrix.T) from itself rounded.
 
     Seen on each row's TOP likeliest tokens alone, so that a table of a large vocabulary is not quantized for it.
     """

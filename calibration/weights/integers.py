@@ -18,7 +18,9 @@ SLICE = 1 << 17
 
 
 def int8_per_output(weight: Float32, limit: int) -> tuple[Int8, Float32]:
-    """weight: [N, K]. Gives values [N, K] in [-limit, limit] and scales [N]: a row's largest magnitude becomes the limit.
+    """weight: [N, K].
+
+    Gives values [N, K] in [-limit, limit] and scales [N]: a row's largest magnitude becomes the limit.
 
     Rounds half to even, as ONNX's QuantizeLinear does. A row of zeros gets the scale 1. Needs finite weights.
     """
@@ -29,20 +31,29 @@ def int8_per_output(weight: Float32, limit: int) -> tuple[Int8, Float32]:
     return values, scales
 
 
-def int4_blocks(weight: Float32, block: int, importance: Float32 | None = None, signed: bool = False) -> tuple[Int8, Float32]:
-    """weight: [N, K]; importance: [K], the inputs' mean squares. Gives values [N, K] in [-8, 7] and scales [N, K / block].
+def int4_blocks(
+    weight: Float32, block: int, importance: Float32 | None = None, signed: bool = False
+) -> tuple[Int8, Float32]:
+    """weight: [N, K]; importance: [K], the inputs' mean squares.
 
-    A block's scale is the one of a small grid with the least squared error, each input's weighed by its importance (the diagonal
-    of the layer's output error: AWQ's clip search, Lin et al. 2023, arXiv 2306.00978, section 3.2), then refitted to the values
-    by least squares. block 0: one scale an output, scales [N]. signed: scales may be negative, which gives the magnitude 8 to
-    whichever sign has the larger one; TensorRT takes none. Blocks of zeros get the scale 1. Needs finite weights, K = n * block.
+    Gives values [N, K] in [-8, 7] and scales [N, K / block].
+
+    A block's scale is the one of a small grid with the least squared error, each input's weighed by its importance (the
+    diagonal of the layer's output error: AWQ's clip search, Lin et al. 2023, arXiv 2306.00978, section 3.2), then
+    refitted to the values by least squares. block 0: one scale an output, scales [N]. signed: scales may be negative,
+    which gives the magnitude 8 to whichever sign has the larger one; TensorRT takes none. Blocks of zeros get the scale
+    1. Needs finite weights, K = n * block.
     """
     outputs, inputs = weight.shape
     size = block or inputs
     count = inputs // size
     values = np.empty(weight.shape, np.int8)
     scales = np.empty((outputs, count), np.float32)
-    importances = np.ones((1, count, size), np.float32) if importance is None else _usable_importance(importance).reshape(1, count, size)
+    importances = (
+        np.ones((1, count, size), np.float32)
+        if importance is None
+        else _usable_importance(importance).reshape(1, count, size)
+    )
     for rows in row_slices(weight.shape):
         blocks = weight[rows].reshape(-1, count, size)
         scales[rows] = _search(blocks, importances, signed)
@@ -68,7 +79,10 @@ def row_slices(shape: tuple[int, ...]) -> list[slice]:
 
 
 def _search(blocks: Float32, importance: Float32, signed: bool) -> Float32:
-    """blocks: [rows, count, size]; the scales [rows, count] with the least weighted error. Ties go to the first of the grid."""
+    """blocks: [rows, count, size]; the scales [rows, count] with the least weighted error.
+
+    Ties go to the first of the grid.
+    """
     high, low = blocks.max(axis=2), blocks.min(axis=2)
     if signed:
         whole = np.where(high > -low, high, low) / np.float32(INT4_LOW)

@@ -12,7 +12,10 @@ from ...errors import CheckpointError
 
 @dataclass(frozen=True, eq=False)
 class LinearLayer:
-    """path: the module's name. weight: its parameter's name; of a head tied to the embedding, the embedding's. transposed: [K, N]."""
+    """path: the module's name. weight: its parameter's name; of a head tied to the embedding, the embedding's.
+
+    transposed: [K, N].
+    """
 
     path: str
     module: nn.Module

@@ -16,7 +16,10 @@ SAMPLED_OUTPUTS = 256
 
 
 def output_error(rows: Tensor, matrix: Tensor, recipe: WeightRecipe) -> float:
-    """rows: [R, K] fp32; matrix: [N, K] fp32. The squared error of rows @ matrix.T with both rounded, over its squared size."""
+    """rows: [R, K] fp32; matrix: [N, K] fp32.
+
+    The squared error of rows @ matrix.T with both rounded, over its squared size.
+    """
     exact = rows @ matrix.T
     restored = torch.from_numpy(recipe.restore(np.ascontiguousarray(matrix.numpy())))
     off = rounded_activations(rows, recipe) @ restored.T - exact

@@ -1,7 +1,7 @@
 """What makes the inputs of a group of linear layers, found by trying: which parameters scale those inputs, exactly.
 
-No names of architectures: a candidate is scaled by powers of two, the layers behind it by their inverse, and the part of the model
-that holds both is run again. Only where every bit of what comes out is the same does the candidate count.
+No names of architectures: a candidate is scaled by powers of two, the layers behind it by their inverse, and the part
+of the model that holds both is run again. Only where every bit of what comes out is the same does the candidate count.
 """
 
 from __future__ import annotations
@@ -52,7 +52,8 @@ class Probe:
         self.modules = dict(model.named_modules())
         self.calls: dict[str, Call] = {}
         self.makers: dict[str, str] = {}  # of a linear layer's input, the module that gave it
-        made: dict[int, str] = {}  # by address: a slice of everything is another tensor, and a wrong guess is refused by trying
+        # by address: a slice of everything is another tensor, and a wrong guess is refused by trying
+        made: dict[int, str] = {}
         linear = {layer.path for layer in self.layers}
 
         def before(path: str) -> Any:
@@ -139,7 +140,8 @@ class Probe:
             for hook in hooks:
                 hook.remove()
         scaled = all(
-            layer.path in given and torch.equal(given[layer.path], self.calls[layer.path].args[0] / by_input.to(given[layer.path].dtype))
+            layer.path in given
+            and torch.equal(given[layer.path], self.calls[layer.path].args[0] / by_input.to(given[layer.path].dtype))
             for layer in group.layers
         )
         return scaled and _same(output, call.output)

@@ -18,10 +18,12 @@ from .integers import Float32
 class WeightRecipe:
     """One weight [N, K]: N outputs (rows of a table), K inputs.
 
-    block: int4, inputs that share a scale; 0: one scale an output. limit: int8, the largest magnitude (64 keeps x86's sums of
-    pairs below 2^15, TensorRT takes 127). importance: int4, [K], the mean square of each input, which weighs the error in the
-    search of the scales. signed: int4, scales may be negative (ONNX Runtime's MatMulNBits takes them, TensorRT does not).
-    input_scale: a static scale of the activations: x / input_scale lies in the integer's (or fp8's) range; None: a scale a row.
+    block: int4, inputs that share a scale; 0: one scale an output. limit: int8, the largest magnitude (64 keeps x86's
+    sums of pairs below 2^15, TensorRT takes 127). importance: int4, [K], the mean square of each input, which weighs
+    the error in the search of the scales. signed: int4, scales may be negative (ONNX Runtime's MatMulNBits takes them,
+    TensorRT does not).
+    input_scale: a static scale of the activations: x / input_scale lies in the integer's (or fp8's) range; None: a
+    scale a row.
     """
 
     format: Format
@@ -37,7 +39,10 @@ class WeightRecipe:
         assert self.input_scale is None or 0 < self.input_scale < np.inf
 
     def quantize(self, weight: Float32) -> tuple[npt.NDArray[Any], Float32]:
-        """weight: [N, K] float32, finite. Gives values [N, K] (int8; fp8: ml_dtypes.float8_e4m3fn) and scales [N] or [N, K / block]."""
+        """weight: [N, K] float32, finite.
+
+        Gives values [N, K] (int8; fp8: ml_dtypes.float8_e4m3fn) and scales [N] or [N, K / block].
+        """
         assert self.format != "float", "a float weight has no values and scales"
         assert weight.ndim == 2
         assert weight.dtype == np.float32

@@ -23,7 +23,8 @@ from .static import input_scale, static_is_enough
 # The blocks of int4 that kernels take, from the coarsest to the finest.
 BLOCKS: dict[Family, tuple[int, ...]] = {"onnxruntime": (128, 64, 32, 16), "tensorrt": (128, 64, 32)}
 LIMITS: dict[Family, int] = {"onnxruntime": 64, "tensorrt": 127}
-# A group of layers is kept in a higher format where its relative squared error is this many times the model's median ...
+# A group of layers is kept in a higher format where its relative squared error is this many times the model's median
+# ...
 OUTLIER = 8.0
 # ... and large in itself: an outlier of a model whose errors are all small hurts nobody.
 FLOORS: dict[Format, float] = {"int8": 1e-2, "fp8": 1e-2, "int4": 2e-2}
@@ -36,7 +37,10 @@ STEPS = ("read activations", "migrate outliers", "choose scales")
 
 @dataclass(frozen=True)
 class Options:
-    """block: of int4. static_activations: also where a scale a row is possible, if it is as good. migrating: scale the model first."""
+    """block: of int4. static_activations: also where a scale a row is possible, if it is as good.
+
+    migrating: scale the model first.
+    """
 
     block: int = 32
     static_activations: bool = False
@@ -53,18 +57,22 @@ def choose(
 ) -> Recipe:
     """How the weights of `model` are stored in `format` for the engines of `family`; its weights are scaled in place meanwhile.
 
-    token_batches: each [1, T] int64, what the layers are calibrated on. Scaling is by powers of two and changes none of the
-    model's answers (`smoothing.py`). Raises `CheckpointError` for weights that are not finite, `ParameterError` for fp8 on ONNX
-    Runtime and for a block that no kernel has. step: told the STEPS as they begin.
+    token_batches: each [1, T] int64, what the layers are calibrated on. Scaling is by powers of two and changes none of
+    the model's answers (`smoothing.py`). Raises `CheckpointError` for weights that are not finite, `ParameterError` for
+    fp8 on ONNX Runtime and for a block that no kernel has. step: told the STEPS as they begin.
     """
     search = _Search(model, token_batches, format, family, options or Options())
     return search.recipe(step)
 
 
 class _Search:
-    def __init__(self, model: nn.Module, token_batches: Sequence[Tensor], format: Format, family: Family, options: Options) -> None:
+    def __init__(
+        self, model: nn.Module, token_batches: Sequence[Tensor], format: Format, family: Family, options: Options
+    ) -> None:
         if format == "fp8" and family == "onnxruntime":
-            raise ParameterError("found the format fp8 for ONNX Runtime, which computes int8 and int4; fp8 needs TensorRT")
+            raise ParameterError(
+                "found the format fp8 for ONNX Runtime, which computes int8 and int4; fp8 needs TensorRT"
+            )
         if format == "int4" and options.block not in BLOCKS[family]:
             blocks = ", ".join(str(block) for block in BLOCKS[family])
             raise ParameterError(f"found int4 blocks of {options.block}, expected one of {blocks}")
@@ -134,7 +142,8 @@ class _Search:
         smallest = BLOCKS[self.family][-1]
         self.note(unfit, f"int8: no int4 block of {smallest} inputs or more divides theirs")
         self.note(
-            kept, f"{HIGHER[self.format]}: in {self.format} they would be off more than {OUTLIER:g} times as much as the model's others"
+            kept,
+            f"{HIGHER[self.format]}: in {self.format} they would be off more than {OUTLIER:g} times as much as the model's others",
         )
 
     def decide_head(self, observations: Observations) -> None:
@@ -147,13 +156,20 @@ class _Search:
                 divergence = head_divergence(group.rows, layer.matrix, self.weights[layer.weight])
                 if divergence > HEAD_DIVERGENCE:
                     self.weights[layer.weight] = self.of_layer(group, layer, "int8")
-                    self.note([layer.weight], f"int8: the last layer in int4 alone moves the model's answers by {divergence:.4f} nats")
+                    self.note(
+                        [layer.weight],
+                        f"int8: the last layer in int4 alone moves the model's answers by {divergence:.4f} nats",
+                    )
 
     def note_static_scales(self) -> None:
         """Where rows could have scales of their own."""
-        rounding = [recipe for recipe in self.weights.values() if recipe.format == "int8" and self.family == "onnxruntime"]
+        rounding = [
+            recipe for recipe in self.weights.values() if recipe.format == "int8" and self.family == "onnxruntime"
+        ]
         if static := sum(recipe.input_scale is not None for recipe in rounding):
-            self.notes.append(f"{static} of {len(rounding)} layers in int8 round what they read by a static scale, the others row by row")
+            self.notes.append(
+                f"{static} of {len(rounding)} layers in int8 round what they read by a static scale, the others row by row"
+            )
 
     def decide_tables(self) -> None:
         """The table of token embeddings, where it is not the head's as well: a lookup rounds no activations."""
@@ -182,4 +198,7 @@ class _Search:
 
 def _error(group: InputGroup, recipes: Sequence[WeightRecipe]) -> float:
     """The largest relative squared error of the group's layers."""
-    return max(output_error(group.rows, sampled_outputs(layer), recipe) for layer, recipe in zip(group.layers, recipes, strict=True))
+    return max(
+        output_error(group.rows, sampled_outputs(layer), recipe)
+        for layer, recipe in zip(group.layers, recipes, strict=True)
+    )

@@ -1,7 +1,8 @@
 """Outliers moved from activations into weights, by powers of two, so that no fp32 answer changes by a bit.
 
-SmoothQuant (Xiao et al. 2022, arXiv 2211.10438, section 4) and AWQ (Lin et al. 2023, arXiv 2306.00978, section 3.2) divide each input
-channel of a linear layer by s_j and multiply the weight's column by it. Here s_j is a power of two, which only moves exponents.
+SmoothQuant (Xiao et al. 2022, arXiv 2211.10438, section 4) and AWQ (Lin et al. 2023, arXiv 2306.00978, section 3.2)
+divide each input channel of a linear layer by s_j and multiply the weight's column by it. Here s_j is a power of two,
+which only moves exponents.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from .producers import Probe, Producer, undo
 from .recipe import WeightRecipe
 
 Rule = Literal["smoothquant", "awq"]
-# The papers' grids are finer; powers of two leave no room for more. Above 0.5, channels that a few texts leave quiet overflow a
-# static scale in others.
+# The papers' grids are finer; powers of two leave no room for more. Above 0.5, channels that a few texts leave quiet
+# overflow a static scale in others.
 STRENGTHS: dict[Rule, tuple[float, ...]] = {"smoothquant": (0.0, 0.25, 0.5), "awq": (0.0, 0.25, 0.5, 0.75)}
 # As many steps of 2 up or down from the group's middle.
 LARGEST_EXPONENT = 6
@@ -32,7 +33,10 @@ PROBED_TOKENS = 16
 
 @dataclass(frozen=True, eq=False)
 class Migration:
-    """What was done to one group. strength: 0 where nothing was. errors: the relative squared error before and after."""
+    """What was done to one group. strength: 0 where nothing was.
+
+    errors: the relative squared error before and after.
+    """
 
     weights: tuple[str, ...]
     producer: str
@@ -50,15 +54,16 @@ def migrate(
 ) -> tuple[Observations, tuple[Migration, ...]]:
     """Scale the weights of `model` in place where that lowers the error of a group's quantized outputs on its sampled rows.
 
-    tokens: [1, T], what candidates are tried on; a few are used. recipe_of: how a layer of a group is going to be quantized.
-    Gives the observations of the scaled model, and what was done to each group that has a producer (`producers.py`). The
-    model's logits stay equal, bit for bit; should they not, everything is taken back.
+    tokens: [1, T], what candidates are tried on; a few are used. recipe_of: how a layer of a group is going to be
+    quantized. Gives the observations of the scaled model, and what was done to each group that has a producer
+    (`producers.py`). The model's logits stay equal, bit for bit; should they not, everything is taken back.
     """
     probe = Probe(model, tokens[:, :PROBED_TOKENS])
     groups: list[InputGroup] = []
     done: list[tuple[InputGroup, Producer, Tensor]] = []
     migrations = []
-    # From the last to the first: what the probe remembers of a module's inputs holds as long as nothing in front of it was scaled.
+    # From the last to the first: what the probe remembers of a module's inputs holds as long as nothing in front of it
+    # was scaled.
     for group in reversed(observations.groups):
         producer = probe.producer(group)
         if producer is None:
@@ -70,7 +75,9 @@ def migrate(
         if strength:
             done.append((group, producer, scales))
         groups.append(_scaled(group, scales[producer.spread]) if strength else group)
-        migrations.append(Migration(tuple(layer.weight for layer in group.layers), producer.path, strength, before, after))
+        migrations.append(
+            Migration(tuple(layer.weight for layer in group.layers), producer.path, strength, before, after)
+        )
     if not probe.unchanged():
         for group, producer, scales in reversed(done):
             undo(group, producer, scales)
@@ -79,7 +86,10 @@ def migrate(
 
 
 def channel_scales(largest_inputs: Tensor, largest_weights: Tensor, strength: float, rule: Rule) -> Tensor:
-    """Powers of two [K] around 1. SmoothQuant: max|x|^a / max|w|^(1 - a); AWQ: mean|x|^a. Channels without any signal get 1."""
+    """Powers of two [K] around 1. SmoothQuant: max|x|^a / max|w|^(1 - a); AWQ: mean|x|^a.
+
+    Channels without any signal get 1.
+    """
     alive = (largest_inputs > 0) & (largest_weights > 0)
     if not bool(alive.any()):
         return torch.ones_like(largest_inputs)
@@ -95,8 +105,8 @@ def _search(
 ) -> tuple[float, Tensor, float, float]:
     """The strength and scales [count] with the least error, the error without and with them.
 
-    Scales are made of what one half of the texts shows and judged on the other: channels that are quiet in a few texts may not
-    be in the next.
+    Scales are made of what one half of the texts shows and judged on the other: channels that are quiet in a few texts
+    may not be in the next.
     """
     group = replace(group, largest=group.elsewhere)
     matrices = [sampled_outputs(layer) for layer in group.layers]
@@ -114,7 +124,9 @@ def _search(
             tried = recipes
         else:
             tried = [rescaled(recipe, by_input) for recipe in recipes]
-        error = sum(output_error(scaled.rows, matrix * by_input, recipe) for matrix, recipe in zip(matrices, tried, strict=True))
+        error = sum(
+            output_error(scaled.rows, matrix * by_input, recipe) for matrix, recipe in zip(matrices, tried, strict=True)
+        )
         if not strength:
             best = (0.0, scales, error, error)
         elif error < (best[3] if best[0] else WORTH * best[2]):

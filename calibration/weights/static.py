@@ -22,7 +22,8 @@ TOLERANCE = 1.05
 def input_scale(group: InputGroup, recipe: WeightRecipe, rows: Tensor | None = None) -> float:
     """The scale of a small grid with the least squared error of the group's inputs, each weighed by its column of the weights.
 
-    rows: [R, K], those it is judged on; None: all that were sampled. The largest magnitude is that of all tokens that were read.
+    rows: [R, K], those it is judged on; None: all that were sampled. The largest magnitude is that of all tokens that
+    were read.
     """
     rows = group.rows if rows is None else rows
     columns = torch.stack([layer.matrix.float().square().sum(0) for layer in group.layers]).sum(0)

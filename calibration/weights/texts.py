@@ -1,4 +1,7 @@
-"""The texts that a model reads while its layers are observed: the user's prompts, or a set that is shipped. Imports no torch."""
+"""The texts that a model reads while its layers are observed: the user's prompts, or a set that is shipped.
+
+Imports no torch.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +16,8 @@ DEFAULT = Path(__file__).parent / "default_texts.jsonl"
 def read_texts(path: Path | None) -> tuple[str, ...]:
     """The prompts of a JSONL file, as `specexport bench` reads it; None: the shipped set (prose, code, chat, many languages).
 
-    Of messages, their contents. Raises `ParameterError` for a file that cannot be used, and for token ids: target and draft may
-    speak different ones.
+    Of messages, their contents. Raises `ParameterError` for a file that cannot be used, and for token ids: target and
+    draft may speak different ones.
     """
     lines, _ = read_prompt_lines(DEFAULT if path is None else path, skip_invalid=False, routed=False)
     return tuple(_text(line, path) for line in lines)
@@ -26,5 +29,7 @@ def _text(line: PromptLine, path: Path | None) -> str:
         return prompt
     contents = [message.get("content") for message in prompt if isinstance(message, dict)]
     if not contents:
-        raise ParameterError(f"{path}, line {line.line}: found token ids, expected a text or messages; the draft may have other ids")
+        raise ParameterError(
+            f"{path}, line {line.line}: found token ids, expected a text or messages; the draft may have other ids"
+        )
     return "\n\n".join(content for content in contents if isinstance(content, str))

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from ...errors import ParameterError
 
-# Fewer say too little of which channels are large; more change nothing that can be measured and take minutes on large models.
+# Fewer say too little of which channels are large; more change nothing that can be measured and take minutes on large
+# models.
 FEWEST_TOKENS = 512
 MOST_TOKENS = 8192
 
@@ -18,8 +19,9 @@ MOST_TOKENS = 8192
 def calibration_tokens(tokenizer: Any, texts: Sequence[str], length: int = 256) -> list[Tensor]:
     """Batches [1, T] int64 with T <= length, at most MOST_TOKENS in all, taken evenly from all texts.
 
-    tokenizer: a Hugging Face one. Every piece begins as a prompt does, with the special tokens that the tokenizer puts in front:
-    channels that only a first token makes large are seen. Raises `ParameterError` for fewer than FEWEST_TOKENS.
+    tokenizer: a Hugging Face one. Every piece begins as a prompt does, with the special tokens that the tokenizer puts
+    in front: channels that only a first token makes large are seen. Raises `ParameterError` for fewer than
+    FEWEST_TOKENS.
     """
     pieces: list[list[int]] = []
     for text in texts:

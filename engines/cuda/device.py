@@ -80,11 +80,16 @@ class CudaDevice:
 
     def synchronize(self) -> None:
         self._call("cuEventRecord", self._done, self.stream)
-        self._call("cuEventSynchronize", self._done)  # spins, as the event is not made to block: a round is too short to sleep
+        # spins, as the event is not made to block: a round is too short to sleep
+        self._call("cuEventSynchronize", self._done)
 
     def capture(self, work: Callable[[], None]) -> Any:
         # Thread-local: what other threads do with the GPU meanwhile must not break the capture.
-        self._call("cuStreamBeginCapture", self.stream, self._driver.bindings.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)
+        self._call(
+            "cuStreamBeginCapture",
+            self.stream,
+            self._driver.bindings.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL,
+        )
         try:
             work()
         except BaseException:

@@ -8,7 +8,9 @@ from typing import Any, NamedTuple
 from ...errors import EngineError, MissingPackageError
 
 SUCCESS, OUT_OF_MEMORY, STUB_LIBRARY, NO_DEVICE = 0, 2, 34, 100  # of CUresult
-_NO_LIBRARY = "the NVIDIA driver's library (libcuda) is not on this host; install the driver, or give the container the GPU"
+_NO_LIBRARY = (
+    "the NVIDIA driver's library (libcuda) is not on this host; install the driver, or give the container the GPU"
+)
 
 
 class Gpu(NamedTuple):
@@ -57,12 +59,17 @@ def load_driver() -> Driver:
 
 
 def find_gpu(index: int = 0, driver: Driver | None = None) -> Gpu:
-    """GPU number `index`, ready to be opened. Raises `EngineError` where a package, a driver, a new enough one, or the GPU is missing."""
+    """GPU number `index`, ready to be opened.
+
+    Raises `EngineError` where a package, a driver, a new enough one, or the GPU is missing.
+    """
     driver = driver or load_driver()
     version = _version(driver)
     status, _ = driver.attempt("cuInit", 0)
     if status == NO_DEVICE:
-        raise EngineError("the NVIDIA driver finds no GPU; see what nvidia-smi lists and what CUDA_VISIBLE_DEVICES hides")
+        raise EngineError(
+            "the NVIDIA driver finds no GPU; see what nvidia-smi lists and what CUDA_VISIBLE_DEVICES hides"
+        )
     if status != SUCCESS:
         raise driver.error("cuInit", status)
     count = driver.call("cuDeviceGetCount")

@@ -1,4 +1,7 @@
-"""What the engines ask of a GPU: memory, one stream of work, and graphs that replay it. `engines/cuda/device.py` has the real one."""
+"""What the engines ask of a GPU: memory, one stream of work, and graphs that replay it.
+
+`engines/cuda/device.py` has the real one.
+"""
 
 from __future__ import annotations
 
@@ -29,11 +32,17 @@ class Device(Protocol):
         ...
 
     def allocate(self, size: int, purpose: str) -> Address:
-        """`size` bytes of zeros, aligned, until `close`. The error for too little names `purpose`, what was asked and what is free."""
+        """`size` bytes of zeros, aligned, until `close`.
+
+        The error for too little names `purpose`, what was asked and what is free.
+        """
         ...
 
     def pinned(self, size: int) -> NDArray[np.uint8]:
-        """`size` bytes of page-locked host memory, zeroed, aligned, until `close`. Copies between it and the device are asynchronous."""
+        """`size` bytes of page-locked host memory, zeroed, aligned, until `close`.
+
+        Copies between it and the device are asynchronous.
+        """
         ...
 
     def copy(self, to: int, source: int, size: int) -> None:
@@ -49,14 +58,19 @@ class Device(Protocol):
         ...
 
     def capture(self, work: Callable[[], None]) -> Any:
-        """What `work` enqueues, as a graph, instead of running it. Must have run once before, so that nothing is allocated within."""
+        """What `work` enqueues, as a graph, instead of running it.
+
+        Must have run once before, so that nothing is allocated within.
+        """
         ...
 
     def launch(self, graph: Any) -> None:
         """Enqueue a captured graph: one launch."""
         ...
 
-    def kernel(self, ptx: str, name: str) -> Callable[[tuple[int, int, int], tuple[int, int, int], tuple[int, ...]], None]:
+    def kernel(
+        self, ptx: str, name: str
+    ) -> Callable[[tuple[int, int, int], tuple[int, int, int], tuple[int, ...]], None]:
         """A kernel from PTX: called with grid, block and 64-bit arguments, it is enqueued."""
         ...
 

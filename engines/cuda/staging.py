@@ -37,7 +37,10 @@ class Page:
         ]
 
     def send(self) -> None:
-        """Enqueue the copy of all mirrors to the device. They may be written again once the stream has been waited for."""
+        """Enqueue the copy of all mirrors to the device.
+
+        They may be written again once the stream has been waited for.
+        """
         self._device.copy(self._address, self._mirror.ctypes.data, self._size)
 
     def receive(self) -> None:

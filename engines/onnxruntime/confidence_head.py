@@ -1,4 +1,7 @@
-"""The confidence head of a draft on ONNX Runtime: its weights, an input of the graph, and what the graph gives. Both implement `Head`."""
+"""The confidence head of a draft on ONNX Runtime: its weights, an input of the graph, and what the graph gives.
+
+Both implement `Head`.
+"""
 
 from __future__ import annotations
 

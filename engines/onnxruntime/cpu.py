@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 NAME = "onnxruntime"
 DIALECT = "ort"
 DTYPES: dict[Precision, type[np.floating]] = {"fp32": np.float32, "fp16": np.float16}
-# A layout for convolutions, which language models lack: on some fp16 graphs onnxruntime 1.31 crashes while it looks for them.
+# A layout for convolutions, which language models lack: on some fp16 graphs onnxruntime 1.31 crashes while it looks for
+# them.
 UNUSED_OPTIMIZERS = ["NchwcTransformer"]
 Rows = NDArray[np.floating]
 
@@ -75,7 +76,9 @@ def shared_pool(threads: int) -> None:
     import onnxruntime as ort
 
     if shared_pool.cache_info().currsize:
-        raise EngineError("ONNX Runtime's thread pool is already made with another number of threads; use one number a process")
+        raise EngineError(
+            "ONNX Runtime's thread pool is already made with another number of threads; use one number a process"
+        )
     ort.set_global_thread_pool_sizes(threads, 1)
 
 
@@ -87,7 +90,9 @@ def _session(path: Path, threads: int) -> ort.InferenceSession:
     options.use_per_session_threads = False
     options.log_severity_level = 3
     try:
-        return ort.InferenceSession(path, options, providers=["CPUExecutionProvider"], disabled_optimizers=UNUSED_OPTIMIZERS)
+        return ort.InferenceSession(
+            path, options, providers=["CPUExecutionProvider"], disabled_optimizers=UNUSED_OPTIMIZERS
+        )
     except Exception as error:  # onnxruntime raises its own types straight from C++
         raise EngineError(f"ONNX Runtime cannot load {path}: {str(error).splitlines()[0]}") from None
 
@@ -103,12 +108,16 @@ class _Binding:
 
 
 class OrtDecoder:
-    """A model graph of any dialect with its cache in numpy arrays. Implements `Decoder`. head: the graph's, if it has one.
+    """A model graph of any dialect with its cache in numpy arrays. Implements `Decoder`.
+
+    head: the graph's, if it has one.
 
     Raises `EngineError` for bf16, and `BundleError` for a graph that is not what the manifest says.
     """
 
-    def __init__(self, path: Path, spec: ModelSpec, contract: Contract, threads: int = 0, dialect: str = DIALECT) -> None:
+    def __init__(
+        self, path: Path, spec: ModelSpec, contract: Contract, threads: int = 0, dialect: str = DIALECT
+    ) -> None:
         if contract.precision not in DTYPES:
             raise EngineError(
                 f"{path} is in {contract.precision}, which ONNX Runtime has hardly any CPU kernels for; "
@@ -133,7 +142,9 @@ class OrtDecoder:
         self._logits = np.zeros((contract.widest_step, spec.vocab_size), np.float32)
         self._caches = [self._rows(layer, contract.capacity) for _, layer in spec.cache_names("past")]
         self._cache_values = [self._value(array) for array in self._caches]
-        self._bindings = {(width, span): self._bind(width, span) for width in contract.widths for span in self._spans or (0,)}
+        self._bindings = {
+            (width, span): self._bind(width, span) for width in contract.widths for span in self._spans or (0,)
+        }
 
     def step(self, tokens: Sequence[int], position: int) -> Logits:
         count = len(tokens)
@@ -148,7 +159,9 @@ class OrtDecoder:
         try:
             self._session.run_with_iobinding(bound.io)
         except Exception as error:  # onnxruntime raises its own types straight from C++
-            raise EngineError(f"{self._path} failed on {count} tokens at position {position}: {str(error).splitlines()[0]}") from None
+            raise EngineError(
+                f"{self._path} failed on {count} tokens at position {position}: {str(error).splitlines()[0]}"
+            ) from None
         if self._places_rows:
             for array, new in zip(self._caches, bound.new, strict=True):
                 array[:, :, position:end] = new
@@ -198,16 +211,25 @@ class OrtDecoder:
         head = head_shapes(self.head.size if self.head else 0, self._contract.rows_name)
         expected = {"tokens", "position", "logits", *head, *caches, *(("columns",) if self._spans else ())}
         if set(found) != expected:
-            raise BundleError(f"{path} has the inputs and outputs {', '.join(sorted(set(found) ^ expected))} too many or too few; {again}")
-        kind = f"tensor({np.dtype(self._dtype).name.replace('32', '')})"  # onnxruntime's names: tensor(float), tensor(float16)
+            raise BundleError(
+                f"{path} has the inputs and outputs {', '.join(sorted(set(found) ^ expected))} too many or too few; {again}"
+            )
+        # onnxruntime's names: tensor(float), tensor(float16)
+        kind = f"tensor({np.dtype(self._dtype).name.replace('32', '')})"
         for name, layer in caches.items():
             shape = [1, layer.num_kv_heads, self._contract.capacity, layer.head_dim]
             if name.startswith("new"):
                 shape[2] = found[name].shape[2]  # T, as the graph calls it
             if found[name].shape != shape:
-                raise BundleError(f"{path}: {name} has the shape {found[name].shape}, the manifest says {shape}; {again}")
+                raise BundleError(
+                    f"{path}: {name} has the shape {found[name].shape}, the manifest says {shape}; {again}"
+                )
             if found[name].type != kind:
-                raise BundleError(f"{path}: {name} is a {found[name].type}, the manifest says {self._contract.precision}; {again}")
+                raise BundleError(
+                    f"{path}: {name} is a {found[name].type}, the manifest says {self._contract.precision}; {again}"
+                )
         for name, wanted in {"logits": [1, self._contract.rows_name, spec.vocab_size], **head}.items():
             if found[name].shape != wanted:
-                raise BundleError(f"{path}: {name} has the shape {found[name].shape}, the manifest says {wanted}; {again}")
+                raise BundleError(
+                    f"{path}: {name} has the shape {found[name].shape}, the manifest says {wanted}; {again}"
+                )

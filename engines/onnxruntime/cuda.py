@@ -26,7 +26,8 @@ from .cuda_errors import explain, reason
 NAME = "onnxruntime-cuda"
 DIALECT = "ort"
 PROVIDER = "CUDAExecutionProvider"
-# Graphs captured by older versions read host memory that is gone when they are replayed: microsoft/onnxruntime#32120, #32121.
+# Graphs captured by older versions read host memory that is gone when they are replayed: microsoft/onnxruntime#32120,
+# #32121.
 OLDEST = (1, 31)
 INSTALL = "pip install 'specexport[onnxruntime-gpu]'"
 # Of ONNX Runtime's loggers.
@@ -39,7 +40,9 @@ def availability() -> Availability:
     try:
         import onnxruntime as ort
     except ImportError as error:  # a shared library that is missing, or made for another system
-        return Availability(False, f"onnxruntime is installed, but cannot be imported: {reason(error)}", "install it again")
+        return Availability(
+            False, f"onnxruntime is installed, but cannot be imported: {reason(error)}", "install it again"
+        )
     name = f"onnxruntime {ort.__version__}"
     if PROVIDER not in ort.get_available_providers():
         remedy = f"pip uninstall onnxruntime onnxruntime-gpu, then {INSTALL}; only one of the two can be installed"
@@ -47,18 +50,25 @@ def availability() -> Availability:
     release = re.match(r"(\d+)\.(\d+)", ort.__version__)
     if release is None or (int(release[1]), int(release[2])) < OLDEST:
         needed = ".".join(map(str, OLDEST))
-        return Availability(False, f"{name} replays CUDA graphs wrongly, {needed} is needed", f"pip install 'onnxruntime-gpu>={needed}'")
+        return Availability(
+            False, f"{name} replays CUDA graphs wrongly, {needed} is needed", f"pip install 'onnxruntime-gpu>={needed}'"
+        )
     _preload(ort)
     return _probe(ort) or Availability(True, f"{name}, CUDA")
 
 
 def load(bundle: Bundle, threads: int = 0) -> Engine:
-    """Load both models, and capture their graphs. Bundles in fp16 or bf16; `threads` are those of ONNX Runtime's pool on the CPU."""
+    """Load both models, and capture their graphs.
+
+    Bundles in fp16 or bf16; `threads` are those of ONNX Runtime's pool on the CPU.
+    """
     if not 0 <= threads <= 1024:
         raise ParameterError(f"threads is {threads}; it must be 0 (the engine's choice) or from 1 to 1024")
     manifest = bundle.manifest
     if manifest.contract.precision == "fp32":  # attention would run on the CPU
-        raise EngineError(f"{bundle.root} is in fp32, which ONNX Runtime has no CUDA attention for; build it with --precision fp16")
+        raise EngineError(
+            f"{bundle.root} is in fp32, which ONNX Runtime has no CUDA attention for; build it with --precision fp16"
+        )
     import onnxruntime as ort
 
     _preload(ort)
@@ -95,7 +105,9 @@ def _probe(ort: Any) -> Availability | None:
         remedy = "see what nvidia-smi lists, what CUDA_VISIBLE_DEVICES hides, and whether the driver is new enough"
         return Availability(False, f"no GPU can be used: {found}", remedy)
     if "libcuda." in library or "nvcuda." in library:
-        return Availability(False, f"there is no NVIDIA driver: {library}", "install the driver, or give the container the GPU")
+        return Availability(
+            False, f"there is no NVIDIA driver: {library}", "install the driver, or give the container the GPU"
+        )
     remedy = "pip install 'onnxruntime-gpu[cuda,cudnn]', or install the CUDA toolkit of this major version"
     return Availability(False, f"the CUDA provider cannot be loaded: {library}", remedy)
 

@@ -1,8 +1,8 @@
 """A model on ONNX Runtime whose buffers lie on a GPU: bound once a width, written in place, replayed as a CUDA graph.
 
-ONNX Runtime captures a graph when it first runs a binding under a `gpu_graph_id`, and replays it from then on: nothing but
-the contents of buffers may change between passes. It keeps the graphs of each thread apart, so the first pass of a width
-in another thread than the loading one is slow once. See docs/ort-cuda.md.
+ONNX Runtime captures a graph when it first runs a binding under a `gpu_graph_id`, and replays it from then on: nothing
+but the contents of buffers may change between passes. It keeps the graphs of each thread apart, so the first pass of a
+width in another thread than the loading one is slow once. See docs/ort-cuda.md.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from ..cuda.driver import size_text
 from .confidence_head import OrtCudaHead, head_shapes
 from .cuda_errors import explain
 
-# By precision: numpy's type of a cache element (bits, where numpy lacks the type), what `bind_input` calls it, and ONNX Runtime's name.
+# By precision: numpy's type of a cache element (bits, where numpy lacks the type), what `bind_input` calls it, and ONNX
+# Runtime's name.
 ELEMENTS: dict[Precision, tuple[type[np.generic], Any, str]] = {
     "fp32": (np.float32, np.float32, "tensor(float)"),
     "fp16": (np.float16, np.float16, "tensor(float16)"),
@@ -45,21 +46,33 @@ class _Bound:
 
 
 class OrtCudaDecoder:
-    """A graph of the `ort` dialect. Implements `Decoder`; every pass has one of the contract's widths. head: the graph's, if any.
+    """A graph of the `ort` dialect. Implements `Decoder`; every pass has one of the contract's widths.
 
-    ort: the module onnxruntime. session: of the graph at `path`. device: `cuda`, or `cpu` to prove all this without a GPU.
-    Raises `BundleError` for a graph that is not what the manifest says, `EngineError` for one that the GPU cannot hold.
+    head: the graph's, if any.
+
+    ort: the module onnxruntime. session: of the graph at `path`. device: `cuda`, or `cpu` to prove all this without a
+    GPU. Raises `BundleError` for a graph that is not what the manifest says, `EngineError` for one that the GPU cannot
+    hold.
     """
 
     def __init__(self, ort: Any, session: Any, device: str, path: Path, spec: ModelSpec, contract: Contract) -> None:
         self.vocab_size = spec.vocab_size
-        self._ort, self._session, self._device, self._path, self._spec, self._contract = ort, session, device, path, spec, contract
+        self._ort, self._session, self._device, self._path, self._spec, self._contract = (
+            ort,
+            session,
+            device,
+            path,
+            spec,
+            contract,
+        )
         self._check()
         self._position = np.zeros(1, np.int64)
         try:
             self._position_value = self._place(np.zeros_like(self._position))
             # Zeros: a masked row has weight 0, and 0 * NaN would still be NaN.
-            self._caches = [self._place(np.zeros(shape, ELEMENTS[contract.precision][0])) for shape in self._cache_shapes()]
+            self._caches = [
+                self._place(np.zeros(shape, ELEMENTS[contract.precision][0])) for shape in self._cache_shapes()
+            ]
             self.head = OrtCudaHead(spec.features, ort, self._place) if spec.features else None
             self._bound = {width: self._bind(width) for width in contract.widths}
         except Exception as error:  # onnxruntime raises its own types straight from C++
@@ -124,11 +137,15 @@ class OrtCudaDecoder:
             self.head.bind(io, width, rows)
         element = ELEMENTS[self._contract.precision][1]
         for side, bind in zip(SIDES, (io.bind_input, io.bind_output), strict=True):
-            for (name, _), shape, value in zip(self._spec.cache_names(side), self._cache_shapes(), self._caches, strict=True):
+            for (name, _), shape, value in zip(
+                self._spec.cache_names(side), self._cache_shapes(), self._caches, strict=True
+            ):
                 bind(name, self._device, 0, element, shape, value.data_ptr())
         options = self._ort.RunOptions()
         options.add_run_config_entry("gpu_graph_id", str(width))
-        return _Bound(io, options, tokens, tokens_value, logits, self._ort.OrtValue.ortvalue_from_numpy(logits), device_logits)
+        return _Bound(
+            io, options, tokens, tokens_value, logits, self._ort.OrtValue.ortvalue_from_numpy(logits), device_logits
+        )
 
     def _place(self, array: NDArray[Any]) -> Any:
         """The array as a value on the device."""
@@ -140,7 +157,10 @@ class OrtCudaDecoder:
 
     def _check(self) -> None:
         """Caches are bound by address, so the graph must be what the manifest says. Raises `BundleError`."""
-        found = {value.name: (value.type, value.shape) for value in (*self._session.get_inputs(), *self._session.get_outputs())}
+        found = {
+            value.name: (value.type, value.shape)
+            for value in (*self._session.get_inputs(), *self._session.get_outputs())
+        }
         kind = ELEMENTS[self._contract.precision][2]
         expected: dict[str, tuple[str, list[int | str]]] = {
             name: (kind, [*shape])
@@ -148,12 +168,17 @@ class OrtCudaDecoder:
             for (name, _), shape in zip(self._spec.cache_names(side), self._cache_shapes(), strict=True)
         }
         rows_name = self._contract.rows_name
-        by_row: dict[str, list[int | str]] = {"logits": [1, rows_name, self.vocab_size], **head_shapes(self._spec.features, rows_name)}
+        by_row: dict[str, list[int | str]] = {
+            "logits": [1, rows_name, self.vocab_size],
+            **head_shapes(self._spec.features, rows_name),
+        }
         expected |= {name: ("tensor(float)", shape) for name, shape in by_row.items()}
         again = "build the bundle again"
         names = found.keys() ^ (expected.keys() | {"tokens", "position"})
         if names:
-            raise BundleError(f"{self._path} has the inputs and outputs {', '.join(sorted(names))} too many or too few; {again}")
+            raise BundleError(
+                f"{self._path} has the inputs and outputs {', '.join(sorted(names))} too many or too few; {again}"
+            )
         for name, wanted in expected.items():
             if found[name] != wanted:
                 there, said = (f"{kind} {shape}" for kind, shape in (found[name], wanted))

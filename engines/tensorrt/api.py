@@ -54,10 +54,13 @@ class Library:
 
 
 def library(name: str) -> Library:
-    """`tensorrt`, `tensorrt_rtx` or `tensorrt_lean`, imported now. Always the same object, for a library keeps one logger a process.
+    """`tensorrt`, `tensorrt_rtx` or `tensorrt_lean`, imported now.
 
-    Raises `MissingPackageError` when it is not installed, and `EngineError` when it cannot be used: bindings without their
-    libraries, which is what the package index gives where NVIDIA's own cannot be reached, or libraries that do not load.
+    Always the same object, for a library keeps one logger a process.
+
+    Raises `MissingPackageError` when it is not installed, and `EngineError` when it cannot be used: bindings without
+    their libraries, which is what the package index gives where NVIDIA's own cannot be reached, or libraries that do
+    not load.
     """
     return _library(name, _import(name))
 
@@ -126,7 +129,9 @@ def found(find: Callable[[], str]) -> Availability:
 
 
 def dialect_for(name: str, version: tuple[int, ...]) -> Literal["onnx", "rows"]:
-    """The dialect of model graphs that this version of a library compiles. Raises `EngineError` for versions that are too old.
+    """The dialect of model graphs that this version of a library compiles.
+
+    Raises `EngineError` for versions that are too old.
 
     TensorRT has in-place caches (KVCacheUpdate, ONNX TensorScatter) from 10.15 on, TensorRT-RTX since 1.4.
     """
@@ -149,5 +154,7 @@ def plans_of(bundle: Bundle, engine: str) -> dict[str, Plan]:
     """The engine's plans by the ONNX file that each was made from. Raises `EngineError` when there are none."""
     plans = {plan.graph: plan for plan in bundle.manifest.plans if plan.engine == engine}
     if not plans:
-        raise EngineError(f"{bundle.root} has no plans for {engine}; make them with: specexport compile {bundle.root} --engine {engine}")
+        raise EngineError(
+            f"{bundle.root} has no plans for {engine}; make them with: specexport compile {bundle.root} --engine {engine}"
+        )
     return plans

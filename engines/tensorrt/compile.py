@@ -27,8 +27,9 @@ Profile = Mapping[str, tuple[Shape, Shape, Shape]]
 class CompileOptions:
     """compute_capabilities: of the GPUs to compile for, `8.9` and so on; none leaves it to the library.
 
-    hardware_compatible: for every GPU from 8.0 on. version_compatible: for the lean runtime too. weight_streaming: weights may stay
-    in host memory. timing_cache: a file with the measurements of earlier builds; it is read and written.
+    hardware_compatible: for every GPU from 8.0 on. version_compatible: for the lean runtime too. weight_streaming:
+    weights may stay in host memory. timing_cache: a file with the measurements of earlier builds; it is read and
+    written.
     """
 
     compute_capabilities: tuple[str, ...] = ()
@@ -42,7 +43,9 @@ class CompileOptions:
             if not re.fullmatch(r"\d{1,2}\.\d", text):
                 raise ParameterError(f"--compute-capability is {text}; it must look like 8.9")
         if len(set(self.compute_capabilities)) < len(self.compute_capabilities):
-            raise ParameterError(f"--compute-capability names {', '.join(self.compute_capabilities)}; give each one once")
+            raise ParameterError(
+                f"--compute-capability names {', '.join(self.compute_capabilities)}; give each one once"
+            )
 
     @property
     def arguments(self) -> tuple[tuple[str, ...], ...]:
@@ -73,7 +76,10 @@ def check_options(name: str, options: CompileOptions) -> None:
 
 
 def compiler(engine: str, options: CompileOptions) -> Library:
-    """The library that compiles for `engine`, on this host and with these options. Raises `EngineError` when it cannot."""
+    """The library that compiles for `engine`, on this host and with these options.
+
+    Raises `EngineError` when it cannot.
+    """
     lib = library(LIBRARIES[engine])
     dialect_for(lib.name, lib.version)
     check_options(lib.name, options)
@@ -103,12 +109,15 @@ def describe_compiler(engine: str) -> str:
 def model_profiles(contract: Contract) -> tuple[Profile, ...]:
     """The profiles of a model graph, by the place of their width in `contract.widths`.
 
-    Every width is static but 1, which may be 2: measured with TensorRT-RTX 1.7.1 on the demo target in fp32, a plan for the
-    widths 1 and 2 has 112.7 MB with a static 1, whose weights it stores a second time in another layout, and else 73.7 MB.
+    Every width is static but 1, which may be 2: measured with TensorRT-RTX 1.7.1 on the demo target in fp32, a plan for
+    the widths 1 and 2 has 112.7 MB with a static 1, whose weights it stores a second time in another layout, and else
+    73.7 MB.
     """
     spans = contract.spans
     columns = ((spans[0],), (spans[len(spans) // 2],), (spans[-1],))
-    return tuple({"tokens": ((1, width), (1, width), (1, max(2, width))), "columns": columns} for width in contract.widths)
+    return tuple(
+        {"tokens": ((1, width), (1, width), (1, max(2, width))), "columns": columns} for width in contract.widths
+    )
 
 
 def compile_graph(
@@ -142,7 +151,8 @@ def compile_graph(
         try:
             building = pool.submit(builder.build_serialized_network, network, config)
             while not building.done():
-                wait([building], timeout=0.2)  # any thread may get the signal, and only when this one wakes up is it heard of
+                # any thread may get the signal, and only when this one wakes up is it heard of
+                wait([building], timeout=0.2)
             serialized = building.result()
         except BaseException:
             monitor.cancel()
@@ -192,7 +202,8 @@ def _config(lib: Library, builder: Any, options: CompileOptions) -> Any:
     trt, config = lib.trt, builder.create_builder_config()
     # On by default; a bundle in fp32 is proved in fp32, and rules sum probabilities.
     config.clear_flag(trt.BuilderFlag.TF32)
-    if hasattr(trt.BuilderFlag, "REQUIRE_USER_ALLOCATION"):  # TensorRT-RTX, which else may allocate while a graph is captured
+    # TensorRT-RTX, which else may allocate while a graph is captured
+    if hasattr(trt.BuilderFlag, "REQUIRE_USER_ALLOCATION"):
         config.set_flag(trt.BuilderFlag.REQUIRE_USER_ALLOCATION)
     if options.compute_capabilities:
         config.num_compute_capabilities = len(options.compute_capabilities)
@@ -209,7 +220,9 @@ def _config(lib: Library, builder: Any, options: CompileOptions) -> Any:
     if options.timing_cache is not None:
         times = config.create_timing_cache(_read(options.timing_cache))
         if times is None or not config.set_timing_cache(times, False):
-            raise EngineError(f"the timing cache {options.timing_cache} is of another version or GPU; name another file")
+            raise EngineError(
+                f"the timing cache {options.timing_cache} is of another version or GPU; name another file"
+            )
     return config
 
 

@@ -19,16 +19,24 @@ from .plan import Enqueue, LoadedPlan
 class TensorRTDecoder:
     """Buffers are made once. `enqueue` is for rounds on the device, `step` and `feed` are a `Decoder`'s.
 
-    tokens, positions: slots of `inputs` by width; logits: `[widest step, vocab] float32` on the device, rows of the last pass.
+    tokens, positions: slots of `inputs` by width; logits: `[widest step, vocab] float32` on the device, rows of the
+    last pass.
     """
 
-    def __init__(self, role: Role, plan: LoadedPlan, spec: ModelSpec, contract: Contract, device: Device, scratch: Address) -> None:
+    def __init__(
+        self, role: Role, plan: LoadedPlan, spec: ModelSpec, contract: Contract, device: Device, scratch: Address
+    ) -> None:
         self.vocab_size = spec.vocab_size
         self._plan, self._contract, self._device, self._scratch = plan, contract, device, scratch
         element = ELEMENT_BYTES[contract.precision]
         # Zeros: a masked row has weight 0, and 0 * NaN would still be NaN.
         self._caches = {
-            name: (device.allocate(element * layer.num_kv_heads * layer.head_dim * contract.capacity, f"the {role}'s cache"), layer)
+            name: (
+                device.allocate(
+                    element * layer.num_kv_heads * layer.head_dim * contract.capacity, f"the {role}'s cache"
+                ),
+                layer,
+            )
             for name, layer in spec.cache_names("past")
         }
         self._columns = _columns(device, contract.capacity)
@@ -36,7 +44,9 @@ class TensorRTDecoder:
         logits = device.pinned(4 * contract.widest_step * spec.vocab_size)
         self._host_logits: Logits = logits.view(np.float32).reshape(contract.widest_step, spec.vocab_size)
         widths = contract.widths
-        self.inputs = Page(device, f"the {role}'s inputs", [(np.int64, count) for width in widths for count in (width, 1)])
+        self.inputs = Page(
+            device, f"the {role}'s inputs", [(np.int64, count) for width in widths for count in (width, 1)]
+        )
         self.tokens: dict[int, Slot] = dict(zip(widths, self.inputs.slots[::2], strict=True))
         self.positions: dict[int, Slot] = dict(zip(widths, self.inputs.slots[1::2], strict=True))
         self._new = {

@@ -1,4 +1,7 @@
-"""A bundle on TensorRT or TensorRT-RTX: plans, decoders and rounds on one device. The two differ by a library and its settings."""
+"""A bundle on TensorRT or TensorRT-RTX: plans, decoders and rounds on one device.
+
+The two differ by a library and its settings.
+"""
 
 from __future__ import annotations
 
@@ -26,8 +29,13 @@ Settings = Callable[[Any, Path], Any]
 RESERVED_BYTES = 512 * 2**20
 
 
-def load_bundle(name: str, bundle: Bundle, library: Library, device: Device, settings: Settings | None = None) -> Engine:
-    """settings: as `LoadedPlan` takes them. When something fails, all of it is given back, the device too. Raises `EngineError`."""
+def load_bundle(
+    name: str, bundle: Bundle, library: Library, device: Device, settings: Settings | None = None
+) -> Engine:
+    """settings: as `LoadedPlan` takes them. When something fails, all of it is given back, the device too.
+
+    Raises `EngineError`.
+    """
     loaded: dict[str, LoadedPlan] = {}  # by the path of the graph that each was compiled from
 
     is_open = True
@@ -66,7 +74,12 @@ def _check_complete(name: str, bundle: Bundle, plans: Mapping[str, Plan]) -> Non
 
 
 def _load_plans(
-    bundle: Bundle, plans: Mapping[str, Plan], library: Library, device: Device, settings: Settings | None, loaded: dict[str, LoadedPlan]
+    bundle: Bundle,
+    plans: Mapping[str, Plan],
+    library: Library,
+    device: Device,
+    settings: Settings | None,
+    loaded: dict[str, LoadedPlan],
 ) -> None:
     """The smallest first: of weights that are streamed, the draft's stay on the device as long as there is room, and the target's go."""
     manifest = bundle.manifest
@@ -77,7 +90,9 @@ def _load_plans(
         loaded[graph] = LoadedPlan(library, bundle.path(plans[graph].file), device, settings, reserved)
 
 
-def _engine(name: str, bundle: Bundle, device: Device, loaded: Mapping[str, LoadedPlan], close: Callable[[], None]) -> Engine:
+def _engine(
+    name: str, bundle: Bundle, device: Device, loaded: Mapping[str, LoadedPlan], close: Callable[[], None]
+) -> Engine:
     manifest = bundle.manifest
     contract = manifest.contract
     # Passes run one after the other, so one piece of memory serves them all.

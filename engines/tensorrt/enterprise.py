@@ -1,4 +1,7 @@
-"""TensorRT: data-centre GPUs and Jetson. Plans that are version-compatible also run on the lean runtime, which cannot compile."""
+"""TensorRT: data-centre GPUs and Jetson.
+
+Plans that are version-compatible also run on the lean runtime, which cannot compile.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,9 @@
-"""What a parsed network must be, for plans that give right tokens and can be captured as a CUDA graph. Each check yields problems.
+"""What a parsed network must be, for plans that give right tokens and can be captured as a CUDA graph.
 
-All of them are accepted by TensorRT: a cache that is no alias is copied or lost, attention without its mask sees stale rows.
+Each check yields problems.
+
+All of them are accepted by TensorRT: a cache that is no alias is copied or lost, attention without its mask sees stale
+rows.
 """
 
 from __future__ import annotations
@@ -12,7 +15,16 @@ from ...bundle import Contract, ModelSpec
 
 DTYPES = {"fp32": "FLOAT", "fp16": "HALF", "bf16": "BF16"}
 # Layers that wait for a value on the device, to know whether, how often or over how much they run.
-WAITING = ("TRIP_LIMIT", "RECURRENCE", "ITERATOR", "LOOP_OUTPUT", "CONDITION", "CONDITIONAL_INPUT", "CONDITIONAL_OUTPUT", "NON_ZERO")
+WAITING = (
+    "TRIP_LIMIT",
+    "RECURRENCE",
+    "ITERATOR",
+    "LOOP_OUTPUT",
+    "CONDITION",
+    "CONDITIONAL_INPUT",
+    "CONDITIONAL_OUTPUT",
+    "NON_ZERO",
+)
 
 
 def check_rule(network: Any) -> Iterator[str]:

@@ -14,8 +14,9 @@ _WARP, _ROWS = 32, 8  # threads to a row, rows to a block
 #   source address [heads, count, row], cache address [heads, capacity, row], heads, bytes of a row (a multiple of 4)
 # and for each head h and each t < count with position + t < capacity
 #   cache[h, position + t] = source[h, t].
-# blockIdx.y is the tensor. threadIdx.y and blockIdx.x choose the row r = h * count + t, and the 32 threads of threadIdx.x
-# copy it together, four bytes each. The position is read from memory: as an argument it would freeze into the captured graph.
+# blockIdx.y is the tensor. threadIdx.y and blockIdx.x choose the row r = h * count + t, and the 32 threads of
+# threadIdx.x copy it together, four bytes each. The position is read from memory: as an argument it would freeze into
+# the captured graph.
 PTX = """
 .version 6.0
 .target sm_50
@@ -103,7 +104,8 @@ class RowPlacer:
 
     def __init__(self, device: Device, entries: Sequence[tuple[Address, Address, int, int]], capacity: int) -> None:
         """entries: for each tensor the address of its new rows `[heads, count, row]`, its cache `[heads, capacity, row]`, heads,
-        and bytes of a row, a multiple of 4."""
+        and bytes of a row, a multiple of 4.
+        """
         assert all(row_bytes % 4 == 0 for *_, row_bytes in entries), "rows are copied by four bytes"
         size = 32 * len(entries)
         self._table = device.allocate(size, "the table of new rows")

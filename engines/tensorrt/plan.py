@@ -28,10 +28,18 @@ DTYPES: dict[str, DTypeLike] = {"FLOAT": np.float32, "INT64": np.int64, "INT32":
 
 
 class LoadedPlan:
-    """A deserialised plan. scratch_bytes: device memory that a pass needs while it runs; passes on one stream can share it."""
+    """A deserialised plan.
+
+    scratch_bytes: device memory that a pass needs while it runs; passes on one stream can share it.
+    """
 
     def __init__(
-        self, library: Library, file: Path, device: Device, settings: Callable[[Any, Path], Any] | None = None, reserved: int = 0
+        self,
+        library: Library,
+        file: Path,
+        device: Device,
+        settings: Callable[[Any, Path], Any] | None = None,
+        reserved: int = 0,
     ) -> None:
         """settings: makes what `create_execution_context` is given from the engine and its file, by default a strategy.
 
@@ -58,7 +66,9 @@ class LoadedPlan:
             automatic = self._engine.get_weight_streaming_automatic_budget()
             self._engine.weight_streaming_budget_v2 = max(0, min(automatic, free - reserved))
         self._context_argument = (
-            settings(self._engine, file) if settings is not None else trt.ExecutionContextAllocationStrategy.USER_MANAGED
+            settings(self._engine, file)
+            if settings is not None
+            else trt.ExecutionContextAllocationStrategy.USER_MANAGED
         )
         self._contexts: list[Any] = []
         self.scratch_bytes = int(self._engine.device_memory_size_v2)
@@ -89,7 +99,9 @@ class LoadedPlan:
         """
         missing = {*self.inputs, *self.outputs} ^ set(addresses)
         if missing:
-            raise EngineError(f"{self._file}: inputs and outputs {', '.join(sorted(missing))} do not match; compile the bundle again")
+            raise EngineError(
+                f"{self._file}: inputs and outputs {', '.join(sorted(missing))} do not match; compile the bundle again"
+            )
         for name, address in addresses.items():
             assert address % ALIGNMENT == 0, f"{name} is not aligned"
         self._check_aliases(addresses)
@@ -131,7 +143,9 @@ class LoadedPlan:
         for output in self.outputs:
             source = aliased(output)
             if source and addresses[output] != addresses[source]:
-                raise EngineError(f"{self._file}: {output} is {source} updated in place, and must be bound to its memory")
+                raise EngineError(
+                    f"{self._file}: {output} is {source} updated in place, and must be bound to its memory"
+                )
             if output.startswith("present.") and not source:
                 raise EngineError(f"{self._file}: {output} is no cache updated in place; compile the bundle again")
 

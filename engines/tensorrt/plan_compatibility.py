@@ -19,14 +19,18 @@ def check_fit(bundle: Bundle, plan: Plan, library: Library, device: Device) -> N
     file = bundle.path(plan.file)
     again = f"compile it here: specexport compile {bundle.root} --engine {plan.engine}"
     if version_numbers(plan.version) != library.version:
-        raise EngineError(f"{file} was made by version {plan.version}, this host has {library.title}; it needs the same version: {again}")
+        raise EngineError(
+            f"{file} was made by version {plan.version}, this host has {library.title}; it needs the same version: {again}"
+        )
     capability = device.compute_capability
     built_for = [version_numbers(text) for text in plan.compute_capabilities]
     if plan.engine == "tensorrt-rtx":
         again += " --compute-capability " + dotted(capability)
     if built_for and capability not in built_for and not (plan.hardware_compatible and capability >= AMPERE):
         made_for = ", ".join(plan.compute_capabilities)
-        raise EngineError(f"{file} was made for compute capability {made_for}, {device.name} has {dotted(capability)}; {again}")
+        raise EngineError(
+            f"{file} was made for compute capability {made_for}, {device.name} has {dotted(capability)}; {again}"
+        )
     _check_validity(file, library, device, again)
 
 

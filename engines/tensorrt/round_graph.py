@@ -1,4 +1,6 @@
-"""A whole round on the device: k draft passes, a token picked behind each, the verify pass, acceptance. One launch, one wait.
+"""A whole round on the device: k draft passes, a token picked behind each, the verify pass, acceptance.
+
+One launch, one wait.
 
     host -> device   last tokens, positions, noise, sampling parameters
     draft            width 2 over the last two tokens, then width 1 over each new one; `select` behind every pass
@@ -40,7 +42,10 @@ class PassDecoder(Protocol):
 
 
 class DeviceRounds:
-    """Implements `Rounds`. rules: loaded plans of the rule graphs, by the graphs' file names: `select`, `accept_block_4` and so on."""
+    """Implements `Rounds`.
+
+    rules: loaded plans of the rule graphs, by the graphs' file names: `select`, `accept_block_4` and so on.
+    """
 
     def __init__(
         self,
@@ -57,10 +62,14 @@ class DeviceRounds:
         self._rules, self._scratch = rules, scratch
         self.drafts = draft is not None
         self._inputs = Page(
-            device, "the rounds' inputs", [(np.int64, k), (np.float32, k), (np.float32, k + 1), (np.float32, 1), (np.float32, 4)]
+            device,
+            "the rounds' inputs",
+            [(np.int64, k), (np.float32, k), (np.float32, k + 1), (np.float32, 1), (np.float32, 4)],
         )
         self._positions, self._draft_noise, self._noise, self._select_noise, self._sampling = self._inputs.slots
-        self._outputs = Page(device, "the rounds' outputs", [(np.int64, k), (np.float32, k), *[(np.int64, 1)] * 3, (np.float32, 1)])
+        self._outputs = Page(
+            device, "the rounds' outputs", [(np.int64, k), (np.float32, k), *[(np.int64, 1)] * 3, (np.float32, 1)]
+        )
         self._draft_tokens, self._confidence, *accepted, self._selected = self._outputs.slots
         self._num_accepted, self._next_token, self._next_position = accepted
         self._row_bytes = 4 * vocab_size
@@ -128,7 +137,8 @@ class DeviceRounds:
         for index in range(k):
             if index == 0:
                 draft.enqueue(2, span)
-                copy(draft.logits, draft.logits + self._row_bytes, self._row_bytes)  # the last row is the one that counts
+                # the last row is the one that counts
+                copy(draft.logits, draft.logits + self._row_bytes, self._row_bytes)
             else:
                 copy(draft.positions[1].address, self._positions.at(index), 8)
                 draft.enqueue(1, span)
@@ -143,7 +153,11 @@ class DeviceRounds:
     def _select(self, sampled: bool, decoder: PassDecoder, token: Address) -> Enqueue:
         addresses = {"logits": decoder.logits, "token": token, "confidence": self._selected.address}
         if sampled:
-            addresses |= {"noise": self._select_noise.address, "sampling": self._sampling.address, "draft_probs": self._drawn}
+            addresses |= {
+                "noise": self._select_noise.address,
+                "sampling": self._sampling.address,
+                "draft_probs": self._drawn,
+            }
         return self._bind("select" if sampled else "select_greedy", int(decoder is self._target), addresses)
 
     def _accept(self, rule: str, k: int) -> Enqueue:
@@ -156,7 +170,11 @@ class DeviceRounds:
             "next_position": self._next_position.address,
         }
         if rule != GREEDY:
-            addresses |= {"noise": self._noise.address, "sampling": self._sampling.address, "draft_probs": self._draft_probs}
+            addresses |= {
+                "noise": self._noise.address,
+                "sampling": self._sampling.address,
+                "draft_probs": self._draft_probs,
+            }
         return self._bind(f"accept_{rule}_{k}", 0, addresses)
 
     def _bind(self, name: str, place: int, addresses: Mapping[str, Address]) -> Enqueue:
@@ -177,4 +195,6 @@ class DeviceRounds:
                 f"the device's round went wrong: {num_accepted} of {k} draft tokens accepted, from position {position} to {next_position}; "
                 "report this with the output of specexport doctor"
             )
-        return RoundResult(self._draft_tokens.host[:k].tolist(), self._confidence.host[:k].tolist(), num_accepted, next_token)
+        return RoundResult(
+            self._draft_tokens.host[:k].tolist(), self._confidence.host[:k].tolist(), num_accepted, next_token
+        )

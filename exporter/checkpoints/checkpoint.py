@@ -11,7 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError, safe_open
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    GenerationConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 from transformers.utils.logging import disable_progress_bar, set_verbosity_error
 
@@ -45,14 +52,18 @@ class Checkpoint:
             raise CheckpointError(f"{source} cannot be looked up: {first_line(error)}") from None
         if not found:
             if source.startswith((".", "/", "~")) or source.count("/") > 1:
-                raise CheckpointError(f"there is no folder {source}; give a Hugging Face checkpoint: a folder or a hub id")
+                raise CheckpointError(
+                    f"there is no folder {source}; give a Hugging Face checkpoint: a folder or a hub id"
+                )
             folder = _download(source)
         if not folder.is_dir():
             raise CheckpointError(f"{source} is a file; give the folder that holds config.json and *.safetensors")
         if not (folder / "config.json").is_file():
             raise CheckpointError(f"{source} has no config.json; give a Hugging Face checkpoint: a folder or a hub id")
         if not any(folder.glob("*.safetensors")):
-            raise CheckpointError(f"{source} has no *.safetensors; save the weights with save_pretrained of transformers")
+            raise CheckpointError(
+                f"{source} has no *.safetensors; save the weights with save_pretrained of transformers"
+            )
         return cls(source, folder)
 
     @cached_property
@@ -71,9 +82,13 @@ class Checkpoint:
         except Exception as error:
             file = self.folder / "tokenizer.json"
             reason = first_line(error) if file.exists() else "there is no tokenizer.json"
-            raise CheckpointError(f"{self.source}: the tokenizer cannot be loaded: {reason}; save it with save_pretrained") from None
+            raise CheckpointError(
+                f"{self.source}: the tokenizer cannot be loaded: {reason}; save it with save_pretrained"
+            ) from None
         if not getattr(tokenizer, "is_fast", False):
-            raise CheckpointError(f"{self.source}: {type(tokenizer).__name__} has no tokenizer.json form, which the runtime needs")
+            raise CheckpointError(
+                f"{self.source}: {type(tokenizer).__name__} has no tokenizer.json form, which the runtime needs"
+            )
         return tokenizer
 
     @property
@@ -85,7 +100,9 @@ class Checkpoint:
         """Longest sequence that the checkpoint's positions allow, where its config says."""
         text = self.config.get_text_config()
         # Beyond this length the long factors would hold for the cached rows too, which were made with the short ones.
-        switches: list[int] = [rope["original_max_position_embeddings"] for rope in _rotary(text) if rope.get("rope_type") == "longrope"]
+        switches: list[int] = [
+            rope["original_max_position_embeddings"] for rope in _rotary(text) if rope.get("rope_type") == "longrope"
+        ]
         if switches:
             return min(switches)
         for name in ("max_position_embeddings", "n_positions", "max_seq_len", "n_ctx"):
@@ -131,7 +148,10 @@ class Checkpoint:
     @cached_property
     def stop_token_ids(self) -> tuple[int, ...]:
         """End-of-text ids of the tokenizer, the config and the generation config. Raises `CheckpointError`."""
-        found = {"config.json": getattr(self.config.get_text_config(), "eos_token_id", None), "the tokenizer": self.tokenizer.eos_token_id}
+        found = {
+            "config.json": getattr(self.config.get_text_config(), "eos_token_id", None),
+            "the tokenizer": self.tokenizer.eos_token_id,
+        }
         if (self.folder / GENERATION).is_file():
             try:
                 found[GENERATION] = GenerationConfig.from_pretrained(self.folder).eos_token_id
@@ -142,7 +162,9 @@ class Checkpoint:
     def _ids(self, place: str, value: Any) -> list[int]:
         ids = [] if value is None else value if isinstance(value, list | tuple) else [value]
         if not all(type(token) is int for token in ids):
-            raise CheckpointError(f"{self.source}: {place} has the eos_token_id {value!r}; expected a token id or a list of them")
+            raise CheckpointError(
+                f"{self.source}: {place} has the eos_token_id {value!r}; expected a token id or a list of them"
+            )
         return list(ids)
 
     @cached_property
@@ -151,7 +173,9 @@ class Checkpoint:
         try:
             lines = [f"{sha256(path)} {path.name}" for path in (self.folder / "config.json", *self.weights)]
         except OSError as error:
-            raise CheckpointError(f"{error.filename or self.source} cannot be read: {error.strerror or error}") from None
+            raise CheckpointError(
+                f"{error.filename or self.source} cannot be read: {error.strerror or error}"
+            ) from None
         return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
     def load(self, precision: Precision) -> PreTrainedModel:
@@ -178,7 +202,9 @@ def _download(source: str) -> Path:
     try:
         return Path(snapshot_download(source, allow_patterns=WANTED, ignore_patterns=UNWANTED))
     except Exception as error:  # network, permission and name errors, each of another type
-        raise CheckpointError(f"{source} is neither a folder here nor a hub id that can be fetched: {first_line(error)}") from None
+        raise CheckpointError(
+            f"{source} is neither a folder here nor a hub id that can be fetched: {first_line(error)}"
+        ) from None
 
 
 def _check_decoder(source: str, config: Any) -> None:
@@ -186,11 +212,17 @@ def _check_decoder(source: str, config: Any) -> None:
     known = set(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values())
     names = config.architectures or []
     if getattr(config, "is_encoder_decoder", False):
-        raise UnsupportedModelError(f"{source} is an encoder-decoder model ({config.model_type}); a causal language model is needed")
+        raise UnsupportedModelError(
+            f"{source} is an encoder-decoder model ({config.model_type}); a causal language model is needed"
+        )
     if names and not known & set(names):
-        raise UnsupportedModelError(f"{source} is a {names[0]}, not a causal language model (AutoModelForCausalLM loads no such class)")
+        raise UnsupportedModelError(
+            f"{source} is a {names[0]}, not a causal language model (AutoModelForCausalLM loads no such class)"
+        )
     if config.model_type not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
-        raise UnsupportedModelError(f"{source} has the model type {config.model_type}, which AutoModelForCausalLM does not load")
+        raise UnsupportedModelError(
+            f"{source} has the model type {config.model_type}, which AutoModelForCausalLM does not load"
+        )
     if any("dynamic" in str(rope.get("rope_type")) for rope in _rotary(config.get_text_config())):
         raise UnsupportedModelError(
             f"{source} changes its rotary frequencies with the sequence's length (rope_type dynamic), which cached rows cannot follow"

@@ -19,8 +19,8 @@ DTYPES: dict[Precision, torch.dtype] = {"fp32": torch.float32, "fp16": torch.flo
 def fp32_arithmetic(model: Module) -> Iterator[None]:
     """The model computes in fp32 over the weights it has, while the context lasts.
 
-    A module's weights are widened when it is called and given back behind it, so the memory for more than one module's is
-    never needed.
+    A module's weights are widened when it is called and given back behind it, so the memory for more than one module's
+    is never needed.
     """
     narrow: dict[Tensor, Tensor] = {}
 
@@ -47,4 +47,8 @@ def fp32_arithmetic(model: Module) -> Iterator[None]:
 
 
 def _own(module: Module) -> Iterator[Tensor]:
-    yield from (tensor for tensor in (*module.parameters(recurse=False), *module.buffers(recurse=False)) if tensor.is_floating_point())
+    yield from (
+        tensor
+        for tensor in (*module.parameters(recurse=False), *module.buffers(recurse=False))
+        if tensor.is_floating_point()
+    )

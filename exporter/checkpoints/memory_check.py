@@ -10,8 +10,9 @@ from ...errors import OutputError
 
 # Python with torch, and the reference's activations.
 BASE = 700_000_000
-# The weights, in the precision they are traced in; and beside them, while they are quantized, those that are restored from few
-# bits, in fp32, and the few bits themselves. An estimate; `benchmarks/build_memory.py --precision int8` holds a build against it.
+# The weights, in the precision they are traced in; and beside them, while they are quantized, those that are restored
+# from few bits, in fp32, and the few bits themselves. An estimate; `benchmarks/build_memory.py --precision int8` holds
+# a build against it.
 RESTORED_BYTES = 4 + 1
 # What a weight takes in a session of ONNX Runtime, as its kernels keep it, scales included.
 RUN_BYTES: dict[Format, float] = {"float": 4.0, "int8": 1.1, "int4": 0.8}
@@ -34,7 +35,11 @@ def require_memory_for_all(parameters: int, formats: Sequence[Format]) -> None:
     """Raises `OutputError` where sessions over models of `parameters` weights together, in all `formats` at once, do not fit."""
     needed = BASE + parameters * sum(RUN_BYTES[form] for form in formats)
     remedy = "with a --precision of your choice, or on a larger host"
-    _require(needed, f"--precision auto, which runs {parameters / 1e9:.1f} billion weights in {len(formats)} formats side by side,", remedy)
+    _require(
+        needed,
+        f"--precision auto, which runs {parameters / 1e9:.1f} billion weights in {len(formats)} formats side by side,",
+        remedy,
+    )
 
 
 def _require(needed: float, what: str, remedy: str) -> None:
@@ -54,7 +59,8 @@ def available() -> int | None:
         return None
     try:
         statistics = dict(line.split() for line in (GROUP / "memory.stat").read_text().splitlines())
-        files = int(statistics["inactive_file"]) + int(statistics["active_file"])  # what was read of files is given back when needed
+        # what was read of files is given back when needed
+        files = int(statistics["inactive_file"]) + int(statistics["active_file"])
         return min(free, int((GROUP / "memory.max").read_text()) - int((GROUP / "memory.current").read_text()) + files)
     except (OSError, LookupError, ValueError):  # no group, or one without a limit
         return free

@@ -59,7 +59,10 @@ def tokenizer_differences(target: dict[str, Any], draft: dict[str, Any]) -> Iter
         )
     merges, other_merges = _merges(target), _merges(draft)
     if merges != other_merges:
-        place = next((i for i, (a, b) in enumerate(zip(merges, other_merges, strict=False)) if a != b), min(len(merges), len(other_merges)))
+        place = next(
+            (i for i, (a, b) in enumerate(zip(merges, other_merges, strict=False)) if a != b),
+            min(len(merges), len(other_merges)),
+        )
         yield f"merges differ from merge {place} on ({len(merges)} against {len(other_merges)})"
     special, other_special = _added(target), _added(draft)
     if special != other_special:
@@ -78,7 +81,9 @@ def _translate(target: Checkpoint, draft: Checkpoint, min_overlap: float) -> tup
         return None, []
     translation = Translation.between(Tokens(ours, _purposes(target)), Tokens(theirs, _purposes(draft)))
     if translation.is_identity:
-        return None, [f"target and draft have the same tokens, but {difference}: the draft reads texts as the target splits them"]
+        return None, [
+            f"target and draft have the same tokens, but {difference}: the draft reads texts as the target splits them"
+        ]
     shared, overlap = len(translation.pairs), translation.overlap
     found = f"target and draft have different tokenizers ({difference}): the draft has {shared} of the target's "
     found += f"{len(translation.target.ids)} tokens ({overlap:.1%})"
@@ -88,7 +93,9 @@ def _translate(target: Checkpoint, draft: Checkpoint, min_overlap: float) -> tup
             "a smaller --min-overlap, or leave --draft out for drafts that are looked up in the text"
         )
     if overlap < FALLS_QUICKLY:
-        found += ". Acceptance falls quickly with the overlap: reported are 80 % at 100 %, 61 % at 99.8 %, 25 % at 79.8 %"
+        found += (
+            ". Acceptance falls quickly with the overlap: reported are 80 % at 100 %, 61 % at 99.8 %, 25 % at 79.8 %"
+        )
     return translation, [found]
 
 
@@ -102,7 +109,10 @@ def _purposes(checkpoint: Checkpoint) -> dict[str, int | None]:
 
 
 def _merges(tokenizer: dict[str, Any]) -> list[Any]:
-    return [tuple(merge.split(" ", 1)) if isinstance(merge, str) else tuple(merge) for merge in tokenizer["model"].get("merges", [])]
+    return [
+        tuple(merge.split(" ", 1)) if isinstance(merge, str) else tuple(merge)
+        for merge in tokenizer["model"].get("merges", [])
+    ]
 
 
 def _added(tokenizer: dict[str, Any]) -> dict[str, tuple[Any, ...]]:

@@ -1,8 +1,8 @@
 """The tokens that two tokenizers share, of whatever families: those that stand for the same bytes.
 
-What a token stands for is read from the decoder that its `tokenizer.json` declares: the byte alphabet of GPT-2, "▁" for a
-space and `<0x0A>` for a byte, "##" for the rest of a word, or else plain text. Special tokens stand for no bytes: they are
-paired by content, and then by what they are for. The pairs serve token-level intersection (Timor et al. 2025,
+What a token stands for is read from the decoder that its `tokenizer.json` declares: the byte alphabet of GPT-2, "▁" for
+a space and `<0x0A>` for a byte, "##" for the rest of a word, or else plain text. Special tokens stand for no bytes:
+they are paired by content, and then by what they are for. The pairs serve token-level intersection (Timor et al. 2025,
 arXiv 2502.05202, algorithm 4); `runtime/drafting/translate.py` decodes by them.
 """
 
@@ -24,7 +24,9 @@ BYTE_FALLBACK = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 _PRINTABLE = (*range(33, 127), *range(161, 173), *range(174, 256))
 _OTHERS = [byte for byte in range(256) if byte not in _PRINTABLE]
 # GPT-2's: printable bytes are themselves, the others follow beyond Latin-1.
-BYTE_ALPHABET = {chr(byte): byte for byte in _PRINTABLE} | {chr(256 + place): byte for place, byte in enumerate(_OTHERS)}
+BYTE_ALPHABET = {chr(byte): byte for byte in _PRINTABLE} | {
+    chr(256 + place): byte for place, byte in enumerate(_OTHERS)
+}
 
 
 class Tokens:
@@ -39,18 +41,27 @@ class Tokens:
         self._tokenizer = tokenizer
         names, model, entries = token_names(tokenizer), tokenizer["model"], tokenizer.get("added_tokens") or ()
         added = {entry["id"]: entry["content"] for entry in entries}
-        unknown = {token: name for token, name in names.items() if token == model.get("unk_id") or name == model.get("unk_token")}
+        unknown = {
+            token: name
+            for token, name in names.items()
+            if token == model.get("unk_id") or name == model.get("unk_token")
+        }
         self.ids = frozenset((*names, *added))
-        self.special: dict[int, str] = unknown | {entry["id"]: entry["content"] for entry in entries if entry["special"]}
+        self.special: dict[int, str] = unknown | {
+            entry["id"]: entry["content"] for entry in entries if entry["special"]
+        }
         self.named: dict[str, int] = {name: token for token, name in (unknown | added).items()}
         self.purposes: dict[str, int] = {purpose: token for purpose, token in purposes.items() if token in self.special}
 
         parts = list(_parts(tokenizer))
-        spaces = [part for part in parts if part["type"] in ("Replace", "Metaspace")]  # no other part touches what was added
+        # no other part touches what was added
+        spaces = [part for part in parts if part["type"] in ("Replace", "Metaspace")]
         spelled = {token: _bytes(name, parts) for token, name in names.items()}
         spelled |= {token: _bytes(name, spaces) for token, name in added.items()}
         order = sorted(spelled, key=lambda token: (bool(BYTE_FALLBACK.fullmatch(names.get(token, ""))), token))
-        self.text: dict[int, bytes] = {token: spelled[token] for token in order if spelled[token] and token not in self.special}
+        self.text: dict[int, bytes] = {
+            token: spelled[token] for token in order if spelled[token] and token not in self.special
+        }
 
     @cached_property
     def by_bytes(self) -> dict[bytes, list[int]]:
@@ -113,7 +124,9 @@ class Translation:
     @property
     def is_identity(self) -> bool:
         """Both have the same tokens under the same ids: nothing needs translating."""
-        return all(ours == theirs for ours, theirs in self.pairs) and len(self.pairs) == len(self.target.ids) == len(self.draft.ids)
+        return all(ours == theirs for ours, theirs in self.pairs) and len(self.pairs) == len(self.target.ids) == len(
+            self.draft.ids
+        )
 
     def maps(self, target_size: int, draft_size: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """`to_draft [target_size]`, `shared [2, n]` sorted by the target's id, as `TranslatedDecoder` takes them.
@@ -127,7 +140,12 @@ class Translation:
         to_draft[shared[0]] = shared[1]
         known = set(shared[0].tolist())
         for token in self.target.ids:
-            if token < target_size and token not in known and (nearest := self._nearest(token)) is not None and nearest < draft_size:
+            if (
+                token < target_size
+                and token not in known
+                and (nearest := self._nearest(token)) is not None
+                and nearest < draft_size
+            ):
                 to_draft[token] = nearest
         return to_draft, shared
 
@@ -135,7 +153,11 @@ class Translation:
         """For a context token that is not shared: one that stands for the same, or the last of those that spell it."""
         value = self.target.text.get(token)
         if value is None:
-            alike = (purpose for purpose, special in self.target.purposes.items() if special == token and purpose in self.draft.purposes)
+            alike = (
+                purpose
+                for purpose, special in self.target.purposes.items()
+                if special == token and purpose in self.draft.purposes
+            )
             purpose = next(alike, None)
             return self.draft.purposes[purpose] if purpose else self.draft.last_of(self.target.special.get(token, ""))
         if same := self.draft.by_bytes.get(value):

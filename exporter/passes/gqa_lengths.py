@@ -1,9 +1,10 @@
 """Lengths of `GroupQueryAttention` in a form that CUDA graphs can hold.
 
-ONNX Runtime's CUDA kernel reads `total_sequence_length` on the host, to choose among kernels and to size scratch memory.
-As traced it is computed from `position`, which lives on the device: a copy back in every pass, which no CUDA graph takes.
-The capacity, a constant, serves every pass. How many rows count is `seqlens_k`, which the kernel reads on the device;
-as traced it takes the number of tokens from the host. The place of the last token says the same. See docs/ort-cuda.md.
+ONNX Runtime's CUDA kernel reads `total_sequence_length` on the host, to choose among kernels and to size scratch
+memory. As traced it is computed from `position`, which lives on the device: a copy back in every pass, which no CUDA
+graph takes. The capacity, a constant, serves every pass. How many rows count is `seqlens_k`, which the kernel reads on
+the device; as traced it takes the number of tokens from the host. The place of the last token says the same. See
+docs/ort-cuda.md.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ def keep_lengths_on_device(model: ir.Model) -> int:
     Changes no result on any provider: inputs, outputs and weights stay as they are.
     """
     traced = [
-        node for node in model.graph if node.op_type == "GroupQueryAttention" and not _is_constant(node.inputs[TOTAL_SEQUENCE_LENGTH])
+        node
+        for node in model.graph
+        if node.op_type == "GroupQueryAttention" and not _is_constant(node.inputs[TOTAL_SEQUENCE_LENGTH])
     ]
     if not traced:
         return 0
@@ -36,7 +39,8 @@ def keep_lengths_on_device(model: ir.Model) -> int:
     width = tape.op("Squeeze", [tape.op("Shape", [inputs["tokens"]], {"start": 1, "end": 2})])
     rows = tape.op("Range", [constant("zero", 0), width, constant("one", 1)])
     places = tape.op("Add", [inputs["position"], rows])
-    last = tape.op("Slice", [places, constant("last", [-1]), constant("end", [END])])  # [1], of the new token that is last
+    # [1], of the new token that is last
+    last = tape.op("Slice", [places, constant("last", [-1]), constant("end", [END])])
     seqlens_k = tape.op("Cast", [last], {"to": ir.DataType.INT32})
     past = traced[0].inputs[PAST_KEY]
     assert past is not None

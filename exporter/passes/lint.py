@@ -13,8 +13,8 @@ import onnx_ir as ir
 from ...errors import UnsupportedModelError
 from ..dialects import Dialect
 
-# Operators of ONNX-TensorRT 10.1's list (opsets 9 to 20), without loops, branches and shapes that depend on data: a round
-# runs as one CUDA graph, which has none of them.
+# Operators of ONNX-TensorRT 10.1's list (opsets 9 to 20), without loops, branches and shapes that depend on data: a
+# round runs as one CUDA graph, which has none of them.
 OLD_OPSET = 20
 OLD_OPERATORS = frozenset(
     """
@@ -39,7 +39,10 @@ def refuse_traps(model: ir.Model, dialect: Dialect, name: str) -> None:
 
 
 def lint(model: ir.Model | Path, dialect: Dialect) -> list[str]:
-    """A line for every trap: which operator, by name and layer, and what is wrong with it. The dialect `ort` has none."""
+    """A line for every trap: which operator, by name and layer, and what is wrong with it.
+
+    The dialect `ort` has none.
+    """
     if dialect == "ort":
         return []
     graph = (ir.load(model) if isinstance(model, Path) else model).graph
@@ -82,7 +85,8 @@ def _attention(node: ir.Node) -> Iterator[str]:
         yield f"has a mask of type {mask.dtype}; it must be boolean, or masked garbage still counts"
     if {"past_key", "past_value"} & set(given) or len([value for value in node.outputs if value.name]) > 1:
         yield "has a past or a present of its own; TensorRT takes attention with one output only"
-    # Tracing leaves no shapes behind; the number of heads is an attribute only where they are packed in three dimensions.
+    # Tracing leaves no shapes behind; the number of heads is an attribute only where they are packed in three
+    # dimensions.
     ranks = {len(value.shape) for value in list(node.inputs)[:3] if value is not None and value.shape is not None}
     if ranks - {4} or {"q_num_heads", "kv_num_heads"} & set(node.attributes):
         yield "does not have its heads as a dimension; query, key and value must be [1, heads, rows, head_dim]"
@@ -97,7 +101,11 @@ def _scatter(node: ir.Node) -> Iterator[str]:
     if cache is None or not cache.is_graph_input():
         producer = cache.producer() if cache is not None else None
         chained = producer is not None and producer.op_type == "TensorScatter"
-        yield "writes into what another TensorScatter has written" if chained else "writes into what is no input of the graph"
+        yield (
+            "writes into what another TensorScatter has written"
+            if chained
+            else "writes into what is no input of the graph"
+        )
     elif sum(use.node.op_type == "TensorScatter" for use in cache.uses()) > 1:
         yield f"is not the only one that writes into {cache.name}"
     if not result.is_graph_output():
@@ -147,5 +155,7 @@ def _layer(node: ir.Node) -> str | None:
         found = next((name for name in names if name.startswith(("past.", "present.", "new."))), None)
         if found is not None:
             return found.split(".")[1]
-        near = [producer for one in near for value in one.inputs if value is not None and (producer := value.producer())]
+        near = [
+            producer for one in near for value in one.inputs if value is not None and (producer := value.producer())
+        ]
     return None

@@ -41,11 +41,19 @@ EXACT_RULES = (
 
 
 def optimize(model: ir.Model, dialect: Dialect) -> None:
-    """Fold small constants; for ONNX Runtime also fuse norms and transposed weights. Weights stay as they are stored."""
+    """Fold small constants; for ONNX Runtime also fuse norms and transposed weights.
+
+    Weights stay as they are stored.
+    """
     common_passes.InlinePass()(model)
     _fold(model)
     if dialect == "ort":
-        fuses = (fuse_rms_normalization, fuse_skip_rms_normalization, fuse_skip_layer_normalization, fuse_transpose_into_matmul)
+        fuses = (
+            fuse_rms_normalization,
+            fuse_skip_rms_normalization,
+            fuse_skip_layer_normalization,
+            fuse_transpose_into_matmul,
+        )
         for change in (*fuses, keep_lengths_on_device):
             change(model)
         model.opset_imports.setdefault("com.microsoft", 1)

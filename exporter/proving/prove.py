@@ -17,7 +17,11 @@ from .widen import widen
 
 
 def prove(
-    workplace: Path, specs: dict[Role, ModelSpec], contract: Contract, engines: tuple[str, ...], step: Callable[[str], None]
+    workplace: Path,
+    specs: dict[Role, ModelSpec],
+    contract: Contract,
+    engines: tuple[str, ...],
+    step: Callable[[str], None],
 ) -> tuple[Proof, ...]:
     """Run every dialect of every model on ONNX Runtime, one at a time. Raises `ProofError` at the first mismatch.
 
@@ -31,7 +35,9 @@ def prove(
             step(f"{role} {dialect}")
             path = workplace / graph
             kind = arithmetic(spec, contract)
-            if kind == "fp32" or (dialect == DIALECT and (spec.format != "float" or (NAME in engines and kind == "fp16"))):
+            if kind == "fp32" or (
+                dialect == DIALECT and (spec.format != "float" or (NAME in engines and kind == "fp16"))
+            ):
                 decoder = OrtDecoder(path, spec, contract, dialect=dialect)
                 proofs.append(prove_decoder(decoder, reference, NAME, dialect, role, kind))
             else:

@@ -22,7 +22,9 @@ from ..checkpoints.checkpoint import first_line
 from ..checkpoints.half_precision import fp32_arithmetic
 
 
-def record_reference(model: PreTrainedModel, contract: Contract, vocab_size: int, spare: int = 0) -> list[ReferenceStep]:
+def record_reference(
+    model: PreTrainedModel, contract: Contract, vocab_size: int, spare: int = 0
+) -> list[ReferenceStep]:
     """Each step's logits come from a forward pass over the whole sequence that its tokens have seen.
 
     Raises `UnsupportedModelError` when the model cannot be evaluated.
@@ -36,7 +38,9 @@ def record_reference(model: PreTrainedModel, contract: Contract, vocab_size: int
                 wanted = _logits(model, context, rows)
         except Exception as error:
             name, length = type(model).__name__, len(context)
-            raise UnsupportedModelError(f"{name} cannot be evaluated over {length} tokens: {first_line(error)}") from error
+            raise UnsupportedModelError(
+                f"{name} cannot be evaluated over {length} tokens: {first_line(error)}"
+            ) from error
         logits = np.split(wanted, np.cumsum([step.rows for step in group])[:-1])
         recorded += [ReferenceStep(step, part) for step, part in zip(group, logits, strict=True)]
     return recorded

@@ -1,6 +1,7 @@
 """A graph in half precision, or with quantized weights, to the same in fp32, for proofs on hosts that lack kernels or memory for it.
 
-ONNX Runtime's CPU provider has hardly any kernels in bf16; where it lacks one in fp16 it keeps the weights in fp32 as well.
+ONNX Runtime's CPU provider has hardly any kernels in bf16; where it lacks one in fp16 it keeps the weights in fp32 as
+well.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ TYPES = ("to", "dtype", "output_dtype")
 def widen(model: ir.Model) -> bool:
     """Every value of half precision becomes fp32, and every rounding to integers or fp8 plain arithmetic; returns whether there was any.
 
-    Weights that lie in files stay there as they are, each behind a Cast. They become inputs with a default, which nothing
+    Weights that lie in files stay there as they are, each behind a Cast. They become inputs with a default, which
+    nothing
     folds: a weight is widened in each pass, and its fp32 form does not outlive its use.
     """
     rounded = widen_quantized(model)
@@ -61,8 +63,8 @@ def _cast(graph: ir.Graph, weight: ir.Value) -> None:
         for use in uses:
             if use not in picks:
                 use.node.replace_input_with(use.idx, wide)
-        # In front of all: of what a node needs, ONNX Runtime runs that first which the file names last, so that a cast is run
-        # just before its use. Named any later, casts would be run first, and their results wait together.
+        # In front of all: of what a node needs, ONNX Runtime runs that first which the file names last, so that a cast
+        # is run just before its use. Named any later, casts would be run first, and their results wait together.
         graph.insert_before(graph[0], cast)
     graph.inputs.append(weight)
 

@@ -1,7 +1,8 @@
 """QuantizeLinear and DequantizeLinear as the plain operators that they stand for, in fp32: for proofs on any CPU.
 
 ONNX Runtime fuses the two with products around them, and what it fuses saturates in 16 bits on x86 without VNNI, rounds
-activations that the graph does not round (int4), or has no kernel for (fp8). Casts, divisions and products it leaves as they are.
+activations that the graph does not round (int4), or has no kernel for (fp8). Casts, divisions and products it leaves as
+they are.
 """
 
 from __future__ import annotations
@@ -17,7 +18,10 @@ BOUNDS = {"low": -128.0, "high": 127.0}
 
 
 def widen_quantized(model: ir.Model) -> bool:
-    """Returns whether there was any. Weights stay narrow where they are, and become inputs with a default, which nothing folds."""
+    """Returns whether there was any.
+
+    Weights stay narrow where they are, and become inputs with a default, which nothing folds.
+    """
     nodes = [node for node in model.graph if node.op_type in ("QuantizeLinear", "DequantizeLinear")]
     for node in nodes:
         values = node.inputs[0]
@@ -106,7 +110,8 @@ def _products(graph: ir.Graph, node: ir.Node, values: ir.Value, scales: ir.Value
 
 def _type(node: ir.Node, like: ir.Value) -> None:
     assert like.dtype is not None
-    node.outputs[0].type = ir.TensorType(like.dtype)  # of its own: one that is shared would change with the other value's
+    # of its own: one that is shared would change with the other value's
+    node.outputs[0].type = ir.TensorType(like.dtype)
 
 
 def _put(graph: ir.Graph, node: ir.Node, nodes: list[ir.Node]) -> None:

@@ -25,7 +25,8 @@ def quantize(model: ir.Model, dialect: Dialect, recipe: Recipe, capacity: int, m
     """Change an optimized graph; returns the number of weights that are quantized. Raises
     `UnsupportedModelError` for a weight of the recipe that stays as it was. capacity: rows of the cache.
 
-    recipe: by the names that the graph's weights have, see `by_every_name`. made: what the model's earlier graphs got, by weight.
+    recipe: by the names that the graph's weights have, see `by_every_name`. made: what the model's earlier graphs got,
+    by weight.
     exact_widths: for ONNX Runtime, rows are to have the same bits in passes of any width.
     """
     if dialect != "ort":
@@ -54,5 +55,11 @@ def by_every_name(recipe: Recipe, model: Module) -> Recipe:
     names: dict[int, list[str]] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
         names.setdefault(id(parameter), []).append(name)
-    weights = {alias: recipe.weights[name] for same in names.values() for name in same if name in recipe.weights for alias in same}
+    weights = {
+        alias: recipe.weights[name]
+        for same in names.values()
+        for name in same
+        if name in recipe.weights
+        for alias in same
+    }
     return Recipe(weights, recipe.notes)

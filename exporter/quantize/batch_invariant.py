@@ -1,9 +1,10 @@
 """Attention that gives a row the same bits whatever runs beside it: never over one row alone.
 
-ONNX Runtime's kernel multiplies a matrix of one row in another order than one of more rows; among two and more, all orders are the
-same. A difference of 1e-7 is nothing by itself, but in front of quantized layers it rounds some values the other way, and those
-round more: plain decoding, in passes of one row, would stray from verification. So a row of zeros runs along behind one that is
-alone. It is written into the cache where the next pass writes, and no row sees it.
+ONNX Runtime's kernel multiplies a matrix of one row in another order than one of more rows; among two and more, all
+orders are the same. A difference of 1e-7 is nothing by itself, but in front of quantized layers it rounds some values
+the other way, and those
+round more: plain decoding, in passes of one row, would stray from verification. So a row of zeros runs along behind one
+that is alone. It is written into the cache where the next pass writes, and no row sees it.
 """
 
 from __future__ import annotations
@@ -16,7 +17,10 @@ from .rotary import ATTENTION
 
 
 def attend_over_two_rows(model: ir.Model) -> int:
-    """Returns the number of attention layers. A pass of one row writes one more behind it now: the caches must have room for it."""
+    """Returns the number of attention layers.
+
+    A pass of one row writes one more behind it now: the caches must have room for it.
+    """
     graph = model.graph
     layers = [node for node in graph if node.op_type == ATTENTION]
     if not layers:
@@ -34,7 +38,8 @@ def attend_over_two_rows(model: ir.Model) -> int:
         last, total = node.inputs[5:7]
         assert last is not None
         assert total is not None
-        assert total.is_initializer()  # the capacity, by `passes/gqa_lengths.py`; were it the length, it would have to grow too
+        # the capacity, by `passes/gqa_lengths.py`; were it the length, it would have to grow too
+        assert total.is_initializer()
         if last not in longer:
             longer[last] = _placed(graph, node, ir.node("Add", [last, narrow]), last)
         node.replace_input_with(5, longer[last])

@@ -13,7 +13,10 @@ from .matmul_nbits import packed
 
 
 def quantize_tables(model: ir.Model, recipe: Recipe) -> int:
-    """Returns the number of tables. Before the linear layers are changed: a table that one of them shares is stored once, by its name."""
+    """Returns the number of tables.
+
+    Before the linear layers are changed: a table that one of them shares is stored once, by its name.
+    """
     graph = model.graph
     changed = 0
     for node in list(graph):
@@ -45,7 +48,9 @@ def _int8(graph: ir.Graph, name: str, tokens: ir.Value, values: np.ndarray, scal
     return [rows, wide, scale, ir.node("Mul", [wide.outputs[0], scale.outputs[0]])]
 
 
-def _int4(graph: ir.Graph, name: str, tokens: ir.Value, values: np.ndarray, scales: np.ndarray, block: int) -> list[ir.Node]:
+def _int4(
+    graph: ir.Graph, name: str, tokens: ir.Value, values: np.ndarray, scales: np.ndarray, block: int
+) -> list[ir.Node]:
     stored = constant(graph, f"{name}.int4", packed(values))
     attributes = {"gather_axis": 0, "quantize_axis": 1, "block_size": block, "bits": 4}
     inputs = [stored, tokens, constant(graph, f"{name}.scales", scales.reshape(len(values), -1))]

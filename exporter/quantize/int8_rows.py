@@ -1,9 +1,9 @@
 """Row-wise W8A8: products of int8 weights, one scale an output, and of uint8 activations, one scale a row.
 
-Each row of the activations is divided by its largest magnitude and rounded to steps of 1/127 (per-token dynamic quantization:
-Yao et al. 2022, arXiv 2206.01861, section 4.1), so that no row depends on what runs beside it. The product is exact in integers;
-the scale of the row and those of the outputs follow. (ONNX Runtime's `MatMulIntegerToFloat` applies the latter by itself, and is
-slower than `MatMulInteger`, a cast and a product.)
+Each row of the activations is divided by its largest magnitude and rounded to steps of 1/127 (per-token dynamic
+quantization: Yao et al. 2022, arXiv 2206.01861, section 4.1), so that no row depends on what runs beside it. The
+product is exact in integers; the scale of the row and those of the outputs follow. (ONNX Runtime's
+`MatMulIntegerToFloat` applies the latter by itself, and is slower than `MatMulInteger`, a cast and a product.)
 """
 
 from __future__ import annotations
@@ -37,7 +37,9 @@ def quantize_rows(model: ir.Model, recipe: Recipe) -> int:
     return changed
 
 
-def _rounded(graph: ir.Graph, values: ir.Value, scale: float | None) -> tuple[list[ir.Node], tuple[ir.Value, ir.Value | None]]:
+def _rounded(
+    graph: ir.Graph, values: ir.Value, scale: float | None
+) -> tuple[list[ir.Node], tuple[ir.Value, ir.Value | None]]:
     """`values [..., K]` as uint8, and by what each row is to be multiplied, `[..., 1]`; None for a scale that all rows share.
 
     A row of zeros is divided by 0; what its NaN is rounded to is multiplied by 0 again.
@@ -48,9 +50,13 @@ def _rounded(graph: ir.Graph, values: ir.Value, scale: float | None) -> tuple[li
         rounding = ir.node("QuantizeLinear", [values, step, zero])
         return [rounding], (rounding.outputs[0], None)
     magnitudes = ir.node("Abs", [values])
-    largest = ir.node("ReduceMax", [magnitudes.outputs[0], constant(graph, "rows.axis", np.array([-1]))], {"keepdims": 1})
+    largest = ir.node(
+        "ReduceMax", [magnitudes.outputs[0], constant(graph, "rows.axis", np.array([-1]))], {"keepdims": 1}
+    )
     unit = ir.node("Div", [values, largest.outputs[0]])
-    rounding = ir.node("QuantizeLinear", [unit.outputs[0], constant(graph, "rows.step", np.array(1 / STEPS, np.float32)), zero])
+    rounding = ir.node(
+        "QuantizeLinear", [unit.outputs[0], constant(graph, "rows.step", np.array(1 / STEPS, np.float32)), zero]
+    )
     return [magnitudes, largest, unit, rounding], (rounding.outputs[0], largest.outputs[0])
 
 

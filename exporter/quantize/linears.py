@@ -61,10 +61,16 @@ def _linear(node: ir.Node) -> Iterator[Linear]:
     if value is None or weight is None or value.is_initializer():
         return
     transposed = bool(node.attributes.get_int("transB", 0))
-    if node.attributes.get_int("transA", 0) or any(node.attributes.get_float(name, 1.0) != 1.0 for name in ("alpha", "beta")):
+    if node.attributes.get_int("transA", 0) or any(
+        node.attributes.get_float(name, 1.0) != 1.0 for name in ("alpha", "beta")
+    ):
         return
     producer = weight.producer()
-    if producer is not None and producer.op_type == "Transpose" and list(producer.attributes["perm"].as_ints()) == [1, 0]:
+    if (
+        producer is not None
+        and producer.op_type == "Transpose"
+        and list(producer.attributes["perm"].as_ints()) == [1, 0]
+    ):
         weight, transposed = producer.inputs[0], not transposed
     if weight is None or weight.const_value is None or len(weight.const_value.shape) != 2 or weight.dtype not in FLOATS:
         return

@@ -30,7 +30,9 @@ def quantize_nbits(model: ir.Model, recipe: Recipe) -> int:
         by_block = constant(graph, f"{name}.scales", scales.reshape(outputs, -1))
         spread = ir.node("Reshape", [by_block, constant(graph, "nbits.flat", np.array([-1]))])
         attributes = dict(K=inputs, N=outputs, bits=4, block_size=block, accuracy_level=ACCURACY_LEVEL)
-        product = ir.node("MatMulNBits", [group[0].input, blocks.outputs[0], spread.outputs[0]], attributes, domain=MICROSOFT)
+        product = ir.node(
+            "MatMulNBits", [group[0].input, blocks.outputs[0], spread.outputs[0]], attributes, domain=MICROSOFT
+        )
         put_in_place(graph, group, [blocks, spread, product])
         changed += len(group)
     return changed

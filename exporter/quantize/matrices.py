@@ -11,7 +11,9 @@ from ..passes.weight_names import parameter_name
 from .linears import FLOATS, linears
 
 
-def matrices(graph: ir.Graph, recipe: Recipe, formats: tuple[Format, ...]) -> Iterator[tuple[ir.Value, bool, WeightRecipe]]:
+def matrices(
+    graph: ir.Graph, recipe: Recipe, formats: tuple[Format, ...]
+) -> Iterator[tuple[ir.Value, bool, WeightRecipe]]:
     """Each once: the weight, whether it is stored `[N, K]`, and what is done to it. A table is `[rows, K]`."""
     found = {linear.weight: linear.transposed for linear in linears(graph)}
     for node in graph:

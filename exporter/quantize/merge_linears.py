@@ -17,9 +17,9 @@ Group = list[Linear]
 def groups(graph: ir.Graph, recipe: Recipe, form: Format) -> Iterator[tuple[Group, WeightRecipe]]:
     """The layers that `recipe` stores in `form`, those together that can be one product, with the recipe of the first.
 
-    They read the same value, with the same scale or block, and follow on each other in the graph, so that none of them feeds
-    another. A layer whose table others read as rows too, an embedding, stays by itself: the table is stored once. So does one
-    that adds a bias.
+    They read the same value, with the same scale or block, and follow on each other in the graph, so that none of them
+    feeds another. A layer whose table others read as rows too, an embedding, stays by itself: the table is stored once.
+    So does one that adds a bias.
     """
     found: dict[tuple[ir.Value, object], Group] = {}
     for linear in linears(graph):

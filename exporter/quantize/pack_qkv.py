@@ -49,7 +49,12 @@ def _part(value: ir.Value) -> tuple[ir.Value, ir.Value | None]:
     if node is not None and node.op_type == "Add":
         for one, other in ((0, 1), (1, 0)):
             bias = node.inputs[other]
-            if bias is not None and bias.is_initializer() and bias.const_value is not None and node.inputs[one] is not None:
+            if (
+                bias is not None
+                and bias.is_initializer()
+                and bias.const_value is not None
+                and node.inputs[one] is not None
+            ):
                 return node.inputs[one], bias  # type: ignore[return-value]
     return value, None
 

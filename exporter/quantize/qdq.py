@@ -1,9 +1,9 @@
 """int8 and fp8 for TensorRT: explicit Q/DQ. What is rounded, and by which scale, is written in the graph.
 
-Weights are stored in the narrow type with one scale an output; where the recipe has a static scale of the inputs, these are
-rounded too, by one scale for all of them, and the product is one of narrow numbers; else only the weights are narrow. Forms and
-types as TensorRT's guide wants them ("Working with Quantized Types", explicit quantization, strongly typed networks): symmetric,
-scales of the type of the values around them.
+Weights are stored in the narrow type with one scale an output; where the recipe has a static scale of the inputs, these
+are rounded too, by one scale for all of them, and the product is one of narrow numbers; else only the weights are
+narrow. Forms and types as TensorRT's guide wants them ("Working with Quantized Types", explicit quantization, strongly
+typed networks): symmetric, scales of the type of the values around them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The rotary embedding into `GroupQueryAttention`, which turns queries and keys itself, from tables of cosines and sines.
 
-Su et al. 2021 (arXiv 2104.09864), as transformers writes it: `x * cos + turned(x) * sin` with `turned(x) = [-x2, x1]` over the
-halves of a head. That is about twenty small operators a layer, whose calls cost more than their arithmetic.
+Su et al. 2021 (arXiv 2104.09864), as transformers writes it: `x * cos + turned(x) * sin` with `turned(x) = [-x2, x1]`
+over the halves of a head. That is about twenty small operators a layer, whose calls cost more than their arithmetic.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class Rotated:
 def absorb_rotary(model: ir.Model, capacity: int) -> int:
     """Returns the number of attention layers that turn by themselves now; the tables have a row for each of `capacity` positions.
 
-    A layer stays as it is whose queries and keys are turned otherwise: in part, by pairs of neighbours, or not at all; or whose
-    heads have a width that the operator's kernel does not turn.
+    A layer stays as it is whose queries and keys are turned otherwise: in part, by pairs of neighbours, or not at all;
+    or whose heads have a width that the operator's kernel does not turn.
     """
     graph = model.graph
     tables: dict[tuple[ir.Value, ir.Value], tuple[ir.Value, ir.Value] | None] = {}
@@ -75,7 +75,13 @@ def _rotated(value: ir.Value | None) -> Rotated | None:
         heads = plain.inputs[0]
         cos, sin = _through(plain.inputs[1], "Unsqueeze"), _through(crossed.inputs[1], "Unsqueeze")
         view = _through(heads, "Transpose")
-        if heads is not None and view is not None and cos is not None and sin is not None and _turned(crossed.inputs[0], heads):
+        if (
+            heads is not None
+            and view is not None
+            and cos is not None
+            and sin is not None
+            and _turned(crossed.inputs[0], heads)
+        ):
             return Rotated(view, cos, sin)
     return None
 
@@ -93,7 +99,9 @@ def _turned(value: ir.Value | None, heads: ir.Value) -> bool:
     return start == 0 and middle is not None and middle == other and (end or 0) >= 2 * middle
 
 
-def _tables(model: ir.Model, cos: ir.Value, sin: ir.Value, capacity: int, number: int) -> tuple[ir.Value, ir.Value] | None:
+def _tables(
+    model: ir.Model, cos: ir.Value, sin: ir.Value, capacity: int, number: int
+) -> tuple[ir.Value, ir.Value] | None:
     """`cos` and `sin` at every position, `[capacity, D / 2]` each, or None where a head's halves are turned by other angles."""
     found = _evaluate(model, (cos, sin), capacity)
     values = []
@@ -151,7 +159,9 @@ def _through(value: ir.Value | None, op_type: str) -> ir.Value | None:
 
 def _bounds(node: ir.Node) -> tuple[int | None, int | None]:
     """Start and end of a Slice of the last axis by steps of one, where they are known."""
-    constants = [None if value is None or value.const_value is None else value.const_value.numpy() for value in node.inputs[1:]]
+    constants = [
+        None if value is None or value.const_value is None else value.const_value.numpy() for value in node.inputs[1:]
+    ]
     if len(constants) < 3 or any(constant is None or constant.size != 1 for constant in constants):
         return None, None
     start, end, axis, step = (int(constant.item()) for constant in [*constants, np.ones(1)][:4])  # type: ignore[union-attr]

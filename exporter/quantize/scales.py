@@ -1,9 +1,9 @@
 """Recipes whose scales are of the type that a graph computes in.
 
-TensorRT reads from its scale which type a DequantizeLinear gives, and fuses one that gives int4 blocks with its product only when
-that is the product's type (TensorRT-RTX 1.7.1, see docs/quantization.md: scales in fp32 behind a Cast are a kernel of their own, which
-writes out the weight in half precision in every pass). So scales are rounded to half precision before the values are, and whoever
-restores a weight by its recipe gets what the graph computes.
+TensorRT reads from its scale which type a DequantizeLinear gives, and fuses one that gives int4 blocks with its product
+only when that is the product's type (TensorRT-RTX 1.7.1, see docs/quantization.md: scales in fp32 behind a Cast are a
+kernel of their own, which writes out the weight in half precision in every pass). So scales are rounded to half
+precision before the values are, and whoever restores a weight by its recipe gets what the graph computes.
 """
 
 from __future__ import annotations
@@ -34,7 +34,9 @@ class HalfScales(WeightRecipe):
     def __post_init__(self) -> None:
         super().__post_init__()
         assert not self.signed, "TensorRT takes positive scales only"
-        assert self.input_scale is None or self.input_scale == float(rounded(np.float32(self.input_scale), self.precision))
+        assert self.input_scale is None or self.input_scale == float(
+            rounded(np.float32(self.input_scale), self.precision)
+        )
 
     def quantize(self, weight: Float32) -> tuple[npt.NDArray[Any], Float32]:
         values, scales = super().quantize(weight)

@@ -17,18 +17,26 @@ TYPES: dict[Format, ir.DataType] = {"int8": ir.DataType.INT8, "int4": ir.DataTyp
 class Stored:
     """values: `[N, K]`, named `{weight}.{format}`; scales: `[N]` or `[N, K / block]`, named `{weight}.scale`.
 
-    Lazy tensors: the weight is quantized when its values are asked for, which are not kept, and the scales with them, which are.
-    So that is done once where the values are written first, and no more than one weight is in memory in two forms.
+    Lazy tensors: the weight is quantized when its values are asked for, which are not kept, and the scales with them,
+    which are. So that is done once where the values are written first, and no more than one weight is in memory in two
+    forms.
     """
 
-    def __init__(self, name: str, weight: ir.TensorProtocol, transposed: bool, own: WeightRecipe, scale_type: ir.DataType) -> None:
-        """transposed: the weight is `[N, K]` as it is stored, else `[K, N]`. scale_type: of the graph's other values."""
+    def __init__(
+        self, name: str, weight: ir.TensorProtocol, transposed: bool, own: WeightRecipe, scale_type: ir.DataType
+    ) -> None:
+        """transposed: the weight is `[N, K]` as it is stored, else `[K, N]`.
+
+        scale_type: of the graph's other values.
+        """
         self._weight, self._transposed, self._own, self._scale_type = weight, transposed, own, scale_type
         self._known: ir.TensorProtocol | None = None
         rows, columns = (int(length) for length in weight.shape.numpy())
         outputs, inputs = (rows, columns) if transposed else (columns, rows)
         shape = [outputs, inputs // own.block] if own.block else [outputs]
-        self.values = ir.LazyTensor(self._make_values, TYPES[own.format], ir.Shape([outputs, inputs]), name=f"{name}.{own.format}")
+        self.values = ir.LazyTensor(
+            self._make_values, TYPES[own.format], ir.Shape([outputs, inputs]), name=f"{name}.{own.format}"
+        )
         self.scales = ir.LazyTensor(self._make_scales, scale_type, ir.Shape(shape), name=f"{name}.scale")
 
     def _make_values(self) -> ir.TensorProtocol:

@@ -1,6 +1,7 @@
 """Weight-only int4 for TensorRT: DequantizeLinear by blocks of inputs, symmetric; the product is one of the graph's other type.
 
-ONNX's DequantizeLinear of opset 21: `[N, K] int4`, two a byte and the first in the low half, scales `[N, K / block]`, axis 1.
+ONNX's DequantizeLinear of opset 21: `[N, K] int4`, two a byte and the first in the low half, scales `[N, K / block]`,
+axis 1.
 """
 
 from __future__ import annotations
@@ -13,7 +14,10 @@ from .stored_weights import Made, dequantize
 
 
 def quantize_blocks(model: ir.Model, recipe: Recipe, made: Made) -> int:
-    """Returns the number of weights. Rows of a table are picked behind the DequantizeLinear, and only they are restored."""
+    """Returns the number of weights.
+
+    Rows of a table are picked behind the DequantizeLinear, and only they are restored.
+    """
     chosen = list(matrices(model.graph, recipe, ("int4",)))
     for weight, transposed, own in chosen:
         assert own.input_scale is None, "int4 is for weights only"

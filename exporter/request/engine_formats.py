@@ -1,10 +1,11 @@
 """Which engine runs which numbers: of `--precision`, those of all values (fp32, fp16, bf16) and those of weights (int8, int4, fp8).
 
-Sources, as of November 2026. ONNX Runtime: its CPU provider has kernels for int8 and for int4 in blocks (`MatMulNBits`), and none for
-products in fp8 or bf16. TensorRT: its ONNX parser reads fp8 from version 9.0 and int4 from 10.0 on ("ONNX-TensorRT Changelog"), both
-older than what this package compiles for. GPUs: TensorRT-RTX's support matrix ("Hardware and Precision") has weights in int8 and int4
-and bf16 from Ampere on and fp8 from compute capability 8.9 on; TensorRT's guide ("Working with Quantized Types") says 8.9 for fp8 too.
-Measured with TensorRT-RTX 1.7.1: for 8.0 it builds int8 and int4, and refuses fp8 by name.
+Sources, as of November 2026. ONNX Runtime: its CPU provider has kernels for int8 and for int4 in blocks
+(`MatMulNBits`), and none for products in fp8 or bf16. TensorRT: its ONNX parser reads fp8 from version 9.0 and int4
+from 10.0 on ("ONNX-TensorRT Changelog"), both older than what this package compiles for. GPUs: TensorRT-RTX's support
+matrix ("Hardware and Precision") has weights in int8 and int4 and bf16 from Ampere on and fp8 from compute capability
+8.9 on; TensorRT's guide ("Working with Quantized Types") says 8.9 for fp8 too. Measured with TensorRT-RTX 1.7.1: for
+8.0 it builds int8 and int4, and refuses fp8 by name.
 """
 
 from __future__ import annotations

@@ -22,7 +22,10 @@ OPTIONS: dict[Role, str] = {"target": "--precision", "draft": "--draft-precision
 
 @dataclass(frozen=True)
 class Targets:
-    """dialects: of the model graphs to make. compiled: engines whose plans are made at once. notes: what is left to do elsewhere."""
+    """dialects: of the model graphs to make. compiled: engines whose plans are made at once.
+
+    notes: what is left to do elsewhere.
+    """
 
     dialects: tuple[Dialect, ...]
     compiled: tuple[str, ...]
@@ -30,11 +33,16 @@ class Targets:
 
 
 def choose_targets(
-    engines: tuple[str, ...], numbers: Numbers, options: CompileOptions, tensorrt_version: tuple[int, ...] | None, output: str
+    engines: tuple[str, ...],
+    numbers: Numbers,
+    options: CompileOptions,
+    tensorrt_version: tuple[int, ...] | None,
+    output: str,
 ) -> Targets:
     """Raises `EngineError` and `ParameterError` for what this host, or an engine, cannot do.
 
-    tensorrt_version: the one on the device, by default that of this host. A plan is made here only if it can be run there.
+    tensorrt_version: the one on the device, by default that of this host. A plan is made here only if it can be run
+    there.
     """
     _check_precision(engines, numbers, options.compute_capabilities)
     usable = proving()
@@ -65,11 +73,15 @@ def choose_targets(
         if problem:
             arguments = [part for argument in options.arguments for part in argument]
             command = shlex.join(["specexport", "compile", output, "--engine", "tensorrt", *arguments])
-            older = "" if tensorrt_version else " (TensorRT older than 10.15 needs a bundle built with --tensorrt-version)"
+            older = (
+                "" if tensorrt_version else " (TensorRT older than 10.15 needs a bundle built with --tensorrt-version)"
+            )
             notes.append(f"tensorrt: no plans are made here: {problem}; on the device, run: {command}{older}")
     if "rows" in wanted and "int4" in numbers.formats.values():
         option = OPTIONS["target" if numbers.formats["target"] == "int4" else "draft"]
-        raise ParameterError(f"{option} is int4, which TensorRT before 10.15 is not known to read; use int8, or a newer TensorRT")
+        raise ParameterError(
+            f"{option} is int4, which TensorRT before 10.15 is not known to read; use int8, or a newer TensorRT"
+        )
     dialects = tuple(dialect for dialect in get_args(Dialect) if dialect in wanted)
     return Targets(dialects, tuple(engine for engine in engines if engine in compiled), tuple(notes))
 

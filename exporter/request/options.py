@@ -21,10 +21,11 @@ MAX_DIVERGENCE = 0.02
 class BuildOptions:
     """max_seq_len None takes what the models' positions allow, at most 4096. prompt_chunk: tokens a prefill pass.
 
-    precision: a name of `numbers.NAMES`, or `auto`, which measures and lets the target move by max_divergence nats (None: 0.02).
+    precision: a name of `numbers.NAMES`, or `auto`, which measures and lets the target move by max_divergence nats
+    (None: 0.02).
     draft_precision: the target's. calibration_texts: JSONL of prompts, by default a shipped set.
-    min_overlap: the part of the target's tokens that a draft of another tokenizer must have. compiling: for the engines that run
-    plans. tensorrt_version: the one on the device, by default that of this host.
+    min_overlap: the part of the target's tokens that a draft of another tokenizer must have. compiling: for the engines
+    that run plans. tensorrt_version: the one on the device, by default that of this host.
     """
 
     max_seq_len: int | None = None
@@ -47,19 +48,27 @@ class BuildOptions:
         if self.prompt_chunk < 1:
             raise ParameterError(f"--prompt-chunk is {self.prompt_chunk}; it must be at least 1")
         if not 0 <= self.min_overlap <= 1:  # also: NaN
-            raise ParameterError(f"--min-overlap is {self.min_overlap}; it must be from 0 to 1, 0.5 for half of the target's tokens")
+            raise ParameterError(
+                f"--min-overlap is {self.min_overlap}; it must be from 0 to 1, 0.5 for half of the target's tokens"
+            )
         if not self.engines:
             raise ParameterError("no --engine is given; name at least one")
         numbers = self.numbers
         if self.calibration_texts is not None and not (numbers.quantized or self.precision == AUTO):
             raise ParameterError(f"--calibration-prompts is for quantized weights; --precision is {self.precision}")
         if self.max_divergence is not None and self.precision != AUTO:
-            raise ParameterError(f"--max-divergence is for --precision auto; --precision is {self.precision}, which is taken as it is")
+            raise ParameterError(
+                f"--max-divergence is for --precision auto; --precision is {self.precision}, which is taken as it is"
+            )
         if self.max_divergence is not None and not 0 <= self.max_divergence < math.inf:  # also: NaN
-            raise ParameterError(f"--max-divergence is {self.max_divergence}; it must be 0 or more, and finite, in nats")
+            raise ParameterError(
+                f"--max-divergence is {self.max_divergence}; it must be 0 or more, and finite, in nats"
+            )
         for option, *_ in self.compiling.arguments:
             if not set(LIBRARIES) & set(self.engines):
-                raise ParameterError(f"{option} is for engines that run plans; add --engine {' or --engine '.join(LIBRARIES)}")
+                raise ParameterError(
+                    f"{option} is for engines that run plans; add --engine {' or --engine '.join(LIBRARIES)}"
+                )
         if self.tensorrt_version is not None:
             parse_version(self.tensorrt_version)
             if "tensorrt" not in self.engines:
@@ -70,7 +79,10 @@ class BuildOptions:
         return choose_numbers(self.engines, self.precision, self.draft_precision)
 
     def check(self, draft: str | None, output: str) -> Targets:
-        """What the engines ask for. Raises `ParameterError` and `EngineError` for what can be seen to fail before a model is read."""
+        """What the engines ask for.
+
+        Raises `ParameterError` and `EngineError` for what can be seen to fail before a model is read.
+        """
         if draft is None and self.draft_precision is not None:
             raise ParameterError(f"--draft-precision is {self.draft_precision}, but there is no --draft; leave it out")
         if self.calibration_texts is not None:

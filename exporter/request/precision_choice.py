@@ -17,7 +17,10 @@ AUTO = "auto"
 
 @dataclass(frozen=True)
 class Numbers:
-    """precision: of everything but quantized weights. formats: of each model's weights. family: whose graphs quantized ones are."""
+    """precision: of everything but quantized weights. formats: of each model's weights.
+
+    family: whose graphs quantized ones are.
+    """
 
     precision: Precision
     formats: dict[Role, Format]
@@ -40,14 +43,20 @@ def choose_numbers(engines: tuple[str, ...], precision: str, draft_precision: st
     """
     if precision == AUTO:
         if others := [engine for engine in engines if engine != "onnxruntime"]:
-            raise ParameterError(f"--precision auto measures on this CPU, for --engine onnxruntime; name a precision for {others[0]}")
+            raise ParameterError(
+                f"--precision auto measures on this CPU, for --engine onnxruntime; name a precision for {others[0]}"
+            )
         if draft_precision is not None:
-            raise ParameterError(f"--precision auto chooses the draft's precision too; leave --draft-precision {draft_precision} out")
+            raise ParameterError(
+                f"--precision auto chooses the draft's precision too; leave --draft-precision {draft_precision} out"
+            )
         precision = ELEMENT["onnxruntime"]
     named: dict[Role, str] = {"target": precision, "draft": draft_precision or precision}
     for option, name in (("--precision", named["target"]), ("--draft-precision", named["draft"])):
         if name not in NAMES:
-            raise ParameterError(f"{option} is {name}; it must be one of {', '.join(NAMES)}{', auto' * (option == '--precision')}")
+            raise ParameterError(
+                f"{option} is {name}; it must be one of {', '.join(NAMES)}{', auto' * (option == '--precision')}"
+            )
     compiled = [engine for engine in engines if engine in LIBRARIES]
     family: Family = "tensorrt" if compiled else "onnxruntime"
     formats: dict[Role, Format] = {role: name if name in FORMATS else "float" for role, name in named.items()}

@@ -50,7 +50,14 @@ class RuleGraph:
             value.name, value.dtype, value.shape = name, dtype, ir.Shape(shape)
             values.append(value)
         tape = self._tape
-        graph = ir.Graph(self._inputs, values, nodes=tape.nodes, initializers=tape.initializers, opset_imports={"": OPSET}, name=self._name)
+        graph = ir.Graph(
+            self._inputs,
+            values,
+            nodes=tape.nodes,
+            initializers=tape.initializers,
+            opset_imports={"": OPSET},
+            name=self._name,
+        )
         return serde.serialize_model(ir.Model(graph, ir_version=IR_VERSION, producer_name="specexport"))
 
     def _input(self, name: str, dtype: ir.DataType, shape: Sequence[int]) -> ir.Value:

@@ -1,7 +1,7 @@
 """The rules of `runtime/sampling/rules.py` as ONNX graphs, so that a round never leaves the device: select, accept, adjust.
 
-Standard operators only, for ONNX Runtime, TensorRT and TensorRT-RTX. Shapes are fixed: vocab is the vocabulary's size, k
-the number of draft tokens, R = k + 1 the target's rows. Nothing of the vocabulary's size is stored in a graph.
+Standard operators only, for ONNX Runtime, TensorRT and TensorRT-RTX. Shapes are fixed: vocab is the vocabulary's size,
+k the number of draft tokens, R = k + 1 the target's rows. Nothing of the vocabulary's size is stored in a graph.
 
 `sampling [4] float32`: temperature above 0, top_k (0 is off), top_p (1 is off), min_p (0 is off).
 `noise float32`: uniforms in [0, 1), a stream for `select` and another for `accept`.
@@ -29,7 +29,8 @@ def select_greedy(vocab_size: int) -> onnx.ModelProto:
     """
     op = RuleGraph("select_greedy")
     logits = op.floats("logits", 1, vocab_size)
-    token = op.Min(argmax(op, logits, vocab_size), vocab_size - 1)  # of NaN, which has none: a model is fed what follows
+    # of NaN, which has none: a model is fed what follows
+    token = op.Min(argmax(op, logits, vocab_size), vocab_size - 1)
     return op.model({"token": (token, INT64, [1]), "confidence": (confidence(op, logits), FLOAT, [1])})
 
 
@@ -69,13 +70,16 @@ def accept(vocab_size: int, num_draft_tokens: int, verification: Verification) -
     """logits `[R, vocab]`, draft_tokens `[k] int64`, draft_probs `[k, vocab]`, noise `[R]`, sampling `[4]`, position `[1] int64`
     -> num_accepted, next_token, next_position `[1] int64`, positions as of `accept_greedy`.
 
-    draft_probs: what the draft tokens were drawn from, one-hot where they were not. noise: one uniform a draft token, and the
-    last one for the token that follows.
+    draft_probs: what the draft tokens were drawn from, one-hot where they were not. noise: one uniform a draft token,
+    and the last one for the token that follows.
     """
     num_rows = num_draft_tokens + 1
     op = RuleGraph(f"accept_{verification}")
     logits = op.floats("logits", num_rows, vocab_size)
-    draft_tokens, draft_probs = op.integers("draft_tokens", num_draft_tokens), op.floats("draft_probs", num_draft_tokens, vocab_size)
+    draft_tokens, draft_probs = (
+        op.integers("draft_tokens", num_draft_tokens),
+        op.floats("draft_probs", num_draft_tokens, vocab_size),
+    )
     noise, sampling, position = op.floats("noise", num_rows), op.floats("sampling", 4), op.integers("position", 1)
     target_probs = processed_probs(op, logits, sampling, vocab_size)
 
@@ -102,10 +106,10 @@ def accept(vocab_size: int, num_draft_tokens: int, verification: Verification) -
 def adjust(vocab_size: int, num_rows: int, num_draft_tokens: int) -> onnx.ModelProto:
     """What changes logits in front of the temperature, as `runtime/sampling/adjustment.py`: bias and bans, penalties, minimum length.
 
-    logits `[rows, vocab]`, draft_tokens `[k] int64` (no such input for k = 0), prompt_counts `[vocab]`, output_counts `[vocab]`,
-    bias `[vocab]` (-inf bans), stop_bias `[vocab]` (-inf at stop tokens, else 0), penalties `[3]` (repetition, presence,
-    frequency), forced_rows `[1] int64` (rows in front of it may not stop) -> adjusted `[rows, vocab]`.
-    Row i follows draft_tokens[: k - rows + 1 + i], which count as output.
+    logits `[rows, vocab]`, draft_tokens `[k] int64` (no such input for k = 0), prompt_counts `[vocab]`, output_counts
+    `[vocab]`, bias `[vocab]` (-inf bans), stop_bias `[vocab]` (-inf at stop tokens, else 0), penalties `[3]`
+    (repetition, presence, frequency), forced_rows `[1] int64` (rows in front of it may not stop) -> adjusted `[rows,
+    vocab]`. Row i follows draft_tokens[: k - rows + 1 + i], which count as output.
     """
     op = RuleGraph("adjust")
     logits = op.floats("logits", num_rows, vocab_size)
@@ -118,7 +122,8 @@ def adjust(vocab_size: int, num_rows: int, num_draft_tokens: int) -> onnx.ModelP
 
     counts = output_counts  # [rows, vocab] with drafts, which differ by row
     if draft_tokens is not None:
-        one_hot = op.Cast(op.Equal(op.Unsqueeze(draft_tokens, [1]), op.Range(0, vocab_size, 1)), to=int(FLOAT))  # [k, vocab]
+        # [k, vocab]
+        one_hot = op.Cast(op.Equal(op.Unsqueeze(draft_tokens, [1]), op.Range(0, vocab_size, 1)), to=int(FLOAT))
         first = num_draft_tokens - num_rows + 1
         seen = [[float(token < first + row) for token in range(num_draft_tokens)] for row in range(num_rows)]
         counts = op.Add(op.MatMul(seen, one_hot), output_counts)  # whole numbers, exact in TF32 as well
@@ -148,7 +153,9 @@ def _ratios(op: RuleGraph, of_target: ir.Value, of_draft: ir.Value, num_draft_to
     return op.Concat(*ratios, axis=0)
 
 
-def _chances(op: RuleGraph, ratios: ir.Value, target_probs: ir.Value, draft_probs: ir.Value, num_draft_tokens: int) -> ir.Value:
+def _chances(
+    op: RuleGraph, ratios: ir.Value, target_probs: ir.Value, draft_probs: ir.Value, num_draft_tokens: int
+) -> ir.Value:
     """`[k]`: h_1 to h_k of block verification (Sun et al. 2024, arXiv 2403.10444, algorithm 2)."""
     if num_draft_tokens == 1:
         return ratios
@@ -162,7 +169,12 @@ def _chances(op: RuleGraph, ratios: ir.Value, target_probs: ir.Value, draft_prob
 
 
 def _following(
-    op: RuleGraph, target_probs: ir.Value, draft_probs: ir.Value, num_accepted: ir.Value, scale: Operand, num_draft_tokens: int
+    op: RuleGraph,
+    target_probs: ir.Value,
+    draft_probs: ir.Value,
+    num_accepted: ir.Value,
+    scale: Operand,
+    num_draft_tokens: int,
 ) -> ir.Value:
     """`[1, vocab]`: what the next token is drawn from, not normalised: max(scale * target - draft, 0), behind all k the target."""
     target = op.Gather(target_probs, num_accepted, axis=0)

@@ -1,6 +1,7 @@
 """What the verification rules are made of, as ONNX: argmax, processed distributions, draws. float32 throughout.
 
-No sorting: TensorRT's TopK ends at 3840 of a vocabulary. No branches and no loops, so that a CUDA graph can hold it all.
+No sorting: TensorRT's TopK ends at 3840 of a vocabulary. No branches and no loops, so that a CUDA graph can hold it
+all.
 """
 
 from __future__ import annotations
@@ -9,8 +10,8 @@ import onnx_ir as ir
 
 from .builder import Operand, RuleGraph
 
-# A pass of the search tries CUTS values at once, so all of them tell (CUTS + 1) ** PASSES = 2 ** 32 values apart, which is finer
-# than float32 scales. Wider passes are fewer launches on a GPU, but more work in all and larger engines.
+# A pass of the search tries CUTS values at once, so all of them tell (CUTS + 1) ** PASSES = 2 ** 32 values apart, which
+# is finer than float32 scales. Wider passes are fewer launches on a GPU, but more work in all and larger engines.
 CUTS = 3
 PASSES = 16
 
@@ -35,7 +36,10 @@ def rows(op: RuleGraph, value: ir.Value, start: int, end: int) -> ir.Value:
 
 
 def argmax(op: RuleGraph, logits: ir.Value, vocab_size: int) -> ir.Value:
-    """`[rows, vocab] -> [rows] int64`. The lowest id wins a tie, on every backend: ArgMax and TopK do not promise that."""
+    """`[rows, vocab] -> [rows] int64`.
+
+    The lowest id wins a tie, on every backend: ArgMax and TopK do not promise that.
+    """
     best = op.Equal(logits, op.ReduceMax(logits, [1], keepdims=1))
     return op.ReduceMin(op.Where(best, op.Range(0, vocab_size, 1), vocab_size), [1], keepdims=0)
 
@@ -61,7 +65,8 @@ def confidence(op: RuleGraph, logits: ir.Value) -> ir.Value:
 def processed_probs(op: RuleGraph, logits: ir.Value, sampling: ir.Value, vocab_size: int) -> ir.Value:
     """`[rows, vocab] -> [rows, vocab]`, as `runtime/sampling/truncation.py`: temperature, top-k, top-p, min-p, ties kept together.
 
-    sampling `[4]`: temperature > 0, top_k (0 is off), top_p (1 is off), min_p (0 is off). Logits of -inf have probability 0.
+    sampling `[4]`: temperature > 0, top_k (0 is off), top_p (1 is off), min_p (0 is off). Logits of -inf have
+    probability 0.
     """
     temperature, top_k, top_p, min_p = (element(op, sampling, index) for index in range(4))
     top = op.ReduceMax(logits, [1], keepdims=1)  # [rows, 1]
@@ -82,7 +87,9 @@ def processed_probs(op: RuleGraph, logits: ir.Value, sampling: ir.Value, vocab_s
     return op.Div(weights, op.ReduceSum(weights, [1], keepdims=1))
 
 
-def _lowest_kept(op: RuleGraph, logits: ir.Value, measured: Operand, low: ir.Value, high: ir.Value, goal: ir.Value) -> ir.Value:
+def _lowest_kept(
+    op: RuleGraph, logits: ir.Value, measured: Operand, low: ir.Value, high: ir.Value, goal: ir.Value
+) -> ir.Value:
     """`[rows, 1]`: the largest value at which what lies at or above it measures `goal`, `low` where nothing does.
 
     measured: what each logit counts, 1.0 or `[rows, vocab]`. low, high `[rows, 1]`: between them it is looked for.

@@ -17,7 +17,9 @@ from .graphs import accept, accept_greedy, adjust, select, select_greedy
 FOLDER = "graphs/rules"
 
 
-def write_rules(workplace: Path, contract: Contract, vocab_size: int, step: Callable[[str], None]) -> tuple[RuleSpec, ...]:
+def write_rules(
+    workplace: Path, contract: Contract, vocab_size: int, step: Callable[[str], None]
+) -> tuple[RuleSpec, ...]:
     """Graphs for every k up to the contract's, proved equal to their numpy twins. Raises `ProofError`."""
     (workplace / FOLDER).mkdir(parents=True)
     specs = []

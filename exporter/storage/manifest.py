@@ -8,7 +8,18 @@ from pathlib import Path
 import numpy as np
 from tokenizers import Tokenizer
 
-from ...bundle import SCHEMA_VERSION, Contract, Manifest, ModelSpec, Proof, Role, RuleSpec, SharedVocabulary, TextSpec, list_files
+from ...bundle import (
+    SCHEMA_VERSION,
+    Contract,
+    Manifest,
+    ModelSpec,
+    Proof,
+    Role,
+    RuleSpec,
+    SharedVocabulary,
+    TextSpec,
+    list_files,
+)
 from ...errors import PairError
 from ..checkpoints.checkpoint import Checkpoint
 from ..checkpoints.shared_vocabulary import Translation
@@ -42,7 +53,9 @@ def write_text(target: Checkpoint, workplace: Path) -> TextSpec:
     )
 
 
-def write_maps(translation: Translation, specs: dict[Role, ModelSpec], min_overlap: float, workplace: Path) -> SharedVocabulary:
+def write_maps(
+    translation: Translation, specs: dict[Role, ModelSpec], min_overlap: float, workplace: Path
+) -> SharedVocabulary:
     """The draft's translation, as wide as the logits turned out to be."""
     target_size, draft_size = specs["target"].vocab_size, specs["draft"].vocab_size
     to_draft, shared = translation.maps(target_size, draft_size)
@@ -54,7 +67,9 @@ def write_maps(translation: Translation, specs: dict[Role, ModelSpec], min_overl
             "or leave --draft out for drafts looked up in the text"
         )
     np.savez(workplace / MAPS, allow_pickle=False, to_draft=to_draft, shared=shared)
-    return SharedVocabulary(MAPS, shared.shape[1], translation.target.count(target_size), translation.draft.count(draft_size))
+    return SharedVocabulary(
+        MAPS, shared.shape[1], translation.target.count(target_size), translation.draft.count(draft_size)
+    )
 
 
 def reference_path(role: Role) -> str:

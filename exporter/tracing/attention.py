@@ -36,9 +36,9 @@ Pair = tuple[Tensor, Tensor]  # key and value, [1, num_kv_heads, rows, head_dim]
 class StaticCache:
     """What stands in for the transformers cache while tracing: hands keys and values through unchanged.
 
-    position: `[1] int64`, rows of the cache in use. past: by layer, `capacity` rows. columns: `[C] int64`, 0 to C - 1, the
-    rows that attention looks at, for the dialects that have a choice. written: by layer what the graph gives back, the
-    cache after this pass, or in the dialect `rows` its T new rows.
+    position: `[1] int64`, rows of the cache in use. past: by layer, `capacity` rows. columns: `[C] int64`, 0 to C - 1,
+    the rows that attention looks at, for the dialects that have a choice. written: by layer what the graph gives back,
+    the cache after this pass, or in the dialect `rows` its T new rows.
     """
 
     position: Tensor
@@ -82,16 +82,21 @@ def scatter_and_attend(query: Tensor, key: Tensor, value: Tensor, layer: Layer) 
     columns = layer.columns
     assert columns is not None
     key_all, value_all = (
-        symbolic("TensorScatter", (rows, new, layer.position), dict(axis=2), dtype=rows.dtype, shape=rows.shape, version=24)
+        symbolic(
+            "TensorScatter", (rows, new, layer.position), dict(axis=2), dtype=rows.dtype, shape=rows.shape, version=24
+        )
         for rows, new in zip(layer.past, (key, value), strict=True)
     )
     seen = [half[:, :, : columns.shape[0]] for half in (key_all, value_all)]
     if layer.softcap:  # an attribute of Attention that TensorRT refuses
         return _attend(query, seen[:1], seen[1:], columns, layer), (key_all, value_all)
     rows = layer.position + torch.arange(query.shape[2])
-    # In four dimensions from the start: behind an Unsqueeze, TensorRT-RTX 1.7 trips over names of its own where C is fixed.
+    # In four dimensions from the start: behind an Unsqueeze, TensorRT-RTX 1.7 trips over names of its own where C is
+    # fixed.
     mask = _visible(columns[None, None], rows[None, None], layer.window)
-    output = symbolic("Attention", (query, *seen, mask), dict(scale=layer.scale), dtype=query.dtype, shape=query.shape, version=24)
+    output = symbolic(
+        "Attention", (query, *seen, mask), dict(scale=layer.scale), dtype=query.dtype, shape=query.shape, version=24
+    )
     return output, (key_all, value_all)
 
 
@@ -122,7 +127,9 @@ def attend_to_both(query: Tensor, key: Tensor, value: Tensor, layer: Layer) -> t
     assert columns is not None
     span = columns.shape[0]
     # What the cache holds from the position on is stale: no row sees as far as its capacity.
-    places = torch.cat([torch.where(columns < position, columns, past_key.shape[2]), position + torch.arange(key.shape[2])])
+    places = torch.cat(
+        [torch.where(columns < position, columns, past_key.shape[2]), position + torch.arange(key.shape[2])]
+    )
     return _attend(query, [past_key[:, :, :span], key], [past_value[:, :, :span], value], places, layer), (key, value)
 
 
@@ -162,15 +169,24 @@ def static_cache_attention(model: PreTrainedModel, cache: StaticCache, dialect: 
     """
 
     def attention(
-        module: torch.nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **options: Any
+        module: torch.nn.Module,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attention_mask: Tensor | None,
+        **options: Any,
     ) -> tuple[Tensor, None]:
         layer = int(getattr(module, "layer_idx", len(cache.written)))
         scale = float(options.pop("scaling", None) or query.shape[-1] ** -0.5)
         window = int(options.pop("sliding_window", None) or 0)
         softcap = float(options.pop("softcap", None) or 0.0)
         if options.pop("is_causal", None) is False:
-            raise UnsupportedModelError(f"layer {layer} attends to what comes after; only causal attention can be cached")
-        unknown = [name for name, given in options.items() if name not in HARMLESS and given is not None and given is not False]
+            raise UnsupportedModelError(
+                f"layer {layer} attends to what comes after; only causal attention can be cached"
+            )
+        unknown = [
+            name for name, given in options.items() if name not in HARMLESS and given is not None and given is not False
+        ]
         if unknown:
             raise UnsupportedModelError(
                 f"layer {layer} passes {', '.join(sorted(unknown))} to attention, which the static cache has no form of"
@@ -180,7 +196,9 @@ def static_cache_attention(model: PreTrainedModel, cache: StaticCache, dialect: 
                 f"layer {layer} has keys of {key.shape[-1]} and values of {value.shape[-1]} columns; they must be equal"
             )
         if attention_mask is not None:
-            raise UnsupportedModelError(f"layer {layer} brings a mask of its own; only causal and sliding-window masks are known")
+            raise UnsupportedModelError(
+                f"layer {layer} brings a mask of its own; only causal and sliding-window masks are known"
+            )
         if layer in cache.written:
             raise UnsupportedModelError(f"layer {layer} attends twice in one pass; a cache holds one attention a layer")
         asked = Layer(cache.past[layer], cache.position, cache.columns, scale, window, softcap)

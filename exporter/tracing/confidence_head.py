@@ -1,7 +1,7 @@
 """The confidence head in a draft's graph: a linear layer that guesses whether the token drafted next will be accepted.
 
-DSpark (arXiv 2607.05147): c = sigmoid(w . [h ; e(x)] + b), where h is what the output embedding reads and e(x) the input
-embedding of the row's own token. The weights are an input of the graph, so that calibration can change them.
+DSpark (arXiv 2607.05147): c = sigmoid(w . [h ; e(x)] + b), where h is what the output embedding reads and e(x) the
+input embedding of the row's own token. The weights are an input of the graph, so that calibration can change them.
 """
 
 from __future__ import annotations

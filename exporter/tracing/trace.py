@@ -44,7 +44,9 @@ def probe_cache(model: PreTrainedModel) -> tuple[CacheLayer, ...]:
     for index, layer in enumerate(getattr(cache, "layers", ())):
         keys, values = getattr(layer, "keys", None), getattr(layer, "values", None)
         if keys is None or values is None or keys.ndim != 4 or keys.shape[2] != 2:
-            raise UnsupportedModelError(f"{name}: layer {index} keeps a state that is no key-value cache ({type(layer).__name__})")
+            raise UnsupportedModelError(
+                f"{name}: layer {index} keeps a state that is no key-value cache ({type(layer).__name__})"
+            )
         if keys.shape != values.shape:
             raise UnsupportedModelError(
                 f"{name}: layer {index} has keys {list(keys.shape)} and values {list(values.shape)}; they must be equal"
@@ -55,10 +57,13 @@ def probe_cache(model: PreTrainedModel) -> tuple[CacheLayer, ...]:
     return tuple(layers)
 
 
-def trace(model: PreTrainedModel, layers: tuple[CacheLayer, ...], dialect: Dialect, contract: Contract, features: int = 0) -> ir.Model:
+def trace(
+    model: PreTrainedModel, layers: tuple[CacheLayer, ...], dialect: Dialect, contract: Contract, features: int = 0
+) -> ir.Model:
     """The model's graph in `dialect`, its weights shared with `model`. Raises `UnsupportedModelError` with the reason.
 
-    features: with a confidence head that reads as many numbers a row, as `probe_features` found them. Only in the dialect `HEADED`.
+    features: with a confidence head that reads as many numbers a row, as `probe_features` found them. Only in the
+    dialect `HEADED`.
     """
     assert not features or dialect == HEADED
     names = [f"{index}.{half}" for index in range(len(layers)) for half in ("key", "value")]
@@ -117,9 +122,15 @@ class StaticDecoder(torch.nn.Module):
         columns, rest = (None, rest) if self.dialect == "ort" else (rest[0], rest[1:])
         weights, past = (rest[0], rest[1:]) if self.has_head else (None, rest)
         cache = StaticCache(position, list(zip(past[::2], past[1::2], strict=True)), columns)
-        by_row = self._logits(tokens, position, cache) if weights is None else self._with_head(tokens, position, cache, weights)
+        by_row = (
+            self._logits(tokens, position, cache)
+            if weights is None
+            else self._with_head(tokens, position, cache, weights)
+        )
         if len(cache.written) != len(cache.past):
-            raise UnsupportedModelError(f"{len(cache.past) - len(cache.written)} of {len(cache.past)} layers attend by code of their own")
+            raise UnsupportedModelError(
+                f"{len(cache.past) - len(cache.written)} of {len(cache.past)} layers attend by code of their own"
+            )
         return *by_row, *(half for _, pair in sorted(cache.written.items()) for half in pair)
 
     def _logits(self, tokens: Tensor, position: Tensor, cache: StaticCache) -> tuple[Tensor]:
@@ -150,11 +161,16 @@ def kept_rows(tokens: Tensor, widest_step: int, opset: int) -> Tensor:
     """
     width = symbolic("Shape", (tokens,), dict(start=1, end=2), dtype=torch.int64, shape=[1], version=opset)[0]
     first = torch.where(width > widest_step, width - 1, torch.zeros_like(width))
-    return symbolic("Range", (first, width, torch.ones_like(width)), dtype=torch.int64, shape=[tokens.shape[1]], version=opset)
+    return symbolic(
+        "Range", (first, width, torch.ones_like(width)), dtype=torch.int64, shape=[tokens.shape[1]], version=opset
+    )
 
 
 def only_kept(values: Tensor, tokens: Tensor, widest_step: int, opset: int) -> Tensor:
-    """The `kept_rows` of `values [1, T, n]` by one Slice, whose start stays on the host. The same shape, as far as tracing knows."""
+    """The `kept_rows` of `values [1, T, n]` by one Slice, whose start stays on the host.
+
+    The same shape, as far as tracing knows.
+    """
     width = symbolic("Shape", (tokens,), dict(start=1, end=2), dtype=torch.int64, shape=[1], version=opset)
     first = torch.where(width > widest_step, torch.full_like(width, -1), torch.zeros_like(width))
     # No steps: given them, the rule that drops slices of the whole would go by the shape.

@@ -57,9 +57,14 @@ class LookupDraft:
 
 
 class ModelDraft:
-    """The draft model. Its first pass of a round feeds two tokens at least: after full acceptance it lacks the last one's row."""
+    """The draft model.
 
-    def __init__(self, cached: CachedDecoder, chunk: int, rule: Rule, statistics: Statistics, guide: Guide | None = None) -> None:
+    Its first pass of a round feeds two tokens at least: after full acceptance it lacks the last one's row.
+    """
+
+    def __init__(
+        self, cached: CachedDecoder, chunk: int, rule: Rule, statistics: Statistics, guide: Guide | None = None
+    ) -> None:
         self._cached, self._chunk, self._rule, self._statistics, self._guide = cached, chunk, rule, statistics, guide
 
     def prefill(self, tokens: Sequence[int]) -> None:
@@ -79,7 +84,11 @@ class ModelDraft:
                 return drafted
             token = self._rule.propose(logits[-1])
             drafted += [] if token is None else [token]
-            if token is None or len(drafted) == count or (self._guide is not None and not self._guide.go_on(len(drafted))):
+            if (
+                token is None
+                or len(drafted) == count
+                or (self._guide is not None and not self._guide.go_on(len(drafted)))
+            ):
                 return drafted
             start = perf_counter()
             logits = self._cached.step(drafted[-1:], len(tokens) + len(drafted) - 1)
@@ -114,7 +123,9 @@ def check_drafter(name: str | None, has_model: bool) -> str:
     return name
 
 
-def make_draft(name: str, context: Context, chunk: int, rule: Rule, statistics: Statistics, guide: Guide | None = None) -> Draft:
+def make_draft(
+    name: str, context: Context, chunk: int, rule: Rule, statistics: Statistics, guide: Guide | None = None
+) -> Draft:
     """`name`: from `check_drafter`. chunk: widest pass of the draft model. guide: asked between its passes."""
     drafts: list[Draft] = []
     lookup, _, _ = name.partition("+")

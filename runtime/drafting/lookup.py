@@ -55,7 +55,8 @@ class SuffixLookup:
 
     def __init__(self, shortest: int) -> None:
         self._shortest = shortest
-        self._places: dict[tuple[int, ...], list[int]] = defaultdict(list)  # shortest suffix -> indices of the tokens behind it
+        # shortest suffix -> indices of the tokens behind it
+        self._places: dict[tuple[int, ...], list[int]] = defaultdict(list)
         self._indexed = shortest
 
     def find(self, tokens: Sequence[int], count: int) -> list[int]:

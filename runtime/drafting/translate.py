@@ -63,8 +63,13 @@ class TranslatedDecoder:
         self._decoder.feed([self._to_draft[token] for token in tokens], position)
 
 
-def load_maps(path: Path, vocabulary: SharedVocabulary, target_size: int, draft_size: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """`(to_draft, shared)` as `TranslatedDecoder` takes them. Raises `BundleError` when they are not what the manifest says."""
+def load_maps(
+    path: Path, vocabulary: SharedVocabulary, target_size: int, draft_size: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """`(to_draft, shared)` as `TranslatedDecoder` takes them.
+
+    Raises `BundleError` when they are not what the manifest says.
+    """
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
             to_draft, shared = arrays["to_draft"], arrays["shared"]
@@ -72,7 +77,9 @@ def load_maps(path: Path, vocabulary: SharedVocabulary, target_size: int, draft_
         raise BundleError(f"{path} holds no maps of token ids: {error}; build the bundle again") from None
     fits = to_draft.shape == (target_size,) and shared.shape == (2, vocabulary.shared_tokens) and shared.size > 0
     if not fits or to_draft.dtype != np.int64 or shared.dtype != np.int64:
-        raise BundleError(f"{path} maps {to_draft.shape} and {shared.shape} ids, the manifest says otherwise; build the bundle again")
+        raise BundleError(
+            f"{path} maps {to_draft.shape} and {shared.shape} ids, the manifest says otherwise; build the bundle again"
+        )
     for ids, size in ((to_draft, draft_size), (shared[0], target_size), (shared[1], draft_size)):
         outside = ids[(ids < 0) | (ids >= size)]
         if outside.size:

@@ -1,4 +1,7 @@
-"""Rounds that run whole on the device, one launch each. The host sends noise and tokens, and reads back a few integers."""
+"""Rounds that run whole on the device, one launch each.
+
+The host sends noise and tokens, and reads back a few integers.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +21,8 @@ from ..state.statistics import Statistics
 def device_rounds(engine: Engine, parameters: SamplingParameters, drafter: str | None) -> Rounds | None:
     """The engine's own rounds, where they can serve the request: without a drafter, or with the draft model.
 
-    Else the host runs the rounds, a pass at a time: for looked-up drafts, for whatever changes logits (penalties, bias, bans,
-    a minimum length), and for a draft model whose ids are not the target's.
+    Else the host runs the rounds, a pass at a time: for looked-up drafts, for whatever changes logits (penalties, bias,
+    bans, a minimum length), and for a draft model whose ids are not the target's.
     """
     rounds = engine.rounds
     if rounds is None or parameters.adjusts_logits:
@@ -31,7 +34,13 @@ class DeviceRound:
     """Draws the same noise from the same seed as `SamplingRule`, so that both ways to run a round give the same tokens up to rounding."""
 
     def __init__(
-        self, context: Context, rounds: Rounds, parameters: SamplingParameters, drafts: bool, chunk: int, statistics: Statistics
+        self,
+        context: Context,
+        rounds: Rounds,
+        parameters: SamplingParameters,
+        drafts: bool,
+        chunk: int,
+        statistics: Statistics,
     ) -> None:
         self._context, self._rounds, self._statistics, self._chunk = context, rounds, statistics, chunk
         self._drafts = drafts
@@ -71,6 +80,8 @@ class DeviceRound:
         return Chances(self._verification, self._sampling, _float32(drawn), _float32(judged))
 
 
-def _float32(uniforms: np.ndarray[tuple[int, ...], np.dtype[np.float64]]) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
+def _float32(
+    uniforms: np.ndarray[tuple[int, ...], np.dtype[np.float64]],
+) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
     """Rounded, but never up to 1."""
     return np.minimum(uniforms.astype(np.float32), np.nextafter(np.float32(1.0), np.float32(0.0)))

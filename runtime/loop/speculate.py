@@ -26,7 +26,9 @@ class Round(Protocol):
         ...
 
 
-def decode(context: Context, round: Round, schedule: Schedule, limit: int, chunk: int, statistics: Statistics) -> Iterator[list[int]]:
+def decode(
+    context: Context, round: Round, schedule: Schedule, limit: int, chunk: int, statistics: Statistics
+) -> Iterator[list[int]]:
     """Yield the tokens of each round until `limit` tokens have come; `schedule` says how many are drafted.
 
     The context must hold at least one token. Tokens are in `context` when they are yielded, and the context stays

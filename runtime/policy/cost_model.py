@@ -1,7 +1,8 @@
 """What rounds cost on one host and engine, by the number of draft tokens and by how long the sequence is.
 
 `specexport calibrate` measures them (`calibration/measuring/measure_costs.py`); `costs.json` in the bundle holds them.
-Notation of the rules: d is a draft pass, v(m) a target pass over m tokens, h what the host adds to a round, t1 a plain round.
+Notation of the rules: d is a draft pass, v(m) a target pass over m tokens, h what the host adds to a round, t1 a plain
+round.
 """
 
 from __future__ import annotations
@@ -23,16 +24,22 @@ class Measured:
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.p90) and 0 <= self.p10 <= self.median <= self.p90):
-            raise ValueError(f"{self.p10}, {self.median}, {self.p90} are no percentiles 10, 50 and 90 of a time in seconds")
+            raise ValueError(
+                f"{self.p10}, {self.median}, {self.p90} are no percentiles 10, 50 and 90 of a time in seconds"
+            )
 
 
 @dataclass(frozen=True)
 class CostPoint:
-    """Costs when the caches hold `context` tokens. k goes from 0 to the bundle's max_draft_tokens in `rounds` and `host`.
+    """Costs when the caches hold `context` tokens.
 
-    rounds[k]: a whole round that drafts k tokens with the model, the host's part included; rounds[0] is a plain one, t1.
-    draft: one draft pass, d. verify[m - 1]: a target pass over m tokens, v(m). host[k]: the round without its passes, h.
-    Where the device runs whole rounds, draft and verify are what the differences between rounds say: d = 0, v(m) = rounds[m - 1].
+    k goes from 0 to the bundle's max_draft_tokens in `rounds` and `host`.
+
+    rounds[k]: a whole round that drafts k tokens with the model, the host's part included; rounds[0] is a plain one,
+    t1.
+    draft: one draft pass, d. verify[m - 1]: a target pass over m tokens, v(m). host[k]: the round without its passes,
+    h. Where the device runs whole rounds, draft and verify are what the differences between rounds say: d = 0, v(m) =
+    rounds[m - 1].
     """
 
     context: int
@@ -43,7 +50,9 @@ class CostPoint:
 
     def __post_init__(self) -> None:
         if not len(self.rounds) == len(self.verify) == len(self.host) >= 1:
-            raise ValueError(f"{len(self.rounds)} rounds, {len(self.verify)} verify passes and {len(self.host)} host times do not match")
+            raise ValueError(
+                f"{len(self.rounds)} rounds, {len(self.verify)} verify passes and {len(self.host)} host times do not match"
+            )
         if self.context < 1:
             raise ValueError(f"a context of {self.context} tokens cannot be; it must be at least 1")
         if self.rounds[0].median <= 0:
@@ -89,7 +98,9 @@ class Costs:
 
     def __post_init__(self) -> None:
         if self.schema_version != COSTS_VERSION:
-            raise ValueError(f"schema version {self.schema_version}, this specexport reads {COSTS_VERSION}; calibrate again")
+            raise ValueError(
+                f"schema version {self.schema_version}, this specexport reads {COSTS_VERSION}; calibrate again"
+            )
         contexts = [point.context for point in self.points]
         if not contexts or contexts != sorted(set(contexts)):
             raise ValueError(f"costs at the contexts {contexts}; expected one or more, rising")

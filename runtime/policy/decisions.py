@@ -29,7 +29,9 @@ LOG = logging.getLogger("specexport")
 
 @dataclass
 class Decisions:
-    """policy: None where nobody calibrated. costs: None too where they are of another host. states: by route, of this session.
+    """policy: None where nobody calibrated. costs: None too where they are of another host.
+
+    states: by route, of this session.
 
     chance: reads the draft's confidence while it drafts, None where that is not known.
     """
@@ -51,7 +53,11 @@ class Decisions:
         reason = stale(costs, engine.name, threads)
         entries = (policy.default, *policy.routes.values())
         if reason and any(entry.mode == "adaptive" or (costs and entry.verdict != "off") for entry in entries):
-            LOG.warning("%s; until specexport calibrate %s is run here, its policy drafts fixed numbers of tokens", reason, bundle.root)
+            LOG.warning(
+                "%s; until specexport calibrate %s is run here, its policy drafts fixed numbers of tokens",
+                reason,
+                bundle.root,
+            )
         if costs is not None and costs.max_draft_tokens != bundle.manifest.contract.max_draft_tokens:
             most = bundle.manifest.contract.max_draft_tokens
             raise BundleError(
@@ -60,7 +66,10 @@ class Decisions:
         return cls(policy, None if reason else costs, _chance(survival, engine.head, bundle) if survival else None)
 
     def schedule(self, route: str | None, most: int) -> tuple[str | None, Schedule]:
-        """The drafter and the schedule of a request; the drafter is None where the policy has no say. most: draft tokens a round."""
+        """The drafter and the schedule of a request; the drafter is None where the policy has no say.
+
+        most: draft tokens a round.
+        """
         if self.policy is None:
             return None, FixedSchedule(most)
         entry = self.policy.of(route)
@@ -87,9 +96,14 @@ def stale(costs: Costs | None, engine: str, threads: int) -> str | None:
 def check_policy(policy: Policy, bundle: Bundle) -> None:
     """Raises `BundleError` for drafters and numbers of draft tokens that the bundle does not have."""
     most, path = bundle.manifest.contract.max_draft_tokens, bundle.path(POLICY)
-    for name, entry in (("default", policy.default), *((f"routes.{route}", entry) for route, entry in policy.routes.items())):
+    for name, entry in (
+        ("default", policy.default),
+        *((f"routes.{route}", entry) for route, entry in policy.routes.items()),
+    ):
         if entry.num_draft_tokens > most:
-            raise BundleError(f"{path}: {name}.num_draft_tokens is {entry.num_draft_tokens}; this bundle was built for 0 to {most}")
+            raise BundleError(
+                f"{path}: {name}.num_draft_tokens is {entry.num_draft_tokens}; this bundle was built for 0 to {most}"
+            )
         try:
             check_drafter(entry.drafter, bundle.manifest.draft is not None)
         except ParameterError as error:
@@ -97,7 +111,10 @@ def check_policy(policy: Policy, bundle: Bundle) -> None:
 
 
 def read_decision(bundle: Bundle, kind: type[T], name: str) -> T | None:
-    """costs.json, policy.json or survival.json, None where it is missing. Raises `BundleError` for one of another bundle."""
+    """costs.json, policy.json or survival.json, None where it is missing.
+
+    Raises `BundleError` for one of another bundle.
+    """
     path, remedy = bundle.path(name), _remedy(bundle)
     if not path.exists():
         return None
@@ -126,7 +143,9 @@ def _replace(path: Path, text: str) -> None:
         temporary.replace(path)
     except OSError as error:
         reason = error.strerror or str(error)
-        raise OutputError(f"{path.parent} cannot be written: {reason}; what calibration finds is kept in the bundle") from None
+        raise OutputError(
+            f"{path.parent} cannot be written: {reason}; what calibration finds is kept in the bundle"
+        ) from None
     finally:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)

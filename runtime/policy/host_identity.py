@@ -17,7 +17,11 @@ def bundle_identity(bundle: Bundle) -> str:
     """SHA-256 over the models, their graphs and the contract; plans that are compiled again change nothing."""
     manifest = bundle.manifest
     models = {
-        role: [model.checkpoint_sha256, manifest.files[model.weights].sha256, {g: manifest.files[g].sha256 for g in model.graphs.values()}]
+        role: [
+            model.checkpoint_sha256,
+            manifest.files[model.weights].sha256,
+            {g: manifest.files[g].sha256 for g in model.graphs.values()},
+        ]
         for role, model in manifest.models.items()
     }
     return hashlib.sha256(json.dumps([models, asdict(manifest.contract)], sort_keys=True).encode()).hexdigest()
@@ -26,7 +30,10 @@ def bundle_identity(bundle: Bundle) -> str:
 def describe_host(engine: str) -> str:
     """The processor, its cores and vector extensions; for engines of a GPU that GPU's name as well."""
     lines = _lines("/proc/cpuinfo")
-    values = {key: next((line.partition(":")[2].strip() for line in lines if line.startswith(key)), "") for key in ("model name", "flags")}
+    values = {
+        key: next((line.partition(":")[2].strip() for line in lines if line.startswith(key)), "")
+        for key in ("model name", "flags")
+    }
     board = "".join(_lines("/proc/device-tree/model")).strip("\0 ")  # a Jetson's, whose processors have no name
     name = values["model name"] or board or platform.processor() or platform.machine()
     flags = set(values["flags"].split())

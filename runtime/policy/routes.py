@@ -1,4 +1,6 @@
-"""What was decided for a bundle, by route: whether to speculate, with which drafts, and how many. `policy.json` in the bundle.
+"""What was decided for a bundle, by route: whether to speculate, with which drafts, and how many.
+
+`policy.json` in the bundle.
 
 `specexport calibrate` writes it; it may be edited by hand, and is checked when it is read.
 """
@@ -18,9 +20,12 @@ Mode = Literal["adaptive", "fixed"]
 
 @dataclass(frozen=True)
 class Evidence:
-    """Why: what calibration found for the drafter and the best fixed number of draft tokens. requests: whose response is not too short.
+    """Why: what calibration found for the drafter and the best fixed number of draft tokens.
 
-    acceptance_length: tokens a round, a; break_even: those it takes, a*; speedup: a / a*, between low and high with 95 %;
+    requests: whose response is not too short.
+
+    acceptance_length: tokens a round, a; break_even: those it takes, a*; speedup: a / a*, between low and high with 95
+    %;
     p10: the slowest tenth of the requests' speedups.
     """
 
@@ -41,9 +46,9 @@ class Evidence:
 class RoutePolicy:
     """num_draft_tokens: the best fixed number, 0 where plain decoding is expected to be better.
 
-    mode: `fixed` drafts num_draft_tokens every round, none where the verdict is off. `adaptive` takes up to the bundle's maximum,
-    as many as pay by what the draft says and by what was accepted lately; where the verdict is off, none until probes say that
-    it has become worth while.
+    mode: `fixed` drafts num_draft_tokens every round, none where the verdict is off. `adaptive` takes up to the
+    bundle's maximum, as many as pay by what the draft says and by what was accepted lately; where the verdict is off,
+    none until probes say that it has become worth while.
     chances: of each draft token, from the first, to be accepted when all before it are: where `adaptive` starts from.
     """
 
@@ -56,7 +61,9 @@ class RoutePolicy:
 
     def __post_init__(self) -> None:
         if self.num_draft_tokens < (1 if self.verdict == "on" else 0):
-            raise ValueError(f"num_draft_tokens is {self.num_draft_tokens} where the verdict is {self.verdict!r}; it must be at least 1")
+            raise ValueError(
+                f"num_draft_tokens is {self.num_draft_tokens} where the verdict is {self.verdict!r}; it must be at least 1"
+            )
         if not self.chances or not all(0 <= chance <= 1 for chance in self.chances):  # NaN fails as well
             raise ValueError(f"chances are {list(self.chances)}; expected a probability for every draft token")
 

@@ -1,11 +1,13 @@
 """How many tokens to draft: every round the same number, or as many as pay.
 
-Adaptive, a round goes on drafting while the expected tokens are worth their time at the rate that is reached anyway (docs/when-it-pays.md):
+Adaptive, a round goes on drafting while the expected tokens are worth their time at the rate that is reached anyway
+(docs/when-it-pays.md):
 
     draft token j + 1 iff some m > j has  sum_{i=j+1..m} a_i  >  lambda * ((m - j) * d + v(m + 1) - v(j + 1))
 
-with a_i the chance that token i survives and lambda the tokens a second of the best fixed number, plain decoding among them. What is
-looked at are costs, earlier rounds, and the distributions that draft tokens are drawn from, never a token that may still be left
+with a_i the chance that token i survives and lambda the tokens a second of the best fixed number, plain decoding among
+them. What is looked at are costs, earlier rounds, and the distributions that draft tokens are drawn from, never a token
+that may still be left
 out: so the output stays the target's own (docs/losslessness.md).
 """
 
@@ -21,17 +23,20 @@ from ..drafting.guide import Guide
 from .cost_model import Costs, RoundCosts
 from .routes import RoutePolicy
 
-# How far one draft token moves the belief in the draft, in logits: for the request, and for the session's later ones of the route.
+# How far one draft token moves the belief in the draft, in logits: for the request, and for the session's later ones of
+# the route.
 REQUEST_RATE = 0.3
 ROUTE_RATE = 0.02
 FARTHEST = 6.0
-# Of the time of plain rounds, what may be spent on asking the draft again, and for how many tokens where nobody reads its confidence.
+# Of the time of plain rounds, what may be spent on asking the draft again, and for how many tokens where nobody reads
+# its confidence.
 PROBE_BUDGET = 0.01
 PROBE_TOKENS = 2
 # Costs are looked up anew when the sequence has grown by so many tokens.
 COST_STEP = 32
 
-# (index in the draft, logits `[rows, vocab]` of the draft's pass) -> chance of the token to be accepted when all before it are
+# (index in the draft, logits `[rows, vocab]` of the draft's pass) -> chance of the token to be accepted when all before
+# it are
 Chance = Callable[[int, Logits], float]
 
 
@@ -73,8 +78,8 @@ class FixedSchedule:
 class RouteState:
     """What a session remembers of a route between requests, in logits.
 
-    trust: how much better its drafts are than the draft's confidence says. mood: how much better than calibrated the first
-    token of a draft is expected to be. allowance: seconds saved up for the next probe.
+    trust: how much better its drafts are than the draft's confidence says. mood: how much better than calibrated the
+    first token of a draft is expected to be. allowance: seconds saved up for the next probe.
     """
 
     trust: float = 0.0
@@ -85,14 +90,17 @@ class RouteState:
 class AdaptiveSchedule:
     """Of one request; implements `Schedule` and `Guide`.
 
-    Where no number of draft tokens pays, rounds are plain, and the draft is asked again (a probe) when plain rounds have earned it:
-    while it is not worth asking, that costs at most `PROBE_BUDGET` of the time.
+    Where no number of draft tokens pays, rounds are plain, and the draft is asked again (a probe) when plain rounds
+    have earned it: while it is not worth asking, that costs at most `PROBE_BUDGET` of the time.
     """
 
     needs_host = False
 
     def __init__(self, entry: RoutePolicy, costs: Costs, chance: Chance | None, state: RouteState, most: int) -> None:
-        """chance: reads the draft model's confidence; None where nobody can while drafting. most: draft tokens a round."""
+        """chance: reads the draft model's confidence; None where nobody can while drafting.
+
+        most: draft tokens a round.
+        """
         self._with_model = "model" in entry.drafter
         self.guide: Guide | None = self if chance and self._with_model else None
         self._entry, self._costs, self._chance, self._state, self._most = entry, costs, chance, state, most
@@ -132,7 +140,8 @@ class AdaptiveSchedule:
         self._ahead = self._prospect(index + 1, alive)
         worth = alive - self._rate * (verify[index + 1] - verify[index]) + self._ahead
         if worth <= 0 and not (self._probing and index == 0):
-            return False  # a probe's first token is judged: else a draft that is trusted too little would never be heard again
+            # a probe's first token is judged: else a draft that is trusted too little would never be heard again
+            return False
         self._read.append(chance)
         self._alive = alive
         return True
@@ -169,7 +178,10 @@ class AdaptiveSchedule:
 
     def _start_off(self) -> None:
         """Expect so little that rounds are plain until probes say otherwise."""
-        while self._base[0] > -FARTHEST and self._best_fixed([_sigmoid(logit + self._state.mood) for logit in self._base])[0]:
+        while (
+            self._base[0] > -FARTHEST
+            and self._best_fixed([_sigmoid(logit + self._state.mood) for logit in self._base])[0]
+        ):
             self._base = [logit - 0.25 for logit in self._base]
         self._starts_off = False
 
@@ -204,7 +216,9 @@ class AdaptiveSchedule:
         self._measured_at = length
         self._table = self._costs.at(length)
         rounds = range(self._most + 1)
-        self._rounds = [self._table.rounds[k] if self._with_model or not k else self._table.looked_up(k) for k in rounds]
+        self._rounds = [
+            self._table.rounds[k] if self._with_model or not k else self._table.looked_up(k) for k in rounds
+        ]
         if self._starts_off:
             self._start_off()
 

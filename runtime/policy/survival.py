@@ -1,6 +1,7 @@
 """How probable it is that a draft token survives, read off while drafting. `survival.json` in the bundle.
 
-Nothing here looks at a token that may still be left out of the draft: only at what it is drawn from (docs/losslessness.md).
+Nothing here looks at a token that may still be left out of the draft: only at what it is drawn from
+(docs/losslessness.md).
 """
 
 from __future__ import annotations
@@ -33,8 +34,15 @@ class Curve:
 
     def __post_init__(self) -> None:
         rising = all(a < b for a, b in zip(self.logits, self.logits[1:], strict=False))
-        if not self.logits or len(self.logits) != len(self.chances) or not rising or not all(map(math.isfinite, self.logits)):
-            raise ValueError(f"{len(self.logits)} logits and {len(self.chances)} chances are no curve; logits must rise")
+        if (
+            not self.logits
+            or len(self.logits) != len(self.chances)
+            or not rising
+            or not all(map(math.isfinite, self.logits))
+        ):
+            raise ValueError(
+                f"{len(self.logits)} logits and {len(self.chances)} chances are no curve; logits must rise"
+            )
         if not all(0 <= chance <= 1 for chance in self.chances):
             raise ValueError("a chance of a curve is no probability")
 
@@ -53,9 +61,10 @@ class Curve:
 class Survival:
     """The chance of a draft token to be accepted when all before it are.
 
-    signal: what the curves take: `probability`, the logit of the draft's largest probability; `head`, what the draft graph's
-    confidence head gives; `both`, the head's with the other one as one more feature. curves: by position in the draft, the last one
-    for all further. head: weights `[F + 1]`, the bias last; for `both` `[F + 2]`, the last but one the probability's.
+    signal: what the curves take: `probability`, the logit of the draft's largest probability; `head`, what the draft
+    graph's confidence head gives; `both`, the head's with the other one as one more feature. curves: by position in the
+    draft, the last one for all further. head: weights `[F + 1]`, the bias last; for `both` `[F + 2]`, the last but one
+    the probability's.
     bundle: `bundle_identity`.
     """
 
@@ -73,7 +82,9 @@ class Survival:
         if not self.curves:
             raise ValueError("there is no curve")
         if (self.signal == "probability") == bool(self.head) or not all(map(math.isfinite, self.head)):
-            raise ValueError(f"the signal is {self.signal!r} and the head has {len(self.head)} weights; a head needs numbers, others none")
+            raise ValueError(
+                f"the signal is {self.signal!r} and the head has {len(self.head)} weights; a head needs numbers, others none"
+            )
 
     def chance(self, index: int, logit: float) -> float:
         """Of draft token `index`, from 0, with this signal."""

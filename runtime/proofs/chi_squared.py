@@ -44,7 +44,12 @@ class Sampled:
 
 
 def exact_joint(
-    target: Decoder, prompt: Sequence[int], parameters: SamplingParameters, length: int, chunk: int, stop_tokens: Sequence[int] = ()
+    target: Decoder,
+    prompt: Sequence[int],
+    parameters: SamplingParameters,
+    length: int,
+    chunk: int,
+    stop_tokens: Sequence[int] = (),
 ) -> Joint:
     """The probability of every sequence of `length` tokens behind `prompt`, from passes of the target alone.
 
@@ -61,11 +66,17 @@ def exact_joint(
 
     joint: Joint = {(): 1.0}
     for _ in range(length):
-        joint = {(*tokens, token): probability * share for tokens, probability in joint.items() for token, share in after(tokens).items()}
+        joint = {
+            (*tokens, token): probability * share
+            for tokens, probability in joint.items()
+            for token, share in after(tokens).items()
+        }
     return joint
 
 
-def sample_session(session: Session, prompt: Sequence[int], options: Options, expected: Joint, trials: int, first_seed: int = 0) -> Sampled:
+def sample_session(
+    session: Session, prompt: Sequence[int], options: Options, expected: Joint, trials: int, first_seed: int = 0
+) -> Sampled:
     """Generate `trials` times with seeds of their own, and compare what came with `expected`.
 
     options: drafter, verification and sampling parameters, whose processed distribution `expected` must be of.
@@ -73,7 +84,9 @@ def sample_session(session: Session, prompt: Sequence[int], options: Options, ex
     """
     needed = fewest_trials(expected)
     if trials < needed:
-        raise ParameterError(f"{trials} trials are too few to test what the target gives behind this prompt; it takes {needed} or more")
+        raise ParameterError(
+            f"{trials} trials are too few to test what the target gives behind this prompt; it takes {needed} or more"
+        )
     length = len(next(iter(expected)))
     found: Counter[tuple[int, ...]] = Counter()
     rounds = accepted = 0
@@ -99,7 +112,9 @@ def fewest_trials(expected: Joint) -> int:
 
 
 def chi_squared(expected: Joint, found: Counter[tuple[int, ...]]) -> tuple[float, float, int]:
-    """`(statistic, its 1 - FALSE_ALARM quantile, cells)`; rare sequences share a cell. The quantile is that of Wilson and
+    """`(statistic, its 1 - FALSE_ALARM quantile, cells)`; rare sequences share a cell.
+
+    The quantile is that of Wilson and
     Hilferty (1931). A sequence that cannot be makes the statistic infinite.
     """
     trials = found.total()

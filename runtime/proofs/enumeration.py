@@ -1,8 +1,8 @@
 """L0 of docs/losslessness.md: the distribution of a verification rule's output, exactly, by enumeration.
 
-Nothing is sampled: every draft is enumerated, and the rule's uniforms are integrated out by bisection on the rule itself,
-as a black box, so its comparisons and its residual are what is tested. The models are small and random, and what
-they give depends on the whole context.
+Nothing is sampled: every draft is enumerated, and the rule's uniforms are integrated out by bisection on the rule
+itself, as a black box, so its comparisons and its residual are what is tested. The models are small and random, and
+what they give depends on the whole context.
 """
 
 from __future__ import annotations
@@ -80,7 +80,10 @@ class Enumeration:
                 before = mass[tokens[:length]]
                 # A prefix of hardly any mass divides rounding errors by next to nothing.
                 if before > 1e-3:
-                    worst = max(worst, abs(mass[tokens[: length + 1]] / before - float(target.after(tokens[:length])[tokens[length]])))
+                    worst = max(
+                        worst,
+                        abs(mass[tokens[: length + 1]] / before - float(target.after(tokens[:length])[tokens[length]])),
+                    )
         return worst
 
 
@@ -99,13 +102,15 @@ def shares(token: Callable[[float], int], vocab: int, steps: int = STEPS) -> lis
     return [after - before for before, after in itertools.pairwise(below)]
 
 
-def outcomes(run: Run, draft_tokens: tuple[int, ...], vocab: int, rng: np.random.Generator, steps: int = STEPS) -> Iterator[Outcome]:
+def outcomes(
+    run: Run, draft_tokens: tuple[int, ...], vocab: int, rng: np.random.Generator, steps: int = STEPS
+) -> Iterator[Outcome]:
     """Every `(num_accepted, next_token, probability)` of one draft, uniforms integrated out.
 
-    Each deciding uniform matters only by the side of its threshold on which it lies. Threshold i shows while the earlier
-    uniforms accept whatever they can and the later ones accept nothing they need not; a rule that reads from the left
-    and one that looks for the longest draft that stands are alike in that. Where on its side a uniform lies is drawn
-    anew for every case, so that a token drawn from used noise comes out wrong.
+    Each deciding uniform matters only by the side of its threshold on which it lies. Threshold i shows while the
+    earlier uniforms accept whatever they can and the later ones accept nothing they need not; a rule that reads from
+    the left and one that looks for the longest draft that stands are alike in that. Where on its side a uniform lies is
+    drawn anew for every case, so that a token drawn from used noise comes out wrong.
     """
     k, last = len(draft_tokens), (steps - 1) / steps
 
@@ -127,14 +132,18 @@ def outcomes(run: Run, draft_tokens: tuple[int, ...], vocab: int, rng: np.random
 
 
 def enumerate_rule(verify: Verify, target: Chain, draft: Chain, k: int, judged_by: Chain | None = None) -> Enumeration:
-    """The output of one round of `verify` with k draft tokens. judged_by: what the rule is told that the draft was drawn
+    """The output of one round of `verify` with k draft tokens.
+
+    judged_by: what the rule is told that the draft was drawn
     from, where that is not the truth.
     """
     told = judged_by or draft
 
     def run(draft_tokens: tuple[int, ...], uniforms: Sequence[float]) -> tuple[int, int]:
         draft_probs = [Distribution(told.after(draft_tokens[:i])) for i in range(k)]
-        return verify(lambda i: Distribution(target.after(draft_tokens[:i])), draft_probs, draft_tokens, np.array(uniforms))
+        return verify(
+            lambda i: Distribution(target.after(draft_tokens[:i])), draft_probs, draft_tokens, np.array(uniforms)
+        )
 
     return enumerate_rounds(run, target, draft, k)
 

@@ -39,7 +39,9 @@ class Equality:
         return self.same_width and self.near_tie
 
 
-def check_equality(session: Session, prompt: Sequence[int], max_new_tokens: int, drafter: str | None = None) -> Equality:
+def check_equality(
+    session: Session, prompt: Sequence[int], max_new_tokens: int, drafter: str | None = None
+) -> Equality:
     """Generate greedily three ways from `prompt` and compare. The session's cached prefix is forgotten."""
     options = Options(stop_token_ids=(), max_new_tokens=max_new_tokens)
     try:
@@ -52,7 +54,9 @@ def check_equality(session: Session, prompt: Sequence[int], max_new_tokens: int,
         session.reset()
 
 
-def judge(session: Session, prompt: Sequence[int], plain: Sequence[int], speculative: Sequence[int], widths: Sequence[int]) -> Equality:
+def judge(
+    session: Session, prompt: Sequence[int], plain: Sequence[int], speculative: Sequence[int], widths: Sequence[int]
+) -> Equality:
     """Compare two greedy outputs. widths: of the target's pass that each speculative token came from.
 
     Writes into the target's cache behind the session's back: reset it.
@@ -81,7 +85,9 @@ def _speculate(session: Session, prompt: Sequence[int], options: Options) -> tup
     return tuple(tokens), widths
 
 
-def plain_at_widths(target: Decoder, prompt: Sequence[int], widths: Sequence[int], chunk: int, capacity: int) -> tuple[int, ...]:
+def plain_at_widths(
+    target: Decoder, prompt: Sequence[int], widths: Sequence[int], chunk: int, capacity: int
+) -> tuple[int, ...]:
     """Greedy tokens by the target alone, one a pass of each width, of which only the first row is used.
 
     Near the capacity, where a width no longer fits, passes are as wide as they can be.
@@ -93,7 +99,9 @@ def plain_at_widths(target: Decoder, prompt: Sequence[int], widths: Sequence[int
     return tuple(tokens[len(prompt) :])
 
 
-def _logits_after(target: Decoder, tokens: Sequence[int], prompt_length: int, widths: Sequence[int], chunk: int, capacity: int) -> Logits:
+def _logits_after(
+    target: Decoder, tokens: Sequence[int], prompt_length: int, widths: Sequence[int], chunk: int, capacity: int
+) -> Logits:
     """The logits `[vocab]` that follow `tokens`, fed as `plain_at_widths` feeds them."""
     CachedDecoder(target).prefill(tokens, prompt_length - 1, chunk)
     for end, width in zip(range(prompt_length, len(tokens)), widths, strict=False):

@@ -20,15 +20,24 @@ from ...bundle import Contract, Format, ModelSpec, Precision, Proof
 from ...engines.base import Decoder, Logits
 from ...errors import ProofError
 
-# What a graph computes in: its own precision, widened to fp32 over weights in half precision, or with quantized weights.
+# What a graph computes in: its own precision, widened to fp32 over weights in half precision, or with quantized
+# weights.
 Arithmetic = Precision | Literal["widened"] | Format
-# The reference is evaluated in fp32 (`exporter/proving/reference.py`). Measured over tiny models of 23 families and the demo pair,
-# right graphs are off by up to: fp32 1e-5; widened 6e-3, by constants that tracing in half precision rounds; fp16 1.4e-2;
-# bf16, rounded behind every operator, 1.5e-1 (0.6 where a mixture of experts then chooses another expert). Trained and deeper
-# models get some room. With rounded activations, sums in another order round some values the other way, which rounds more of them
-# behind: int8 is off by 1e-5 with one layer, 7e-2 with five, 3e-1 with 24 random ones, where that is what rounding itself does.
-# A wrong mask, window or position is off by 2 and more in every one of them.
-TOLERANCE: dict[Arithmetic, float] = {"fp32": 1e-3, "widened": 2e-2, "fp16": 1e-1, "bf16": 5e-1, "int8": 8e-1, "int4": 8e-1, "fp8": 8e-1}
+# The reference is evaluated in fp32 (`exporter/proving/reference.py`). Measured over tiny models of 23 families and the
+# demo pair, right graphs are off by up to: fp32 1e-5; widened 6e-3, by constants that tracing in half precision rounds;
+# fp16 1.4e-2; bf16, rounded behind every operator, 1.5e-1 (0.6 where a mixture of experts then chooses another expert).
+# Trained and deeper models get some room. With rounded activations, sums in another order round some values the other
+# way, which rounds more of them behind: int8 is off by 1e-5 with one layer, 7e-2 with five, 3e-1 with 24 random ones,
+# where that is what rounding itself does. A wrong mask, window or position is off by 2 and more in every one of them.
+TOLERANCE: dict[Arithmetic, float] = {
+    "fp32": 1e-3,
+    "widened": 2e-2,
+    "fp16": 1e-1,
+    "bf16": 5e-1,
+    "int8": 8e-1,
+    "int4": 8e-1,
+    "fp8": 8e-1,
+}
 # Large and finite: under an explicit mask a poisoned row has weight 0, and 0 * NaN would still poison.
 POISON = 1e4
 
@@ -96,7 +105,8 @@ def schedule(contract: Contract, vocab_size: int, window: int = 0, spare: int = 
     for edge in [span for span in contract.spans if span in room][:1]:
         feed(widest, walk(position, edge - widest), poison=True)  # the last that the shorter span holds
         feed(widest, edge - 1, poison=True)  # one row on either side, garbage behind them
-        position = feed(1, feed(2, edge - 2, poison=True), poison=True)  # rolled back to the shorter span, and over again
+        # rolled back to the shorter span, and over again
+        position = feed(1, feed(2, edge - 2, poison=True), poison=True)
 
     last = min(contract.capacity - spare, max(FAR, window + chunk)) - 2 * widest - 2
     if position <= last:
@@ -141,7 +151,9 @@ def measure_decoder(
     return Proof(engine, dialect, role, rows, length, max_error(decoder, reference), TOLERANCE[arithmetic])
 
 
-def prove_decoder(decoder: Decoder, reference: list[ReferenceStep], engine: str, dialect: str, role: str, arithmetic: Arithmetic) -> Proof:
+def prove_decoder(
+    decoder: Decoder, reference: list[ReferenceStep], engine: str, dialect: str, role: str, arithmetic: Arithmetic
+) -> Proof:
     """Raises `ProofError` when the decoder strays from the reference by more than the tolerance of its arithmetic."""
     proof = measure_decoder(decoder, reference, engine, dialect, role, arithmetic)
     if not proof.passed:

@@ -1,7 +1,8 @@
 """The compiled verification rules against their numpy twins, case by case.
 
-The graphs work in float32 and the twins in float64, so a uniform next to a boundary may fall on its other side: an answer
-is right when the twin gives it for the uniforms as they are, for all of them moved by NUDGE, or for some in between.
+The graphs work in float32 and the twins in float64, so a uniform next to a boundary may fall on its other side: an
+answer is right when the twin gives it for the uniforms as they are, for all of them moved by NUDGE, or for some in
+between.
 """
 
 from __future__ import annotations
@@ -33,13 +34,21 @@ PARAMETERS = (
 )
 STOPS = (0, 2)
 ADJUSTED = SamplingParameters(
-    repetition_penalty=1.3, presence_penalty=0.5, frequency_penalty=0.25, logit_bias={1: 3.0, 5: -2.0}, banned_tokens=(3,), min_new_tokens=3
+    repetition_penalty=1.3,
+    presence_penalty=0.5,
+    frequency_penalty=0.25,
+    logit_bias={1: 3.0, 5: -2.0},
+    banned_tokens=(3,),
+    min_new_tokens=3,
 )
 
 
 @dataclass(frozen=True)
 class RuleProof:
-    """cases: compared. wrong: those with another token or count than the twin. max_error: of a probability or a logit."""
+    """cases: compared. wrong: those with another token or count than the twin.
+
+    max_error: of a probability or a logit.
+    """
 
     rule: str
     num_draft_tokens: int
@@ -158,14 +167,22 @@ def _rounds(rng: np.random.Generator, logits: NDArray[np.float32], k: int) -> It
         rows = (logits[:k] + rng.normal(size=(k, vocab_size))).astype(np.float32)
         drawn = [processed_distribution(row, parameters) for row in rows]
         tokens = [probs.draw(float(rng.random())) for probs in drawn]
-        yield _Round(parameters, tokens, np.stack([_dense(probs, vocab_size) for probs in drawn]), rng.random(k + 1, np.float32))
+        yield _Round(
+            parameters, tokens, np.stack([_dense(probs, vocab_size) for probs in drawn]), rng.random(k + 1, np.float32)
+        )
     likely, unlikely = logits[:k].argmax(axis=1), logits[:k].argmin(axis=1)
     ids = np.arange(vocab_size)
     # Looked up: once what the target likes, once what it excludes, which not even a uniform of 0 may accept.
-    yield _Round(PARAMETERS[0], likely.tolist(), (ids == likely[:, None]).astype(np.float32), rng.random(k + 1, np.float32))
-    yield _Round(PARAMETERS[1], unlikely.tolist(), (ids == unlikely[:, None]).astype(np.float32), np.zeros(k + 1, np.float32))
+    yield _Round(
+        PARAMETERS[0], likely.tolist(), (ids == likely[:, None]).astype(np.float32), rng.random(k + 1, np.float32)
+    )
+    yield _Round(
+        PARAMETERS[1], unlikely.tolist(), (ids == unlikely[:, None]).astype(np.float32), np.zeros(k + 1, np.float32)
+    )
     # Told that the draft gave every token more than the target does, so that the rejected leave nothing over.
-    more = np.stack([_dense(processed_distribution(row, PARAMETERS[1]), vocab_size) for row in logits[:k]]) * np.float32(1.25)
+    more = np.stack(
+        [_dense(processed_distribution(row, PARAMETERS[1]), vocab_size) for row in logits[:k]]
+    ) * np.float32(1.25)
     yield _Round(PARAMETERS[1], likely.tolist(), more, np.full(k + 1, 0.97, np.float32))
 
 
@@ -212,10 +229,14 @@ def _adjust(run: RunGraph, spec: RuleSpec, vocab_size: int) -> Compared:
             "output_counts": np.bincount(np.array(output, np.int64), minlength=vocab_size).astype(np.float32),
             "bias": bias,
             "stop_bias": stop_bias,
-            "penalties": np.array([ADJUSTED.repetition_penalty, ADJUSTED.presence_penalty, ADJUSTED.frequency_penalty], np.float32),
+            "penalties": np.array(
+                [ADJUSTED.repetition_penalty, ADJUSTED.presence_penalty, ADJUSTED.frequency_penalty], np.float32
+            ),
             "forced_rows": np.array([max(0, ADJUSTED.min_new_tokens - emitted - first)]),
         }
-        found = run({name: array for name, array in arrays.items() if k or name != "draft_tokens"})["adjusted"].astype(np.float32)
+        found = run({name: array for name, array in arrays.items() if k or name != "draft_tokens"})["adjusted"].astype(
+            np.float32
+        )
         finite = np.isfinite(expected)
         yield bool((np.isfinite(found) == finite).all()), float(np.abs(found[finite] - expected[finite]).max())
 

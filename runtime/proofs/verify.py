@@ -59,7 +59,9 @@ class Report:
         }
 
 
-def verify_session(session: Session, prompts: Path | None, max_new_tokens: int, trials: int = 0, drafter: str | None = None) -> Report:
+def verify_session(
+    session: Session, prompts: Path | None, max_new_tokens: int, trials: int = 0, drafter: str | None = None
+) -> Report:
     """The rules enumerated, the models against the recorded Hugging Face logits, greedy equality over the prompts, and
     `trials` generations a way to draft and verify against the target's exact distribution.
 
@@ -135,7 +137,9 @@ def render(result: Report) -> str:
     if result.compiled:
         equal = sum(entry.passed for entry in result.compiled)
         cases = sum(entry.cases for entry in result.compiled)
-        lines.append(f"rules      {equal} of {len(result.compiled)} compiled graphs give what the enumerated rules give, {cases} cases")
+        lines.append(
+            f"rules      {equal} of {len(result.compiled)} compiled graphs give what the enumerated rules give, {cases} cases"
+        )
     lines += [
         f"parity     {proof.role} on {proof.engine}: {proof.max_error:.1e} standard deviations off over {proof.rows} rows "
         f"and {proof.length} tokens "
@@ -153,7 +157,9 @@ def render(result: Report) -> str:
             for entry in result.sampled
         ),
         *(() if result.sampled else ("L3         sampled output was not tested; --trials 10000 does",)),
-        "passed" if result.passed else "FAILED: this bundle does not give the target's own output on this host; build it again here",
+        "passed"
+        if result.passed
+        else "FAILED: this bundle does not give the target's own output on this host; build it again here",
     ]
     return "\n".join(lines)
 

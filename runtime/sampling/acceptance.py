@@ -11,11 +11,16 @@ from collections.abc import Callable, Sequence
 from .distribution import Distribution, Probabilities
 
 # (target, draft_probs, draft_tokens, uniforms) -> (num_accepted, next_token)
-Verify = Callable[[Callable[[int], Distribution], Sequence[Distribution], Sequence[int], Probabilities], tuple[int, int]]
+Verify = Callable[
+    [Callable[[int], Distribution], Sequence[Distribution], Sequence[int], Probabilities], tuple[int, int]
+]
 
 
 def verify_tokens(
-    target: Callable[[int], Distribution], draft_probs: Sequence[Distribution], draft_tokens: Sequence[int], uniforms: Probabilities
+    target: Callable[[int], Distribution],
+    draft_probs: Sequence[Distribution],
+    draft_tokens: Sequence[int],
+    uniforms: Probabilities,
 ) -> tuple[int, int]:
     """Token verification (Leviathan et al. 2023, arXiv 2211.17192, algorithm 1; Chen et al. 2023, arXiv 2302.01318).
 
@@ -31,7 +36,10 @@ def verify_tokens(
 
 
 def verify_block(
-    target: Callable[[int], Distribution], draft_probs: Sequence[Distribution], draft_tokens: Sequence[int], uniforms: Probabilities
+    target: Callable[[int], Distribution],
+    draft_probs: Sequence[Distribution],
+    draft_tokens: Sequence[int],
+    uniforms: Probabilities,
 ) -> tuple[int, int]:
     """Block verification (Sun et al. 2024, arXiv 2403.10444, algorithm 2): the longest draft that stands as a whole.
 

@@ -18,7 +18,9 @@ class LogitAdjustment:
     frequency and presence penalty (output), then bans, and stop tokens below the minimum length.
     """
 
-    def __init__(self, parameters: SamplingParameters, prompt: Sequence[int], stop_tokens: Collection[int], vocab_size: int) -> None:
+    def __init__(
+        self, parameters: SamplingParameters, prompt: Sequence[int], stop_tokens: Collection[int], vocab_size: int
+    ) -> None:
         self._parameters = parameters
         self._prompt = np.zeros(vocab_size, np.bool_)
         self._prompt[np.asarray(prompt, np.int64)] = True
@@ -57,4 +59,6 @@ class LogitAdjustment:
             row[seen] = np.where(logits > 0, logits / penalty, logits * penalty)
         if parameters.frequency_penalty or parameters.presence_penalty:
             used = np.flatnonzero(output)
-            row[used] -= np.float32(parameters.frequency_penalty) * output[used] + np.float32(parameters.presence_penalty)
+            row[used] -= np.float32(parameters.frequency_penalty) * output[used] + np.float32(
+                parameters.presence_penalty
+            )

@@ -83,7 +83,9 @@ class SamplingParameters:
             number = _number(name, value)
             object.__setattr__(self, name, number)
             if not ((low <= number if closed else low < number) and number <= high):  # NaN fails as well
-                raise ParameterError(f"{name} is {value}; it must be {'from' if closed else 'above'} {low:g} to {high:g} ({off})")
+                raise ParameterError(
+                    f"{name} is {value}; it must be {'from' if closed else 'above'} {low:g} to {high:g} ({off})"
+                )
         for name in ("top_k", "min_new_tokens", "seed"):
             value = getattr(self, name)
             if (name != "seed" or value is not None) and whole_number(name, value) < 0:
@@ -95,7 +97,9 @@ class SamplingParameters:
         for token, bias in self.logit_bias.items():
             whole_number("a token of logit_bias", token)
             if not abs(_number(f"logit_bias of token {token}", bias)) <= BIAS_LIMIT:
-                raise ParameterError(f"logit_bias of token {token} is {bias}; it must be from -{BIAS_LIMIT:g} to {BIAS_LIMIT:g}")
+                raise ParameterError(
+                    f"logit_bias of token {token} is {bias}; it must be from -{BIAS_LIMIT:g} to {BIAS_LIMIT:g}"
+                )
         object.__setattr__(self, "banned_tokens", token_ids("banned_tokens", self.banned_tokens))
 
     @property
@@ -116,4 +120,6 @@ class SamplingParameters:
                     raise ParameterError(f"{name} names token {token}; ids go from 0 to {vocab_size - 1}")
         forbidden = {*self.banned_tokens, *(stop_tokens if self.min_new_tokens else ())}
         if sum(0 <= token < vocab_size for token in forbidden) == vocab_size:
-            raise ParameterError(f"banned_tokens and the stop tokens are all {vocab_size} tokens; at least one must be left")
+            raise ParameterError(
+                f"banned_tokens and the stop tokens are all {vocab_size} tokens; at least one must be left"
+            )

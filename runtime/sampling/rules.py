@@ -45,7 +45,10 @@ class Rule(Protocol):
 
 
 class _Rows:
-    """What both rules do before they look at a row. `vocab_size` is the target's; a draft may know fewer ids or more."""
+    """What both rules do before they look at a row.
+
+    `vocab_size` is the target's; a draft may know fewer ids or more.
+    """
 
     def __init__(self, vocab_size: int, adjustment: LogitAdjustment | None = None) -> None:
         self._vocab_size = vocab_size
@@ -65,7 +68,9 @@ class _Rows:
             return logits
         row = self._adjustment(logits, drafted)
         if row.max() == -np.inf < logits.max():
-            raise ParameterError("banned_tokens and min_new_tokens forbid every token that the target can give here; allow more")
+            raise ParameterError(
+                "banned_tokens and min_new_tokens forbid every token that the target can give here; allow more"
+            )
         return row
 
     def _emit(self, tokens: Sequence[int]) -> None:
@@ -113,7 +118,9 @@ class SamplingRule(_Rows):
     block rule has no gain, and token verification looks at fewer rows.
     """
 
-    def __init__(self, parameters: SamplingParameters, vocab_size: int, adjustment: LogitAdjustment | None = None) -> None:
+    def __init__(
+        self, parameters: SamplingParameters, vocab_size: int, adjustment: LogitAdjustment | None = None
+    ) -> None:
         super().__init__(vocab_size, adjustment)
         self._parameters = parameters
         self._draft_noise, self._target_noise = noise_streams(parameters.seed)
@@ -159,7 +166,9 @@ def _argmax(role: Role, row: Row, index: int) -> int:
     return best
 
 
-def make_rule(parameters: SamplingParameters, vocab_size: int, prompt: Sequence[int], stop_tokens: Collection[int]) -> Rule:
+def make_rule(
+    parameters: SamplingParameters, vocab_size: int, prompt: Sequence[int], stop_tokens: Collection[int]
+) -> Rule:
     """`vocab_size`: the target's. Raises `ParameterError` for token ids that it lacks."""
     parameters.check_tokens(vocab_size, stop_tokens)
     adjustment = LogitAdjustment(parameters, prompt, stop_tokens, vocab_size) if parameters.adjusts_logits else None

@@ -11,9 +11,10 @@ class Statistics:
     """Counts and times of one request; times in seconds.
 
     accepted_by_position[i] counts rounds in which draft token i (from 0) was accepted, drafted_by_position[i]
-    those in which it was drafted. looked_up: those of the drafted that no model drafted. draft_passes: of the draft model, by the
-    host, one or more for every token it drafted. emitted counts tokens given
-    to the caller: stops cut the last round. device_seconds: of rounds that the device ran whole, draft and target in one.
+    those in which it was drafted. looked_up: those of the drafted that no model drafted. draft_passes: of the draft
+    model, by the host, one or more for every token it drafted. emitted counts tokens given
+    to the caller: stops cut the last round. device_seconds: of rounds that the device ran whole, draft and target in
+    one.
     """
 
     prompt_tokens: int = 0

@@ -51,7 +51,9 @@ def render_chat(template: str | None, messages: Sequence[Message], special_token
             line = next(parser.stream).lineno
             return nodes.Scope(parser.parse_statements(("name:endgeneration",), drop_needle=True), lineno=line)
 
-    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, Generation])
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, Generation]
+    )
     environment.filters["tojson"] = tojson
     environment.globals.update(raise_exception=refuse, strftime_now=lambda form: datetime.now().strftime(form))
     try:

@@ -130,7 +130,9 @@ def examine(subject: Subject, shape: Shape, effort: Effort, bandwidth: float, ou
     with _timed(outcome, "measure"):
         outcome.measurements = measure(subject, prompts, effort)
         outcome.clocks = clocks()
-    outcome.measures = judge(outcome.measurements, reads, shape.asked_speed and contract.precision == "fp16" and not quantized)
+    outcome.measures = judge(
+        outcome.measurements, reads, shape.asked_speed and contract.precision == "fp16" and not quantized
+    )
 
 
 def _describe(bundle: Bundle, reads: Reads) -> dict[str, object]:

@@ -40,7 +40,13 @@ def one_of(allowed: tuple[str, ...]) -> Callable[[click.Context, click.Parameter
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
-@click.option("--engine", "engines", multiple=True, type=click.Choice(GPU_ENGINES), help="May be repeated. [default: all usable ones]")
+@click.option(
+    "--engine",
+    "engines",
+    multiple=True,
+    type=click.Choice(GPU_ENGINES),
+    help="May be repeated. [default: all usable ones]",
+)
 @click.option(
     "--shape",
     "shapes",
@@ -48,7 +54,9 @@ def one_of(allowed: tuple[str, ...]) -> Callable[[click.Context, click.Parameter
     metavar="NAME,...",
     help=f"Pairs: {', '.join(SHAPE_NAMES)}. [default: tiny, demo and the largest that fits]",
 )
-@click.option("--precision", "precisions", callback=one_of(NUMBERS), metavar="NAME,...", default="fp16", show_default=True)
+@click.option(
+    "--precision", "precisions", callback=one_of(NUMBERS), metavar="NAME,...", default="fp16", show_default=True
+)
 @click.option("--quick", is_flag=True, help="A few minutes: tiny and demo, fewer samples, prompts, widths and spans.")
 @click.option(
     "--output",
@@ -59,8 +67,9 @@ def one_of(allowed: tuple[str, ...]) -> Callable[[click.Context, click.Parameter
 def main(engines: tuple[str, ...], shapes: list[str] | None, precisions: list[str], quick: bool, output: Path) -> None:
     """Prove and measure the GPU engines on this host.
 
-    Builds pairs, proves that the engines give the models' own output, and then measures. Writes a JSON file for each engine.
-    Exit code 1 if anything that was asked for could not be proved; what is slower than asked is said, and fails nothing.
+    Builds pairs, proves that the engines give the models' own output, and then measures. Writes a JSON file for each
+    engine. Exit code 1 if anything that was asked for could not be proved; what is slower than asked is said, and fails
+    nothing.
     """
     try:
         gpu = find_gpu()
@@ -69,13 +78,18 @@ def main(engines: tuple[str, ...], shapes: list[str] | None, precisions: list[st
     except (SpecExportError, OSError) as error:
         raise click.ClickException(str(error)) from None
     except ModuleNotFoundError as error:
-        raise click.ClickException(f"the package {error.name} is not installed; building needs: pip install 'specexport[export]'") from None
+        raise click.ClickException(
+            f"the package {error.name} is not installed; building needs: pip install 'specexport[export]'"
+        ) from None
     if not all(report.passed for report in reports) or set(engines) - set(usable):
         raise SystemExit(1)
 
 
 def usable_engines(asked: tuple[str, ...]) -> dict[str, str]:
-    """What was found of each engine that this host can run; says which it cannot. Raises `EngineError` where there is none."""
+    """What was found of each engine that this host can run; says which it cannot.
+
+    Raises `EngineError` where there is none.
+    """
     found = {name: engine_module(name).availability() for name in asked}
     reasons = [f"{name}: {entry.detail}; {entry.remedy}" for name, entry in found.items() if not entry.usable]
     if len(reasons) == len(found):
@@ -85,7 +99,9 @@ def usable_engines(asked: tuple[str, ...]) -> dict[str, str]:
     return {name: entry.detail for name, entry in found.items() if entry.usable}
 
 
-def _check(gpu: Gpu, engines: dict[str, str], shapes: list[str] | None, precisions: list[str], quick: bool, output: Path) -> list[Report]:
+def _check(
+    gpu: Gpu, engines: dict[str, str], shapes: list[str] | None, precisions: list[str], quick: bool, output: Path
+) -> list[Report]:
     from specexport.engines.cuda.device import CudaDevice
 
     from .check import Plan, check

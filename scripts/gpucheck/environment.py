@@ -38,7 +38,12 @@ def environment(gpu: Gpu) -> dict[str, Any]:
             "memory_bytes": gpu.memory,
             "driver_serves_cuda": gpu.driver,
         },
-        "host": {"system": platform.platform(), "processor": _processor(), "cores": _cores(), "python": platform.python_version()},
+        "host": {
+            "system": platform.platform(),
+            "processor": _processor(),
+            "cores": _cores(),
+            "python": platform.python_version(),
+        },
         "packages": {name: found for name in PACKAGES if (found := _installed(name))},
         "specexport": {"version": VERSION, "commit": _commit()},
     }
@@ -74,7 +79,9 @@ def _installed(package: str) -> str:
 def _processor() -> str:
     file = Path("/proc/cpuinfo")
     lines = file.read_text().splitlines() if file.exists() else []
-    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.processor())
+    return next(
+        (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.processor()
+    )
 
 
 def _cores() -> int:

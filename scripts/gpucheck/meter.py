@@ -29,7 +29,10 @@ class Counts:
 
 
 class Meter:
-    """counts: since they were last replaced; what a capture takes in is no call of the host's. last_graph: launched last."""
+    """counts: since they were last replaced; what a capture takes in is no call of the host's.
+
+    last_graph: launched last.
+    """
 
     def __init__(self, device: CudaDevice) -> None:
         self._device = device

@@ -22,8 +22,8 @@ FORMAT = 1
 class Outcome:
     """Of one pair in one precision. model: sizes of what was run. seconds: of what was done.
 
-    error: why there is nothing more, or empty; not finished without one: the run was cut off. measurements: None unless everything was
-    proved. clocks: right behind them.
+    error: why there is nothing more, or empty; not finished without one: the run was cut off. measurements: None unless
+    everything was proved. clocks: right behind them.
     """
 
     shape: str
@@ -46,14 +46,18 @@ class Outcome:
         row["measures"] = [asdict(measure) | {"met": measure.met} for measure in self.measures]
         if self.measurements is not None:
             row["measurements"]["rounds"] = [
-                asdict(round) | {"host": round.host, "over_parts": round.over_parts} for round in self.measurements.rounds
+                asdict(round) | {"host": round.host, "over_parts": round.over_parts}
+                for round in self.measurements.rounds
             ]
         return row
 
 
 @dataclass
 class Report:
-    """Of one engine. found: what `specexport doctor` says of it. bandwidth: bytes a second of a copy, read and write counted."""
+    """Of one engine. found: what `specexport doctor` says of it.
+
+    bandwidth: bytes a second of a copy, read and write counted.
+    """
 
     engine: str
     found: str

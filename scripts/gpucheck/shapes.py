@@ -27,7 +27,8 @@ class Shape:
     """A pair and what its bundle is for.
 
     target: None for the demo pair. strangeness: of the draft, where it is the target with other weights mixed in.
-    sampled: whether the vocabulary is small enough for chi-squared. asked_speed: whether single passes must be as fast as
+    sampled: whether the vocabulary is small enough for chi-squared. asked_speed: whether single passes must be as fast
+    as
     `measures.py` asks. walks: whether transformers walks through the whole cache for the proof of the ladder.
     """
 
@@ -107,7 +108,10 @@ def bytes_read(checkpoint: Path, precision: Precision) -> int:
 
 
 def stored_bytes_read(bundle: Bundle, checkpoint: Path) -> int:
-    """The same of a target with quantized weights, by what the bundle stores of it. The table's few scales are counted as read."""
+    """The same of a target with quantized weights, by what the bundle stores of it.
+
+    The table's few scales are counted as read.
+    """
     target = bundle.manifest.target
     stored = bundle.manifest.files[target.weights].bytes
     config = json.loads((checkpoint / "config.json").read_text())

@@ -71,7 +71,11 @@ def _of_rounds(found: Measurements) -> Iterator[Measure]:
 
 def _of_the_floor(found: Measurements, reads: Reads) -> Iterator[Measure]:
     """Of plain rounds as the host sees them; they are passes of width 1 and the choice of a token."""
-    shares = {round.span: reads.floor(round.span) / round.wall.median for round in found.rounds if round.k == 0 and round.rule == "greedy"}
+    shares = {
+        round.span: reads.floor(round.span) / round.wall.median
+        for round in found.rounds
+        if round.k == 0 and round.rule == "greedy"
+    }
     if shares:
         span = min(shares, key=shares.__getitem__)
         yield Measure("bandwidth floor over plain decoding", False, LEAST_OF_FLOOR, shares[span], "x", f"span {span}")
@@ -82,7 +86,14 @@ def _of_widths(found: Measurements) -> Iterator[Measure]:
     ratios = {(width, span): ms / times[1, span] for (width, span), ms in times.items() if 1 < width <= WIDEST}
     if ratios:
         width, span = max(ratios, key=ratios.__getitem__)
-        yield Measure(f"width 2 to {WIDEST} over width 1", True, MOST_OVER_WIDTH_1, ratios[width, span], "x", f"width {width}, span {span}")
+        yield Measure(
+            f"width 2 to {WIDEST} over width 1",
+            True,
+            MOST_OVER_WIDTH_1,
+            ratios[width, span],
+            "x",
+            f"width {width}, span {span}",
+        )
 
 
 def _round(round: RoundTime) -> str:

@@ -43,7 +43,9 @@ def session(tmp_path: Path) -> Session:
 
 def requests(count: int, routes: Sequence[str] = ("code", "prose")) -> list[Request]:
     rng = np.random.default_rng(1)
-    return [Request(n + 1, routes[n % len(routes)], tuple(rng.integers(0, 250, 6 + n).tolist()), 16) for n in range(count)]
+    return [
+        Request(n + 1, routes[n % len(routes)], tuple(rng.integers(0, 250, 6 + n).tolist()), 16) for n in range(count)
+    ]
 
 
 def priced(costs: Costs, draft: float = 0.1) -> Costs:
@@ -122,7 +124,9 @@ class StopError(Exception):
     pass
 
 
-def test_an_interrupted_run_goes_on_where_it_stopped(session: Session, prices: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_run_goes_on_where_it_stopped(
+    session: Session, prices: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
     whole = calibrate(session, requests(12), OPTIONS, "x")
     ran: list[int] = []
     real = module.record
@@ -160,7 +164,9 @@ def test_other_settings_start_over(session: Session, prices: list[float], monkey
         with pytest.raises(StopError):
             calibrate(session, requests(6, ["code"]), OPTIONS, "x")
     ran: list[int] = []
-    monkeypatch.setattr(module, "record", lambda s, request, *rest, **o: (ran.append(request.line), real(s, request, *rest, **o))[1])
+    monkeypatch.setattr(
+        module, "record", lambda s, request, *rest, **o: (ran.append(request.line), real(s, request, *rest, **o))[1]
+    )
     calibrate(session, requests(6, ["code"]), replace(OPTIONS, temperature=1.0), "x")
     assert ran == [1, 2, 3, 4, 5, 6]
 
@@ -168,13 +174,17 @@ def test_other_settings_start_over(session: Session, prices: list[float], monkey
 def test_routes_take_turns(session: Session, prices: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
     order: list[str] = []
     real = module.record
-    monkeypatch.setattr(module, "record", lambda s, request, *rest, **o: (order.append(request.route), real(s, request, *rest, **o))[1])
+    monkeypatch.setattr(
+        module, "record", lambda s, request, *rest, **o: (order.append(request.route), real(s, request, *rest, **o))[1]
+    )
     given = sorted(requests(8), key=lambda request: request.route)
     calibrate(session, given, OPTIONS, "x")
     assert order == ["code", "prose"] * 4
 
 
-def test_plain_and_speculative_take_turns_in_going_first(session: Session, prices: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plain_and_speculative_take_turns_in_going_first(
+    session: Session, prices: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
     first: list[bool] = []
     real = module.record
 
@@ -190,7 +200,13 @@ def test_plain_and_speculative_take_turns_in_going_first(session: Session, price
 def test_drafters_to_choose_among(session: Session, prices: list[float]) -> None:
     for drafters in ((), ("ngram", "suffix"), ("all",)):
         routes = calibrate(session, requests(6), replace(OPTIONS, drafters=drafters), "x").routes
-        allowed = drafters if drafters == ("ngram", "suffix") else ("model",) if not drafters else module._possible_drafters(session)
+        allowed = (
+            drafters
+            if drafters == ("ngram", "suffix")
+            else ("model",)
+            if not drafters
+            else module._possible_drafters(session)
+        )
         assert all(route.policy.drafter in allowed for route in routes)
         assert {one.drafter for one in routes[0].candidates} == set(module._possible_drafters(session))
     with pytest.raises(ParameterError, match="--drafter is oracle"):

@@ -49,12 +49,16 @@ class FakeSession:
     def reset(self) -> None:
         self.log.append("reset")
 
-    def generate(self, prompt: Sequence[int], max_new_tokens: int, stop_token_ids: tuple[int, ...], speculate: bool) -> Any:
+    def generate(
+        self, prompt: Sequence[int], max_new_tokens: int, stop_token_ids: tuple[int, ...], speculate: bool
+    ) -> Any:
         self.log.append((self.name, speculate, prompt[0]))
         self.requests += 1
         slow = 10 if self.requests == 1 else 1
         seconds = slow * max_new_tokens * (0.5 if speculate else 1.0) * prompt[0]
-        statistics = Statistics(prefill_seconds=3.0, total_seconds=3.0 + seconds, emitted=max_new_tokens, rounds=max_new_tokens // 2)
+        statistics = Statistics(
+            prefill_seconds=3.0, total_seconds=3.0 + seconds, emitted=max_new_tokens, rounds=max_new_tokens // 2
+        )
         statistics.accepted_by_position = [max_new_tokens // 2] if speculate else []
         return SimpleNamespace(statistics=statistics)
 

@@ -36,7 +36,9 @@ def test_the_default_is_the_first_usable_engine(opened: Bundle) -> None:
 def test_the_order_of_the_bundle_decides(opened: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
     """Engines that this host lacks are passed over, whatever the order."""
     assert load_engine(built_for(opened, "tensorrt", "tensorrt-rtx", "onnxruntime")).name == "onnxruntime"
-    loaded = SimpleNamespace(availability=lambda: Availability(True, "a GPU"), load=lambda bundle, threads: SimpleNamespace(name="device"))
+    loaded = SimpleNamespace(
+        availability=lambda: Availability(True, "a GPU"), load=lambda bundle, threads: SimpleNamespace(name="device")
+    )
     module = engines.engine_module
     monkeypatch.setattr(engines, "engine_module", lambda name: loaded if name == "tensorrt" else module(name))
     assert load_engine(built_for(opened, "tensorrt", "onnxruntime")).name == "device"
@@ -49,10 +51,13 @@ def test_an_unknown_name_lists_the_names(opened: Bundle) -> None:
 
 
 def test_an_engine_the_bundle_was_not_built_for(opened: Bundle) -> None:
-    with pytest.raises(EngineError, match="built for tensorrt, not for onnxruntime; build it with --engine onnxruntime"):
+    with pytest.raises(
+        EngineError, match="built for tensorrt, not for onnxruntime; build it with --engine onnxruntime"
+    ):
         load_engine(built_for(opened, "tensorrt"), "onnxruntime")
     with pytest.raises(
-        EngineError, match=f"built for onnxruntime, not for tensorrt; run: specexport compile {opened.root} --engine tensorrt"
+        EngineError,
+        match=f"built for onnxruntime, not for tensorrt; run: specexport compile {opened.root} --engine tensorrt",
     ):
         load_engine(opened, "tensorrt")
 

@@ -12,7 +12,9 @@ CONFIG = LLAMA | dict(hidden_size=96, intermediate_size=128, num_attention_heads
 
 def exported_in(precision: Precision, tmp_path_factory: pytest.TempPathFactory) -> Exported:
     base = tmp_path_factory.mktemp(precision)
-    return export(save_model(base / "checkpoint", config=CONFIG), base / "graphs", contract=replace(CONTRACT, precision=precision))
+    return export(
+        save_model(base / "checkpoint", config=CONFIG), base / "graphs", contract=replace(CONTRACT, precision=precision)
+    )
 
 
 @pytest.fixture(scope="session")

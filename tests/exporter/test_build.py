@@ -38,7 +38,9 @@ def output(tmp_path: Path) -> Path:
 def run(pair: Pair, cache: Path, built: Path, output: Path) -> Callable[..., BuildReport]:
     """Build with the stages of `built` at hand."""
 
-    def run(target: Path = pair.target, draft: Path | None = pair.draft, progress: Any = None, **options: Any) -> BuildReport:
+    def run(
+        target: Path = pair.target, draft: Path | None = pair.draft, progress: Any = None, **options: Any
+    ) -> BuildReport:
         given = dict(max_seq_len=64, prompt_chunk=16, cache=cache) | options
         return build(str(target), draft and str(draft), output, BuildOptions(**given), progress)
 
@@ -51,12 +53,18 @@ def left(folder: Path) -> list[str]:
 
 def test_a_bundle_says_what_it_is(built: Path, pair: Pair) -> None:
     manifest = Bundle.open(built).manifest
-    assert (manifest.contract.capacity, manifest.contract.max_draft_tokens, manifest.contract.prompt_chunk) == (64, 4, 16)
+    assert (manifest.contract.capacity, manifest.contract.max_draft_tokens, manifest.contract.prompt_chunk) == (
+        64,
+        4,
+        16,
+    )
     assert (manifest.target.source, manifest.draft.source) == (str(pair.target), str(pair.draft))
     assert (len(manifest.target.layers), len(manifest.draft.layers)) == (2, 1)
     assert manifest.engines == ("onnxruntime",)
     assert manifest.text.stop_token_ids == (1,)
-    assert {(proof.role, proof.dialect) for proof in manifest.proofs} == {(r, d) for r in ("target", "draft") for d in ("onnx", "ort")}
+    assert {(proof.role, proof.dialect) for proof in manifest.proofs} == {
+        (r, d) for r in ("target", "draft") for d in ("onnx", "ort")
+    }
     assert all(proof.max_error < 1e-4 for proof in manifest.proofs)
     assert manifest.packages["torch"] == torch.__version__
     assert left(built) == [built.name]
@@ -66,7 +74,9 @@ def test_the_bundle_generates_what_hugging_face_generates(built: Path, pair: Pai
     session = specexport.load(built)
     tokens = session.encode("def add(a, b):")
     model = AutoModelForCausalLM.from_pretrained(pair.target)
-    expected = model.generate(torch.tensor([tokens]), do_sample=False, max_new_tokens=20, eos_token_id=None, pad_token_id=1)
+    expected = model.generate(
+        torch.tensor([tokens]), do_sample=False, max_new_tokens=20, eos_token_id=None, pad_token_id=1
+    )
     found = session.generate(tokens, max_new_tokens=20, stop_token_ids=())
     assert [*tokens, *found.tokens] == expected[0].tolist()
 
@@ -84,10 +94,14 @@ def test_a_harmed_stage_is_made_again(run: Callable[..., BuildReport], cache: Pa
     for path in copied.glob("*/draft.weights"):  # of other tests' drafts too
         path.write_bytes(path.read_bytes()[:-1] + bytes([path.read_bytes()[-1] ^ 1]))
     report = run(cache=copied)
-    assert {time.label: time.reused for time in report.times if time.label in EXPORTS} == dict(zip(EXPORTS, (True, False), strict=True))
+    assert {time.label: time.reused for time in report.times if time.label in EXPORTS} == dict(
+        zip(EXPORTS, (True, False), strict=True)
+    )
 
 
-def test_a_swapped_pair_is_built_with_a_warning(run: Callable[..., BuildReport], pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_swapped_pair_is_built_with_a_warning(
+    run: Callable[..., BuildReport], pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def enough(*args: Any) -> None:
         raise ProofError("far enough")
 
@@ -118,7 +132,9 @@ def test_a_folder_that_is_no_bundle_is_never_replaced(run: Callable[..., BuildRe
     assert (output / "thesis.txt").exists()
 
 
-def test_a_failed_proof_leaves_nothing(run: Callable[..., BuildReport], output: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_proof_leaves_nothing(
+    run: Callable[..., BuildReport], output: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fail(*args: Any) -> None:
         raise ProofError("logits differ")
 
@@ -129,7 +145,9 @@ def test_a_failed_proof_leaves_nothing(run: Callable[..., BuildReport], output: 
 
 
 def test_different_tokenizers_leave_nothing(run: Callable[..., BuildReport], output: Path, tmp_path: Path) -> None:
-    draft = save_checkpoint(tmp_path / "draft", tokenizer=make_tokenizer(lines=["other words entirely\n"]), num_hidden_layers=1)
+    draft = save_checkpoint(
+        tmp_path / "draft", tokenizer=make_tokenizer(lines=["other words entirely\n"]), num_hidden_layers=1
+    )
     with pytest.raises(PairError, match=r"different tokenizers .* 95\.0% or more are needed"):
         run(draft=draft, min_overlap=0.95)
     assert left(output) == []
@@ -146,7 +164,9 @@ def test_too_small_a_disk_is_refused_beforehand(
     run()  # what is finished and linked needs no space
 
 
-def test_plans_need_space_of_their_own(run: Callable[..., BuildReport], output: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plans_need_space_of_their_own(
+    run: Callable[..., BuildReport], output: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("tensorrt_rtx")
     usage = namedtuple("usage", "total used free")
     monkeypatch.setattr(shutil, "disk_usage", lambda folder: usage(10, 0, 10))
@@ -186,13 +206,18 @@ def test_a_disk_that_fills_up_leaves_nothing(
         (dict(engines=()), "no --engine is given"),
         (dict(tensorrt_version="10.3"), "--tensorrt-version is for --engine tensorrt"),
         (dict(tensorrt_version="ten", engines=("tensorrt",)), "--tensorrt-version is ten"),
-        (dict(compiling=CompileOptions(weight_streaming=True)), "--weight-streaming is for engines that run plans; add --engine tensorrt"),
+        (
+            dict(compiling=CompileOptions(weight_streaming=True)),
+            "--weight-streaming is for engines that run plans; add --engine tensorrt",
+        ),
         (dict(max_seq_len=15), "a capacity of 15 is too small"),
         (dict(max_seq_len=19), "4 draft tokens need 20 or more"),
         (dict(max_seq_len=129), "positions end at 128"),
     ],
 )
-def test_options_out_of_range(options: dict[str, Any], message: str, run: Callable[..., BuildReport], output: Path) -> None:
+def test_options_out_of_range(
+    options: dict[str, Any], message: str, run: Callable[..., BuildReport], output: Path
+) -> None:
     with pytest.raises(ParameterError, match=message):
         run(**options)
     assert left(output) == []
@@ -230,11 +255,15 @@ def test_a_bundle_for_a_device_with_tensorrt(run: Callable[..., BuildReport], pa
     assert (manifest.engines, manifest.plans) == (("tensorrt",), ())
     assert set(manifest.target.graphs) == {"onnx", "rows"} == {proof.dialect for proof in manifest.proofs}
     assert progress.notes[-1].endswith(f"on the device, run: specexport compile {output} --engine tensorrt")
-    with pytest.raises(EngineError, match=f"no plans for tensorrt; make them with: specexport compile {output} --engine tensorrt"):
+    with pytest.raises(
+        EngineError, match=f"no plans for tensorrt; make them with: specexport compile {output} --engine tensorrt"
+    ):
         plans_of(report.bundle, "tensorrt")
 
 
-def test_a_compilation_that_fails_leaves_nothing(run: Callable[..., BuildReport], output: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_compilation_that_fails_leaves_nothing(
+    run: Callable[..., BuildReport], output: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("tensorrt_rtx")
 
     def fail(*arguments: Any) -> None:
@@ -257,7 +286,9 @@ def test_the_smallest_capacity_and_a_chunk_beyond_it(run: Callable[..., BuildRep
 
 
 @pytest.mark.parametrize("wide", ["target", "draft"])
-def test_vocabularies_padded_to_different_sizes(wide: str, run: Callable[..., BuildReport], output: Path, tmp_path: Path) -> None:
+def test_vocabularies_padded_to_different_sizes(
+    wide: str, run: Callable[..., BuildReport], output: Path, tmp_path: Path
+) -> None:
     checkpoint = save_checkpoint(tmp_path / "wide", seed=3, num_hidden_layers=1, vocab_size=320)
     run(**{wide: checkpoint})
     session = specexport.load(output)
@@ -297,4 +328,7 @@ def test_truncation_and_padding_of_a_tokenizer_are_left_behind(tmp_path: Path) -
     written.mkdir()
     text = write_text(checkpoint, written)
     prompt = "for item in items: print(item) and so on"
-    assert Tokenizer.from_file(str(written / text.tokenizer)).encode(prompt).ids == checkpoint.tokenizer(prompt)["input_ids"]
+    assert (
+        Tokenizer.from_file(str(written / text.tokenizer)).encode(prompt).ids
+        == checkpoint.tokenizer(prompt)["input_ids"]
+    )

@@ -32,7 +32,9 @@ trt = pytest.importorskip("tensorrt_rtx")
 
 ENGINE = "tensorrt-rtx"
 # What a round needs for k of 1 to 4.
-RULES = {"select", "select_greedy"} | {f"accept_{rule}_{k}" for rule in ("greedy", "token", "block") for k in range(1, 5)}
+RULES = {"select", "select_greedy"} | {
+    f"accept_{rule}_{k}" for rule in ("greedy", "token", "block") for k in range(1, 5)
+}
 
 
 @pytest.fixture
@@ -68,7 +70,9 @@ def test_a_compiled_bundle(bundle: Path) -> None:
     assert set(opened.manifest.files) == set(list_files(bundle))
 
     plans = plans_of(opened, ENGINE)
-    graphs = {model.graphs["onnx"] for model in before.models.values()} | {f"graphs/rules/{name}.onnx" for name in RULES}
+    graphs = {model.graphs["onnx"] for model in before.models.values()} | {
+        f"graphs/rules/{name}.onnx" for name in RULES
+    }
     assert set(plans) == graphs
     for graph, plan in plans.items():
         assert plan.file.startswith(f"engines/{ENGINE}/{Path(graph).stem}-")
@@ -131,7 +135,9 @@ def test_another_engine_keeps_its_plans(bundle: Path, quick: list[str], orin: Ca
 def test_a_version_whose_graphs_the_bundle_lacks(bundle: Path, quick: list[str], orin: Callable[[str], None]) -> None:
     orin("10.13.3.9")
     before = content(bundle)
-    with pytest.raises(BundleError, match=r"has no rows graph of .*, which TensorRT 10\.13\.3\.9 needs; .* --tensorrt-version 10\.13"):
+    with pytest.raises(
+        BundleError, match=r"has no rows graph of .*, which TensorRT 10\.13\.3\.9 needs; .* --tensorrt-version 10\.13"
+    ):
         compiled(bundle, "tensorrt")
     assert content(bundle) == before
 
@@ -161,7 +167,9 @@ def test_graphs_that_are_not_what_the_manifest_says(bundle: Path, monkeypatch: p
     )
     rule = opened.manifest.rules[0]
     (bundle / rule.graph).write_bytes(onnx.parser.parse_model(LOOP).SerializeToString())
-    monkeypatch.setattr(module, "_jobs", lambda bundle, lib: [job for job in jobs(bundle, lib) if job.graph == rule.graph])
+    monkeypatch.setattr(
+        module, "_jobs", lambda bundle, lib: [job for job in jobs(bundle, lib) if job.graph == rule.graph]
+    )
     refuses(opened, f"{Path(rule.graph).name} must not be compiled: .* a CUDA graph cannot hold")
 
 
@@ -176,7 +184,9 @@ def test_without_a_draft(bundle: Path, quick: list[str]) -> None:
 
 
 def test_engines_that_have_no_plans(bundle: Path) -> None:
-    with pytest.raises(EngineError, match="there is nothing to compile for 'onnxruntime'; plans are made for tensorrt and tensorrt-rtx"):
+    with pytest.raises(
+        EngineError, match="there is nothing to compile for 'onnxruntime'; plans are made for tensorrt and tensorrt-rtx"
+    ):
         compiled(bundle, "onnxruntime")
 
 
@@ -191,7 +201,9 @@ def fail(*arguments: Any) -> None:
 
 
 @pytest.mark.parametrize("place", ["compile_graph", "write_manifest", "sha256"])
-def test_a_full_disk_leaves_the_bundle_as_it_was(place: str, bundle: Path, quick: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_leaves_the_bundle_as_it_was(
+    place: str, bundle: Path, quick: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     compiled(bundle)
     before = content(bundle)
     monkeypatch.setattr(module, place, fail)
@@ -200,7 +212,9 @@ def test_a_full_disk_leaves_the_bundle_as_it_was(place: str, bundle: Path, quick
     assert content(bundle) == before
 
 
-def test_plans_that_come_out_the_same_are_kept_when_the_rest_fails(bundle: Path, quick: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plans_that_come_out_the_same_are_kept_when_the_rest_fails(
+    bundle: Path, quick: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """They have the names of those that the bundle holds."""
     monkeypatch.setattr(module, "compile_graph", lambda lib, graph, plan, *given: plan.write_bytes(b"the same"))
     compiled(bundle)
@@ -211,7 +225,9 @@ def test_plans_that_come_out_the_same_are_kept_when_the_rest_fails(bundle: Path,
     assert content(bundle) == before
 
 
-def test_a_graph_that_fails_leaves_the_bundle_as_it_was(bundle: Path, quick: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_graph_that_fails_leaves_the_bundle_as_it_was(
+    bundle: Path, quick: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     before = content(bundle)
     made = module.compile_graph
 
@@ -301,10 +317,17 @@ def test_without_torch(bundle: Path) -> None:
 
 def test_an_engine_without_plans_says_how_to_make_them(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     opened = Bundle.open(bundle)
-    with pytest.raises(EngineError, match=f"built for onnxruntime, not for {ENGINE}; run: specexport compile {bundle} --engine {ENGINE}"):
+    with pytest.raises(
+        EngineError,
+        match=f"built for onnxruntime, not for {ENGINE}; run: specexport compile {bundle} --engine {ENGINE}",
+    ):
         load_engine(opened, ENGINE)
     named = Bundle(bundle, dataclasses.replace(opened.manifest, engines=(ENGINE,)))
-    usable = SimpleNamespace(availability=lambda: SimpleNamespace(usable=True), load=lambda bundle, threads: plans_of(bundle, ENGINE))
+    usable = SimpleNamespace(
+        availability=lambda: SimpleNamespace(usable=True), load=lambda bundle, threads: plans_of(bundle, ENGINE)
+    )
     monkeypatch.setattr("specexport.engines.registry.engine_module", lambda name: usable)
-    with pytest.raises(EngineError, match=f"no plans for {ENGINE}; make them with: specexport compile {bundle} --engine {ENGINE}"):
+    with pytest.raises(
+        EngineError, match=f"no plans for {ENGINE}; make them with: specexport compile {bundle} --engine {ENGINE}"
+    ):
         load_engine(named)

@@ -39,14 +39,24 @@ def exporting(checkpoint: Checkpoint, folder: Path) -> Callable[..., tuple[Model
     ) -> tuple[ModelSpec, Notes]:
         notes = Notes()
         place = folder / str(next(count))
-        return export_model(checkpoint, "draft", contract, place, folder / "cache", Timed(notes), dialects, quantizing), notes
+        return export_model(
+            checkpoint, "draft", contract, place, folder / "cache", Timed(notes), dialects, quantizing
+        ), notes
 
     return export
 
 
-def test_a_stage_is_of_one_precision_and_of_its_dialects(checkpoint: Checkpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stage_is_of_one_precision_and_of_its_dialects(
+    checkpoint: Checkpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def write(
-        checkpoint: Checkpoint, role: str, contract: Contract, dialects: tuple[Dialect, ...], quantizing: Any, folder: Path, step: Any
+        checkpoint: Checkpoint,
+        role: str,
+        contract: Contract,
+        dialects: tuple[Dialect, ...],
+        quantizing: Any,
+        folder: Path,
+        step: Any,
     ) -> None:
         names = {dialect: f"graphs/{role}-{dialect}.onnx" for dialect in dialects}
         spec = ModelSpec("", "", "", 1, 1, (), dict(names), f"graphs/{role}.weights", 0, "float", (), None)
@@ -69,10 +79,17 @@ def test_a_stage_is_of_one_precision_and_of_its_dialects(checkpoint: Checkpoint,
     ]
     quantized = [export(quantizing=recipe) for recipe in [*recipes, *recipes]]
     assert [bool(notes.stages) for _, notes in quantized] == [True] * 3 + [False] * 3
-    assert [(tmp_path / f"{place}/graphs/draft.weights").read_text() for place in (4, 5, 6, 7)] == ["fp32", "fp16", "bf16", "fp16"]
+    assert [(tmp_path / f"{place}/graphs/draft.weights").read_text() for place in (4, 5, 6, 7)] == [
+        "fp32",
+        "fp16",
+        "bf16",
+        "fp16",
+    ]
 
 
-@pytest.mark.parametrize(("role", "dialects", "features"), [("draft", ("ort",), 64), ("target", ("ort",), 0), ("draft", ("onnx",), 0)])
+@pytest.mark.parametrize(
+    ("role", "dialects", "features"), [("draft", ("ort",), 64), ("target", ("ort",), 0), ("draft", ("onnx",), 0)]
+)
 def test_only_the_ort_graph_of_a_draft_has_a_head(
     role: Role, dialects: tuple[Dialect, ...], features: int, checkpoint: Checkpoint, tmp_path: Path
 ) -> None:
@@ -82,17 +99,22 @@ def test_only_the_ort_graph_of_a_draft_has_a_head(
     assert ("head" in {value.name for value in graph.input}) is (features > 0)
 
 
-def test_a_graph_that_tensorrt_would_get_wrong_is_not_made(checkpoint: Checkpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_graph_that_tensorrt_would_get_wrong_is_not_made(
+    checkpoint: Checkpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     scatter = attention.EMITTERS["onnx"]
 
     def causal(query: Any, key: Any, value: Any, layer: Layer) -> Any:
         _, written = scatter(query, key, value, layer)
         attributes = dict(scale=layer.scale, is_causal=1)
-        return symbolic("Attention", (query, *written), attributes, dtype=query.dtype, shape=query.shape, version=24), written
+        return symbolic(
+            "Attention", (query, *written), attributes, dtype=query.dtype, shape=query.shape, version=24
+        ), written
 
     monkeypatch.setitem(attention.EMITTERS, "onnx", causal)
     with pytest.raises(
-        UnsupportedModelError, match=r"^LlamaForCausalLM cannot be compiled by TensorRT: Attention \S+ \(layer 0\) has is_causal=1"
+        UnsupportedModelError,
+        match=r"^LlamaForCausalLM cannot be compiled by TensorRT: Attention \S+ \(layer 0\) has is_causal=1",
     ):
         exporting(checkpoint, tmp_path)()
     assert not (tmp_path / "0").exists()

@@ -24,8 +24,25 @@ TOL = TOLERANCE["fp32"]
 SLIDING = LLAMA | dict(sliding_window=8)
 GEMMA = SLIDING | dict(head_dim=16, query_pre_attn_scalar=7)
 MOE = LLAMA | dict(num_experts_per_tok=2)
-GPT2 = dict(vocab_size=96, n_embd=32, n_layer=2, n_head=4, n_positions=128, initializer_range=0.2, bos_token_id=0, eos_token_id=1)
-OPT = dict(vocab_size=96, hidden_size=32, word_embed_proj_dim=32, ffn_dim=48, num_hidden_layers=2, num_attention_heads=4, init_std=0.2)
+GPT2 = dict(
+    vocab_size=96,
+    n_embd=32,
+    n_layer=2,
+    n_head=4,
+    n_positions=128,
+    initializer_range=0.2,
+    bos_token_id=0,
+    eos_token_id=1,
+)
+OPT = dict(
+    vocab_size=96,
+    hidden_size=32,
+    word_embed_proj_dim=32,
+    ffn_dim=48,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    init_std=0.2,
+)
 LLAMA3_ROPE = dict(rope_type="llama3", rope_theta=1e4, factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0)
 
 FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
@@ -47,7 +64,10 @@ MORE_FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "cohere": ("cohere", LLAMA | dict(logit_scale=0.5)),
     "cohere2": ("cohere2", SLIDING | dict(logit_scale=0.5)),
     "olmo2": ("olmo2", LLAMA),
-    "granite": ("granite", LLAMA | dict(attention_multiplier=0.3, embedding_multiplier=2.0, logits_scaling=1.5, residual_multiplier=0.7)),
+    "granite": (
+        "granite",
+        LLAMA | dict(attention_multiplier=0.3, embedding_multiplier=2.0, logits_scaling=1.5, residual_multiplier=0.7),
+    ),
     "stablelm": ("stablelm", LLAMA),
     "starcoder2": ("starcoder2", SLIDING),
     "gpt_bigcode, one key head": ("gpt_bigcode", GPT2),
@@ -76,7 +96,9 @@ HALVES: list[tuple[str, Precision]] = [
 def test_every_dialect_in_half_precision(family: str, precision: Precision, tmp_path: Path) -> None:
     model_type, config = FAMILIES[family]
     contract = replace(CONTRACT, precision=precision)
-    exported = export(save_model(tmp_path / "checkpoint", model_type, config=config), tmp_path / "graphs", contract=contract)
+    exported = export(
+        save_model(tmp_path / "checkpoint", model_type, config=config), tmp_path / "graphs", contract=contract
+    )
     allowed = TOLERANCE["widened" if precision == "bf16" else precision] / 4
     assert {dialect: exported.error(dialect) <= allowed for dialect in DIALECTS} == dict.fromkeys(DIALECTS, True)
 
@@ -111,7 +133,10 @@ WRONG: list[tuple[str, str, Dialect, Precision]] = [
 
 @pytest.fixture(scope="module")
 def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    return {name: save_model(tmp_path_factory.mktemp("wrong"), FAMILIES[name][0], config=FAMILIES[name][1]) for name in (GEMMA, MISTRAL)}
+    return {
+        name: save_model(tmp_path_factory.mktemp("wrong"), FAMILIES[name][0], config=FAMILIES[name][1])
+        for name in (GEMMA, MISTRAL)
+    }
 
 
 @pytest.mark.parametrize(("mutant", "family", "dialect", "precision"), WRONG)
@@ -137,7 +162,9 @@ def test_a_wrong_attention_fails_the_proof_by_far(
         assert mutant == "rows one too far", error  # noqa: PT017
 
 
-def test_stale_rows_fail_the_proof(checkpoints: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stale_rows_fail_the_proof(
+    checkpoints: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The dialect `rows` reads the cache as it was before the pass: from the position on it holds what was rolled back."""
 
     def stale(query: Any, key: Any, value: Any, layer: Layer) -> Any:
@@ -170,18 +197,23 @@ def test_the_ladder_is_proved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     span = Contract.span
     monkeypatch.setattr(Contract, "span", lambda contract, end: contract.spans[0])  # forgets to climb
     assert all(exported.error(dialect) > 10 * TOL for dialect in ("onnx", "rows"))
-    monkeypatch.setattr(Contract, "span", lambda contract, end: span(contract, max(1, end - 1)))  # climbs one row too late
+    # climbs one row too late
+    monkeypatch.setattr(Contract, "span", lambda contract, end: span(contract, max(1, end - 1)))
     assert exported.error("onnx") > 10 * TOL
 
 
 @pytest.mark.parametrize("ignored", [False, True])
-def test_a_window_wider_than_the_first_steps_is_proved_too(ignored: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_window_wider_than_the_first_steps_is_proved_too(
+    ignored: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     emit = attention.EMITTERS["ort"]
     if ignored:
         monkeypatch.setitem(attention.EMITTERS, "ort", lambda q, k, v, layer: emit(q, k, v, replace(layer, window=0)))
     config = LLAMA | dict(sliding_window=600, max_position_embeddings=1024)
     contract = Contract(capacity=1024, max_draft_tokens=2, prompt_chunk=64, precision="fp32")
-    exported = export(save_model(tmp_path / "checkpoint", "mistral", config=config), tmp_path / "graphs", ("ort",), contract)
+    exported = export(
+        save_model(tmp_path / "checkpoint", "mistral", config=config), tmp_path / "graphs", ("ort",), contract
+    )
     assert (exported.error("ort") > 10 * TOL) is ignored
 
 
@@ -200,7 +232,9 @@ def test_a_wrong_position_id_fails_the_proof(tmp_path: Path, monkeypatch: pytest
 
 def test_rotary_factors_that_switch_with_the_length_end_the_positions_there(tmp_path: Path) -> None:
     rope = dict(rope_type="longrope", rope_theta=1e4, short_factor=[1.0] * 4, long_factor=[3.0] * 4)
-    config = LLAMA | dict(original_max_position_embeddings=64, rope_parameters=rope | dict(original_max_position_embeddings=64))
+    config = LLAMA | dict(
+        original_max_position_embeddings=64, rope_parameters=rope | dict(original_max_position_embeddings=64)
+    )
     checkpoint = save_model(tmp_path / "checkpoint", "phi3", config=config)
     assert Checkpoint.find(str(checkpoint)).max_positions == 64
     assert export(checkpoint, tmp_path / "graphs", ("ort",)).error("ort") <= TOL / 10

@@ -43,7 +43,9 @@ def start(pair: Pair, cache: Path, built: Path, tmp_path: Path) -> Start:
             except SpecExportError as error:
                 print(type(error).__name__, error)
         """
-        return subprocess.Popen([sys.executable, "-W", "ignore", "-c", textwrap.dedent(script)], stdout=subprocess.PIPE, text=True)
+        return subprocess.Popen(
+            [sys.executable, "-W", "ignore", "-c", textwrap.dedent(script)], stdout=subprocess.PIPE, text=True
+        )
 
     return start
 
@@ -54,9 +56,16 @@ def names(folder: Path) -> list[str]:
 
 @pytest.mark.parametrize(
     ("number", "place"),
-    [(signal.SIGTERM, "prove"), (signal.SIGINT, "prove"), (signal.SIGKILL, "prove"), (signal.SIGKILL, "write_manifest")],
+    [
+        (signal.SIGTERM, "prove"),
+        (signal.SIGINT, "prove"),
+        (signal.SIGKILL, "prove"),
+        (signal.SIGKILL, "write_manifest"),
+    ],
 )
-def test_a_killed_build(number: signal.Signals, place: str, start: Start, pair: Pair, cache: Path, tmp_path: Path) -> None:
+def test_a_killed_build(
+    number: signal.Signals, place: str, start: Start, pair: Pair, cache: Path, tmp_path: Path
+) -> None:
     with start(f"module.{place} = hang") as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "hanging\n"
@@ -66,7 +75,12 @@ def test_a_killed_build(number: signal.Signals, place: str, start: Start, pair: 
         assert process.wait() != 0
     assert names(tmp_path) == ([temporary] if number == signal.SIGKILL else [])
     if number == signal.SIGKILL:
-        build(str(pair.target), str(pair.draft), tmp_path / "out.bundle", BuildOptions(max_seq_len=64, prompt_chunk=16, cache=cache))
+        build(
+            str(pair.target),
+            str(pair.draft),
+            tmp_path / "out.bundle",
+            BuildOptions(max_seq_len=64, prompt_chunk=16, cache=cache),
+        )
         assert names(tmp_path) == ["out.bundle"]
         Bundle.open(tmp_path / "out.bundle")
 

@@ -73,7 +73,10 @@ def test_a_sequence_may_fill_all_but_one_row(mixed: Path) -> None:
 
 def test_auto_leaves_what_moves_too_far(pair: Pair, cache: Path, tmp_path: Path) -> None:
     build(
-        str(pair.draft), None, tmp_path / "auto.bundle", BuildOptions(64, prompt_chunk=16, cache=cache, precision="auto", max_divergence=0)
+        str(pair.draft),
+        None,
+        tmp_path / "auto.bundle",
+        BuildOptions(64, prompt_chunk=16, cache=cache, precision="auto", max_divergence=0),
     )
     manifest = Bundle.open(tmp_path / "auto.bundle").manifest
     assert (manifest.target.format, set(manifest.target.graphs), manifest.draft) == ("float", {"onnx", "ort"}, None)
@@ -107,28 +110,46 @@ def test_auto_goes_on_without_a_format_whose_graphs_are_wrong(
 
 def test_a_precision_for_no_draft(pair: Pair, cache: Path, tmp_path: Path) -> None:
     with pytest.raises(ParameterError, match="--draft-precision is int8, but there is no --draft; leave it out"):
-        build(str(pair.target), None, tmp_path / "out.bundle", BuildOptions(cache=cache, precision="int4", draft_precision="int8"))
+        build(
+            str(pair.target),
+            None,
+            tmp_path / "out.bundle",
+            BuildOptions(cache=cache, precision="int4", draft_precision="int8"),
+        )
 
 
 def test_auto_measures_every_pair_and_takes_one_that_keeps_the_quality(pair: Pair, cache: Path, tmp_path: Path) -> None:
     bundle = Bundle.open(made(pair, tmp_path / "auto.bundle", cache, precision="auto", max_divergence=10.0))
     table = json.loads((bundle.root / PRECISION).read_text())
     formats = ("float", "int8", "int4")
-    assert {(row["target"], row["draft"]) for row in table["candidates"]} == {(target, draft) for target in formats for draft in formats}
-    assert all(row["plain"] > 0 and row["speculative"] > 0 and row["acceptance_length"] >= 1 for row in table["candidates"])
+    assert {(row["target"], row["draft"]) for row in table["candidates"]} == {
+        (target, draft) for target in formats for draft in formats
+    }
+    assert all(
+        row["plain"] > 0 and row["speculative"] > 0 and row["acceptance_length"] >= 1 for row in table["candidates"]
+    )
     fastest = max(table["candidates"], key=lambda row: row["speculative"])
     manifest = bundle.manifest
     assert manifest.draft is not None
-    assert (table["target"], table["draft"]) == (fastest["target"], fastest["draft"]) == (manifest.target.format, manifest.draft.format)
+    assert (
+        (table["target"], table["draft"])
+        == (fastest["target"], fastest["draft"])
+        == (manifest.target.format, manifest.draft.format)
+    )
     assert PRECISION in manifest.files
     shown = [line for line in render(describe(bundle)).splitlines() if "<- taken" in line]
-    assert [line.split()[:3] for line in shown] == [[form.replace("float", "fp32") for form in (fastest["target"], "+", fastest["draft"])]]
+    assert [line.split()[:3] for line in shown] == [
+        [form.replace("float", "fp32") for form in (fastest["target"], "+", fastest["draft"])]
+    ]
     assert not list(tmp_path.glob(".*"))  # nothing is left of the others
 
 
 @pytest.mark.parametrize(
     ("precisions", "formats"),
-    [(dict(precision="int8", draft_precision="int4"), ("int8", "int4")), (dict(precision="fp8", draft_precision="fp16"), ("fp8", "float"))],
+    [
+        (dict(precision="int8", draft_precision="int4"), ("int8", "int4")),
+        (dict(precision="fp8", draft_precision="fp16"), ("fp8", "float")),
+    ],
 )
 def test_for_tensorrt_they_are_proved_here_and_compiled(
     precisions: dict[str, str], formats: tuple[str, str], pair: Pair, cache: Path, tmp_path: Path
@@ -149,7 +170,9 @@ def test_weights_that_are_no_numbers_are_named(pair: Pair, cache: Path, tmp_path
     weights = load_file(broken / "model.safetensors")
     weights["model.layers.1.mlp.up_proj.weight"][3, 4] = torch.nan
     save_file(weights, broken / "model.safetensors", {"format": "pt"})
-    with pytest.raises(CheckpointError, match=r"model\.layers\.1\.mlp\.up_proj\.weight: 1 of its 1536 weights are NaN or infinite"):
+    with pytest.raises(
+        CheckpointError, match=r"model\.layers\.1\.mlp\.up_proj\.weight: 1 of its 1536 weights are NaN or infinite"
+    ):
         made(Pair(broken, pair.draft), tmp_path / "out.bundle", cache, precision="int8")
 
 
@@ -162,7 +185,9 @@ def test_weights_that_are_no_numbers_are_named(pair: Pair, cache: Path, tmp_path
         ('{"route": "a", "prompt": [1, 2, 3]}\n', "line 1: found token ids, expected a text or messages"),
     ],
 )
-def test_calibration_prompts_that_are_too_few(lines: str, message: str, pair: Pair, cache: Path, tmp_path: Path) -> None:
+def test_calibration_prompts_that_are_too_few(
+    lines: str, message: str, pair: Pair, cache: Path, tmp_path: Path
+) -> None:
     (tmp_path / "prompts.jsonl").write_text(lines)
     with pytest.raises(ParameterError, match=message):
         made(pair, tmp_path / "out.bundle", cache, precision="int8", calibration_texts=tmp_path / "prompts.jsonl")

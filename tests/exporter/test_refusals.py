@@ -70,7 +70,9 @@ def test_a_folder_without_safetensors(folder: Path) -> None:
     assert refusal(folder).startswith(f"{folder} has no *.safetensors")
 
 
-@pytest.mark.parametrize("content", ["", "{", "[]", '"llama"', "{}", '{"model_type": "no_such_model"}', '{"model_type": 3}'])
+@pytest.mark.parametrize(
+    "content", ["", "{", "[]", '"llama"', "{}", '{"model_type": "no_such_model"}', '{"model_type": 3}']
+)
 def test_a_broken_config(content: str, folder: Path) -> None:
     (folder / "config.json").write_text(content)
     assert refusal(folder).startswith(f"{folder}: config.json cannot be used: ")
@@ -78,7 +80,11 @@ def test_a_broken_config(content: str, folder: Path) -> None:
 
 def test_code_of_the_checkpoints_own_is_never_run(folder: Path) -> None:
     (folder / "evil.py").write_text("raise SystemExit('ran')")
-    edit_json(folder / "config.json", model_type="evil", auto_map={"AutoConfig": "evil.Config", "AutoModelForCausalLM": "evil.Model"})
+    edit_json(
+        folder / "config.json",
+        model_type="evil",
+        auto_map={"AutoConfig": "evil.Config", "AutoModelForCausalLM": "evil.Model"},
+    )
     assert refusal(folder).startswith(f"{folder}: config.json cannot be used: ")
 
 
@@ -86,7 +92,9 @@ def test_missing_weights(folder: Path) -> None:
     weights = load_file(folder / "model.safetensors")
     del weights["model.layers.1.mlp.up_proj.weight"]
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
-    assert refusal(folder).endswith("1 weights are missing, the first is model.layers.1.mlp.up_proj.weight; the checkpoint is not whole")
+    assert refusal(folder).endswith(
+        "1 weights are missing, the first is model.layers.1.mlp.up_proj.weight; the checkpoint is not whole"
+    )
 
 
 def test_weights_of_another_shape(folder: Path) -> None:
@@ -146,7 +154,9 @@ def test_weights_that_transformers_would_not_take_from_safetensors(folder: Path)
     assert refusal(folder).startswith(f"{folder}: the weights cannot be loaded: ")
 
 
-@pytest.mark.parametrize(("content", "message"), [("{", "index.json cannot be used"), ("{}", "cannot be used"), (None, "is missing; the")])
+@pytest.mark.parametrize(
+    ("content", "message"), [("{", "index.json cannot be used"), ("{}", "cannot be used"), (None, "is missing; the")]
+)
 def test_shards_that_are_not_whole(content: str | None, message: str, folder: Path) -> None:
     last = folder / shard(folder)[1]
     if content is None:
@@ -174,7 +184,9 @@ def test_weights_in_another_form_are_not_downloaded(monkeypatch: pytest.MonkeyPa
         "onnx/model.safetensors",
         "x.bin",
     ]
-    wanted = filter_repo_objects(offered, allow_patterns=given["allow_patterns"], ignore_patterns=given["ignore_patterns"])
+    wanted = filter_repo_objects(
+        offered, allow_patterns=given["allow_patterns"], ignore_patterns=given["ignore_patterns"]
+    )
     assert list(wanted) == ["config.json", "model.safetensors"]
 
 
@@ -234,15 +246,24 @@ SMALL = dict(vocab_size=96, hidden_size=32, intermediate_size=48, num_hidden_lay
     ("auto", "model_type", "config", "reason"),
     [
         ("AutoModelForMaskedLM", "bert", SMALL, "is a BertForMaskedLM, not a causal language model"),
-        ("AutoModelForSequenceClassification", "llama", LLAMA, "is a LlamaForSequenceClassification, not a causal language model"),
+        (
+            "AutoModelForSequenceClassification",
+            "llama",
+            LLAMA,
+            "is a LlamaForSequenceClassification, not a causal language model",
+        ),
         ("AutoModel", "llama", LLAMA, "is a LlamaModel, not a causal language model"),
         ("AutoModelForSeq2SeqLM", "t5", T5, "is an encoder-decoder model"),
     ],
 )
-def test_no_causal_language_model(auto: str, model_type: str, config: dict[str, Any], reason: str, tmp_path: Path) -> None:
+def test_no_causal_language_model(
+    auto: str, model_type: str, config: dict[str, Any], reason: str, tmp_path: Path
+) -> None:
     import transformers
 
-    getattr(transformers, auto).from_config(transformers.AutoConfig.for_model(model_type, **config)).save_pretrained(tmp_path)
+    getattr(transformers, auto).from_config(transformers.AutoConfig.for_model(model_type, **config)).save_pretrained(
+        tmp_path
+    )
     message = refusal(tmp_path, UnsupportedModelError)
     assert message.startswith(str(tmp_path))
     assert reason in message
@@ -251,7 +272,9 @@ def test_no_causal_language_model(auto: str, model_type: str, config: dict[str, 
 BLOOM = dict(vocab_size=96, hidden_size=32, n_layer=2, n_head=4)
 FALCON = dict(vocab_size=96, hidden_size=32, num_hidden_layers=2, num_attention_heads=4)
 SINKS = LLAMA | dict(num_local_experts=4, num_experts_per_tok=2, head_dim=8)
-LATENT = LLAMA | dict(q_lora_rank=16, kv_lora_rank=16, qk_rope_head_dim=8, qk_nope_head_dim=8, v_head_dim=8, num_key_value_heads=4)
+LATENT = LLAMA | dict(
+    q_lora_rank=16, kv_lora_rank=16, qk_rope_head_dim=8, qk_nope_head_dim=8, v_head_dim=8, num_key_value_heads=4
+)
 DYNAMIC = LLAMA | dict(rope_parameters=dict(rope_type="dynamic", rope_theta=1e4, factor=2.0))
 
 
@@ -259,7 +282,11 @@ DYNAMIC = LLAMA | dict(rope_parameters=dict(rope_type="dynamic", rope_theta=1e4,
     ("model_type", "config", "reason"),
     [
         ("mamba", dict(vocab_size=96, hidden_size=32, num_hidden_layers=2, state_size=4), "returns no key-value cache"),
-        ("lfm2", LLAMA | dict(layer_types=["conv", "full_attention"]), "layer 0 keeps a state that is no key-value cache"),
+        (
+            "lfm2",
+            LLAMA | dict(layer_types=["conv", "full_attention"]),
+            "layer 0 keeps a state that is no key-value cache",
+        ),
         ("bloom", BLOOM, "2 of 2 layers attend by code of their own"),
         ("falcon", FALCON | dict(alibi=True), "2 of 2 layers attend by code of their own"),
         ("gpt_oss", SINKS, "layer 0 passes s_aux to attention"),
@@ -267,7 +294,9 @@ DYNAMIC = LLAMA | dict(rope_parameters=dict(rope_type="dynamic", rope_theta=1e4,
         ("llama", DYNAMIC, "changes its rotary frequencies with the sequence's length"),
     ],
 )
-def test_a_model_that_cannot_keep_the_contract(model_type: str, config: dict[str, Any], reason: str, tmp_path: Path) -> None:
+def test_a_model_that_cannot_keep_the_contract(
+    model_type: str, config: dict[str, Any], reason: str, tmp_path: Path
+) -> None:
     folder = save_model(tmp_path / "checkpoint", model_type, config=config)
     with pytest.raises(UnsupportedModelError) as caught:
         export(folder, tmp_path / "graphs", ("ort",), CONTRACT)

@@ -18,7 +18,12 @@ PROMPT = "A prompt of 22 bytes.."
 @pytest.fixture
 def make_session(tmp_path: Path) -> MakeSession:
     def make(
-        seed: int = 0, noise: float = 0.4, scale: float = 1.0, draft_vocab: int = VOCAB, target_vocab: int = VOCAB, **options: Any
+        seed: int = 0,
+        noise: float = 0.4,
+        scale: float = 1.0,
+        draft_vocab: int = VOCAB,
+        target_vocab: int = VOCAB,
+        **options: Any,
     ) -> Session:
         target = FakeDecoder(vocab_size=target_vocab, seed=seed)
         draft = FakeDecoder(vocab_size=draft_vocab, seed=seed, noise=noise, scale=scale)
@@ -96,7 +101,9 @@ def test_a_prompt_that_fills_the_capacity_is_refused(make_session: MakeSession) 
 
 
 @pytest.mark.parametrize("place", range(12))
-def test_a_stop_token_within_a_round_cuts_it_and_the_next_request_is_right(make_session: MakeSession, place: int) -> None:
+def test_a_stop_token_within_a_round_cuts_it_and_the_next_request_is_right(
+    make_session: MakeSession, place: int
+) -> None:
     session = make_session(seed=2, noise=0.0)
     tokens = expected(session, PROMPT, 20)
     first = tokens.index(tokens[place])
@@ -163,7 +170,9 @@ def test_a_cut_at_the_length_flushes_what_was_held_back(tmp_path: Path) -> None:
     assert session.generate([BOS], max_new_tokens=6, stop="END").text == "one EN"
 
 
-@pytest.mark.parametrize("options", [{"speculate": False}, {"num_draft_tokens": 0}, {"speculate": False, "drafter": "ngram+model"}])
+@pytest.mark.parametrize(
+    "options", [{"speculate": False}, {"num_draft_tokens": 0}, {"speculate": False, "drafter": "ngram+model"}]
+)
 def test_plain_decoding_never_touches_the_draft(make_session: MakeSession, options: dict[str, Any]) -> None:
     session = make_session()
     found = session.generate(PROMPT, max_new_tokens=9, **options)
@@ -203,7 +212,9 @@ def test_a_stream_that_was_never_started_holds_nothing(make_session: MakeSession
     unused.close()
 
 
-def test_an_engine_that_fails_leaves_the_session_usable(make_session: MakeSession, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_engine_that_fails_leaves_the_session_usable(
+    make_session: MakeSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
     session = make_session()
     with monkeypatch.context() as patch:
         patch.setattr(session.engine.target, "write", lambda *_: 1 / 0)
@@ -247,7 +258,9 @@ def test_a_long_mix_of_requests_on_one_session(make_session: MakeSession) -> Non
         elif kind == 1:
             prompt = [*prompt, *rng.integers(0, 200, rng.integers(1, 3)).tolist()]
         count = int(rng.integers(1, 9))
-        found = session.generate(prompt, max_new_tokens=count, speculate=bool(rng.integers(2)), num_draft_tokens=int(rng.integers(5)))
+        found = session.generate(
+            prompt, max_new_tokens=count, speculate=bool(rng.integers(2)), num_draft_tokens=int(rng.integers(5))
+        )
         assert found.tokens == expected(session, prompt, count), turn
         prompt = [*prompt, *found.tokens[: rng.integers(0, count + 1)]]
 
@@ -287,7 +300,10 @@ def test_top_k_of_one_is_greedy(make_session: MakeSession) -> None:
         ({"logit_bias": {VOCAB: 1.0}}, f"logit_bias names token {VOCAB}; ids go from 0 to {VOCAB - 1}"),
         ({"banned_tokens": [-1]}, f"banned_tokens names token -1; ids go from 0 to {VOCAB - 1}"),
         ({"banned_tokens": range(VOCAB)}, f"are all {VOCAB} tokens; at least one must be left"),
-        ({"banned_tokens": range(VOCAB - 1), "min_new_tokens": 1, "stop_token_ids": VOCAB - 1}, "at least one must be left"),
+        (
+            {"banned_tokens": range(VOCAB - 1), "min_new_tokens": 1, "stop_token_ids": VOCAB - 1},
+            "at least one must be left",
+        ),
         ({"min_new_tokens": -1}, "min_new_tokens is -1; it must be 0 or more"),
         ({"verification": "none"}, "verification is 'none'; it must be 'block' or 'token'"),
         ({"drafter": "oracle"}, "drafter is 'oracle'; it must be one of model, ngram"),
@@ -297,7 +313,9 @@ def test_top_k_of_one_is_greedy(make_session: MakeSession) -> None:
         ({"stop": ""}, "a stop string is empty"),
     ],
 )
-def test_absurd_options_are_refused_at_the_call(make_session: MakeSession, options: dict[str, Any], message: str) -> None:
+def test_absurd_options_are_refused_at_the_call(
+    make_session: MakeSession, options: dict[str, Any], message: str
+) -> None:
     session = make_session()
     with pytest.raises(ParameterError, match=message) as caught:
         session.stream(PROMPT, **options)
@@ -342,7 +360,14 @@ def test_a_prompt_of_another_type(prompt: Any, make_session: MakeSession) -> Non
 
 
 @pytest.mark.parametrize(
-    "options", [dict(max_new_tokens=2.5), dict(num_draft_tokens="2"), dict(temperature="hot"), dict(seed=1.5), dict(stop_token_ids=["x"])]
+    "options",
+    [
+        dict(max_new_tokens=2.5),
+        dict(num_draft_tokens="2"),
+        dict(temperature="hot"),
+        dict(seed=1.5),
+        dict(stop_token_ids=["x"]),
+    ],
 )
 def test_an_option_of_another_type_is_named(options: dict[str, Any], make_session: MakeSession) -> None:
     (name,) = options

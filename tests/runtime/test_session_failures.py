@@ -61,7 +61,9 @@ def failure(session: Session, **options: Any) -> tuple[str, int, str]:
     """What a request to the session is said to have failed by: graph, position, value."""
     with pytest.raises(EngineError) as caught:
         session.generate(PROMPT, **options)
-    found = re.fullmatch(r"(.+) gave (\S+) as a logit behind position (\d+), expected numbers; the weights or .+", str(caught.value))
+    found = re.fullmatch(
+        r"(.+) gave (\S+) as a logit behind position (\d+), expected numbers; the weights or .+", str(caught.value)
+    )
     assert found, caught.value
     return str(Path(found[1]).relative_to(session.bundle.root)), int(found[3]), found[2]
 
@@ -124,7 +126,8 @@ def test_a_model_that_breaks_in_the_prompt(tmp_path: Path, role: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "named"), [(np.inf, "inf"), (-np.inf, "-inf"), ([0, np.inf, 0, 0, 0], "inf"), ([0, 0, np.nan, -np.inf, np.inf], "nan")]
+    ("value", "named"),
+    [(np.inf, "inf"), (-np.inf, "-inf"), ([0, np.inf, 0, 0, 0], "inf"), ([0, 0, np.nan, -np.inf, np.inf], "nan")],
 )
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_other_logits_that_are_no_numbers(tmp_path: Path, value: Any, named: str, temperature: float) -> None:

@@ -26,7 +26,12 @@ WAYS = [{"speculate": False}, *({"drafter": drafter} for drafter in DRAFTERS)]
 @pytest.fixture
 def make_session(tmp_path: Path) -> MakeSession:
     def make(
-        seed: int = 0, noise: float = 0.4, vocab: int = FEW, draft_vocab: int | None = None, has_draft: bool = True, **options: Any
+        seed: int = 0,
+        noise: float = 0.4,
+        vocab: int = FEW,
+        draft_vocab: int | None = None,
+        has_draft: bool = True,
+        **options: Any,
     ) -> Session:
         draft = FakeDecoder(vocab_size=draft_vocab or vocab, seed=seed, noise=noise) if has_draft else None
         return fake_session(tmp_path, FakeDecoder(vocab_size=vocab, seed=seed), draft, **options)
@@ -38,7 +43,9 @@ def expected(session: Session, prompt: list[int], count: int) -> tuple[int, ...]
     return greedy_tokens(session.engine.target, prompt, count)  # type: ignore[arg-type]
 
 
-def by_hand(session: Session, prompt: list[int], count: int, change: Callable[[np.ndarray, list[int], list[int]], None]) -> tuple[int, ...]:
+def by_hand(
+    session: Session, prompt: list[int], count: int, change: Callable[[np.ndarray, list[int], list[int]], None]
+) -> tuple[int, ...]:
     """Greedy decoding without a cache. change: of the logits, from prompt and output."""
     output: list[int] = []
     for _ in range(count):
@@ -73,7 +80,11 @@ def test_requests_with_different_drafters_share_one_context(make_session: MakeSe
         drafter, count = DRAFTERS[rng.integers(len(DRAFTERS))], int(rng.integers(1, 9))
         temperature = float(rng.integers(2))
         found = session.generate(
-            prompt, max_new_tokens=count, drafter=drafter, temperature=temperature, num_draft_tokens=int(rng.integers(5))
+            prompt,
+            max_new_tokens=count,
+            drafter=drafter,
+            temperature=temperature,
+            num_draft_tokens=int(rng.integers(5)),
         )
         check_invariant(session._context)
         if not temperature:
@@ -99,12 +110,16 @@ def test_a_seed_repeats_a_sampled_request(make_session: MakeSession, way: dict[s
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("verification", ["block", "token"])
-def test_what_is_truncated_away_is_never_sampled(make_session: MakeSession, way: dict[str, Any], verification: Any) -> None:
+def test_what_is_truncated_away_is_never_sampled(
+    make_session: MakeSession, way: dict[str, Any], verification: Any
+) -> None:
     for seed, options in itertools.product(
         range(2), ({"top_k": 2}, {"top_p": 0.5}, {"min_p": 0.4}, {"top_k": 3, "top_p": 0.8, "min_p": 0.1})
     ):
         session, parameters = make_session(seed), SamplingParameters(1.0, **options)  # type: ignore[arg-type]
-        found = session.generate(PROMPT, max_new_tokens=25, temperature=1.0, seed=seed, verification=verification, **options, **way)
+        found = session.generate(
+            PROMPT, max_new_tokens=25, temperature=1.0, seed=seed, verification=verification, **options, **way
+        )
         for place, token in enumerate(found.tokens):
             logits = session.engine.target.logits_after([*PROMPT, *found.tokens[:place]])  # type: ignore[attr-defined]
             assert processed_distribution(logits, parameters).of(token) > 0
@@ -114,7 +129,9 @@ def test_what_is_truncated_away_is_never_sampled(make_session: MakeSession, way:
 @pytest.mark.parametrize("temperature", [0.0, 2.0])
 def test_banned_tokens_never_come(make_session: MakeSession, way: dict[str, Any], temperature: float) -> None:
     for seed in range(4):
-        found = make_session(seed).generate(PROMPT, max_new_tokens=30, temperature=temperature, seed=seed, banned_tokens=[1, 3], **way)
+        found = make_session(seed).generate(
+            PROMPT, max_new_tokens=30, temperature=temperature, seed=seed, banned_tokens=[1, 3], **way
+        )
         assert set(found.tokens) == {0, 2, 4}
 
 
@@ -122,8 +139,15 @@ def test_banned_tokens_never_come(make_session: MakeSession, way: dict[str, Any]
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_a_bias_forces(make_session: MakeSession, way: dict[str, Any], temperature: float) -> None:
     session = make_session()
-    assert session.generate(PROMPT, max_new_tokens=12, temperature=temperature, logit_bias={4: 100}, **way).tokens == (4,) * 12
-    assert set(session.generate(PROMPT, max_new_tokens=30, temperature=2.0, seed=0, logit_bias={4: -100, 0: -100}, **way).tokens) == {
+    assert (
+        session.generate(PROMPT, max_new_tokens=12, temperature=temperature, logit_bias={4: 100}, **way).tokens
+        == (4,) * 12
+    )
+    assert set(
+        session.generate(
+            PROMPT, max_new_tokens=30, temperature=2.0, seed=0, logit_bias={4: -100, 0: -100}, **way
+        ).tokens
+    ) == {
         1,
         2,
         3,
@@ -132,7 +156,9 @@ def test_a_bias_forces(make_session: MakeSession, way: dict[str, Any], temperatu
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("length", [1, 9])
-def test_penalties_are_those_of_plain_decoding_by_hand(make_session: MakeSession, way: dict[str, Any], length: int) -> None:
+def test_penalties_are_those_of_plain_decoding_by_hand(
+    make_session: MakeSession, way: dict[str, Any], length: int
+) -> None:
     def change(logits: np.ndarray, prompt: list[int], output: list[int]) -> None:
         logits[2] += np.float32(0.5)
         for token in {*prompt, *output}:
@@ -144,11 +170,18 @@ def test_penalties_are_those_of_plain_decoding_by_hand(make_session: MakeSession
     for seed in range(4):
         session, prompt = make_session(seed), PROMPT[:length]
         found = session.generate(
-            prompt, max_new_tokens=25, repetition_penalty=1.2, presence_penalty=0.3, frequency_penalty=0.1, logit_bias={2: 0.5}, **way
+            prompt,
+            max_new_tokens=25,
+            repetition_penalty=1.2,
+            presence_penalty=0.3,
+            frequency_penalty=0.1,
+            logit_bias={2: 0.5},
+            **way,
         )
         assert found.tokens == by_hand(session, prompt, 25, change)
         changed += found.tokens != expected(session, prompt, 25)
-        assert session.generate(prompt, max_new_tokens=25, **way).tokens == expected(session, prompt, 25)  # nothing stays behind
+        # nothing stays behind
+        assert session.generate(prompt, max_new_tokens=25, **way).tokens == expected(session, prompt, 25)
     assert changed
 
 
@@ -161,7 +194,9 @@ def test_a_stop_token_comes_no_sooner_than_the_minimum(
     counts = set()
     for seed in range(6):
         session = make_session(seed, stop_token_ids=(0, 3))
-        found = session.generate(PROMPT, max_new_tokens=30, temperature=temperature, seed=seed, min_new_tokens=minimum, **way)
+        found = session.generate(
+            PROMPT, max_new_tokens=30, temperature=temperature, seed=seed, min_new_tokens=minimum, **way
+        )
         ends = [place for place, token in enumerate(found.tokens) if token in (0, 3)]
         assert ends in ([], [len(found.tokens) - 1])
         counts.add(len(found.tokens))
@@ -179,7 +214,9 @@ def test_a_stop_token_comes_no_sooner_than_the_minimum(
 
 def test_the_minimum_is_of_the_stop_tokens_that_were_asked_for(make_session: MakeSession) -> None:
     session = make_session(stop_token_ids=(0, 3))
-    assert session.generate(PROMPT, max_new_tokens=20, min_new_tokens=20, stop_token_ids=()).tokens == expected(session, PROMPT, 20)
+    assert session.generate(PROMPT, max_new_tokens=20, min_new_tokens=20, stop_token_ids=()).tokens == expected(
+        session, PROMPT, 20
+    )
     found = session.generate(PROMPT, max_new_tokens=20, min_new_tokens=20, stop_token_ids=2)
     assert 2 not in found.tokens
     assert len(found.tokens) == 20
@@ -187,14 +224,18 @@ def test_the_minimum_is_of_the_stop_tokens_that_were_asked_for(make_session: Mak
 
 @pytest.mark.parametrize("drafter", ["model", "ngram+model", None])
 @pytest.mark.parametrize("temperature", [0.0, 1e-6])
-def test_a_draft_that_knows_none_of_the_tokens_left(make_session: MakeSession, drafter: str | None, temperature: float) -> None:
+def test_a_draft_that_knows_none_of_the_tokens_left(
+    make_session: MakeSession, drafter: str | None, temperature: float
+) -> None:
     """An allow-list, such as special tokens at the end of a padded vocabulary, that a smaller draft lacks."""
     session = make_session(vocab=FEW, draft_vocab=3)
 
     def change(logits: np.ndarray, prompt: list[int], output: list[int]) -> None:
         logits[:3] = -np.inf
 
-    found = session.generate(PROMPT, max_new_tokens=20, temperature=temperature, banned_tokens=[0, 1, 2], drafter=drafter)
+    found = session.generate(
+        PROMPT, max_new_tokens=20, temperature=temperature, banned_tokens=[0, 1, 2], drafter=drafter
+    )
     assert found.tokens == by_hand(session, PROMPT, 20, change)
 
 
@@ -214,7 +255,11 @@ def test_without_a_draft_model_the_text_is_looked_up(make_session: MakeSession) 
     )
     assert default.tokens == ngram.tokens == suffix.tokens == expected(session, PROMPT, 25)
     assert default.statistics.looked_up == default.statistics.drafted == ngram.statistics.drafted > 0
-    assert default.statistics.drafted_by_position == ngram.statistics.drafted_by_position != suffix.statistics.drafted_by_position
+    assert (
+        default.statistics.drafted_by_position
+        == ngram.statistics.drafted_by_position
+        != suffix.statistics.drafted_by_position
+    )
     session.reset()
     assert session.generate(PROMPT, max_new_tokens=25, speculate=False).tokens == default.tokens
 
@@ -224,7 +269,10 @@ def test_without_a_draft_model_none_can_be_asked_for(make_session: MakeSession, 
     session = make_session(has_draft=False)
     with pytest.raises(ParameterError) as caught:
         session.stream(PROMPT, drafter=drafter)
-    assert str(caught.value) == f"drafter is {drafter!r}; it must be one of ngram, suffix, since this bundle was built without --draft"
+    assert (
+        str(caught.value)
+        == f"drafter is {drafter!r}; it must be one of ngram, suffix, since this bundle was built without --draft"
+    )
     with pytest.raises(ParameterError):  # also where it would not be used
         session.stream(PROMPT, drafter=drafter, speculate=False)
     assert session.generate(PROMPT, max_new_tokens=5).tokens == expected(session, PROMPT, 5)
@@ -233,7 +281,10 @@ def test_without_a_draft_model_none_can_be_asked_for(make_session: MakeSession, 
 def test_statistics_tell_what_was_looked_up(make_session: MakeSession) -> None:
     session = make_session()
     prompt = [*PROMPT, 3, 1, 2, 3]  # the last four came before: long enough beside a model
-    rows = {drafter: session.generate(prompt, max_new_tokens=25, drafter=drafter).statistics.as_dict() for drafter in DRAFTERS}
+    rows = {
+        drafter: session.generate(prompt, max_new_tokens=25, drafter=drafter).statistics.as_dict()
+        for drafter in DRAFTERS
+    }
     assert rows["model"]["looked_up"] == 0
     for drafter in ("ngram", "suffix"):
         assert rows[drafter]["looked_up"] == rows[drafter]["drafted"] > 0
@@ -248,7 +299,8 @@ def test_the_whole_vocabulary_with_everything_at_once(make_session: MakeSession)
     )  # fmt: skip
     for drafter, verification in itertools.product(DRAFTERS, ("block", "token")):
         first, second = (
-            session.generate(PROMPT, max_new_tokens=25, drafter=drafter, verification=verification, **options) for _ in range(2)
+            session.generate(PROMPT, max_new_tokens=25, drafter=drafter, verification=verification, **options)
+            for _ in range(2)
         )
         assert first.tokens == second.tokens
         assert len(first.tokens) > 20

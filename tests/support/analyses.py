@@ -40,7 +40,17 @@ def cost_point(context: int, k_max: int, draft: bool = True) -> CostPoint:
 
 def costs(k_max: int = 4, draft: bool = True, contexts: Sequence[int] = (64, 512, 2048)) -> Costs:
     points = tuple(cost_point(context, k_max, draft) for context in contexts)
-    return Costs(COSTS_VERSION, "0" * 16, "a CPU, 2 cores", "onnxruntime", 2, "2026-11-21", 1 / 4200, 1 / 21000 if draft else 0.0, points)
+    return Costs(
+        COSTS_VERSION,
+        "0" * 16,
+        "a CPU, 2 cores",
+        "onnxruntime",
+        2,
+        "2026-11-21",
+        1 / 4200,
+        1 / 21000 if draft else 0.0,
+        points,
+    )
 
 
 def route(
@@ -60,13 +70,17 @@ def route(
     spread = [random.lognormvariate(0, 0.15) for _ in range(requests)]
 
     def candidate(drafter: str, k: int) -> Candidate:
-        length = 1 + (textbook[k] - 1) * (0.93 if "model" in drafter else 0.85 if len(drafters) == 1 or "suffix" in drafters else 0.2)
+        length = 1 + (textbook[k] - 1) * (
+            0.93 if "model" in drafter else 0.85 if len(drafters) == 1 or "suffix" in drafters else 0.2
+        )
         cost = measured_costs.rounds[k] if "model" in drafter else measured_costs.looked_up(k)
         break_even = cost / measured_costs.plain
         speedup = length / break_even
         p10 = speedup * sorted(spread)[requests // 10]
         slower = sum(speedup * factor < 1 for factor in spread) / requests
-        return Candidate(drafter, k, length, break_even, Interval(speedup, speedup * (1 - half), speedup * (1 + half)), p10, slower)
+        return Candidate(
+            drafter, k, length, break_even, Interval(speedup, speedup * (1 - half), speedup * (1 + half)), p10, slower
+        )
 
     candidates = tuple(candidate(drafter, k) for drafter in drafters for k in range(1, k_max + 1))
     chosen = max(candidates, key=lambda one: one.speedup.value)
@@ -120,7 +134,13 @@ def route(
 
 
 SIGNALS = (
-    SignalQuality("probability", 0.034, 0.052, 0.78, tuple((b / 10 + 0.05, min(1.0, b / 10 + 0.09), 40 + 30 * b) for b in range(10))),
+    SignalQuality(
+        "probability",
+        0.034,
+        0.052,
+        0.78,
+        tuple((b / 10 + 0.05, min(1.0, b / 10 + 0.09), 40 + 30 * b) for b in range(10)),
+    ),
     SignalQuality("head", 0.013, 0.018, 0.842, tuple((b / 10 + 0.05, b / 10 + 0.06, 60 + 25 * b) for b in range(10))),
 )
 
@@ -128,7 +148,11 @@ SIGNALS = (
 def analysis(routes: Sequence[RouteAnalysis] | None = None, k_max: int = 4, draft: bool = True) -> Analysis:
     """Three routes, ON, UNDECIDED and OFF, the last with a name that is no friend; by default of a pair with a draft model."""
     if routes is None:
-        routes = (route("code", "on", 0.8), route("chat & prose", "undecided", 0.36, 33), route(SCRIPT, "off", 0.08, 120))
+        routes = (
+            route("code", "on", 0.8),
+            route("chat & prose", "undecided", 0.36, 33),
+            route(SCRIPT, "off", 0.08, 120),
+        )
     return Analysis(
         bundle="demo.bundle",
         command="specexport calibrate demo.bundle --prompts prompts.jsonl",

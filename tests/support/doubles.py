@@ -44,7 +44,14 @@ class FakeDecoder(FeedsByStep):
     makes one that is always wrong.
     """
 
-    def __init__(self, contract: Contract = CONTRACT, vocab_size: int = VOCAB, seed: int = 0, noise: float = 0.0, scale: float = 1.0):
+    def __init__(
+        self,
+        contract: Contract = CONTRACT,
+        vocab_size: int = VOCAB,
+        seed: int = 0,
+        noise: float = 0.0,
+        scale: float = 1.0,
+    ):
         self.contract, self.vocab_size = contract, vocab_size
         self.seed, self.noise, self.scale = seed, noise, scale
         self.rows = np.full(contract.capacity, -1.0)
@@ -107,7 +114,9 @@ def byte_tokenizer() -> Tokenizer:
     """One token a byte, with the byte as its id: characters beyond ASCII take several tokens."""
     printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
     others = [byte for byte in range(BYTES) if byte not in printable]
-    vocabulary = {chr(byte): byte for byte in printable} | {chr(BYTES + place): byte for place, byte in enumerate(others)}
+    vocabulary = {chr(byte): byte for byte in printable} | {
+        chr(BYTES + place): byte for place, byte in enumerate(others)
+    }
     tokenizer = Tokenizer(models.BPE(vocabulary, []))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -186,5 +195,7 @@ def fake_session(
 ) -> Session:
     """A real session over two fake decoders, or over a target alone."""
     draft_size = draft.vocab_size if draft else None
-    bundle = write_bundle(root, target.contract, target.vocab_size, draft_size, stop_token_ids, chat_template, draft is not None)
+    bundle = write_bundle(
+        root, target.contract, target.vocab_size, draft_size, stop_token_ids, chat_template, draft is not None
+    )
     return Session(bundle, Engine("fake", "ort", target, draft))

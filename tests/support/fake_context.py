@@ -9,7 +9,12 @@ import numpy as np
 from specexport.engines.cuda.protocol import ALIGNMENT
 
 from support.fake_graph import Shape
-from support.fake_tensorrt_types import Dims, DynamicShapesKernelSpecializationStrategy, ExecutionContextAllocationStrategy, Part
+from support.fake_tensorrt_types import (
+    Dims,
+    DynamicShapesKernelSpecializationStrategy,
+    ExecutionContextAllocationStrategy,
+    Part,
+)
 
 if TYPE_CHECKING:
     from support.fake_tensorrt import ICudaEngine, IRuntimeConfig
@@ -52,9 +57,13 @@ class IExecutionContext(Part):
         if tensor is None or not tensor.is_input:
             return self._refuse(f"{name} is no input")
         least, _, largest = self._engine._limits(name, self._profile)
-        fits = len(sizes) == len(least) and all(low <= size <= high for low, size, high in zip(least, sizes, largest, strict=True))
+        fits = len(sizes) == len(least) and all(
+            low <= size <= high for low, size, high in zip(least, sizes, largest, strict=True)
+        )
         if not fits:
-            return self._refuse(f"{name} cannot have the shape {sizes}: profile {self._profile} is from {least} to {largest}")
+            return self._refuse(
+                f"{name} cannot have the shape {sizes}: profile {self._profile} is from {least} to {largest}"
+            )
         if self._shapes.get(name) != sizes:
             self._shapes[name] = sizes
             self._changed(f"shape {self._graph.name}.{name} {list(sizes)}", shapes=True)
@@ -109,7 +118,12 @@ class IExecutionContext(Part):
                 device.view(*scratch).fill(0xA5)  # what lies there is lost
             run_graph()
 
-        line = " ".join([f"execute {graph.name} {self._profile}", *(f"{name}{list(shapes[name])}" for name in self._dynamic_inputs())])
+        line = " ".join(
+            [
+                f"execute {graph.name} {self._profile}",
+                *(f"{name}{list(shapes[name])}" for name in self._dynamic_inputs()),
+            ]
+        )
         device.enqueue(line, run, self._check_unchanged())
         return True
 
@@ -123,7 +137,9 @@ class IExecutionContext(Part):
         user_managed = self._config._strategy == ExecutionContextAllocationStrategy.USER_MANAGED
         if user_managed and self._scratch[1] < self._engine.device_memory_size_v2:
             return f"the context needs {self._engine.device_memory_size_v2} bytes of device memory, and has {self._scratch[1]}"
-        apart = [name for name, source in self._graph.aliases.items() if self._addresses[name] != self._addresses[source]]
+        apart = [
+            name for name, source in self._graph.aliases.items() if self._addresses[name] != self._addresses[source]
+        ]
         if apart:
             return f"{', '.join(apart)} must be bound to the memory of the cache"
         if capturing and not self._has_run:
@@ -134,7 +150,10 @@ class IExecutionContext(Part):
 
     def _check_memory(self, shapes: Mapping[str, Shape]) -> None:
         """Everything lies within an allocation, and what is written lies apart from all else."""
-        places = {name: self._trt._device.view(self._addresses[name], self._graph.tensors[name].bytes(shapes[name])) for name in shapes}
+        places = {
+            name: self._trt._device.view(self._addresses[name], self._graph.tensors[name].bytes(shapes[name]))
+            for name in shapes
+        }
         if self._scratch[1]:
             places["scratch memory"] = self._trt._device.view(*self._scratch)
         written = [name for name in places if name not in self._graph.tensors or not self._graph.tensors[name].is_input]
@@ -146,7 +165,9 @@ class IExecutionContext(Part):
         changes = self._changes
 
         def check() -> None:
-            assert self._changes == changes, f"a graph is launched that holds {self._graph.name} as it was before it changed; capture again"
+            assert self._changes == changes, (
+                f"a graph is launched that holds {self._graph.name} as it was before it changed; capture again"
+            )
 
         return check
 
@@ -157,7 +178,11 @@ class IExecutionContext(Part):
         return [name for name, tensor in self._graph.tensors.items() if tensor.is_input and -1 in tensor.shape]
 
     def _forget_shapes(self) -> None:
-        self._shapes = {name: tensor.shape for name, tensor in self._graph.tensors.items() if tensor.is_input and -1 not in tensor.shape}
+        self._shapes = {
+            name: tensor.shape
+            for name, tensor in self._graph.tensors.items()
+            if tensor.is_input and -1 not in tensor.shape
+        }
 
     def _changed(self, line: str, shapes: bool = False) -> None:
         self._changes += 1

@@ -1,4 +1,7 @@
-"""A `Device` without a GPU: the real `CudaDevice` over a driver that is not there. Work runs only when it is waited for."""
+"""A `Device` without a GPU: the real `CudaDevice` over a driver that is not there.
+
+Work runs only when it is waited for.
+"""
 
 from __future__ import annotations
 
@@ -20,11 +23,13 @@ class FakeDevice(CudaDevice):
         allocate 4096 for the target's cache | pinned 64 | copy 64 | fill 256 x 2 | kernel place_rows (1, 4, 1)
         bind model.tokens | shape model.tokens [1, 2] | execute model 0 | capture | end of capture | launch | wait | close
 
-    A copy over the end of an allocation, two ends of a copy that overlap, and anything after `close` are `AssertionError`s;
-    memory that is used up, and memory asked for during a capture, are `EngineError`s of the driver.
+    A copy over the end of an allocation, two ends of a copy that overlap, and anything after `close` are
+    `AssertionError`s; memory that is used up, and memory asked for during a capture, are `EngineError`s of the driver.
     """
 
-    def __init__(self, memory: int = 1 << 30, name: str = "Fake GPU", compute_capability: tuple[int, int] = (8, 9)) -> None:
+    def __init__(
+        self, memory: int = 1 << 30, name: str = "Fake GPU", compute_capability: tuple[int, int] = (8, 9)
+    ) -> None:
         self.log: list[str] = []
         self.driver = FakeDriver(memory, name, compute_capability)
         self._checks: dict[int, list[Callable[[], None]]] = {}  # of each graph, before its launch

@@ -50,7 +50,8 @@ class _Event:
 class FakeDriver:
     """calls: every function called, with its arguments. live: handles that were made and not released, by kind.
 
-    failures: status to return instead, by function name, from the next call on. time: milliseconds, one for each operation that ran.
+    failures: status to return instead, by function name, from the next call on. time: milliseconds, one for each
+    operation that ran.
     """
 
     CUDA_VERSION = 12090
@@ -74,7 +75,9 @@ class FakeDriver:
         CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR = 76
 
     _NEEDS_NO_CONTEXT: ClassVar = re.compile("cuInit|cuDriver|cuDevice|cuCtxSetCurrent|cuGetError")
-    _NOT_WHILE_CAPTURING: ClassVar = re.compile("cuMemAlloc|cuMemHostAlloc|cuMemFree|cuModuleLoadData|cu(Stream|Event)Synchronize")
+    _NOT_WHILE_CAPTURING: ClassVar = re.compile(
+        "cuMemAlloc|cuMemHostAlloc|cuMemFree|cuModuleLoadData|cu(Stream|Event)Synchronize"
+    )
 
     def __init__(
         self,
@@ -172,7 +175,9 @@ class FakeDriver:
         return OK, self.total
 
     def cuDeviceGetAttribute(self, attrib: int, dev: int) -> tuple[int, int]:
-        return OK, self._compute_capability[attrib - self.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR]
+        return OK, self._compute_capability[
+            attrib - self.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR
+        ]
 
     def cuDevicePrimaryCtxRetain(self, dev: int) -> tuple[int, int]:
         return OK, self._make("context")
@@ -230,7 +235,9 @@ class FakeDriver:
     def cuMemsetD32Async(self, dstDevice: int, ui: int, N: int, hStream: int) -> Status:
         return self._fill(dstDevice, ui, N, np.uint32, hStream)
 
-    def _fill(self, address: int, pattern: int, number: int, dtype: type[np.unsignedinteger[Any]], stream: int) -> Status:
+    def _fill(
+        self, address: int, pattern: int, number: int, dtype: type[np.unsignedinteger[Any]], stream: int
+    ) -> Status:
         self._object(stream, "stream")
         to, element = self.memory.view(address, number * dtype().itemsize).view(dtype), dtype(pattern)
         self.enqueue(lambda: to.fill(element))

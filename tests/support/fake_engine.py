@@ -46,6 +46,8 @@ def fake_library(device: FakeDevice, version: str = "10.16.1") -> Library:
     return Library("tensorrt", FakeTensorRT(device, version))
 
 
-def load_fake(bundle: Bundle, device: FakeDevice, dialect: str = "onnx", version: str = "10.16.1") -> tuple[Bundle, Engine]:
+def load_fake(
+    bundle: Bundle, device: FakeDevice, dialect: str = "onnx", version: str = "10.16.1"
+) -> tuple[Bundle, Engine]:
     bundle = with_plans(bundle, dialect, version)
     return bundle, load_bundle(ENGINE, bundle, fake_library(device, version), device)

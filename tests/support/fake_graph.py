@@ -30,7 +30,10 @@ TYPES: dict[str, tuple[str, Any, int]] = {
 
 @dataclass(frozen=True)
 class Tensor:
-    """An input or output. shape: -1 where it is dynamic; symbols: what the graph calls each size, a number or a name."""
+    """An input or output.
+
+    shape: -1 where it is dynamic; symbols: what the graph calls each size, a number or a name.
+    """
 
     is_input: bool
     data_type: str
@@ -69,8 +72,14 @@ class FakeGraph:
     def output_shapes(self, inputs: Mapping[str, Shape]) -> dict[str, Shape]:
         key = tuple(sorted(inputs.items()))
         if key not in self._output_shapes:
-            sizes = {symbol: size for name in inputs for symbol, size in zip(self.tensors[name].symbols, inputs[name], strict=True)}
-            found = {name: tuple(sizes.get(symbol, symbol) for symbol in tensor.symbols) for name, tensor in self._outputs()}
+            sizes = {
+                symbol: size
+                for name in inputs
+                for symbol, size in zip(self.tensors[name].symbols, inputs[name], strict=True)
+            }
+            found = {
+                name: tuple(sizes.get(symbol, symbol) for symbol in tensor.symbols) for name, tensor in self._outputs()
+            }
             known = all(isinstance(size, int) for shape in found.values() for size in shape)
             self._output_shapes[key] = found if known else self._shapes_of_a_run(inputs)  # type: ignore[assignment]
         return self._output_shapes[key]
@@ -92,7 +101,9 @@ class FakeGraph:
         for name, _ in self._outputs():
             binding.bind_output(name, "cpu")
         self._session.run_with_iobinding(binding)
-        return {name: tuple(value.shape()) for (name, _), value in zip(self._outputs(), binding.get_outputs(), strict=True)}
+        return {
+            name: tuple(value.shape()) for (name, _), value in zip(self._outputs(), binding.get_outputs(), strict=True)
+        }
 
     def _outputs(self) -> list[tuple[str, Tensor]]:
         return [(name, tensor) for name, tensor in self.tensors.items() if not tensor.is_input]

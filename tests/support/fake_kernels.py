@@ -10,7 +10,10 @@ Dim = tuple[int, int, int]
 
 
 def place_rows(memory: Any, grid: Dim, block: Dim, table: int, position: int, count: int, capacity: int) -> None:
-    """memory: gives the bytes at an address, by `view(address, size)`. Grid and block must reach every row of every tensor."""
+    """memory: gives the bytes at an address, by `view(address, size)`.
+
+    Grid and block must reach every row of every tensor.
+    """
     entries = memory.view(table, 32 * grid[1]).view(np.uint64).reshape(-1, 4).tolist()
     start = int(memory.view(position, 8).view(np.int64)[0])
     for source, cache, heads, row_bytes in entries:

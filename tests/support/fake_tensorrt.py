@@ -1,7 +1,8 @@
 """Stands in for the module `tensorrt` or `tensorrt_rtx` where there is no GPU: what a runtime uses of it, over a `FakeDevice`.
 
-A plan is a few bytes that name an ONNX graph (`plan`), which ONNX Runtime runs on the CPU in exactly the memory that is bound.
-What TensorRT answers with False or None is answered so here, with a line in the log; what it leaves undefined is an `AssertionError`.
+A plan is a few bytes that name an ONNX graph (`plan`), which ONNX Runtime runs on the CPU in exactly the memory that is
+bound. What TensorRT answers with False or None is answered so here, with a line in the log; what it leaves undefined is
+an `AssertionError`.
 """
 
 from __future__ import annotations
@@ -41,7 +42,10 @@ def plan(
     version_compatible: bool = False,
     device_memory: int = 4096,
 ) -> bytes:
-    """profiles: least, best and largest shape of each input that has a dynamic one. compute_capabilities: `8.9`; none for any."""
+    """profiles: least, best and largest shape of each input that has a dynamic one.
+
+    compute_capabilities: `8.9`; none for any.
+    """
     content = {
         "graph": str(graph),
         "profiles": list(profiles),
@@ -77,7 +81,9 @@ class Runtime(Part):
         except ValueError:
             return [(EngineInvalidityDiagnostics.MALFORMED_ENGINE, "the plan is malformed")]
         found, problems = content["version"], []
-        here, made = (version.split(".")[: 1 if content["version_compatible"] else None] for version in (trt.__version__, found))
+        here, made = (
+            version.split(".")[: 1 if content["version_compatible"] else None] for version in (trt.__version__, found)
+        )
         if here != made:
             text = f"The engine plan file is not compatible: expecting library version {trt.__version__} got {found}"
             problems.append((EngineInvalidityDiagnostics.VERSION_MISMATCH, text))
@@ -98,7 +104,8 @@ class ICudaEngine(Part):
         self._runtime, self._content = runtime, content
         self._graph: FakeGraph = load_graph(Path(content["graph"]))
         self._profiles = [
-            {name: [tuple(shape) for shape in shapes] for name, shapes in profile.items()} for profile in content["profiles"] or [{}]
+            {name: [tuple(shape) for shape in shapes] for name, shapes in profile.items()}
+            for profile in content["profiles"] or [{}]
         ]
 
     @property
@@ -215,7 +222,10 @@ class IRuntimeCache(Part):
 
 
 class FakeTensorRT:
-    """The module. rtx: TensorRT-RTX, which has more to offer, and versions of its own. version: what plans must be made by."""
+    """The module. rtx: TensorRT-RTX, which has more to offer, and versions of its own.
+
+    version: what plans must be made by.
+    """
 
     TensorIOMode, DataType, Dims, ILogger, Logger = TensorIOMode, DataType, Dims, ILogger, Logger
     ExecutionContextAllocationStrategy = ExecutionContextAllocationStrategy

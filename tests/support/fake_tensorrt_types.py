@@ -12,21 +12,48 @@ if TYPE_CHECKING:
 TensorIOMode = IntEnum("TensorIOMode", {"NONE": 0, "INPUT": 1, "OUTPUT": 2})
 DataType = IntEnum(
     "DataType",
-    {"FLOAT": 0, "HALF": 1, "BF16": 7, "INT8": 2, "INT32": 3, "INT64": 8, "BOOL": 4, "UINT8": 5, "FP8": 6, "INT4": 9, "FP4": 10},
+    {
+        "FLOAT": 0,
+        "HALF": 1,
+        "BF16": 7,
+        "INT8": 2,
+        "INT32": 3,
+        "INT64": 8,
+        "BOOL": 4,
+        "UINT8": 5,
+        "FP8": 6,
+        "INT4": 9,
+        "FP4": 10,
+    },
 )
-ExecutionContextAllocationStrategy = IntEnum("ExecutionContextAllocationStrategy", {"STATIC": 0, "ON_PROFILE_CHANGE": 1, "USER_MANAGED": 2})
+ExecutionContextAllocationStrategy = IntEnum(
+    "ExecutionContextAllocationStrategy", {"STATIC": 0, "ON_PROFILE_CHANGE": 1, "USER_MANAGED": 2}
+)
 EngineValidity = IntEnum("EngineValidity", {"VALID": 0, "SUBOPTIMAL": 1, "INVALID": 2})
 EngineInvalidityDiagnostics = IntFlag(
-    "EngineInvalidityDiagnostics", {"VERSION_MISMATCH": 1, "UNSUPPORTED_CC": 2, "OLD_CUDA_DRIVER": 4, "MALFORMED_ENGINE": 32}
+    "EngineInvalidityDiagnostics",
+    {"VERSION_MISMATCH": 1, "UNSUPPORTED_CC": 2, "OLD_CUDA_DRIVER": 4, "MALFORMED_ENGINE": 32},
 )
 CudaGraphStrategy = IntEnum("CudaGraphStrategy", {"DISABLED": 0, "WHOLE_GRAPH_CAPTURE": 1})
-DynamicShapesKernelSpecializationStrategy = IntEnum("DynamicShapesKernelSpecializationStrategy", {"LAZY": 0, "EAGER": 1, "NONE": 2})
+DynamicShapesKernelSpecializationStrategy = IntEnum(
+    "DynamicShapesKernelSpecializationStrategy", {"LAZY": 0, "EAGER": 1, "NONE": 2}
+)
 Severity = IntEnum("Severity", {"INTERNAL_ERROR": 0, "ERROR": 1, "WARNING": 2, "INFO": 3, "VERBOSE": 4})
 
 # What only TensorRT-RTX has, and what TensorRT has since 10.15.
 OF_RTX = {
-    *("EngineValidity", "EngineInvalidityDiagnostics", "CudaGraphStrategy", "DynamicShapesKernelSpecializationStrategy"),
-    *("get_engine_validity", "is_stream_capturable", "cuda_graph_strategy", "dynamic_shapes_kernel_specialization_strategy"),
+    *(
+        "EngineValidity",
+        "EngineInvalidityDiagnostics",
+        "CudaGraphStrategy",
+        "DynamicShapesKernelSpecializationStrategy",
+    ),
+    *(
+        "get_engine_validity",
+        "is_stream_capturable",
+        "cuda_graph_strategy",
+        "dynamic_shapes_kernel_specialization_strategy",
+    ),
     *("create_runtime_cache", "get_runtime_cache", "set_runtime_cache"),
 }
 SINCE_10_15 = {"get_aliased_input_tensor"}

@@ -23,7 +23,13 @@ def steady(ms: float) -> Spread:
 
 
 def round_time(
-    k: int = 0, gpu: float = 1.0, wall: float = 1.01, parts: float = 1.0, span: int = 512, rule: str = "greedy", **counts: int
+    k: int = 0,
+    gpu: float = 1.0,
+    wall: float = 1.01,
+    parts: float = 1.0,
+    span: int = 512,
+    rule: str = "greedy",
+    **counts: int,
 ) -> RoundTime:
     calls = Counts(**({"launches": 1, "waits": 1, "others": 0} | counts))
     return RoundTime(rule, k, span, calls, steady(gpu), steady(wall), parts)

@@ -32,6 +32,8 @@ class HostMemory:
         for start, array in self._arrays.items():
             if start <= address < start + array.size:
                 offset = address - start
-                assert offset + size <= array.size, f"{size} bytes at {offset} run over the end of an allocation of {array.size}"
+                assert offset + size <= array.size, (
+                    f"{size} bytes at {offset} run over the end of an allocation of {array.size}"
+                )
                 return array[offset : offset + size]
         raise AssertionError(f"{size} bytes at {address:#x}: nothing is allocated there")

@@ -40,7 +40,11 @@ class Micro:
     @property
     def next(self) -> NDArray[np.float32]:
         """`[vocab, vocab]`."""
-        return np.random.default_rng(self.seed + 2).normal(scale=3.0, size=(self.vocab_size, self.vocab_size)).astype(np.float32)
+        return (
+            np.random.default_rng(self.seed + 2)
+            .normal(scale=3.0, size=(self.vocab_size, self.vocab_size))
+            .astype(np.float32)
+        )
 
     def weight(self, capacity: int) -> NDArray[np.float32]:
         """`[capacity]`, of 1/8 to 1 with either sign."""
@@ -61,7 +65,18 @@ class Micro:
     def spec(self, role: str) -> ModelSpec:
         graphs = {dialect: f"graphs/{role}-{dialect}.onnx" for dialect in ("onnx", "rows")}
         return ModelSpec(
-            f"org/{role}", "Micro", "0" * 64, 1000, self.vocab_size, self.layers, graphs, f"graphs/{role}.weights", 0, "float", (), None
+            f"org/{role}",
+            "Micro",
+            "0" * 64,
+            1000,
+            self.vocab_size,
+            self.layers,
+            graphs,
+            f"graphs/{role}.weights",
+            0,
+            "float",
+            (),
+            None,
         )
 
 
@@ -71,7 +86,9 @@ class MicroDecoder:
     def __init__(self, model: Micro, contract: Contract) -> None:
         self.vocab_size, self._contract, self._tables = model.vocab_size, contract, model.tables()
         self._next, self._weight = model.next, model.weight(contract.capacity)
-        self.caches = [np.zeros((rows.shape[1], contract.capacity, rows.shape[2]), np.float32) for rows, _ in self._tables]
+        self.caches = [
+            np.zeros((rows.shape[1], contract.capacity, rows.shape[2]), np.float32) for rows, _ in self._tables
+        ]
 
     def step(self, tokens: Sequence[int], position: int) -> Logits:
         count = len(tokens)
@@ -95,7 +112,12 @@ class MicroDecoder:
 
 
 def micro_bundle(
-    root: Path, contract: Contract, target: Micro | None = None, draft: Micro | None = None, has_draft: bool = True, dialect: str = "onnx"
+    root: Path,
+    contract: Contract,
+    target: Micro | None = None,
+    draft: Micro | None = None,
+    has_draft: bool = True,
+    dialect: str = "onnx",
 ) -> Bundle:
     """A bundle of two micro models, or of a target alone, with the rules that rounds need. Nothing in it is proved."""
     models = {"target": target or Micro(), **({"draft": draft or Micro(noise=2.0)} if has_draft else {})}
@@ -114,7 +136,9 @@ def micro_bundle(
     return replace(bundle, manifest=replace(bundle.manifest, rules=tuple(rules), **specs))
 
 
-def host_engine(contract: Contract, target: Micro | None = None, draft: Micro | None = None, has_draft: bool = True) -> Engine:
+def host_engine(
+    contract: Contract, target: Micro | None = None, draft: Micro | None = None, has_draft: bool = True
+) -> Engine:
     return Engine(
         "host",
         "onnx",
@@ -178,7 +202,9 @@ def graph(model: Micro, contract: Contract, dialect: str = "onnx") -> onnx.Model
             attend(f"{name}.seen", "columns", "visible.past", f"{name}.head", layer, f"{name}.old.part")
             attend(new, "row.numbers", "visible.new", f"{name}.head", layer, f"{name}.new.part")
         else:
-            present = op("TensorScatter", f"{name} {new} position", name.replace("past", "present"), axis=2, mode="linear")
+            present = op(
+                "TensorScatter", f"{name} {new} position", name.replace("past", "present"), axis=2, mode="linear"
+            )
             op("Slice", f"{present} zeros span rows_axis", f"{name}.seen")
             attend(f"{name}.seen", "columns", "visible", f"{name}.head", layer, f"{name}.part")
     op("Sum", " ".join(parts), "all")

@@ -40,7 +40,9 @@ class Kernel:
         parameters = dict(zip(self._parameters, arguments, strict=True))
         for place in product(*map(range, (*grid, *block))):
             special = zip(("%ctaid", "%tid", "%ntid"), (place[:3], place[3:], block), strict=True)
-            names = {f"{name}.{axis}": value for name, values in special for axis, value in zip("xyz", values, strict=True)}
+            names = {
+                f"{name}.{axis}": value for name, values in special for axis, value in zip("xyz", values, strict=True)
+            }
             self._thread(memory, parameters, names)
 
     def _thread(self, memory: HostMemory, parameters: dict[str, int], registers: dict[str, int]) -> None:

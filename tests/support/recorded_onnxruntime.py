@@ -76,11 +76,16 @@ class Recorder:
             return Binding()
 
         def run_with_iobinding(binding: Binding, options: Any) -> None:
-            recorder.calls.append(("run", options.get_run_config_entry("gpu_graph_id"), tuple(sorted(binding.bound.items()))))
+            recorder.calls.append(
+                ("run", options.get_run_config_entry("gpu_graph_id"), tuple(sorted(binding.bound.items())))
+            )
             real.run_with_iobinding(binding.io, options)
 
         return SimpleNamespace(
-            get_inputs=real.get_inputs, get_outputs=real.get_outputs, io_binding=io_binding, run_with_iobinding=run_with_iobinding
+            get_inputs=real.get_inputs,
+            get_outputs=real.get_outputs,
+            io_binding=io_binding,
+            run_with_iobinding=run_with_iobinding,
         )
 
 
@@ -90,9 +95,13 @@ class StillSession:
     def __init__(self, spec: ModelSpec, capacity: int, kind: str) -> None:
         shape = [1, 2, capacity, 8]
         caches = [SimpleNamespace(name=name, type=kind, shape=shape) for name, _ in spec.cache_names("past")]
-        self.inputs = [SimpleNamespace(name=name, type="tensor(int64)", shape=[1]) for name in ("tokens", "position")] + caches
+        self.inputs = [
+            SimpleNamespace(name=name, type="tensor(int64)", shape=[1]) for name in ("tokens", "position")
+        ] + caches
         logits = SimpleNamespace(name="logits", type="tensor(float)", shape=[1, "at_most_5_rows", spec.vocab_size])
-        presents = [SimpleNamespace(name=cache.name.replace("past", "present"), type=kind, shape=shape) for cache in caches]
+        presents = [
+            SimpleNamespace(name=cache.name.replace("past", "present"), type=kind, shape=shape) for cache in caches
+        ]
         self.outputs = [logits, *presents]
         self.bound: list[tuple[Any, ...]] = []
 
@@ -107,7 +116,10 @@ class StillSession:
             self.bound.append((name, *place))
 
         return SimpleNamespace(
-            bind_input=bind, bind_output=bind, bind_ortvalue_input=lambda *given: None, bind_ortvalue_output=lambda *given: None
+            bind_input=bind,
+            bind_output=bind,
+            bind_ortvalue_input=lambda *given: None,
+            bind_ortvalue_output=lambda *given: None,
         )
 
     def run_with_iobinding(self, io: Any, options: Any) -> None:

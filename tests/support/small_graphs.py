@@ -17,7 +17,11 @@ def graph(text: str, **weights: np.ndarray) -> ir.Model:
     for value in list(made.graph.inputs):
         if value.name in weights:
             tensor = ir.tensor(weights[value.name], name=value.name)
-            value.const_value, value.type, value.shape = tensor, ir.TensorType(tensor.dtype), ir.Shape(weights[value.name].shape)
+            value.const_value, value.type, value.shape = (
+                tensor,
+                ir.TensorType(tensor.dtype),
+                ir.Shape(weights[value.name].shape),
+            )
             made.graph.inputs.remove(value)
             made.graph.register_initializer(value)
     return made

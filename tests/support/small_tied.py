@@ -53,7 +53,9 @@ def graph(precision: str = "fp32", tied: bool = True) -> ir.Model:
     return ir.Model(built, ir_version=8)
 
 
-def expected(tokens: np.ndarray, stored: dict[str, np.ndarray], rounded: Any = lambda name, x: x, tied: bool = True) -> np.ndarray:
+def expected(
+    tokens: np.ndarray, stored: dict[str, np.ndarray], rounded: Any = lambda name, x: x, tied: bool = True
+) -> np.ndarray:
     """stored: the weights as they are restored, `[N, K]`. rounded: what becomes of what the layer `name` reads."""
     x = stored["table"][tokens]
     y = rounded("up", x) @ stored["up"].T + rounded("gate", x) @ stored["gate"].T

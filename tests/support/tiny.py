@@ -25,7 +25,11 @@ torch.set_num_threads(1)  # tiny matrices gain nothing from more
 
 VOCAB = 288
 CONTRACT = Contract(capacity=64, max_draft_tokens=4, prompt_chunk=16, precision="fp32")
-LINES = ["def add(a, b):\n    return a + b\n", "the quick brown fox jumps over the lazy dog\n", "for item in items:\n    print(item)\n"]
+LINES = [
+    "def add(a, b):\n    return a + b\n",
+    "the quick brown fox jumps over the lazy dog\n",
+    "for item in items:\n    print(item)\n",
+]
 CHAT = "{% for message in messages %}<{{ message.role }}>{{ message.content }}{% endfor %}<assistant>"
 
 LLAMA: dict[str, Any] = dict(
@@ -72,7 +76,9 @@ def save_model(folder: Path, model_type: str = "llama", seed: int = 0, config: d
     return folder
 
 
-def save_checkpoint(folder: Path, seed: int = 0, tokenizer: PreTrainedTokenizerFast | None = None, **changes: Any) -> Path:
+def save_checkpoint(
+    folder: Path, seed: int = 0, tokenizer: PreTrainedTokenizerFast | None = None, **changes: Any
+) -> Path:
     """A tiny Llama with its tokenizer; `changes` go over its config."""
     save_model(folder, seed=seed, config=LLAMA | changes)
     (tokenizer or make_tokenizer()).save_pretrained(folder)
@@ -101,7 +107,9 @@ class Exported:
         if self.contract.precision != "bf16":
             return max_error(self.decoder(dialect), self.reference)
         with widened(self.folder / self.spec.graphs[dialect]) as path:
-            return max_error(OrtDecoder(path, self.spec, replace(self.contract, precision="fp32"), dialect=dialect), self.reference)
+            return max_error(
+                OrtDecoder(path, self.spec, replace(self.contract, precision="fp32"), dialect=dialect), self.reference
+            )
 
 
 def export(
@@ -117,11 +125,15 @@ def export(
     vocab_size = int(model.get_output_embeddings().weight.shape[0])
     reference = record_reference(model, contract, vocab_size)
     features = probe_features(model) if role == "draft" else 0
-    graphs = {dialect: trace(model, layers, dialect, contract, features if dialect == HEADED else 0) for dialect in dialects}
+    graphs = {
+        dialect: trace(model, layers, dialect, contract, features if dialect == HEADED else 0) for dialect in dialects
+    }
     for dialect, graph in graphs.items():
         optimize(graph, dialect)
     folder.mkdir(parents=True, exist_ok=True)
     paths, weights = save(graphs, folder, stem)
     name, size = type(model).__name__, model.num_parameters()
-    spec = ModelSpec(str(checkpoint), name, "", size, vocab_size, layers, dict(paths), weights, features, "float", (), None)
+    spec = ModelSpec(
+        str(checkpoint), name, "", size, vocab_size, layers, dict(paths), weights, features, "float", (), None
+    )
     return Exported(folder, spec, reference, contract, model.num_parameters())

@@ -83,11 +83,21 @@ def _on_the_gpu(
     rule_ms: dict[RuleKey, float] = {rule: found["rule", rule].median for rule in rules}
     roles: tuple[tuple[Role, dict[Size, Sample]], ...] = (("target", targets), ("draft", drafts))
     return (
-        [PassTime(role, width, span, "gpu", found[role, (width, span)]) for role, sizes in roles for width, span in sizes],
+        [
+            PassTime(role, width, span, "gpu", found[role, (width, span)])
+            for role, sizes in roles
+            for width, span in sizes
+        ],
         [RuleTime(rule, k, found["rule", (rule, k)]) for rule, k in rules],
         [
             RoundTime(
-                key.rule, key.k, key.span, round.counts, found["gpu", key], found["wall", key], key.parts(target_ms, draft_ms, rule_ms)
+                key.rule,
+                key.k,
+                key.span,
+                round.counts,
+                found["gpu", key],
+                found["wall", key],
+                key.parts(target_ms, draft_ms, rule_ms),
             )
             for key, round in timed.items()
         ],

@@ -26,7 +26,10 @@ class Speed:
 
 
 def measure_speed(session: Session, prompts: Sequence[Sequence[int]], new_tokens: int, repetitions: int) -> list[Speed]:
-    """Greedy. Plain decoding first; what random weights accept is nothing, so only the demo pair's ratio says something."""
+    """Greedy.
+
+    Plain decoding first; what random weights accept is nothing, so only the demo pair's ratio says something.
+    """
     drafts = sorted({0, 2, 4, session.max_draft_tokens} & set(range(session.max_draft_tokens + 1)))
     found: dict[int, list[Statistics]] = {k: [] for k in drafts}
     for k in drafts:  # captures what the measurement replays
@@ -50,4 +53,6 @@ def measure_speed(session: Session, prompts: Sequence[Sequence[int]], new_tokens
 
 def _generate(session: Session, prompt: Sequence[int], k: int, new_tokens: int) -> Statistics:
     session.reset()
-    return session.generate(prompt, **Options(max_new_tokens=new_tokens, num_draft_tokens=k, stop_token_ids=())).statistics
+    return session.generate(
+        prompt, **Options(max_new_tokens=new_tokens, num_draft_tokens=k, stop_token_ids=())
+    ).statistics

@@ -15,7 +15,9 @@ from .rules import prove_rules
 from .samples import prove_samples
 
 
-def prove(subject: Subject, prompts: Sequence[Sequence[int]], effort: Effort, walks: bool, sampled: bool) -> Iterator[Finding]:
+def prove(
+    subject: Subject, prompts: Sequence[Sequence[int]], effort: Effort, walks: bool, sampled: bool
+) -> Iterator[Finding]:
     """walks: also prove the ladder by transformers' own walk through the whole cache. sampled: also count samples."""
     yield from prove_parity(subject.session)
     if walks:

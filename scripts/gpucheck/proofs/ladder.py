@@ -48,7 +48,12 @@ def ladder_steps(contract: Contract, vocab_size: int) -> list[Step]:
         last = min(edge + 1, contract.capacity)
         while end < last:
             end = feed(end, min(chunk, contract.capacity - end), compare=False)
-        places = {(stop - width, width) for width in _widths(contract) for stop in (edge - 1, edge, edge + 1) if stop <= contract.capacity}
+        places = {
+            (stop - width, width)
+            for width in _widths(contract)
+            for stop in (edge - 1, edge, edge + 1)
+            if stop <= contract.capacity
+        }
         for start, width in sorted(places, reverse=True):  # each begins within the rows that the one before has left
             end = feed(start, width, compare=True)
     return steps
@@ -62,10 +67,16 @@ def record(checkpoint: Path, precision: Precision, steps: list[Step]) -> list[Re
     wanted = sorted({row for step in steps for row in range(step.end - step.rows, step.end)})
     model = Checkpoint.find(str(checkpoint)).load(precision).float()
     with torch.no_grad():
-        found = model(input_ids=torch.from_numpy(tokens)[None], use_cache=False, logits_to_keep=torch.tensor(wanted)).logits[0].numpy()
+        found = (
+            model(input_ids=torch.from_numpy(tokens)[None], use_cache=False, logits_to_keep=torch.tensor(wanted))
+            .logits[0]
+            .numpy()
+        )
     rows = dict(zip(wanted, found, strict=True))
     return [
-        ReferenceStep(step, np.stack([rows[row] for row in range(step.end - step.rows, step.end)]) if step.rows else found[:0])
+        ReferenceStep(
+            step, np.stack([rows[row] for row in range(step.end - step.rows, step.end)]) if step.rows else found[:0]
+        )
         for step in steps
     ]
 

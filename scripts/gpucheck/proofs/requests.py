@@ -59,5 +59,7 @@ def _poisoned(session: Session, role: Role, decoder: Decoder, prompt: Sequence[i
         recovered = session.generate(prompt, **OPTIONS).tokens == fresh
     except EngineError:
         recovered = False
-    detail = f"{'told' if told else f'not told ({said})'}, and the next request {'was right' if recovered else 'was wrong'}"
+    detail = (
+        f"{'told' if told else f'not told ({said})'}, and the next request {'was right' if recovered else 'was wrong'}"
+    )
     return Finding(f"logits that are no numbers, {role}", told and recovered, detail)

@@ -15,8 +15,8 @@ from ..finding import Finding
 from ..presets import Effort
 from ..session_under_test import Subject
 
-# Of sampled requests that must agree: the device draws in fp32 and the host in fp64, and a uniform may fall between. Not over
-# the whole vocabulary, where random weights give each of 128256 tokens so little that many do.
+# Of sampled requests that must agree: the device draws in fp32 and the host in fp64, and a uniform may fall between.
+# Not over the whole vocabulary, where random weights give each of 128256 tokens so little that many do.
 LEAST_AGREEING = 0.75
 WAYS = (
     ("greedy", 1.0, Options()),
@@ -60,10 +60,16 @@ def _served(session: Session, prompt: Sequence[int]) -> Finding:
     found = [generate(session, prompt, Options(max_new_tokens=16) | way).statistics for way in ways]
     elsewhere = sum(statistics.draft_seconds + statistics.target_seconds for statistics in found)
     served = all(statistics.device_seconds for statistics in found) and not elsewhere
-    return Finding("the device runs the rounds", served, "greedy, sampled and plain ones" if served else "the host ran some of them")
+    return Finding(
+        "the device runs the rounds",
+        served,
+        "greedy, sampled and plain ones" if served else "the host ran some of them",
+    )
 
 
-def _against_host(session: Session, host: Session, prompts: Sequence[Sequence[int]], new_tokens: int) -> Iterator[Finding]:
+def _against_host(
+    session: Session, host: Session, prompts: Sequence[Sequence[int]], new_tokens: int
+) -> Iterator[Finding]:
     drafts = sorted({0, 1, 2, session.max_draft_tokens})
     for title, least, way in WAYS:
         same = accepted = 0

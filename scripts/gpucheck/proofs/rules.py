@@ -25,9 +25,15 @@ def prove_rules(session: Session) -> Iterator[Finding]:
         proof = measure_rule(run, spec, manifest.target.vocab_size)
         compared += 1
         if not proof.passed:
-            detail = f"{proof.wrong} of {proof.cases} cases differ from the numpy rule, numbers by {proof.max_error:.1g}"
+            detail = (
+                f"{proof.wrong} of {proof.cases} cases differ from the numpy rule, numbers by {proof.max_error:.1g}"
+            )
             yield Finding(f"rule {_name(spec)}", False, detail)
-    yield Finding("rules", not lacking, f"{compared} compiled rules compared" + (f", missing: {', '.join(lacking)}" if lacking else ""))
+    yield Finding(
+        "rules",
+        not lacking,
+        f"{compared} compiled rules compared" + (f", missing: {', '.join(lacking)}" if lacking else ""),
+    )
 
 
 def _name(spec: RuleSpec) -> str:

@@ -13,7 +13,16 @@ from typing import Any
 import numpy as np
 import pytest
 from specexport.calibration.bench import interleaved as module
-from specexport.calibration.bench.interleaved import Bench, BenchOptions, Pair, Run, bench, check, journal_header, summarize
+from specexport.calibration.bench.interleaved import (
+    Bench,
+    BenchOptions,
+    Pair,
+    Run,
+    bench,
+    check,
+    journal_header,
+    summarize,
+)
 from specexport.calibration.bench.table import COLUMNS, render
 from specexport.calibration.measuring.journal import Journal
 from specexport.calibration.measuring.prompts import Request
@@ -29,7 +38,12 @@ def requests(count: int = 6, routes: str = "ab", new_tokens: int = 9) -> list[Re
     """The routes alternate, as they may in a file."""
     draw = random.Random(0)
     return [
-        Request(line, routes[line % len(routes)], tuple(draw.randrange(VOCAB) for _ in range(draw.randrange(1, 20))), new_tokens)
+        Request(
+            line,
+            routes[line % len(routes)],
+            tuple(draw.randrange(VOCAB) for _ in range(draw.randrange(1, 20))),
+            new_tokens,
+        )
         for line in range(1, count + 1)
     ]
 
@@ -87,7 +101,9 @@ def stable(pairs: Sequence[Pair]) -> list[dict[str, Any]]:
 
 def test_every_request_runs_both_ways_alike(session: Session, calls: list[Call]) -> None:
     given = requests()
-    bench(session, given, BenchOptions(num_draft_tokens=3, drafter="model", temperature=0.7, top_k=9, top_p=0.9, seed=5))
+    bench(
+        session, given, BenchOptions(num_draft_tokens=3, drafter="model", temperature=0.7, top_k=9, top_p=0.9, seed=5)
+    )
     made = streams(calls)[2:]
     assert len(made) == 12
     for request, both in zip(given, zip(made[::2], made[1::2], strict=True), strict=True):
@@ -165,7 +181,9 @@ def test_stop_tokens_are_honoured(tmp_path: Path) -> None:
     """Both ways end at the same token, before the limit."""
     target = FakeDecoder()
     prompt = (5, 6, 7)
-    free = fake_session(tmp_path / "free", FakeDecoder(), FakeDecoder(noise=0.4)).generate(prompt, max_new_tokens=9).tokens
+    free = (
+        fake_session(tmp_path / "free", FakeDecoder(), FakeDecoder(noise=0.4)).generate(prompt, max_new_tokens=9).tokens
+    )
     session = fake_session(tmp_path / "bundle", target, FakeDecoder(noise=0.4), stop_token_ids=(free[4], EOS))
     pair = bench(session, [Request(1, "r", prompt, 9)], OPTIONS).pairs[0]
     assert pair.plain.emitted == pair.speculative.emitted == free.index(free[4]) + 1
@@ -212,7 +230,9 @@ def test_equal_outputs_pass(tmp_path: Path) -> None:
     result, found = outputs(tmp_path, FakeDecoder())
     assert found == ["equal"] * 4
     assert result.passed
-    assert [(route.equal, route.near_ties, route.different, route.not_comparable) for route in result.routes] == [(2, 0, 0, 0)] * 2
+    assert [(route.equal, route.near_ties, route.different, route.not_comparable) for route in result.routes] == [
+        (2, 0, 0, 0)
+    ] * 2
 
 
 @pytest.mark.parametrize("k", [1, 2, 4])
@@ -243,8 +263,12 @@ def test_what_counts_as_different(session: Session, monkeypatch: pytest.MonkeyPa
 
     assert compare(plain) == "equal"
     assert compare(plain[:-1]) == "different"  # one ends early
-    assert compare([*plain[:2], (plain[2] + 1) % VOCAB, *plain[3:]]) == "different"  # not what the target gives at this width
-    monkeypatch.setattr("specexport.runtime.proofs.equality.plain_at_widths", lambda target, prompt, widths, chunk, capacity: tuple(other))
+    # not what the target gives at this width
+    assert compare([*plain[:2], (plain[2] + 1) % VOCAB, *plain[3:]]) == "different"
+    monkeypatch.setattr(
+        "specexport.runtime.proofs.equality.plain_at_widths",
+        lambda target, prompt, widths, chunk, capacity: tuple(other),
+    )
     other = [*plain[:2], (plain[2] + 1) % VOCAB, *plain[3:]]
     assert compare(other) == "different"  # what it gives at this width, but at no tie
 
@@ -268,12 +292,23 @@ def test_sampled_outputs_are_not_compared(tmp_path: Path) -> None:
 # What follows from them.
 
 
-def run(decode: float, emitted: int = 10, rounds: int = 5, prefill: float = 1.0, first: float = 1.5, **more: Any) -> Run:
-    shares = dict(draft_seconds=0.25 * decode, target_seconds=0.5 * decode, device_seconds=0.0, host_seconds=0.25 * decode)
+def run(
+    decode: float, emitted: int = 10, rounds: int = 5, prefill: float = 1.0, first: float = 1.5, **more: Any
+) -> Run:
+    shares = dict(
+        draft_seconds=0.25 * decode, target_seconds=0.5 * decode, device_seconds=0.0, host_seconds=0.25 * decode
+    )
     positions = dict(drafted_by_position=(rounds, rounds), accepted_by_position=(rounds, 0))
     counts = dict(looked_up=0, draft_passes=0, rounds_by_drafted=(0, 0, rounds))
     given: dict[str, Any] = counts | positions | shares | dict(digest="d") | more
-    return Run(emitted=emitted, rounds=rounds, first_token_seconds=first, prefill_seconds=prefill, decode_seconds=decode, **given)
+    return Run(
+        emitted=emitted,
+        rounds=rounds,
+        first_token_seconds=first,
+        prefill_seconds=prefill,
+        decode_seconds=decode,
+        **given,
+    )
 
 
 def pair(request: int, plain: Run, speculative: Run, route: str = "r", repeat: int = 0, outputs: Any = "equal") -> Pair:
@@ -332,7 +367,9 @@ def test_counts_of_a_route() -> None:
 
 
 def test_quantiles_are_over_requests() -> None:
-    pairs = [pair(number, run(10.0 + number, first=number + 1.0), run(20.0, first=2.0 * number)) for number in range(11)]
+    pairs = [
+        pair(number, run(10.0 + number, first=number + 1.0), run(20.0, first=2.0 * number)) for number in range(11)
+    ]
     found = summarize("r", pairs)
     assert (found.latency_plain.p10, found.latency_plain.p50, found.latency_plain.p90) == (1.1, 1.5, 1.9)
     assert found.latency_speculative.p10 == found.latency_speculative.p99 == 2.0
@@ -483,7 +520,9 @@ def test_an_interrupted_run_goes_on_where_it_stopped(
     ]
 
 
-def test_a_finished_run_is_read_and_nothing_runs(session: Session, calls: list[Call], opened: Callable[..., Journal]) -> None:
+def test_a_finished_run_is_read_and_nothing_runs(
+    session: Session, calls: list[Call], opened: Callable[..., Journal]
+) -> None:
     with opened() as journal:
         first = bench(session, requests(), OPTIONS, journal)
     calls.clear()
@@ -518,9 +557,13 @@ def test_what_makes_another_run(session: Session, tmp_path: Path, monkeypatch: p
         [replace(first, line=9), *rest],
     ]
     seen = [header, *(journal_header(session, given, OPTIONS) for given in changed)]
-    for name, value in dict(num_draft_tokens=2, drafter="ngram", temperature=1.0, top_k=2, top_p=0.5, seed=1, repeats=2).items():
+    for name, value in dict(
+        num_draft_tokens=2, drafter="ngram", temperature=1.0, top_k=2, top_p=0.5, seed=1, repeats=2
+    ).items():
         seen.append(journal_header(session, requests(), replace(OPTIONS, **{name: value})))
-    other = fake_session(tmp_path / "other", FakeDecoder(contract=replace(CONTRACT, capacity=40)), FakeDecoder(noise=0.4))
+    other = fake_session(
+        tmp_path / "other", FakeDecoder(contract=replace(CONTRACT, capacity=40)), FakeDecoder(noise=0.4)
+    )
     seen.append(journal_header(other, requests(), OPTIONS))
     monkeypatch.setattr(session, "threads", 2)
     seen.append(journal_header(session, requests(), OPTIONS))
@@ -561,8 +604,13 @@ def test_the_table_fits(session: Session) -> None:
         pair(0, run(1e6, emitted=1), run(1e-3, drafted_by_position=(3,) * 40, accepted_by_position=(1,) * 40), "wild"),
         pair(1, run(1e3, emitted=1), run(1e3), "wild"),
     ]
-    options = BenchOptions(num_draft_tokens=16, drafter="suffix+model", temperature=0.123456, seed=2**62, max_new_tokens=10**6)
-    for shown in (result, replace(result, routes=(*long, summarize("wild", wild)), options=options, bundle="b" * 60, host="GPU " * 40)):
+    options = BenchOptions(
+        num_draft_tokens=16, drafter="suffix+model", temperature=0.123456, seed=2**62, max_new_tokens=10**6
+    )
+    for shown in (
+        result,
+        replace(result, routes=(*long, summarize("wild", wild)), options=options, bundle="b" * 60, host="GPU " * 40),
+    ):
         from rich.cells import cell_len
 
         lines = render(shown).splitlines()

@@ -13,7 +13,13 @@ def time(seconds: float) -> Measured:
     return Measured(seconds, seconds, seconds)
 
 
-POINT = CostPoint(16, (time(1.1), time(1.6), time(2.3)), time(0.3), (time(1.0), time(1.2), time(1.6)), (time(0.1), time(0.1), time(0.1)))
+POINT = CostPoint(
+    16,
+    (time(1.1), time(1.6), time(2.3)),
+    time(0.3),
+    (time(1.0), time(1.2), time(1.6)),
+    (time(0.1), time(0.1), time(0.1)),
+)
 COSTS = Costs(1, "b", "h", "onnxruntime", 0, "", 0.01, 0.0, (POINT,))
 
 

@@ -49,7 +49,11 @@ def test_a_run_goes_on_where_it_stopped(path: Path) -> None:
         assert journal.finished["0/2"] == {"value": 2}
     found, replaced = reopened(path)
     assert not replaced
-    assert found == {"0/0": {"value": 0, "parts": [0, None]}, "0/1": {"value": 1, "parts": [1, None]}, "0/2": {"value": 2}}
+    assert found == {
+        "0/0": {"value": 0, "parts": [0, None]},
+        "0/1": {"value": 1, "parts": [1, None]},
+        "0/2": {"value": 2},
+    }
 
 
 def test_rows_are_on_the_disk_at_once(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,7 +118,9 @@ def test_any_other_broken_line_is_an_error(line: bytes, place: int, path: Path) 
     assert path.read_bytes() == before
 
 
-@pytest.mark.parametrize("header", [{}, {"bundle": "abc"}, HEADER | {"more": 1}, HEADER | {"settings": {"seed": 0, "list": [2, 1]}}])
+@pytest.mark.parametrize(
+    "header", [{}, {"bundle": "abc"}, HEADER | {"more": 1}, HEADER | {"settings": {"seed": 0, "list": [2, 1]}}]
+)
 def test_the_file_of_another_run_is_replaced(header: dict[str, object], path: Path) -> None:
     filled(path)
     with Journal.open(path, header) as journal:
@@ -217,7 +223,9 @@ def test_a_full_disk(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
     with Journal.open(path, HEADER) as journal:
         monkeypatch.setattr(os, "fsync", full)
-        with pytest.raises(OutputError, match=f"{path} cannot be written: the disk is full; free it, or give another path"):
+        with pytest.raises(
+            OutputError, match=f"{path} cannot be written: the disk is full; free it, or give another path"
+        ):
             journal.add("a", {})
         assert journal.finished == {}
     assert "the disk is full" in refusal(path.with_name("new.jsonl"))

@@ -40,7 +40,11 @@ def test_what_a_line_may_be(tmp_path: Path) -> None:
         {"messages": messages, "route": "Gespräch, 中文 2"},
     )
     assert read_prompt_lines(path, False) == (
-        [PromptLine(1, "code", "def", None), PromptLine(2, "ids", [1, 2, 3], 7), PromptLine(3, "Gespräch, 中文 2", messages, None)],
+        [
+            PromptLine(1, "code", "def", None),
+            PromptLine(2, "ids", [1, 2, 3], 7),
+            PromptLine(3, "Gespräch, 中文 2", messages, None),
+        ],
         [],
     )
 
@@ -82,7 +86,10 @@ BROKEN: list[tuple[str | bytes | dict[str, Any], str]] = [
     ({"route": "x", "messages": []}, "found the messages []"),
     ({"route": "x", "messages": "hi"}, "found the messages 'hi'"),
     ({"route": "x", "messages": ["hi"]}, "found the messages ['hi']"),
-    (GOOD | {"temperature": 1}, "found the unknown key 'temperature', expected route, prompt, messages, max_new_tokens"),
+    (
+        GOOD | {"temperature": 1},
+        "found the unknown key 'temperature', expected route, prompt, messages, max_new_tokens",
+    ),
     ('{"route": "x", "prompt": "a", "prompt": "b"}', "found the key 'prompt' twice"),
     (GOOD | {"max_new_tokens": 0}, "found max_new_tokens 0"),
     (GOOD | {"max_new_tokens": "9"}, "found max_new_tokens '9'"),
@@ -134,7 +141,10 @@ def of(*prompts: object, max_new_tokens: int | None = None) -> list[PromptLine]:
 
 
 def test_prompts_become_tokens(session: Session) -> None:
-    assert fit(session, of("ab", [7, 8]), 20, False) == ([Request(5, "r", (97, 98), 20), Request(6, "r", (7, 8), 20)], [])
+    assert fit(session, of("ab", [7, 8]), 20, False) == (
+        [Request(5, "r", (97, 98), 20), Request(6, "r", (7, 8), 20)],
+        [],
+    )
 
 
 def test_new_tokens_are_cut_to_what_the_capacity_leaves(session: Session) -> None:

@@ -59,7 +59,9 @@ def real_rounds(session: Session, drafter: str, k: int, limit: int) -> list[tupl
 def test_replayed_rounds_are_the_real_ones(session: Session, drafter: str, k: int) -> None:
     for limit in (36, 5):
         trace = recorded(session, limit)
-        assert [(one.num_drafted, one.num_accepted) for one in replay(trace, drafter, k)] == real_rounds(session, drafter, k, limit)
+        assert [(one.num_drafted, one.num_accepted) for one in replay(trace, drafter, k)] == real_rounds(
+            session, drafter, k, limit
+        )
 
 
 def test_the_recorded_tokens_are_the_targets_own(session: Session) -> None:
@@ -85,7 +87,8 @@ def round_of(drafted: int, accepted: int, guess: int | None = None) -> RecordedR
 def test_agreement_goes_to_the_first_rejection_and_takes_guesses_behind_full_acceptance() -> None:
     rounds = [round_of(2, 1), round_of(2, 2, guess=99), round_of(2, 0, guess=16), round_of(1, 1)]
     output = [10, 11, 12, 13, 16, 15, 17, 18]
-    # 1 accepted, 1 rejected; 2 accepted and a bonus token, which the next round's guess had right; rejected; accepted, unknown.
+    # 1 accepted, 1 rejected; 2 accepted and a bonus token, which the next round's guess had right; rejected; accepted,
+    # unknown.
     assert agreement(rounds, output, greedy=True) == [True, False, True, True, True, False, True, None]
 
 

@@ -25,7 +25,9 @@ class Paper:
 
     def __getattr__(self, name: str) -> Any:
         def write(*arguments: Any, **keywords: Any) -> None:
-            self.drawn.append((name, tuple(list(one) if isinstance(one, range) else one for one in arguments), keywords))
+            self.drawn.append(
+                (name, tuple(list(one) if isinstance(one, range) else one for one in arguments), keywords)
+            )
 
         return write
 
@@ -64,7 +66,10 @@ def drawn(papers: list[Paper], analysis: Analysis) -> dict[str, list[tuple[Paper
         "signals": ("Reliability",),
     }
     found = figures(analysis)
-    return {key: list(zip([paper for paper in papers if paper.title.startswith(begin[key])], found[key], strict=True)) for key in found}
+    return {
+        key: list(zip([paper for paper in papers if paper.title.startswith(begin[key])], found[key], strict=True))
+        for key in found
+    }
 
 
 @pytest.fixture
@@ -88,13 +93,19 @@ def test_costs_are_over_a_plain_round_with_their_spread(papers: list[Paper], cod
     point = analysis.costs.points[1]
     plain = point.rounds[0].median
     _, (band, _), _ = paper.of("fill_between")
-    assert band == ([0, 1, 2, 3, 4], [one.p10 / plain for one in point.rounds], [one.p90 / plain for one in point.rounds])
+    assert band == (
+        [0, 1, 2, 3, 4],
+        [one.p10 / plain for one in point.rounds],
+        [one.p90 / plain for one in point.rounds],
+    )
     lines = paper.of("plot")
     assert len(lines) == 6
     assert lines[2][0] == ([0, 1, 2, 3, 4], [one.median / plain for one in point.rounds])
     looked_up = [1.0, *[(point.verify[k].median + point.host[k].median) / plain for k in range(1, 5)]]
     assert lines[3][0] == ([0, 1, 2, 3, 4], looked_up)
-    assert [str(keywords) for _, keywords in (lines[0], lines[2], lines[4], lines[1])] == [entry.svg for entry in figure.legend]
+    assert [str(keywords) for _, keywords in (lines[0], lines[2], lines[4], lines[1])] == [
+        entry.svg for entry in figure.legend
+    ]
 
 
 def test_lookups_have_a_line_only_where_they_were_tried(papers: list[Paper]) -> None:
@@ -129,7 +140,9 @@ def test_candidates_are_drawn_by_rising_k(papers: list[Paper], code: RouteAnalys
 def test_speedups_with_intervals_and_the_line_one(papers: list[Paper], code: RouteAnalysis) -> None:
     ((paper, figure),) = drawn(papers, analyses.analysis([code]))["speedups"]
     assert paper.one("axhline") == (1,)
-    for drafter, ((places, values), keywords), entry in zip(("model", "ngram"), paper.of("errorbar"), figure.legend, strict=False):
+    for drafter, ((places, values), keywords), entry in zip(
+        ("model", "ngram"), paper.of("errorbar"), figure.legend, strict=False
+    ):
         candidates = [one for one in code.candidates if one.drafter == drafter]
         assert [round(place) for place in places] == [1, 2, 3, 4]
         assert values == [one.speedup.value for one in candidates]
@@ -153,7 +166,9 @@ def test_panels_share_a_scale_that_holds_every_interval(papers: list[Paper], cod
 
 
 @pytest.mark.parametrize("high", [UNBOUNDED, 1e6])
-def test_an_interval_of_a_few_requests_does_not_flatten_the_figure(papers: list[Paper], code: RouteAnalysis, high: float) -> None:
+def test_an_interval_of_a_few_requests_does_not_flatten_the_figure(
+    papers: list[Paper], code: RouteAnalysis, high: float
+) -> None:
     wide = replace(code.chosen, speedup=Interval(code.chosen.speedup.value, 0.0, high))
     entry = replace(code, chosen=wide, candidates=(wide,))
     ((paper, _),) = drawn(papers, analyses.analysis([entry]))["speedups"]

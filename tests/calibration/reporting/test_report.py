@@ -112,7 +112,12 @@ def test_ids_are_unique_and_references_lead_to_them(page: Page) -> None:
     ids = [value for _, name, value in page.attributes if name == "id"]
     assert len(ids) == len(set(ids))
     wanted = {value[1:] for _, name, value in page.attributes if name == "href"}
-    wanted |= {found for _, name, value in page.attributes if name == "clip-path" for found in re.findall(r"url\(#([^)]*)\)", value)}
+    wanted |= {
+        found
+        for _, name, value in page.attributes
+        if name == "clip-path"
+        for found in re.findall(r"url\(#([^)]*)\)", value)
+    }
     assert wanted
     assert wanted <= set(ids)
     assert not any(ID in name for name in ids)
@@ -164,14 +169,18 @@ def test_every_route_has_its_figures() -> None:
     assert [figure.wide for figure in drawn["costs"]] == [True, False, False, False]
     for key in ("speedups", "distribution"):
         assert [figure.caption.split(",")[0] for figure in drawn[key]] == names
-    assert [figure.caption for figure in drawn["costs"][1:]] == [f"{route.route} ({route.chosen.drafter})" for route in ANALYSIS.routes]
+    assert [figure.caption for figure in drawn["costs"][1:]] == [
+        f"{route.route} ({route.chosen.drafter})" for route in ANALYSIS.routes
+    ]
     assert [figure.caption for figure in drawn["signals"]] == ["probability", "head, chosen"]
     assert [entry.name for entry in drawn["costs"][0].legend] == [
         "64 tokens of context", "512 tokens of context", "2048 tokens of context", "looked up, no draft model",
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("key", ["verdicts", "acceptance", "speedups", "distribution", "lengths", "predicted", "latency"])
+@pytest.mark.parametrize(
+    "key", ["verdicts", "acceptance", "speedups", "distribution", "lengths", "predicted", "latency"]
+)
 def test_every_route_stands_in_every_table(key: str) -> None:
     (section,) = (one for one in sections(ANALYSIS) if one.key == key)
     for table in section.tables:

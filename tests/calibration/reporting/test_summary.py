@@ -36,7 +36,11 @@ def test_the_verdicts_come_first() -> None:
 
 
 def test_what_is_missing_for_a_verdict() -> None:
-    rows = [line.split() for line in lines(render(ANALYSIS), "What was decided") if line.startswith(("ON  ", "OFF  ", "UNDECIDED  "))]
+    rows = [
+        line.split()
+        for line in lines(render(ANALYSIS), "What was decided")
+        if line.startswith(("ON  ", "OFF  ", "UNDECIDED  "))
+    ]
     assert [row[-1] for row in rows] == ["-", "137", "-"]
     assert [row[-2] for row in rows] == ["60", "33", "120"]
 
@@ -62,7 +66,11 @@ def test_no_line_is_too_wide_and_columns_stay_aligned(name: str, k_max: int) -> 
 
 
 def test_numbers_stand_below_each_other() -> None:
-    table = Table(("route", "n", "speedup", "remark"), (("a", "1", "10.00x", "x"), ("long name", "1000", "0.97x", "")), remark=True)
+    table = Table(
+        ("route", "n", "speedup", "remark"),
+        (("a", "1", "10.00x", "x"), ("long name", "1000", "0.97x", "")),
+        remark=True,
+    )
     assert list(_table(table)) == [
         "route         n  speedup  remark",
         "a             1   10.00x  x",
@@ -163,7 +171,10 @@ def test_prediction_and_measurement_that_do_not_agree() -> None:
 def test_what_a_bucket_can_tell() -> None:
     sizes = {19: "tells little", 20: "fewer than usual", 499: "fewer than usual", 500: ""}
     buckets = tuple(Bucket("prompt", 64, 128, size, Interval(2.0, 1.0, 3.0)) for size in sizes)
-    entry = replace(analyses.route("one", "on", 0.5), buckets=(*buckets, Bucket("response", 128, None, 500, Interval(2.0, 1.0, 3.0))))
+    entry = replace(
+        analyses.route("one", "on", 0.5),
+        buckets=(*buckets, Bucket("response", 128, None, 500, Interval(2.0, 1.0, 3.0))),
+    )
     (section,) = (one for one in sections(analyses.analysis([entry])) if one.key == "lengths")
     rows = section.tables[1].rows
     assert [row[-1] for row in rows] == [*sizes.values(), ""]
@@ -194,7 +205,9 @@ def test_the_chosen_signal_and_its_errors() -> None:
 def test_the_best_of_the_candidates_is_marked_once() -> None:
     (section,) = (one for one in sections(ANALYSIS) if one.key == "speedups")
     best = [row[:3] for row in section.tables[0].rows if row[-1] == "best"]
-    assert best == [(route.route, route.chosen.drafter, str(route.chosen.num_draft_tokens)) for route in ANALYSIS.routes]
+    assert best == [
+        (route.route, route.chosen.drafter, str(route.chosen.num_draft_tokens)) for route in ANALYSIS.routes
+    ]
     assert len(section.tables[0].rows) == sum(len(route.candidates) for route in ANALYSIS.routes)
 
 
@@ -207,7 +220,11 @@ def test_latency_plain_and_speculative() -> None:
 
 def test_how_it_was_measured() -> None:
     shown = render(ANALYSIS)
-    for fact in ("command: specexport calibrate demo.bundle --prompts prompts.jsonl", "host: a CPU, 2 cores, Linux", "temperature: 0"):
+    for fact in (
+        "command: specexport calibrate demo.bundle --prompts prompts.jsonl",
+        "host: a CPU, 2 cores, Linux",
+        "temperature: 0",
+    ):
         assert fact in shown
     assert f"requests: {60 + 33 + 120}" in shown
     assert "engine: onnxruntime, 2 threads" in shown

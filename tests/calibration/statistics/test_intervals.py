@@ -99,21 +99,32 @@ def test_long_runs_stay_small() -> None:
 def test_blocks_of_draws_are_all_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     above, below = requests(np.random.default_rng(6), 40)
     whole = ratio_interval(above, below, draws=501)
-    monkeypatch.setattr("specexport.calibration.statistics.intervals.BLOCK", 40 * 100)  # 100 draws a block, and one that is left
+    # 100 draws a block, and one that is left
+    monkeypatch.setattr("specexport.calibration.statistics.intervals.BLOCK", 40 * 100)
     blocks = ratio_interval(above, below, draws=501)
     assert blocks == whole  # the generator's numbers are the same ones
 
 
 @pytest.mark.parametrize(
     ("above", "below"),
-    [([], []), ([1], [1, 2]), ([1, 2], [1, 0]), ([1, 2], [1, -1]), ([1, -2], [1, 1]), ([1, math.nan], [1, 1]), ([1, 2], [1, math.inf])],
+    [
+        ([], []),
+        ([1], [1, 2]),
+        ([1, 2], [1, 0]),
+        ([1, 2], [1, -1]),
+        ([1, -2], [1, 1]),
+        ([1, math.nan], [1, 1]),
+        ([1, 2], [1, math.inf]),
+    ],
 )
 def test_ratios_of_nothing_are_refused(above: list[float], below: list[float]) -> None:
     with pytest.raises(ParameterError, match="denominators"):
         ratio_interval(above, below)
 
 
-@pytest.mark.parametrize(("freedom", "expected"), [(1, 12.706), (8, 2.306), (9, 2.262), (10, 2.228), (30, 2.042), (1000, 1.962)])
+@pytest.mark.parametrize(
+    ("freedom", "expected"), [(1, 12.706), (8, 2.306), (9, 2.262), (10, 2.228), (30, 2.042), (1000, 1.962)]
+)
 def test_students_quantile_is_that_of_the_tables(freedom: int, expected: float) -> None:
     assert _student_quantile(freedom) == pytest.approx(expected, abs=6e-4)
 

@@ -59,7 +59,8 @@ def test_in_words(requests: int, words: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("requests", "smallest", "largest"), [(500, "37th smallest", "the largest"), (1000, "82nd smallest", "the 4th largest")]
+    ("requests", "smallest", "largest"),
+    [(500, "37th smallest", "the largest"), (1000, "82nd smallest", "the 4th largest")],
 )
 def test_in_words_where_there_are_many(requests: int, smallest: str, largest: str) -> None:
     assert f"at least the {smallest}; the p99 of the latency is at most {largest} (95 %)" in what_samples_tell(requests)

@@ -32,7 +32,12 @@ def draft(
     rounds, index = np.nonzero(reached)
     read = features[reached] if features.size else np.zeros((len(rounds), 0))
     tokens = JudgedTokens(
-        rounds // rounds_a_request, rounds, index, logits[reached].astype(np.float32), read.astype(np.float32), accepted[reached]
+        rounds // rounds_a_request,
+        rounds,
+        index,
+        logits[reached].astype(np.float32),
+        read.astype(np.float32),
+        accepted[reached],
     )
     return tokens, chances[reached]
 
@@ -64,7 +69,12 @@ def test_chances_are_recovered_by_logit_and_position() -> None:
         return float(sigmoid(np.array(0.5 * logit + 1.5 - 0.5 * index)))
 
     survival, _ = fit_survival(draft(sigmoid(0.5 * logits + 1.5 - 0.5 * np.arange(4)), logits)[0], "the bundle")
-    assert (survival.bundle, survival.signal, survival.head, len(survival.curves)) == ("the bundle", "probability", (), 4)
+    assert (survival.bundle, survival.signal, survival.head, len(survival.curves)) == (
+        "the bundle",
+        "probability",
+        (),
+        4,
+    )
     for index in range(4):
         for logit in (-3.0, -1.0, 0.0, 1.0, 3.0):
             assert survival.chance(index, logit) == pytest.approx(truth(logit, index), abs=0.06)
@@ -149,7 +159,12 @@ def test_informative_features_make_the_head_win() -> None:
     def sample(seed: int, rounds: int) -> tuple[JudgedTokens, Array]:
         features = normal(seed, rounds, 3, 6)
         chances = sigmoid(features @ np.array([1.5, -1.0, 0.5, 0, 0, 0]) + 0.5)
-        return draft(chances, features[..., 0] + normal(seed + 1, rounds, 3), features * np.array([1e-3, 1, 50, 1, 1, 1]) + 7, seed=seed)
+        return draft(
+            chances,
+            features[..., 0] + normal(seed + 1, rounds, 3),
+            features * np.array([1e-3, 1, 50, 1, 1, 1]) + 7,
+            seed=seed,
+        )
 
     survival, (probability, head, _) = fit_survival(sample(10, 1500)[0], "b")
     assert survival.signal == "head"
@@ -178,7 +193,9 @@ def test_features_and_the_probability_that_know_different_things_are_both_read()
 @pytest.mark.parametrize("seed", [0, 1])
 def test_useless_features_leave_the_probability(seed: int) -> None:
     logits = 2 * normal(seed, 500, 3)
-    survival, (probability, head, _) = fit_survival(draft(sigmoid(logits), logits, normal(seed + 1, 500, 3, 20))[0], "b", seed)
+    survival, (probability, head, _) = fit_survival(
+        draft(sigmoid(logits), logits, normal(seed + 1, 500, 3, 20))[0], "b", seed
+    )
     assert (survival.signal, survival.head) == ("probability", ())
     assert probability.auc > 0.8
     assert head.auc == pytest.approx(0.5, abs=0.06)
@@ -187,7 +204,9 @@ def test_useless_features_leave_the_probability(seed: int) -> None:
 @pytest.mark.parametrize("seed", [0, 1])
 def test_features_that_say_the_same_leave_the_probability(seed: int) -> None:
     logits = 2 * normal(seed + 30, 400, 2)
-    survival, (probability, head, _) = fit_survival(draft(sigmoid(logits), logits, logits[..., None], seed=seed)[0], "b", seed)
+    survival, (probability, head, _) = fit_survival(
+        draft(sigmoid(logits), logits, logits[..., None], seed=seed)[0], "b", seed
+    )
     assert survival.signal == "probability"
     assert head.auc == pytest.approx(probability.auc, abs=0.02)
 

@@ -25,7 +25,9 @@ def judged(chances: np.ndarray, draws: np.ndarray) -> tuple[JudgedTokens, np.nda
     reached = np.cumprod(np.column_stack([np.ones(len(accepted), bool), accepted[:, :-1]]), axis=1).astype(bool)
     rounds, index = np.nonzero(reached)
     probability = np.log(chances / (1 - chances))[reached].astype(np.float32)
-    tokens = JudgedTokens(rounds // 10, rounds, index, probability, np.zeros((len(rounds), 0), np.float32), accepted[reached])
+    tokens = JudgedTokens(
+        rounds // 10, rounds, index, probability, np.zeros((len(rounds), 0), np.float32), accepted[reached]
+    )
     return tokens, chances[reached]
 
 
@@ -33,7 +35,9 @@ def tokens_of(rounds: list[list[bool]]) -> JudgedTokens:
     index = np.array([i for one in rounds for i in range(len(one))])
     number = np.array([r for r, one in enumerate(rounds) for _ in one])
     accepted = np.array([a for one in rounds for a in one])
-    return JudgedTokens(number, number, index, np.zeros(len(index), np.float32), np.zeros((len(index), 0), np.float32), accepted)
+    return JudgedTokens(
+        number, number, index, np.zeros(len(index), np.float32), np.zeros((len(index), 0), np.float32), accepted
+    )
 
 
 def test_bins_hold_equal_counts() -> None:
@@ -53,7 +57,10 @@ def test_equal_values_share_a_bin_whatever_their_order() -> None:
 
 
 def test_reliability_says_what_was_predicted_and_what_happened() -> None:
-    predicted, accepted = np.array([0.8] * 10 + [0.1] * 10), np.array([True] * 6 + [False] * 4 + [True] * 2 + [False] * 8)
+    predicted, accepted = (
+        np.array([0.8] * 10 + [0.1] * 10),
+        np.array([True] * 6 + [False] * 4 + [True] * 2 + [False] * 8),
+    )
     bins = reliability(predicted, accepted)
     assert bins == ((pytest.approx(0.1), pytest.approx(0.2), 10), (pytest.approx(0.8), pytest.approx(0.6), 10))
     assert calibration_error(bins) == pytest.approx(0.15)
@@ -99,7 +106,8 @@ def test_products_in_an_interleaved_order_are_the_same() -> None:
     order = np.array([5, 1, 3, 0, 4, 2])
     products, rounds = running_products(tokens, chances)
     assert all(
-        np.array_equal(a[order], b) for a, b in zip((products, rounds), running_products(tokens.of(order), chances[order]), strict=True)
+        np.array_equal(a[order], b)
+        for a, b in zip((products, rounds), running_products(tokens.of(order), chances[order]), strict=True)
     )
 
 
@@ -128,7 +136,9 @@ def test_an_error_of_the_first_position_is_carried_along() -> None:
     claimed = np.where(tokens.index == 0, true + 0.2, true)
     wrong = chances.copy()
     wrong[:, 0] += 0.2
-    assert judge("x", tokens, claimed).survival_error == pytest.approx(survival_error_of_all(chances, draws, wrong), abs=0.012)
+    assert judge("x", tokens, claimed).survival_error == pytest.approx(
+        survival_error_of_all(chances, draws, wrong), abs=0.012
+    )
 
 
 def test_a_judgement_holds_every_measure_by_its_name() -> None:

@@ -4,7 +4,16 @@ import pytest
 from specexport.calibration.measuring.trace_replay import Trace, cached, plain_seconds, replay, round_seconds
 from specexport.calibration.statistics.intervals import UNBOUNDED
 from specexport.calibration.statistics.results import Candidate, Interval
-from specexport.calibration.verdicts.verdict import Replayed, best, conditional_chances, decide, in_words, judge, missing, replay_candidates
+from specexport.calibration.verdicts.verdict import (
+    Replayed,
+    best,
+    conditional_chances,
+    decide,
+    in_words,
+    judge,
+    missing,
+    replay_candidates,
+)
 from specexport.runtime.policy.cost_model import CostPoint, Costs, Measured
 from specexport.runtime.policy.routes import RoutePolicy
 
@@ -44,7 +53,8 @@ def test_the_rule_charges_every_pass() -> None:
 
 def test_speedups_are_by_request_and_their_ratio_is_of_sums() -> None:
     found = replay_candidates([trace("+" * 30), trace("-" * 12, 2)], costs(draft=0.5), ["model"])[0]
-    assert found.speedups == pytest.approx([30 / (15 * 1.5), 12 / (11 * 1.5 + 1)], rel=0.03)  # a last token has no room for a draft
+    # a last token has no room for a draft
+    assert found.speedups == pytest.approx([30 / (15 * 1.5), 12 / (11 * 1.5 + 1)], rel=0.03)
     assert found.candidate.speedup.value == pytest.approx(42 / (15 * 1.5 + 11 * 1.5 + 1), rel=0.03)
     assert found.candidate.slower == 0.5
 
@@ -119,7 +129,9 @@ def test_the_entry_off_drafts_nothing_and_says_why() -> None:
     words = in_words(policy, chosen.candidate, None, 0, 0.9)
     assert words.startswith("Do not speculate")
     better = candidate(1.4, 1.5, 1.6, drafter="ngram")
-    assert in_words(policy, chosen.candidate, better, 0, 0.9).endswith("ngram would give 1.50x (1.40 to 1.60): --drafter all.")
+    assert in_words(policy, chosen.candidate, better, 0, 0.9).endswith(
+        "ngram would give 1.50x (1.40 to 1.60): --drafter all."
+    )
 
 
 def test_chances_are_conditional() -> None:
@@ -133,7 +145,9 @@ def test_chances_are_conditional() -> None:
 def test_costs_are_those_of_the_place_in_the_sequence() -> None:
     def at(context: int, scale: float) -> CostPoint:
         verify = tuple(time(scale * (1 + 0.1 * k)) for k in range(4))
-        return CostPoint(context, tuple(time(scale * (1 + 0.3 * k)) for k in range(4)), time(0.2 * scale), verify, (time(0),) * 4)
+        return CostPoint(
+            context, tuple(time(scale * (1 + 0.3 * k)) for k in range(4)), time(0.2 * scale), verify, (time(0),) * 4
+        )
 
     table = Costs(1, "b", "h", "onnxruntime", 0, "", 0.01, 0.0, (at(16, 1.0), at(512, 10.0)))
     short = Trace(1, "code", 16, tuple(range(26)), (True,) * 10, 10)
@@ -142,7 +156,9 @@ def test_costs_are_those_of_the_place_in_the_sequence() -> None:
     assert plain_seconds(short, costs_at) == pytest.approx(10, rel=0.05)
     assert plain_seconds(long, costs_at) == pytest.approx(100, rel=0.05)
     for one, scale in ((short, 1), (long, 10)):
-        assert sum(round_seconds(r, costs_at) for r in replay(one, "model", 1)) == pytest.approx(5 * 1.3 * scale, rel=0.05)
+        assert sum(round_seconds(r, costs_at) for r in replay(one, "model", 1)) == pytest.approx(
+            5 * 1.3 * scale, rel=0.05
+        )
 
 
 def test_a_model_behind_lookups_pays_for_what_it_missed() -> None:

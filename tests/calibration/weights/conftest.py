@@ -25,9 +25,17 @@ LLAMA: dict[str, Any] = dict(
     eos_token_id=1,
     pad_token_id=1,
 )
-GPT2: dict[str, Any] = dict(vocab_size=96, n_embd=32, n_layer=2, n_head=4, n_positions=64, initializer_range=0.2, bos_token_id=0)
+GPT2: dict[str, Any] = dict(
+    vocab_size=96, n_embd=32, n_layer=2, n_head=4, n_positions=64, initializer_range=0.2, bos_token_id=0
+)
 OPT: dict[str, Any] = dict(
-    vocab_size=96, hidden_size=32, word_embed_proj_dim=32, ffn_dim=48, num_hidden_layers=2, num_attention_heads=4, init_std=0.2
+    vocab_size=96,
+    hidden_size=32,
+    word_embed_proj_dim=32,
+    ffn_dim=48,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    init_std=0.2,
 )
 FAMILIES: dict[str, dict[str, Any]] = dict(
     llama=LLAMA,

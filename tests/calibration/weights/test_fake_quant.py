@@ -34,7 +34,9 @@ def io(model: PreTrainedModel, path: str, tokens: Tensor) -> tuple[Tensor, Tenso
     return kept[0]
 
 
-@pytest.mark.parametrize("recipe", [INT8, INT4, WeightRecipe("int8", limit=127, input_scale=0.02), WeightRecipe("fp8", input_scale=0.01)])
+@pytest.mark.parametrize(
+    "recipe", [INT8, INT4, WeightRecipe("int8", limit=127, input_scale=0.02), WeightRecipe("fp8", input_scale=0.01)]
+)
 def test_a_layer_of_the_twin(make: Make, batches: list[Tensor], recipe: WeightRecipe) -> None:
     model = make("llama")
     weight = model.get_submodule(UP).weight.detach().clone()

@@ -45,7 +45,9 @@ def test_float_is_the_weight_itself() -> None:
     assert WeightRecipe("float").restore(WEIGHT) is WEIGHT
 
 
-@pytest.mark.parametrize("wrong", [dict(block=-1), dict(limit=128), dict(limit=0), dict(input_scale=0.0), dict(input_scale=np.inf)])
+@pytest.mark.parametrize(
+    "wrong", [dict(block=-1), dict(limit=128), dict(limit=0), dict(input_scale=0.0), dict(input_scale=np.inf)]
+)
 def test_what_is_no_recipe(wrong: dict[str, Any]) -> None:
     with pytest.raises(AssertionError):
         WeightRecipe("int8", **wrong)

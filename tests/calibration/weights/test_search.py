@@ -32,15 +32,28 @@ def _no_outliers(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 def divergence(model: PreTrainedModel, recipe: Recipe, exact: list[Tensor], batches: list[Tensor]) -> float:
     with quantized_twin(model, recipe), torch.no_grad():
         found = [model(input_ids=batch).logits.log_softmax(-1) for batch in batches]
-    return sum(float((known.exp() * (known - own)).sum(-1).mean()) for known, own in zip(exact, found, strict=True)) / len(batches)
+    return sum(
+        float((known.exp() * (known - own)).sum(-1).mean()) for known, own in zip(exact, found, strict=True)
+    ) / len(batches)
 
 
 @pytest.mark.parametrize(
     ("form", "family", "limit", "static"),
-    [("int8", "onnxruntime", 64, False), ("int8", "tensorrt", 127, True), ("fp8", "tensorrt", 127, True), ("int4", "tensorrt", 64, False)],
+    [
+        ("int8", "onnxruntime", 64, False),
+        ("int8", "tensorrt", 127, True),
+        ("fp8", "tensorrt", 127, True),
+        ("int4", "tensorrt", 64, False),
+    ],
 )
 def test_every_layer_and_the_table_have_their_recipe(
-    make: Make, batches: list[Tensor], form: Format, family: Family, limit: int, static: bool, monkeypatch: pytest.MonkeyPatch
+    make: Make,
+    batches: list[Tensor],
+    form: Format,
+    family: Family,
+    limit: int,
+    static: bool,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(search, "HEAD_DIVERGENCE", 1e9)
     monkeypatch.setitem(search.BLOCKS, "tensorrt", (32, 16))
@@ -58,12 +71,18 @@ def test_every_layer_and_the_table_have_their_recipe(
     keys = [QUERY.replace("q_proj", part) for part in ("q_proj", "k_proj", "v_proj")]
     assert len({recipe.weights[key].input_scale for key in keys}) == 1
     with torch.no_grad():
-        assert all(torch.equal(model(input_ids=batch).logits, known) for batch, known in zip(batches, exact, strict=True))
+        assert all(
+            torch.equal(model(input_ids=batch).logits, known) for batch, known in zip(batches, exact, strict=True)
+        )
     assert recipe.notes == ()
 
 
-@pytest.mark.parametrize(("form", "family"), [("int8", "onnxruntime"), ("int8", "tensorrt"), ("int4", "onnxruntime"), ("fp8", "tensorrt")])
-def test_the_quantized_model_answers_nearly_as_before(make: Make, batches: list[Tensor], form: Format, family: Family) -> None:
+@pytest.mark.parametrize(
+    ("form", "family"), [("int8", "onnxruntime"), ("int8", "tensorrt"), ("int4", "onnxruntime"), ("fp8", "tensorrt")]
+)
+def test_the_quantized_model_answers_nearly_as_before(
+    make: Make, batches: list[Tensor], form: Format, family: Family
+) -> None:
     model = make("llama")
     with torch.no_grad():
         for parameter in model.parameters():
@@ -87,19 +106,32 @@ def test_int4_takes_the_block_that_divides_and_int8_where_none_does(make: Make, 
     assert recipe.weights[QUERY].importance is not None
     assert recipe.weights[QUERY].signed
     assert recipe.weights[DOWN].format == "int8"
-    assert recipe.notes[0].startswith(f"{DOWN} (36 inputs), model.layers.1.mlp.down_proj.weight (36 inputs) kept in int8")
-    assert choose(make("llama", intermediate_size=48), batches, "int4", "onnxruntime", UNMOVED).weights[DOWN].block == 16
-    assert choose(make("llama", intermediate_size=48), batches, "int4", "tensorrt", UNMOVED).weights[DOWN].format == "int8"
+    assert recipe.notes[0].startswith(
+        f"{DOWN} (36 inputs), model.layers.1.mlp.down_proj.weight (36 inputs) kept in int8"
+    )
+    assert (
+        choose(make("llama", intermediate_size=48), batches, "int4", "onnxruntime", UNMOVED).weights[DOWN].block == 16
+    )
+    assert (
+        choose(make("llama", intermediate_size=48), batches, "int4", "tensorrt", UNMOVED).weights[DOWN].format == "int8"
+    )
 
 
-def test_a_head_that_int4_would_harm_is_int8(make: Make, batches: list[Tensor], monkeypatch: pytest.MonkeyPatch) -> None:
-    recipe = choose(make("llama", tie_word_embeddings=False), batches, "int4", "onnxruntime", Options(block=16, migrating=False))
+def test_a_head_that_int4_would_harm_is_int8(
+    make: Make, batches: list[Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = choose(
+        make("llama", tie_word_embeddings=False), batches, "int4", "onnxruntime", Options(block=16, migrating=False)
+    )
     assert recipe.weights["lm_head.weight"].format == "int8"
     assert recipe.weights["model.embed_tokens.weight"].format == "int4"  # a table of its own
     assert "lm_head.weight kept in int8: the last layer in int4 alone moves" in recipe.notes[-1]
     monkeypatch.setattr(search, "HEAD_DIVERGENCE", 10.0)
     assert (
-        choose(make("llama"), batches, "int4", "onnxruntime", Options(block=16, migrating=False)).weights["lm_head.weight"].format == "int4"
+        choose(make("llama"), batches, "int4", "onnxruntime", Options(block=16, migrating=False))
+        .weights["lm_head.weight"]
+        .format
+        == "int4"
     )
 
 
@@ -112,16 +144,25 @@ def test_an_outlier_is_kept_in_a_higher_format_with_its_whole_group(make: Make, 
     recipe = choose(model, batches, "int8", "tensorrt", Options(migrating=False))
     assert recipe.weights["transformer.h.1.mlp.c_proj.weight"].format == "float"
     assert recipe.weights["transformer.h.0.mlp.c_proj.weight"].format == "int8"
-    assert recipe.notes[0].startswith("transformer.h.1.mlp.c_proj.weight kept in float: in int8 they would be off more than 8 times")
+    assert recipe.notes[0].startswith(
+        "transformer.h.1.mlp.c_proj.weight kept in float: in int8 they would be off more than 8 times"
+    )
 
 
-def test_static_activations_where_they_are_as_good(make: Make, batches: list[Tensor], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_static_activations_where_they_are_as_good(
+    make: Make, batches: list[Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
     model = make("llama")
-    monkeypatch.setattr(search, "static_is_enough", lambda group, recipe: 0.5 if "down" in group.layers[0].weight else None)
+    monkeypatch.setattr(
+        search, "static_is_enough", lambda group, recipe: 0.5 if "down" in group.layers[0].weight else None
+    )
     scales = {name: found.input_scale for name, found in choose(model, batches, "int8", "onnxruntime").weights.items()}
     assert set(scales.values()) == {None}
     recipe = choose(model, batches, "int8", "onnxruntime", Options(static_activations=True))
-    assert {name for name, found in recipe.weights.items() if found.input_scale == 0.5} == {DOWN, DOWN.replace("0", "1")}
+    assert {name for name, found in recipe.weights.items() if found.input_scale == 0.5} == {
+        DOWN,
+        DOWN.replace("0", "1"),
+    }
     assert recipe.notes == ("2 of 15 layers in int8 round what they read by a static scale, the others row by row",)
 
 
@@ -154,7 +195,9 @@ def test_weights_that_are_not_finite_are_named(make: Make, batches: list[Tensor]
         model.get_submodule("lm_head").weight[0] = value
     with pytest.raises(CheckpointError) as caught:
         choose(model, batches, "int8", "onnxruntime")
-    assert str(caught.value).startswith("model.layers.1.mlp.up_proj.weight: 1 of its 1536 weights are NaN or infinite, expected finite")
+    assert str(caught.value).startswith(
+        "model.layers.1.mlp.up_proj.weight: 1 of its 1536 weights are NaN or infinite, expected finite"
+    )
 
 
 def test_what_there_is_not(make: Make, batches: list[Tensor]) -> None:
@@ -166,5 +209,8 @@ def test_what_there_is_not(make: Make, batches: list[Tensor]) -> None:
 
 
 def test_layers_are_those_of_the_model(make: Make) -> None:
-    assert all(layer.matrix.shape == (layer.parameter.shape[1], layer.parameter.shape[0]) for layer in linear_layers(make("gpt2"))[:-1])
+    assert all(
+        layer.matrix.shape == (layer.parameter.shape[1], layer.parameter.shape[0])
+        for layer in linear_layers(make("gpt2"))[:-1]
+    )
     assert WeightRecipe("int8").limit == 64

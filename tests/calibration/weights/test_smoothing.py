@@ -18,8 +18,18 @@ from transformers import PreTrainedModel
 Make = Callable[..., PreTrainedModel]
 # The producers of the first layer's groups that a family's arithmetic lets through.
 PRODUCERS: dict[str, dict[str, str]] = {
-    "llama": {"q_proj": "input_layernorm", "o_proj": "v_proj", "gate_proj": "post_attention_layernorm", "down_proj": "up_proj"},
-    "qwen3": {"q_proj": "input_layernorm", "o_proj": "v_proj", "gate_proj": "post_attention_layernorm", "down_proj": "up_proj"},
+    "llama": {
+        "q_proj": "input_layernorm",
+        "o_proj": "v_proj",
+        "gate_proj": "post_attention_layernorm",
+        "down_proj": "up_proj",
+    },
+    "qwen3": {
+        "q_proj": "input_layernorm",
+        "o_proj": "v_proj",
+        "gate_proj": "post_attention_layernorm",
+        "down_proj": "up_proj",
+    },
     # Its norms multiply by 1 + w.
     "gemma": {"o_proj": "v_proj", "down_proj": "up_proj"},
     # GELU stands between c_fc and c_proj of the feed-forward part.
@@ -43,7 +53,9 @@ def logits(model: PreTrainedModel, batches: list[Tensor]) -> list[Tensor]:
 def migrated(
     model: PreTrainedModel, batches: list[Tensor], rule: Rule = "smoothquant", recipe: WeightRecipe | None = None
 ) -> tuple[Observations, tuple[Migration, ...]]:
-    return migrate(model, observe(model, batches), batches[0], rule, lambda group, layer: recipe or WeightRecipe("int8"))
+    return migrate(
+        model, observe(model, batches), batches[0], rule, lambda group, layer: recipe or WeightRecipe("int8")
+    )
 
 
 @pytest.mark.parametrize("family", PRODUCERS)
@@ -52,7 +64,11 @@ def test_answers_stay_equal_bit_for_bit(make: Make, batches: list[Tensor], famil
     before = logits(model, batches)
     observations, done = migrated(model, batches)
     assert all(map(torch.equal, before, logits(model, batches)))
-    first = {migration.weights[0].removesuffix(".weight"): migration.producer for migration in done if ".0." in migration.weights[0]}
+    first = {
+        migration.weights[0].removesuffix(".weight"): migration.producer
+        for migration in done
+        if ".0." in migration.weights[0]
+    }
     assert len(first) == len(PRODUCERS[family])
     for layer, producer in PRODUCERS[family].items():
         found = next(path for path in first if path.endswith(layer))
@@ -69,7 +85,9 @@ def test_answers_stay_equal_bit_for_bit(make: Make, batches: list[Tensor], famil
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_weights_in_half_precision_stay_exact_in_fp32_arithmetic(make: Make, batches: list[Tensor], dtype: torch.dtype) -> None:
+def test_weights_in_half_precision_stay_exact_in_fp32_arithmetic(
+    make: Make, batches: list[Tensor], dtype: torch.dtype
+) -> None:
     model = make("llama").to(dtype)
     with fp32_arithmetic(model):
         before = logits(model, batches)
@@ -79,7 +97,9 @@ def test_weights_in_half_precision_stay_exact_in_fp32_arithmetic(make: Make, bat
     assert all(parameter.dtype == dtype for parameter in model.parameters())
 
 
-@pytest.mark.parametrize(("rule", "recipe"), [("smoothquant", WeightRecipe("int8")), ("awq", WeightRecipe("int4", block=16))])
+@pytest.mark.parametrize(
+    ("rule", "recipe"), [("smoothquant", WeightRecipe("int8")), ("awq", WeightRecipe("int4", block=16))]
+)
 def test_the_quantized_model_is_nearer(make: Make, batches: list[Tensor], rule: Rule, recipe: WeightRecipe) -> None:
     model = make("llama")
     exact = logits(model, batches)
@@ -87,7 +107,10 @@ def test_the_quantized_model_is_nearer(make: Make, batches: list[Tensor], rule: 
     def off() -> float:
         names = [name for name, parameter in model.named_parameters() if "proj" in name]
         with quantized_twin(model, Recipe(dict.fromkeys(names, recipe))):
-            return sum(float((found - known).square().sum()) for found, known in zip(logits(model, batches), exact, strict=True))
+            return sum(
+                float((found - known).square().sum())
+                for found, known in zip(logits(model, batches), exact, strict=True)
+            )
 
     before = off()
     migrated(model, batches, rule, recipe)

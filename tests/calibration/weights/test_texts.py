@@ -25,9 +25,12 @@ def test_the_shipped_set() -> None:
     assert DEFAULT.suffix == ".jsonl"
     assert 38 <= len(texts) <= 60
     assert len(set(texts)) == len(texts)
-    # A byte-level vocabulary of a hundred thousand tokens takes some four characters of English and two of Chinese a token.
+    # A byte-level vocabulary of a hundred thousand tokens takes some four characters of English and two of Chinese a
+    # token.
     assert sum(map(len, texts)) > 20_000
-    assert all(any(part in text for text in texts) for part in ("def ", "#include", "SELECT", "User:", "茶", "снег", "Zug"))
+    assert all(
+        any(part in text for text in texts) for part in ("def ", "#include", "SELECT", "User:", "茶", "снег", "Zug")
+    )
 
 
 def test_texts_and_the_contents_of_messages(tmp_path: Path) -> None:
@@ -54,7 +57,9 @@ def test_too_few_tokens_are_told() -> None:
     tokenizer = make_tokenizer()
     with pytest.raises(ParameterError) as caught:
         calibration_tokens(tokenizer, ["x" * 100, "y" * 50])
-    assert str(caught.value).startswith("the calibration prompts have 150 tokens, expected 512 at least; give more or longer ones")
+    assert str(caught.value).startswith(
+        "the calibration prompts have 150 tokens, expected 512 at least; give more or longer ones"
+    )
     assert sum(batch.numel() for batch in calibration_tokens(tokenizer, ["xy" * (FEWEST_TOKENS // 2)])) == FEWEST_TOKENS
 
 

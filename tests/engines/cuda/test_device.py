@@ -48,7 +48,8 @@ def test_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "cuda.bindings", None)
     monkeypatch.setitem(sys.modules, "cuda.bindings.driver", None)
     with pytest.raises(
-        MissingPackageError, match=re.escape("cuda-bindings is not installed; install it with: pip install 'specexport[cuda]'")
+        MissingPackageError,
+        match=re.escape("cuda-bindings is not installed; install it with: pip install 'specexport[cuda]'"),
     ):
         CudaDevice()
 
@@ -97,7 +98,9 @@ def test_a_driver_of_an_older_minor_version_is_no_problem() -> None:
 
 def test_an_error_has_the_drivers_words(fake: FakeDriver, device: CudaDevice) -> None:
     fake.failures["cuEventSynchronize"] = CUresult.CUDA_ERROR_ILLEGAL_ADDRESS
-    with pytest.raises(EngineError, match=r"^the CUDA driver refused cuEventSynchronize: CUDA_ERROR_ILLEGAL_ADDRESS, illegal address$"):
+    with pytest.raises(
+        EngineError, match=r"^the CUDA driver refused cuEventSynchronize: CUDA_ERROR_ILLEGAL_ADDRESS, illegal address$"
+    ):
         device.synchronize()
 
 
@@ -255,15 +258,20 @@ def test_too_little_page_locked_memory(fake: FakeDriver, device: CudaDevice) -> 
         device.pinned(2048)
 
 
-@pytest.mark.parametrize(("call", "function"), [(CALLS[1], "cuMemAlloc"), (CALLS[2], "cuMemHostAlloc"), (CALLS[0], "cuMemGetInfo")])
-def test_other_refusals_of_memory(fake: FakeDriver, device: CudaDevice, call: Callable[[CudaDevice], object], function: str) -> None:
+@pytest.mark.parametrize(
+    ("call", "function"), [(CALLS[1], "cuMemAlloc"), (CALLS[2], "cuMemHostAlloc"), (CALLS[0], "cuMemGetInfo")]
+)
+def test_other_refusals_of_memory(
+    fake: FakeDriver, device: CudaDevice, call: Callable[[CudaDevice], object], function: str
+) -> None:
     fake.failures[function] = CUresult.CUDA_ERROR_ILLEGAL_ADDRESS
     with pytest.raises(EngineError, match=f"refused {function}: CUDA_ERROR_ILLEGAL_ADDRESS"):
         call(device)
 
 
 @pytest.mark.parametrize(
-    ("size", "text"), [(0, "0 bytes"), (1023, "1023 bytes"), (1536, "1.5 KiB"), (5 << 20, "5.0 MiB"), (24 << 30, "24.0 GiB")]
+    ("size", "text"),
+    [(0, "0 bytes"), (1023, "1023 bytes"), (1536, "1.5 KiB"), (5 << 20, "5.0 MiB"), (24 << 30, "24.0 GiB")],
 )
 def test_sizes_are_told_in_readable_units(size: int, text: str) -> None:
     assert size_text(size) == text
@@ -311,7 +319,9 @@ def test_a_graph_is_replayed_on_what_the_memory_then_holds(fake: FakeDriver, dev
         device.copy(back.ctypes.data, address, 4)
 
     graph = device.capture(work)
-    assert arguments(fake, "cuStreamBeginCapture") == [(device.stream, fake.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)]
+    assert arguments(fake, "cuStreamBeginCapture") == [
+        (device.stream, fake.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)
+    ]
     assert "graph" not in fake.live.values(), "what was instantiated is no longer needed"
     source[:] = 7
     device.synchronize()
@@ -406,7 +416,11 @@ def test_time_is_that_of_the_work_alone(fake: FakeDriver, device: CudaDevice) ->
 def test_the_real_functions_take_the_same_arguments(name: str) -> None:
     real = pytest.importorskip("cuda.bindings.driver")
     declared = getattr(real, name).__doc__.splitlines()[0]
-    parameters = [parameter.split(":")[0].split()[-1] for parameter in re.findall(r"\((.*)\)", declared)[0].split(",") if parameter]
+    parameters = [
+        parameter.split(":")[0].split()[-1]
+        for parameter in re.findall(r"\((.*)\)", declared)[0].split(",")
+        if parameter
+    ]
     ours = [parameter for parameter in inspect.signature(getattr(FakeDriver, name)).parameters if parameter != "self"]
     assert ours == [parameter.lstrip("*") for parameter in parameters]
 
@@ -426,4 +440,6 @@ def test_the_real_bindings_without_a_gpu() -> None:
         found = str(find_gpu())
     except EngineError as error:
         found = str(error)
-    assert re.match(r"Gpu\(|the NVIDIA driver('s library \(libcuda\) is not on this host| finds no GPU| serves CUDA)", found)
+    assert re.match(
+        r"Gpu\(|the NVIDIA driver('s library \(libcuda\) is not on this host| finds no GPU| serves CUDA)", found
+    )

@@ -105,12 +105,24 @@ def test_the_checks_of_what_a_graph_holds_come_with_its_launch(device: FakeDevic
 
 
 MISTAKES: dict[str, tuple[Callable[[FakeDevice, int, int], object], str]] = {
-    "over the end of the source": (lambda device, to, source: device.copy(to, source + 1, 8), "8 bytes at 1 run over the end"),
-    "over the end of the target": (lambda device, to, source: device.copy(to + 4, source, 5), "5 bytes at 4 run over the end"),
+    "over the end of the source": (
+        lambda device, to, source: device.copy(to, source + 1, 8),
+        "8 bytes at 1 run over the end",
+    ),
+    "over the end of the target": (
+        lambda device, to, source: device.copy(to + 4, source, 5),
+        "5 bytes at 4 run over the end",
+    ),
     "a fill over the end": (lambda device, to, source: device.fill(to, 0, 3, 4), "12 bytes at 0 run over the end"),
     "from nowhere": (lambda device, to, source: device.copy(to, 256, 8), "nothing is allocated there"),
-    "from pageable memory": (lambda device, to, source: device.copy(to, np.zeros(8).ctypes.data, 8), "nothing is allocated there"),
-    "onto itself": (lambda device, to, source: device.copy(to, to + 4, 4) or device.copy(to, to + 2, 4), "the ends of a copy overlap"),
+    "from pageable memory": (
+        lambda device, to, source: device.copy(to, np.zeros(8).ctypes.data, 8),
+        "nothing is allocated there",
+    ),
+    "onto itself": (
+        lambda device, to, source: device.copy(to, to + 4, 4) or device.copy(to, to + 2, 4),
+        "the ends of a copy overlap",
+    ),
 }
 
 
@@ -137,7 +149,9 @@ def test_waiting_during_a_capture(device: FakeDevice) -> None:
 def test_memory_ends(device: FakeDevice) -> None:
     device.allocate(1 << 15, "the target's cache")
     device.allocate(1 << 14, "the draft's cache")
-    with pytest.raises(EngineError, match=r"out of device memory for the logits: 32\.0 KiB asked, 16\.0 KiB of 64\.0 KiB free; lower"):
+    with pytest.raises(
+        EngineError, match=r"out of device memory for the logits: 32\.0 KiB asked, 16\.0 KiB of 64\.0 KiB free; lower"
+    ):
         device.allocate(1 << 15, "the logits")
     device.allocate(1 << 14, "the logits")
 
@@ -162,5 +176,7 @@ def test_allocations_are_aligned(size: int) -> None:
 
 
 def test_the_package_knows_nothing_of_it() -> None:
-    modules = [path for folder in ("engines", "runtime", "calibration", "exporter") for path in (ROOT / folder).rglob("*.py")]
+    modules = [
+        path for folder in ("engines", "runtime", "calibration", "exporter") for path in (ROOT / folder).rglob("*.py")
+    ]
     assert not [path for path in (*modules, *ROOT.glob("*.py")) if "from support" in path.read_text(encoding="utf-8")]

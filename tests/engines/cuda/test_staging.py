@@ -26,7 +26,9 @@ def page(device: FakeDevice) -> Page:
 
 
 def test_every_slot_has_its_type_its_length_and_zeros(page: Page, device: FakeDevice) -> None:
-    assert [(slot.host.dtype, slot.host.shape) for slot in page.slots] == [(np.dtype(dtype), (count,)) for dtype, count in ARRAYS]
+    assert [(slot.host.dtype, slot.host.shape) for slot in page.slots] == [
+        (np.dtype(dtype), (count,)) for dtype, count in ARRAYS
+    ]
     device.synchronize()
     for slot in page.slots:
         assert not slot.host.any()
@@ -52,7 +54,9 @@ def test_one_copy_takes_every_slot_to_the_device_and_another_one_back(page: Page
     for slot, values in zip(page.slots, sent, strict=True):
         slot.host[:] = values
     page.send()
-    assert not any(device.view(slot.address, slot.host.nbytes).any() for slot in page.slots), "not before it is waited for"
+    assert not any(device.view(slot.address, slot.host.nbytes).any() for slot in page.slots), (
+        "not before it is waited for"
+    )
     device.synchronize()
     for slot, values in zip(page.slots, sent, strict=True):
         assert device.view(slot.address, slot.host.nbytes).tobytes() == values.tobytes()

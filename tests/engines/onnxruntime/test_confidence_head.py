@@ -113,7 +113,9 @@ def test_a_steps_confidence_does_not_hang_on_stale_rows(make: Make, exported: Ex
 @pytest.mark.parametrize("shape", [(F,), (F + 2,), (1, F + 1), ()])
 def test_weights_of_another_number_are_refused(make: Make, shape: tuple[int, ...], exported: Exported) -> None:
     decoder = make(exported)
-    with pytest.raises(EngineError, match=r"the confidence head takes 65 weights, the bias last, and was given \[.*\]; calibrate again"):
+    with pytest.raises(
+        EngineError, match=r"the confidence head takes 65 weights, the bias last, and was given \[.*\]; calibrate again"
+    ):
         decoder.head.set_weights(np.zeros(shape, np.float32))
 
 
@@ -124,7 +126,9 @@ def test_weights_are_copied_whatever_their_type_and_layout(make: Make, exported:
     decoder.head.set_weights(wide[:, 0])
     wide[:] = 0
     decoder.step(TOKENS[:2], 0)
-    assert decoder.head.confidence() == pytest.approx(float(decoder.head.features()[-1] @ WEIGHTS[:-1] + WEIGHTS[-1]), abs=1e-4)
+    assert decoder.head.confidence() == pytest.approx(
+        float(decoder.head.features()[-1] @ WEIGHTS[:-1] + WEIGHTS[-1]), abs=1e-4
+    )
     assert decoder.head.confidence() != 0.0
 
 
@@ -157,7 +161,10 @@ def test_an_engine_has_the_head_of_its_draft(built: Path) -> None:
     assert len(engine.head.features()) == len(logits) == 5
     assert engine.head.confidence() != 0.0
     alone = dataclasses.replace(
-        bundle.manifest, draft=None, references={"target": "x"}, proofs=tuple(p for p in bundle.manifest.proofs if p.role == "target")
+        bundle.manifest,
+        draft=None,
+        references={"target": "x"},
+        proofs=tuple(p for p in bundle.manifest.proofs if p.role == "target"),
     )
     assert load(Bundle(bundle.root, alone)).head is None
 
@@ -188,7 +195,12 @@ def bound_in(calls: list[tuple[Any, ...]]) -> dict[str, int]:
 
 
 def test_a_step_copies_nothing_of_the_head(recorded: Recorded) -> None:
-    assert [call[0] for call in recorded.calls(lambda: recorded.decoder.step([7, 8], 3))] == ["update", "update", "run", "copy"]
+    assert [call[0] for call in recorded.calls(lambda: recorded.decoder.step([7, 8], 3))] == [
+        "update",
+        "update",
+        "run",
+        "copy",
+    ]
     assert [call[0] for call in recorded.calls(lambda: recorded.decoder.feed([7, 8], 3))] == ["update", "update", "run"]
 
 
@@ -215,11 +227,15 @@ def test_a_feed_leaves_the_width_of_the_last_step(recorded: Recorded) -> None:
 def test_new_weights_are_written_where_every_width_reads_them(recorded: Recorded) -> None:
     head = recorded.decoder.head
     assert head is not None
-    before = [bound_in(recorded.calls(lambda width=width: recorded.decoder.step([7] * width, 3))) for width in (1, 2, 5, 16)]
+    before = [
+        bound_in(recorded.calls(lambda width=width: recorded.decoder.step([7] * width, 3))) for width in (1, 2, 5, 16)
+    ]
     ((what, place, values),) = recorded.calls(lambda: head.set_weights(WEIGHTS))
     assert (what, values) == ("update", WEIGHTS.tolist())
     assert {bound["head"] for bound in before} == {place}
-    after = [bound_in(recorded.calls(lambda width=width: recorded.decoder.step([7] * width, 3))) for width in (1, 2, 5, 16)]
+    after = [
+        bound_in(recorded.calls(lambda width=width: recorded.decoder.step([7] * width, 3))) for width in (1, 2, 5, 16)
+    ]
     assert after == before
     assert len({bound[name] for bound in before for name in ("features", "confidence", "logits")}) == 3 * 4
 

@@ -28,13 +28,17 @@ def opened(built: Path, pair: Pair, tmp_path_factory: pytest.TempPathFactory) ->
     made = export(pair.target, tmp_path_factory.mktemp("rows"), ("rows",), bundle.manifest.contract)
     target = bundle.manifest.target
     graphs = target.graphs | {"rows": str(made.folder / made.spec.graphs["rows"])}
-    return dataclasses.replace(bundle, manifest=dataclasses.replace(bundle.manifest, target=dataclasses.replace(target, graphs=graphs)))
+    return dataclasses.replace(
+        bundle, manifest=dataclasses.replace(bundle.manifest, target=dataclasses.replace(target, graphs=graphs))
+    )
 
 
 @pytest.fixture(scope="module")
 def graphs(opened: Bundle, tmp_path_factory: pytest.TempPathFactory) -> Exported:
     """The target in every dialect; the bundle has no `rows`."""
-    return export(Path(opened.manifest.target.source), tmp_path_factory.mktemp("graphs"), contract=opened.manifest.contract)
+    return export(
+        Path(opened.manifest.target.source), tmp_path_factory.mktemp("graphs"), contract=opened.manifest.contract
+    )
 
 
 @pytest.fixture(scope="module", params=DIALECTS)
@@ -42,7 +46,9 @@ def decoder(request: pytest.FixtureRequest, graphs: Exported) -> OrtDecoder:
     return graphs.decoder(request.param)
 
 
-def make(opened: Bundle, dialect: Dialect = "ort", spec: ModelSpec | None = None, contract: Contract | None = None) -> OrtDecoder:
+def make(
+    opened: Bundle, dialect: Dialect = "ort", spec: ModelSpec | None = None, contract: Contract | None = None
+) -> OrtDecoder:
     manifest = opened.manifest
     path = opened.path(manifest.target.graphs[dialect])
     return OrtDecoder(path, spec or manifest.target, contract or manifest.contract, dialect=dialect)
@@ -113,12 +119,28 @@ def test_an_odd_width_is_bound_when_it_first_comes(opened: Bundle) -> None:
 
 
 @pytest.mark.parametrize("dialect", ["onnx", "rows"])
-def test_a_pass_looks_at_the_least_span_that_holds_its_rows(opened: Bundle, dialect: Dialect, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pass_looks_at_the_least_span_that_holds_its_rows(
+    opened: Bundle, dialect: Dialect, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("specexport.bundle.SHORTEST_SPAN", 16)
     ladder, whole = make(opened, dialect), make(opened)
     ladder.overwrite_rows(0, POISON)
-    for width, position in ((16, 0), (5, 11), (5, 12), (2, 15), (1, 16), (16, 16), (5, 28), (4, 30), (16, 32), (15, 48), (1, 63)):
-        np.testing.assert_allclose(ladder.step(TOKENS[:width], position), whole.step(TOKENS[:width], position), atol=1e-4)
+    for width, position in (
+        (16, 0),
+        (5, 11),
+        (5, 12),
+        (2, 15),
+        (1, 16),
+        (16, 16),
+        (5, 28),
+        (4, 30),
+        (16, 32),
+        (15, 48),
+        (1, 63),
+    ):
+        np.testing.assert_allclose(
+            ladder.step(TOKENS[:width], position), whole.step(TOKENS[:width], position), atol=1e-4
+        )
     assert {span for _, span in ladder._bindings} == {16, 32, 64}
     given: list[int] = []
     bind = ladder._bind
@@ -168,13 +190,19 @@ def test_a_graph_with_other_layers_than_the_manifests(opened: Bundle) -> None:
 
 
 def test_a_graph_of_another_dialect(graphs: Exported) -> None:
-    for dialect, other, named in (("onnx", "ort", "columns"), ("ort", "onnx", "columns"), ("onnx", "rows", r"new\.0\.key")):
+    for dialect, other, named in (
+        ("onnx", "ort", "columns"),
+        ("ort", "onnx", "columns"),
+        ("onnx", "rows", r"new\.0\.key"),
+    ):
         with pytest.raises(BundleError, match=f"{named}.* too many or too few"):
             OrtDecoder(graphs.folder / graphs.spec.graphs[dialect], graphs.spec, graphs.contract, dialect=other)
 
 
 def test_a_graph_of_another_precision(opened: Bundle) -> None:
-    with pytest.raises(BundleError, match=r"past\.0\.key is a tensor\(float\), the manifest says fp16; build the bundle again"):
+    with pytest.raises(
+        BundleError, match=r"past\.0\.key is a tensor\(float\), the manifest says fp16; build the bundle again"
+    ):
         make(opened, contract=dataclasses.replace(opened.manifest.contract, precision="fp16"))
 
 

@@ -19,7 +19,9 @@ from specexport.engines.onnxruntime.cuda import _session, availability, load
 from specexport.errors import BundleError, EngineError, ParameterError
 from support.doubles import CONTRACT, write_bundle
 
-NO_GPU = "cuda_call.cc:154 CUDA failure 100: no CUDA-capable device is detected ; GPU=0 ; hostname=secret ; file=a.cc ; \n\n"
+NO_GPU = (
+    "cuda_call.cc:154 CUDA failure 100: no CUDA-capable device is detected ; GPU=0 ; hostname=secret ; file=a.cc ; \n\n"
+)
 
 
 class FakeOrt(ModuleType):
@@ -72,7 +74,9 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Fa
 NOT_AVAILABLE = "GetProviderInfo_CUDA() CUDA Provider not available, can't get interface for it\n"
 
 
-def test_it_is_available_where_a_number_can_be_put_on_the_gpu(install: Callable[..., FakeOrt], capsys: pytest.CaptureFixture[str]) -> None:
+def test_it_is_available_where_a_number_can_be_put_on_the_gpu(
+    install: Callable[..., FakeOrt], capsys: pytest.CaptureFixture[str]
+) -> None:
     fake = install()
     found = availability()
     assert found.usable
@@ -93,11 +97,15 @@ def test_the_package_for_the_cpu(install: Callable[..., FakeOrt]) -> None:
     found = availability()
     assert not found.usable
     assert "without its CUDA provider" in found.detail
-    assert "pip uninstall onnxruntime onnxruntime-gpu, then pip install 'specexport[onnxruntime-gpu]'; only one" in found.remedy
+    assert (
+        "pip uninstall onnxruntime onnxruntime-gpu, then pip install 'specexport[onnxruntime-gpu]'; only one"
+        in found.remedy
+    )
 
 
 @pytest.mark.parametrize(
-    ("version", "usable"), [("1.30.9", False), ("1.9.0", False), ("1.31.0", True), ("1.32.0.dev1", True), ("2.0.0", True)]
+    ("version", "usable"),
+    [("1.30.9", False), ("1.9.0", False), ("1.31.0", True), ("1.32.0.dev1", True), ("2.0.0", True)],
 )
 def test_versions_that_replay_wrongly(version: str, usable: bool, install: Callable[..., FakeOrt]) -> None:
     install(version=version)
@@ -118,12 +126,21 @@ def test_no_gpu(install: Callable[..., FakeOrt]) -> None:
 @pytest.mark.parametrize(
     ("library", "detail", "remedy"),
     [
-        ("libcublasLt.so.13: cannot open", "the CUDA provider cannot be loaded: libcublasLt.so.13", "onnxruntime-gpu[cuda,cudnn]"),
+        (
+            "libcublasLt.so.13: cannot open",
+            "the CUDA provider cannot be loaded: libcublasLt.so.13",
+            "onnxruntime-gpu[cuda,cudnn]",
+        ),
         ("libcuda.so.1: cannot open", "there is no NVIDIA driver: libcuda.so.1", "install the driver"),
     ],
 )
 def test_missing_libraries(
-    library: str, detail: str, remedy: str, install: Callable[..., FakeOrt], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    library: str,
+    detail: str,
+    remedy: str,
+    install: Callable[..., FakeOrt],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     install(refusal=NOT_AVAILABLE)
     provider = tmp_path / "capi" / "libonnxruntime_providers_cuda.so"
@@ -161,7 +178,9 @@ def test_a_session_that_runs_on_the_cpu_is_refused(install: Callable[..., FakeOr
 
 def test_a_graph_with_parts_on_the_cpu_is_refused(install: Callable[..., FakeOrt]) -> None:
     fake = install()
-    fake.fails = "[ONNXRuntimeError] : 1 : FAIL : This session cannot use the graph capture feature as requested by the user"
+    fake.fails = (
+        "[ONNXRuntimeError] : 1 : FAIL : This session cannot use the graph capture feature as requested by the user"
+    )
     with pytest.raises(EngineError, match=r"cannot load a\.onnx: ONNX Runtime would run parts of it on the CPU"):
         _session(fake, Path("a.onnx"), 0)
 
@@ -174,7 +193,9 @@ def bundle_in(precision: Precision, root: Path, dialect: str = "ort") -> Bundle:
 
 def test_a_bundle_in_fp32_is_refused(install: Callable[..., FakeOrt], tmp_path: Path) -> None:
     fake = install()
-    with pytest.raises(EngineError, match=r"is in fp32, which ONNX Runtime has no CUDA attention for; build it with --precision fp16"):
+    with pytest.raises(
+        EngineError, match=r"is in fp32, which ONNX Runtime has no CUDA attention for; build it with --precision fp16"
+    ):
         load(bundle_in("fp32", tmp_path))
     assert not fake.sessions
 
@@ -205,11 +226,17 @@ def test_a_bundle_becomes_an_engine(
     bundle = bundle_in(precision, tmp_path)
     engine: Any = load(bundle)
     assert (engine.name, engine.dialect) == ("onnxruntime-cuda", "ort")
-    assert (engine.target.file, engine.draft.file, engine.head) == ("target.ort.onnx", "draft.ort.onnx", "head of org/draft")
+    assert (engine.target.file, engine.draft.file, engine.head) == (
+        "target.ort.onnx",
+        "draft.ort.onnx",
+        "head of org/draft",
+    )
     assert sorted(made, key=lambda entry: entry[3]) == [
         (fake, "CUDAExecutionProvider", "cuda", f"org/{role}", precision) for role in ("draft", "target")
     ]
-    manifest = dataclasses.replace(bundle.manifest, draft=None, references={"target": "x"}, proofs=bundle.manifest.proofs[:1])
+    manifest = dataclasses.replace(
+        bundle.manifest, draft=None, references={"target": "x"}, proofs=bundle.manifest.proofs[:1]
+    )
     alone = load(Bundle(bundle.root, manifest))
     assert (alone.draft, alone.head) == (None, None)
 

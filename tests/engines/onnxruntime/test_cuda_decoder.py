@@ -1,4 +1,7 @@
-"""The decoder on the CPU provider, whose device is the host, and its calls of ONNX Runtime, recorded. No GPU is needed."""
+"""The decoder on the CPU provider, whose device is the host, and its calls of ONNX Runtime, recorded.
+
+No GPU is needed.
+"""
 
 from __future__ import annotations
 
@@ -41,9 +44,13 @@ def as_for_cuda(exported: Exported) -> Exported:
     return exported
 
 
-def make(exported: Exported, spec: ModelSpec | None = None, contract: Contract | None = None, runtime: Any = ort) -> OrtCudaDecoder:
+def make(
+    exported: Exported, spec: ModelSpec | None = None, contract: Contract | None = None, runtime: Any = ort
+) -> OrtCudaDecoder:
     path = exported.folder / exported.spec.graphs["ort"]
-    return OrtCudaDecoder(runtime, cpu_session(path, 0), "cpu", path, spec or exported.spec, contract or exported.contract)
+    return OrtCudaDecoder(
+        runtime, cpu_session(path, 0), "cpu", path, spec or exported.spec, contract or exported.contract
+    )
 
 
 @pytest.fixture(scope="module")
@@ -124,7 +131,9 @@ def test_near_the_capacity_a_chunk_is_fed_in_steps(position: int, decoder: OrtCu
         fresh(each)
         for place in range(0, position, 4):
             each.feed(TOKENS[place : min(place + 4, position)], place)
-    np.testing.assert_allclose(decoder.step(TOKENS[position:], position)[-1], on_cpu.step(TOKENS[position:], position)[-1], atol=1e-4)
+    np.testing.assert_allclose(
+        decoder.step(TOKENS[position:], position)[-1], on_cpu.step(TOKENS[position:], position)[-1], atol=1e-4
+    )
 
 
 def test_a_rewritten_step_is_bit_identical(decoder: OrtCudaDecoder) -> None:
@@ -177,7 +186,9 @@ class Recorded:
 def recorded(exported: Exported) -> Recorded:
     recorder = Recorder()
     path = exported.folder / exported.spec.graphs["ort"]
-    return Recorded(OrtCudaDecoder(recorder, recorder.session(path), "cpu", path, exported.spec, exported.contract), recorder)
+    return Recorded(
+        OrtCudaDecoder(recorder, recorder.session(path), "cpu", path, exported.spec, exported.contract), recorder
+    )
 
 
 def test_every_width_is_bound_and_captured_at_load_under_a_number_of_its_own(recorded: Recorded) -> None:
@@ -213,8 +224,13 @@ def test_what_a_longer_chunk_left_behind_is_no_padding(recorded: Recorded) -> No
 
 
 def test_a_whole_chunk_with_logits_is_one_run(recorded: Recorded) -> None:
-    assert [call[1] for call in recorded.calls(lambda: recorded.decoder.step([7] * 16, 0)) if call[0] == "run"] == ["16"]
-    assert [call[1] for call in recorded.calls(lambda: recorded.decoder.step([7] * 9, 0)) if call[0] == "run"] == ["16", "1"]
+    assert [call[1] for call in recorded.calls(lambda: recorded.decoder.step([7] * 16, 0)) if call[0] == "run"] == [
+        "16"
+    ]
+    assert [call[1] for call in recorded.calls(lambda: recorded.decoder.step([7] * 9, 0)) if call[0] == "run"] == [
+        "16",
+        "1",
+    ]
 
 
 def test_addresses_never_change_and_caches_are_in_place(recorded: Recorded) -> None:
@@ -237,7 +253,9 @@ def test_addresses_never_change_and_caches_are_in_place(recorded: Recorded) -> N
 
 def test_overwritten_rows_go_back_to_the_device(recorded: Recorded) -> None:
     calls = recorded.calls(lambda: recorded.decoder.overwrite_rows(60, 2.0))
-    assert [(what, rows.count(2.0), rows.count(0.0) > 0) for what, _, rows in calls] == [("update", 2 * 4 * 8, True)] * len(PAST)
+    assert [(what, rows.count(2.0), rows.count(0.0) > 0) for what, _, rows in calls] == [
+        ("update", 2 * 4 * 8, True)
+    ] * len(PAST)
     (_, _, bound), *_ = (call for call in recorded.calls(lambda: recorded.decoder.step([1], 0)) if call[0] == "run")
     assert [address for _, address, _ in calls] == [dict(bound)[name] for name in PAST]
 
@@ -246,7 +264,9 @@ def test_overwritten_rows_go_back_to_the_device(recorded: Recorded) -> None:
 
 
 @pytest.mark.parametrize(
-    ("precision", "kind", "element"), [("fp16", "tensor(float16)", np.float16), ("bf16", "tensor(bfloat16)", 16)], ids=["fp16", "bf16"]
+    ("precision", "kind", "element"),
+    [("fp16", "tensor(float16)", np.float16), ("bf16", "tensor(bfloat16)", 16)],
+    ids=["fp16", "bf16"],
 )
 def test_half_precision_caches(precision: Precision, kind: str, element: Any, exported: Exported) -> None:
     session = StillSession(exported.spec, CONTRACT.capacity, kind)
@@ -272,7 +292,9 @@ def test_a_graph_with_other_layers_than_the_manifests(exported: Exported) -> Non
     spec = exported.spec
     with pytest.raises(BundleError, match=r"present\.1\.key, .*too many or too few"):
         make(exported, spec=dataclasses.replace(spec, layers=spec.layers[:1]))
-    with pytest.raises(BundleError, match=r"past\.0\.key is a .*64, 8\], the manifest says .*128, 8\]; build the bundle again"):
+    with pytest.raises(
+        BundleError, match=r"past\.0\.key is a .*64, 8\], the manifest says .*128, 8\]; build the bundle again"
+    ):
         make(exported, contract=dataclasses.replace(CONTRACT, capacity=128))
     with pytest.raises(BundleError, match=r"at_most_5_rows', 288\], the manifest says .* 300\]"):
         make(exported, spec=dataclasses.replace(spec, vocab_size=300))

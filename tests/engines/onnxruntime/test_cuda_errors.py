@@ -7,7 +7,8 @@ from specexport.errors import EngineError
 SOURCE = "/onnxruntime_src/onnxruntime/core"
 FULL = f"{SOURCE}/framework/bfc_arena.cc:360 void* Allocate(size_t) Failed to allocate memory for requested buffer of size 2147483648\n"
 NO_GPU = (
-    f"{SOURCE}/cuda_call.cc:154 CUDA failure 100: no CUDA-capable device is detected ; GPU=0 ; hostname=secret ; file=a.cc ; line=1 ; \n\n"
+    f"{SOURCE}/cuda_call.cc:154 CUDA failure 100: no CUDA-capable device is detected ; "
+    "GPU=0 ; hostname=secret ; file=a.cc ; line=1 ; \n\n"
 )
 
 
@@ -15,15 +16,24 @@ NO_GPU = (
     ("text", "expected"),
     [
         (FULL, r"^x: out of device memory, 2\.0 GiB more asked; lower --max-seq-len or --prompt-chunk"),
-        ("[ONNXRuntimeError] : 6 : FAIL : CUDA failure 2: out of memory ; GPU=0 ; hostname=secret", r"^x: out of device memory; lower"),
+        (
+            "[ONNXRuntimeError] : 6 : FAIL : CUDA failure 2: out of memory ; GPU=0 ; hostname=secret",
+            r"^x: out of device memory; lower",
+        ),
         ("CUBLAS failure 3: CUBLAS_STATUS_ALLOC_FAILED ; GPU=0", r"^x: out of device memory; lower"),
         (NO_GPU, r"^x: no CUDA-capable device is detected$"),
-        ("[ONNXRuntimeError] : 1 : FAIL : This session cannot use the graph capture feature as requested", "parts of it on the CPU"),
+        (
+            "[ONNXRuntimeError] : 1 : FAIL : This session cannot use the graph capture feature as requested",
+            "parts of it on the CPU",
+        ),
         (
             f"[ONNXRuntimeError] : 1 : FAIL : {SOURCE}/a.cc:2 bool f() a != b was false. Provider type is not set.\n",
             r"^x: Provider type is not set\.$",
         ),
-        ("[ONNXRuntimeError] : 2 : INVALID_ARGUMENT : Got invalid dimensions\nindex: 2", r"^x: Got invalid dimensions$"),
+        (
+            "[ONNXRuntimeError] : 2 : INVALID_ARGUMENT : Got invalid dimensions\nindex: 2",
+            r"^x: Got invalid dimensions$",
+        ),
     ],
 )
 def test_exceptions_of_onnx_runtime_become_one_line(text: str, expected: str) -> None:

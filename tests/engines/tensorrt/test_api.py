@@ -27,7 +27,9 @@ class ILogger:
 class Runtime: pass
 """
 NO_LIBRARY = "raise ImportError('libnvinfer.so.10: cannot open shared object file: No such file or directory')"
-NO_DLL = "raise FileNotFoundError('Could not find: nvinfer_10.dll. Is it on your PATH?\\nNote: Paths searched were: ...')"
+NO_DLL = (
+    "raise FileNotFoundError('Could not find: nvinfer_10.dll. Is it on your PATH?\\nNote: Paths searched were: ...')"
+)
 
 
 @pytest.fixture
@@ -71,7 +73,9 @@ def test_two_in_one_process(install: Callable[..., None]) -> None:
     assert rtx.trt.Builder(rtx.logger) is not None
 
 
-@pytest.mark.parametrize(("name", "extra"), [("tensorrt", "tensorrt"), ("tensorrt_rtx", "tensorrt-rtx"), (LEAN, "tensorrt-lean")])
+@pytest.mark.parametrize(
+    ("name", "extra"), [("tensorrt", "tensorrt"), ("tensorrt_rtx", "tensorrt-rtx"), (LEAN, "tensorrt-lean")]
+)
 def test_one_that_is_not_installed(name: str, extra: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, name, None)
     monkeypatch.setattr("specexport.engines.tensorrt.api._is_installed", lambda name: False)
@@ -100,7 +104,9 @@ def test_a_placeholder(code: str | None, lacking: str, install: Callable[..., No
 def test_a_placeholder_of_which_only_the_name_is_installed(install: Callable[..., None], tmp_path: Path) -> None:
     """What a package index gives that has the name alone: a distribution without modules."""
     install("tensorrt-11.4.0.dist-info", None)
-    (tmp_path / "tensorrt-11.4.0.dist-info/METADATA").write_text("Metadata-Version: 2.1\nName: tensorrt\nVersion: 11.4.0\n")
+    (tmp_path / "tensorrt-11.4.0.dist-info/METADATA").write_text(
+        "Metadata-Version: 2.1\nName: tensorrt\nVersion: 11.4.0\n"
+    )
     assert "placeholder without its libraries (its module tensorrt is missing)" in refusal()
 
 
@@ -188,6 +194,7 @@ def test_plans_of_an_engine(tmp_path: Path) -> None:
     with_plans = Bundle(bundle.root, dataclasses.replace(bundle.manifest, plans=plans))
     assert plans_of(with_plans, "tensorrt") == {"tensorrt.onnx": plans[0]}
     with pytest.raises(
-        EngineError, match=f"no plans for tensorrt-rtx; make them with: specexport compile {tmp_path} --engine tensorrt-rtx"
+        EngineError,
+        match=f"no plans for tensorrt-rtx; make them with: specexport compile {tmp_path} --engine tensorrt-rtx",
     ):
         plans_of(bundle, "tensorrt-rtx")

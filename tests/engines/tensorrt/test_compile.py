@@ -18,7 +18,14 @@ from specexport.bundle import Contract
 from specexport.engines.cuda.driver import Gpu
 from specexport.engines.tensorrt import compile
 from specexport.engines.tensorrt.api import Library, library
-from specexport.engines.tensorrt.compile import CompileOptions, check_options, compile_graph, compiler, describe_compiler, model_profiles
+from specexport.engines.tensorrt.compile import (
+    CompileOptions,
+    check_options,
+    compile_graph,
+    compiler,
+    describe_compiler,
+    model_profiles,
+)
 from specexport.engines.tensorrt.monitor import STEPS, Monitor
 from specexport.errors import EngineError, MissingPackageError, ParameterError
 
@@ -43,7 +50,13 @@ def compiled(graph: Path, lib: Library | None = None, options: CompileOptions | 
     """The steps that were announced; the plan lies beside the graph."""
     steps: list[str] = []
     arguments = dict(profiles=PROFILES, check=lambda network: iter(()), step=steps.append) | given
-    compile_graph(lib or library("tensorrt_rtx"), graph, graph.with_suffix(".plan"), options=options or CompileOptions(), **arguments)
+    compile_graph(
+        lib or library("tensorrt_rtx"),
+        graph,
+        graph.with_suffix(".plan"),
+        options=options or CompileOptions(),
+        **arguments,
+    )
     return steps
 
 
@@ -76,7 +89,9 @@ def test_a_file_that_is_no_graph(tmp_path: Path) -> None:
 
 
 def test_every_error_of_the_parser_is_told(tmp_path: Path) -> None:
-    graph = write(tmp_path, HEAD + "model (float[1, 8] x) => (float[1, 8] y) { z = mine.Strange (x) y = mine.Stranger (z) }")
+    graph = write(
+        tmp_path, HEAD + "model (float[1, 8] x) => (float[1, 8] y) { z = mine.Strange (x) y = mine.Stranger (z) }"
+    )
     message = refusal(graph, profiles=())
     assert "cannot read graph.onnx: Strange: " in message
 
@@ -100,7 +115,10 @@ def test_all_of_several_errors(graph: Path) -> None:
         **{name: getattr(trt, name) for name in ("ILogger", "Builder", "NetworkDefinitionCreationFlag", "__version__")}
     )
     module.OnnxParser = Parser
-    assert refusal(graph, lib=Library("tensorrt", module)) == f"TensorRT {trt.__version__} cannot read graph.onnx: no Scatter, no Cumsum"
+    assert (
+        refusal(graph, lib=Library("tensorrt", module))
+        == f"TensorRT {trt.__version__} cannot read graph.onnx: no Scatter, no Cumsum"
+    )
 
 
 def test_a_graph_that_parses_and_cannot_be_compiled(graph: Path) -> None:
@@ -217,7 +235,11 @@ def test_options_as_the_command_line_has_them() -> None:
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
-        ("tensorrt", dict(compute_capabilities=("8.9",)), "TensorRT has no --compute-capability: it compiles for the GPU of this host"),
+        (
+            "tensorrt",
+            dict(compute_capabilities=("8.9",)),
+            "TensorRT has no --compute-capability: it compiles for the GPU of this host",
+        ),
         ("tensorrt_rtx", dict(hardware_compatible=True), "TensorRT-RTX has no --hardware-compatible"),
         ("tensorrt_rtx", dict(version_compatible=True), "TensorRT-RTX has no --version-compatible"),
         ("tensorrt_rtx", dict(weight_streaming=True), "TensorRT-RTX has no --weight-streaming"),
@@ -235,11 +257,15 @@ def test_options_that_a_library_lacks(name: str, options: dict[str, Any], messag
 
 def test_the_compiler_for_rtx() -> None:
     assert compiler("tensorrt-rtx", CompileOptions(("8.9", "12.0"))) is library("tensorrt_rtx")
-    with pytest.raises(EngineError, match=r"cannot compile for compute capability 9\.0; it has 7\.5, 8\.0, 8\.6, 8\.9, 12\.0"):
+    with pytest.raises(
+        EngineError, match=r"cannot compile for compute capability 9\.0; it has 7\.5, 8\.0, 8\.6, 8\.9, 12\.0"
+    ):
         compiler("tensorrt-rtx", CompileOptions(("8.9", "9.0")))
     with pytest.raises(EngineError, match="has no --weight-streaming"):
         compiler("tensorrt-rtx", CompileOptions(weight_streaming=True))
-    assert describe_compiler("tensorrt-rtx").startswith(f"TensorRT-RTX {trt.__version__}, for compute capabilities 7.5, 8.0")
+    assert describe_compiler("tensorrt-rtx").startswith(
+        f"TensorRT-RTX {trt.__version__}, for compute capabilities 7.5, 8.0"
+    )
 
 
 def test_the_compiler_for_tensorrt_needs_its_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -275,7 +301,9 @@ class Config:
         self.hardware_compatibility_level = "NONE"
         self.set_flag, self.clear_flag = self.flags.add, self.flags.discard
 
-    num_compute_capabilities = property(lambda self: len(self.capabilities), lambda self, count: self.capabilities.extend([""] * count))
+    num_compute_capabilities = property(
+        lambda self: len(self.capabilities), lambda self, count: self.capabilities.extend([""] * count)
+    )
 
     def set_compute_capability(self, capability: str, index: int) -> None:
         self.capabilities[index] = capability
@@ -291,7 +319,9 @@ class Config:
 
 
 def configured(options: CompileOptions, *lacking: str, times: str | None = "good") -> Config:
-    flags = {"TF32", "REQUIRE_USER_ALLOCATION", "VERSION_COMPATIBLE", "EXCLUDE_LEAN_RUNTIME", "WEIGHT_STREAMING"} - set(lacking)
+    flags = {"TF32", "REQUIRE_USER_ALLOCATION", "VERSION_COMPATIBLE", "EXCLUDE_LEAN_RUNTIME", "WEIGHT_STREAMING"} - set(
+        lacking
+    )
     module = SimpleNamespace(
         BuilderFlag=SimpleNamespace(**{name: name for name in flags}),
         HardwareCompatibilityLevel=SimpleNamespace(AMPERE_PLUS="AMPERE_PLUS"),
@@ -355,5 +385,8 @@ def test_a_builder_that_cannot_be_made(graph: Path) -> None:
         raise TypeError("pybind11::init(): factory function returned nullptr")
 
     lib = Library("tensorrt_rtx", SimpleNamespace(__version__="10.3.0", ILogger=trt.ILogger, Builder=fail))
-    assert refusal(graph, lib=lib) == "TensorRT-RTX 10.3.0 cannot compile on this host: CUDA initialization failure with error: 35"
+    assert (
+        refusal(graph, lib=lib)
+        == "TensorRT-RTX 10.3.0 cannot compile on this host: CUDA initialization failure with error: 35"
+    )
     assert real.errors == []

@@ -58,7 +58,9 @@ class Made:
         return [(int(width), int(span)) for ((width, span),) in found]
 
 
-def make(folder: Path, contract: Contract = CONTRACT, dialect: str = "onnx", model: Micro = MODEL, memory: int = 1 << 30) -> Made:
+def make(
+    folder: Path, contract: Contract = CONTRACT, dialect: str = "onnx", model: Micro = MODEL, memory: int = 1 << 30
+) -> Made:
     version = "10.16.1" if dialect == "onnx" else "10.3.0"
     device = FakeDevice(memory)
     onnx.save(graph(model, contract, dialect), folder / "model.onnx")
@@ -71,7 +73,9 @@ def make(folder: Path, contract: Contract = CONTRACT, dialect: str = "onnx", mod
     return Made(decoder, device, contract)
 
 
-KINDS: list[tuple[Precision, str]] = [(precision, dialect) for precision in ("fp32", "fp16", "bf16") for dialect in ("onnx", "rows")]
+KINDS: list[tuple[Precision, str]] = [
+    (precision, dialect) for precision in ("fp32", "fp16", "bf16") for dialect in ("onnx", "rows")
+]
 
 
 @pytest.fixture(scope="module", params=KINDS, ids=lambda kind: "-".join(kind))
@@ -101,7 +105,9 @@ def test_feeding_any_number_of_tokens_up_to_the_capacity(made: Made) -> None:
     first = CAPACITY - 2 * CHUNK - WIDEST
     made.decoder.feed(TOKENS[:first], 0)
     expected = expected_rows(CAPACITY)
-    lengths = range(1, CHUNK + WIDEST + 1) if made.contract.precision == "fp32" else (1, WIDEST + 1, CHUNK, CHUNK + WIDEST)
+    lengths = (
+        range(1, CHUNK + WIDEST + 1) if made.contract.precision == "fp32" else (1, WIDEST + 1, CHUNK, CHUNK + WIDEST)
+    )
     for position in range(first, CAPACITY):
         for length in lengths:
             end = position + length
@@ -186,7 +192,9 @@ def test_the_span_is_the_least_that_holds_the_pass(tmp_path: Path) -> None:
     made = make(tmp_path)
     for end, span in ((5, 16), (16, 16), (17, 32), (32, 32), (33, 64), (64, 64)):
         made.decoder.step(TOKENS[:5], end - 5)
-        assert made.passes() == ([(5, span)] if end in (5, 17, 33) else []), "the others are replayed from the same graph"
+        assert made.passes() == ([(5, span)] if end in (5, 17, 33) else []), (
+            "the others are replayed from the same graph"
+        )
     made.decoder.step(TOKENS[:3], 13)
     made.decoder.step(TOKENS[:3], 14)
     assert made.passes() == [(3, 16), (3, 32)]
@@ -200,7 +208,13 @@ def test_the_ladder_begins_at_512(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     contract = replace(CONTRACT, capacity=1100, prompt_chunk=64)
     assert contract.spans == (512, 1024, 1100)
     made, host = make(tmp_path, contract), MicroDecoder(MODEL, contract)
-    for before, end, span in ((0, 512, 512), (512, 513, 1024), (513, 1024, 1024), (1024, 1025, 1100), (1025, 1100, 1100)):
+    for before, end, span in (
+        (0, 512, 512),
+        (512, 513, 1024),
+        (513, 1024, 1024),
+        (1024, 1025, 1100),
+        (1025, 1100, 1100),
+    ):
         for decoder in (made.decoder, host):
             decoder.feed(TOKENS[before : end - 1], before)  # type: ignore[attr-defined]
         made.decoder.overwrite_rows(end - 1, POISON)
@@ -268,10 +282,16 @@ def test_a_step_copies_its_own_rows_of_logits_and_no_more(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("chunk", "passes"), [(16, [(16, 16), (16, 32), (16, 64)]), (24, [(24, 32), (24, 64)]), (3, [(3, 16), (3, 32), (3, 64)])]
+    ("chunk", "passes"),
+    [(16, [(16, 16), (16, 32), (16, 64)]), (24, [(24, 32), (24, 64)]), (3, [(3, 16), (3, 32), (3, 64)])],
 )
-def test_warming_up_captures_prompt_chunks_and_cleans_the_caches(tmp_path: Path, chunk: int, passes: list[tuple[int, int]]) -> None:
-    """At every span that holds one; row -1 is none. A row of rubbish, and above all of NaN, would poison what masks it."""
+def test_warming_up_captures_prompt_chunks_and_cleans_the_caches(
+    tmp_path: Path, chunk: int, passes: list[tuple[int, int]]
+) -> None:
+    """At every span that holds one; row -1 is none.
+
+    A row of rubbish, and above all of NaN, would poison what masks it.
+    """
     made = make(tmp_path, replace(CONTRACT, prompt_chunk=chunk))
     made.decoder.overwrite_rows(0, np.nan)
     made.device.log.clear()
@@ -296,7 +316,11 @@ def test_overwriting_rows(made: Made, start: int, value: float) -> None:
     kind = TYPES[made.contract.precision]
     for cache in made.caches(CAPACITY):
         assert (cache[:, :start] == kind(-2.25)).all()
-        assert np.array_equal(cache[:, start:].astype(np.float32), np.full(cache[:, start:].shape, kind(value), np.float32), equal_nan=True)
+        assert np.array_equal(
+            cache[:, start:].astype(np.float32),
+            np.full(cache[:, start:].shape, kind(value), np.float32),
+            equal_nan=True,
+        )
     made.decoder.overwrite_rows(0, 0.0)
 
 
@@ -340,25 +364,35 @@ def test_too_little_memory_names_the_model_and_the_buffer(tmp_path: Path, room: 
     device = FakeDevice()
     loaded = LoadedPlan(Library("tensorrt", FakeTensorRT(device)), tmp_path / "model.plan", device)
     device.driver.free = room
-    with pytest.raises(EngineError, match=rf"out of device memory for {purpose}: .* asked, .* free; lower --max-seq-len"):
+    with pytest.raises(
+        EngineError, match=rf"out of device memory for {purpose}: .* asked, .* free; lower --max-seq-len"
+    ):
         TensorRTDecoder("draft", loaded, MODEL.spec("draft"), CONTRACT, device, loaded.scratch_bytes)  # type: ignore[arg-type]
 
 
 def test_a_plan_of_another_model_is_refused(tmp_path: Path) -> None:
     made = make(tmp_path)
     other = Micro(layers=(*MODEL.layers, CacheLayer(1, 4)))
-    decoder = TensorRTDecoder("target", made.decoder._plan, other.spec("target"), CONTRACT, made.device, made.decoder._scratch)
+    decoder = TensorRTDecoder(
+        "target", made.decoder._plan, other.spec("target"), CONTRACT, made.device, made.decoder._scratch
+    )
     with pytest.raises(
-        EngineError, match=r"inputs and outputs past\.3\.key, past\.3\.value, present.* do not match; compile the bundle again"
+        EngineError,
+        match=r"inputs and outputs past\.3\.key, past\.3\.value, present.* do not match; compile the bundle again",
     ):
         decoder.step([1], 0)
 
 
 @pytest.mark.parametrize(
     ("other", "vocab_size", "found", "expected"),
-    [(replace(CONTRACT, max_draft_tokens=3), VOCAB, [1, 1, VOCAB], [1, 5, VOCAB]), (CONTRACT, VOCAB + 1, [1, 5, VOCAB + 1], [1, 5, VOCAB])],
+    [
+        (replace(CONTRACT, max_draft_tokens=3), VOCAB, [1, 1, VOCAB], [1, 5, VOCAB]),
+        (CONTRACT, VOCAB + 1, [1, 5, VOCAB + 1], [1, 5, VOCAB]),
+    ],
 )
-def test_a_plan_that_gives_other_logits_is_refused(tmp_path: Path, other: Contract, vocab_size: int, found: Any, expected: Any) -> None:
+def test_a_plan_that_gives_other_logits_is_refused(
+    tmp_path: Path, other: Contract, vocab_size: int, found: Any, expected: Any
+) -> None:
     """It would leave rows of an earlier pass in the buffer, or write over its end."""
     made = make(tmp_path)
     onnx.save(graph(replace(MODEL, vocab_size=vocab_size), other), tmp_path / "other.onnx")

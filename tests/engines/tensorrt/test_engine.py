@@ -100,7 +100,12 @@ def test_sampled_rounds_draw_what_the_host_draws(sessions: tuple[Session, Sessio
     for seed in range(6):
         k = (0, 1, 4)[seed % 3]
         asked: dict[str, Any] = {"temperature": 1.0, "seed": seed, "verification": verification, "num_draft_tokens": k}
-        asked |= {"max_new_tokens": 30, "stop_token_ids": (), "top_k": (0, 40)[seed % 2], "top_p": (1.0, 0.9)[seed // 3]}
+        asked |= {
+            "max_new_tokens": 30,
+            "stop_token_ids": (),
+            "top_k": (0, 40)[seed % 2],
+            "top_p": (1.0, 0.9)[seed // 3],
+        }
         assert device.generate(PROMPT, **asked).tokens == host.generate(PROMPT, **asked).tokens
 
 
@@ -110,7 +115,9 @@ def test_the_models_give_the_reference_logits(sessions: tuple[Session, Session])
     contract = device.bundle.manifest.contract
     for role in ("target", "draft"):
         own_draft = device.bundle.manifest.draft is device.bundle.manifest.target
-        reference = load_reference(device.bundle.path(device.bundle.manifest.references["target" if own_draft else role]))
+        reference = load_reference(
+            device.bundle.path(device.bundle.manifest.references["target" if own_draft else role])
+        )
         decoder = getattr(device.engine, role)
         proof = prove_decoder(decoder, reference, device.engine.name, device.engine.dialect, role, contract.precision)  # type: ignore[arg-type]
         assert proof.max_error < 1e-4
@@ -147,7 +154,8 @@ def test_what_most_requests_need_is_captured_at_load(kept: Bundle) -> None:
     session, device = on_device(kept)
     spans, k = kept.manifest.contract.spans, kept.manifest.contract.max_draft_tokens
     assert len(spans) == 3
-    assert device.log.count("capture") == len(spans) * ((k + 1) * 2 + 2)  # rounds, greedy and sampled, and prompt chunks
+    # rounds, greedy and sampled, and prompt chunks
+    assert device.log.count("capture") == len(spans) * ((k + 1) * 2 + 2)
     device.log.clear()
     for options in ({}, {"temperature": 1.0}, {"speculate": False}):
         session.reset()
@@ -200,7 +208,13 @@ def test_a_cancelled_stream_leaves_a_usable_cache(sessions: tuple[Session, Sessi
     stream = device.stream(PROMPT, max_new_tokens=30, stop_token_ids=())
     taken = [token for chunk in islice(stream, 2) for token in chunk.tokens]
     stream.close()
-    for options in ({}, {"drafter": "ngram"}, {"repetition_penalty": 1.4}, {"speculate": False}, {"temperature": 0.7, "seed": 5}):
+    for options in (
+        {},
+        {"drafter": "ngram"},
+        {"repetition_penalty": 1.4},
+        {"speculate": False},
+        {"temperature": 0.7, "seed": 5},
+    ):
         asked: dict[str, Any] = {"max_new_tokens": 20, "stop_token_ids": (), **options}
         prompt = [*PROMPT, taken[0], 8, 9]
         assert device.generate(prompt, **asked).tokens == host.generate(prompt, **asked).tokens
@@ -218,7 +232,9 @@ def test_logits_that_are_no_numbers_end_the_request_and_not_the_session(kept: Bu
 
 
 def test_too_little_memory_is_said_before_anything_runs(kept: Bundle) -> None:
-    with pytest.raises(EngineError, match=r"out of device memory for the target's cache: .* asked, .* free; lower --max-seq-len"):
+    with pytest.raises(
+        EngineError, match=r"out of device memory for the target's cache: .* asked, .* free; lower --max-seq-len"
+    ):
         load_fake(kept, FakeDevice(memory=14_000))
 
 

@@ -76,7 +76,9 @@ class Loaded:
         self.addresses["present"] = self.addresses["past"]
         self.scratch = device.allocate(4096, "scratch")
         device.synchronize()
-        self.context = self.bind(self.engine.create_execution_context(self.trt.ExecutionContextAllocationStrategy.USER_MANAGED))
+        self.context = self.bind(
+            self.engine.create_execution_context(self.trt.ExecutionContextAllocationStrategy.USER_MANAGED)
+        )
 
     def bind(self, context: Any, width: int = 3) -> Any:
         context.set_device_memory(self.scratch, 4096)
@@ -110,7 +112,10 @@ def test_every_name_is_one_of_the_real_library(device: FakeDevice) -> None:
     assert [name for name in public(FakeTensorRT(device, rtx=True)) if not hasattr(real, name)] == []
     kinds = ["Runtime", "ICudaEngine", "IExecutionContext", "IRuntimeConfig", "IRuntimeCache", "ILogger", "Logger"]
     assert [
-        f"{kind}.{name}" for kind in kinds for name in public(getattr(fake_tensorrt, kind)) if not hasattr(getattr(real, kind), name)
+        f"{kind}.{name}"
+        for kind in kinds
+        for name in public(getattr(fake_tensorrt, kind))
+        if not hasattr(getattr(real, kind), name)
     ] == []
     names = {name for kind in kinds for name in public(getattr(real, kind))} | set(dir(real))
     assert names >= OF_RTX | SINCE_10_15
@@ -118,7 +123,13 @@ def test_every_name_is_one_of_the_real_library(device: FakeDevice) -> None:
 
 def test_every_enumeration_has_the_real_values() -> None:
     real = pytest.importorskip("tensorrt_rtx")
-    kinds = ["TensorIOMode", "DataType", "ExecutionContextAllocationStrategy", "EngineValidity", "EngineInvalidityDiagnostics"]
+    kinds = [
+        "TensorIOMode",
+        "DataType",
+        "ExecutionContextAllocationStrategy",
+        "EngineValidity",
+        "EngineInvalidityDiagnostics",
+    ]
     for kind in [*kinds, "CudaGraphStrategy", "DynamicShapesKernelSpecializationStrategy"]:
         found = {name: int(member) for name, member in getattr(real, kind).__members__.items()}
         assert {member.name: member.value for member in getattr(fake_tensorrt, kind)}.items() <= found.items()
@@ -131,7 +142,9 @@ def test_every_function_takes_the_real_arguments() -> None:
     real = pytest.importorskip("tensorrt_rtx")
     for kind in ("Runtime", "ICudaEngine", "IExecutionContext", "IRuntimeConfig", "IRuntimeCache"):
         for name in public(getattr(fake_tensorrt, kind)):
-            declared = re.findall(rf"^\d?\.? ?{name}\((.*)\) ->", getattr(getattr(real, kind), name).__doc__ or "", re.MULTILINE)
+            declared = re.findall(
+                rf"^\d?\.? ?{name}\((.*)\) ->", getattr(getattr(real, kind), name).__doc__ or "", re.MULTILINE
+            )
             function = getattr(getattr(fake_tensorrt, kind), name)
             if not declared or name == "create_execution_context":
                 continue
@@ -155,7 +168,9 @@ def test_what_other_versions_lack(device: FakeDevice, model: Path) -> None:
     with pytest.raises(AttributeError):
         config.cuda_graph_strategy = 0
     newer = FakeTensorRT(device, "10.15.0")
-    assert hasattr(newer.Runtime(Log()).deserialize_cuda_engine(plan(model, PROFILES, "10.15.0")), "get_aliased_input_tensor")
+    assert hasattr(
+        newer.Runtime(Log()).deserialize_cuda_engine(plan(model, PROFILES, "10.15.0")), "get_aliased_input_tensor"
+    )
 
 
 def test_an_attribute_that_is_misspelt(loaded: Loaded) -> None:
@@ -203,7 +218,10 @@ def test_a_plan_for_something_else(device: FakeDevice, model: Path, problem: str
     log = Log()
     trt = FakeTensorRT(device, "1.7.1", rtx=True)
     runtime = trt.Runtime(log)
-    assert runtime.get_engine_validity(plan(model, **options)) == (trt.EngineValidity.INVALID, trt.EngineInvalidityDiagnostics[kind])
+    assert runtime.get_engine_validity(plan(model, **options)) == (
+        trt.EngineValidity.INVALID,
+        trt.EngineInvalidityDiagnostics[kind],
+    )
     assert log.errors == []
     assert runtime.deserialize_cuda_engine(plan(model, **options)) is None
     assert len(log.errors) == 1
@@ -212,7 +230,10 @@ def test_a_plan_for_something_else(device: FakeDevice, model: Path, problem: str
 
 def test_plans_that_fit(device: FakeDevice, model: Path) -> None:
     trt = FakeTensorRT(device, "1.7.1", rtx=True)
-    for blob in (plan(model, version="1.7.1", compute_capabilities=["8.9"]), plan(model, version="1.2.3", version_compatible=True)):
+    for blob in (
+        plan(model, version="1.7.1", compute_capabilities=["8.9"]),
+        plan(model, version="1.2.3", version_compatible=True),
+    ):
         assert trt.Runtime(Log()).get_engine_validity(blob) == (trt.EngineValidity.VALID, 0)
 
 
@@ -221,7 +242,10 @@ def test_what_is_no_plan(device: FakeDevice) -> None:
     trt = FakeTensorRT(device, rtx=True)
     assert trt.Runtime(log).deserialize_cuda_engine(b"\0junk") is None
     assert log.errors == ["the plan is malformed"]
-    assert trt.Runtime(log).get_engine_validity(b"junk") == (trt.EngineValidity.INVALID, trt.EngineInvalidityDiagnostics.MALFORMED_ENGINE)
+    assert trt.Runtime(log).get_engine_validity(b"junk") == (
+        trt.EngineValidity.INVALID,
+        trt.EngineInvalidityDiagnostics.MALFORMED_ENGINE,
+    )
 
 
 def test_what_an_engine_tells(loaded: Loaded) -> None:
@@ -230,12 +254,21 @@ def test_what_an_engine_tells(loaded: Loaded) -> None:
     assert names == ["tokens", "position", "past", "logits", "last", "present"]
     assert [name for name in names if engine.get_tensor_mode(name) == trt.TensorIOMode.INPUT] == names[:3]
     assert engine.get_tensor_mode("nothing") == trt.TensorIOMode.NONE
-    assert [engine.get_tensor_dtype(name).name for name in names] == ["INT64", "INT64", "FLOAT", "FLOAT", "FLOAT", "FLOAT"]
+    assert [engine.get_tensor_dtype(name).name for name in names] == [
+        "INT64",
+        "INT64",
+        "FLOAT",
+        "FLOAT",
+        "FLOAT",
+        "FLOAT",
+    ]
     assert [tuple(engine.get_tensor_shape(name)) for name in names[:4]] == [(1, -1), (1,), (1, 1, 8, 2), (1, -1)]
     assert engine.num_optimization_profiles == 2
     assert [tuple(shape) for shape in engine.get_tensor_profile_shape("tokens", 1)] == [(1, 2), (1, 3), (1, 4)]
     assert [tuple(shape) for shape in engine.get_tensor_profile_shape("position", 1)] == [(1,)] * 3
-    assert {name: engine.get_aliased_input_tensor(name) for name in names if engine.get_aliased_input_tensor(name)} == {"present": "past"}
+    assert {name: engine.get_aliased_input_tensor(name) for name in names if engine.get_aliased_input_tensor(name)} == {
+        "present": "past"
+    }
     assert engine.device_memory_size_v2 == engine.get_device_memory_size_for_profile_v2(0) == 4096
 
 
@@ -287,7 +320,9 @@ def test_shapes_of_outputs_follow_those_of_inputs(loaded: Loaded) -> None:
 def test_every_type_is_handed_through(device: FakeDevice, tmp_path: Path, element: str) -> None:
     path = tmp_path / "copy.onnx"
     onnx.save(
-        onnx.parser.parse_model(f'<ir_version: 9, opset_import: ["": 18]> copy ({element}[4] x) => ({element}[4] y) {{ y = Identity(x) }}'),
+        onnx.parser.parse_model(
+            f'<ir_version: 9, opset_import: ["": 18]> copy ({element}[4] x) => ({element}[4] y) {{ y = Identity(x) }}'
+        ),
         path,
     )
     engine = FakeTensorRT(device).Runtime(Log()).deserialize_cuda_engine(plan(path, device_memory=0))
@@ -317,7 +352,9 @@ def test_a_graph_is_replayed(loaded: Loaded) -> None:
 
 
 CHANGES: dict[str, Callable[[Loaded], object]] = {
-    "an address": lambda loaded: loaded.context.set_tensor_address("logits", loaded.device.allocate(16, "other logits")),
+    "an address": lambda loaded: loaded.context.set_tensor_address(
+        "logits", loaded.device.allocate(16, "other logits")
+    ),
     "a shape": lambda loaded: loaded.context.set_input_shape("tokens", (1, 2)),
     "a profile": lambda loaded: loaded.context.set_optimization_profile_async(0, loaded.device.stream),
     "its memory": lambda loaded: loaded.context.set_device_memory(loaded.device.allocate(4096, "more"), 4096),
@@ -355,18 +392,35 @@ REFUSALS: dict[str, tuple[Callable[[Loaded], object], str]] = {
         lambda loaded: loaded.context.set_input_shape("tokens", (1, 1)),
         r"tokens cannot have the shape \(1, 1\): profile 1",
     ),
-    "above the profile": (lambda loaded: loaded.context.set_input_shape("tokens", (1, 5)), r"tokens cannot have the shape \(1, 5\)"),
-    "another rank": (lambda loaded: loaded.context.set_input_shape("tokens", (1,)), r"tokens cannot have the shape \(1,\)"),
-    "another static shape": (lambda loaded: loaded.context.set_input_shape("position", (2,)), r"position cannot have the shape \(2,\)"),
-    "no such profile": (lambda loaded: loaded.context.set_optimization_profile_async(2, loaded.device.stream), "no optimization profile 2"),
+    "above the profile": (
+        lambda loaded: loaded.context.set_input_shape("tokens", (1, 5)),
+        r"tokens cannot have the shape \(1, 5\)",
+    ),
+    "another rank": (
+        lambda loaded: loaded.context.set_input_shape("tokens", (1,)),
+        r"tokens cannot have the shape \(1,\)",
+    ),
+    "another static shape": (
+        lambda loaded: loaded.context.set_input_shape("position", (2,)),
+        r"position cannot have the shape \(2,\)",
+    ),
+    "no such profile": (
+        lambda loaded: loaded.context.set_optimization_profile_async(2, loaded.device.stream),
+        "no optimization profile 2",
+    ),
     "no such tensor": (lambda loaded: loaded.context.set_tensor_address("token", 256), "no tensor token"),
-    "an unset address": (lambda loaded: loaded.context.set_tensor_address("last", 0) and loaded.run(), "no address is set for last"),
+    "an unset address": (
+        lambda loaded: loaded.context.set_tensor_address("last", 0) and loaded.run(),
+        "no address is set for last",
+    ),
     "an unset shape": (
         lambda loaded: loaded.context.set_optimization_profile_async(0, loaded.device.stream) and loaded.run(),
         "no shape is set for tokens",
     ),
     "a cache that is not in place": (
-        lambda loaded: loaded.context.set_tensor_address("present", loaded.device.allocate(CACHE, "a copy")) and loaded.run(),
+        lambda loaded: (
+            loaded.context.set_tensor_address("present", loaded.device.allocate(CACHE, "a copy")) and loaded.run()
+        ),
         "present must be bound to the memory of the cache",
     ),
     "too little scratch memory": (
@@ -409,7 +463,9 @@ MISTAKES: dict[str, tuple[Callable[[Loaded], object], str]] = {
     "scratch in the middle": (lambda loaded: loaded.context.set_device_memory(loaded.scratch + 8, 4096), "not aligned"),
     "the default stream": (lambda loaded: loaded.context.execute_async_v3(0), "not the device's stream"),
     "a buffer too small": (
-        lambda loaded: loaded.context.set_tensor_address("logits", loaded.device.allocate(8, "logits")) and loaded.run(),
+        lambda loaded: (
+            loaded.context.set_tensor_address("logits", loaded.device.allocate(8, "logits")) and loaded.run()
+        ),
         "12 bytes at 0 run over the end of an allocation of 8",
     ),
     "an address of nothing": (

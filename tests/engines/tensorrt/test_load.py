@@ -136,7 +136,9 @@ def test_generate(host: Host, unplanned: Bundle, engine: str) -> None:
     assert "launch" in host.device.log
 
 
-@pytest.mark.parametrize(("engine", "title"), [("tensorrt", "TensorRT 10.16.1"), ("tensorrt-rtx", "TensorRT-RTX 1.7.1")])
+@pytest.mark.parametrize(
+    ("engine", "title"), [("tensorrt", "TensorRT 10.16.1"), ("tensorrt-rtx", "TensorRT-RTX 1.7.1")]
+)
 def test_what_doctor_says_of_it(host: Host, engine: str, title: str) -> None:
     found = {"tensorrt": enterprise, "tensorrt-rtx": rtx}[engine].availability()
     assert (found.usable, found.detail) == (True, f"{title}, Fake GPU (8.9), driver for CUDA 13.0")
@@ -192,7 +194,9 @@ UNUSABLE: list[tuple[Callable[[Host], None], str]] = [
 
 
 @pytest.mark.parametrize(("lacking", "message"), UNUSABLE, ids=lambda value: getattr(value, "__name__", ""))
-def test_a_host_that_cannot_run_it(host: Host, unplanned: Bundle, lacking: Callable[[Host], None], message: str) -> None:
+def test_a_host_that_cannot_run_it(
+    host: Host, unplanned: Bundle, lacking: Callable[[Host], None], message: str
+) -> None:
     bundle = planned(unplanned)
     lacking(host)
     assert line(bundle, "--engine", "tensorrt") == f"engine tensorrt: {message}"
@@ -222,13 +226,17 @@ def test_plans_by_another_version(host: Host, unplanned: Bundle, engine: str) ->
     bundle = planned(unplanned, engine, version="1.2.3")
     title = host.libraries[engine.replace("-", "_")].title
     again = f"compile it here: specexport compile {bundle.root} --engine {engine}"
-    assert line(bundle).endswith(f"was made by version 1.2.3, this host has {title}; it needs the same version: {again}")
+    assert line(bundle).endswith(
+        f"was made by version 1.2.3, this host has {title}; it needs the same version: {again}"
+    )
 
 
 def test_one_plan_of_many_that_does_not_fit(host: Host, unplanned: Bundle) -> None:
     bundle = planned(unplanned)
     *plans, last = bundle.manifest.plans
-    bundle = on_disk(replace(bundle, manifest=replace(bundle.manifest, plans=(*plans, replace(last, version="10.15.0")))))
+    bundle = on_disk(
+        replace(bundle, manifest=replace(bundle.manifest, plans=(*plans, replace(last, version="10.15.0"))))
+    )
     assert f"{bundle.path(last.file)} was made by version 10.15.0" in line(bundle)
     assert host.device.driver.live == {}
 
@@ -236,16 +244,22 @@ def test_one_plan_of_many_that_does_not_fit(host: Host, unplanned: Bundle) -> No
 def test_too_little_memory_for_the_plan(host: Host, unplanned: Bundle) -> None:
     """What was asked, what is free, which option lowers it; the smallest plan is loaded first."""
     host.give(FakeDevice(memory=100))
-    host._patch.setattr(fake_tensorrt.Runtime, "deserialize_cuda_engine", lambda self, plan: self._error("out of memory"))
+    host._patch.setattr(
+        fake_tensorrt.Runtime, "deserialize_cuda_engine", lambda self, plan: self._error("out of memory")
+    )
     bundle = planned(unplanned)
     smallest = min(bundle.path(plan.file).stat().st_size for plan in bundle.manifest.plans)
     message = line(bundle)
-    assert re.match(rf"out of device memory for \w+\.plan.*: {smallest} bytes asked, 100 bytes of 100 bytes free; ", message)
+    assert re.match(
+        rf"out of device memory for \w+\.plan.*: {smallest} bytes asked, 100 bytes of 100 bytes free; ", message
+    )
     assert "--precision" in message
     assert host.device.driver.live == {}
 
 
-def test_weights_that_may_be_streamed_leave_room_for_all_else(host: Host, unplanned: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_weights_that_may_be_streamed_leave_room_for_all_else(
+    host: Host, unplanned: Bundle, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The smallest plan is loaded first, and each leaves what the larger ones, the caches, the logits and the libraries need."""
     bundle = planned(unplanned)
     loaded: list[tuple[str, int]] = []
@@ -273,8 +287,12 @@ def test_a_draft_that_fits_is_not_streamed(host: Host, unplanned: Bundle, monkey
         files = files | {name: replace(files[name], bytes=size)}
     kind = fake_tensorrt.ICudaEngine
     budgets: dict[str, int] = {}
-    monkeypatch.setattr(kind, "streamable_weights_size", property(lambda self: sizes.get(self.name.partition("-")[0], 0)), raising=False)
-    monkeypatch.setattr(kind, "get_weight_streaming_automatic_budget", lambda self: self.streamable_weights_size, raising=False)
+    monkeypatch.setattr(
+        kind, "streamable_weights_size", property(lambda self: sizes.get(self.name.partition("-")[0], 0)), raising=False
+    )
+    monkeypatch.setattr(
+        kind, "get_weight_streaming_automatic_budget", lambda self: self.streamable_weights_size, raising=False
+    )
     budget = property(lambda self: 0, lambda self, size: budgets.update({self.name: size}))
     monkeypatch.setattr(kind, "weight_streaming_budget_v2", budget, raising=False)
     bundle = replace(bundle, manifest=replace(bundle.manifest, files=files))
@@ -286,7 +304,9 @@ def test_a_draft_that_fits_is_not_streamed(host: Host, unplanned: Bundle, monkey
 def test_too_little_memory_for_a_plan_of_rtx_names_options_that_help(host: Host, unplanned: Bundle) -> None:
     """A shorter sequence makes no plan smaller, and TensorRT-RTX streams no weights."""
     host.give(FakeDevice(memory=100))
-    host._patch.setattr(fake_tensorrt.Runtime, "deserialize_cuda_engine", lambda self, plan: self._error("out of memory"))
+    host._patch.setattr(
+        fake_tensorrt.Runtime, "deserialize_cuda_engine", lambda self, plan: self._error("out of memory")
+    )
     message = line(planned(unplanned, "tensorrt-rtx"))
     assert "choose a smaller --precision" in message
     assert "--weight-streaming" not in message
@@ -319,7 +339,9 @@ def test_a_bundle_without_the_plan_of_a_model(host: Host, unplanned: Bundle, rol
 
 def test_a_bundle_without_the_plan_of_a_rule(host: Host, unplanned: Bundle) -> None:
     bundle = planned(unplanned)
-    plans = tuple(plan for plan in bundle.manifest.plans if not plan.graph.endswith(("select_greedy.onnx", "accept_token_1.onnx")))
+    plans = tuple(
+        plan for plan in bundle.manifest.plans if not plan.graph.endswith(("select_greedy.onnx", "accept_token_1.onnx"))
+    )
     bundle = on_disk(replace(bundle, manifest=replace(bundle.manifest, plans=plans)))
     remedy = f"make it with: specexport compile {bundle.root} --engine tensorrt"
     assert line(bundle) == f"{bundle.root} has no plan of select_greedy, accept_token_1 for tensorrt; {remedy}"
@@ -358,7 +380,9 @@ def test_the_lean_runtime_runs_no_others(host: Host, unplanned: Bundle) -> None:
         f"specexport compile {bundle.root} --engine tensorrt --version-compatible, or install TensorRT"
     )
     first, *others = bundle.manifest.plans
-    mixed = on_disk(replace(bundle, manifest=replace(bundle.manifest, plans=(replace(first, version_compatible=True), *others))))
+    mixed = on_disk(
+        replace(bundle, manifest=replace(bundle.manifest, plans=(replace(first, version_compatible=True), *others)))
+    )
     assert line(mixed).startswith("this host has the lean runtime only")
     assert host.opened == []
 
@@ -413,7 +437,9 @@ def held(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
 
 
 @pytest.mark.parametrize("engine", ["tensorrt", "tensorrt-rtx"])
-def test_contexts_and_engines_go_before_the_device(host: Host, unplanned: Bundle, held: list[tuple[int, int]], engine: str) -> None:
+def test_contexts_and_engines_go_before_the_device(
+    host: Host, unplanned: Bundle, held: list[tuple[int, int]], engine: str
+) -> None:
     bundle = planned(unplanned, engine)
     session = Session(bundle, load_engine(bundle))
     session.generate([5, 6], max_new_tokens=4)
@@ -495,20 +521,26 @@ def test_a_load_that_fails_gives_everything_back(host: Host, unplanned: Bundle, 
 
 
 @pytest.mark.parametrize("dialect", ["onnx", "rows"])
-def test_memory_that_ends_at_any_place(host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dialect: str) -> None:
+def test_memory_that_ends_at_any_place(
+    host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dialect: str
+) -> None:
     """At each allocation in turn: named, and all that was taken is given back."""
     version = "10.16.1" if dialect == "onnx" else "10.3.0"
     bundle = planned(micro_bundle(tmp_path / "b", CONTRACT, dialect=dialect), dialect=dialect, version=version)
     host.libraries["tensorrt"] = Library("tensorrt", FakeTensorRT(host.device, version))
     load_engine(bundle).close()
-    asked = [line.removeprefix("allocate ").split(" for ", 1) for line in host.device.log if line.startswith("allocate")]
+    asked = [
+        line.removeprefix("allocate ").split(" for ", 1) for line in host.device.log if line.startswith("allocate")
+    ]
     assert len(asked) > 30 if dialect == "rows" else 20
     largest = max(bundle.path(plan.file).stat().st_size for plan in bundle.manifest.plans)
     taken = 0
     for size, purpose in asked:
         device = host.give(FakeDevice(memory=GIB))
         device.driver.free = taken + int(size) - 1
-        monkeypatch.setattr(device, "memory", lambda device=device: (max(device.driver.free, largest), device.driver.total))
+        monkeypatch.setattr(
+            device, "memory", lambda device=device: (max(device.driver.free, largest), device.driver.total)
+        )
         with pytest.raises(EngineError, match=f"out of device memory for {purpose}: "):
             load_engine(bundle)
         assert device.driver.live == {}
@@ -566,7 +598,9 @@ def test_kernels_are_taken_up_again_and_not_written_again(
     host.give(FakeDevice())
     taken: list[bytes] = []
     deserialize = fake_tensorrt.IRuntimeCache.deserialize
-    monkeypatch.setattr(fake_tensorrt.IRuntimeCache, "deserialize", lambda self, blob: taken.append(blob) or deserialize(self, blob))
+    monkeypatch.setattr(
+        fake_tensorrt.IRuntimeCache, "deserialize", lambda self, blob: taken.append(blob) or deserialize(self, blob)
+    )
     written: list[Path] = []
     monkeypatch.setattr(Path, "write_bytes", lambda self, content: written.append(self))
     load_engine(bundle).close()
@@ -590,7 +624,9 @@ def test_tensorrt_keeps_no_kernels(host: Host, unplanned: Bundle, kernels: Path)
 def test_kernels_that_requests_add_are_kept_too(host: Host, unplanned: Bundle, kernels: Path) -> None:
     """What most requests need when it is loaded, should the process be killed; the rest when it is closed."""
     bundle = planned(unplanned, "tensorrt-rtx")
-    file = next(bundle.manifest.files[plan.file].sha256 for plan in bundle.manifest.plans if "accept_token_1" in plan.graph)
+    file = next(
+        bundle.manifest.files[plan.file].sha256 for plan in bundle.manifest.plans if "accept_token_1" in plan.graph
+    )
     session = Session(bundle, load_engine(bundle))
     assert {file.name for file in kernels.iterdir()} == names(bundle)
     assert b"accept_token_1" not in (kernels / f"{file}.cache").read_bytes()
@@ -599,7 +635,9 @@ def test_kernels_that_requests_add_are_kept_too(host: Host, unplanned: Bundle, k
     assert b"accept_token_1" in (kernels / f"{file}.cache").read_bytes()
 
 
-def test_kernels_are_taken_from_an_engine_that_is_still_there(host: Host, unplanned: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kernels_are_taken_from_an_engine_that_is_still_there(
+    host: Host, unplanned: Bundle, monkeypatch: pytest.MonkeyPatch
+) -> None:
     bundle = planned(unplanned, "tensorrt-rtx")
     engine = load_engine(bundle)
     close, save = LoadedPlan.close, RuntimeCaches.save
@@ -607,7 +645,11 @@ def test_kernels_are_taken_from_an_engine_that_is_still_there(host: Host, unplan
     monkeypatch.setattr(RuntimeCaches, "save", lambda self: host.device.log.append("saved") or save(self))
     host.device.log.clear()
     engine.close()
-    assert [line for line in host.device.log if line != "wait"] == ["saved", *["plan closed"] * len(bundle.manifest.plans), "close"]
+    assert [line for line in host.device.log if line != "wait"] == [
+        "saved",
+        *["plan closed"] * len(bundle.manifest.plans),
+        "close",
+    ]
 
 
 # Other parts of an engine.

@@ -60,7 +60,9 @@ class Parsed:
         return list(check_model(self.network, trt, spec, contract, dialect))
 
 
-def problems(text: str, folder: Path, dialect: str = "onnx", contract: Contract = CONTRACT, spec: ModelSpec = SPEC) -> list[str]:
+def problems(
+    text: str, folder: Path, dialect: str = "onnx", contract: Contract = CONTRACT, spec: ModelSpec = SPEC
+) -> list[str]:
     parsed = Parsed(text, folder)
     _allow_decomposition(parsed.network, trt)
     return parsed.problems(dialect, contract, spec)
@@ -74,14 +76,19 @@ def test_the_graph_that_is_right(tmp_path: Path) -> None:
 SWAPPED = BODY.replace("past.0.key", "past").replace("past.0.value", "past.0.key").replace("(past,", "(past.0.value,")
 # One end of the network another, by name.
 RENAMED = ENDS.replace("present.0.key", "present.1.key") + BODY.replace("present.0.key", "present.1.key")
-UNALIASED = BODY.replace("present.0.key = TensorScatter <axis = 2> (past.0.key, x, position)", "present.0.key = Neg (past.0.key)")
+UNALIASED = BODY.replace(
+    "present.0.key = TensorScatter <axis = 2> (past.0.key, x, position)", "present.0.key = Neg (past.0.key)"
+)
 
 
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
         (ENDS + BODY.replace(", mask)", ")"), "has no mask"),
-        (ENDS + BODY.replace("Attention (", "Attention <is_causal = 1> (").replace(", mask)", ")"), "is causal by itself"),
+        (
+            ENDS + BODY.replace("Attention (", "Attention <is_causal = 1> (").replace(", mask)", ")"),
+            "is causal by itself",
+        ),
         # What the parser drops in silence.
         (
             (ENDS + BODY)
@@ -92,7 +99,10 @@ UNALIASED = BODY.replace("present.0.key = TensorScatter <axis = 2> (past.0.key, 
         (ENDS + SWAPPED, "present.0.key is not past.0.key updated in place"),
         (ENDS + UNALIASED, "present.0.key is not past.0.key updated in place"),
         (RENAMED, "present.0.key is no output of the network"),
-        (ENDS + BODY.replace("Attention (x, present.0.key, present.0.value, mask)", "Neg (x)"), "0 layers attend, 1 are expected"),
+        (
+            ENDS + BODY.replace("Attention (x, present.0.key, present.0.value, mask)", "Neg (x)"),
+            "0 layers attend, 1 are expected",
+        ),
     ],
 )
 def test_traps(text: str, problem: str, tmp_path: Path) -> None:
@@ -107,9 +117,13 @@ def test_a_cache_that_is_no_input(tmp_path: Path) -> None:
 
 def test_another_shape_or_type_of_cache(tmp_path: Path) -> None:
     longer = dataclasses.replace(CONTRACT, capacity=128)
-    assert "past.0.key is HALF [1, 2, 64, 8], expected HALF [1, 2, 128, 8]" in problems(ENDS + BODY, tmp_path, contract=longer)
+    assert "past.0.key is HALF [1, 2, 64, 8], expected HALF [1, 2, 128, 8]" in problems(
+        ENDS + BODY, tmp_path, contract=longer
+    )
     other = dataclasses.replace(CONTRACT, precision="bf16")
-    assert "present.0.value is HALF [1, 2, 64, 8], expected BF16 [1, 2, 64, 8]" in problems(ENDS + BODY, tmp_path, contract=other)
+    assert "present.0.value is HALF [1, 2, 64, 8], expected BF16 [1, 2, 64, 8]" in problems(
+        ENDS + BODY, tmp_path, contract=other
+    )
     more = dataclasses.replace(SPEC, layers=SPEC.layers * 2)
     assert "past.1.key is no input of the network" in problems(ENDS + BODY, tmp_path, spec=more)
 

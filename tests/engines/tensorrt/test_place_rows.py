@@ -64,11 +64,15 @@ class Tensors:
             for head in range(heads):
                 for row in range(min(count, capacity - position)):
                     to = cache + (head * capacity + position + row) * row_bytes
-                    self.memory.view(to, row_bytes)[:] = self.memory.view(source + (head * count + row) * row_bytes, row_bytes)
+                    self.memory.view(to, row_bytes)[:] = self.memory.view(
+                        source + (head * count + row) * row_bytes, row_bytes
+                    )
 
     def run(self, kernel: Any) -> None:
         blocks = -(-max(heads for heads, _ in SHAPES) * self.case.count // BLOCK[1])
-        kernel(self.memory, (blocks, len(SHAPES), 1), BLOCK, self.table, self.position, self.case.count, self.case.capacity)
+        kernel(
+            self.memory, (blocks, len(SHAPES), 1), BLOCK, self.table, self.position, self.case.count, self.case.capacity
+        )
 
 
 def is_right(kernel: Any, case: Case) -> bool:
@@ -99,7 +103,9 @@ def test_the_twin_sees_a_launch_that_is_too_small() -> None:
         place_rows(tensors.memory, (1, len(SHAPES), 1), (32, 2, 1), tensors.table, tensors.position, 1, 3)
 
 
-INSTRUCTIONS = [line for line in re.findall(r"^    (?!\.)([^/\n]+;)", PTX, re.MULTILINE) if "cvta" not in line and "ret" not in line]
+INSTRUCTIONS = [
+    line for line in re.findall(r"^    (?!\.)([^/\n]+;)", PTX, re.MULTILINE) if "cvta" not in line and "ret" not in line
+]
 MUTANTS = {
     **{f"without {number}: {line}": (line, "") for number, line in enumerate(INSTRUCTIONS)},
     "no row is the first beyond": ("setp.ge.u32 %p0", "setp.gt.u32 %p0"),
@@ -144,7 +150,14 @@ def test_the_assembler_takes_the_kernel(tmp_path: Path, architecture: str) -> No
     if f"'{architecture}'" not in known:
         pytest.skip(f"this ptxas does not know {architecture}")
     (tmp_path / "kernel.ptx").write_text(PTX)
-    command = ["ptxas", f"-arch={architecture}", "-warn-spills", str(tmp_path / "kernel.ptx"), "-o", str(tmp_path / "kernel.cubin")]
+    command = [
+        "ptxas",
+        f"-arch={architecture}",
+        "-warn-spills",
+        str(tmp_path / "kernel.ptx"),
+        "-o",
+        str(tmp_path / "kernel.cubin"),
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout + done.stderr) == (0, "")
 
@@ -158,14 +171,19 @@ def test_one_launch_places_the_rows_of_every_cache(monkeypatch: pytest.MonkeyPat
     shapes = [(2, 8), (3, 136)]  # the second one is more than a warp copies at once
     entries = []
     for heads, row_bytes in shapes:
-        addresses = (device.allocate(heads * 9 * row_bytes, "new rows"), device.allocate(heads * capacity * row_bytes, "a cache"))
+        addresses = (
+            device.allocate(heads * 9 * row_bytes, "new rows"),
+            device.allocate(heads * capacity * row_bytes, "a cache"),
+        )
         entries.append((*addresses, heads, row_bytes))
     position, host = device.allocate(8, "the position"), device.pinned(8)
     placer = RowPlacer(device, entries, capacity)
     device.synchronize()
     expected = [np.zeros((heads, capacity, row_bytes), np.uint8) for heads, row_bytes in shapes]
     for source, _, heads, row_bytes in entries:
-        device.view(source, heads * 9 * row_bytes)[:] = np.random.default_rng(0).integers(1, 256, heads * 9 * row_bytes, np.uint8)
+        device.view(source, heads * 9 * row_bytes)[:] = np.random.default_rng(0).integers(
+            1, 256, heads * 9 * row_bytes, np.uint8
+        )
 
     def work() -> None:
         device.copy(position, host.ctypes.data, 8)
@@ -173,7 +191,9 @@ def test_one_launch_places_the_rows_of_every_cache(monkeypatch: pytest.MonkeyPat
 
     device.log.clear()
     graph = device.capture(work)
-    assert [line for line in device.log if "kernel" in line] == [f"captured kernel place_rows ({-(-3 * count // 8)}, 2, 1)"]
+    assert [line for line in device.log if "kernel" in line] == [
+        f"captured kernel place_rows ({-(-3 * count // 8)}, 2, 1)"
+    ]
     for start in (0, 2, 10):
         host.view(np.int64)[0] = start
         device.launch(graph)

@@ -21,7 +21,11 @@ from specexport.errors import EngineError
 from support import fake_tensorrt
 from support.fake_device import FakeDevice
 from support.fake_tensorrt import FakeTensorRT, plan
-from support.fake_tensorrt_types import DynamicShapesKernelSpecializationStrategy, ExecutionContextAllocationStrategy, Severity
+from support.fake_tensorrt_types import (
+    DynamicShapesKernelSpecializationStrategy,
+    ExecutionContextAllocationStrategy,
+    Severity,
+)
 from support.micro import Micro, graph
 
 CONTRACT = Contract(capacity=16, max_draft_tokens=1, prompt_chunk=4, precision="fp32")
@@ -42,7 +46,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("plans")
     for dialect in ("onnx", "rows"):
         onnx.save(graph(MODEL, CONTRACT, dialect), folder / f"{dialect}.onnx")
-        (folder / f"{dialect}.plan").write_bytes(plan(folder / f"{dialect}.onnx", model_profiles(CONTRACT), device_memory=SCRATCH))
+        (folder / f"{dialect}.plan").write_bytes(
+            plan(folder / f"{dialect}.onnx", model_profiles(CONTRACT), device_memory=SCRATCH)
+        )
     onnx.save(onnx.parser.parse_model(RULE), folder / "rule.onnx")
     (folder / "rule.plan").write_bytes(plan(folder / "rule.onnx"))
     return folder
@@ -56,11 +62,20 @@ def device() -> FakeDevice:
 class Loaded:
     """A plan, and addresses that fit."""
 
-    def __init__(self, device: FakeDevice, file: Path, settings: Callable[[Any, Path], Any] | None = None, rtx: bool = False) -> None:
+    def __init__(
+        self, device: FakeDevice, file: Path, settings: Callable[[Any, Path], Any] | None = None, rtx: bool = False
+    ) -> None:
         self.device, self.library = device, Library("tensorrt", FakeTensorRT(device, "10.16.1", rtx=rtx))
         self.plan = LoadedPlan(self.library, file, device, settings)
         cache = 4 * 2 * 16 * 4
-        sizes = {"tokens": 32, "position": 8, "columns": 128, "logits": 4 * 2 * 5, "past.0.key": cache, "past.0.value": cache}
+        sizes = {
+            "tokens": 32,
+            "position": 8,
+            "columns": 128,
+            "logits": 4 * 2 * 5,
+            "past.0.key": cache,
+            "past.0.value": cache,
+        }
         sizes |= {name: 4 * 2 * 4 * 4 for name in self.plan.outputs if name.startswith("new.")}
         self.addresses = {name: device.allocate(size, name) for name, size in sizes.items()}
         for name in self.plan.outputs:
@@ -74,7 +89,9 @@ class Loaded:
     def bind(self, width: int = 2, span: int = 16, profile: int | None = None, **addresses: int) -> Callable[[], None]:
         shapes = {"tokens": (1, width), "columns": (span,)}
         places = self.addresses | {name: Address(address) for name, address in addresses.items()}
-        return self.plan.bind(CONTRACT.widths.index(width) if profile is None else profile, shapes, places, self.scratch)
+        return self.plan.bind(
+            CONTRACT.widths.index(width) if profile is None else profile, shapes, places, self.scratch
+        )
 
     def write(self, name: str, values: Any) -> None:
         content = np.asarray(values, np.int64)
@@ -160,7 +177,9 @@ def test_a_plan_that_the_device_has_no_room_for(folder: Path, monkeypatch: pytes
     assert f": {size} bytes asked, {size - 1} bytes of {size - 1} bytes free; " in message
     for option in ("--precision", "--weight-streaming", "close what else uses the GPU"):
         assert option in message
-    assert refusal(lambda: LoadedPlan(library, file, FakeDevice(memory=size))) == f"{file} cannot be loaded: out of memory"
+    assert (
+        refusal(lambda: LoadedPlan(library, file, FakeDevice(memory=size))) == f"{file} cannot be loaded: out of memory"
+    )
 
 
 class Streaming:
@@ -241,17 +260,23 @@ def test_nothing_is_enqueued_by_binding(loaded: Loaded) -> None:
     assert not [line for line in loaded.device.log if line.startswith("execute")]
 
 
-def test_contexts_take_memory_that_the_caller_gives(device: FakeDevice, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_contexts_take_memory_that_the_caller_gives(
+    device: FakeDevice, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     given: list[Any] = []
     create = fake_tensorrt.ICudaEngine.create_execution_context
     monkeypatch.setattr(
-        fake_tensorrt.ICudaEngine, "create_execution_context", lambda self, argument: given.append(argument) or create(self, argument)
+        fake_tensorrt.ICudaEngine,
+        "create_execution_context",
+        lambda self, argument: given.append(argument) or create(self, argument),
     )
     Loaded(device, folder / "onnx.plan").bind()
     assert given == [ExecutionContextAllocationStrategy.USER_MANAGED]
 
 
-def test_settings_are_made_once_and_given_to_each_context(device: FakeDevice, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settings_are_made_once_and_given_to_each_context(
+    device: FakeDevice, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     made: list[Any] = []
 
     def settings(engine: Any, file: Path) -> Any:
@@ -263,7 +288,9 @@ def test_settings_are_made_once_and_given_to_each_context(device: FakeDevice, fo
     given: list[Any] = []
     create = fake_tensorrt.ICudaEngine.create_execution_context
     monkeypatch.setattr(
-        fake_tensorrt.ICudaEngine, "create_execution_context", lambda self, argument: given.append(argument) or create(self, argument)
+        fake_tensorrt.ICudaEngine,
+        "create_execution_context",
+        lambda self, argument: given.append(argument) or create(self, argument),
     )
     loaded = Loaded(device, folder / "onnx.plan", settings)
     loaded.bind(1)
@@ -327,7 +354,8 @@ def test_a_library_that_gives_no_context(loaded: Loaded, monkeypatch: pytest.Mon
     monkeypatch.setattr(fake_tensorrt.ICudaEngine, "create_execution_context", nothing)
     message = refusal(loaded.bind)
     assert re.search(
-        r"onnx\.plan: no execution context: no memory for a context \(102\d\.\d MiB of 1\.0 GiB of device memory free\)$", message
+        r"onnx\.plan: no execution context: no memory for a context \(102\d\.\d MiB of 1\.0 GiB of device memory free\)$",
+        message,
     )
 
 
@@ -360,7 +388,9 @@ def test_an_output_that_does_not_fit_its_memory(loaded: Loaded) -> None:
 
 
 def test_an_address_that_is_refused(loaded: Loaded, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fake_context.IExecutionContext.set_tensor_address", lambda self, name, memory: name != "logits")
+    monkeypatch.setattr(
+        "fake_context.IExecutionContext.set_tensor_address", lambda self, name, memory: name != "logits"
+    )
     assert "onnx.plan: logits cannot be bound: " in refusal(loaded.bind)
 
 
@@ -396,7 +426,9 @@ def test_contexts_go_before_their_engine_and_the_engine_before_the_runtime(loade
             weakref.finalize(thing, gone.append, kind)
     del parts, things, thing
     loaded.plan.close()
-    assert gone == ["context", "context", "engine", "runtime"], "though somebody may still hold what enqueues their passes"
+    assert gone == ["context", "context", "engine", "runtime"], (
+        "though somebody may still hold what enqueues their passes"
+    )
     assert len(enqueues) == 2
     loaded.plan.close()
 

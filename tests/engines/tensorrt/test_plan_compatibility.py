@@ -22,7 +22,9 @@ from support.fake_tensorrt_types import EngineInvalidityDiagnostics, EngineValid
 class Host:
     """A bundle with one plan, and a host with a GPU and a library."""
 
-    def __init__(self, folder: Path, engine: str, version: str, capability: tuple[int, int] = (8, 9), name: str | None = None) -> None:
+    def __init__(
+        self, folder: Path, engine: str, version: str, capability: tuple[int, int] = (8, 9), name: str | None = None
+    ) -> None:
         self.bundle: Bundle = write_bundle(folder)
         self.file = folder / "target.plan"
         self.engine = engine
@@ -31,10 +33,22 @@ class Host:
         self.library = Library(name or names[engine], FakeTensorRT(self.device, version, rtx=engine == "tensorrt-rtx"))
 
     def check(
-        self, version: str, capabilities: tuple[str, ...] = (), version_compatible: bool = False, hardware_compatible: bool = False
+        self,
+        version: str,
+        capabilities: tuple[str, ...] = (),
+        version_compatible: bool = False,
+        hardware_compatible: bool = False,
     ) -> None:
         self.file.write_bytes(fake_plan(Path("model.onnx"), version=version, compute_capabilities=capabilities))
-        entry = Plan(self.engine, "graphs/target.onnx", self.file.name, version, capabilities, version_compatible, hardware_compatible)
+        entry = Plan(
+            self.engine,
+            "graphs/target.onnx",
+            self.file.name,
+            version,
+            capabilities,
+            version_compatible,
+            hardware_compatible,
+        )
         check_fit(self.bundle, entry, self.library, self.device)
 
     def refusal(self, *arguments: Any, **options: Any) -> str:
@@ -49,7 +63,9 @@ class Host:
 
 @pytest.fixture
 def host(tmp_path: Path) -> Callable[..., Host]:
-    return lambda engine="tensorrt", version="10.16.1.11", capability=(8, 9), name=None: Host(tmp_path, engine, version, capability, name)
+    return lambda engine="tensorrt", version="10.16.1.11", capability=(8, 9), name=None: Host(
+        tmp_path, engine, version, capability, name
+    )
 
 
 # The version.
@@ -102,7 +118,9 @@ def test_the_lean_runtime_is_called_so(host: Callable[..., Host]) -> None:
         (("9.0",), (8, 0), True),  # from Ampere on, whatever GPU made it
     ],
 )
-def test_gpus_that_fit(host: Callable[..., Host], made_for: tuple[str, ...], here: tuple[int, int], compatible: bool) -> None:
+def test_gpus_that_fit(
+    host: Callable[..., Host], made_for: tuple[str, ...], here: tuple[int, int], compatible: bool
+) -> None:
     host(capability=here).check("10.16.1.11", made_for, hardware_compatible=compatible)
 
 
@@ -115,7 +133,9 @@ def test_gpus_that_fit(host: Callable[..., Host], made_for: tuple[str, ...], her
         (("8.9",), (7, 5), True),
     ],
 )
-def test_a_plan_for_another_gpu(host: Callable[..., Host], made_for: tuple[str, ...], here: tuple[int, int], compatible: bool) -> None:
+def test_a_plan_for_another_gpu(
+    host: Callable[..., Host], made_for: tuple[str, ...], here: tuple[int, int], compatible: bool
+) -> None:
     found = host(capability=here)
     major, minor = here
     assert found.refusal("10.16.1.11", made_for, hardware_compatible=compatible) == (
@@ -145,8 +165,12 @@ def test_rtx_takes_its_own_plans(host: Callable[..., Host]) -> None:
     host("tensorrt-rtx", "1.7.1.116").check("1.7.1.116")
 
 
-def test_a_plan_that_rtx_calls_slower_than_it_could_be(host: Callable[..., Host], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fake_tensorrt.Runtime, "get_engine_validity", lambda self, buffer: (EngineValidity.SUBOPTIMAL, 0))
+def test_a_plan_that_rtx_calls_slower_than_it_could_be(
+    host: Callable[..., Host], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        fake_tensorrt.Runtime, "get_engine_validity", lambda self, buffer: (EngineValidity.SUBOPTIMAL, 0)
+    )
     host("tensorrt-rtx", "1.7.1.116").check("1.7.1.116")
 
 
@@ -154,12 +178,19 @@ def test_a_plan_that_rtx_calls_slower_than_it_could_be(host: Callable[..., Host]
     ("diagnostics", "causes"),
     [
         (EngineInvalidityDiagnostics.MALFORMED_ENGINE, "malformed engine"),
-        (EngineInvalidityDiagnostics.VERSION_MISMATCH | EngineInvalidityDiagnostics.UNSUPPORTED_CC, "version mismatch, unsupported cc"),
+        (
+            EngineInvalidityDiagnostics.VERSION_MISMATCH | EngineInvalidityDiagnostics.UNSUPPORTED_CC,
+            "version mismatch, unsupported cc",
+        ),
         (0, "no cause is given"),
     ],
 )
-def test_a_plan_that_rtx_refuses(host: Callable[..., Host], monkeypatch: pytest.MonkeyPatch, diagnostics: int, causes: str) -> None:
-    monkeypatch.setattr(fake_tensorrt.Runtime, "get_engine_validity", lambda self, buffer: (EngineValidity.INVALID, int(diagnostics)))
+def test_a_plan_that_rtx_refuses(
+    host: Callable[..., Host], monkeypatch: pytest.MonkeyPatch, diagnostics: int, causes: str
+) -> None:
+    monkeypatch.setattr(
+        fake_tensorrt.Runtime, "get_engine_validity", lambda self, buffer: (EngineValidity.INVALID, int(diagnostics))
+    )
     found = host("tensorrt-rtx", "1.7.1.116")
     assert found.refusal("1.7.1.116").startswith(f"cannot run on Fake RTX with TensorRT-RTX 1.7.1.116 ({causes}); ")
 
@@ -182,7 +213,8 @@ def test_the_real_rtx_refuses_what_is_no_plan(host: Callable[..., Host]) -> None
     found.file.write_bytes(b"no plan" * 1000)
     entry = Plan("tensorrt-rtx", "graphs/target.onnx", found.file.name, real.trt.__version__, (), False, False)
     with pytest.raises(
-        EngineError, match=rf"cannot run on Fake RTX with TensorRT-RTX {real.trt.__version__} \(malformed engine\); compile it"
+        EngineError,
+        match=rf"cannot run on Fake RTX with TensorRT-RTX {real.trt.__version__} \(malformed engine\); compile it",
     ):
         check_fit(found.bundle, entry, real, found.device)
 
@@ -194,12 +226,17 @@ def test_the_real_rtx_refuses_what_is_no_plan(host: Callable[..., Host]) -> None
         (8, "update CUDA"),  # OLD_CUDA_RUNTIME
         (16, "close what else uses the GPU, or build with a smaller --precision"),  # INSUFFICIENT_GPU_MEMORY
         (4 | 2, "update the driver"),
-        (2, "compile it here: specexport compile {root} --engine tensorrt-rtx --compute-capability 7.5"),  # the default begins at 8.0
+        # the default begins at 8.0
+        (2, "compile it here: specexport compile {root} --engine tensorrt-rtx --compute-capability 7.5"),
         (32, "compile it here: specexport compile {root} --engine tensorrt-rtx --compute-capability 7.5"),
     ],
 )
-def test_a_remedy_that_helps(host: Callable[..., Host], monkeypatch: pytest.MonkeyPatch, diagnostics: int, remedy: str) -> None:
-    monkeypatch.setattr(fake_tensorrt.Runtime, "get_engine_validity", lambda self, buffer: (EngineValidity.INVALID, diagnostics))
+def test_a_remedy_that_helps(
+    host: Callable[..., Host], monkeypatch: pytest.MonkeyPatch, diagnostics: int, remedy: str
+) -> None:
+    monkeypatch.setattr(
+        fake_tensorrt.Runtime, "get_engine_validity", lambda self, buffer: (EngineValidity.INVALID, diagnostics)
+    )
     real = pytest.importorskip("tensorrt_rtx")
     found = host("tensorrt-rtx", "1.7.1.116", (7, 5))
     monkeypatch.setattr(found.library.trt, "EngineInvalidityDiagnostics", real.EngineInvalidityDiagnostics)

@@ -283,7 +283,10 @@ def test_rows_that_a_request_has_written_are_kept_for_the_next(made: Made, optio
     for length in (5, 9, 3):
         tokens = made.same(prompt, max_new_tokens=length, **options).tokens
         prompt = [*prompt, *tokens, 7]
-        assert made.session.generate(prompt, max_new_tokens=1, stop_token_ids=()).statistics.reused_tokens == len(prompt) - 2
+        assert (
+            made.session.generate(prompt, max_new_tokens=1, stop_token_ids=()).statistics.reused_tokens
+            == len(prompt) - 2
+        )
         made.host.generate(prompt, max_new_tokens=1, stop_token_ids=())
 
 
@@ -307,7 +310,10 @@ def test_up_to_the_capacity_in_every_number_of_draft_tokens(made: Made) -> None:
 
 
 def test_a_prompt_of_one_token_begins_with_a_plain_round(made: Made) -> None:
-    """The first draft pass feeds two. What comes is the same; how much was drafted is not, so that sampled tokens differ."""
+    """The first draft pass feeds two.
+
+    What comes is the same; how much was drafted is not, so that sampled tokens differ.
+    """
     fresh(made)
     for token in range(5):
         asked: dict[str, Any] = {"max_new_tokens": 9, "stop_token_ids": (), "num_draft_tokens": 3}
@@ -330,9 +336,13 @@ def test_a_stop_within_a_round(made: Made) -> None:
 
 @pytest.mark.parametrize("dialect", ["onnx", "rows"])
 def test_one_draft_token(tmp_path: Path, dialect: str) -> None:
-    made = Made(tmp_path / "bundle", Contract(capacity=32, max_draft_tokens=1, prompt_chunk=4, precision="fp16"), dialect)
+    made = Made(
+        tmp_path / "bundle", Contract(capacity=32, max_draft_tokens=1, prompt_chunk=4, precision="fp16"), dialect
+    )
     assert made.rounds.drafts
-    for seed, options in enumerate([{}, {"temperature": 1.0}, {"temperature": 1.0, "verification": "token"}, {"speculate": False}]):
+    for seed, options in enumerate(
+        [{}, {"temperature": 1.0}, {"temperature": 1.0, "verification": "token"}, {"speculate": False}]
+    ):
         for length in (2, 15, 17, 30):
             made.same(TOKENS[:length], seed=seed, **options)
     assert made.at_load.count("capture") == 2 * 2 * 2 + 2 * 2
@@ -345,7 +355,12 @@ def test_without_a_draft(tmp_path: Path) -> None:
     assert not [line for line in made.at_load if "the draft's" in line]
     assert made.at_load.count("capture") == 3 * 2 + 3
     assert executed(made.at_load)[:2] == ["target-onnx tokens[1, 1] columns[16]", "select_greedy"]
-    for options in ({"speculate": False}, {"speculate": False, "temperature": 1.0, "seed": 4}, {}, {"drafter": "suffix"}):
+    for options in (
+        {"speculate": False},
+        {"speculate": False, "temperature": 1.0, "seed": 4},
+        {},
+        {"drafter": "suffix"},
+    ):
         made.same([1, 2, 3, 1, 2, 3, 1], max_new_tokens=12, **options)
 
 
@@ -356,12 +371,16 @@ def other_ids() -> Iterator[Any]:
     for size in (fewer, more, same):
         shared = min(size, VOCAB) - 1
         yield pytest.param(
-            Micro(vocab_size=size, noise=2.0), SharedVocabulary("graphs/maps.npz", shared, VOCAB, size), id=f"another tokenizer of {size}"
+            Micro(vocab_size=size, noise=2.0),
+            SharedVocabulary("graphs/maps.npz", shared, VOCAB, size),
+            id=f"another tokenizer of {size}",
         )
 
 
 @pytest.mark.parametrize(("draft", "vocabulary"), list(other_ids()))
-def test_a_draft_whose_ids_are_not_the_targets(tmp_path: Path, draft: Micro, vocabulary: SharedVocabulary | None) -> None:
+def test_a_draft_whose_ids_are_not_the_targets(
+    tmp_path: Path, draft: Micro, vocabulary: SharedVocabulary | None
+) -> None:
     """The device would feed the target ids of another tokenizer, or read beyond a row: the host drafts, the device decodes plainly."""
     made = Made(tmp_path / "bundle", draft=draft, vocabulary=vocabulary)
     assert not made.rounds.drafts
@@ -419,7 +438,9 @@ def test_logits_of_the_draft_that_are_no_numbers(made: Made, sampled: bool) -> N
 
 
 @pytest.mark.parametrize(("index", "role"), [(0, "draft"), (2, "draft"), (3, "draft"), (1, "target")])
-def test_the_place_of_what_is_no_number_is_told(made: Made, monkeypatch: pytest.MonkeyPatch, index: int, role: str) -> None:
+def test_the_place_of_what_is_no_number_is_told(
+    made: Made, monkeypatch: pytest.MonkeyPatch, index: int, role: str
+) -> None:
     """Behind the last token of the prompt, and as many draft tokens as stand in front."""
     fresh(made)
     confidence = [np.nan if role == "draft" and place >= index else 0.5 for place in range(4)]
@@ -430,7 +451,8 @@ def test_the_place_of_what_is_no_number_is_told(made: Made, monkeypatch: pytest.
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"temperature": 1.0, "seed": 1}, {"speculate": False}, {"speculate": False, "temperature": 1.0, "seed": 1}]
+    "options",
+    [{}, {"temperature": 1.0, "seed": 1}, {"speculate": False}, {"speculate": False, "temperature": 1.0, "seed": 1}],
 )
 def test_the_session_goes_on_behind_them(made: Made, options: dict[str, Any]) -> None:
     fresh(made)
@@ -438,7 +460,9 @@ def test_the_session_goes_on_behind_them(made: Made, options: dict[str, Any]) ->
         made.session.generate(TOKENS[:20], max_new_tokens=2, stop_token_ids=(), **options)
         decoder.overwrite_rows(0, np.nan)
         if options.get("speculate", True) or decoder is made.decoders[0]:
-            with pytest.raises(EngineError, match=r"onnx gave nan as a logit behind position 1[89]|rows.onnx gave nan as a logit"):
+            with pytest.raises(
+                EngineError, match=r"onnx gave nan as a logit behind position 1[89]|rows.onnx gave nan as a logit"
+            ):
                 made.session.generate(TOKENS[:20], max_new_tokens=9, stop_token_ids=(), **options)
         else:
             made.session._context.forget()
@@ -448,11 +472,24 @@ def test_the_session_goes_on_behind_them(made: Made, options: dict[str, Any]) ->
 
 @pytest.mark.parametrize(
     ("num_accepted", "next_position", "fits"),
-    [(0, 20, True), (2, 22, True), (3, 23, True), (4, 24, False), (-1, 19, False), (2, 21, False), (2, 23, False), (2, 2, False)],
+    [
+        (0, 20, True),
+        (2, 22, True),
+        (3, 23, True),
+        (4, 24, False),
+        (-1, 19, False),
+        (2, 21, False),
+        (2, 23, False),
+        (2, 2, False),
+    ],
 )
 def test_a_round_that_went_wrong_is_not_believed(made: Made, num_accepted: int, next_position: int, fits: bool) -> None:
     rounds = made.rounds
-    rounds._num_accepted.host[0], rounds._next_position.host[0], rounds._next_token.host[0] = num_accepted, next_position, 5
+    rounds._num_accepted.host[0], rounds._next_position.host[0], rounds._next_token.host[0] = (
+        num_accepted,
+        next_position,
+        5,
+    )
     if fits:
         assert rounds._result(3, 19).num_accepted == num_accepted
         return
@@ -461,7 +498,9 @@ def test_a_round_that_went_wrong_is_not_believed(made: Made, num_accepted: int, 
         rounds._result(3, 19)
 
 
-@pytest.mark.parametrize("function", ["cuGraphInstantiate", "cuStreamBeginCapture", "cuGraphLaunch", "cuEventSynchronize", "cuMemcpyAsync"])
+@pytest.mark.parametrize(
+    "function", ["cuGraphInstantiate", "cuStreamBeginCapture", "cuGraphLaunch", "cuEventSynchronize", "cuMemcpyAsync"]
+)
 @pytest.mark.parametrize(
     ("status", "message"),
     [

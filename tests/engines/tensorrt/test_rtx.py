@@ -1,4 +1,7 @@
-"""The compiled rules and the demo pair through TensorRT-RTX: parsed and built on a machine without a GPU. Nothing is run."""
+"""The compiled rules and the demo pair through TensorRT-RTX: parsed and built on a machine without a GPU.
+
+Nothing is run.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +63,10 @@ def ends(values: Any) -> dict[str, tuple[str, tuple[int, ...]]]:
     """name -> type and shape, of ONNX inputs or outputs."""
     names = {onnx.TensorProto.FLOAT: "FLOAT", onnx.TensorProto.INT64: "INT64"}
     return {
-        value.name: (names[value.type.tensor_type.elem_type], tuple(size.dim_value for size in value.type.tensor_type.shape.dim))
+        value.name: (
+            names[value.type.tensor_type.elem_type],
+            tuple(size.dim_value for size in value.type.tensor_type.shape.dim),
+        )
         for value in values
     }
 
@@ -110,25 +116,46 @@ def graphs(tmp_path_factory: pytest.TempPathFactory) -> Graphs:
         model = Checkpoint.find(str(PAIR / role)).load(precision)
         layers: tuple[CacheLayer, ...] = probe_cache(model)
         dialects: tuple[Dialect, ...] = ("onnx", "rows") if precision == "fp16" else ("onnx",)
-        traced = {dialect: trace(model, layers, dialect, replace(CONTRACT, precision=precision)) for dialect in dialects}
+        traced = {
+            dialect: trace(model, layers, dialect, replace(CONTRACT, precision=precision)) for dialect in dialects
+        }
         for dialect, graph in traced.items():
             optimize(graph, dialect)
         paths, weights = save(traced, folder, role)
         return folder, ModelSpec(
-            role, type(model).__name__, "", model.num_parameters(), 0, layers, dict(paths), weights, 0, "float", (), None
+            role,
+            type(model).__name__,
+            "",
+            model.num_parameters(),
+            0,
+            layers,
+            dict(paths),
+            weights,
+            0,
+            "float",
+            (),
+            None,
         )
 
     return graphs
 
 
-def plan_bytes(graphs: Graphs, role: str, contract: Contract, dialect: str, profiles: tuple[Profile, ...] | None = None) -> tuple[int, int]:
+def plan_bytes(
+    graphs: Graphs, role: str, contract: Contract, dialect: str, profiles: tuple[Profile, ...] | None = None
+) -> tuple[int, int]:
     """Sizes of the plan and of the weights."""
     folder, spec = graphs(role, contract.precision)
     lib = library("tensorrt_rtx")
     check = partial(check_model, trt=trt, spec=spec, contract=contract, dialect=dialect)
     plan = folder / "model.plan"
     compile_graph(
-        lib, folder / spec.graphs[dialect], plan, profiles or model_profiles(contract), CompileOptions(), check, lambda step: None
+        lib,
+        folder / spec.graphs[dialect],
+        plan,
+        profiles or model_profiles(contract),
+        CompileOptions(),
+        check,
+        lambda step: None,
     )
     return plan.stat().st_size, (folder / spec.weights).stat().st_size
 

@@ -13,7 +13,11 @@ from specexport.engines.tensorrt.plan import LoadedPlan
 from specexport.engines.tensorrt.rtx_cache import RuntimeCaches, default_folder
 from support.fake_device import FakeDevice
 from support.fake_tensorrt import FakeTensorRT, plan
-from support.fake_tensorrt_types import CudaGraphStrategy, DynamicShapesKernelSpecializationStrategy, ExecutionContextAllocationStrategy
+from support.fake_tensorrt_types import (
+    CudaGraphStrategy,
+    DynamicShapesKernelSpecializationStrategy,
+    ExecutionContextAllocationStrategy,
+)
 
 VERSION = "1.7.1"
 HEADER = b"1.7.1 Fake GPU\n"
@@ -147,7 +151,9 @@ def test_a_folder_that_cannot_be_made_is_no_error(plans: dict[Path, str], tmp_pa
     assert (tmp_path / "caches").read_text() == "a file"
 
 
-def test_a_full_disk_leaves_the_cache_as_it_was(plans: dict[Path, str], folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_leaves_the_cache_as_it_was(
+    plans: dict[Path, str], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     first = Start(plans, folder)
     first.runs[0]()
     first.caches.save()
@@ -163,7 +169,9 @@ def test_a_full_disk_leaves_the_cache_as_it_was(plans: dict[Path, str], folder: 
     assert Start(plans, folder).known == [HEADER + b"rule\n", HEADER]
 
 
-def test_a_full_disk_is_not_filled_further(plans: dict[Path, str], folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_not_filled_further(
+    plans: dict[Path, str], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     write = Path.write_bytes
 
     def full(self: Path, content: bytes) -> int:
@@ -175,7 +183,9 @@ def test_a_full_disk_is_not_filled_further(plans: dict[Path, str], folder: Path,
     assert list(folder.iterdir()) == []
 
 
-def test_what_later_passes_add_is_saved_later(plans: dict[Path, str], folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_later_passes_add_is_saved_later(
+    plans: dict[Path, str], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     start = Start(plans, folder)
     start.runs[0]()
     start.caches.save()
@@ -189,7 +199,9 @@ def test_what_later_passes_add_is_saved_later(plans: dict[Path, str], folder: Pa
     assert Start(plans, folder).known == [HEADER + b"rule\n", HEADER + b"other\n"]
 
 
-def test_a_library_that_fails_is_no_error(plans: dict[Path, str], folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_library_that_fails_is_no_error(
+    plans: dict[Path, str], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fail(self: Any, *blob: Any) -> None:
         raise RuntimeError("no context is current")
 
@@ -205,11 +217,17 @@ def test_a_library_that_fails_is_no_error(plans: dict[Path, str], folder: Path, 
     assert Start(plans, folder).known == [HEADER + b"rule\n", HEADER + b"other\n"]
 
 
-def test_what_is_read_while_it_is_written_is_whole(plans: dict[Path, str], folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_read_while_it_is_written_is_whole(
+    plans: dict[Path, str], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Two processes start at once: a cache appears by renaming."""
     seen: list[list[str]] = []
     replace = Path.replace
-    monkeypatch.setattr(Path, "replace", lambda self, to: seen.append([file.name for file in folder.glob("*.cache")]) or replace(self, to))
+    monkeypatch.setattr(
+        Path,
+        "replace",
+        lambda self, to: seen.append([file.name for file in folder.glob("*.cache")]) or replace(self, to),
+    )
     Start(plans, folder).warm_up().caches.save()
     assert seen == [[], [f"{'a' * 64}.cache"]]
     assert sorted(file.name for file in folder.iterdir()) == [f"{'a' * 64}.cache", f"{'b' * 64}.cache"]

@@ -35,7 +35,9 @@ def test_a_host_that_does_not_say_has_enough(host: Path) -> None:
 
 def test_what_does_not_fit_is_refused_before_it_starts(host: Path) -> None:
     require_memory(1_300_000_000, "fp32", quantized=False)
-    message = r"exporting 1.3 billion weights needs about 12.4 GB of memory, 8.0 GB are free; .* without --precision int8"
+    message = (
+        r"exporting 1.3 billion weights needs about 12.4 GB of memory, 8.0 GB are free; .* without --precision int8"
+    )
     with pytest.raises(OutputError, match=message):
         require_memory(1_300_000_000, "fp32", quantized=True)
     with pytest.raises(OutputError, match=r"needs about 8.7 GB .* with --precision fp16, or on a larger host$"):

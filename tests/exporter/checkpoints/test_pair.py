@@ -98,7 +98,9 @@ OTHER_SPLITS: list[tuple[Change, str]] = [
 
 
 @pytest.mark.parametrize(("change", "difference"), OTHER_SPLITS)
-def test_the_same_tokens_split_otherwise_need_no_translation(change: Change, difference: str, pair: Pair, draft: Path) -> None:
+def test_the_same_tokens_split_otherwise_need_no_translation(
+    change: Change, difference: str, pair: Pair, draft: Path
+) -> None:
     change_tokenizer(draft, change)
     translation, (warning,) = check(pair.target, draft, 1.0)
     assert translation is None
@@ -153,8 +155,12 @@ def test_a_target_alone_has_nothing_to_be_compared_with(pair: Pair) -> None:
 def test_merges_as_text_equal_merges_as_pairs(pair: Pair) -> None:
     pairs = json.loads((pair.target / "tokenizer.json").read_text())
     text = json.loads((pair.target / "tokenizer.json").read_text())
-    text["model"]["merges"] = [" ".join(merge) if isinstance(merge, list) else merge for merge in text["model"]["merges"]]
-    pairs["model"]["merges"] = [merge.split(" ") if isinstance(merge, str) else merge for merge in pairs["model"]["merges"]]
+    text["model"]["merges"] = [
+        " ".join(merge) if isinstance(merge, list) else merge for merge in text["model"]["merges"]
+    ]
+    pairs["model"]["merges"] = [
+        merge.split(" ") if isinstance(merge, str) else merge for merge in pairs["model"]["merges"]
+    ]
     assert list(tokenizer_differences(pairs, text)) == []
 
 

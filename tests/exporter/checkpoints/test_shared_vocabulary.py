@@ -46,7 +46,9 @@ def words(*tokens: str, special: tuple[str, ...] = (), added: tuple[str, ...] = 
 
 def sentencepiece(*pieces: str, fallbacks: bool = True) -> Tokenizer:
     """`<unk>`, the bytes, then the pieces."""
-    vocabulary = [(token, -1.0 - index) for index, token in enumerate(("<unk>", *(FALLBACKS if fallbacks else ()), *pieces))]
+    vocabulary = [
+        (token, -1.0 - index) for index, token in enumerate(("<unk>", *(FALLBACKS if fallbacks else ()), *pieces))
+    ]
     tokenizer = Tokenizer(models.Unigram(vocabulary, 0, byte_fallback=fallbacks))
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
     tokenizer.decoder = SENTENCEPIECE
@@ -177,7 +179,8 @@ def test_a_special_token_never_meets_a_text_that_looks_like_it() -> None:
 def test_an_added_run_of_spaces_is_text() -> None:
     assert between(words("x", added=("  ", "\n\n")), byte_level([" ", "   x\n\n\n\n"] * 9, 330))["\n\n"] == "ĊĊ"
     assert between(words("  "), words("y", added=("▁▁",), decoder=TO_SPACE)) == {"  ": "▁▁"}
-    assert between(words("é"), words("y", added=("é",), decoder=decoders.ByteLevel())) == {"é": "é"}  # whose byte is another letter
+    # whose byte is another letter
+    assert between(words("é"), words("y", added=("é",), decoder=decoders.ByteLevel())) == {"é": "é"}
 
 
 def test_an_unknown_token_that_was_never_added_is_special_too() -> None:
@@ -219,7 +222,8 @@ def test_a_part_of_a_character_is_read_as_its_longest_known_ending() -> None:
     draft["model"]["vocab"] |= {fox[2:]: 258, fox[1:3]: 259}
     to_draft, _ = Translation.between(Tokens(target, {}), Tokens(draft, {})).maps(260, 260)
     assert to_draft[258] == 259
-    assert to_draft[259] == draft["model"]["vocab"][fox[-1]]  # whole, so the draft's own encoding decides: it has no merges
+    # whole, so the draft's own encoding decides: it has no merges
+    assert to_draft[259] == draft["model"]["vocab"][fox[-1]]
 
 
 def test_what_the_draft_cannot_spell_is_its_unknown_token() -> None:
@@ -285,7 +289,9 @@ def reversed_tokenizer() -> PreTrainedTokenizerFast:
     for entry in raw["added_tokens"]:
         entry.update(id=last - entry["id"], content=names[entry["content"]])
     raw["added_tokens"].reverse()  # by id, as they are kept
-    return PreTrainedTokenizerFast(tokenizer_object=Tokenizer.from_str(json.dumps(raw)), bos_token="<|begin|>", eos_token="<|end|>")
+    return PreTrainedTokenizerFast(
+        tokenizer_object=Tokenizer.from_str(json.dumps(raw)), bos_token="<|begin|>", eos_token="<|end|>"
+    )
 
 
 @pytest.fixture(scope="module")
@@ -299,7 +305,9 @@ def translated(pair: Pair, built: Path, cache: Path, tmp_path_factory: pytest.Te
     target = AutoModelForCausalLM.from_pretrained(pair.target)
     folder = save_model(base / "draft", seed=7, config=LLAMA | dict(vocab_size=DRAFT_SIZE))
     draft = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(folder))
-    weights = target.state_dict() | {name: draft.state_dict()[name] for name in ("model.embed_tokens.weight", "lm_head.weight")}
+    weights = target.state_dict() | {
+        name: draft.state_dict()[name] for name in ("model.embed_tokens.weight", "lm_head.weight")
+    }
     for name in ("model.embed_tokens.weight", "lm_head.weight"):
         weights[name][list(shared.values())] = target.state_dict()[name][list(shared)]
     draft.load_state_dict(weights)
@@ -322,7 +330,11 @@ def test_the_bundle_holds_the_maps_and_says_so(translated: Translated) -> None:
     manifest = Bundle.open(translated.bundle).manifest
     vocabulary = manifest.vocabulary
     assert vocabulary is not None
-    assert (vocabulary.shared_tokens, vocabulary.target_tokens, vocabulary.draft_tokens) == (len(translated.shared), 288, 300)
+    assert (vocabulary.shared_tokens, vocabulary.target_tokens, vocabulary.draft_tokens) == (
+        len(translated.shared),
+        288,
+        300,
+    )
     assert 258 < len(translated.shared) < 288
     assert (manifest.target.vocab_size, manifest.draft.vocab_size) == (288, DRAFT_SIZE)
     assert vocabulary.maps == "tokenizer/shared_vocabulary.npz"
@@ -335,7 +347,10 @@ def test_the_bundle_holds_the_maps_and_says_so(translated: Translated) -> None:
 
 def test_the_build_tells_the_overlap(translated: Translated) -> None:
     part = f"{len(translated.shared) / 288:.1%}"
-    assert "warning: target and draft have different tokenizers (vocabulary of 288 against 300 tokens" in translated.messages
+    assert (
+        "warning: target and draft have different tokenizers (vocabulary of 288 against 300 tokens"
+        in translated.messages
+    )
     assert f"the draft has {len(translated.shared)} of the target's 288 tokens ({part})" in translated.messages
     assert f"the draft can propose {len(translated.shared)} of the target's 288 tokens ({part})" in translated.messages
 
@@ -407,13 +422,17 @@ def test_wrong_maps_cost_acceptance_and_never_the_output(mutant: str, translated
     assert found.statistics.acceptance_rate < 0.5
 
 
-def test_the_maps_are_the_same_bytes_every_time(translated: Translated, pair: Pair, tmp_path: Path, cache: Path) -> None:
+def test_the_maps_are_the_same_bytes_every_time(
+    translated: Translated, pair: Pair, tmp_path: Path, cache: Path
+) -> None:
     from specexport.exporter.build import build
     from specexport.exporter.request.options import BuildOptions
 
     draft = Bundle.open(translated.bundle).manifest.draft
     assert draft is not None
-    report = build(str(pair.target), draft.source, tmp_path / "again", BuildOptions(max_seq_len=64, prompt_chunk=16, cache=cache))
+    report = build(
+        str(pair.target), draft.source, tmp_path / "again", BuildOptions(max_seq_len=64, prompt_chunk=16, cache=cache)
+    )
     name = "tokenizer/shared_vocabulary.npz"
     assert report.bundle.manifest.files[name] == Bundle.open(translated.bundle).manifest.files[name]
 

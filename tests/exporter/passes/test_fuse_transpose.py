@@ -76,7 +76,10 @@ def test_two_layers_over_one_weight_are_both_fused() -> None:
 
 UNTRANSPOSED = helper.make_node("Transpose", ["w"], ["wt"], perm=[0, 1])
 OTHER = helper.make_node("Relu", ["w"], ["wt"])
-OF_AN_INPUT = [helper.make_node("Transpose", ["x"], ["xt"], perm=[1, 0]), helper.make_node("MatMul", ["w", "xt"], ["y"])]
+OF_AN_INPUT = [
+    helper.make_node("Transpose", ["x"], ["xt"], perm=[1, 0]),
+    helper.make_node("MatMul", ["w", "xt"], ["y"]),
+]
 
 
 @pytest.mark.parametrize(

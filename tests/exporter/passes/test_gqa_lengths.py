@@ -41,7 +41,9 @@ def traced(layers: int = 2) -> onnx.ModelProto:
         outputs = [f"hidden.{layer + 1}", f"present.{layer}.key", f"present.{layer}.value"]
         inputs = [hidden, hidden, hidden, *past, "last", "total_scalar"]
         nodes.append(node("GroupQueryAttention", inputs, outputs, domain="com.microsoft", num_heads=1, kv_num_heads=1))
-    caches = [f"{side}.{layer}.{half}" for side in ("past", "present") for layer in range(layers) for half in ("key", "value")]
+    caches = [
+        f"{side}.{layer}.{half}" for side in ("past", "present") for layer in range(layers) for half in ("key", "value")
+    ]
     value = helper.make_tensor_value_info
     pasts = [value(name, TensorProto.FLOAT, CACHE) for name in caches if name.startswith("past")]
     presents = [value(name, TensorProto.FLOAT, CACHE) for name in caches if name.startswith("present")]
@@ -50,10 +52,16 @@ def traced(layers: int = 2) -> onnx.ModelProto:
         nodes,
         "traced",
         [value("tokens", TensorProto.INT64, [1, "T"]), value("position", TensorProto.INT64, [1]), *pasts],
-        [value(f"hidden.{layers}", TensorProto.FLOAT, [1, "T", WIDTH]), value("places", TensorProto.INT64, ["T"]), *presents],
+        [
+            value(f"hidden.{layers}", TensorProto.FLOAT, [1, "T", WIDTH]),
+            value("places", TensorProto.INT64, ["T"]),
+            *presents,
+        ],
         [numpy_helper.from_array(array, name) for name, array in constants.items()],
     )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)], ir_version=10)
+    return helper.make_model(
+        graph, opset_imports=[helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)], ir_version=10
+    )
 
 
 def converted(proto: onnx.ModelProto) -> ir.Model:
@@ -77,9 +85,15 @@ def copies(model: ir.Model) -> list[str]:
     copied = []
     for node in model.graph:
         wanted = ON_HOST.get(node.op_type, set())
-        given = [(index in wanted, value) for index, value in enumerate(node.inputs) if value is not None and not value.is_initializer()]
+        given = [
+            (index in wanted, value)
+            for index, value in enumerate(node.inputs)
+            if value is not None and not value.is_initializer()
+        ]
         from_host = any(value in host and not read_there for read_there, value in given)
-        if node.op_type == "Shape" or (from_host and all(value in host or value.is_graph_input() for _, value in given)):
+        if node.op_type == "Shape" or (
+            from_host and all(value in host or value.is_graph_input() for _, value in given)
+        ):
             host.update(node.outputs)
         else:
             copied += [str(value.name) for read_there, value in given if (value in host) is not read_there]
@@ -87,7 +101,8 @@ def copies(model: ir.Model) -> list[str]:
 
 
 def test_the_rules_of_placement_find_what_onnx_runtime_reported() -> None:
-    # A CUDA session over the exported Llama copied these two values: one to the device, and one back for each layer at once.
+    # A CUDA session over the exported Llama copied these two values: one to the device, and one back for each layer at
+    # once.
     assert sorted(set(copies(serde.deserialize_model(traced())))) == ["before32", "total_scalar"]
 
 
@@ -101,7 +116,11 @@ def test_the_lengths_are_the_capacity_and_the_place_of_the_last_token() -> None:
         total, seqlens_k = node.inputs[6], node.inputs[5]
         assert total is not None
         assert total.const_value is not None
-        assert (total.const_value.numpy().tolist(), total.dtype, total.const_value.shape) == (CAPACITY, ir.DataType.INT32, [])
+        assert (total.const_value.numpy().tolist(), total.dtype, total.const_value.shape) == (
+            CAPACITY,
+            ir.DataType.INT32,
+            [],
+        )
         assert seqlens_k is attention(model)[0].inputs[5]
 
 
@@ -143,7 +162,11 @@ def run(proto: onnx.ModelProto, tokens: list[int], position: int, past: dict[str
 
 @pytest.mark.parametrize(("position", "count"), [(0, 1), (0, 5), (7, 1), (7, 4), (11, 5), (15, 1), (0, CAPACITY)])
 def test_results_are_bit_identical_up_to_the_last_row(position: int, count: int) -> None:
-    past = {f"past.{layer}.{half}": RNG.normal(size=CACHE).astype(np.float32) for layer in range(2) for half in ("key", "value")}
+    past = {
+        f"past.{layer}.{half}": RNG.normal(size=CACHE).astype(np.float32)
+        for layer in range(2)
+        for half in ("key", "value")
+    }
     for cache in past.values():
         cache[:, :, position:] = 1e4  # stale rows
     tokens = RNG.integers(0, VOCAB, count).tolist()

@@ -154,15 +154,27 @@ def newest_opset(model: ir.Model) -> None:
 
 
 TRAPS: dict[str, tuple[Dialect, Callable[[ir.Model], None], str]] = {
-    "lengths": ("onnx", attention(pad_lengths), r"Attention \S+ \(layer 1\) has nonpad_kv_seqlen, which TensorRT drops"),
+    "lengths": (
+        "onnx",
+        attention(pad_lengths),
+        r"Attention \S+ \(layer 1\) has nonpad_kv_seqlen, which TensorRT drops",
+    ),
     "causal": ("onnx", attention(set_("is_causal", 1)), r"Attention \S+ \(layer 1\) has is_causal=1.* upper left"),
     "softcap": ("onnx", attention(set_("softcap", 2.0)), r".*\(layer 1\) has a softcap"),
     "no mask": ("onnx", attention(no_mask), r".*\(layer 1\) has no mask"),
     "float mask": ("onnx", attention(float_mask), r".*\(layer 1\) has a mask of type FLOAT; it must be boolean"),
     "past": ("onnx", attention(past_input), r".*\(layer 1\) has a past or a present of its own"),
-    "present": ("onnx", attention(present_outputs), r".*\(layer 1\) has a past or a present of its own; .* one output only"),
+    "present": (
+        "onnx",
+        attention(present_outputs),
+        r".*\(layer 1\) has a past or a present of its own; .* one output only",
+    ),
     "three dimensions": ("onnx", attention(flat_query), r".*\(layer 1\) does not have its heads as a dimension"),
-    "packed heads": ("onnx", attention(set_("q_num_heads", 4)), r".*\(layer 1\) does not have its heads as a dimension"),
+    "packed heads": (
+        "onnx",
+        attention(set_("q_num_heads", 4)),
+        r".*\(layer 1\) does not have its heads as a dimension",
+    ),
     "circular": ("onnx", scatter(set_("mode", "circular")), r"TensorScatter \S+ \(layer 1\) writes in circles"),
     "other axis": ("onnx", scatter(set_("axis", 1)), r".*\(layer 1\) writes along another axis"),
     "no input": ("onnx", scatter(inner_cache), r".*\(layer 1\) writes into what is no input of the graph"),
@@ -171,11 +183,19 @@ TRAPS: dict[str, tuple[Dialect, Callable[[ir.Model], None], str]] = {
     "no output": ("onnx", scatter(inner_result), r".*\(layer 1\) gives its cache to no output"),
     "lost": ("onnx", no_result, r"past\.1\.key has no output present\.1\.key"),
     "unaliased": ("onnx", swapped, r"present\.0\.key is not past\.0\.key written in place"),
-    "another type": ("onnx", other_type, r"present\.1\.key is FLOAT16 \[1, 2, 64, 24\] and past\.1\.key FLOAT \[1, 2, 64, 24\]"),
+    "another type": (
+        "onnx",
+        other_type,
+        r"present\.1\.key is FLOAT16 \[1, 2, 64, 24\] and past\.1\.key FLOAT \[1, 2, 64, 24\]",
+    ),
     "open capacity": ("onnx", open_capacity, r"past\.1\.key has the shape \[1, 2, capacity, 24\]; .* fixed numbers"),
     "plugin": ("onnx", plugin, r"Sigmoid \S+ is no standard operator"),
     "rows: newer": ("rows", newer, r"RMSNormalization \S+ is an operator that TensorRT 10\.3 lacks"),
-    "rows: loops": ("rows", loops, r"Loop \S+ is an operator that TensorRT 10\.3 lacks, or that no CUDA graph can hold"),
+    "rows: loops": (
+        "rows",
+        loops,
+        r"Loop \S+ is an operator that TensorRT 10\.3 lacks, or that no CUDA graph can hold",
+    ),
     "rows: plugin": ("rows", plugin, r"Sigmoid \S+ is an operator that TensorRT 10\.3 lacks"),
     "rows: opset": ("rows", newest_opset, r"the graph has opset 24; TensorRT 10\.3 reads 9 to 20"),
     "rows: lost": ("rows", no_result, r"past\.1\.key has no output new\.1\.key"),

@@ -64,7 +64,9 @@ def test_the_dialects_share_one_copy_of_every_weight(exported: Exported) -> None
     folder = exported.folder
     graphs = sum((folder / name).stat().st_size for name in exported.spec.graphs.values())
     weights = (folder / exported.spec.weights).stat().st_size
-    assert sorted(path.name for path in folder.iterdir()) == sorted([*exported.spec.graphs.values(), exported.spec.weights])
+    assert sorted(path.name for path in folder.iterdir()) == sorted(
+        [*exported.spec.graphs.values(), exported.spec.weights]
+    )
     assert weights == pytest.approx(4 * exported.num_parameters, rel=0.02)
     assert graphs < 0.3 * weights
 
@@ -85,7 +87,9 @@ def test_weights_keep_their_names_and_values(exported: Exported) -> None:
         assert len(stored) == 9 * len(exported.spec.layers) + 2
         for name, value in stored.items():
             # A tied embedding has one of its two names.
-            np.testing.assert_array_equal(found["model.lm_head.weight" if "embed_tokens" in name else f"model.{name}"], value)
+            np.testing.assert_array_equal(
+                found["model.lm_head.weight" if "embed_tokens" in name else f"model.{name}"], value
+            )
 
 
 @ALL
@@ -158,9 +162,13 @@ def test_half_precision_is_in_weights_and_caches_and_not_in_logits(dialect: Dial
     model = load(narrow, dialect)
     types = {value.name: value.type.tensor_type.elem_type for value in (*model.graph.input, *model.graph.output)}
     assert types.pop("logits") == onnx.TensorProto.FLOAT
-    assert {types.pop(name, onnx.TensorProto.INT64) for name in ("tokens", "position", "columns")} == {onnx.TensorProto.INT64}
+    assert {types.pop(name, onnx.TensorProto.INT64) for name in ("tokens", "position", "columns")} == {
+        onnx.TensorProto.INT64
+    }
     assert set(types.values()) == {onnx.TensorProto.BFLOAT16}
-    assert {tensor.data_type for tensor in model.graph.initializer if tensor.data_location} == {onnx.TensorProto.BFLOAT16}
+    assert {tensor.data_type for tensor in model.graph.initializer if tensor.data_location} == {
+        onnx.TensorProto.BFLOAT16
+    }
     assert (narrow.folder / narrow.spec.weights).stat().st_size == pytest.approx(2 * narrow.num_parameters, rel=0.02)
 
 
@@ -178,7 +186,9 @@ def test_half_precision_keeps_the_upcasts_of_the_model(dialect: Dialect, narrow:
 @ALL
 def test_no_graph_tells_about_this_machine(dialect: Dialect, exported: Exported) -> None:
     content = (exported.folder / exported.spec.graphs[dialect]).read_bytes()
-    assert not [word for word in (b"/tmp", b"site-packages", b"/home", b".py", str(Path.cwd()).encode()) if word in content]
+    assert not [
+        word for word in (b"/tmp", b"site-packages", b"/home", b".py", str(Path.cwd()).encode()) if word in content
+    ]
 
 
 def model_with(name: str, value: np.ndarray) -> ir.Model:
@@ -195,7 +205,9 @@ def test_one_name_with_two_contents_is_two_tensors(shapes: tuple[int, int], tmp_
     """Tracing numbers its constants, so `val_7` may be one thing in one graph and another in the other."""
     values = [np.full(size, fill, np.float32) for size, fill in zip(shapes, (1, 2), strict=True)]
     assert all(value.nbytes >= EXTERNAL_BYTES for value in values)
-    graphs, _ = save(dict(zip(DIALECTS[:2], (model_with("val_7", value) for value in values), strict=True)), tmp_path, "m")
+    graphs, _ = save(
+        dict(zip(DIALECTS[:2], (model_with("val_7", value) for value in values), strict=True)), tmp_path, "m"
+    )
     for dialect, value in zip(DIALECTS[:2], values, strict=True):
         (tensor,) = onnx.load(tmp_path / graphs[dialect]).graph.initializer
         np.testing.assert_array_equal(onnx.numpy_helper.to_array(tensor), value)

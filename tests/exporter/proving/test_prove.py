@@ -19,14 +19,18 @@ AS_IS, WIDENED = "onnxruntime", "onnxruntime, widened"
 @pytest.fixture(scope="module")
 def half(tmp_path_factory: pytest.TempPathFactory) -> Exported:
     base = tmp_path_factory.mktemp("half")
-    return export(save_model(base / "checkpoint"), base / "graphs", ("onnx", "ort"), replace(CONTRACT, precision="fp16"))
+    return export(
+        save_model(base / "checkpoint"), base / "graphs", ("onnx", "ort"), replace(CONTRACT, precision="fp16")
+    )
 
 
 def proofs_of(exported: Exported, engines: tuple[str, ...], folder: Path) -> dict[str, Proof]:
     """By dialect. The reference goes to `folder`, which is all that a proof needs beside the graphs."""
     (folder / "reference").mkdir()
     save_reference(folder / "reference/target.npz", exported.reference)
-    spec = replace(exported.spec, graphs={dialect: str(exported.folder / name) for dialect, name in exported.spec.graphs.items()})
+    spec = replace(
+        exported.spec, graphs={dialect: str(exported.folder / name) for dialect, name in exported.spec.graphs.items()}
+    )
     found = prove(folder, {"target": spec}, exported.contract, engines, lambda step: None)
     return {proof.dialect: proof for proof in found}
 
@@ -46,7 +50,9 @@ def test_bf16_is_widened_for_whatever_engine(narrow: Exported, tmp_path: Path) -
 
 
 @pytest.mark.parametrize(("engines", "ort"), [(("onnxruntime", "tensorrt"), AS_IS), (("tensorrt",), WIDENED)])
-def test_fp16_is_run_as_it_is_where_that_is_what_will_run(engines: tuple[str, ...], ort: str, half: Exported, tmp_path: Path) -> None:
+def test_fp16_is_run_as_it_is_where_that_is_what_will_run(
+    engines: tuple[str, ...], ort: str, half: Exported, tmp_path: Path
+) -> None:
     found = proofs_of(half, engines, tmp_path)
     assert (found["onnx"].engine, found["ort"].engine) == (WIDENED, ort)
     for proof in found.values():
@@ -55,7 +61,11 @@ def test_fp16_is_run_as_it_is_where_that_is_what_will_run(engines: tuple[str, ..
 
 
 def test_a_proof_that_fails_leaves_nothing_behind(half: Exported, tmp_path: Path) -> None:
-    wrong = [ReferenceStep(entry.step, entry.logits + 0.1 * entry.logits.std()) for entry in half.reference if entry.step.rows]
+    wrong = [
+        ReferenceStep(entry.step, entry.logits + 0.1 * entry.logits.std())
+        for entry in half.reference
+        if entry.step.rows
+    ]
     before = sorted(half.folder.iterdir())
     with pytest.raises(ProofError, match=r"target on onnxruntime, widened \(onnx\): logits are"):
         proofs_of(replace(half, reference=wrong), ("tensorrt",), tmp_path)

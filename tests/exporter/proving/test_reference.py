@@ -24,11 +24,15 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
 
 
 @pytest.mark.parametrize("keeps_some", [True, False])
-def test_shared_passes_give_what_a_pass_a_step_gives(keeps_some: bool, checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shared_passes_give_what_a_pass_a_step_gives(
+    keeps_some: bool, checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
     model = checkpoint.load("fp32")
     if not keeps_some:
         forward = type(model).forward
-        monkeypatch.setattr(type(model), "forward", lambda self, input_ids, use_cache: forward(self, input_ids, use_cache=use_cache))
+        monkeypatch.setattr(
+            type(model), "forward", lambda self, input_ids, use_cache: forward(self, input_ids, use_cache=use_cache)
+        )
     recorded = record_reference(model, CONTRACT, LLAMA["vocab_size"])
     steps = schedule(CONTRACT, LLAMA["vocab_size"])
     assert [entry.step.position for entry in recorded] == [step.position for step in steps]
@@ -55,5 +59,8 @@ def test_a_model_that_cannot_be_evaluated_is_one_line(checkpoint: Checkpoint, mo
         raise RuntimeError("expected scalar type Float\nbut found BFloat16")
 
     monkeypatch.setattr(type(model), "forward", forward)
-    with pytest.raises(UnsupportedModelError, match=r"^LlamaForCausalLM cannot be evaluated over \d+ tokens: expected scalar type Float$"):
+    with pytest.raises(
+        UnsupportedModelError,
+        match=r"^LlamaForCausalLM cannot be evaluated over \d+ tokens: expected scalar type Float$",
+    ):
         record_reference(model, CONTRACT, LLAMA["vocab_size"])

@@ -21,7 +21,9 @@ def graph_of(kind: str, folder: Path) -> ir.Model:
     dtype, numpy_dtype = HALF[kind]
     x = ir.val("x", dtype=ir.DataType.FLOAT, shape=ir.Shape([4, 32]))
     rng = np.random.default_rng(0)
-    weight = ir.Value(name="weight", const_value=ir.tensor(rng.normal(size=(32, 32)).astype(numpy_dtype), name="weight"))
+    weight = ir.Value(
+        name="weight", const_value=ir.tensor(rng.normal(size=(32, 32)).astype(numpy_dtype), name="weight")
+    )
     scale = ir.Value(name="scale", const_value=ir.tensor(np.array(0.1).astype(numpy_dtype), name="scale"))
     shape = ir.Value(name="shape", const_value=ir.tensor(np.array([4, 32]), name="shape"))
     tape = ir.tape.Tape()
@@ -29,7 +31,9 @@ def graph_of(kind: str, folder: Path) -> ir.Model:
     filled = tape.op("ConstantOfShape", [shape], {"value": ir.tensor(np.array([0.5]).astype(numpy_dtype))})
     y = tape.op("MatMul", [tape.op("Add", [tape.op("Mul", [narrow, scale]), filled]), weight])
     y = tape.op("MatMul", [y, weight])
-    y = tape.op("Cast", [tape.op("Add", [y, tape.op("Gather", [weight, tape.op("Shape", [narrow], {"end": 1})])])], {"to": 1})
+    y = tape.op(
+        "Cast", [tape.op("Add", [y, tape.op("Gather", [weight, tape.op("Shape", [narrow], {"end": 1})])])], {"to": 1}
+    )
     y.name, y.dtype = "y", ir.DataType.FLOAT
     for node in tape.nodes:
         for value in node.outputs:
@@ -62,7 +66,9 @@ def test_nothing_but_weights_in_files_stays_narrow(kind: str, tmp_path: Path) ->
     widen(model)
     ir.save(model, tmp_path / "wide.onnx")
     again = ir.load(tmp_path / "wide.onnx").graph
-    narrow = {value.name for value in again.initializers.values() if value.dtype in {dtype for dtype, _ in HALF.values()}}
+    narrow = {
+        value.name for value in again.initializers.values() if value.dtype in {dtype for dtype, _ in HALF.values()}
+    }
     assert narrow == {"weight"}
     assert sorted(use.node.op_type for use in again.initializers["weight"].uses()) == ["Cast", "Gather"]
     assert {value.dtype for value in (*again.inputs, *again.outputs) if value.name != "weight"} == {ir.DataType.FLOAT}
@@ -91,7 +97,9 @@ def test_a_weight_is_widened_when_its_turn_comes(tmp_path: Path) -> None:
         y = tape.op("Relu", [tape.op("MatMul", [y, weights[-1]])])
     y.name, y.dtype = "y", ir.DataType.FLOAT
     graph = ir.Graph([x], [y], nodes=tape.nodes, initializers=weights, opset_imports={"": 22})
-    ir.save(ir.Model(graph, ir_version=10), tmp_path / "narrow.onnx", external_data="weights", size_threshold_bytes=1024)
+    ir.save(
+        ir.Model(graph, ir_version=10), tmp_path / "narrow.onnx", external_data="weights", size_threshold_bytes=1024
+    )
     model = ir.load(tmp_path / "narrow.onnx")
     widen(model)
     ir.save(model, tmp_path / "wide.onnx")
@@ -102,7 +110,11 @@ def test_a_weight_is_widened_when_its_turn_comes(tmp_path: Path) -> None:
     options.profile_file_prefix = str(tmp_path / "profile")
     session = ort.InferenceSession(tmp_path / "wide.onnx", options, providers=["CPUExecutionProvider"])
     np.testing.assert_allclose(session.run(None, {"x": np.ones((4, 32), np.float32)})[0], np.ones((4, 32)), rtol=1e-3)
-    events = [event for event in json.loads(Path(session.end_profiling()).read_text()) if event["name"].endswith("kernel_time")]
+    events = [
+        event
+        for event in json.loads(Path(session.end_profiling()).read_text())
+        if event["name"].endswith("kernel_time")
+    ]
     operators = [event["args"]["op_name"] for event in events]
     assert operators == ["Cast", "MatMul", "Relu"] * 8
 

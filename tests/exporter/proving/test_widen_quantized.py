@@ -39,11 +39,17 @@ def test_activations_are_rounded_as_the_operators_do(kind: str, tmp_path: Path) 
     ir.save(model, tmp_path / "wide.onnx")
     steps = np.concatenate([HALVES, ENDS])
     found = open_graph(tmp_path / "wide.onnx")({"x": steps * np.float32(0.5)})["y"]
-    clipped = np.clip(np.rint(steps), -128, 127) if kind == "int8" else np.clip(steps, -448, 448).astype(ml_dtypes.float8_e4m3fn)
+    clipped = (
+        np.clip(np.rint(steps), -128, 127)
+        if kind == "int8"
+        else np.clip(steps, -448, 448).astype(ml_dtypes.float8_e4m3fn)
+    )
     np.testing.assert_array_equal(found, clipped.astype(np.float32) * np.float32(0.5))
 
 
-@pytest.mark.parametrize("own", [WeightRecipe("int8", limit=127, input_scale=0.05), WeightRecipe("fp8"), WeightRecipe("int4", block=32)])
+@pytest.mark.parametrize(
+    "own", [WeightRecipe("int8", limit=127, input_scale=0.05), WeightRecipe("fp8"), WeightRecipe("int4", block=32)]
+)
 @pytest.mark.parametrize("precision", ["fp32", "fp16", "bf16"])
 def test_weights_stay_narrow_and_nothing_else_does(own: WeightRecipe, precision: Any, tmp_path: Path) -> None:
     path = written(graph(precision), in_precision(recipe(own), precision), tmp_path)
@@ -53,7 +59,11 @@ def test_weights_stay_narrow_and_nothing_else_does(own: WeightRecipe, precision:
     operators = [node.op_type for node in model.graph]
     assert not {"QuantizeLinear", "DequantizeLinear"} & set(operators)
     for node in model.graph:  # weights and what is picked from them are cast where they are used
-        narrow = [value for value in node.inputs if value is not None and value.dtype not in (ir.DataType.FLOAT, ir.DataType.INT64)]
+        narrow = [
+            value
+            for value in node.inputs
+            if value is not None and value.dtype not in (ir.DataType.FLOAT, ir.DataType.INT64)
+        ]
         assert not narrow or node.op_type in ("Cast", "Gather")
     ir.save(model, tmp_path / "wide.onnx")
     values = [value for value in ir.load(tmp_path / "wide.onnx").graph.inputs if value.name.endswith(own.format)]  # type: ignore[union-attr]
@@ -68,7 +78,9 @@ def test_picked_rows_of_int8_are_restored_and_not_the_table(tmp_path: Path) -> N
     widen(model)
     gathers = [node for node in model.graph if node.op_type == "Gather"]
     assert sorted(node.inputs[0].name for node in gathers) == ["table.int8", "table.scale"]  # type: ignore[union-attr]
-    (casts,) = [[use.node.op_type for use in node.outputs[0].uses()] for node in gathers if node.inputs[0].name == "table.int8"]  # type: ignore[union-attr]
+    (casts,) = [
+        [use.node.op_type for use in node.outputs[0].uses()] for node in gathers if node.inputs[0].name == "table.int8"
+    ]  # type: ignore[union-attr]
     assert casts == ["Cast"]
     assert [use.node.op_type for use in model.graph.initializers["table.int8"].uses()] == ["Gather"]
 

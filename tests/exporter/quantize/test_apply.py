@@ -28,11 +28,23 @@ from support.tiny import CONTRACT, LLAMA, save_model
 
 # Large enough that no weight counts as a small constant, heads as wide as the kernel turns them.
 SIZES = LLAMA | dict(hidden_size=128, intermediate_size=160, num_hidden_layers=1, initializer_range=0.1)
-GPT2 = dict(vocab_size=288, n_embd=128, n_layer=1, n_head=4, n_positions=128, initializer_range=0.1, bos_token_id=0, eos_token_id=1)
+GPT2 = dict(
+    vocab_size=288,
+    n_embd=128,
+    n_layer=1,
+    n_head=4,
+    n_positions=128,
+    initializer_range=0.1,
+    bos_token_id=0,
+    eos_token_id=1,
+)
 FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("llama", SIZES),
     "qwen2, biases": ("qwen2", SIZES | dict(tie_word_embeddings=True)),
-    "gemma2, softcap": ("gemma2", SIZES | dict(head_dim=32, query_pre_attn_scalar=7, attn_logit_softcapping=2.0, sliding_window=8)),
+    "gemma2, softcap": (
+        "gemma2",
+        SIZES | dict(head_dim=32, query_pre_attn_scalar=7, attn_logit_softcapping=2.0, sliding_window=8),
+    ),
     "gpt2, stored the other way round": ("gpt2", GPT2),
     "phi, partial rotary": ("phi", SIZES | dict(partial_rotary_factor=0.5)),
 }
@@ -62,7 +74,9 @@ class Made:
         self.graph = trace(model, layers, "ort", CONTRACT)
         optimize(self.graph, "ort")
         self.layers = len(linear_layers(model))
-        self.changed = quantize(self.graph, "ort", by_every_name(recipe, model), CONTRACT.capacity, {}, exact_widths=exact)
+        self.changed = quantize(
+            self.graph, "ort", by_every_name(recipe, model), CONTRACT.capacity, {}, exact_widths=exact
+        )
         if mutate:
             mutate(self.graph)
         paths, weights = save({"ort": self.graph}, folder, "model")
@@ -117,13 +131,19 @@ def test_int4_weights_are_exactly_its_twins(tmp_path: Path, monkeypatch: pytest.
 
 def test_a_weight_that_stays_as_it_was_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(apply, "quantize_tables", lambda graph, recipe: 0)
-    with pytest.raises(UnsupportedModelError, match=r"embed_tokens\.weight is used in a way that quantizing does not know \(Gather\)"):
+    with pytest.raises(
+        UnsupportedModelError, match=r"embed_tokens\.weight is used in a way that quantizing does not know \(Gather\)"
+    ):
         Made(tmp_path, "llama", "int8")
 
 
 def test_a_graph_whose_scales_are_another_layers_is_seen(tmp_path: Path) -> None:
     def swap(graph: ir.Model) -> None:
-        casts = [node for node in graph.graph if node.op_type == "Cast" and node.inputs[0].producer().op_type == "MatMulInteger"]  # type: ignore[union-attr]
+        casts = [
+            node
+            for node in graph.graph
+            if node.op_type == "Cast" and node.inputs[0].producer().op_type == "MatMulInteger"
+        ]  # type: ignore[union-attr]
         (by_row,) = (use.node for use in casts[1].outputs[0].uses())
         (by_output,) = (use.node for use in by_row.outputs[0].uses())
         values = by_output.inputs[1]
@@ -148,7 +168,9 @@ def test_tables_reach_as_far_as_the_cache(tmp_path: Path) -> None:
     graph = trace(model, probe_cache(model), "ort", contract)
     optimize(graph, "ort")
     assert absorb_rotary(graph, contract.capacity) == 1
-    shapes = [list(value.const_value.shape) for name, value in graph.graph.initializers.items() if name.startswith("rotary.")]  # type: ignore[union-attr]
+    shapes = [
+        list(value.const_value.shape) for name, value in graph.graph.initializers.items() if name.startswith("rotary.")
+    ]  # type: ignore[union-attr]
     assert shapes == [[96, 16], [96, 16]]
 
 
@@ -176,5 +198,9 @@ def test_only_a_row_that_is_alone_has_one_behind_it(tmp_path: Path) -> None:
         for width, behind in ((1, 1), (2, 0), (3, 0)):
             decoder.overwrite_rows(0, 7.0)
             decoder.step(list(range(40, 40 + width)), start)
-            written = [place for place in range(CONTRACT.capacity) if any((cache[:, :, place] != 7.0).any() for cache in decoder._caches)]
+            written = [
+                place
+                for place in range(CONTRACT.capacity)
+                if any((cache[:, :, place] != 7.0).any() for cache in decoder._caches)
+            ]
             assert written == list(range(start, start + width + behind))

@@ -14,7 +14,10 @@ INT8 = WeightRecipe("int8")
 ONE = "agraph (float[1, t, 64] x, float[48, 64] w) => (float[1, t, 48] y) { y = com.microsoft.FusedMatMul<transB = 1>(x, w) }"
 TWO = """agraph (float[1, t, 64] x, float[48, 64] v, float[32, 64] w) => (float[1, t, 48] y, float[1, t, 32] z) {
     y = com.microsoft.FusedMatMul<transB = 1>(x, v) z = com.microsoft.FusedMatMul<transB = 1>(x, w) }"""
-X = np.random.default_rng(1).standard_normal((1, 5, 64)).astype(np.float32) * np.array([1, 10, 0.1, 1, 3], np.float32)[None, :, None]
+X = (
+    np.random.default_rng(1).standard_normal((1, 5, 64)).astype(np.float32)
+    * np.array([1, 10, 0.1, 1, 3], np.float32)[None, :, None]
+)
 
 
 def rows(x: np.ndarray, w: np.ndarray, steps: int = 127) -> np.ndarray:
@@ -39,7 +42,9 @@ def test_a_layer_becomes_a_product_of_integers() -> None:
 
 def test_a_weight_stored_the_other_way_round() -> None:
     w = weight(64, 48)
-    _, made = quantized("agraph (float[1, t, 64] x, float[64, 48] w) => (float[1, t, 48] y) { y = MatMul(x, w) }", {"w": INT8}, w=w)
+    _, made = quantized(
+        "agraph (float[1, t, 64] x, float[64, 48] w) => (float[1, t, 48] y) { y = MatMul(x, w) }", {"w": INT8}, w=w
+    )
     np.testing.assert_allclose(run(made, x=X)[0], rows(X, w.T), rtol=1e-4, atol=1e-4)
 
 
@@ -62,7 +67,9 @@ def test_the_largest_sums_do_not_saturate(sign: int) -> None:
     """Kernels without VNNI add products of neighbours in 16 bits."""
     w = np.full((48, 64), sign, np.float32)
     _, made = quantized(ONE, {"w": INT8}, w=w)
-    np.testing.assert_allclose(run(made, x=np.ones((1, 2, 64), np.float32))[0], np.full((1, 2, 48), 64.0 * sign), rtol=1e-6)
+    np.testing.assert_allclose(
+        run(made, x=np.ones((1, 2, 64), np.float32))[0], np.full((1, 2, 48), 64.0 * sign), rtol=1e-6
+    )
 
 
 def test_a_row_of_zeros_gives_zeros() -> None:

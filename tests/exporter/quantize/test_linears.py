@@ -27,7 +27,9 @@ def test_products_with_a_weight_are_found(body: str, transposed: bool) -> None:
 
 def test_a_bias_of_the_node_is_told() -> None:
     (found,) = linears(
-        graph("agraph (float[t, 8] x, float[8, 6] w, float[6] b) => (float[t, 6] y) { y = Gemm(x, w, b) }", w=weight(8, 6)).graph
+        graph(
+            "agraph (float[t, 8] x, float[8, 6] w, float[6] b) => (float[t, 6] y) { y = Gemm(x, w, b) }", w=weight(8, 6)
+        ).graph
     )
     assert found.bias is not None
     assert found.bias.name == "b"
@@ -51,7 +53,9 @@ def test_other_nodes_are_not(body: str) -> None:
 def test_neither_are_products_with_experts_or_of_integers_or_without_weights() -> None:
     of_experts = "agraph (float[4, t, 8] x, float[4, 8, 6] w) => (float[4, t, 6] y) { y = MatMul(x, w) }"
     three = graph(of_experts, w=np.zeros((4, 8, 6), np.float32))
-    whole = graph("agraph (int64[t, 8] x, int64[8, 6] w) => (int64[t, 6] y) { y = MatMul(x, w) }", w=np.zeros((8, 6), np.int64))
+    whole = graph(
+        "agraph (int64[t, 8] x, int64[8, 6] w) => (int64[t, 6] y) { y = MatMul(x, w) }", w=np.zeros((8, 6), np.int64)
+    )
     given = graph("agraph (float[t, 8] x, float[8, 6] w) => (float[t, 6] y) { y = MatMul(x, w) }")
     assert [linears(made.graph) for made in (three, whole, given)] == [[], [], []]
 

@@ -46,7 +46,11 @@ def test_a_tied_table_is_stored_once(own: WeightRecipe, change: object) -> None:
     made = graph(TIED, w=w)
     assert (quantize_nbits(made, Recipe({"w": own})), quantize_rows(made, Recipe({"w": own}))).count(1) == 1
     assert quantize_tables(made, Recipe({"w": own})) == 1
-    stored = sum(value.const_value.nbytes for value in made.graph.initializers.values() if value.const_value is not None and value.uses())
+    stored = sum(
+        value.const_value.nbytes
+        for value in made.graph.initializers.values()
+        if value.const_value is not None and value.uses()
+    )
     assert stored < 0.6 * w.nbytes if own.format == "int4" else stored < 0.4 * w.nbytes
     x, y = run(made, tokens=TOKENS)
     np.testing.assert_allclose(x, own.restore(w)[TOKENS], rtol=1e-6)
@@ -65,5 +69,7 @@ def test_other_tables_stay() -> None:
     by_columns = "agraph (int64[t] tokens, float[50, 64] w) => (float[50, t] x) { x = Gather<axis = 1>(w, tokens) }"
     made = graph(by_columns, w=weight(50, 64))
     assert quantize_tables(made, Recipe({"w": INT4})) == 0
-    floats = graph("agraph (int64[t] tokens, float[50, 64] w) => (float[t, 64] x) { x = Gather(w, tokens) }", w=weight(50, 64))
+    floats = graph(
+        "agraph (int64[t] tokens, float[50, 64] w) => (float[t, 64] x) { x = Gather(w, tokens) }", w=weight(50, 64)
+    )
     assert quantize_tables(floats, Recipe({"w": WeightRecipe("float")})) == 0

@@ -22,7 +22,9 @@ FEEDS = {
 
 
 def model(body: str, outputs: str = KEPT, **weights: np.ndarray) -> ir.Model:
-    names = "".join(f", {'int64' if array.dtype == np.int64 else 'float'}[{len(array)}] {name}" for name, array in weights.items())
+    names = "".join(
+        f", {'int64' if array.dtype == np.int64 else 'float'}[{len(array)}] {name}" for name, array in weights.items()
+    )
     return graph(f"agraph ({GIVEN}, int64[3] sizes{names}) => ({outputs}) {{ {body} }}", sizes=SIZES, **weights)
 
 
@@ -49,7 +51,9 @@ def test_biases_of_the_three_become_one() -> None:
     added = "d = Add(a, p) e = Add(q, b) f = Add(c, r)"
     body = f"a, b, c = Split<axis = -1>(m, sizes) {added} y, nk, nv = {ATTEND}(d, e, f, k, v, last, total)"
     made = check(body, 1, **biases)
-    assert [node.op_type for node in made.graph if any(out.uses() or out.is_graph_output() for out in node.outputs)].count("Add") == 1
+    assert [
+        node.op_type for node in made.graph if any(out.uses() or out.is_graph_output() for out in node.outputs)
+    ].count("Add") == 1
 
 
 def test_shapes_of_the_same_length_are_looked_through() -> None:
@@ -60,9 +64,11 @@ def test_shapes_of_the_same_length_are_looked_through() -> None:
 @pytest.mark.parametrize(
     ("body", "outputs"),
     [
-        (f"a, b, c = Split<axis = -1>(m, sizes) y, nk, nv = {ATTEND}(a, c, b, k, v, last, total)", KEPT),  # another order
+        # another order
+        (f"a, b, c = Split<axis = -1>(m, sizes) y, nk, nv = {ATTEND}(a, c, b, k, v, last, total)", KEPT),
         (f"{PLAIN} z = Neg(b)", f"{KEPT}, float[1, t, 32] z"),  # read elsewhere too
-        (f"a, b, c = Split<axis = -1>(m, sizes) d = Mul(b, b) y, nk, nv = {ATTEND}(a, d, c, k, v, last, total)", KEPT),  # changed
+        # changed
+        (f"a, b, c = Split<axis = -1>(m, sizes) d = Mul(b, b) y, nk, nv = {ATTEND}(a, d, c, k, v, last, total)", KEPT),
     ],
 )
 def test_others_stay(body: str, outputs: str) -> None:
@@ -70,4 +76,8 @@ def test_others_stay(body: str, outputs: str) -> None:
 
 
 def test_one_bias_alone_stays() -> None:
-    check(f"a, b, c = Split<axis = -1>(m, sizes) d = Add(b, q) y, nk, nv = {ATTEND}(a, d, c, k, v, last, total)", 0, q=weight(1, 32)[0])
+    check(
+        f"a, b, c = Split<axis = -1>(m, sizes) d = Add(b, q) y, nk, nv = {ATTEND}(a, d, c, k, v, last, total)",
+        0,
+        q=weight(1, 32)[0],
+    )

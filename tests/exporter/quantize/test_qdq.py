@@ -65,7 +65,9 @@ def test_inputs_are_rounded_by_their_layers_scale(form: str, tmp_path: Path) -> 
 def test_a_tied_table_is_stored_once_and_nothing_wide_is_left(tmp_path: Path) -> None:
     path = written(graph("fp16"), in_precision(recipe(WeightRecipe("int8", limit=127)), "fp16"), tmp_path)
     model = ir.load(path)
-    assert {value.name for value in model.graph.initializers.values() if len(value.shape or ()) == 2} == {f"{name}.int8" for name in NAMES}
+    assert {value.name for value in model.graph.initializers.values() if len(value.shape or ()) == 2} == {
+        f"{name}.int8" for name in NAMES
+    }
     (restoring,) = [node for node in nodes(model, "DequantizeLinear") if node.inputs[0].name == "table.int8"]  # type: ignore[union-attr]
     assert sorted(use.node.op_type for use in restoring.outputs[0].uses()) == ["Gather", "Transpose"]
     assert (tmp_path / "small.weights").stat().st_size == sum(weight.size for weight in weights().values())
@@ -119,7 +121,10 @@ def test_graphs_of_one_model_share_what_a_weight_becomes() -> None:
         quantize_for_tensorrt(model, recipe(Counted("int8", limit=127)), made)
     assert not calls
     for name in NAMES:
-        assert first.graph.initializers[f"{name}.int8"].const_value is second.graph.initializers[f"{name}.int8"].const_value
+        assert (
+            first.graph.initializers[f"{name}.int8"].const_value
+            is second.graph.initializers[f"{name}.int8"].const_value
+        )
         for end in ("int8", "scale"):
             first.graph.initializers[f"{name}.{end}"].const_value.tobytes()  # type: ignore[union-attr]
     assert len(calls) == len(NAMES)

@@ -1,4 +1,7 @@
-"""Quantized graphs through TensorRT-RTX on a host without a GPU: they build, and their weights stay narrow. Nothing is run."""
+"""Quantized graphs through TensorRT-RTX on a host without a GPU: they build, and their weights stay narrow.
+
+Nothing is run.
+"""
 
 from __future__ import annotations
 

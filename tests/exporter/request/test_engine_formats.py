@@ -30,5 +30,9 @@ def test_fp8_needs_a_gpu_that_has_it(engine: str, capability: tuple[int, int], r
     assert ("fp8" in formats_of(engine, capability)) == runs
     assert "int8" in formats_of(engine, capability)
     said = refusal(engine, "fp8", capability)
-    assert said == "" if runs else "on compute capability 8.6; that takes 8.9 or later; it runs fp32, fp16, bf16, int8, int4" in said
+    assert (
+        said == ""
+        if runs
+        else "on compute capability 8.6; that takes 8.9 or later; it runs fp32, fp16, bf16, int8, int4" in said
+    )
     assert refusal(engine, "fp8") == ""

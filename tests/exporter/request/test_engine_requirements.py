@@ -20,7 +20,9 @@ pytest.importorskip("tensorrt_rtx")
 
 def choose(*engines: str, precision: Precision = "fp32", version: str | None = None, **options: Any) -> Targets:
     wanted = parse_version(version) if version else None
-    return choose_targets(engines, choose_numbers(engines, precision, None), CompileOptions(**options), wanted, "out dir/my.bundle")
+    return choose_targets(
+        engines, choose_numbers(engines, precision, None), CompileOptions(**options), wanted, "out dir/my.bundle"
+    )
 
 
 @pytest.fixture
@@ -30,7 +32,11 @@ def here(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
 
     def install(version: str) -> None:
         lib = SimpleNamespace(version=parse_version(version))
-        monkeypatch.setattr(engine_requirements, "compiler", lambda engine, options: lib if engine == "tensorrt" else real(engine, options))
+        monkeypatch.setattr(
+            engine_requirements,
+            "compiler",
+            lambda engine, options: lib if engine == "tensorrt" else real(engine, options),
+        )
 
     return install
 
@@ -86,7 +92,9 @@ def test_no_plan_is_made_by_another_version(here: Callable[[str], None]) -> None
     here("10.16.1.11")
     found = choose("tensorrt", version="10.3")
     assert (found.dialects, found.compiled) == (("onnx", "rows"), ())
-    assert found.notes[0].startswith("tensorrt: no plans are made here: this host has TensorRT 10.16.1.11, not 10.3; on the device, run: ")
+    assert found.notes[0].startswith(
+        "tensorrt: no plans are made here: this host has TensorRT 10.16.1.11, not 10.3; on the device, run: "
+    )
     assert choose("tensorrt", version="10.16.2").compiled == ()
     assert choose("tensorrt", version="10.17").compiled == ()
 
@@ -116,7 +124,9 @@ def test_versions_that_are_none(version: str) -> None:
         (("tensorrt-rtx",), dict(compute_capabilities=("8.7",)), EngineError, r"cannot compile for compute capability 8\.7"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_built(engines: tuple[str, ...], given: dict[str, Any], error: type[Exception], message: str) -> None:
+def test_what_cannot_be_built(
+    engines: tuple[str, ...], given: dict[str, Any], error: type[Exception], message: str
+) -> None:
     with pytest.raises(error, match=message):
         choose(*engines, **given)
 
@@ -138,6 +148,10 @@ def test_rtx_that_is_missing_is_an_error_at_once(monkeypatch: pytest.MonkeyPatch
 
 
 def test_graphs_are_proved_on_onnx_runtime_whatever_they_are_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine_requirements, "proving", lambda: Availability(False, "onnxruntime is not installed", "install it"))
-    with pytest.raises(EngineError, match="the graphs cannot be proved on this host: onnxruntime is not installed; install it"):
+    monkeypatch.setattr(
+        engine_requirements, "proving", lambda: Availability(False, "onnxruntime is not installed", "install it")
+    )
+    with pytest.raises(
+        EngineError, match="the graphs cannot be proved on this host: onnxruntime is not installed; install it"
+    ):
         choose("tensorrt-rtx")

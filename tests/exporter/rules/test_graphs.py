@@ -1,7 +1,7 @@
 """The compiled rules on ONNX Runtime against the numpy rules, which are float64.
 
-float32 moves a boundary a little, so each comparison computes its boundaries in float64 and lets pass what lies on one: SLACK
-for a mass, NEAR for a chance. How many cases that are is asserted too.
+float32 moves a boundary a little, so each comparison computes its boundaries in float64 and lets pass what lies on one:
+SLACK for a mass, NEAR for a chance. How many cases that are is asserted too.
 """
 
 from __future__ import annotations
@@ -40,7 +40,9 @@ def session(rule: str, *arguments: Any) -> Any:
 def run(rule: str, *arguments: Any, **inputs: Any) -> list[np.ndarray]:
     made = session(rule, *arguments)
     kinds = {"tensor(float)": np.float32, "tensor(int64)": np.int64}
-    return list(made.run(None, {given.name: np.asarray(inputs[given.name], kinds[given.type]) for given in made.get_inputs()}))
+    return list(
+        made.run(None, {given.name: np.asarray(inputs[given.name], kinds[given.type]) for given in made.get_inputs()})
+    )
 
 
 def parameters(sampling: Sampling, nudge: float = 0.0) -> SamplingParameters:
@@ -221,7 +223,9 @@ def test_greedy_takes_the_lowest_id_of_the_largest(kind: str) -> None:
         logits = kinds_of_logits(700, seed)[kind]
         token, confidence = run("select_greedy", 700, logits=logits[None])
         assert token == logits.argmax()
-        np.testing.assert_allclose(confidence, processed_distribution(logits, SamplingParameters(temperature=1.0)).probs.max(), rtol=1e-5)
+        np.testing.assert_allclose(
+            confidence, processed_distribution(logits, SamplingParameters(temperature=1.0)).probs.max(), rtol=1e-5
+        )
 
 
 @pytest.mark.parametrize("k", [1, 2, 5, 8])
@@ -238,7 +242,9 @@ def test_greedy_accepts_up_to_the_first_difference(k: int) -> None:
             assert [int(value[0]) for value in outputs] == [wrong, best[wrong], position + wrong + 1]
 
 
-def chances(verification: str, target: np.ndarray, draft: np.ndarray, tokens: np.ndarray, near: float) -> tuple[np.ndarray, np.ndarray]:
+def chances(
+    verification: str, target: np.ndarray, draft: np.ndarray, tokens: np.ndarray, near: float
+) -> tuple[np.ndarray, np.ndarray]:
     """Bounds `[k]` of the uniforms that surely accept, and of those that surely do not, when probabilities are `near` right.
 
     target `[k + 1, vocab]`, draft `[k, vocab]`. For block verification of Z and 1 - P: both can be next to nothing.
@@ -266,11 +272,16 @@ def dense_rows(logits: np.ndarray, sampling: Sampling) -> np.ndarray:
 
 
 def assert_accepted(verification: Verification, target: np.ndarray, feed: dict[str, Any]) -> bool:
-    """Run a round and compare it. target `[k + 1, vocab] float64`. Returns whether the number of accepted tokens was certain."""
+    """Run a round and compare it. target `[k + 1, vocab] float64`.
+
+    Returns whether the number of accepted tokens was certain.
+    """
     draft, tokens = np.asarray(feed["draft_probs"], np.float32).astype(np.float64), np.asarray(feed["draft_tokens"])
     noise = np.asarray(feed["noise"], np.float32).astype(np.float64)
     k, vocab = draft.shape
-    num_accepted, next_token, next_position = (int(value[0]) for value in run("accept", vocab, k, verification, position=[77], **feed))
+    num_accepted, next_token, next_position = (
+        int(value[0]) for value in run("accept", vocab, k, verification, position=[77], **feed)
+    )
     assert next_position == 77 + num_accepted + 1
 
     low, high = chances(verification, target, draft, tokens, NEAR)
@@ -293,14 +304,21 @@ def assert_accepted(verification: Verification, target: np.ndarray, feed: dict[s
     return certain
 
 
-def a_round(rng: np.random.Generator, k: int, vocab: int, likeness: float, sampling: Sampling) -> tuple[np.ndarray, dict[str, Any]]:
-    """Target probs `[k + 1, vocab]`, and the inputs of a draft that really was drawn. likeness 1: the draft is the target."""
+def a_round(
+    rng: np.random.Generator, k: int, vocab: int, likeness: float, sampling: Sampling
+) -> tuple[np.ndarray, dict[str, Any]]:
+    """Target probs `[k + 1, vocab]`, and the inputs of a draft that really was drawn.
+
+    likeness 1: the draft is the target.
+    """
     logits = (2 * rng.normal(size=(k + 1, vocab))).astype(np.float32)
     draft_logits = (likeness * logits[:k] + (1 - likeness) * 2 * rng.normal(size=(k, vocab))).astype(np.float32)
     draft = dense_rows(draft_logits, sampling).astype(np.float32)
     tokens = np.array([Distribution(row.astype(np.float64)).draw(rng.random()) for row in draft])
     noise = rng.random(k + 1, dtype=np.float32)
-    return dense_rows(logits, sampling), dict(logits=logits, draft_tokens=tokens, draft_probs=draft, noise=noise, sampling=sampling)
+    return dense_rows(logits, sampling), dict(
+        logits=logits, draft_tokens=tokens, draft_probs=draft, noise=noise, sampling=sampling
+    )
 
 
 @pytest.mark.parametrize("verification", VERIFICATIONS)
@@ -332,7 +350,9 @@ def test_a_draft_that_is_the_target_is_accepted(verification: Verification, k: i
     for sampling, last in itertools.product((PLAIN, (0.8, 6, 0.9, 0.0)), (0.0, 0.3, 0.999)):
         target, feed = a_round(rng, k, 600, 1.0, sampling)
         feed["noise"][:k] = last
-        compiled = np.concatenate([run("select", 600, logits=row[None], noise=[0.5], sampling=sampling)[1] for row in feed["logits"][:k]])
+        compiled = np.concatenate(
+            [run("select", 600, logits=row[None], noise=[0.5], sampling=sampling)[1] for row in feed["logits"][:k]]
+        )
         for draft in (feed["draft_probs"], compiled):
             feed["draft_probs"] = draft
             assert run("accept", 600, k, verification, position=[0], **feed)[0] == k
@@ -381,7 +401,9 @@ def compiled_rounds(verification: Verification, k: int, target: Chain, draft: Ch
         with np.errstate(divide="ignore"):
             logits = np.log([target.after(draft_tokens[:index]) for index in range(k + 1)])
         probs = [draft.after(draft_tokens[:index]) for index in range(k)]
-        feed = dict(logits=logits, draft_tokens=draft_tokens, draft_probs=probs, noise=uniforms, sampling=PLAIN, position=[0])
+        feed = dict(
+            logits=logits, draft_tokens=draft_tokens, draft_probs=probs, noise=uniforms, sampling=PLAIN, position=[0]
+        )
         num_accepted, next_token, _ = run("accept", target.vocab, k, verification, **feed)
         return int(num_accepted[0]), int(next_token[0])
 

@@ -50,8 +50,19 @@ def test_acceptance_ends_in_front_of_a_broken_row(tmp_path: Path, kind: str, rul
             found = run(tmp_path, graphs.accept_greedy(VOCAB, K), **inputs)
         else:  # a draft that the target accepts for certain, as long as it is asked
             probs = np.full((K, VOCAB), 1e-9, np.float32)
-            found = run(tmp_path, graphs.accept(VOCAB, K, rule), **inputs, **ONE, draft_probs=probs, noise=np.zeros(K + 1, np.float32))
-        assert [int(found[name][0]) for name in ("num_accepted", "next_token", "next_position")] == [place, VOCAB, 3 + place + 1]
+            found = run(
+                tmp_path,
+                graphs.accept(VOCAB, K, rule),
+                **inputs,
+                **ONE,
+                draft_probs=probs,
+                noise=np.zeros(K + 1, np.float32),
+            )
+        assert [int(found[name][0]) for name in ("num_accepted", "next_token", "next_position")] == [
+            place,
+            VOCAB,
+            3 + place + 1,
+        ]
 
 
 @pytest.mark.parametrize("rule", ["greedy", "token", "block"])
@@ -74,13 +85,22 @@ def test_logits_of_banned_tokens_are_sound(tmp_path: Path) -> None:
     logits = np.stack([sound()] * (K + 1))
     best = int(sound().argmax())
     logits[:, (best + 1) % VOCAB] = -np.inf
-    found = run(tmp_path, graphs.accept_greedy(VOCAB, K), logits=logits, draft_tokens=np.array([best] * K), position=np.array([3]))
+    found = run(
+        tmp_path,
+        graphs.accept_greedy(VOCAB, K),
+        logits=logits,
+        draft_tokens=np.array([best] * K),
+        position=np.array([3]),
+    )
     assert (int(found["num_accepted"][0]), int(found["next_token"][0])) == (K, best)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_draft_token_stays_an_id_and_its_confidence_tells(tmp_path: Path, kind: str) -> None:
-    for model, more in ((graphs.select_greedy(VOCAB), {}), (graphs.select(VOCAB), ONE | {"noise": np.array([0.5], np.float32)})):
+    for model, more in (
+        (graphs.select_greedy(VOCAB), {}),
+        (graphs.select(VOCAB), ONE | {"noise": np.array([0.5], np.float32)}),
+    ):
         found = run(tmp_path, model, logits=broken(kind)[None], **more)
         assert 0 <= int(found["token"][0]) < VOCAB
         assert np.isnan(found["confidence"][0])

@@ -131,7 +131,9 @@ def test_a_name_too_long_is_an_output_error(tmp_path: Path) -> None:
         pass
 
 
-@pytest.mark.parametrize(("code", "message"), [(errno.ENOSPC, "the disk is full"), (errno.EROFS, "Read-only"), (errno.EIO, "error")])
+@pytest.mark.parametrize(
+    ("code", "message"), [(errno.ENOSPC, "the disk is full"), (errno.EROFS, "Read-only"), (errno.EIO, "error")]
+)
 def test_errors_of_the_disk_are_output_errors(code: int, message: str, tmp_path: Path) -> None:
     with pytest.raises(OutputError, match=f"(?i){message}") as caught, new_folder(tmp_path / "out", False) as folder:
         raise OSError(code, os.strerror(code), str(folder / "weights"))

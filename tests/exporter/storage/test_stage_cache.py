@@ -90,7 +90,9 @@ def test_a_cache_that_is_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert open_cache(tmp_path / "deep" / "cache").is_dir()
     (tmp_path / "file").touch()
     for path in (tmp_path / "file", tmp_path / "file" / "cache"):
-        with pytest.raises(OutputError, match=r"cache folder .* cannot be made: a file is in its way; choose another --cache"):
+        with pytest.raises(
+            OutputError, match=r"cache folder .* cannot be made: a file is in its way; choose another --cache"
+        ):
             make_stage(path, KEY, write)
     monkeypatch.setattr(os, "access", lambda *_: False)  # root may write everywhere
     with pytest.raises(OutputError, match="cannot be written; choose another --cache"):

@@ -21,13 +21,34 @@ from support.tiny import CONTRACT, LLAMA, VOCAB, Exported, export, save_model
 from transformers import AutoModelForCausalLM, GPT2LMHeadModel, LlamaForCausalLM, PreTrainedModel
 
 RNG = np.random.default_rng(0)
-GPT2 = dict(vocab_size=96, n_embd=32, n_layer=2, n_head=4, n_positions=128, initializer_range=0.2, bos_token_id=0, eos_token_id=1)
+GPT2 = dict(
+    vocab_size=96,
+    n_embd=32,
+    n_layer=2,
+    n_head=4,
+    n_positions=128,
+    initializer_range=0.2,
+    bos_token_id=0,
+    eos_token_id=1,
+)
 GEMMA = LLAMA | dict(sliding_window=8, head_dim=16, query_pre_attn_scalar=7, tie_word_embeddings=True)
-OPT = dict(vocab_size=96, hidden_size=32, ffn_dim=48, num_hidden_layers=2, num_attention_heads=4, init_std=0.2, word_embed_proj_dim=16)
+OPT = dict(
+    vocab_size=96,
+    hidden_size=32,
+    ffn_dim=48,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    init_std=0.2,
+    word_embed_proj_dim=16,
+)
 # The last column: F.
 FAMILIES: dict[str, tuple[str, dict[str, Any], int]] = {
     "llama": ("llama", LLAMA, 64),
-    "gemma3, tied and scaled in the embedding": ("gemma3_text", GEMMA | dict(layer_types=["sliding_attention", "full_attention"]), 64),
+    "gemma3, tied and scaled in the embedding": (
+        "gemma3_text",
+        GEMMA | dict(layer_types=["sliding_attention", "full_attention"]),
+        64,
+    ),
     "gemma2, tied and scaled behind the embedding": ("gemma2", GEMMA | dict(final_logit_softcapping=3.0), 64),
     "gpt2, which knows no logits_to_keep": ("gpt2", GPT2, 64),
     "opt, a projection on both sides": ("opt", OPT, 32),
@@ -38,8 +59,12 @@ FAMILIES: dict[str, tuple[str, dict[str, Any], int]] = {
 def no_logits_to_keep(monkeypatch: pytest.MonkeyPatch) -> None:
     forward = GPT2LMHeadModel.forward
 
-    def plain(self: Any, input_ids: Any = None, past_key_values: Any = None, position_ids: Any = None, use_cache: Any = None) -> Any:
-        return forward(self, input_ids=input_ids, past_key_values=past_key_values, position_ids=position_ids, use_cache=use_cache)
+    def plain(
+        self: Any, input_ids: Any = None, past_key_values: Any = None, position_ids: Any = None, use_cache: Any = None
+    ) -> Any:
+        return forward(
+            self, input_ids=input_ids, past_key_values=past_key_values, position_ids=position_ids, use_cache=use_cache
+        )
 
     monkeypatch.setattr(GPT2LMHeadModel, "forward", plain)
 
@@ -56,14 +81,18 @@ def expected_features(checkpoint: Path, tokens: list[int]) -> np.ndarray:
     return torch.cat([hidden, embedded], -1)[0].numpy()
 
 
-def feed_in_parts(decoder: OrtDecoder, tokens: list[int], widths: tuple[int, ...]) -> list[tuple[slice, np.ndarray, float]]:
+def feed_in_parts(
+    decoder: OrtDecoder, tokens: list[int], widths: tuple[int, ...]
+) -> list[tuple[slice, np.ndarray, float]]:
     """After each pass: the rows that it gave, their features and the last one's confidence."""
     assert decoder.head is not None
     found, position = [], 0
     for width in widths:
         logits = decoder.step(tokens[position : position + width], position)
         position += width
-        found.append((slice(position - len(logits), position), decoder.head.features().copy(), decoder.head.confidence()))
+        found.append(
+            (slice(position - len(logits), position), decoder.head.features().copy(), decoder.head.confidence())
+        )
     return found
 
 
@@ -121,11 +150,14 @@ def tied(exported: Exported, tmp_path_factory: pytest.TempPathFactory) -> Export
 
 def test_a_head_adds_an_input_and_two_outputs(tied: Exported) -> None:
     graph = load(tied, "ort").graph
-    past, present = ([f"{side}.{i}.{half}" for i in range(2) for half in ("key", "value")] for side in ("past", "present"))
+    past, present = (
+        [f"{side}.{i}.{half}" for i in range(2) for half in ("key", "value")] for side in ("past", "present")
+    )
     assert [value.name for value in graph.input] == ["tokens", "position", "head", *past]
     assert [value.name for value in graph.output] == ["logits", "features", "confidence", *present]
     shapes = {
-        value.name: [dim.dim_param or dim.dim_value for dim in value.type.tensor_type.shape.dim] for value in (*graph.input, *graph.output)
+        value.name: [dim.dim_param or dim.dim_value for dim in value.type.tensor_type.shape.dim]
+        for value in (*graph.input, *graph.output)
     }
     assert shapes["head"] == [193]
     assert shapes["features"] == [1, "at_most_5_rows", 192]
@@ -171,12 +203,18 @@ WITHOUT: dict[str, Callable[[LlamaForCausalLM], Any]] = {
     "no input embedding": lambda model: setattr(model, "get_input_embeddings", lambda: None),
     "an error where the input embedding should be": raises,
     "no output embedding": lambda model: setattr(model, "get_output_embeddings", lambda: None),
-    "an output embedding that is not called": lambda model: setattr(model, "get_output_embeddings", lambda: torch.nn.Linear(2, 2)),
-    "an input embedding that is not called": lambda model: setattr(model, "get_input_embeddings", lambda: torch.nn.Embedding(2, 2)),
+    "an output embedding that is not called": lambda model: setattr(
+        model, "get_output_embeddings", lambda: torch.nn.Linear(2, 2)
+    ),
+    "an input embedding that is not called": lambda model: setattr(
+        model, "get_input_embeddings", lambda: torch.nn.Embedding(2, 2)
+    ),
     "an output embedding that is called twice": lambda model: model.model.norm.register_forward_hook(
         lambda module, arguments, output: model.lm_head(output)[:0].sum() + output
     ),
-    "an input embedding that gives two tensors": lambda model: setattr(model, "get_input_embeddings", lambda: model.model.rotary_emb),
+    "an input embedding that gives two tensors": lambda model: setattr(
+        model, "get_input_embeddings", lambda: model.model.rotary_emb
+    ),
     "an input embedding of more than a row a token": lambda model: model.model.embed_tokens.register_forward_hook(
         lambda module, arguments, output: output.repeat(1, 2, 1)
     ),

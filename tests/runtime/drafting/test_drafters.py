@@ -8,7 +8,16 @@ import numpy as np
 import pytest
 from specexport.bundle import Contract
 from specexport.errors import ParameterError
-from specexport.runtime.drafting.drafters import DRAFTERS, Draft, FirstDraft, LookupDraft, ModelDraft, NoDraft, check_drafter, make_draft
+from specexport.runtime.drafting.drafters import (
+    DRAFTERS,
+    Draft,
+    FirstDraft,
+    LookupDraft,
+    ModelDraft,
+    NoDraft,
+    check_drafter,
+    make_draft,
+)
 from specexport.runtime.drafting.lookup import NgramLookup
 from specexport.runtime.state.context import CachedDecoder, Context
 from specexport.runtime.state.statistics import Statistics
@@ -114,7 +123,9 @@ def test_the_model_drafts_where_the_lookup_finds_nothing(name: str) -> None:
     assert statistics.looked_up == 4
 
 
-@pytest.mark.parametrize(("name", "alone"), [("ngram", True), ("suffix", True), ("ngram+model", False), ("suffix+model", False)])
+@pytest.mark.parametrize(
+    ("name", "alone"), [("ngram", True), ("suffix", True), ("ngram+model", False), ("suffix+model", False)]
+)
 def test_a_match_beside_a_model_must_be_longer(name: str, alone: bool) -> None:
     for length in (1, 2, 3, 4):
         repeated = [1, 2, 3, 4][:length]
@@ -195,14 +206,22 @@ def test_the_default_is_the_model_where_there_is_one() -> None:
 def test_names_that_no_drafter_has(name: object) -> None:
     with pytest.raises(ParameterError) as caught:
         check_drafter(name, has_model=True)  # type: ignore[arg-type]
-    assert str(caught.value) == f"drafter is {name!r}; it must be one of model, ngram, suffix, ngram+model, suffix+model"
+    assert (
+        str(caught.value) == f"drafter is {name!r}; it must be one of model, ngram, suffix, ngram+model, suffix+model"
+    )
     with pytest.raises(ParameterError) as caught:
         check_drafter(name, has_model=False)  # type: ignore[arg-type]
-    assert str(caught.value) == f"drafter is {name!r}; it must be one of ngram, suffix, since this bundle was built without --draft"
+    assert (
+        str(caught.value)
+        == f"drafter is {name!r}; it must be one of ngram, suffix, since this bundle was built without --draft"
+    )
 
 
 @pytest.mark.parametrize("name", ["model", "ngram+model", "suffix+model"])
 def test_a_model_that_is_not_there(name: str) -> None:
     with pytest.raises(ParameterError) as caught:
         check_drafter(name, has_model=False)
-    assert str(caught.value) == f"drafter is {name!r}; it must be one of ngram, suffix, since this bundle was built without --draft"
+    assert (
+        str(caught.value)
+        == f"drafter is {name!r}; it must be one of ngram, suffix, since this bundle was built without --draft"
+    )

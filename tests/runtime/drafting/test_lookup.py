@@ -32,8 +32,13 @@ def suffix_by_search(tokens: list[int], count: int, shortest: int) -> list[int]:
         return place >= length and tokens[place - length : place] == tokens[len(tokens) - length :]
 
     places = [place for place in range(len(tokens) - 1, 0, -1) if matches(place, shortest)][:PLACES]
-    best = max((length for length in range(shortest, LONGEST_SUFFIX + 1) if any(matches(place, length) for place in places)), default=0)
-    return next((go_on(tokens, place, min(count, best)) for place in places if matches(place, best)), []) if best else []
+    best = max(
+        (length for length in range(shortest, LONGEST_SUFFIX + 1) if any(matches(place, length) for place in places)),
+        default=0,
+    )
+    return (
+        next((go_on(tokens, place, min(count, best)) for place in places if matches(place, best)), []) if best else []
+    )
 
 
 SEARCHES: list[tuple[Callable[[int], Lookup], Callable[[list[int], int, int], list[int]]]] = [

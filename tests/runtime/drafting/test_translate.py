@@ -61,7 +61,9 @@ def test_a_permuted_decoder_translated_back_is_the_decoder() -> None:
     plain, draft = FakeDecoder(), FakeDecoder()
     size = plain.vocab_size
     order = np.random.default_rng(0).permutation(size)  # target id -> draft id
-    draft.logits_after = lambda context: plain.logits_after(np.argsort(order)[np.asarray(context, np.int64)])[np.argsort(order)]
+    draft.logits_after = lambda context: plain.logits_after(np.argsort(order)[np.asarray(context, np.int64)])[
+        np.argsort(order)
+    ]
     translated = TranslatedDecoder(draft, order, np.stack([np.arange(size), order]))
     tokens = [5, 6, 7, 8, 9]
     assert np.array_equal(translated.step(tokens, 0), plain.step(tokens, 0))

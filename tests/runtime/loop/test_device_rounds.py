@@ -45,7 +45,11 @@ class FakeRounds:
             assert self.draft is not None
             if index == 0:
                 assert self.draft.rows[: last - 1].tolist() == list(tokens[: last - 1])
-            logits = self.draft.step(tokens[-2:], last - 1) if index == 0 else self.draft.step(draft_tokens[-1:], last + index)
+            logits = (
+                self.draft.step(tokens[-2:], last - 1)
+                if index == 0
+                else self.draft.step(draft_tokens[-1:], last + index)
+            )
             if chances is None:
                 draft_tokens.append(int(logits[-1].argmax()))
             else:
@@ -92,7 +96,9 @@ def pair(tmp_path: Path) -> tuple[Session, Session, FakeRounds]:
         {"temperature": 0.5, "top_k": 20, "top_p": 0.9, "min_p": 0.01, "seed": 4, "verification": "token"},
     ],
 )
-def test_both_ways_to_run_a_round_give_the_same(pair: tuple[Session, Session, FakeRounds], k: int, options: dict[str, Any]) -> None:
+def test_both_ways_to_run_a_round_give_the_same(
+    pair: tuple[Session, Session, FakeRounds], k: int, options: dict[str, Any]
+) -> None:
     host, device, rounds = pair
     for length in (1, 2, 3, 9, 11):
         asked: dict[str, Any] = {"max_new_tokens": 24, "num_draft_tokens": k, **options}
@@ -125,7 +131,9 @@ def test_noise_is_below_one_and_of_two_streams(pair: tuple[Session, Session, Fak
         assert not set(chances.noise.tolist()) & set(chances.draft_noise.tolist())
 
 
-def test_a_uniform_next_to_one_is_not_rounded_up(pair: tuple[Session, Session, FakeRounds], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_uniform_next_to_one_is_not_rounded_up(
+    pair: tuple[Session, Session, FakeRounds], monkeypatch: pytest.MonkeyPatch
+) -> None:
     class AlmostOne:
         def random(self, count: int) -> np.ndarray:
             return np.full(count, np.nextafter(1.0, 0.0))
@@ -140,11 +148,22 @@ def test_a_uniform_next_to_one_is_not_rounded_up(pair: tuple[Session, Session, F
 
 @pytest.mark.parametrize(
     "options",
-    [{"drafter": "ngram"}, {"drafter": "suffix+model"}, {"repetition_penalty": 1.3}, {"banned_tokens": [3]}, {"min_new_tokens": 2}],
+    [
+        {"drafter": "ngram"},
+        {"drafter": "suffix+model"},
+        {"repetition_penalty": 1.3},
+        {"banned_tokens": [3]},
+        {"min_new_tokens": 2},
+    ],
 )
-def test_what_the_device_cannot_do_the_host_does(pair: tuple[Session, Session, FakeRounds], options: dict[str, Any]) -> None:
+def test_what_the_device_cannot_do_the_host_does(
+    pair: tuple[Session, Session, FakeRounds], options: dict[str, Any]
+) -> None:
     host, device, rounds = pair
-    assert host.generate(PROMPT, max_new_tokens=16, **options).tokens == device.generate(PROMPT, max_new_tokens=16, **options).tokens
+    assert (
+        host.generate(PROMPT, max_new_tokens=16, **options).tokens
+        == device.generate(PROMPT, max_new_tokens=16, **options).tokens
+    )
     assert rounds.asked == []
 
 
@@ -154,7 +173,8 @@ def test_rounds_that_cannot_draft_decode_plainly_only(pair: tuple[Session, Sessi
     assert host.generate(PROMPT, max_new_tokens=9).tokens == device.generate(PROMPT, max_new_tokens=9).tokens
     assert rounds.asked == []
     assert (
-        host.generate(PROMPT, max_new_tokens=9, speculate=False).tokens == device.generate(PROMPT, max_new_tokens=9, speculate=False).tokens
+        host.generate(PROMPT, max_new_tokens=9, speculate=False).tokens
+        == device.generate(PROMPT, max_new_tokens=9, speculate=False).tokens
     )
     assert {k for _, k, _ in rounds.asked} == {0}
 
@@ -167,7 +187,13 @@ def test_requests_after_a_cancelled_one_and_ways_that_change(pair: tuple[Session
     stream.close()
     check_invariant(device._context)
     longer = [*PROMPT, *taken, 4, 4]
-    for options in ({"speculate": False}, {}, {"drafter": "ngram"}, {"temperature": 0.8, "seed": 2}, {"stop_token_ids": [taken[1]]}):
+    for options in (
+        {"speculate": False},
+        {},
+        {"drafter": "ngram"},
+        {"temperature": 0.8, "seed": 2},
+        {"stop_token_ids": [taken[1]]},
+    ):
         given: dict[str, Any] = {"max_new_tokens": 12, **options}
         assert host.generate(longer, **given).tokens == device.generate(longer, **given).tokens
         check_invariant(device._context)
@@ -182,9 +208,15 @@ def test_the_capacity_ends_the_last_rounds(pair: tuple[Session, Session, FakeRou
 
 @pytest.mark.parametrize(
     ("spoil", "role"),
-    [({"next_token": 258}, "target"), ({"next_token": -1}, "target"), ({"confidence": [0.5, math.nan, 0.5, 0.5]}, "draft")],
+    [
+        ({"next_token": 258}, "target"),
+        ({"next_token": -1}, "target"),
+        ({"confidence": [0.5, math.nan, 0.5, 0.5]}, "draft"),
+    ],
 )
-def test_logits_that_are_no_numbers_are_named(pair: tuple[Session, Session, FakeRounds], spoil: dict[str, Any], role: str) -> None:
+def test_logits_that_are_no_numbers_are_named(
+    pair: tuple[Session, Session, FakeRounds], spoil: dict[str, Any], role: str
+) -> None:
     host, device, rounds = pair
     rounds.spoil = spoil
     with pytest.raises(EngineError, match=f"{role}.ort.onnx gave nan as a logit behind position"):
@@ -202,7 +234,9 @@ def test_close_gives_the_engine_back(pair: tuple[Session, Session, FakeRounds]) 
     assert closed == [True]
 
 
-def test_an_adaptive_schedule_launches_the_best_number_and_asks_nobody_in_between(pair: tuple[Session, Session, FakeRounds]) -> None:
+def test_an_adaptive_schedule_launches_the_best_number_and_asks_nobody_in_between(
+    pair: tuple[Session, Session, FakeRounds],
+) -> None:
     """Whoever drafts the maximum and stops early cannot stop on the device."""
     _, device, rounds = pair
     time = [Measured(seconds, seconds, seconds) for seconds in (1.0, 1.1, 1.6, 2.4, 3.4)]
@@ -214,7 +248,9 @@ def test_an_adaptive_schedule_launches_the_best_number_and_asks_nobody_in_betwee
         raise AssertionError("nobody reads confidence on the device")
 
     schedule = AdaptiveSchedule(entry, costs, chance, RouteState(), 4)
-    assert device.generate(PROMPT, max_new_tokens=2, schedule=schedule).tokens == greedy_tokens(device.engine.target, PROMPT, 2)  # type: ignore[arg-type]
+    assert device.generate(PROMPT, max_new_tokens=2, schedule=schedule).tokens == greedy_tokens(
+        device.engine.target, PROMPT, 2
+    )  # type: ignore[arg-type]
     assert [k for _, k, _ in rounds.asked] == [1]
 
 

@@ -32,11 +32,19 @@ def start(
     statistics = Statistics()
     rule = make_rule(SamplingParameters(**parameters), context.target.decoder.vocab_size, context.tokens, ())
     draft = make_draft(drafter, context, chunk, rule, statistics)
-    return decode(context, HostRound(context, draft, rule, statistics), FixedSchedule(k), limit, chunk, statistics), statistics
+    return decode(
+        context, HostRound(context, draft, rule, statistics), FixedSchedule(k), limit, chunk, statistics
+    ), statistics
 
 
 def run(
-    target: FakeDecoder, draft: FakeDecoder, prompt: list[int], k: int, limit: int, drafter: str = "model", **options: Any
+    target: FakeDecoder,
+    draft: FakeDecoder,
+    prompt: list[int],
+    k: int,
+    limit: int,
+    drafter: str = "model",
+    **options: Any,
 ) -> tuple[list[int], Statistics, Context]:
     context = Context(CachedDecoder(target), CachedDecoder(draft))
     context.start(prompt)
@@ -132,7 +140,9 @@ def test_an_abandoned_loop_leaves_a_context_that_goes_on_right(rounds: int) -> N
 
 @pytest.mark.parametrize("failing", range(12))
 @pytest.mark.parametrize("role", ["target", "draft"])
-def test_a_step_that_fails_leaves_a_context_that_goes_on_right(failing: int, role: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_step_that_fails_leaves_a_context_that_goes_on_right(
+    failing: int, role: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     target, draft = pair(8)
     prompt = prompt_of(18)
     decoder = target if role == "target" else draft
@@ -184,8 +194,13 @@ def test_sampling_keeps_the_caches_right_whatever_drafts(drafter: str, verificat
     for seed in range(4):
         target, draft = pair(seed, vocab=FEW)
         prompt = prompt_of(9, seed, FEW)
-        assert len(run(target, draft, prompt, 4, 31, drafter, temperature=2.0, seed=seed, verification=verification)[0]) == 31
-        emitted, _, _ = run(target, draft, prompt, 4, 31, drafter, temperature=1e-6, seed=seed, verification=verification)
+        assert (
+            len(run(target, draft, prompt, 4, 31, drafter, temperature=2.0, seed=seed, verification=verification)[0])
+            == 31
+        )
+        emitted, _, _ = run(
+            target, draft, prompt, 4, 31, drafter, temperature=1e-6, seed=seed, verification=verification
+        )
         assert tuple(emitted) == greedy_tokens(target, prompt, 31)
 
 
@@ -206,7 +221,11 @@ def test_a_penalised_draft_gives_what_plain_decoding_gives(drafter: str, length:
         target, draft = pair(seed, vocab=FEW)
         prompt = prompt_of(length, seed, FEW)
         emitted, statistics, _ = run(target, draft, prompt, 4, 30, drafter, frequency_penalty=0.5)
-        assert emitted == penalised_greedy(target, prompt, 30, 0.5) == run(target, draft, prompt, 0, 30, frequency_penalty=0.5)[0]
+        assert (
+            emitted
+            == penalised_greedy(target, prompt, 30, 0.5)
+            == run(target, draft, prompt, 0, 30, frequency_penalty=0.5)[0]
+        )
         accepted += statistics.accepted
     assert accepted > 0
 

@@ -15,7 +15,11 @@ def time(seconds: float) -> Measured:
 def point(context: int, scale: float) -> CostPoint:
     verify = (1.0 * scale, 1.2 * scale, 1.5 * scale)
     return CostPoint(
-        context, (time(1.1 * scale), time(1.5 * scale), time(2.0 * scale)), time(0.2 * scale), tuple(map(time, verify)), (time(0.1),) * 3
+        context,
+        (time(1.1 * scale), time(1.5 * scale), time(2.0 * scale)),
+        time(0.2 * scale),
+        tuple(map(time, verify)),
+        (time(0.1),) * 3,
     )
 
 
@@ -41,7 +45,10 @@ def test_a_looked_up_round_has_no_draft_passes() -> None:
 
 
 def test_it_survives_json() -> None:
-    assert parse(Costs, asdict(COSTS) | {"points": [_listed(asdict(point)) for point in COSTS.points]}, "costs.json") == COSTS
+    assert (
+        parse(Costs, asdict(COSTS) | {"points": [_listed(asdict(point)) for point in COSTS.points]}, "costs.json")
+        == COSTS
+    )
 
 
 def _listed(value: object) -> object:

@@ -60,13 +60,19 @@ def costs_of(bundle: Bundle) -> Costs:
         return Measured(seconds, seconds, seconds)
 
     point = CostPoint(
-        16, tuple(time(1 + 0.1 * k) for k in range(5)), time(0.05), tuple(time(1 + 0.05 * m) for m in range(5)), (time(0),) * 5
+        16,
+        tuple(time(1 + 0.1 * k) for k in range(5)),
+        time(0.05),
+        tuple(time(1 + 0.05 * m) for m in range(5)),
+        (time(0),) * 5,
     )
     return Costs(1, bundle_identity(bundle), describe_host("onnxruntime"), "onnxruntime", 0, "now", 0.1, 0.01, (point,))
 
 
 def survival_of(bundle: Bundle, head: tuple[float, ...] = ()) -> Survival:
-    return Survival(1, bundle_identity(bundle), "head" if head else "probability", (Curve((-1.0, 1.0), (0.25, 0.75)),), head)
+    return Survival(
+        1, bundle_identity(bundle), "head" if head else "probability", (Curve((-1.0, 1.0), (0.25, 0.75)),), head
+    )
 
 
 def edit(path: Path, **changes: Any) -> None:
@@ -88,7 +94,8 @@ def test_the_route_decides_and_the_default_for_others(bundle: Bundle) -> None:
 
 
 @pytest.mark.parametrize(
-    ("entry", "k"), [(replace(ON, verdict="undecided"), 2), (replace(OFF, verdict="undecided"), 0), (replace(ON, verdict="off"), 0)]
+    ("entry", "k"),
+    [(replace(ON, verdict="undecided"), 2), (replace(OFF, verdict="undecided"), 0), (replace(ON, verdict="off"), 0)],
 )
 def test_only_off_is_plain_whatever_the_number(bundle: Bundle, entry: RoutePolicy, k: int) -> None:
     write_policy(bundle, entry)
@@ -139,7 +146,9 @@ def test_the_head_gets_its_weights_and_is_read(bundle: Bundle) -> None:
 def test_the_head_beside_the_probability(bundle: Bundle) -> None:
     write_policy(bundle, ADAPTIVE)
     write_decision(bundle, costs_of(bundle), COSTS)
-    both = replace(survival_of(bundle, (1.0, 2.0, 3.0, -0.5, 4.0)), signal="both", curves=(Curve((-10.0, 10.0), (0.0, 1.0)),))
+    both = replace(
+        survival_of(bundle, (1.0, 2.0, 3.0, -0.5, 4.0)), signal="both", curves=(Curve((-10.0, 10.0), (0.0, 1.0)),)
+    )
     write_decision(bundle, both, SURVIVAL)
     head = FakeHead()
     chance = Decisions.load(bundle, engine(head), 0).chance
@@ -150,7 +159,8 @@ def test_the_head_beside_the_probability(bundle: Bundle) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "changes"), [("host", {"host": "another"}), ("engine", {"engine": "tensorrt"}), ("threads", {"threads": 2})]
+    ("name", "changes"),
+    [("host", {"host": "another"}), ("engine", {"engine": "tensorrt"}), ("threads", {"threads": 2})],
 )
 def test_costs_of_another_host_make_the_policy_fixed(
     bundle: Bundle, name: str, changes: dict[str, Any], caplog: pytest.LogCaptureFixture
@@ -242,7 +252,9 @@ def session_with(tmp_path: Path, default: RoutePolicy, **routes: RoutePolicy) ->
 
 
 def test_the_session_follows_its_policy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("specexport.runtime.policy.decisions.describe_host", lambda engine: describe_host("onnxruntime"))
+    monkeypatch.setattr(
+        "specexport.runtime.policy.decisions.describe_host", lambda engine: describe_host("onnxruntime")
+    )
     old = session_with(tmp_path, OFF, code=ON, lookup=replace(ON, drafter="ngram"), quick=ADAPTIVE)
     session = Session(old.bundle, old.engine)
     prompt = [5, 6, 5, 6, 5]
@@ -304,5 +316,7 @@ def test_costs_of_fewer_draft_tokens_are_refused(bundle: Bundle) -> None:
     point = costs.points[0]
     short = replace(point, rounds=point.rounds[:3], verify=point.verify[:3], host=point.host[:3])
     write_decision(bundle, replace(costs, points=(short,)), COSTS)
-    with pytest.raises(BundleError, match=r"costs.json has rounds of up to 2 draft tokens, the bundle 4; run specexport calibrate"):
+    with pytest.raises(
+        BundleError, match=r"costs.json has rounds of up to 2 draft tokens, the bundle 4; run specexport calibrate"
+    ):
         Decisions.load(bundle, engine(), 0)

@@ -214,7 +214,8 @@ def test_costs_follow_the_length_of_the_sequence() -> None:
 
 # Losslessness: a round whose length depends on what a schedule may look at has the target's own distribution.
 
-Decide = Callable[[tuple[int, ...], Distribution], bool]  # (draft tokens so far, what the next is drawn from) -> include it
+# (draft tokens so far, what the next is drawn from) -> include it
+Decide = Callable[[tuple[int, ...], Distribution], bool]
 
 
 def joint(verify: str, include: Decide, k: int, target: Chain, draft: Chain) -> dict[tuple[int, ...], float]:
@@ -231,7 +232,9 @@ def joint(verify: str, include: Decide, k: int, target: Chain, draft: Chain) -> 
 
         def run(draft_tokens: tuple[int, ...], uniforms: list[float]) -> tuple[int, int]:
             told = [Distribution(draft.after(draft_tokens[:i])) for i in range(len(draft_tokens))]
-            return VERIFY[verify](lambda i: Distribution(target.after(draft_tokens[:i])), told, draft_tokens, np.array(uniforms))
+            return VERIFY[verify](
+                lambda i: Distribution(target.after(draft_tokens[:i])), told, draft_tokens, np.array(uniforms)
+            )
 
         for count, token, chance in outcomes(run, tokens, target.vocab, rng):
             head = (*tokens[:count], token)
@@ -270,7 +273,9 @@ def test_the_enumeration_finds_a_schedule_that_looks_ahead(verify: str) -> None:
 
         def run(draft_tokens: tuple[int, ...], uniforms: list[float]) -> tuple[int, int]:
             told = [Distribution(draft.after(draft_tokens[:i])) for i in range(len(draft_tokens))]
-            return VERIFY[verify](lambda i: Distribution(target.after(draft_tokens[:i])), told, draft_tokens, np.array(uniforms))
+            return VERIFY[verify](
+                lambda i: Distribution(target.after(draft_tokens[:i])), told, draft_tokens, np.array(uniforms)
+            )
 
         for count, follower, probability in outcomes(run, kept, target.vocab, np.random.default_rng(0)):
             found[((*kept[:count], follower))[:1]] += chance * probability

@@ -17,7 +17,17 @@ RISING = Curve((-2.0, 0.0, 1.0), (0.1, 0.3, 0.9))
 
 @pytest.mark.parametrize(
     ("logit", "chance"),
-    [(-9.0, 0.1), (-2.0, 0.1), (-1.0, 0.2), (0.0, 0.3), (0.25, 0.45), (1.0, 0.9), (7.0, 0.9), (-math.inf, 0.1), (math.inf, 0.9)],
+    [
+        (-9.0, 0.1),
+        (-2.0, 0.1),
+        (-1.0, 0.2),
+        (0.0, 0.3),
+        (0.25, 0.45),
+        (1.0, 0.9),
+        (7.0, 0.9),
+        (-math.inf, 0.1),
+        (math.inf, 0.9),
+    ],
 )
 def test_a_curve_is_lines_between_its_points_and_level_beyond(logit: float, chance: float) -> None:
     assert RISING(logit) == pytest.approx(chance, abs=1e-12)
@@ -70,7 +80,13 @@ def test_the_last_curve_serves_all_further_positions() -> None:
     ],
 )
 def test_a_survival_that_does_not_fit_itself_is_refused(changed: dict[str, object], message: str) -> None:
-    given = {"schema_version": SURVIVAL_VERSION, "bundle": "b", "signal": "probability", "curves": (RISING,), "head": ()}
+    given = {
+        "schema_version": SURVIVAL_VERSION,
+        "bundle": "b",
+        "signal": "probability",
+        "curves": (RISING,),
+        "head": (),
+    }
     with pytest.raises(ValueError, match=message):
         Survival(**{**given, **changed})  # type: ignore[arg-type]
 

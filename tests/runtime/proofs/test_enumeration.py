@@ -104,12 +104,16 @@ def token_mutant(
 ) -> Callable[..., tuple[int, int]]:
     """Token verification with one part exchanged."""
 
-    def verify(target: Target, draft_probs: Drafts, draft_tokens: Sequence[int], uniforms: np.ndarray) -> tuple[int, int]:
+    def verify(
+        target: Target, draft_probs: Drafts, draft_tokens: Sequence[int], uniforms: np.ndarray
+    ) -> tuple[int, int]:
         for index, (token, draft) in enumerate(zip(draft_tokens, draft_probs, strict=True)):
             probs = target(index)
             if not accepts(uniforms[index], draft.of(token), probs.of(token)):
                 left = residual(probs.probs, draft.probs)
-                return index, Distribution(left if left.any() else probs.probs).draw(uniforms[last if last < 0 else index])
+                return index, Distribution(left if left.any() else probs.probs).draw(
+                    uniforms[last if last < 0 else index]
+                )
         return len(draft_tokens), target(len(draft_tokens)).draw(uniforms[-1])
 
     return verify
@@ -134,7 +138,9 @@ def block_mutant(
 ) -> Callable[..., tuple[int, int]]:
     """Block verification with one part exchanged."""
 
-    def verify(target: Target, draft_probs: Drafts, draft_tokens: Sequence[int], uniforms: np.ndarray) -> tuple[int, int]:
+    def verify(
+        target: Target, draft_probs: Drafts, draft_tokens: Sequence[int], uniforms: np.ndarray
+    ) -> tuple[int, int]:
         k, ratio, kept, kept_ratio = len(draft_tokens), 1.0, 0, 1.0
         for index in range(1, k + 1):
             token = draft_tokens[index - 1]
@@ -142,7 +148,9 @@ def block_mutant(
             chance = ratio
             if index < k:
                 left = float(np.maximum(ratio * target(index).probs - draft_probs[index].probs, 0).sum())
-                chance = chance_of(left, ratio) if chance_of else (left / (left + 1 - ratio) if left or ratio < 1 else 1.0)
+                chance = (
+                    chance_of(left, ratio) if chance_of else (left / (left + 1 - ratio) if left or ratio < 1 else 1.0)
+                )
             if accepts(uniforms[index - 1], chance):
                 kept, kept_ratio = index, ratio
             elif first:
@@ -178,6 +186,8 @@ def test_an_error_is_seen_however_it_is_hidden() -> None:
     target = Fixed(0.5, 0.5, 0.0)
     exact = enumerate_rule(verify_tokens, target, Fixed(0.3, 0.3, 0.4), 1)
     assert exact.error(target) <= TOLERANCE
-    tilted = Enumeration(exact.joint | {(0, 0): exact.joint[0, 0] + 1e-9, (1, 1): exact.joint[1, 1] - 1e-9}, exact.length)
+    tilted = Enumeration(
+        exact.joint | {(0, 0): exact.joint[0, 0] + 1e-9, (1, 1): exact.joint[1, 1] - 1e-9}, exact.length
+    )
     assert tilted.error(target) > TOLERANCE
     assert Enumeration(exact.joint | {(2, 0): 1e-300}, exact.length).error(target) == 1.0

@@ -89,7 +89,9 @@ def test_the_prefix_is_forgotten(tmp_path: Path) -> None:
 @pytest.mark.parametrize("width", [1, 2, 5])
 def test_plain_at_widths_is_plain_and_as_wide_as_told(width: int) -> None:
     target = FakeDecoder()
-    assert plain_at_widths(target, [1, 2, 3], [width] * 10, 8, CONTRACT.capacity) == greedy_tokens(target, [1, 2, 3], 10)
+    assert plain_at_widths(target, [1, 2, 3], [width] * 10, 8, CONTRACT.capacity) == greedy_tokens(
+        target, [1, 2, 3], 10
+    )
     assert target.steps[1:] == [(width, position) for position in range(2, 12)]
 
 

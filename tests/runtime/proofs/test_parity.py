@@ -116,7 +116,8 @@ def test_a_right_decoder_is_proved() -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", [OffByOne, NeverRewrites, SeesStaleRows, SeesTheNextRow, ForgetsTheFirstRow, SlidingWindow, LeakyMask, Appends]
+    "wrong",
+    [OffByOne, NeverRewrites, SeesStaleRows, SeesTheNextRow, ForgetsTheFirstRow, SlidingWindow, LeakyMask, Appends],
 )
 def test_a_wrong_decoder_is_caught(wrong: type[FakeDecoder]) -> None:
     with pytest.raises(ProofError, match=r"target on fake \(ort\): logits are .* standard deviations off") as caught:

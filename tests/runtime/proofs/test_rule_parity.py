@@ -26,7 +26,9 @@ def prove(spec: RuleSpec, model: onnx.ModelProto, folder: Path) -> RuleProof:
 
 def exchange(monkeypatch: pytest.MonkeyPatch, operator: str, other: str) -> None:
     original = RuleGraph.__getattr__
-    monkeypatch.setattr(RuleGraph, "__getattr__", lambda self, name: original(self, other if name == operator else name))
+    monkeypatch.setattr(
+        RuleGraph, "__getattr__", lambda self, name: original(self, other if name == operator else name)
+    )
 
 
 def highest_id_wins(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,7 +75,10 @@ def test_a_right_graph_passes(name: str, tmp_path: Path) -> None:
     [
         (highest_id_wins, ["select_greedy", "accept_greedy_1", "accept_greedy_2", "accept_greedy_3"]),
         (equal_is_enough, ["accept_token_1", "accept_token_2", "accept_token_3"]),
-        (nothing_left_is_nothing, ["accept_token_1", "accept_token_2", "accept_block_1", "accept_block_2", "accept_block_3"]),
+        (
+            nothing_left_is_nothing,
+            ["accept_token_1", "accept_token_2", "accept_block_1", "accept_block_2", "accept_block_3"],
+        ),
         (no_temperature, ["select"]),
     ],
 )

@@ -113,7 +113,8 @@ def test_line_separators_within_a_string_are_text(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "line", ["{", "text", "[]", "3", "null", '"prompt"', '{"text": "x"}', '{"prompt": 3}', '{"prompt": null}', "1" * 5000]
+    "line",
+    ["{", "text", "[]", "3", "null", '"prompt"', '{"text": "x"}', '{"prompt": 3}', '{"prompt": null}', "1" * 5000],
 )
 def test_a_line_that_is_no_prompt_is_named(tmp_path: Path, line: str) -> None:
     path = write(tmp_path / "p.jsonl", '{"prompt": "fine"}', "", line)
@@ -151,7 +152,10 @@ def verification(**tiers: Sequence[Any]) -> Report:
     ("tiers", "passed"),
     [
         ({}, True),
-        ({"parity": [proof(1e-4), proof(1e-3)], "equalities": [Equality(True, None), Equality(True, 2, 0.1, 0.1)]}, True),
+        (
+            {"parity": [proof(1e-4), proof(1e-3)], "equalities": [Equality(True, None), Equality(True, 2, 0.1, 0.1)]},
+            True,
+        ),
         ({"parity": [proof(1e-4), proof(2e-3)]}, False),
         ({"parity": [proof(float("nan"))]}, False),
         ({"equalities": [Equality(True, None), Equality(False, None)]}, False),

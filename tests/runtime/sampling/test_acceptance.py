@@ -31,7 +31,9 @@ def of(*probs: float) -> Distribution:
     return Distribution(np.array(probs))
 
 
-def run(verify: Verify, target: Target, drafts: Sequence[Distribution], tokens: Sequence[int], *uniforms: float) -> tuple[int, int]:
+def run(
+    verify: Verify, target: Target, drafts: Sequence[Distribution], tokens: Sequence[int], *uniforms: float
+) -> tuple[int, int]:
     return verify(target, drafts, tokens, np.array(uniforms))
 
 
@@ -54,7 +56,11 @@ def test_a_uniform_of_zero_never_accepts_what_the_target_excludes(verify: Verify
 
 @pytest.mark.parametrize("verify", RULES)
 def test_a_uniform_at_the_ratio_rejects(verify: Verify) -> None:
-    for target, draft in ((of(0.25, 0.75), of(0.5, 0.5)), (of(0.5, 0.5), of(1.0, 0.0)), (of(0.5, 0.5), Distribution.certain(0))):
+    for target, draft in (
+        (of(0.25, 0.75), of(0.5, 0.5)),
+        (of(0.5, 0.5), of(1.0, 0.0)),
+        (of(0.5, 0.5), Distribution.certain(0)),
+    ):
         assert run(verify, Target(target, [1.0, 0.0]), [draft], [0], math.nextafter(0.5, 0), 0.0) == (1, 0)
         assert run(verify, Target(target, [1.0, 0.0]), [draft], [0], 0.5, 0.0) == (0, 1)
 
@@ -95,7 +101,10 @@ def test_few_tokens_or_all_of_them_is_the_same(verify: Verify) -> None:
     """The same distributions as a dense row and as their support alone."""
     rng = np.random.default_rng(0)
     for _ in range(200):
-        rows = rng.dirichlet(np.full(5, 0.5), size=3) * (rng.random((3, 5)) < 0.7) + np.eye(5)[rng.integers(5, size=3)] * 1e-3
+        rows = (
+            rng.dirichlet(np.full(5, 0.5), size=3) * (rng.random((3, 5)) < 0.7)
+            + np.eye(5)[rng.integers(5, size=3)] * 1e-3
+        )
         drafts = rng.dirichlet(np.full(5, 0.5), size=2)
         rows /= rows.sum(axis=1, keepdims=True)
         tokens, uniforms = [int(rng.choice(5, p=draft)) for draft in drafts], rng.random(3)
@@ -187,8 +196,14 @@ def test_hardly_anything_left_over_is_no_doubt_either(left: float) -> None:
     drafts = [of(1.0, 0.0), of(1.0, 0.0)]
     for uniform in (0.0, 0.5, ALMOST_ONE):
         # The second token stands as well; or it is impossible, and the first stands alone.
-        assert run(verify_block, Target([1.0, 0.0], [1.0, left], [1.0, 0.0]), drafts, [0, 0], uniform, 0.0, 0.0) == (2, 0)
-        assert run(verify_block, Target([1.0, 0.0], [0.0, left], [1.0, 0.0]), drafts, [0, 0], uniform, 0.0, 0.0) == (1, 1)
+        assert run(verify_block, Target([1.0, 0.0], [1.0, left], [1.0, 0.0]), drafts, [0, 0], uniform, 0.0, 0.0) == (
+            2,
+            0,
+        )
+        assert run(verify_block, Target([1.0, 0.0], [0.0, left], [1.0, 0.0]), drafts, [0, 0], uniform, 0.0, 0.0) == (
+            1,
+            1,
+        )
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -197,5 +212,8 @@ def test_one_draft_token_is_judged_alike_by_both(seed: int) -> None:
     grid = [*np.linspace(0, 1, 41)[:-1].tolist(), ALMOST_ONE]
     rows, draft = rng.dirichlet(np.full(4, 0.7), size=2), rng.dirichlet(np.full(4, 0.7))
     for token, uniform, follows in itertools.product(range(4), grid, grid):
-        block, single = (run(verify, Target(*rows), [of(*draft)], [token], uniform, follows) for verify in (verify_block, verify_tokens))
+        block, single = (
+            run(verify, Target(*rows), [of(*draft)], [token], uniform, follows)
+            for verify in (verify_block, verify_tokens)
+        )
         assert block == single

@@ -25,7 +25,9 @@ LOGITS = np.random.default_rng(0).normal(scale=2.0, size=VOCAB).astype(np.float3
 PROMPT = [3, 1, 4, 1, 5]
 
 
-def adjustment(prompt: Sequence[int] = PROMPT, stops: Collection[int] = (), vocab: int = VOCAB, **parameters: Any) -> LogitAdjustment:
+def adjustment(
+    prompt: Sequence[int] = PROMPT, stops: Collection[int] = (), vocab: int = VOCAB, **parameters: Any
+) -> LogitAdjustment:
     return LogitAdjustment(SamplingParameters(**parameters), prompt, stops, vocab)
 
 
@@ -60,7 +62,12 @@ def test_the_repetition_penalty_is_transformers_over_prompt_output_and_draft(pen
 
 def test_the_repetition_penalty_moves_both_signs_down_and_counts_once() -> None:
     logits = np.array([2.0, -2.0, 0.0, 5.0], np.float32)
-    assert adjust(adjustment([0, 1, 2, 0, 0], vocab=4, repetition_penalty=2.0), [1, 1], logits).tolist() == [1.0, -4.0, 0.0, 5.0]
+    assert adjust(adjustment([0, 1, 2, 0, 0], vocab=4, repetition_penalty=2.0), [1, 1], logits).tolist() == [
+        1.0,
+        -4.0,
+        0.0,
+        5.0,
+    ]
 
 
 @pytest.mark.parametrize(("presence", "frequency"), [(0.7, 0.0), (0.0, 0.4), (1.5, -0.3), (-2.0, 2.0)])
@@ -72,12 +79,16 @@ def test_presence_and_frequency_by_the_formula(presence: float, frequency: float
     adjusts.extend([2])
     for drafted in ([], [7], [2, 9], [9, 9]):
         counts = Counter([2, 7, 2, 2, *drafted])
-        expected = [x - counts[token] * frequency - (counts[token] > 0) * presence for token, x in enumerate(LOGITS.tolist())]
+        expected = [
+            x - counts[token] * frequency - (counts[token] > 0) * presence for token, x in enumerate(LOGITS.tolist())
+        ]
         assert adjust(adjusts, drafted) == pytest.approx(expected, rel=1e-6)
 
 
 def test_drafted_tokens_are_forgotten_afterwards() -> None:
-    adjusts = adjustment(presence_penalty=1.0, frequency_penalty=0.5, repetition_penalty=1.5, min_new_tokens=2, stops=[8])
+    adjusts = adjustment(
+        presence_penalty=1.0, frequency_penalty=0.5, repetition_penalty=1.5, min_new_tokens=2, stops=[8]
+    )
     adjusts.extend([6])
     before = adjust(adjusts)
     drafted = adjust(adjusts, [0, 6])
@@ -120,7 +131,9 @@ def test_stop_tokens_that_no_model_has_are_no_harm() -> None:
 
 def test_bias_comes_before_the_repetition_penalty_and_penalties_after() -> None:
     logits = np.array([1.0, 1.0], np.float32)
-    adjusts = adjustment([0], vocab=2, logit_bias={0: 3.0}, repetition_penalty=2.0, presence_penalty=0.5, frequency_penalty=0.25)
+    adjusts = adjustment(
+        [0], vocab=2, logit_bias={0: 3.0}, repetition_penalty=2.0, presence_penalty=0.5, frequency_penalty=0.25
+    )
     adjusts.extend([0])
     assert adjust(adjusts, [0], logits).tolist() == [(1.0 + 3.0) / 2.0 - 0.5 - 2 * 0.25, 1.0]
     turned = adjustment([0], vocab=2, logit_bias={0: -3.0}, repetition_penalty=2.0)
@@ -129,7 +142,10 @@ def test_bias_comes_before_the_repetition_penalty_and_penalties_after() -> None:
 
 def test_a_ban_stands_against_every_bias() -> None:
     found = adjust(
-        adjustment(logit_bias={2: 100.0, 8: 100.0}, banned_tokens=[2], stops=[8], min_new_tokens=1, presence_penalty=-2.0), [2, 8]
+        adjustment(
+            logit_bias={2: 100.0, 8: 100.0}, banned_tokens=[2], stops=[8], min_new_tokens=1, presence_penalty=-2.0
+        ),
+        [2, 8],
     )
     assert math.isfinite(found[8])  # two tokens are drafted: the minimum is reached
     assert found[2] == -np.inf
@@ -183,5 +199,7 @@ def test_impossible_logits_stay_impossible() -> None:
 def test_finite_logits_stay_finite(penalty: float) -> None:
     """At every limit: logits that are no numbers are blamed on the model."""
     logits = np.array([1e30, -1e30, 0.0], np.float32)
-    adjusts = adjustment([0, 1, 2], vocab=3, repetition_penalty=penalty, presence_penalty=-2, frequency_penalty=-2, logit_bias={0: 100})
+    adjusts = adjustment(
+        [0, 1, 2], vocab=3, repetition_penalty=penalty, presence_penalty=-2, frequency_penalty=-2, logit_bias={0: 100}
+    )
     assert np.isfinite(adjust(adjusts, [0, 1], logits)).all()

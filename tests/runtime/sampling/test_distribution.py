@@ -13,7 +13,14 @@ import pytest
 from specexport.bundle import Contract, SharedVocabulary
 from specexport.engines.base import Engine
 from specexport.errors import ParameterError
-from specexport.runtime.proofs.chi_squared import Joint, Sampled, chi_squared, exact_joint, fewest_trials, sample_session
+from specexport.runtime.proofs.chi_squared import (
+    Joint,
+    Sampled,
+    chi_squared,
+    exact_joint,
+    fewest_trials,
+    sample_session,
+)
 from specexport.runtime.sampling import acceptance, rules
 from specexport.runtime.sampling.distribution import Distribution
 from specexport.runtime.sampling.parameters import SamplingParameters
@@ -21,10 +28,11 @@ from specexport.runtime.session import Options, Session
 from support.doubles import FeedsByStep, write_bundle
 
 VOCAB, LENGTH = 16, 2
-PROMPT = [3, 1, 10, 14, 3, 1]  # its last two came before, and what followed them is what the target likes best, for the lookups
+# its last two came before, and what followed them is what the target likes best, for the lookups
+PROMPT = [3, 1, 10, 14, 3, 1]
 SMALL = Contract(capacity=48, max_draft_tokens=3, prompt_chunk=8, precision="fp32")
-# Of the default way; the others have TRIALS_EACH. Each fails for nothing about once in a million times, and the seeds are
-# fixed, so what passes keeps passing.
+# Of the default way; the others have TRIALS_EACH. Each fails for nothing about once in a million times, and the seeds
+# are fixed, so what passes keeps passing.
 TRIALS, TRIALS_EACH = 200_000, 15_000
 
 
@@ -35,7 +43,8 @@ class TableDecoder(FeedsByStep):
         self.vocab_size = VOCAB
         table, other = (np.random.default_rng([seed, part]).normal(size=(VOCAB, VOCAB, VOCAB)) for part in (0, 1))
         self._table = (sharpness * ((1 - mix) * table + mix * other)).astype(np.float32)
-        self._cache = np.zeros(SMALL.capacity + 1, np.int64)  # one place further on, so that the first token has one before it
+        # one place further on, so that the first token has one before it
+        self._cache = np.zeros(SMALL.capacity + 1, np.int64)
         self._buffer = np.zeros((SMALL.widest_step, VOCAB), np.float32)
 
     def step(self, tokens: Sequence[int], position: int) -> np.ndarray:
@@ -206,7 +215,8 @@ def test_too_few_trials_are_refused(session: Session) -> None:
 
 @pytest.mark.parametrize("verification", ["block", "token"])
 @pytest.mark.parametrize(
-    "mutant", [shared_noise, residual_without_clipping, softmax_for_a_greedy_draft, follower_from_the_target, rows_of_one_prefix]
+    "mutant",
+    [shared_noise, residual_without_clipping, softmax_for_a_greedy_draft, follower_from_the_target, rows_of_one_prefix],
 )
 def test_mutants_are_found_out(
     session: Session, monkeypatch: pytest.MonkeyPatch, mutant: Callable[[pytest.MonkeyPatch], None], verification: Any
@@ -229,7 +239,9 @@ def test_the_statistic_tells_the_truth_from_a_small_tilt(session: Session) -> No
     assert statistic < limit
     assert abs(statistic - cells) < 5 * (2 * cells) ** 0.5
     favourite = max(expected, key=lambda tokens: expected[tokens])
-    tilted = {tokens: probability * (1.3 if tokens[0] == favourite[0] else 1.0) for tokens, probability in expected.items()}
+    tilted = {
+        tokens: probability * (1.3 if tokens[0] == favourite[0] else 1.0) for tokens, probability in expected.items()
+    }
     statistic, limit, _ = chi_squared(expected, Counter(draws(tilted, 20_000)))
     assert statistic > limit
 

@@ -64,9 +64,13 @@ def test_the_excess_by_its_formula(ours_sparse: bool, theirs_sparse: bool, vocab
         for _ in range(20):
             ours, theirs = random_probs(rng, vocab), random_probs(rng, min(vocab, other_vocab))
             padded = np.append(theirs, np.zeros(vocab - len(theirs)))
-            if not theirs_sparse and other_vocab > vocab:  # what the target lacks is never proposed, but may stand there
+            # what the target lacks is never proposed, but may stand there
+            if not theirs_sparse and other_vocab > vocab:
                 theirs = np.append(theirs, np.full(other_vocab - vocab, 0.0))
-            one, other = sparse(ours) if ours_sparse else Distribution(ours), sparse(theirs) if theirs_sparse else Distribution(theirs)
+            one, other = (
+                sparse(ours) if ours_sparse else Distribution(ours),
+                sparse(theirs) if theirs_sparse else Distribution(theirs),
+            )
             before = one.probs.copy(), other.probs.copy()
             left = one.excess(scale, other)
             assert whole(left, vocab).tolist() == np.maximum(scale * ours - padded, 0.0).tolist()
@@ -76,7 +80,13 @@ def test_the_excess_by_its_formula(ours_sparse: bool, theirs_sparse: bool, vocab
 
 
 def test_the_excess_over_what_shares_nothing_is_all() -> None:
-    for other in (few(t0=0.5, t3=0.5), few(t10=1.0), few(t5=1.0), Distribution(np.array([1.0, 0.0])), Distribution.certain(100)):
+    for other in (
+        few(t0=0.5, t3=0.5),
+        few(t10=1.0),
+        few(t5=1.0),
+        Distribution(np.array([1.0, 0.0])),
+        Distribution.certain(100),
+    ):
         assert few(t2=0.25, t9=0.75).excess(1.0, other).probs.tolist() == [0.25, 0.75]
         assert few(t2=0.25, t9=0.75).excess(0.5, other).probs.tolist() == [0.125, 0.375]
     assert Distribution(np.array([0.5, 0.5])).excess(1.0, Distribution.certain(1)).probs.tolist() == [0.5, 0.0]
@@ -89,7 +99,10 @@ def test_the_excess_over_a_token_between_is_not_taken_from_its_neighbour() -> No
 
 def test_draw_takes_the_interval_of_the_cumulative_distribution() -> None:
     places = ((0.0, 0), (0.2499, 0), (0.25, 1), (0.7499, 1), (0.75, 2), (0.9999, 2))
-    for distribution, tokens in ((Distribution(np.array([0.25, 0.5, 0.25])), [0, 1, 2]), (few(t4=0.25, t5=0.5, t90=0.25), [4, 5, 90])):
+    for distribution, tokens in (
+        (Distribution(np.array([0.25, 0.5, 0.25])), [0, 1, 2]),
+        (few(t4=0.25, t5=0.5, t90=0.25), [4, 5, 90]),
+    ):
         assert [distribution.draw(uniform) for uniform, _ in places] == [tokens[place] for _, place in places]
 
 

@@ -104,7 +104,8 @@ def test_biases_that_are_none(bias: Any, message: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("banned", "found"), [((1.5,), "1.5"), (["x"], "'x'"), ("12", "'1'"), ([None], "None"), ([[1]], r"[1]"), (np.array([0.5]), "0.5")]
+    ("banned", "found"),
+    [((1.5,), "1.5"), (["x"], "'x'"), ("12", "'1'"), ([None], "None"), ([[1]], r"[1]"), (np.array([0.5]), "0.5")],
 )
 def test_bans_that_are_none(banned: Any, found: str) -> None:
     message = refusal(banned_tokens=banned)
@@ -119,7 +120,14 @@ def test_bans_that_are_no_list(banned: Any) -> None:
 
 
 def test_limits_themselves_are_allowed() -> None:
-    for name, value in (("temperature", 0), ("temperature", 100), ("top_p", 1), ("top_p", 1e-300), ("min_p", 0), ("min_p", 1)):
+    for name, value in (
+        ("temperature", 0),
+        ("temperature", 100),
+        ("top_p", 1),
+        ("top_p", 1e-300),
+        ("min_p", 0),
+        ("min_p", 1),
+    ):
         assert getattr(SamplingParameters(**{name: value}), name) == value  # type: ignore[arg-type]
     for penalty in (-2, 2):
         SamplingParameters(presence_penalty=penalty, frequency_penalty=penalty, logit_bias={0: 50 * penalty})
@@ -129,7 +137,12 @@ def test_limits_themselves_are_allowed() -> None:
 
 
 def test_numbers_may_come_from_numpy() -> None:
-    values: dict[str, Any] = {"temperature": np.float32(0.5), "top_k": np.int64(3), "top_p": np.float64(0.9), "seed": np.uint8(3)}
+    values: dict[str, Any] = {
+        "temperature": np.float32(0.5),
+        "top_k": np.int64(3),
+        "top_p": np.float64(0.9),
+        "seed": np.uint8(3),
+    }
     SamplingParameters(**values, logit_bias={np.int32(1): np.float32(2)})  # type: ignore[dict-item]
     assert SamplingParameters(banned_tokens=np.array([1, 2])).adjusts_logits  # type: ignore[arg-type]
 
@@ -167,7 +180,9 @@ def test_one_token_must_be_left(banned: Any, stops: Any, minimum: int, left: boo
     if left:
         parameters.check_tokens(5, stops)
         return
-    with pytest.raises(ParameterError, match="banned_tokens and the stop tokens are all 5 tokens; at least one must be left"):
+    with pytest.raises(
+        ParameterError, match="banned_tokens and the stop tokens are all 5 tokens; at least one must be left"
+    ):
         parameters.check_tokens(5, stops)
 
 

@@ -220,7 +220,15 @@ def test_the_prompt_counts_for_repetition_alone(temperature: float) -> None:
 
 @TEMPERATURES
 def test_a_draft_of_fewer_ids_is_adjusted_too(temperature: float) -> None:
-    rule = rule_for(9, prompt=[8, 0], stops=[7], temperature=temperature, repetition_penalty=3.0, logit_bias={8: 1.0}, min_new_tokens=1)
+    rule = rule_for(
+        9,
+        prompt=[8, 0],
+        stops=[7],
+        temperature=temperature,
+        repetition_penalty=3.0,
+        logit_bias={8: 1.0},
+        min_new_tokens=1,
+    )
     assert rule.propose(LADDER) == 1
 
 
@@ -248,7 +256,12 @@ def test_the_rule_that_was_asked_for_verifies() -> None:
 @pytest.mark.parametrize("verification", ["block", "token"])
 def test_rows_behind_a_rejected_token_without_chance_are_never_looked_at(verification: Any) -> None:
     rows = np.stack([row(0.0, 1.0), row(NAN, NAN), row(NAN, NAN)])
-    for options in ({"temperature": 0.0}, {"temperature": COLD}, {"temperature": 1.0}, {"temperature": 1.0, "top_k": 1}):
+    for options in (
+        {"temperature": 0.0},
+        {"temperature": COLD},
+        {"temperature": 1.0},
+        {"temperature": 1.0, "top_k": 1},
+    ):
         rule = rule_for(2, verification=verification, **options)
         rule._target_noise = Scripted(0.5, 0.5, 0.5)  # type: ignore[attr-defined]
         for _ in range(2):
@@ -259,13 +272,20 @@ def test_rows_behind_a_rejected_token_without_chance_are_never_looked_at(verific
         assert rule.accept(rows, [0, 0]) == (0, 1)
 
 
-BROKEN = [(row(1.0, NAN, 2.0), "nan"), (row(1.0, INF, 2.0), "inf"), (row(-INF, -INF, -INF), "-inf"), (row(-INF, NAN, INF), "nan")]
+BROKEN = [
+    (row(1.0, NAN, 2.0), "nan"),
+    (row(1.0, INF, 2.0), "inf"),
+    (row(-INF, -INF, -INF), "-inf"),
+    (row(-INF, NAN, INF), "nan"),
+]
 
 
 @pytest.mark.parametrize(("broken", "value"), BROKEN)
 @pytest.mark.parametrize("options", [{}, {"top_k": 2}, {"top_p": 0.5}, {"min_p": 0.1}, {"logit_bias": {0: 1.0}}])
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_logits_that_are_no_numbers_are_named(broken: np.ndarray, value: str, options: dict[str, Any], temperature: float) -> None:
+def test_logits_that_are_no_numbers_are_named(
+    broken: np.ndarray, value: str, options: dict[str, Any], temperature: float
+) -> None:
     fine = row(-INF, 0.0, 50.0)  # a token that is impossible is none of those
     for place in range(3):
         rule = rule_for(3, temperature=temperature, seed=0, **options)
@@ -313,7 +333,9 @@ def test_the_models_own_exclusions_are_its_fault_and_the_requests_are_not(temper
 @TEMPERATURES
 def test_a_draft_may_run_out_of_tokens_within_a_round(temperature: float, stops: list[int]) -> None:
     """Its ids are the stop tokens and a ban: below the minimum length nothing is left, and behind it there is."""
-    rule = rule_for(4, stops=stops, temperature=temperature, seed=0, min_new_tokens=1, banned_tokens={0, 1} - set(stops))
+    rule = rule_for(
+        4, stops=stops, temperature=temperature, seed=0, min_new_tokens=1, banned_tokens={0, 1} - set(stops)
+    )
     assert rule.propose(row(1.0, 2.0)) is None
     assert rule.accept(LADDER[None], []) == (0, 2)
     assert rule.propose(row(2.0, 1.0)) == 0

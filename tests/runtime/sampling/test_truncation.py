@@ -58,7 +58,9 @@ def row(vocab: int, seed: int, scale: float = 2.0) -> np.ndarray:
     return np.random.default_rng([seed, vocab]).normal(scale=scale, size=vocab).astype(np.float32)
 
 
-CHAINS = list(itertools.product([0.05, 0.7, 1.0, 3.0], [0, 1, 7, 40, 1000], [1e-9, 0.3, 0.95, 1.0], [0.0, 0.02, 0.5, 1.0]))
+CHAINS = list(
+    itertools.product([0.05, 0.7, 1.0, 3.0], [0, 1, 7, 40, 1000], [1e-9, 0.3, 0.95, 1.0], [0.0, 0.02, 0.5, 1.0])
+)
 
 
 @pytest.mark.parametrize(("temperature", "top_k", "top_p", "min_p"), CHAINS)
@@ -130,7 +132,9 @@ def test_top_p_keeps_every_tie_of_its_last_token(vocab: int, top_k: int) -> None
 
 @pytest.mark.parametrize("temperature", [0.7, 1.0, 2.0])
 def test_min_p_keeps_what_equals_its_share_of_the_largest(temperature: float) -> None:
-    logits = (temperature * np.log([0.2, 0.1, 0.1, np.nextafter(np.float32(0.1), np.float32(0)) * 0.999])).astype(np.float32)
+    logits = (temperature * np.log([0.2, 0.1, 0.1, np.nextafter(np.float32(0.1), np.float32(0)) * 0.999])).astype(
+        np.float32
+    )
     assert process(logits, SamplingParameters(temperature, min_p=0.5)).nonzero()[0].tolist() == [0, 1, 2]
     assert process(logits, SamplingParameters(temperature, min_p=0.501)).nonzero()[0].tolist() == [0]
 
@@ -162,7 +166,9 @@ def test_a_mass_that_reaches_top_p_exactly_is_enough() -> None:
         if 1.0 / whole * whole == 1.0:  # the first token alone has just the part that is asked for
             exact += 1
             # -800 has no mass in float64, and makes a top-k of the other two.
-            found = process(np.array([0.0, logit, -800.0], np.float32), SamplingParameters(1.0, top_k=2, top_p=1.0 / whole))
+            found = process(
+                np.array([0.0, logit, -800.0], np.float32), SamplingParameters(1.0, top_k=2, top_p=1.0 / whole)
+            )
             assert found.tolist() == [1.0, 0.0, 0.0]
     assert exact > 10
 
@@ -190,14 +196,19 @@ def test_a_top_k_of_the_vocabulary_or_more_is_off(top_k: int) -> None:
 
 @pytest.mark.parametrize("temperature", [5e-324, 1e-300, 1e-45, 1e-38, 1e-6])
 @pytest.mark.parametrize(
-    ("top_k", "top_p", "min_p"), [(0, 1.0, 0.0), (3, 1.0, 0.0), (0, 0.9, 0.0), (3, 0.9, 0.0), (0, 1.0, 0.1), (3, 0.9, 0.1)]
+    ("top_k", "top_p", "min_p"),
+    [(0, 1.0, 0.0), (3, 1.0, 0.0), (0, 0.9, 0.0), (3, 0.9, 0.0), (0, 1.0, 0.1), (3, 0.9, 0.1)],
 )
-def test_a_temperature_next_to_zero_leaves_the_largest(temperature: float, top_k: int, top_p: float, min_p: float) -> None:
+def test_a_temperature_next_to_zero_leaves_the_largest(
+    temperature: float, top_k: int, top_p: float, min_p: float
+) -> None:
     logits = np.array([1.0, 3.0, 2.0, 3.0], np.float32)
     assert process(logits, SamplingParameters(temperature, top_k, top_p, min_p)).tolist() == [0.0, 0.5, 0.0, 0.5]
 
 
-@pytest.mark.parametrize(("top_k", "top_p", "min_p"), [(0, 1.0, 0.0), (30, 0.9, 0.0), (0, 0.9, 0.0), (0, 1.0, 0.9), (0, 0.9, 0.9)])
+@pytest.mark.parametrize(
+    ("top_k", "top_p", "min_p"), [(0, 1.0, 0.0), (30, 0.9, 0.0), (0, 0.9, 0.0), (0, 1.0, 0.9), (0, 0.9, 0.9)]
+)
 def test_the_highest_temperature_as_transformers(top_k: int, top_p: float, min_p: float) -> None:
     logits, parameters = row(60, 5), SamplingParameters(100.0, top_k, top_p, min_p)
     assert process(logits, parameters) == pytest.approx(by_transformers(logits, parameters), abs=1e-12)
@@ -215,11 +226,19 @@ def test_the_largest_floats(top_k: int, top_p: float, min_p: float) -> None:
 
 def test_the_largest_logit_may_be_told() -> None:
     logits = row(50, 8)
-    for parameters in (SamplingParameters(0.8), SamplingParameters(0.8, 5, 0.9, 0.01), SamplingParameters(0.8, top_p=0.5)):
+    for parameters in (
+        SamplingParameters(0.8),
+        SamplingParameters(0.8, 5, 0.9, 0.01),
+        SamplingParameters(0.8, top_p=0.5),
+    ):
         told, found = (processed_distribution(logits, parameters, top) for top in (float(logits.max()), None))
         assert np.array_equal(dense(told, 50), dense(found, 50))
 
 
 def test_one_token_alone() -> None:
-    for parameters in (SamplingParameters(1.0), SamplingParameters(1.0, 1, 0.5, 0.5), SamplingParameters(math.pi, top_p=0.1)):
+    for parameters in (
+        SamplingParameters(1.0),
+        SamplingParameters(1.0, 1, 0.5, 0.5),
+        SamplingParameters(math.pi, top_p=0.1),
+    ):
         assert process(np.array([-4.0], np.float32), parameters).tolist() == [1.0]

@@ -21,7 +21,11 @@ def test_counts_by_position() -> None:
 
 def test_nothing_done_divides_by_nothing() -> None:
     statistics = Statistics()
-    assert (statistics.acceptance_rate, statistics.mean_acceptance_length, statistics.tokens_per_second) == (0.0, 0.0, 0.0)
+    assert (statistics.acceptance_rate, statistics.mean_acceptance_length, statistics.tokens_per_second) == (
+        0.0,
+        0.0,
+        0.0,
+    )
     assert statistics.host_seconds == 0.0
 
 

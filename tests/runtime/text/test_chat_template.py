@@ -52,7 +52,9 @@ def reference() -> PreTrainedTokenizerFast:
 @pytest.mark.parametrize("name", TEMPLATES)
 def test_same_text_as_transformers(name: str, reference: PreTrainedTokenizerFast) -> None:
     template = TEMPLATES[name]
-    expected = reference.apply_chat_template(CONVERSATION, chat_template=template, tokenize=False, add_generation_prompt=True)
+    expected = reference.apply_chat_template(
+        CONVERSATION, chat_template=template, tokenize=False, add_generation_prompt=True
+    )
     assert render_chat(template, CONVERSATION, SPECIAL) == expected
 
 

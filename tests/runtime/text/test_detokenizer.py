@@ -14,7 +14,9 @@ def metaspace_tokenizer(decoder: str) -> Tokenizer:
     """Words with the space in front, as SentencePiece models have them; unknown characters as bytes."""
     words = ["<unk>", *(f"<0x{byte:02X}>" for byte in range(256)), "▁", "▁Hello", "▁world", "▁a", "b", "!", "▁"]
     vocabulary = {word: index for index, word in enumerate(dict.fromkeys(words))}
-    tokenizer = Tokenizer(models.Unigram([(word, -1.0 - (len(word) == 6)) for word in vocabulary], unk_id=0, byte_fallback=True))
+    tokenizer = Tokenizer(
+        models.Unigram([(word, -1.0 - (len(word) == 6)) for word in vocabulary], unk_id=0, byte_fallback=True)
+    )
     if decoder == "metaspace":
         tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
         tokenizer.decoder = decoders.Metaspace()
