@@ -65,9 +65,10 @@ def bench(
 
     Exit code 1 when greedy outputs differ. An interrupted run goes on where it stopped.
     """
-    from ..calibration.bench.interleaved import BenchOptions, check, journal_header
     from ..calibration.bench.interleaved import bench as run
+    from ..calibration.bench.interleaved import check, journal_header
     from ..calibration.bench.predict import predict_by
+    from ..calibration.bench.results import BenchOptions
     from ..calibration.bench.table import render
     from ..calibration.measuring.journal import Journal
     from ..calibration.measuring.prompts import choose, fit, read_prompt_lines

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 from specexport.calibration.bench import interleaved as module
+from specexport.calibration.bench import paired_run
 from specexport.calibration.measuring.journal import Journal
 from specexport.cli import main
 
@@ -187,7 +188,7 @@ def interrupted(run: Run, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[
 
     def interrupted(pairs: int, *arguments: object, **options: Any) -> Result:
         with monkeypatch.context() as patch:
-            original, started = module._run_pair, []
+            original, started = module.run_both_ways, []
 
             def counted(*given: Any) -> Any:
                 started.append(1)
@@ -195,7 +196,7 @@ def interrupted(run: Run, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[
                     raise KeyboardInterrupt
                 return original(*given)
 
-            patch.setattr(module, "_run_pair", counted)
+            patch.setattr(module, "run_both_ways", counted)
             return run(*arguments, **options)
 
     return interrupted
@@ -303,7 +304,7 @@ def test_a_journal_that_was_edited(run: Run, interrupted: Callable[..., Result],
 
 
 def test_outputs_that_differ_are_exit_code_1(run: Run, monkeypatch: pytest.MonkeyPatch, journal: Path) -> None:
-    monkeypatch.setattr(module, "_compare", lambda *_: "different")
+    monkeypatch.setattr(paired_run, "_compare", lambda *_: "different")
     result = run()
     assert result.exit_code == 1
     assert result.stdout.splitlines()[-1].startswith("FAILED: ")

@@ -1,17 +1,20 @@
-"""The speedup that measured costs foresee for runs that were made: what a benchmark's own clock is compared with."""
+"""Speedup that `costs.json` predicts for the rounds of a benchmark, to compare with the measured one."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from ...runtime.policy.cost_model import Costs
-from .interleaved import Pair, Predict
+from .results import PairedRun, Predict
 
 
 def predict_by(costs: Costs) -> Predict:
-    """Plain rounds for every token, against the rounds that were run: h + v(n + 1) each, and d for every draft pass."""
+    """One plain round per token, over the rounds that ran: h + v(n + 1) each, plus d for every draft pass.
 
-    def predict(route: str, pairs: Sequence[Pair]) -> float | None:
+    See docs/when-it-pays.md for h, v and d.
+    """
+
+    def predict(route: str, pairs: Sequence[PairedRun]) -> float | None:
         plain = speculative = 0.0
         for pair in pairs:
             run = pair.speculative

@@ -6,7 +6,7 @@ import textwrap
 from dataclasses import asdict
 
 from ..statistics.intervals import UNBOUNDED
-from .interleaved import Bench, RouteBench
+from .results import Bench, RouteBench
 
 COLUMNS = 110
 LABEL = 16

@@ -1,0 +1,162 @@
+"""What a pair of runs records, and how its outputs are compared."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from specexport.calibration.bench import paired_run
+from specexport.calibration.bench.interleaved import bench
+from specexport.calibration.bench.results import Bench, BenchOptions
+from specexport.calibration.bench.table import render
+from specexport.calibration.measuring.prompts import Request
+from specexport.runtime.session import Session
+from support.bench_runs import requests
+from support.doubles import EOS, VOCAB, FakeDecoder, fake_session
+
+OPTIONS = BenchOptions(max_new_tokens=9)
+
+
+class WidthDependent(FakeDecoder):
+    """Two ids lead every row by far and lie `gap` apart; passes wider than one token move the second up by `shift`."""
+
+    gap, shift, width = 1e-4, 0.0, 1
+
+    def step(self, tokens: Sequence[int], position: int) -> np.ndarray:
+        self.width = len(tokens)
+        return super().step(tokens, position)
+
+    def logits_after(self, context: Sequence[float] | np.ndarray) -> np.ndarray:
+        logits = super().logits_after(context).copy()
+        first = int(logits.argmax())
+        logits[first] = 50.0
+        logits[(first + 1) % VOCAB] = 50.0 - self.gap + (self.shift if self.width > 1 else 0.0)
+        return logits
+
+
+class SeesStaleRows(FakeDecoder):
+    def seen(self, row: int) -> np.ndarray:
+        return self.rows[: row + 4]
+
+
+def outputs(tmp_path: Path, target: FakeDecoder, options: BenchOptions = OPTIONS) -> tuple[Bench, list[str]]:
+    session = fake_session(tmp_path, target, FakeDecoder(noise=0.4))
+    result = bench(session, requests(4), options)
+    return result, [pair.outputs for pair in result.pairs]
+
+
+def test_equal_outputs_pass(tmp_path: Path) -> None:
+    result, found = outputs(tmp_path, FakeDecoder())
+    assert found == ["equal"] * 4
+    assert result.passed
+    assert [(route.equal, route.near_ties, route.different, route.not_comparable) for route in result.routes] == [
+        (2, 0, 0, 0)
+    ] * 2
+
+
+@pytest.mark.parametrize("k", [1, 2, 4])
+def test_a_near_tie_that_another_width_turns_passes(k: int, tmp_path: Path) -> None:
+    target = WidthDependent()
+    target.shift = 2e-4
+    result, found = outputs(tmp_path, target, replace(OPTIONS, num_draft_tokens=k))
+    assert found == ["near tie"] * 4
+    assert result.passed
+    assert [(route.equal, route.near_ties, route.different) for route in result.routes] == [(0, 2, 0)] * 2
+
+
+def test_stale_rows_fail(tmp_path: Path) -> None:
+    result, found = outputs(tmp_path, SeesStaleRows())
+    assert "different" in found
+    assert not result.passed
+    assert sum(route.different for route in result.routes) == found.count("different")
+    assert render(result).splitlines()[-1].startswith("FAILED: ")
+
+
+def test_what_counts_as_different(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    request = requests(1)[0]
+    plain = list(session.generate(request.tokens, max_new_tokens=6).tokens)
+    widths = [5] * 6
+
+    def compare(speculative: list[int]) -> str:
+        return paired_run._compare(session, request, plain, speculative, widths[: len(speculative)])
+
+    assert compare(plain) == "equal"
+    assert compare(plain[:-1]) == "different"  # one ends early
+    # not what the target gives at this width
+    assert compare([*plain[:2], (plain[2] + 1) % VOCAB, *plain[3:]]) == "different"
+    monkeypatch.setattr(
+        "specexport.runtime.proofs.equality.plain_at_widths",
+        lambda target, prompt, widths, chunk, capacity: tuple(other),
+    )
+    other = [*plain[:2], (plain[2] + 1) % VOCAB, *plain[3:]]
+    assert compare(other) == "different"  # what it gives at this width, but at no tie
+
+
+def test_judging_leaves_nothing_in_the_caches(session: Session) -> None:
+    request = requests(1)[0]
+    plain = list(session.generate(request.tokens, max_new_tokens=6).tokens)
+    paired_run._compare(session, request, plain, [*plain[:-1], (plain[-1] + 1) % VOCAB], [5] * 6)
+    again = session.generate(request.tokens, max_new_tokens=6)
+    assert again.statistics.reused_tokens == 0
+    assert list(again.tokens) == plain
+
+
+def test_sampled_outputs_are_not_compared(tmp_path: Path) -> None:
+    result, found = outputs(tmp_path, SeesStaleRows(), BenchOptions(max_new_tokens=9, temperature=1.0))
+    assert found == ["not comparable"] * 4
+    assert result.passed
+    assert "not comparable token by token" in render(result)
+
+
+def test_what_a_run_records(session: Session) -> None:
+    request = requests(1)[0]
+    pair = bench(session, [request], replace(OPTIONS, num_draft_tokens=3)).pairs[0]
+    session.reset()
+    found = session.generate(request.tokens, max_new_tokens=9, num_draft_tokens=3).statistics
+    run = pair.speculative
+    assert (run.emitted, run.rounds, run.looked_up) == (found.emitted, found.rounds, 0)
+    assert run.drafted_by_position == tuple(found.drafted_by_position)
+    assert run.accepted_by_position == tuple(found.accepted_by_position)
+    assert sum(run.rounds_by_drafted) == run.rounds
+    assert sum(count * number for number, count in enumerate(run.rounds_by_drafted)) == found.drafted
+    assert len(run.rounds_by_drafted) == 4
+    assert pair.plain.rounds_by_drafted == (9,)
+    assert pair.plain.drafted_by_position == pair.plain.accepted_by_position == ()
+    assert run.digest == pair.plain.digest
+    assert len(run.digest) == 64
+    parts = (run.draft_seconds, run.target_seconds, run.host_seconds)
+    assert all(part > 0 for part in parts)
+    assert sum(parts) == pytest.approx(run.decode_seconds)
+    assert 0 < run.prefill_seconds < run.first_token_seconds < run.prefill_seconds + run.decode_seconds
+
+
+def test_digests_tell_tokens_apart(session: Session) -> None:
+    result = bench(session, requests(4), OPTIONS)
+    assert len({pair.plain.digest for pair in result.pairs}) == 4
+
+
+def test_looked_up_tokens_are_counted(session: Session) -> None:
+    result = bench(session, [Request(1, "r", (1, 2, 3) * 4, 9)], replace(OPTIONS, drafter="ngram"))
+    run = result.pairs[0].speculative
+    assert run.looked_up == sum(run.drafted_by_position) > 0
+
+
+def test_stop_tokens_are_honoured(tmp_path: Path) -> None:
+    """Both ways end at the same token, before the limit."""
+    target = FakeDecoder()
+    prompt = (5, 6, 7)
+    free = (
+        fake_session(tmp_path / "free", FakeDecoder(), FakeDecoder(noise=0.4)).generate(prompt, max_new_tokens=9).tokens
+    )
+    session = fake_session(tmp_path / "bundle", target, FakeDecoder(noise=0.4), stop_token_ids=(free[4], EOS))
+    pair = bench(session, [Request(1, "r", prompt, 9)], OPTIONS).pairs[0]
+    assert pair.plain.emitted == pair.speculative.emitted == free.index(free[4]) + 1
+    assert pair.outputs == "equal"
+
+
+def test_the_number_of_new_tokens_is_the_requests_own(session: Session) -> None:
+    given = [replace(request, max_new_tokens=place + 1) for place, request in enumerate(requests(4))]
+    assert [pair.plain.emitted for pair in bench(session, given, OPTIONS).pairs] == [1, 2, 3, 4]
