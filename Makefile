@@ -35,11 +35,10 @@ bench: .venv/ready
 	for form in int8 int4; do $(BIN)/specexport build --target $(PAIR)/target --draft $(PAIR)/draft --precision $$form --output $$form.bundle --force; done
 	$(BIN)/python benchmarks/precision.py fp32=demo.bundle int8=int8.bundle int4=int4.bundle
 	$(BIN)/python benchmarks/block_verification.py demo.bundle
-	$(BIN)/specexport build --target examples/quoting_target --max-draft-tokens 8 --output lookup.bundle --force
-	$(BIN)/python benchmarks/lookup.py lookup.bundle
+	$(BIN)/python benchmarks/lookup.py demo.bundle
 	$(BIN)/python benchmarks/acceptance_cost.py
 	$(BIN)/python benchmarks/startup.py demo.bundle
 	$(BIN)/python benchmarks/build_memory.py
 
 clean:
-	rm -rf .venv demo.bundle int8.bundle int4.bundle lookup.bundle build dist specexport.egg-info
+	rm -rf .venv demo.bundle int8.bundle int4.bundle build dist specexport.egg-info

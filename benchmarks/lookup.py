@@ -1,6 +1,6 @@
 """Drafts looked up in the text, against plain decoding, greedy, interleaved.
 
-    python benchmarks/lookup.py BUNDLE [--routes copy code] [--drafters ngram suffix] [--limit N]
+    python benchmarks/lookup.py BUNDLE [--routes copy code] [--drafters ngram suffix+model] [--limit N]
 
 Every prompt is decoded plainly and by each drafter in turn, from an empty cache. The interval is a bootstrap by prompt.
 """
@@ -61,7 +61,7 @@ def measure_route(session: Session, route: str, drafters: list[str], limit: int 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("bundle", type=Path)
-    parser.add_argument("--routes", nargs="+", default=["copy", "code"])
+    parser.add_argument("--routes", nargs="+", default=["copy"])
     parser.add_argument("--drafters", nargs="+", choices=DRAFTERS)
     parser.add_argument("--limit", type=int, help="prompts a route")
     parser.add_argument("--max-new-tokens", type=int, default=96)

@@ -23,7 +23,7 @@ from pathlib import Path
 ROUTES = ("code", "prose", "random", "copy")
 HELD_OUT_PERCENT = 6
 # What announces a text and what announces its copy.
-COPY_HEADERS = (("# Original:\n", "\n# Copy:\n"), ("# Before:\n", "\n# After:\n"), ("", "\n"))
+COPY_HEADERS = (("# Original:\n", "\n# Copy:\n"), ("# Before:\n", "\n# After:\n"))
 # Character tables and generated data are neither code that people write nor prose.
 SKIPPED_FOLDERS = {"test", "tests", "site-packages", "encodings", "pydoc_data", "__pycache__", "idle_test"}
 SKIPPED_FILES = {"_sysconfigdata", "keycodes", "html/entities.py"}

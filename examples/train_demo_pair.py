@@ -6,9 +6,7 @@
 2. the target by next-token prediction, and beside it, on the same batches, the draft by distillation
    from the target's logits (forward KL): the target's forward pass is paid once for both;
 3. the draft further on text that the target itself generates (on-policy distillation, Zhou et al. 2023,
-   arXiv 2310.08461), which is the text it has to guess when it serves;
-4. with `--resume --copy-steps N`: both further, two rows of three being pieces of the corpus followed by their
-   own copy, since a small model does not learn to quote from the corpus alone.
+   arXiv 2310.08461), which is the text it has to guess when it serves.
 
 Weights are written as fp16 safetensors, with `training.log` (JSON lines) beside them.
 """
@@ -27,14 +25,12 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from corpus import COPY_HEADERS, Document, documents
+from corpus import Document, documents
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 VOCABULARY = 4096
 END = "<|endoftext|>"
-IGNORED = -100  # the label of a token that is not learnt
-Batch = tuple[torch.Tensor, torch.Tensor]  # tokens and labels, [rows, length] int64 each
 CHAT_TEMPLATE = (
     "{% for message in messages %}# {{ message['role'] }}\n{{ message['content'] }}\n\n{% endfor %}"
     "{% if add_generation_prompt %}# assistant\n{% endif %}"
@@ -145,64 +141,24 @@ def distillation_loss(draft: LlamaForCausalLM, tokens: torch.Tensor, target_logi
     return F.kl_div(F.log_softmax(logits.float().flatten(0, 1), dim=-1), target, reduction="batchmean", log_target=True)
 
 
-def copy_batches(stream: torch.Tensor, tokenizer: PreTrainedTokenizerFast, length: int, tokens: int) -> Iterator[Batch]:
-    """Endless `[tokens / length, length]` batches; two rows of three are pieces of the corpus, each followed by its copy.
-
-    A third of the pieces is shuffled, so that nothing but looking back can predict the copy; a third of the copies
-    begins differently, as an edited text does. Of these rows only the copies are learnt.
-    """
-    headers = [[tokenizer.encode(text) for text in pair] for pair in COPY_HEADERS]
-    rows = tokens // length * 2 // 3
-    corpus = batches(stream, length, tokens - rows * length, 4)
-
-    def row() -> tuple[list[int], list[int]]:
-        found: list[int] = []
-        learnt: list[int] = []
-        while len(found) < length:
-            before, after = random.choice(headers)
-            size = random.randint(16, 180)
-            start = random.randrange(len(stream) - size)
-            piece = stream[start : start + size].tolist()
-            kind = random.randrange(3)
-            if kind == 0:
-                random.shuffle(piece)
-            edit, kept = [], 0
-            if kind == 1:
-                kept, other = random.randint(1, 12), random.randrange(len(stream) - 16)
-                edit = stream[other : other + random.randint(1, 16)].tolist()
-            given = [*before, *piece, *after, *edit]
-            copied = piece[kept:]
-            found += given + copied
-            learnt += [IGNORED] * (len(given) + 1) + copied[1:]
-        return found[:length], learnt[:length]
-
-    while True:
-        plain = next(corpus)
-        copies = [row() for _ in range(rows)]
-        yield (
-            torch.cat([plain, torch.tensor([found for found, _ in copies])]),
-            torch.cat([plain, torch.tensor([learnt for _, learnt in copies])]),
-        )
-
-
 def train(
     target: LlamaForCausalLM,
     draft: LlamaForCausalLM,
-    batch_at: Callable[[int], Batch],
+    batch_at: Callable[[int], torch.Tensor],
     steps: int,
     rate: float,
     log: Log,
 ) -> None:
-    """Next-token prediction for the target, distillation for the draft. batch_at: tokens and labels of a step."""
+    """Next-token prediction for the target, distillation for the draft. batch_at: a step's tokens `[rows, length] int64`."""
     optimizers = [
         Optimizer(target, 0.02 * rate, 0.004 * rate, steps),
         Optimizer(draft, 0.02 * rate, 0.006 * rate, steps),
     ]
     for step in range(steps):
-        batch, labels = batch_at(step)
+        batch = batch_at(step)
         with autocast():
             logits = target(batch).logits
-        loss = F.cross_entropy(logits[:, :-1].float().flatten(0, 1), labels[:, 1:].flatten(), ignore_index=IGNORED)
+        loss = F.cross_entropy(logits[:, :-1].float().flatten(0, 1), batch[:, 1:].flatten())
         loss.backward()
         distillation = distillation_loss(draft, batch, logits)
         distillation.backward()
@@ -210,9 +166,7 @@ def train(
             optimizer.step()
         if step % 10 == 0 or step == steps - 1:
             agreement = (draft(batch[:2]).logits.argmax(-1) == logits[:2].argmax(-1)).float().mean()
-            last = labels[-1, 1:]
-            found = (logits[-1, :-1].argmax(-1) == last)[last != IGNORED].float().mean()
-            rows = dict(loss=loss, kl=distillation, agreement=agreement, last_row_right=found)
+            rows = dict(loss=loss, kl=distillation, agreement=agreement)
             log(stage="train", step=step, **{name: round(value.item(), 3) for name, value in rows.items()})
 
 
@@ -276,9 +230,6 @@ def main() -> None:
     parser.add_argument(
         "--resume", action="store_true", help="continue with the pair that is in --output, and only distill"
     )
-    parser.add_argument(
-        "--copy-steps", type=int, default=0, help="optimizer steps that teach both to quote, before the distillation"
-    )
     parser.add_argument("--seed", type=int, help="of the windows that the target continues; 1 when resuming, else 0")
     arguments = parser.parse_args()
     arguments.output.mkdir(parents=True, exist_ok=True)
@@ -311,12 +262,7 @@ def main() -> None:
         log(stage="models", target=target.num_parameters(), draft=draft.num_parameters())
         short, long = batches(stream, 512, arguments.tokens, 1), batches(stream, 1024, arguments.tokens, 2)
         last = arguments.steps * 5 // 6  # from here on at twice the length
-        train(target, draft, lambda step: (next(short if step < last else long),) * 2, arguments.steps, 1.0, log)
-        save(target, tokenizer, arguments.output / "target")
-        save(draft, tokenizer, arguments.output / "draft")
-    if arguments.copy_steps:
-        copies = copy_batches(stream, tokenizer, 512, arguments.tokens)
-        train(target, draft, lambda step: next(copies), arguments.copy_steps, 0.5, log)
+        train(target, draft, lambda step: next(short if step < last else long), arguments.steps, 1.0, log)
         save(target, tokenizer, arguments.output / "target")
         save(draft, tokenizer, arguments.output / "draft")
     distill(target, draft, stream, arguments.rounds, arguments.rows, log)
