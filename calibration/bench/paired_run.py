@@ -11,8 +11,8 @@ import hashlib
 import numpy as np
 
 from ...runtime.proofs.equality import judge
+from ...runtime.proofs.output import Output, decode_request
 from ...runtime.session import Options, Session
-from ...runtime.state.statistics import Statistics
 from ..measuring.prompts import Request
 from .results import BenchOptions, Outputs, Run
 
@@ -21,21 +21,15 @@ def run_both_ways(
     session: Session, request: Request, options: BenchOptions, plain_first: bool
 ) -> tuple[Run, Run, Outputs]:
     """(plain run, speculative run, whether their outputs agree). The session's cached prefix is forgotten."""
-    found: dict[bool, tuple[Run, list[int], list[int]]] = {}
+    found: dict[bool, Output] = {}
     for speculate in (False, True) if plain_first else (True, False):
-        found[speculate] = _run(session, request, options, speculate)
-    (plain, expected, _), (speculative, tokens, widths) = found[False], found[True]
-    return (
-        plain,
-        speculative,
-        _compare(session, request, expected, tokens, widths) if options.greedy else "not comparable",
-    )
+        found[speculate] = _decode(session, request, options, speculate)
+    plain, speculative = found[False], found[True]
+    outputs = _compare(session, request, plain, speculative) if options.greedy else "not comparable"
+    return _run(plain), _run(speculative), outputs
 
 
-def _run(
-    session: Session, request: Request, options: BenchOptions, speculate: bool
-) -> tuple[Run, list[int], list[int]]:
-    """(the run, its tokens, for each token the width of the target pass that gave it)."""
+def _decode(session: Session, request: Request, options: BenchOptions, speculate: bool) -> Output:
     session.reset()
     given = Options(
         max_new_tokens=request.max_new_tokens,
@@ -47,22 +41,17 @@ def _run(
     )
     if speculate:
         given |= Options(num_draft_tokens=options.num_draft_tokens, drafter=options.drafter, route=request.route)
-    tokens: list[int] = []
-    widths: list[int] = []
-    drafted: list[int] = []  # by round
-    before, statistics = 0, Statistics()
-    for chunk in session.stream(request.tokens, **given):
-        statistics = chunk.statistics
-        drafted.append(statistics.drafted - before)
-        before = statistics.drafted
-        tokens += chunk.tokens
-        widths += [drafted[-1] + 1] * len(chunk.tokens)
-    run = Run(
+    return decode_request(session, request.tokens, given)
+
+
+def _run(output: Output) -> Run:
+    statistics = output.statistics
+    return Run(
         emitted=statistics.emitted,
         rounds=statistics.rounds,
         looked_up=statistics.looked_up,
         draft_passes=statistics.draft_passes,
-        rounds_by_drafted=tuple(np.bincount(drafted).tolist()),
+        rounds_by_drafted=tuple(np.bincount(output.drafted).tolist()),
         drafted_by_position=tuple(statistics.drafted_by_position),
         accepted_by_position=tuple(statistics.accepted_by_position),
         first_token_seconds=statistics.first_token_seconds,
@@ -72,20 +61,17 @@ def _run(
         target_seconds=statistics.target_seconds,
         device_seconds=statistics.device_seconds,
         host_seconds=statistics.host_seconds,
-        digest=hashlib.sha256(np.asarray(tokens, "<i8").tobytes()).hexdigest(),
+        digest=hashlib.sha256(np.asarray(output.tokens, "<i8").tobytes()).hexdigest(),
     )
-    return run, tokens, widths
 
 
-def _compare(
-    session: Session, request: Request, plain: list[int], speculative: list[int], widths: list[int]
-) -> Outputs:
+def _compare(session: Session, request: Request, plain: Output, speculative: Output) -> Outputs:
     """Compare greedy outputs by tiers L1 and L2 of `runtime/proofs/equality.py`."""
-    if speculative == plain:
+    if speculative.tokens == plain.tokens:
         return "equal"
+    stop_tokens = session.bundle.manifest.text.stop_token_ids
     try:
-        judged = judge(session, request.tokens, plain, speculative, widths)
+        judged = judge(session, request.tokens, plain.tokens, speculative.tokens, speculative.widths, stop_tokens)
     finally:
         session.reset()
-    # Where one only ends earlier than the other there is no first difference, and no rounding explains it.
-    return "near tie" if judged.passed and judged.first_difference is not None else "different"
+    return "near tie" if judged.passed else "different"

@@ -3,11 +3,13 @@
 L1  against plain decoding through the same width: the tokens must be equal.
 L2  against plain decoding at width 1: the first difference may only fall where the target's two best logits lie no
     further apart than the logits of the two widths differ.
+
+Both fail where one output merely ends before the other: no rounding explains that.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,24 +17,28 @@ import numpy as np
 from ...engines.base import Decoder, Logits
 from ..session import Options, Session
 from ..state.context import CachedDecoder
+from .output import decode_request
 
 
 @dataclass(frozen=True)
 class Equality:
-    """same_width: L1 holds. first_difference: index of the first token that differs from width 1, or None.
+    """same_width: L1 holds. first_difference: index of the first token that differs from width 1, or that only one of
+    the two outputs has; None where they are equal.
 
     margin: gap of the two best logits there, at width 1; delta: largest difference of a logit between the widths there.
+    complete: neither output ends early.
     """
 
     same_width: bool
     first_difference: int | None
     margin: float = 0.0
     delta: float = 0.0
+    complete: bool = True
 
     @property
     def near_tie(self) -> bool:
         # Either of the two best can move by delta.
-        return self.first_difference is None or self.margin <= 2 * self.delta
+        return self.complete and (self.first_difference is None or self.margin <= 2 * self.delta)
 
     @property
     def passed(self) -> bool:
@@ -46,24 +52,34 @@ def check_equality(
     options = Options(stop_token_ids=(), max_new_tokens=max_new_tokens)
     try:
         session.reset()
-        speculative, widths = _speculate(session, prompt, options | Options(drafter=drafter))
+        output = decode_request(session, prompt, options | Options(drafter=drafter))
         session.reset()
         plain = session.generate(prompt, **(options | Options(speculate=False))).tokens
-        return judge(session, prompt, plain, speculative, widths)
+        return judge(session, prompt, plain, output.tokens, output.widths)
     finally:
         session.reset()
 
 
 def judge(
-    session: Session, prompt: Sequence[int], plain: Sequence[int], speculative: Sequence[int], widths: Sequence[int]
+    session: Session,
+    prompt: Sequence[int],
+    plain: Sequence[int],
+    speculative: Sequence[int],
+    widths: Sequence[int],
+    stop_tokens: Collection[int] = (),
 ) -> Equality:
     """Compare two greedy outputs. widths: of the target's pass that each speculative token came from.
 
-    Writes into the target's cache behind the session's back: reset it.
+    stop_tokens: of both requests. Lengths may differ only behind a first difference, where the shorter output ends
+    with one of them. Writes into the target's cache behind the session's back: reset it.
     """
+    first = next((i for i, (ours, theirs) in enumerate(zip(speculative, plain, strict=False)) if ours != theirs), None)
+    if len(speculative) != len(plain):
+        shorter = min(speculative, plain, key=len)
+        if first is None or shorter[-1] not in stop_tokens:
+            return Equality(False, len(shorter) if first is None else first, complete=False)
     target, chunk = session.engine.target, session.bundle.manifest.contract.prompt_chunk
     same_width = tuple(speculative) == plain_at_widths(target, prompt, widths, chunk, session.capacity)
-    first = next((i for i, (ours, theirs) in enumerate(zip(speculative, plain, strict=False)) if ours != theirs), None)
     if first is None:
         return Equality(same_width, None)
     agreed = [*prompt, *plain[:first]]
@@ -71,18 +87,6 @@ def judge(
     wide = _logits_after(target, agreed, len(prompt), widths, chunk, session.capacity)
     second, best = np.partition(narrow, -2)[-2:]
     return Equality(same_width, first, float(best - second), float(np.abs(narrow - wide).max()))
-
-
-def _speculate(session: Session, prompt: Sequence[int], options: Options) -> tuple[tuple[int, ...], list[int]]:
-    """The tokens, and of each the width of the target's pass that it came from."""
-    tokens: list[int] = []
-    widths: list[int] = []
-    drafted = 0
-    for chunk in session.stream(prompt, **options):
-        tokens += chunk.tokens
-        widths += [chunk.statistics.drafted - drafted + 1] * len(chunk.tokens)
-        drafted = chunk.statistics.drafted
-    return tuple(tokens), widths
 
 
 def plain_at_widths(

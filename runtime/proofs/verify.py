@@ -55,6 +55,7 @@ class Report:
             "equal_at_same_width": sum(entry.same_width for entry in self.equalities),
             "equal_at_width_1": sum(entry.first_difference is None for entry in self.equalities),
             "near_ties": sum(entry.first_difference is not None and entry.near_tie for entry in self.equalities),
+            "incomplete": sum(not entry.complete for entry in self.equalities),
             "sampled": [asdict(entry) | {"passed": entry.passed} for entry in self.sampled],
         }
 
@@ -149,7 +150,8 @@ def render(result: Report) -> str:
     lines += [
         f"L1         {row['equal_at_same_width']} of {row['prompts']} prompts equal to plain greedy at the same width",
         f"L2         {row['equal_at_width_1']} of {row['prompts']} equal to plain greedy at width 1, "
-        f"{row['near_ties']} equal up to a near tie of two logits",
+        f"{row['near_ties']} equal up to a near tie of two logits"
+        + (f", {row['incomplete']} where one output ends early" if row["incomplete"] else ""),
         *(
             f"L3         drafter {entry.drafter}, {entry.verification} verification: chi-squared {entry.statistic:.1f} "
             f"over {entry.cells} cells and {entry.trials} trials "

@@ -13,7 +13,9 @@ from specexport.calibration.bench.interleaved import bench
 from specexport.calibration.bench.results import Bench, BenchOptions
 from specexport.calibration.bench.table import render
 from specexport.calibration.measuring.prompts import Request
+from specexport.runtime.proofs.output import Output
 from specexport.runtime.session import Session
+from specexport.runtime.state.statistics import Statistics
 from support.bench_runs import requests
 from support.doubles import EOS, VOCAB, FakeDecoder, fake_session
 
@@ -75,13 +77,16 @@ def test_stale_rows_fail(tmp_path: Path) -> None:
     assert render(result).splitlines()[-1].startswith("FAILED: ")
 
 
+def output(tokens: Sequence[int], width: int) -> Output:
+    return Output(tuple(tokens), (width,) * len(tokens), (), Statistics())
+
+
 def test_what_counts_as_different(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     request = requests(1)[0]
     plain = list(session.generate(request.tokens, max_new_tokens=6).tokens)
-    widths = [5] * 6
 
     def compare(speculative: list[int]) -> str:
-        return paired_run._compare(session, request, plain, speculative, widths[: len(speculative)])
+        return paired_run._compare(session, request, output(plain, 1), output(speculative, 5))
 
     assert compare(plain) == "equal"
     assert compare(plain[:-1]) == "different"  # one ends early
@@ -98,7 +103,8 @@ def test_what_counts_as_different(session: Session, monkeypatch: pytest.MonkeyPa
 def test_judging_leaves_nothing_in_the_caches(session: Session) -> None:
     request = requests(1)[0]
     plain = list(session.generate(request.tokens, max_new_tokens=6).tokens)
-    paired_run._compare(session, request, plain, [*plain[:-1], (plain[-1] + 1) % VOCAB], [5] * 6)
+    other = [*plain[:-1], (plain[-1] + 1) % VOCAB]
+    assert paired_run._compare(session, request, output(plain, 1), output(other, 5)) == "different"
     again = session.generate(request.tokens, max_new_tokens=6)
     assert again.statistics.reused_tokens == 0
     assert list(again.tokens) == plain

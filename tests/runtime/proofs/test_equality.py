@@ -2,10 +2,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-from specexport.runtime.proofs.equality import Equality, check_equality, plain_at_widths
+from specexport.runtime.proofs.equality import Equality, check_equality, judge, plain_at_widths
+from specexport.runtime.proofs.output import decode_request
+from specexport.runtime.session import Session
 from support.doubles import CONTRACT, VOCAB, FakeDecoder, fake_session, greedy_tokens
 
 
@@ -72,6 +75,7 @@ def test_a_decoder_that_reads_stale_rows_fails(tmp_path: Path) -> None:
         (Equality(True, 3, margin=2.1, delta=1.0), False, False),
         (Equality(True, 3), True, True),  # an exact tie
         (Equality(False, 3, margin=0.0, delta=1.0), True, False),
+        (Equality(True, 3, margin=0.0, delta=1.0, complete=False), False, False),
     ],
 )
 def test_what_passes(equality: Equality, near_tie: bool, passed: bool) -> None:
@@ -115,3 +119,55 @@ def test_rounds_of_many_widths_are_replayed_as_they_were(tmp_path: Path, drafter
         result = check_equality(session, prompt, 12, drafter)
         assert result.same_width
         assert result.passed
+
+
+def plain_and_speculative(session: Any, prompt: list[int], **options: Any) -> tuple[tuple[int, ...], Any]:
+    found = [decode_request(session, prompt, dict(speculate=speculate, **options)) for speculate in (False, True)]
+    assert set(found[0].widths) == {1} != set(found[1].widths)
+    return found[0].tokens, found[1]
+
+
+@pytest.mark.parametrize("kept", [0, 1, 7, 11])
+def test_an_output_that_ends_before_the_other_fails_both_tiers(tmp_path: Path, kept: int) -> None:
+    session = fake_session(tmp_path, FakeDecoder(), FakeDecoder(noise=0.4))
+    plain, output = plain_and_speculative(session, [1, 2, 3], max_new_tokens=12)
+    assert judge(session, [1, 2, 3], plain, output.tokens, output.widths) == Equality(True, None)
+    shorter = judge(session, [1, 2, 3], plain, output.tokens[:kept], output.widths[:kept])
+    longer = judge(session, [1, 2, 3], plain[:kept], output.tokens, output.widths)
+    for found in (shorter, longer):
+        assert found == Equality(False, kept, complete=False)
+        assert not found.near_tie
+    # A stop token at the end of what only ends earlier excuses nothing: the other has it as well and goes on.
+    if kept:
+        stop = {plain[kept - 1]}
+        assert not judge(session, [1, 2, 3], plain, output.tokens[:kept], output.widths[:kept], stop).passed
+
+
+def test_behind_a_near_tie_lengths_differ_only_by_a_stop_token(tmp_path: Path) -> None:
+    target = WidthDependent()
+    target.shift = 2e-4
+    session = fake_session(tmp_path, target, FakeDecoder(noise=0.4))
+    plain, output = plain_and_speculative(session, [5, 6, 7], max_new_tokens=12)
+    tokens, widths = output.tokens[:7], output.widths[:7]
+    assert judge(session, [5, 6, 7], plain, tokens, widths, {tokens[-1]}).passed
+    assert judge(session, [5, 6, 7], plain[:4], output.tokens, output.widths, {plain[3]}).passed
+    for stops in ((), {plain[-1]} - {tokens[-1]}):
+        assert judge(session, [5, 6, 7], plain, tokens, widths, stops) == Equality(False, 0, complete=False)
+
+
+class EndsRoundsEarly(Session):
+    """What a broken loop would do: speculative output lacks its end."""
+
+    def stream(self, prompt: Any, **options: Any) -> Any:
+        for chunk in super().stream(prompt, **options):
+            if options.get("speculate", True) and chunk.statistics.emitted > 6:
+                return
+            yield chunk
+
+
+def test_a_session_that_loses_tokens_is_found_out(tmp_path: Path) -> None:
+    whole = fake_session(tmp_path, FakeDecoder(), FakeDecoder(noise=0.4))
+    assert check_equality(whole, [1, 2, 3], 12).passed
+    found = check_equality(EndsRoundsEarly(whole.bundle, whole.engine), [1, 2, 3], 12)
+    assert not found.complete
+    assert not found.passed

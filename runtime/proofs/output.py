@@ -1,0 +1,34 @@
+"""A request's tokens together with the rounds that gave them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ..session import Options, Session
+from ..state.statistics import Statistics
+
+
+@dataclass(frozen=True)
+class Output:
+    """widths[i]: of the target's pass that token i came from. drafted: number of draft tokens, by round."""
+
+    tokens: tuple[int, ...]
+    widths: tuple[int, ...]
+    drafted: tuple[int, ...]
+    statistics: Statistics
+
+
+def decode_request(session: Session, prompt: Sequence[int], options: Options) -> Output:
+    """Run one request to its end."""
+    tokens: list[int] = []
+    widths: list[int] = []
+    drafted: list[int] = []
+    before, statistics = 0, Statistics()
+    for chunk in session.stream(prompt, **options):
+        statistics = chunk.statistics
+        drafted.append(statistics.drafted - before)
+        before = statistics.drafted
+        tokens += chunk.tokens
+        widths += [drafted[-1] + 1] * len(chunk.tokens)
+    return Output(tuple(tokens), tuple(widths), tuple(drafted), statistics)
