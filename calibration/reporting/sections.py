@@ -25,7 +25,7 @@ from .tables import (
 
 # Predicted and measured speedups that differ by more than this say that the costs or the traces are not those of the
 # runs.
-CLOSE = 0.05
+PREDICTION_TOLERANCE = 0.05
 
 
 def sections(analysis: Analysis) -> tuple[Section, ...]:
@@ -318,7 +318,7 @@ def _predicted(analysis: Analysis) -> Section:
             times(measured.speedup.value),
             between(measured.speedup),
             f"{100 * apart:+.1f} %" if math.isfinite(apart) else NOTHING,
-            "" if abs(apart) <= CLOSE else "more than 5 % apart",
+            "" if abs(apart) <= PREDICTION_TOLERANCE else "more than 5 % apart",
         )
 
     columns = ("route", "drafter", "k", "predicted", "measured", "95 %", "apart", "remark")
