@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -24,11 +24,12 @@ from ..runtime.sampling.parameters import SamplingParameters
 from ..runtime.session import Options, Session
 from .measuring.journal import Journal
 from .measuring.measure_costs import CostMeter
+from .measuring.progress import Progress, silent
 from .measuring.prompts import Request
 from .measuring.record import Record, from_row, judged_tokens, record, to_row
 from .statistics.results import Analysis, SignalQuality
 from .survival.fit import fit_survival
-from .verdicts.route_analysis import analyse_route
+from .verdicts.route_analysis import analyze_route
 
 FOLDER = "calibration"
 JOURNAL = f"{FOLDER}/calibrate.jsonl"
@@ -69,14 +70,6 @@ class CalibrateOptions:
         return Options(temperature=self.temperature, top_k=self.top_k, top_p=self.top_p, seed=self.seed)
 
 
-# Told (steps done, steps in all).
-Watcher = Callable[[int, int], None]
-
-
-def silent(done: int, total: int) -> None:
-    pass
-
-
 def check_packages() -> None:
     """Before a long run, not behind it. Raises `MissingPackageError`."""
     for package, module in (("scikit-learn", "sklearn"), ("matplotlib", "matplotlib"), ("jinja2", "jinja2")):
@@ -84,12 +77,12 @@ def check_packages() -> None:
             raise MissingPackageError(package, "calibrate")
 
 
-def measure_only(session: Session, options: CalibrateOptions, watch: Watcher = silent) -> Costs:
+def measure_only(session: Session, options: CalibrateOptions, progress: Progress = silent) -> Costs:
     """Measure the costs again and write costs.json; the policy stays as it is."""
     check_writable(session.bundle)
     meter = CostMeter(session)
     for go in range(GOES):
-        watch(go, GOES)
+        progress(go, GOES)
         meter.measure(options.bursts)
     costs = meter.costs()
     write_decision(session.bundle, costs, COSTS)
@@ -97,7 +90,7 @@ def measure_only(session: Session, options: CalibrateOptions, watch: Watcher = s
 
 
 def calibrate(
-    session: Session, requests: Sequence[Request], options: CalibrateOptions, command: str, watch: Watcher = silent
+    session: Session, requests: Sequence[Request], options: CalibrateOptions, command: str, progress: Progress = silent
 ) -> Analysis:
     """Measure and decide; a run that was interrupted goes on where it stopped.
 
@@ -108,11 +101,11 @@ def calibrate(
     folder = session.bundle.path(FOLDER)
     with Journal.open(session.bundle.path(JOURNAL), _header(session, requests, options)) as journal:
         meter = CostMeter(session, _contexts(session, requests))
-        records, features = _record_all(session, requests, options, journal, meter, watch)
-        watch(len(requests), len(requests))
+        records, features = _record_all(session, requests, options, journal, meter, progress)
+        progress(len(requests), len(requests))
         costs = meter.costs()
         survival, signals = _survival(session, records, features)
-        analysis = _analyse(session, records, costs, signals, survival, options, command)
+        analysis = _analyze(session, records, costs, signals, survival, options, command)
         policy = _policy(session, records, analysis, options)
         write_decision(session.bundle, costs, COSTS)
         if survival is not None:
@@ -132,13 +125,13 @@ def _record_all(
     options: CalibrateOptions,
     journal: Journal,
     meter: CostMeter,
-    watch: Watcher,
+    progress: Progress,
 ) -> tuple[list[Record], list[NDArray[np.float16]]]:
     """Routes take turns, so that all meet the machine in the same states; costs are measured in between."""
     records, features = [], []
     goes = {len(requests) * go // GOES for go in range(GOES)}
     for number, request in enumerate(_in_turn(requests)):
-        watch(number, len(requests))
+        progress(number, len(requests))
         if number in goes:
             meter.measure(options.bursts)
             _warm_up(session, request)
@@ -186,7 +179,7 @@ def _survival(
     return fit_survival(tokens, bundle_identity(session.bundle))
 
 
-def _analyse(
+def _analyze(
     session: Session,
     records: Sequence[Record],
     costs: Costs,
@@ -212,7 +205,7 @@ def _analyse(
         max_draft_tokens=costs.max_draft_tokens,
         costs=costs,
         routes=tuple(
-            analyse_route(route, found, costs, drafters, possible, options.floor, options.mode)
+            analyze_route(route, found, costs, drafters, possible, options.floor, options.mode)
             for route, found in sorted(by_route.items())
         ),
         signals=signals,
@@ -246,7 +239,7 @@ def _policy(session: Session, records: Sequence[Record], analysis: Analysis, opt
         # A mixture's slowest tenth is that of its worst route, which an adaptive schedule finds out by itself.
         floor = options.floor if options.mode == "fixed" else 0.0
         drafters, possible = _drafters(session, options), _possible_drafters(session)
-        default = analyse_route("all", records, analysis.costs, drafters, possible, floor, options.mode).policy
+        default = analyze_route("all", records, analysis.costs, drafters, possible, floor, options.mode).policy
     return Policy(
         schema_version=POLICY_VERSION,
         bundle=bundle_identity(session.bundle),

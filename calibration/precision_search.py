@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ..bundle import Format
-from ..runtime.auto_precision import PRECISION, Candidate, PrecisionTable
+from ..runtime.auto_precision import PRECISION, PrecisionCandidate, PrecisionTable
 from ..runtime.session import Session
 from ..runtime.state.statistics import Statistics
 
 
-class Pair(NamedTuple):
+class PrecisionPair(NamedTuple):
     """draft: None where drafts are looked up in the text."""
 
     target: Format
@@ -25,7 +25,7 @@ def write_precision(folder: Path, table: PrecisionTable) -> None:
     (folder / PRECISION).write_text(json.dumps(asdict(table), indent=1) + "\n", encoding="utf-8")
 
 
-def pick(candidates: Sequence[Candidate], max_divergence: float) -> Candidate:
+def pick(candidates: Sequence[PrecisionCandidate], max_divergence: float) -> PrecisionCandidate:
     """The fastest of those whose target has not moved by more than `max_divergence` nats; one that is not quantized has not moved.
 
     With drafts, as sessions decode until a policy says otherwise.
@@ -50,16 +50,19 @@ class Speed(NamedTuple):
 
 
 def measure_speeds(
-    sessions: Mapping[Pair, Session], prompts: Sequence[Sequence[int]], new_tokens: int, step: Callable[[str], None]
-) -> dict[tuple[Pair, bool], Speed]:
+    sessions: Mapping[PrecisionPair, Session],
+    prompts: Sequence[Sequence[int]],
+    new_tokens: int,
+    step: Callable[[str], None],
+) -> dict[tuple[PrecisionPair, bool], Speed]:
     """Greedy generations of `new_tokens` tokens by (pair, with drafts), every prompt by all of them in turn.
 
     Plain decoding is measured once a format of the target. The first prompt is run once more in front, to warm up.
     """
-    plans: list[tuple[Pair, bool]] = [(pair, True) for pair in sessions]
+    plans: list[tuple[PrecisionPair, bool]] = [(pair, True) for pair in sessions]
     plain = {pair.target: pair for pair in reversed(list(sessions))}
     plans += [(pair, False) for pair in plain.values()]
-    found: dict[tuple[Pair, bool], list[Statistics]] = {plan: [] for plan in plans}
+    found: dict[tuple[PrecisionPair, bool], list[Statistics]] = {plan: [] for plan in plans}
     for number, prompt in enumerate([prompts[0], *prompts]):
         step(f"prompt {number} of {len(prompts)}" if number else "warm up")
         for plan in plans:

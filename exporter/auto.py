@@ -7,11 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from ..bundle import ELEMENT_BYTES, Bundle, Contract, Format, ModelSpec, Proof, Role
-from ..calibration.precision_search import Pair, measure_speeds, pick
+from ..calibration.precision_search import PrecisionPair, measure_speeds, pick
 from ..engines.base import Engine
 from ..engines.onnxruntime.cpu import DIALECT, NAME, OrtDecoder, open_graph
 from ..errors import ProofError
-from ..runtime.auto_precision import Candidate, PrecisionTable
+from ..runtime.auto_precision import PrecisionCandidate, PrecisionTable
 from ..runtime.policy.host_identity import describe_host
 from ..runtime.session import Session
 from .checkpoints.checkpoint import Checkpoint
@@ -78,7 +78,7 @@ def measure_precisions(
     some = tuple(proof for role in models for proof in proofs[role, FORMATS[0]])
     whole = make_manifest(contract, first, None, text, (NAME,), (), some, scratch, "")
     formats = {role: [form for form in FORMATS if (role, form) in specs] for role in models}
-    pairs = [Pair(target, draft) for target in formats["target"] for draft in formats.get("draft", [None])]
+    pairs = [PrecisionPair(target, draft) for target in formats["target"] for draft in formats.get("draft", [None])]
     sessions = {}
     for pair in pairs:
         keys: dict[Role, tuple[Role, Format]] = {"target": ("target", pair.target)}
@@ -102,7 +102,7 @@ def measure_precisions(
         target = specs["target", pair.target]
         used = [target] if pair.draft is None else [target, specs["draft", pair.draft]]
         candidates.append(
-            Candidate(
+            PrecisionCandidate(
                 target=pair.target,
                 draft=pair.draft,
                 weight_bytes=sum((scratch / spec.weights).stat().st_size for spec in used),

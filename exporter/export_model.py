@@ -13,7 +13,7 @@ from typing import Any
 from ..bundle import ELEMENT_BYTES, Contract, Family, Format, ModelSpec, Role
 from ..calibration.weights.fake_quant import quantized_twin
 from ..calibration.weights.fidelity import measure_fidelity, split
-from ..calibration.weights.search import STEPS, Options, choose
+from ..calibration.weights.search import RECIPE_STEPS, RecipeOptions, choose
 from ..calibration.weights.tokens import calibration_tokens
 from ..runtime.proofs.parity import save_reference
 from ..strict import parse, read_json
@@ -82,7 +82,7 @@ def export_model(
     else:
         require_space(cache, checkpoint.weight_bytes(contract.precision))
         require_memory(checkpoint.fp32_bytes // ELEMENT_BYTES["fp32"], contract.precision, quantizing is not None)
-        calibrating = (len(STEPS) + 1 + len(dialects)) * (quantizing is not None)
+        calibrating = (len(RECIPE_STEPS) + 1 + len(dialects)) * (quantizing is not None)
         with progress.stage(label, 2 + 2 * len(dialects) + 1 + calibrating) as step:
             stage = make_stage(
                 cache, key, lambda folder: _export(checkpoint, role, contract, dialects, quantizing, folder, step)
@@ -117,7 +117,7 @@ def _export(
                     checkpoint.tokenizer, quantizing.texts, min(LONGEST, checkpoint.max_positions or LONGEST)
                 )
             )
-            chosen = Options(static_activations=quantizing.own_texts)
+            chosen = RecipeOptions(static_activations=quantizing.own_texts)
             recipe = choose(model, used, quantizing.format, quantizing.family, chosen, step)
             if quantizing.family == "tensorrt":
                 recipe = in_precision(recipe, contract.precision)

@@ -13,7 +13,7 @@ PRECISION = "precision.json"
 
 
 @dataclass(frozen=True)
-class Candidate:
+class PrecisionCandidate:
     """A combination, and what it did on the prompts: tokens a second, plain and with drafts, and tokens a round.
 
     weight_bytes: of both models. perplexity_loss and divergence (nats): of the target against its unquantized self, see
@@ -46,7 +46,7 @@ class PrecisionTable:
     new_tokens: int
     target: Format
     draft: Format | None
-    candidates: tuple[Candidate, ...]
+    candidates: tuple[PrecisionCandidate, ...]
     left_out: tuple[str, ...]
 
 

@@ -12,7 +12,7 @@ from specexport.calibration.measuring.trace_replay import Trace, replay
 from specexport.calibration.verdicts.verdict import decide, replay_candidates
 from specexport.exporter.build import build
 from specexport.exporter.request.options import BuildOptions
-from specexport.runtime.policy.cost_model import COSTS_VERSION, CostPoint, Costs, Measured
+from specexport.runtime.policy.cost_model import COSTS_VERSION, CostPoint, Costs, MeasuredTime
 from specexport.runtime.proofs.equality import check_equality
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
@@ -78,8 +78,8 @@ def test_a_fixed_sample_is_repeated(session: Session) -> None:
 def typical_costs(session: Session) -> Costs:
     """In plain passes, about what two cores measure; a test must not hang on this machine's load."""
 
-    def time(seconds: float) -> Measured:
-        return Measured(seconds, seconds, seconds)
+    def time(seconds: float) -> MeasuredTime:
+        return MeasuredTime(seconds, seconds, seconds)
 
     verify = [1 + 0.085 * k for k in range(session.max_draft_tokens + 1)]
     rounds = tuple(time(0.05 + 0.12 * k + passes) for k, passes in enumerate(verify))

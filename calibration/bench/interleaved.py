@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -19,13 +19,11 @@ from ...runtime.policy.host_identity import bundle_identity, describe_host
 from ...runtime.session import Session
 from ...strict import parse
 from ..measuring.journal import Journal
+from ..measuring.progress import Progress, silent
 from ..measuring.prompts import Request
 from .paired_run import run_both_ways
 from .results import Bench, BenchOptions, PairedRun, Predict
 from .summarize import summarize
-
-# (pairs finished, pairs in all)
-Progress = Callable[[int, int], None]
 
 
 def bench(
@@ -33,7 +31,7 @@ def bench(
     requests: Sequence[Request],
     options: BenchOptions,
     journal: Journal | None = None,
-    progress: Progress | None = None,
+    progress: Progress = silent,
     predict: Predict | None = None,
 ) -> Bench:
     """Run every request both ways and compare. The session's cached prefix is forgotten.
@@ -47,8 +45,7 @@ def bench(
     finished = {key: _read_pair(journal, key) for key, *_ in work if journal and key in journal.finished}
     if len(finished) < len(work):
         run_both_ways(session, requests[0], options, True)  # warm-up
-    if progress:
-        progress(len(finished), len(work))
+    progress(len(finished), len(work))
     pairs = []
     for key, repeat, index, plain_first in work:
         if key not in finished:
@@ -57,8 +54,7 @@ def bench(
             finished[key] = PairedRun(*place, *run_both_ways(session, request, options, plain_first))
             if journal:
                 journal.add(key, asdict(finished[key]))
-            if progress:
-                progress(len(finished), len(work))
+            progress(len(finished), len(work))
         pairs.append(finished[key])
     session.reset()
     routes = list(dict.fromkeys(pair.route for pair in pairs))

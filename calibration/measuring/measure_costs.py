@@ -17,7 +17,7 @@ from time import perf_counter
 import numpy as np
 
 from ...errors import ParameterError
-from ...runtime.policy.cost_model import COSTS_VERSION, CostPoint, Costs, Measured
+from ...runtime.policy.cost_model import COSTS_VERSION, CostPoint, Costs, MeasuredTime
 from ...runtime.policy.host_identity import bundle_identity, describe_host
 from ...runtime.policy.schedule import FixedSchedule
 from ...runtime.session import Options, Session
@@ -147,7 +147,7 @@ class CostMeter:
         rounds = tuple(_measured(times.whole) for times in found)
         on_host = median(found[0].target) > 0
         if not on_host:  # the device runs whole rounds, and nobody sees their parts
-            nothing = Measured(0.0, 0.0, 0.0)
+            nothing = MeasuredTime(0.0, 0.0, 0.0)
             return CostPoint(context, rounds, nothing, rounds, (nothing,) * len(rounds))
         draft = [seconds / k for k, times in enumerate(found) if k for seconds in times.draft]
         host = tuple(
@@ -156,6 +156,6 @@ class CostMeter:
         return CostPoint(context, rounds, _measured(draft), tuple(_measured(times.target) for times in found), host)
 
 
-def _measured(seconds: Sequence[float]) -> Measured:
+def _measured(seconds: Sequence[float]) -> MeasuredTime:
     p10, middle, p90 = np.percentile(seconds, [10, 50, 90]).tolist()
-    return Measured(middle, p10, p90)
+    return MeasuredTime(middle, p10, p90)

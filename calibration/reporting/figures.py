@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..statistics.intervals import UNBOUNDED
-from ..statistics.results import Analysis, Candidate, Interval, RouteAnalysis, SignalQuality
+from ..statistics.results import Analysis, DraftCandidate, Interval, RouteAnalysis, SignalQuality
 from .sections import recorded
 from .svg import DASHES, INK, MUTED, PANEL, SERIES, WIDE, drawing, swatch
 from .tables import percent, printable
@@ -222,7 +222,7 @@ def _reliability(quality: SignalQuality, chosen: bool) -> Figure:
     return Figure(drawn[0], printable(quality.signal) + (", chosen" if chosen else ""))
 
 
-def _of(route: RouteAnalysis, drafter: str) -> list[Candidate]:
+def _of(route: RouteAnalysis, drafter: str) -> list[DraftCandidate]:
     return sorted((one for one in route.candidates if one.drafter == drafter), key=lambda one: one.num_draft_tokens)
 
 

@@ -27,7 +27,7 @@ class Quantiles:
 
 
 @dataclass(frozen=True)
-class Candidate:
+class DraftCandidate:
     """One drafter with one fixed number of draft tokens, k, replayed on the traces of a route.
 
     acceptance_length: tokens a round, the bonus or correction token included, a(k). break_even: a*(k), the tokens a
@@ -56,8 +56,8 @@ class Bucket:
 
 
 @dataclass(frozen=True)
-class Measured:
-    """The recorded runs: plain and speculative in turn, with the model (or the lookup) at the largest k.
+class MeasuredRuns:
+    """Timings of the recorded runs: plain and speculative in turn, with the model (or the lookup) at the largest k.
 
     speedup: plain over speculative time of the route, behind the prefill. predicted: from costs and traces. speedups:
     by request. first_token_plain, first_token_speculative: median seconds to the first token. latencies: seconds a
@@ -93,8 +93,8 @@ class RouteAnalysis:
     policy: RoutePolicy
     words: str
     missing: int
-    candidates: tuple[Candidate, ...]
-    chosen: Candidate
+    candidates: tuple[DraftCandidate, ...]
+    chosen: DraftCandidate
     acceptance: tuple[float, ...]
     per_round: tuple[float, ...]
     per_request: Quantiles
@@ -102,7 +102,7 @@ class RouteAnalysis:
     textbook: tuple[float, ...]
     buckets: tuple[Bucket, ...]
     speedups: tuple[float, ...]
-    measured: Measured
+    measured: MeasuredRuns
 
 
 @dataclass(frozen=True)

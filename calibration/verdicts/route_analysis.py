@@ -10,14 +10,14 @@ from ...runtime.policy.routes import Mode
 from ..measuring.record import Record
 from ..measuring.trace_replay import ReplayedRound, cached, plain_seconds, round_seconds
 from ..statistics.intervals import quantiles, ratio_interval
-from ..statistics.results import Bucket, Measured, RouteAnalysis
+from ..statistics.results import Bucket, MeasuredRuns, RouteAnalysis
 from .verdict import SHORTEST_RESPONSE, best, decide, in_words, missing, replay_candidates
 
 # Lengths in tokens that part the requests.
 EDGES = {"prompt": (0, 64, 256, 1024, 4096), "response": (0, 32, 128, 512, 2048)}
 
 
-def analyse_route(
+def analyze_route(
     route: str,
     records: Sequence[Record],
     costs: Costs,
@@ -88,11 +88,11 @@ def _size(record: Record, kind: str) -> int:
     return record.prompt_tokens if kind == "prompt" else record.trace.output_tokens
 
 
-def _measured(records: Sequence[Record], costs: Costs) -> Measured:
+def _measured(records: Sequence[Record], costs: Costs) -> MeasuredRuns:
     at = cached(costs)
     plain = sum(plain_seconds(one.trace, at) for one in records)
     speculative = sum(round_seconds(round, at) for one in records for round in recorded_rounds(one))
-    return Measured(
+    return MeasuredRuns(
         num_draft_tokens=costs.max_draft_tokens,
         # For as many tokens both ways: sampled runs may differ in length.
         speedup=ratio_interval(

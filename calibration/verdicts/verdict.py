@@ -18,7 +18,7 @@ from ...runtime.policy.cost_model import Costs
 from ...runtime.policy.routes import Evidence, Mode, RoutePolicy, Verdict
 from ..measuring.trace_replay import Trace, cached, plain_seconds, replay, round_seconds
 from ..statistics.intervals import UNBOUNDED, ratio_interval
-from ..statistics.results import Candidate
+from ..statistics.results import DraftCandidate
 from ..statistics.sample_size import quantile_ranks
 
 # Fewer requests give no verdict: their slowest tenth is a request or two.
@@ -33,7 +33,7 @@ BETTER_BY = 1.02
 class Replayed:
     """A candidate with its speedup of every request whose response is not too short (of all, where all are), in the traces' order."""
 
-    candidate: Candidate
+    candidate: DraftCandidate
     speedups: tuple[float, ...]
 
 
@@ -59,7 +59,7 @@ def replay_candidates(traces: Sequence[Trace], costs: Costs, drafters: Sequence[
             slower = sum(value < 1 for value in speedups) / len(speedups)
             p10 = float(np.percentile(speedups, 10))
             found.append(
-                Replayed(Candidate(drafter, k, length, length / speedup.value, speedup, p10, slower), speedups)
+                Replayed(DraftCandidate(drafter, k, length, length / speedup.value, speedup, p10, slower), speedups)
             )
     return found
 
@@ -146,7 +146,9 @@ def decide(
     ), chosen
 
 
-def in_words(policy: RoutePolicy, chosen: Candidate, better: Candidate | None, lacking: int, floor: float) -> str:
+def in_words(
+    policy: RoutePolicy, chosen: DraftCandidate, better: DraftCandidate | None, lacking: int, floor: float
+) -> str:
     """The verdict in a sentence, and in another one what a drafter that was not to be chosen would have given."""
     words = _in_words(policy, chosen, lacking, floor)
     if better is None:
@@ -155,7 +157,7 @@ def in_words(policy: RoutePolicy, chosen: Candidate, better: Candidate | None, l
     return f"{words} {better.drafter} would give {speedup.value:.2f}x ({speedup.low:.2f} to {speedup.high:.2f}): --drafter all."
 
 
-def _in_words(policy: RoutePolicy, chosen: Candidate, lacking: int, floor: float) -> str:
+def _in_words(policy: RoutePolicy, chosen: DraftCandidate, lacking: int, floor: float) -> str:
     speedup = chosen.speedup
     between = (
         f"{speedup.low:.2f} to {speedup.high:.2f}"

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from ...bundle import Family, Format
 from ...errors import ParameterError
 from .collect_activations import InputGroup, Observations, observe
-from .head_divergence import head_divergence
 from .layers import LinearLayer, check_finite, linear_layers, parameter_names, tables
+from .lm_head_divergence import lm_head_divergence
 from .output_error import output_error, sampled_outputs
 from .recipe import Recipe, WeightRecipe
 from .smoothing import migrate
@@ -30,13 +30,13 @@ OUTLIER = 8.0
 FLOORS: dict[Format, float] = {"int8": 1e-2, "fp8": 1e-2, "int4": 2e-2}
 HIGHER: dict[Format, Format] = {"int4": "int8", "int8": "float", "fp8": "float"}
 # Nats that rounding the head alone to int4 may cost; int8 costs some hundredths of that.
-HEAD_DIVERGENCE = 2e-3
+LM_HEAD_DIVERGENCE_LIMIT = 2e-3
 SHOWN = 3
-STEPS = ("read activations", "migrate outliers", "choose scales")
+RECIPE_STEPS = ("read activations", "migrate outliers", "choose scales")
 
 
 @dataclass(frozen=True)
-class Options:
+class RecipeOptions:
     """block: of int4. static_activations: also where a scale a row is possible, if it is as good.
 
     migrating: scale the model first.
@@ -52,22 +52,22 @@ def choose(
     token_batches: Sequence[Tensor],
     format: Format,
     family: Family,
-    options: Options | None = None,
+    options: RecipeOptions | None = None,
     step: Callable[[str], None] = lambda _: None,
 ) -> Recipe:
     """How the weights of `model` are stored in `format` for the engines of `family`; its weights are scaled in place meanwhile.
 
     token_batches: each [1, T] int64, what the layers are calibrated on. Scaling is by powers of two and changes none of
     the model's answers (`smoothing.py`). Raises `CheckpointError` for weights that are not finite, `ParameterError` for
-    fp8 on ONNX Runtime and for a block that no kernel has. step: told the STEPS as they begin.
+    fp8 on ONNX Runtime and for a block that no kernel has. step: told the RECIPE_STEPS as they begin.
     """
-    search = _Search(model, token_batches, format, family, options or Options())
+    search = _Search(model, token_batches, format, family, options or RecipeOptions())
     return search.recipe(step)
 
 
 class _Search:
     def __init__(
-        self, model: nn.Module, token_batches: Sequence[Tensor], format: Format, family: Family, options: Options
+        self, model: nn.Module, token_batches: Sequence[Tensor], format: Format, family: Family, options: RecipeOptions
     ) -> None:
         if format == "fp8" and family == "onnxruntime":
             raise ParameterError(
@@ -89,13 +89,13 @@ class _Search:
         check_finite(self.model)
         if self.format == "float":
             return Recipe({})
-        step(STEPS[0])
+        step(RECIPE_STEPS[0])
         observations = observe(self.model, self.token_batches)
-        step(STEPS[1])
+        step(RECIPE_STEPS[1])
         if self.options.migrating:
             rule: Literal["smoothquant", "awq"] = "awq" if self.format == "int4" else "smoothquant"
             observations, _ = migrate(self.model, observations, self.token_batches[0], rule, self.of_layer)
-        step(STEPS[2])
+        step(RECIPE_STEPS[2])
         self.decide(observations)
         self.decide_head(observations)
         self.note_static_scales()
@@ -153,8 +153,8 @@ class _Search:
         group = observations.groups[-1]
         for layer in group.layers:
             if self.weights[layer.weight].format == "int4":
-                divergence = head_divergence(group.rows, layer.matrix, self.weights[layer.weight])
-                if divergence > HEAD_DIVERGENCE:
+                divergence = lm_head_divergence(group.rows, layer.matrix, self.weights[layer.weight])
+                if divergence > LM_HEAD_DIVERGENCE_LIMIT:
                     self.weights[layer.weight] = self.of_layer(group, layer, "int8")
                     self.note(
                         [layer.weight],

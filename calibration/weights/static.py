@@ -16,7 +16,7 @@ from .recipe import WeightRecipe
 # What the scale keeps of the largest magnitude that was seen.
 RATIOS = (1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1)
 # How much more error than a scale a row a static scale may cost.
-TOLERANCE = 1.05
+STATIC_ERROR_RATIO = 1.05
 
 
 def input_scale(group: InputGroup, recipe: WeightRecipe, rows: Tensor | None = None) -> float:
@@ -45,6 +45,6 @@ def static_is_enough(group: InputGroup, recipe: WeightRecipe) -> float | None:
     static = replace(recipe, input_scale=input_scale(group, recipe, chosen))
     for layer in group.layers:
         matrix = sampled_outputs(layer)
-        if output_error(held_back, matrix, static) > TOLERANCE * output_error(held_back, matrix, recipe):
+        if output_error(held_back, matrix, static) > STATIC_ERROR_RATIO * output_error(held_back, matrix, recipe):
             return None
     return static.input_scale

@@ -15,7 +15,7 @@ COSTS_VERSION = 1
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredTime:
     """A time in seconds: median, and the tenth and ninetieth percentile of what was measured."""
 
     median: float
@@ -43,10 +43,10 @@ class CostPoint:
     """
 
     context: int
-    rounds: tuple[Measured, ...]
-    draft: Measured
-    verify: tuple[Measured, ...]
-    host: tuple[Measured, ...]
+    rounds: tuple[MeasuredTime, ...]
+    draft: MeasuredTime
+    verify: tuple[MeasuredTime, ...]
+    host: tuple[MeasuredTime, ...]
 
     def __post_init__(self) -> None:
         if not len(self.rounds) == len(self.verify) == len(self.host) >= 1:
@@ -118,10 +118,10 @@ class Costs:
         low = self.points[above - 1] if above and context < high.context else high
         share = 1.0 if low is high else (context - low.context) / (high.context - low.context)
 
-        def mix(one: Measured, other: Measured) -> float:
+        def mix(one: MeasuredTime, other: MeasuredTime) -> float:
             return one.median + share * (other.median - one.median)
 
-        def mixed(one: tuple[Measured, ...], other: tuple[Measured, ...]) -> tuple[float, ...]:
+        def mixed(one: tuple[MeasuredTime, ...], other: tuple[MeasuredTime, ...]) -> tuple[float, ...]:
             return tuple(map(mix, one, other))
 
         return RoundCosts(

@@ -76,14 +76,15 @@ class FixedSchedule:
 
 @dataclass
 class RouteState:
-    """What a session remembers of a route between requests, in logits.
+    """What a session remembers of a route between requests.
 
-    trust: how much better its drafts are than the draft's confidence says. mood: how much better than calibrated the
-    first token of a draft is expected to be. allowance: seconds saved up for the next probe.
+    calibration_shift: logits added to the chances that are read off the draft's confidence. prior_shift: logits added to
+    the chances that calibration found by position. Both follow what is accepted. allowance: seconds saved up for the
+    next probe.
     """
 
-    trust: float = 0.0
-    mood: float = 0.0
+    calibration_shift: float = 0.0
+    prior_shift: float = 0.0
     allowance: float = 0.0
 
 
@@ -106,7 +107,7 @@ class AdaptiveSchedule:
         self._entry, self._costs, self._chance, self._state, self._most = entry, costs, chance, state, most
         self._base = [_logit(chance) for chance in (entry.chances + entry.chances[-1:] * most)[:most]]
         self._starts_off = entry.verdict == "off"
-        self._trust = self._mood = 0.0  # of this request, beside the route's
+        self._calibration_shift = self._prior_shift = 0.0  # of this request, beside the route's
         self._measured_at = -COST_STEP
         self._table: RoundCosts
         self._rounds: list[float] = []
@@ -119,8 +120,8 @@ class AdaptiveSchedule:
 
     def next(self, length: int, behind: int) -> int:
         self._look_up_costs(length)
-        mood = self._state.mood + self._mood
-        self._expected = [_sigmoid(logit + mood) for logit in self._base]
+        prior_shift = self._state.prior_shift + self._prior_shift
+        self._expected = [_sigmoid(logit + prior_shift) for logit in self._base]
         self._read, self._alive, self._probing = [], 1.0, False
         self._best, self._rate = self._best_fixed(self._expected)
         if self._best:
@@ -132,9 +133,9 @@ class AdaptiveSchedule:
 
     def include(self, index: int, logits: Logits) -> bool:
         assert self._chance is not None
-        chance = _sigmoid(_logit(self._chance(index, logits)) + self._state.trust + self._trust)
+        chance = _sigmoid(_logit(self._chance(index, logits)) + self._state.calibration_shift + self._calibration_shift)
         if index == 0:
-            self._feel(chance - self._expected[0])
+            self._shift_prior(chance - self._expected[0])
         alive = self._alive * chance
         verify = self._table.verify
         self._ahead = self._prospect(index + 1, alive)
@@ -154,16 +155,16 @@ class AdaptiveSchedule:
         for index, chance in enumerate((self._read or self._expected)[: min(num_accepted + 1, num_drafted)]):
             error += (index < num_accepted) - chance
         if self._read:
-            self._trust = _bounded(self._trust + REQUEST_RATE * error)
-            self._state.trust = _bounded(self._state.trust + ROUTE_RATE * error)
+            self._calibration_shift = _bounded(self._calibration_shift + REQUEST_RATE * error)
+            self._state.calibration_shift = _bounded(self._state.calibration_shift + ROUTE_RATE * error)
         else:
-            self._feel(error)
+            self._shift_prior(error)
         if self._probing and num_accepted == num_drafted > 0:
             self._state.allowance = math.inf  # ask again at once
 
-    def _feel(self, error: float) -> None:
-        self._mood = _bounded(self._mood + REQUEST_RATE * error)
-        self._state.mood = _bounded(self._state.mood + ROUTE_RATE * error)
+    def _shift_prior(self, error: float) -> None:
+        self._prior_shift = _bounded(self._prior_shift + REQUEST_RATE * error)
+        self._state.prior_shift = _bounded(self._state.prior_shift + ROUTE_RATE * error)
 
     def _best_fixed(self, chances: list[float]) -> tuple[int, float]:
         """The best fixed number of draft tokens, 0 where none pays, and its tokens a second."""
@@ -180,7 +181,7 @@ class AdaptiveSchedule:
         """Expect so little that rounds are plain until probes say otherwise."""
         while (
             self._base[0] > -FARTHEST
-            and self._best_fixed([_sigmoid(logit + self._state.mood) for logit in self._base])[0]
+            and self._best_fixed([_sigmoid(logit + self._state.prior_shift) for logit in self._base])[0]
         ):
             self._base = [logit - 0.25 for logit in self._base]
         self._starts_off = False

@@ -32,7 +32,7 @@ OPTIONS = CalibrateOptions(bursts=1)
 
 @pytest.fixture(autouse=True)
 def host(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("calibration.calibrate", "calibration.costs", "runtime.decisions"):
+    for name in ("calibration.calibrate", "calibration.measuring.measure_costs", "runtime.policy.decisions"):
         monkeypatch.setattr(f"specexport.{name}.describe_host", lambda engine: "a host")
 
 
@@ -255,13 +255,13 @@ def test_the_floor_is_not_for_requests_without_a_route_that_are_watched(
     session: Session, prices: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     floors: dict[str, list[float]] = {}
-    real = module.analyse_route
+    real = module.analyze_route
 
     def noted(route: str, records: Any, costs: Any, drafters: Any, possible: Any, floor: float, mode: Any) -> Any:
         floors.setdefault(mode, []).append(floor)
         return real(route, records, costs, drafters, possible, floor, mode)
 
-    monkeypatch.setattr(module, "analyse_route", noted)
+    monkeypatch.setattr(module, "analyze_route", noted)
     calibrate(session, requests(4), replace(OPTIONS, floor=0.8), "x")
     calibrate(session, requests(4), replace(OPTIONS, floor=0.8, mode="fixed"), "x")
     assert floors == {"adaptive": [0.8, 0.8, 0.0], "fixed": [0.8, 0.8, 0.8]}

@@ -6,14 +6,14 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from specexport.calibration.precision_search import Pair, measure_speeds, pick
-from specexport.runtime.auto_precision import Candidate, PrecisionTable, table_lines
+from specexport.calibration.precision_search import PrecisionPair, measure_speeds, pick
+from specexport.runtime.auto_precision import PrecisionCandidate, PrecisionTable, table_lines
 from specexport.runtime.session import Session
 from specexport.runtime.state.statistics import Statistics
 
 
-def candidate(loss: float, plain: float, speculative: float) -> Candidate:
-    return Candidate("int8", "int4", 1, 0.0, loss, plain, speculative, 0.0, 0.0, 2.0)
+def candidate(loss: float, plain: float, speculative: float) -> PrecisionCandidate:
+    return PrecisionCandidate("int8", "int4", 1, 0.0, loss, plain, speculative, 0.0, 0.0, 2.0)
 
 
 def test_the_fastest_of_those_that_keep_the_quality() -> None:
@@ -43,7 +43,7 @@ def test_the_table_says_what_is_faster_without_drafts_and_what_is_missing(plain:
 class FakeSession:
     """Takes a second for a token, a half with drafts; the first request is ten times as slow."""
 
-    def __init__(self, name: Pair, log: list[Any]) -> None:
+    def __init__(self, name: PrecisionPair, log: list[Any]) -> None:
         self.name, self.log, self.requests = name, log, 0
 
     def reset(self) -> None:
@@ -65,7 +65,7 @@ class FakeSession:
 
 def test_every_prompt_by_all_in_turn_behind_a_warm_up() -> None:
     log: list[Any] = []
-    pairs = [Pair("int8", "int4"), Pair("int8", "int8"), Pair("float", "int4")]
+    pairs = [PrecisionPair("int8", "int4"), PrecisionPair("int8", "int8"), PrecisionPair("float", "int4")]
     sessions = {pair: cast(Session, FakeSession(pair, log)) for pair in pairs}
     steps: list[str] = []
     found = measure_speeds(sessions, [[1], [2]], 8, steps.append)

@@ -10,23 +10,22 @@ from random import Random
 from specexport.calibration.statistics.results import (
     Analysis,
     Bucket,
-    Candidate,
+    DraftCandidate,
     Interval,
-    Measured,
+    MeasuredRuns,
     Quantiles,
     RouteAnalysis,
     SignalQuality,
 )
-from specexport.runtime.policy.cost_model import COSTS_VERSION, CostPoint, Costs
-from specexport.runtime.policy.cost_model import Measured as Time
+from specexport.runtime.policy.cost_model import COSTS_VERSION, CostPoint, Costs, MeasuredTime
 from specexport.runtime.policy.routes import Evidence, RoutePolicy, Verdict
 
 WORDS = {"on": "Speculate", "off": "Do not speculate", "undecided": "Not known"}
 SCRIPT = "<script>alert(1)</script>"
 
 
-def time(seconds: float) -> Time:
-    return Time(seconds, 0.95 * seconds, 1.1 * seconds)
+def time(seconds: float) -> MeasuredTime:
+    return MeasuredTime(seconds, 0.95 * seconds, 1.1 * seconds)
 
 
 def cost_point(context: int, k_max: int, draft: bool = True) -> CostPoint:
@@ -69,7 +68,7 @@ def route(
     half = 0.5 / requests**0.5
     spread = [random.lognormvariate(0, 0.15) for _ in range(requests)]
 
-    def candidate(drafter: str, k: int) -> Candidate:
+    def candidate(drafter: str, k: int) -> DraftCandidate:
         length = 1 + (textbook[k] - 1) * (
             0.93 if "model" in drafter else 0.85 if len(drafters) == 1 or "suffix" in drafters else 0.2
         )
@@ -78,7 +77,7 @@ def route(
         speedup = length / break_even
         p10 = speedup * sorted(spread)[requests // 10]
         slower = sum(speedup * factor < 1 for factor in spread) / requests
-        return Candidate(
+        return DraftCandidate(
             drafter, k, length, break_even, Interval(speedup, speedup * (1 - half), speedup * (1 + half)), p10, slower
         )
 
@@ -120,7 +119,7 @@ def route(
             Bucket("response", 0, 128, requests, Interval(2.15, 2.0, 2.3)),
         ),
         speedups=speedups,
-        measured=Measured(
+        measured=MeasuredRuns(
             num_draft_tokens=k_max,
             speedup=Interval(widest.speedup.value * 0.98, widest.speedup.value * 0.94, widest.speedup.value * 1.03),
             predicted=widest.speedup.value,

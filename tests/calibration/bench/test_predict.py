@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 from specexport.calibration.bench.predict import predict_by
-from specexport.runtime.policy.cost_model import CostPoint, Costs, Measured
+from specexport.runtime.policy.cost_model import CostPoint, Costs, MeasuredTime
 
 
-def time(seconds: float) -> Measured:
-    return Measured(seconds, seconds, seconds)
+def time(seconds: float) -> MeasuredTime:
+    return MeasuredTime(seconds, seconds, seconds)
 
 
 POINT = CostPoint(

@@ -44,7 +44,12 @@ class Timed(FakeDecoder):
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
-    for module in ("calibration.costs", "runtime.session", "runtime.speculate", "runtime.drafts"):
+    for module in (
+        "calibration.measuring.measure_costs",
+        "runtime.session",
+        "runtime.loop.speculate",
+        "runtime.drafting.drafters",
+    ):
         monkeypatch.setattr(f"specexport.{module}.perf_counter", made)
     monkeypatch.setattr("specexport.calibration.measuring.measure_costs.describe_host", lambda engine: "a host")
     return made

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from specexport.calibration.measuring.trace_replay import Trace, cached, plain_seconds, replay, round_seconds
 from specexport.calibration.statistics.intervals import UNBOUNDED
-from specexport.calibration.statistics.results import Candidate, Interval
+from specexport.calibration.statistics.results import DraftCandidate, Interval
 from specexport.calibration.verdicts.verdict import (
     Replayed,
     best,
@@ -14,12 +14,12 @@ from specexport.calibration.verdicts.verdict import (
     missing,
     replay_candidates,
 )
-from specexport.runtime.policy.cost_model import CostPoint, Costs, Measured
+from specexport.runtime.policy.cost_model import CostPoint, Costs, MeasuredTime
 from specexport.runtime.policy.routes import RoutePolicy
 
 
-def time(seconds: float) -> Measured:
-    return Measured(seconds, seconds, seconds)
+def time(seconds: float) -> MeasuredTime:
+    return MeasuredTime(seconds, seconds, seconds)
 
 
 def costs(draft: float = 0.1, row: float = 0.0, host: float = 0.0, most: int = 3) -> Costs:
@@ -35,8 +35,10 @@ def trace(agrees: str, line: int = 1) -> Trace:
     return Trace(line, "code", 2, tokens, tuple(sign == "+" for sign in agrees), len(agrees))
 
 
-def candidate(low: float, value: float, high: float, p10: float = 1.0, drafter: str = "model", k: int = 2) -> Candidate:
-    return Candidate(drafter, k, 2.0, 2.0 / value, Interval(value, low, high), p10, 0.0)
+def candidate(
+    low: float, value: float, high: float, p10: float = 1.0, drafter: str = "model", k: int = 2
+) -> DraftCandidate:
+    return DraftCandidate(drafter, k, 2.0, 2.0 / value, Interval(value, low, high), p10, 0.0)
 
 
 def test_the_rule_charges_every_pass() -> None:
@@ -59,7 +61,7 @@ def test_speedups_are_by_request_and_their_ratio_is_of_sums() -> None:
     assert found.candidate.slower == 0.5
 
 
-def judged(one: Candidate, requests: int, speedups: tuple[float, ...] | None = None) -> Replayed:
+def judged(one: DraftCandidate, requests: int, speedups: tuple[float, ...] | None = None) -> Replayed:
     return Replayed(one, speedups or (one.p10,) * requests)
 
 
@@ -77,7 +79,7 @@ def judged(one: Candidate, requests: int, speedups: tuple[float, ...] | None = N
         (candidate(0.6, 0.8, 0.99), 19, "undecided"),
     ],
 )
-def test_verdicts(one: Candidate, requests: int, verdict: str) -> None:
+def test_verdicts(one: DraftCandidate, requests: int, verdict: str) -> None:
     assert judge(judged(one, requests), 0.9) == verdict
 
 

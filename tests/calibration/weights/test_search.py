@@ -11,7 +11,7 @@ from specexport.calibration.weights import search
 from specexport.calibration.weights.fake_quant import quantized_twin
 from specexport.calibration.weights.layers import linear_layers
 from specexport.calibration.weights.recipe import Recipe, WeightRecipe
-from specexport.calibration.weights.search import Options, choose
+from specexport.calibration.weights.search import RecipeOptions, choose
 from specexport.errors import CheckpointError, ParameterError
 from torch import Tensor
 from transformers import PreTrainedModel
@@ -19,8 +19,8 @@ from transformers import PreTrainedModel
 Make = Callable[..., PreTrainedModel]
 DOWN = "model.layers.0.mlp.down_proj.weight"
 QUERY = "model.layers.0.self_attn.q_proj.weight"
-BLOCK_16 = Options(block=16)
-UNMOVED = Options(migrating=False)
+BLOCK_16 = RecipeOptions(block=16)
+UNMOVED = RecipeOptions(migrating=False)
 
 
 @pytest.fixture(autouse=True)
@@ -55,7 +55,7 @@ def test_every_layer_and_the_table_have_their_recipe(
     static: bool,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(search, "HEAD_DIVERGENCE", 1e9)
+    monkeypatch.setattr(search, "LM_HEAD_DIVERGENCE_LIMIT", 1e9)
     monkeypatch.setitem(search.BLOCKS, "tensorrt", (32, 16))
     model = make("llama", tie_word_embeddings=True)
     with torch.no_grad():
@@ -89,7 +89,7 @@ def test_the_quantized_model_answers_nearly_as_before(
             if parameter.ndim == 2:
                 parameter *= 0.5
         exact = [model(input_ids=batch).logits.log_softmax(-1) for batch in batches]
-    options = Options(block=16 if family == "onnxruntime" else 32)
+    options = RecipeOptions(block=16 if family == "onnxruntime" else 32)
     recipe = choose(model, batches, form, family, options)
     assert divergence(model, recipe, exact, batches) < (0.3 if form == "int4" else 0.05)
 
@@ -121,14 +121,18 @@ def test_a_head_that_int4_would_harm_is_int8(
     make: Make, batches: list[Tensor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recipe = choose(
-        make("llama", tie_word_embeddings=False), batches, "int4", "onnxruntime", Options(block=16, migrating=False)
+        make("llama", tie_word_embeddings=False),
+        batches,
+        "int4",
+        "onnxruntime",
+        RecipeOptions(block=16, migrating=False),
     )
     assert recipe.weights["lm_head.weight"].format == "int8"
     assert recipe.weights["model.embed_tokens.weight"].format == "int4"  # a table of its own
     assert "lm_head.weight kept in int8: the last layer in int4 alone moves" in recipe.notes[-1]
-    monkeypatch.setattr(search, "HEAD_DIVERGENCE", 10.0)
+    monkeypatch.setattr(search, "LM_HEAD_DIVERGENCE_LIMIT", 10.0)
     assert (
-        choose(make("llama"), batches, "int4", "onnxruntime", Options(block=16, migrating=False))
+        choose(make("llama"), batches, "int4", "onnxruntime", RecipeOptions(block=16, migrating=False))
         .weights["lm_head.weight"]
         .format
         == "int4"
@@ -141,7 +145,7 @@ def test_an_outlier_is_kept_in_a_higher_format_with_its_whole_group(make: Make, 
         layer = model.transformer.h[1].mlp.c_proj
         layer.weight[3] *= 1e-4
         model.transformer.h[1].mlp.c_fc.bias[3] += 1e4
-    recipe = choose(model, batches, "int8", "tensorrt", Options(migrating=False))
+    recipe = choose(model, batches, "int8", "tensorrt", RecipeOptions(migrating=False))
     assert recipe.weights["transformer.h.1.mlp.c_proj.weight"].format == "float"
     assert recipe.weights["transformer.h.0.mlp.c_proj.weight"].format == "int8"
     assert recipe.notes[0].startswith(
@@ -158,7 +162,7 @@ def test_static_activations_where_they_are_as_good(
     )
     scales = {name: found.input_scale for name, found in choose(model, batches, "int8", "onnxruntime").weights.items()}
     assert set(scales.values()) == {None}
-    recipe = choose(model, batches, "int8", "onnxruntime", Options(static_activations=True))
+    recipe = choose(model, batches, "int8", "onnxruntime", RecipeOptions(static_activations=True))
     assert {name for name, found in recipe.weights.items() if found.input_scale == 0.5} == {
         DOWN,
         DOWN.replace("0", "1"),

@@ -15,7 +15,7 @@ from specexport.calibration.measuring.prompts import Request
 from specexport.calibration.measuring.record import record
 from specexport.engines.base import Chances, RoundResult
 from specexport.errors import EngineError
-from specexport.runtime.policy.cost_model import CostPoint, Costs, Measured
+from specexport.runtime.policy.cost_model import CostPoint, Costs, MeasuredTime
 from specexport.runtime.policy.routes import RoutePolicy
 from specexport.runtime.policy.schedule import AdaptiveSchedule, RouteState
 from specexport.runtime.sampling.acceptance import VERIFY
@@ -239,8 +239,8 @@ def test_an_adaptive_schedule_launches_the_best_number_and_asks_nobody_in_betwee
 ) -> None:
     """Whoever drafts the maximum and stops early cannot stop on the device."""
     _, device, rounds = pair
-    time = [Measured(seconds, seconds, seconds) for seconds in (1.0, 1.1, 1.6, 2.4, 3.4)]
-    point = CostPoint(8, tuple(time), Measured(0.0, 0.0, 0.0), tuple(time), (Measured(0.0, 0.0, 0.0),) * 5)
+    time = [MeasuredTime(seconds, seconds, seconds) for seconds in (1.0, 1.1, 1.6, 2.4, 3.4)]
+    point = CostPoint(8, tuple(time), MeasuredTime(0.0, 0.0, 0.0), tuple(time), (MeasuredTime(0.0, 0.0, 0.0),) * 5)
     costs = Costs(1, "b", "h", "e", 0, "", 0.1, 0.0, (point,))
     entry = RoutePolicy("on", "model", 1, "adaptive", (0.6, 0.2), None)
 

@@ -4,12 +4,12 @@ from dataclasses import asdict, replace
 
 import pytest
 from specexport.errors import BundleError
-from specexport.runtime.policy.cost_model import CostPoint, Costs, Measured
+from specexport.runtime.policy.cost_model import CostPoint, Costs, MeasuredTime
 from specexport.strict import parse
 
 
-def time(seconds: float) -> Measured:
-    return Measured(seconds, seconds * 0.9, seconds * 1.1)
+def time(seconds: float) -> MeasuredTime:
+    return MeasuredTime(seconds, seconds * 0.9, seconds * 1.1)
 
 
 def point(context: int, scale: float) -> CostPoint:
@@ -60,11 +60,11 @@ def _listed(value: object) -> object:
 def test_damage_is_named() -> None:
     good = point(100, 1.0)
     for damage, message in (
-        (lambda: Measured(1.0, 2.0, 3.0), "no percentiles"),
-        (lambda: Measured(float("nan"), 0.0, 1.0), "no percentiles"),
-        (lambda: Measured(1.0, 0.0, float("inf")), "no percentiles"),
+        (lambda: MeasuredTime(1.0, 2.0, 3.0), "no percentiles"),
+        (lambda: MeasuredTime(float("nan"), 0.0, 1.0), "no percentiles"),
+        (lambda: MeasuredTime(1.0, 0.0, float("inf")), "no percentiles"),
         (lambda: replace(good, verify=good.verify[:2]), "do not match"),
-        (lambda: replace(good, rounds=(Measured(0, 0, 0), *good.rounds[1:])), "no time"),
+        (lambda: replace(good, rounds=(MeasuredTime(0, 0, 0), *good.rounds[1:])), "no time"),
         (lambda: replace(good, context=0), "at least 1"),
         (lambda: replace(COSTS, points=()), "one or more"),
         (lambda: replace(COSTS, points=COSTS.points[::-1]), "rising"),

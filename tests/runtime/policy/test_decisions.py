@@ -13,7 +13,7 @@ import pytest
 from specexport.bundle import Bundle
 from specexport.engines.base import Engine
 from specexport.errors import BundleError, OutputError, ParameterError
-from specexport.runtime.policy.cost_model import COSTS, CostPoint, Costs, Measured
+from specexport.runtime.policy.cost_model import COSTS, CostPoint, Costs, MeasuredTime
 from specexport.runtime.policy.decisions import Decisions, stale, write_decision
 from specexport.runtime.policy.host_identity import bundle_identity, describe_host
 from specexport.runtime.policy.routes import POLICY, Policy, RoutePolicy
@@ -56,8 +56,8 @@ def write_policy(bundle: Bundle, default: RoutePolicy = ON, **routes: RoutePolic
 
 
 def costs_of(bundle: Bundle) -> Costs:
-    def time(seconds: float) -> Measured:
-        return Measured(seconds, seconds, seconds)
+    def time(seconds: float) -> MeasuredTime:
+        return MeasuredTime(seconds, seconds, seconds)
 
     point = CostPoint(
         16,
@@ -113,8 +113,8 @@ def test_adaptive_routes_keep_their_state_apart(bundle: Bundle) -> None:
     schedule.observe(2, 0)
     for route in ("prose", None, "unheard of"):
         decisions.schedule(route, 4)
-    assert decisions.states["code"].mood < 0
-    assert decisions.states["prose"].mood == 0
+    assert decisions.states["code"].prior_shift < 0
+    assert decisions.states["prose"].prior_shift == 0
     assert set(decisions.states) == {"code", "prose", None}
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from specexport.runtime.policy.cost_model import CostPoint, Costs, Measured
+from specexport.runtime.policy.cost_model import CostPoint, Costs, MeasuredTime
 from specexport.runtime.policy.routes import RoutePolicy
 from specexport.runtime.policy.schedule import PROBE_BUDGET, AdaptiveSchedule, FixedSchedule, RouteState
 from specexport.runtime.proofs.enumeration import TOLERANCE, Chain, outcomes
@@ -21,8 +21,8 @@ NO_LOGITS = np.zeros((1, 2), np.float32)
 def costs(draft: float = 0.1, row: float = 0.05, host: float = 0.0, prefill: float = 0.0, most: int = 4) -> Costs:
     """t1 = 1 second, every further row of a verify pass `row`."""
 
-    def time(seconds: float) -> Measured:
-        return Measured(seconds, seconds, seconds)
+    def time(seconds: float) -> MeasuredTime:
+        return MeasuredTime(seconds, seconds, seconds)
 
     verify = [1.0 + row * index for index in range(most + 1)]
     rounds = tuple(time(host + k * draft + verify[k]) for k in range(most + 1))
@@ -188,7 +188,7 @@ def test_the_route_remembers_less_than_the_request() -> None:
         first.next(16, 2)
         first.include(0, NO_LOGITS)
         first.observe(1, 0)
-    assert state.trust < -0.2
+    assert state.calibration_shift < -0.2
     assert adaptive((0.8,), lambda index: 0.8, state).next(16, 2)  # a new request starts nearly afresh
 
 
@@ -314,8 +314,8 @@ def test_off_is_plain_until_probes_say_otherwise() -> None:
 def test_what_may_follow_can_be_worth_a_token_that_is_not() -> None:
     """Where a pass over two tokens costs as much as one over five, a doubtful token pays with sure ones behind it, and alone not."""
 
-    def time(seconds: float) -> Measured:
-        return Measured(seconds, seconds, seconds)
+    def time(seconds: float) -> MeasuredTime:
+        return MeasuredTime(seconds, seconds, seconds)
 
     verify = tuple(map(time, (1.0, 1.3, 1.3, 1.3, 1.3)))
     table = Costs(1, "b", "h", "e", 0, "", 0.01, 0.0, (CostPoint(16, verify, time(0.0), verify, (time(0.0),) * 5),))
@@ -332,7 +332,7 @@ def test_the_route_remembers_how_sure_drafts_were() -> None:
         schedule = adaptive((0.8,), lambda index: 0.01, state)
         schedule.next(16, 2)
         schedule.include(0, NO_LOGITS)
-    assert state.mood < -0.2
+    assert state.prior_shift < -0.2
 
 
 def test_tokens_behind_the_first_rejection_teach_nothing() -> None:

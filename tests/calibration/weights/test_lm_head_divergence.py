@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from specexport.calibration.weights.head_divergence import head_divergence
+from specexport.calibration.weights.lm_head_divergence import lm_head_divergence
 from specexport.calibration.weights.output_error import output_error
 from specexport.calibration.weights.recipe import WeightRecipe
 
@@ -20,11 +20,11 @@ def whole(recipe: WeightRecipe) -> float:
 
 def test_the_likeliest_tokens_tell_nearly_all() -> None:
     for recipe in (WeightRecipe("int4", block=16), WeightRecipe("int4"), WeightRecipe("int8")):
-        assert 0.7 * whole(recipe) < head_divergence(ROWS, MATRIX, recipe) < 1.4 * whole(recipe)
+        assert 0.7 * whole(recipe) < lm_head_divergence(ROWS, MATRIX, recipe) < 1.4 * whole(recipe)
 
 
 def test_fewer_tokens_than_are_looked_at() -> None:
-    assert head_divergence(ROWS[:1], MATRIX[:3], WeightRecipe("int4")) >= 0
+    assert lm_head_divergence(ROWS[:1], MATRIX[:3], WeightRecipe("int4")) >= 0
 
 
 def test_the_error_of_outputs_is_relative_and_counts_both_roundings() -> None:

@@ -13,7 +13,7 @@ TOP = 64
 ROWS = 32
 
 
-def head_divergence(rows: Tensor, matrix: Tensor, recipe: WeightRecipe) -> float:
+def lm_head_divergence(rows: Tensor, matrix: Tensor, recipe: WeightRecipe) -> float:
     """rows: [R, K] fp32, inputs of the head; matrix: [V, K].
 
     The mean KL divergence of softmax(rows @ matrix.T) from itself rounded.
