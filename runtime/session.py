@@ -93,9 +93,8 @@ def load(
 ) -> Session:
     """Load a bundle. engine: a name from `specexport doctor`, by default the first usable one of the bundle.
 
-    threads: of the engine, 0 for its own choice; on ONNX Runtime one number a process, and other sessions of the
-    process must set `use_per_session_threads = False`. check_digests: compare every file's SHA-256 with the manifest
-    (about a second per 1.5 GB). policy: follow the bundle's policy.json. Raises `BundleError`, `EngineError`.
+    threads: of the engine, 0 for its own choice. check_digests: compare every file's SHA-256 with the manifest (about a
+    second per 1.5 GB). policy: follow the bundle's policy.json. Raises `BundleError`, `EngineError`.
     """
     bundle = Bundle.open(Path(path), check_digests)
     return Session(bundle, load_engine(bundle, engine, threads), threads, policy)

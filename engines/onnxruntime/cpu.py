@@ -1,7 +1,4 @@
-"""ONNX Runtime on the CPU: one shared thread pool, caches bound in place, one binding a width made once.
-
-The pool is the process's: once a bundle is loaded, every other ONNX Runtime session of the process must set
-`SessionOptions.use_per_session_threads = False` too.
+"""ONNX Runtime on the CPU: caches bound in place, one binding a width made once.
 
 A step writes its tokens into a bound array, runs, and returns the bound logits: nothing is allocated or bound
 again. Caches are numpy arrays bound as both `past` and `present`; see docs/architecture.md for the measurements.
@@ -12,7 +9,7 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -23,6 +20,7 @@ from ...bundle import Bundle, CacheLayer, Contract, ModelSpec, Precision
 from ...errors import BundleError, EngineError, ParameterError
 from ..base import Availability, Engine, Logits, RunGraph
 from .confidence_head import OrtHead, head_shapes
+from .pool import configure
 
 if TYPE_CHECKING:
     import onnxruntime as ort
@@ -70,24 +68,11 @@ def open_graph(path: Path, threads: int = 0) -> RunGraph:
     return lambda arrays: dict(zip(names, session.run(names, dict(arrays)), strict=True))
 
 
-@cache
-def shared_pool(threads: int) -> None:
-    """One pool for every session of the process: two that spin against each other double the verify time."""
-    import onnxruntime as ort
-
-    if shared_pool.cache_info().currsize:
-        raise EngineError(
-            "ONNX Runtime's thread pool is already made with another number of threads; use one number a process"
-        )
-    ort.set_global_thread_pool_sizes(threads, 1)
-
-
 def _session(path: Path, threads: int) -> ort.InferenceSession:
     import onnxruntime as ort
 
-    shared_pool(threads)
     options = ort.SessionOptions()
-    options.use_per_session_threads = False
+    configure(options, threads, ort)
     options.log_severity_level = 3
     try:
         return ort.InferenceSession(

@@ -19,9 +19,9 @@ import numpy as np
 from ...bundle import Bundle, ModelSpec
 from ...errors import BundleError, EngineError, ParameterError
 from ..base import Availability, Engine
-from .cpu import shared_pool
 from .cuda_decoder import OrtCudaDecoder
 from .cuda_errors import explain, reason
+from .pool import configure
 
 NAME = "onnxruntime-cuda"
 DIALECT = "ort"
@@ -123,9 +123,8 @@ def _missing_library(folder: Path) -> str | None:
 
 
 def _session(ort: Any, path: Path, threads: int) -> Any:
-    shared_pool(threads)
     options = ort.SessionOptions()
-    options.use_per_session_threads = False
+    configure(options, threads, ort)
     options.log_severity_level = FATAL  # what it refuses is raised too
     # Its arena would take up to twice the memory of the weights.
     options.add_session_config_entry("session.use_device_allocator_for_initializers", "1")

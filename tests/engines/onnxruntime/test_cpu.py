@@ -291,13 +291,6 @@ def test_weights_cut_short_are_one_line(bundle: Path) -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_one_number_of_threads_a_process(opened: Bundle) -> None:
-    load(opened, 0)
-    with pytest.raises(EngineError, match="another number of threads"):
-        load(opened, 1)
-    load(opened, 0)
-
-
 def test_a_negative_number_of_threads(opened: Bundle) -> None:
     with pytest.raises(ParameterError, match="threads is -1"):
         load(opened, -1)

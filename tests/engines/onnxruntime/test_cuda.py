@@ -40,7 +40,6 @@ class FakeOrt(ModuleType):
         self.OrtValue = SimpleNamespace(ortvalue_from_numpy=self.place)
         self.SessionOptions = ort.SessionOptions
         self.set_default_logger_severity = self.severities.append
-        self.set_global_thread_pool_sizes = ort.set_global_thread_pool_sizes  # once a process, whoever asks first
 
     def get_available_providers(self) -> list[str]:
         return [*(["CUDAExecutionProvider"] if self._cuda else []), "CPUExecutionProvider"]
@@ -165,7 +164,7 @@ def test_a_session_asks_for_cuda_graphs_and_for_no_way_out(install: Callable[...
         providers=[("CUDAExecutionProvider", {"enable_cuda_graph": "1"}), "CPUExecutionProvider"],
         enable_fallback=0,
     )
-    assert not options.use_per_session_threads
+    assert options.use_per_session_threads
     assert options.get_session_config_entry("session.use_device_allocator_for_initializers") == "1"
 
 

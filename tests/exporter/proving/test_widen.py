@@ -10,7 +10,7 @@ import numpy as np
 import onnx_ir as ir
 import onnxruntime as ort
 import pytest
-from specexport.engines.onnxruntime.cpu import open_graph, shared_pool
+from specexport.engines.onnxruntime.cpu import open_graph
 from specexport.exporter.proving.widen import widen
 
 HALF = {"bf16": (ir.DataType.BFLOAT16, ml_dtypes.bfloat16), "fp16": (ir.DataType.FLOAT16, np.float16)}
@@ -104,9 +104,8 @@ def test_a_weight_is_widened_when_its_turn_comes(tmp_path: Path) -> None:
     widen(model)
     ir.save(model, tmp_path / "wide.onnx")
 
-    shared_pool(0)
     options = ort.SessionOptions()
-    options.use_per_session_threads, options.enable_profiling = False, True
+    options.enable_profiling = True
     options.profile_file_prefix = str(tmp_path / "profile")
     session = ort.InferenceSession(tmp_path / "wide.onnx", options, providers=["CPUExecutionProvider"])
     np.testing.assert_allclose(session.run(None, {"x": np.ones((4, 32), np.float32)})[0], np.ones((4, 32)), rtol=1e-3)
