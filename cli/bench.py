@@ -19,32 +19,34 @@ from .progress_bar import bar
     "--prompts",
     required=True,
     type=click.Path(path_type=Path),
-    help='JSONL with {"route": ..., "prompt" or "messages": ...} lines.',
+    help='JSONL file of {"route": ..., "prompt" or "messages": ...} lines.',
 )
-@click.option("--skip-invalid", is_flag=True, help="Leave out lines that cannot be used, instead of refusing the file.")
-@click.option("--route", "routes", multiple=True, help="Only requests of this route; may be repeated.")
-@click.option("--limit", type=click.IntRange(1), help="Requests of each route. [default: all]")
+@click.option("--skip-invalid", is_flag=True, help="Skip invalid lines instead of refusing the file.")
+@click.option("--route", "routes", multiple=True, help="Only requests of this route; repeatable.")
+@click.option("--limit", type=click.IntRange(1), help="Maximum requests per route. [default: all]")
 @click.option(
-    "--num-draft-tokens", type=click.IntRange(1), help="Tokens to draft a round. [default: as the bundle's policy says]"
+    "--num-draft-tokens", type=click.IntRange(1), help="Draft tokens per round. [default: the bundle's policy]"
 )
 @DRAFTER
 @click.option(
-    "--max-new-tokens", type=click.IntRange(1), default=128, show_default=True, help="Of lines that do not say."
+    "--max-new-tokens",
+    type=click.IntRange(1),
+    default=128,
+    show_default=True,
+    help="Maximum new tokens, unless the line says otherwise.",
 )
 @click.option(
-    "--temperature", type=float, default=0.0, show_default=True, help="0 is greedy, where outputs are compared."
+    "--temperature", type=float, default=0.0, show_default=True, help="0 is greedy; only greedy outputs are compared."
 )
 @click.option("--top-k", type=int, default=0, show_default=True, help="0 is off.")
 @click.option("--top-p", type=float, default=1.0, show_default=True, help="1 is off.")
-@click.option("--seed", type=int, default=0, show_default=True)
-@click.option(
-    "--repeats", type=click.IntRange(1), default=1, show_default=True, help="Runs of each request, both ways."
-)
+@click.option("--seed", type=int, default=0, show_default=True, help="Random seed.")
+@click.option("--repeats", type=click.IntRange(1), default=1, show_default=True, help="Runs of each request per way.")
 @click.option(
     "--journal",
     "--resume",
     type=click.Path(path_type=Path),
-    help="Where the run is kept until it is finished; the same command goes on there. [default: BUNDLE/calibration/bench.jsonl]",
+    help="File that keeps finished pairs, so that the same command resumes. [default: BUNDLE/calibration/bench.jsonl]",
 )
 @ENGINE
 @THREADS
@@ -61,9 +63,10 @@ def bench(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Measure plain against speculative decoding on your prompts, in turn, and compare the outputs.
+    """Benchmark plain and speculative decoding.
 
-    Exit code 1 when greedy outputs differ. An interrupted run goes on where it stopped.
+    Both ways take turns on your prompts. Greedy outputs are compared: exit code 1 if they differ. An interrupted run
+    resumes where it stopped.
     """
     from ..calibration.bench.interleaved import bench as run
     from ..calibration.bench.interleaved import check, journal_header

@@ -15,48 +15,46 @@ from .options import compile_options, compiling
 
 
 @click.command()
-@click.option("--target", required=True, help="The model whose output you want: a checkpoint folder or a hub id.")
+@click.option("--target", required=True, help="Target model: a checkpoint folder or a Hugging Face model id.")
 @click.option(
     "--draft",
-    help="A smaller model: a checkpoint folder or a hub id. Without one, drafts are looked up in the text of the request.",
+    help="Draft model, smaller: a checkpoint folder or a Hugging Face model id. [default: none, prompt lookup drafts]",
 )
-@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="The bundle folder to make.")
+@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="Bundle folder to create.")
 @click.option(
     "--min-overlap",
     type=float,
     default=0.5,
     show_default=True,
-    help="Where the draft has another tokenizer: the part of the target's tokens that it must have, from 0 to 1.",
+    help="Draft with another tokenizer: smallest share of the target's tokens it must know, from 0 to 1.",
 )
 @click.option(
     "--max-seq-len",
     type=int,
-    help="Longest sequence in tokens, prompt included. [default: what the models allow, at most 4096]",
+    help="Maximum sequence length in tokens, prompt included. [default: the models' maximum, at most 4096]",
 )
-@click.option(
-    "--max-draft-tokens", type=int, default=4, show_default=True, help="Largest number of tokens to draft in a round."
-)
-@click.option("--prompt-chunk", type=int, default=64, show_default=True, help="Prompt tokens fed in one pass.")
+@click.option("--max-draft-tokens", type=int, default=4, show_default=True, help="Maximum draft tokens per round.")
+@click.option("--prompt-chunk", type=int, default=64, show_default=True, help="Prompt tokens per prefill pass.")
 @click.option(
     "--precision",
     default="fp32",
     show_default=True,
-    help="Number format of the weights: fp32, fp16, bf16, int8, int4, fp8, or auto, which measures what is fastest here.",
+    help="Weight precision: fp32, fp16, bf16, int8, int4, fp8, or auto for the fastest on this host.",
 )
 @click.option(
     "--draft-precision",
-    help="The same for the draft, where its weights are to be stored otherwise. [default: --precision]",
+    help="Weight precision of the draft. [default: as --precision]",
 )
 @click.option(
     "--max-divergence",
     type=float,
-    help="auto: by how many nats (mean KL divergence) the target's distributions may move. [default: 0.02]",
+    help="auto: maximum mean KL divergence of the target from its unquantized self, in nats. [default: 0.02]",
 )
 @click.option(
     "--calibration-prompts",
     "calibration_texts",
     type=click.Path(path_type=Path),
-    help="int8, int4, fp8, auto: JSONL of prompts that show what the layers are fed, 512 tokens or more. [default: a set of our own]",
+    help="int8, int4, fp8, auto: calibration data, JSONL of prompts, 512 tokens or more. [default: a built-in set]",
 )
 @click.option(
     "--engine",
@@ -64,18 +62,22 @@ from .options import compile_options, compiling
     multiple=True,
     default=["onnxruntime"],
     show_default=True,
-    help="Engine to build for; may be repeated.",
+    help="Engine to build for; repeatable.",
 )
 @click.option(
-    "--tensorrt-version", metavar="X.Y", help="TensorRT on the device that will run the bundle. [default: this host's]"
+    "--tensorrt-version",
+    metavar="X.Y",
+    help="TensorRT version on the device that will run the bundle. [default: this host's]",
 )
 @compiling
-@click.option("--force", is_flag=True, help="Replace a bundle that exists.")
-@click.option(
-    "--cache", type=click.Path(path_type=Path), help="Folder of finished stages. [default: ~/.cache/specexport]"
-)
+@click.option("--force", is_flag=True, help="Overwrite an existing bundle.")
+@click.option("--cache", type=click.Path(path_type=Path), help="Build cache. [default: ~/.cache/specexport]")
 def build(target: str, draft: str | None, output: Path, engines: tuple[str, ...], **options: Any) -> None:
-    """Compile a target, and a draft model if there is one, into a proven bundle."""
+    """Build a proven bundle of target and draft.
+
+    Exports both models, checks the graphs against Hugging Face, and compiles them where an engine needs it. Without
+    --draft, the bundle drafts by prompt lookup.
+    """
     from ..exporter.display import BuildDisplay
 
     if missing := missing_packages():
@@ -102,9 +104,11 @@ def build(target: str, draft: str | None, output: Path, engines: tuple[str, ...]
         click.echo("\n".join(table_lines(asdict(table))), err=True)
     for role, model in report.bundle.manifest.models.items():
         if found := model.fidelity:
-            moved = f"{found.divergence:.4f} nats from the exact model, its likeliest token {found.agreement:.1%} of the time"
+            moved = f"{found.divergence:.4f} nats from the exact model"
+            agrees = f"its likeliest token {found.agreement:.1%} of the time"
             click.echo(
-                f"{role} in {model.format}: {moved}, perplexity {found.loss:+.2%}, on {found.measured_on}", err=True
+                f"{role} in {model.format}: {moved}, {agrees}, perplexity {found.loss:+.2%}, on {found.measured_on}",
+                err=True,
             )
         for note in model.notes:
             click.echo(f"{role}: {note}", err=True)

@@ -20,36 +20,40 @@ from .progress_bar import bar
 @click.option(
     "--prompts",
     type=click.Path(path_type=Path),
-    help='JSONL with {"route": ..., "prompt" or "messages": ...} lines. Without: costs only.',
+    help='JSONL file of {"route": ..., "prompt" or "messages": ...} lines. Without it, only costs are measured.',
 )
-@click.option("--skip-invalid", is_flag=True, help="Leave out lines that cannot be used, instead of refusing the file.")
-@click.option("--limit", type=click.IntRange(1), help="Requests of each route. [default: all]")
+@click.option("--skip-invalid", is_flag=True, help="Skip invalid lines instead of refusing the file.")
+@click.option("--limit", type=click.IntRange(1), help="Maximum requests per route. [default: all]")
 @click.option(
-    "--max-new-tokens", type=click.IntRange(1), default=128, show_default=True, help="Of lines that do not say."
+    "--max-new-tokens",
+    type=click.IntRange(1),
+    default=128,
+    show_default=True,
+    help="Maximum new tokens, unless the line says otherwise.",
 )
-@click.option("--temperature", type=float, default=0.0, show_default=True, help="Of the requests; 0 is greedy.")
+@click.option("--temperature", type=float, default=0.0, show_default=True, help="0 is greedy.")
 @click.option("--top-k", type=int, default=0, show_default=True, help="0 is off.")
 @click.option("--top-p", type=float, default=1.0, show_default=True, help="1 is off.")
-@click.option("--seed", type=int, default=0, show_default=True)
+@click.option("--seed", type=int, default=0, show_default=True, help="Random seed.")
 @click.option(
     "--drafter",
     "drafters",
     multiple=True,
-    help="Drafter to choose among, or all; may be repeated. [default: as generate's]",
+    help="Drafter to choose from, or all; repeatable. [default: as generate]",
 )
 @click.option(
     "--floor",
     type=float,
     default=0.9,
     show_default=True,
-    help="Speedup that the slowest tenth must reach for a route to be on.",
+    help="p10 speedup below which a route does not speculate.",
 )
 @click.option(
     "--fixed",
     is_flag=True,
-    help="Write a policy that drafts the best fixed number, instead of adapting it every round.",
+    help="Write a policy with a fixed number of draft tokens instead of an adaptive one.",
 )
-@click.option("--report", type=click.Path(path_type=Path), help="The HTML report. [default: BUNDLE/report.html]")
+@click.option("--report", type=click.Path(path_type=Path), help="HTML report. [default: BUNDLE/report.html]")
 @ENGINE
 @THREADS
 @JSON
@@ -66,10 +70,10 @@ def calibrate(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Measure costs and acceptance on this host and your prompts, and decide by route whether to speculate.
+    """Decide per route whether to speculate.
 
-    Writes costs.json, survival.json and policy.json into the bundle, which sessions then follow, and a report. An
-    interrupted run goes on where it stopped.
+    Measures costs and acceptance on this host with your prompts. Writes costs.json, survival.json and policy.json into
+    the bundle, which sessions then follow, and an HTML report. An interrupted run resumes where it stopped.
     """
     from ..calibration.calibrate import CalibrateOptions, check_packages, measure_only
     from ..calibration.calibrate import calibrate as run

@@ -12,12 +12,13 @@ from .options import BUNDLE, compile_options, compiling
 
 @click.command("compile")
 @BUNDLE
-@click.option("--engine", required=True, help="tensorrt, for the GPU of this host, or tensorrt-rtx.")
+@click.option("--engine", required=True, help="tensorrt (for this host's GPU) or tensorrt-rtx.")
 @compiling
 def compile_plans(bundle: Path, engine: str, **options: Any) -> None:
-    """Compile a bundle's graphs for an engine, on the device that runs them or, for tensorrt-rtx, anywhere.
+    """Compile a bundle's graphs for TensorRT.
 
-    Plans that the bundle has for the engine are replaced. Needs neither torch nor the checkpoints.
+    Run it on the device that will run the bundle; for tensorrt-rtx, any host will do. Replaces the bundle's plans for
+    that engine. Needs neither torch nor the checkpoints.
     """
     from ..bundle import Bundle
     from ..exporter.display import BuildDisplay

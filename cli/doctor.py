@@ -18,7 +18,10 @@ if TYPE_CHECKING:
 @click.command()
 @JSON
 def doctor(as_json: bool) -> None:
-    """Which engines this host can run, what it can build and compile, and what to install for the rest."""
+    """Show what this host can run and build.
+
+    For everything else it says what to install.
+    """
     from ..engines.registry import LIBRARIES, availabilities
     from ..engines.tensorrt.api import LEAN, library
     from ..engines.tensorrt.api import found as usable

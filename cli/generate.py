@@ -17,47 +17,57 @@ if TYPE_CHECKING:
 
 @click.command()
 @BUNDLE
-@click.option("--prompt", help="Text to continue; '-' reads it from stdin.")
-@click.option("--messages", type=click.File(), help="Chat messages: a JSON file with a list of {role, content}.")
-@click.option("--max-new-tokens", type=int, default=256, show_default=True)
+@click.option("--prompt", help="Text to continue; '-' reads stdin.")
+@click.option("--messages", type=click.File(), help="JSON file with a list of chat messages {role, content}.")
+@click.option("--max-new-tokens", type=int, default=256, show_default=True, help="Maximum new tokens.")
 @click.option("--temperature", type=float, default=0.0, show_default=True, help="0 is greedy.")
 @click.option("--top-k", type=int, default=0, show_default=True, help="0 is off.")
 @click.option("--top-p", type=float, default=1.0, show_default=True, help="1 is off.")
 @click.option("--min-p", type=float, default=0.0, show_default=True, help="0 is off.")
 @click.option(
-    "--repetition-penalty", type=float, default=1.0, show_default=True, help="Of tokens in prompt and output; 1 is off."
+    "--repetition-penalty",
+    type=float,
+    default=1.0,
+    show_default=True,
+    help="Penalty for tokens in prompt and output; 1 is off.",
 )
 @click.option(
-    "--presence-penalty", type=float, default=0.0, show_default=True, help="Of tokens in the output; 0 is off."
+    "--presence-penalty", type=float, default=0.0, show_default=True, help="Penalty for tokens in the output; 0 is off."
 )
 @click.option(
-    "--frequency-penalty", type=float, default=0.0, show_default=True, help="The same, for every time; 0 is off."
+    "--frequency-penalty",
+    type=float,
+    default=0.0,
+    show_default=True,
+    help="Penalty per occurrence in the output; 0 is off.",
 )
-@click.option("--logit-bias", multiple=True, metavar="ID=BIAS", help="Added to the logit of a token; may be repeated.")
+@click.option("--logit-bias", multiple=True, metavar="ID=BIAS", help="Add BIAS to the logit of token ID; repeatable.")
 @click.option(
     "--ban-token",
     "banned_tokens",
     type=int,
     multiple=True,
     metavar="ID",
-    help="Never emit this token; may be repeated.",
+    help="Never generate this token; repeatable.",
 )
-@click.option("--min-new-tokens", type=int, default=0, show_default=True, help="Stop tokens are forbidden before.")
-@click.option("--seed", type=int, help="Makes sampling repeatable.")
+@click.option(
+    "--min-new-tokens", type=int, default=0, show_default=True, help="Generate no stop token before this many tokens."
+)
+@click.option("--seed", type=int, help="Random seed. [default: random]")
 @click.option(
     "--verification",
     type=click.Choice(["block", "token"]),
     default="block",
     show_default=True,
-    help="How sampled drafts are judged.",
+    help="Acceptance rule for sampled drafts.",
 )
-@click.option("--stop", multiple=True, help="End before this text; may be repeated.")
+@click.option("--stop", multiple=True, help="Stop string; repeatable.")
 @click.option(
     "--num-draft-tokens",
     type=int,
-    help="Tokens to draft a round, 0 for none. [default: as the policy says, else the maximum]",
+    help="Draft tokens per round, 0 for none. [default: the bundle's policy, else its maximum]",
 )
-@click.option("--route", help="What kind of request this is, for the bundle's policy.")
+@click.option("--route", help="Route of the request in the bundle's policy.")
 @DRAFTER
 @click.option("--plain", is_flag=True, help="Decode without speculation.")
 @ENGINE
@@ -74,7 +84,10 @@ def generate(
     logit_bias: tuple[str, ...],
     **options: Any,
 ) -> None:
-    """Continue a prompt; the text streams to stdout, statistics go to stderr."""
+    """Continue a prompt.
+
+    The text streams to stdout, statistics go to stderr.
+    """
     if (prompt is None) == (messages is None):
         raise click.UsageError("give either --prompt or --messages")
     from ..runtime.session import load

@@ -14,7 +14,10 @@ from .options import BUNDLE, JSON
 @BUNDLE
 @JSON
 def inspect(bundle: Path, as_json: bool) -> None:
-    """Show a bundle's models, graphs, memory, proofs and digests."""
+    """Show what a bundle contains.
+
+    Models, graphs, memory, proofs, policy and digests.
+    """
     from ..bundle import Bundle
     from ..runtime.describe import describe, render
 

@@ -13,12 +13,13 @@ if TYPE_CHECKING:
     from ..engines.tensorrt.compile import CompileOptions
 
 BUNDLE = click.argument("bundle", type=click.Path(path_type=Path))
-ENGINE = click.option("--engine", help="Engine to run on; by default the first usable one of the bundle.")
+ENGINE = click.option("--engine", help="Engine to run on. [default: the first of the bundle that this host can run]")
 THREADS = click.option(
-    "--threads", type=click.IntRange(0, 1024), default=0, help="Threads of the engine; 0 leaves it to the engine."
+    "--threads", type=click.IntRange(0, 1024), default=0, help="CPU threads. [default: the engine's choice]"
 )
 DRAFTER = click.option(
-    "--drafter", help="model, ngram, suffix, ngram+model or suffix+model. [default: the model, ngram without one]"
+    "--drafter",
+    help="model, ngram, suffix, ngram+model or suffix+model. [default: model if the bundle has one, else ngram]",
 )
 JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 
@@ -29,19 +30,19 @@ COMPILING = (
         "compute_capabilities",
         multiple=True,
         metavar="X.Y",
-        help="TensorRT-RTX: compile for GPUs of this one; may be repeated. [default: the library's choice]",
+        help="TensorRT-RTX: compute capability to compile for; repeatable. [default: the library's choice]",
     ),
     click.option(
-        "--hardware-compatible", is_flag=True, help="TensorRT: plans for every GPU from 8.0 on, at some cost in speed."
+        "--hardware-compatible",
+        is_flag=True,
+        help="TensorRT: plans run on every GPU of compute capability 8.0 or later, somewhat slower.",
     ),
-    click.option("--version-compatible", is_flag=True, help="TensorRT: plans for the lean runtime too."),
-    click.option(
-        "--weight-streaming", is_flag=True, help="Weights may stay in host memory where the GPU's is too small."
-    ),
+    click.option("--version-compatible", is_flag=True, help="TensorRT: plans run with the lean runtime too."),
+    click.option("--weight-streaming", is_flag=True, help="Allow weights in host memory if GPU memory is too small."),
     click.option(
         "--timing-cache",
         type=click.Path(path_type=Path),
-        help="TensorRT: file of measurements that later builds reuse.",
+        help="TensorRT: file of kernel timings that later builds reuse.",
     ),
 )
 

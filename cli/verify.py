@@ -15,14 +15,14 @@ from .options import BUNDLE, DRAFTER, ENGINE, JSON, THREADS
 @click.option(
     "--prompts",
     type=click.Path(path_type=Path),
-    help='JSONL with {"prompt": ...} lines. [default: the proof\'s own tokens]',
+    help='JSONL file of {"prompt": ...} lines. [default: the tokens of the export\'s proof]',
 )
-@click.option("--max-new-tokens", type=click.IntRange(1), default=64, show_default=True)
+@click.option("--max-new-tokens", type=click.IntRange(1), default=64, show_default=True, help="New tokens per prompt.")
 @click.option(
     "--trials",
     type=click.IntRange(0),
     default=0,
-    help="Also sample so often (L3): hundreds at least, 10000 find small errors.",
+    help="Sampled generations for L3: at least hundreds; 10000 find small errors. [default: no L3]",
 )
 @DRAFTER
 @ENGINE
@@ -38,11 +38,11 @@ def verify(
     threads: int,
     as_json: bool,
 ) -> None:
-    """Prove on this host that the output is the target's own.
+    """Prove losslessness on this host.
 
-    L0: the verification rules, enumerated. Parity: the graphs against the Hugging Face model. L1 and L2: speculative
-    against plain greedy output, at the same width and at width 1. L3, with --trials: sampled output, by both
-    verifications, against the target's exact distribution. --drafter is used for L1, L2 and L3.
+    L0 enumerates the verification rules. Parity compares the graphs with the Hugging Face model. L1 and L2 compare
+    speculative with plain greedy output, at the same pass width and at width 1. L3, with --trials, compares sampled
+    output, under both verification rules, with the target's exact distribution. --drafter applies to L1, L2 and L3.
     """
     from ..runtime.proofs.verify import render, verify_session
     from ..runtime.session import load

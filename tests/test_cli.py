@@ -38,6 +38,13 @@ def error(result: Result, code: int = 1) -> str:
     return lines[-1].removeprefix("Error: ")
 
 
+def test_the_list_of_commands_cuts_no_sentence_short() -> None:
+    """click's limit for a sentence in the list."""
+    for name, command in main.commands.items():
+        assert not command.get_short_help_str().endswith("..."), name
+        assert command.get_short_help_str(1000) == command.get_short_help_str(), name
+
+
 def edit(bundle: Path, change: Callable[[dict[str, Any]], object]) -> None:
     manifest = json.loads((bundle / MANIFEST).read_text())
     change(manifest)
