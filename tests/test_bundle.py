@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -177,14 +178,33 @@ def test_an_escaping_path_is_named(root: Path, name: str) -> None:
     assert repr(name) in refusal(root)
 
 
-def test_a_link_out_of_the_folder(root: Path) -> None:
-    outside = root.parent / "outside"
-    outside.write_bytes((root / WEIGHTS).read_bytes())
-    (root / WEIGHTS).unlink()
-    (root / WEIGHTS).symlink_to(outside)
-    message = refusal(root)
-    assert repr(WEIGHTS) in message
-    assert "outside of the bundle" in message
+def in_the_hubs_layout(root: Path, cache: Path) -> Path:
+    """As huggingface_hub keeps a bundle: every file, the manifest too, is a link to a blob named by its digest."""
+    snapshot = cache / "snapshots" / "0123abc"
+    for path in [path for path in root.rglob("*") if path.is_file()]:
+        blob, link = cache / "blobs" / sha256(path), snapshot / path.relative_to(root)
+        blob.parent.mkdir(parents=True, exist_ok=True)
+        link.parent.mkdir(parents=True, exist_ok=True)
+        blob.write_bytes(path.read_bytes())
+        link.symlink_to(os.path.relpath(blob, link.parent))
+    return snapshot
+
+
+def test_a_bundle_in_the_hubs_cache_opens(root: Path, tmp_path: Path) -> None:
+    snapshot = in_the_hubs_layout(root, tmp_path / "models--me--pair")
+    assert Bundle.open(snapshot).manifest == Bundle.open(root).manifest
+
+
+def test_what_a_link_leads_to_is_checked_as_any_file_is(root: Path, tmp_path: Path) -> None:
+    snapshot = in_the_hubs_layout(root, tmp_path / "models--me--pair")
+    blob = (snapshot / WEIGHTS).resolve()
+    content = blob.read_bytes()
+    blob.write_bytes(content[:-1] + b"?")
+    assert "SHA-256 differs" in refusal(snapshot)
+    blob.write_bytes(content + b"?")
+    assert f"{len(content) + 1} bytes" in refusal(snapshot, check_digests=False)
+    blob.unlink()
+    assert "is missing" in refusal(snapshot)
 
 
 def test_a_link_to_itself(root: Path) -> None:

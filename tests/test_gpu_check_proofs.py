@@ -53,7 +53,7 @@ EFFORT = Effort(repetitions=2, trials=300, new_tokens=10, prompts=2, every_width
 def short_spans() -> Iterator[None]:
     """16, 32 and 64 rows, so that a capacity of 64 has a ladder."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("specexport.bundle.SHORTEST_SPAN", 16)
+        patch.setattr("specexport.bundle.contract.SHORTEST_SPAN", 16)
         yield
 
 

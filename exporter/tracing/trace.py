@@ -1,4 +1,4 @@
-"""Trace a causal language model into an ONNX graph that keeps the contract of `bundle.py`."""
+"""Trace a causal language model into an ONNX graph that keeps the contract of `bundle/contract.py`."""
 
 from __future__ import annotations
 

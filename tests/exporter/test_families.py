@@ -184,7 +184,7 @@ LADDER = Contract(capacity=96, max_draft_tokens=2, prompt_chunk=16, precision="f
 @pytest.fixture
 def short_spans(monkeypatch: pytest.MonkeyPatch) -> None:
     """A ladder of 32, 64, 96 instead of one that starts at 512."""
-    monkeypatch.setattr("specexport.bundle.SHORTEST_SPAN", 32)
+    monkeypatch.setattr("specexport.bundle.contract.SHORTEST_SPAN", 32)
 
 
 @pytest.mark.usefixtures("short_spans")

@@ -122,7 +122,7 @@ def test_an_odd_width_is_bound_when_it_first_comes(opened: Bundle) -> None:
 def test_a_pass_looks_at_the_least_span_that_holds_its_rows(
     opened: Bundle, dialect: Dialect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("specexport.bundle.SHORTEST_SPAN", 16)
+    monkeypatch.setattr("specexport.bundle.contract.SHORTEST_SPAN", 16)
     ladder, whole = make(opened, dialect), make(opened)
     ladder.overwrite_rows(0, POISON)
     for width, position in (
@@ -236,7 +236,7 @@ def test_fp16(dialect: Dialect, half: Exported, graphs: Exported) -> None:
 @pytest.mark.parametrize("dialect", ["onnx", "rows"])
 def test_only_the_first_columns_are_read(dialect: Dialect, graphs: Exported, monkeypatch: pytest.MonkeyPatch) -> None:
     """Garbage beyond them that no mask would hide: a product with NaN is NaN."""
-    monkeypatch.setattr("specexport.bundle.SHORTEST_SPAN", 16)
+    monkeypatch.setattr("specexport.bundle.contract.SHORTEST_SPAN", 16)
     decoder = graphs.decoder(dialect)
     assert {span for _, span in decoder._bindings} == {16, 32, 64}
     whole = feed(graphs.decoder("ort"), 11, 5, 5, 11, 2)

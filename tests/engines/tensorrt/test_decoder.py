@@ -32,7 +32,7 @@ TOKENS: list[int] = np.random.default_rng(7).integers(0, VOCAB, 1100).tolist()
 @pytest.fixture(autouse=True)
 def short_spans(monkeypatch: pytest.MonkeyPatch) -> None:
     """16, 32 and 64 rows."""
-    monkeypatch.setattr("specexport.bundle.SHORTEST_SPAN", 16)
+    monkeypatch.setattr("specexport.bundle.contract.SHORTEST_SPAN", 16)
 
 
 @dataclass
@@ -82,7 +82,7 @@ KINDS: list[tuple[Precision, str]] = [
 def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Made]:
     precision, dialect = request.param
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("specexport.bundle.SHORTEST_SPAN", 16)
+        patch.setattr("specexport.bundle.contract.SHORTEST_SPAN", 16)
         yield make(tmp_path_factory.mktemp("model"), replace(CONTRACT, precision=precision), dialect)
 
 
@@ -204,7 +204,7 @@ def test_the_span_is_the_least_that_holds_the_pass(tmp_path: Path) -> None:
 
 
 def test_the_ladder_begins_at_512(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("specexport.bundle.SHORTEST_SPAN", 512)
+    monkeypatch.setattr("specexport.bundle.contract.SHORTEST_SPAN", 512)
     contract = replace(CONTRACT, capacity=1100, prompt_chunk=64)
     assert contract.spans == (512, 1024, 1100)
     made, host = make(tmp_path, contract), MicroDecoder(MODEL, contract)

@@ -30,7 +30,7 @@ PROMPT = [7, 45, 200, 31, 9, 12, 260, 3, 77, 120, 45, 200, 31, 18, 5, 99, 101, 7
 def short_spans() -> Iterator[None]:
     """16, 32 and 64 rows, so that a capacity of 64 has a ladder."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("specexport.bundle.SHORTEST_SPAN", 16)
+        patch.setattr("specexport.bundle.contract.SHORTEST_SPAN", 16)
         yield
 
 

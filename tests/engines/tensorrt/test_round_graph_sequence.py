@@ -30,7 +30,7 @@ VERSIONS = {"onnx": "10.16.1", "rows": "10.3.0"}
 def short_spans() -> Iterator[None]:
     """16, 32 and 64 rows."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("specexport.bundle.SHORTEST_SPAN", 16)
+        patch.setattr("specexport.bundle.contract.SHORTEST_SPAN", 16)
         yield
 
 
@@ -196,7 +196,7 @@ def test_the_span_of_a_round_at_its_boundaries(made: Made) -> None:
 
 
 def test_the_ladder_begins_at_512(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("specexport.bundle.SHORTEST_SPAN", 512)
+    monkeypatch.setattr("specexport.bundle.contract.SHORTEST_SPAN", 512)
     contract = replace(CONTRACT, capacity=1100, prompt_chunk=64)
     made = Made(tmp_path / "bundle", contract)
     assert contract.spans == (512, 1024, 1100)

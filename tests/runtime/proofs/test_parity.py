@@ -131,7 +131,7 @@ LADDER = Contract(capacity=80, max_draft_tokens=3, prompt_chunk=8, precision="fp
 @pytest.fixture
 def short_spans(monkeypatch: pytest.MonkeyPatch) -> None:
     """A ladder of 16, 32, 64, 80 instead of one that starts at 512."""
-    monkeypatch.setattr("specexport.bundle.SHORTEST_SPAN", 16)
+    monkeypatch.setattr("specexport.bundle.contract.SHORTEST_SPAN", 16)
 
 
 class StaysOnTheFirstSpan(FakeDecoder):

@@ -1,0 +1,60 @@
+"""The bundle: a folder with graphs, tokenizer and a manifest that says what each graph takes and gives.
+
+    manifest.json   graphs/   graphs/rules/   engines/<engine>/   reference/   tokenizer/
+
+The manifest lists every file with its size and SHA-256. It is written last, into a temporary sibling folder
+that is then renamed, so a bundle either is whole or is not there.
+"""
+
+from .contract import ELEMENT_BYTES, PRECISIONS, CacheLayer, Contract, Precision
+from .digests import list_files, sha256
+from .manifest import (
+    FORMATS,
+    MANIFEST,
+    ROLES,
+    SCHEMA_VERSION,
+    Family,
+    Fidelity,
+    FileEntry,
+    Format,
+    Manifest,
+    ModelSpec,
+    Plan,
+    Proof,
+    Role,
+    RuleName,
+    RuleSpec,
+    SharedVocabulary,
+    TextSpec,
+    write_manifest,
+)
+from .opening import Bundle
+
+__all__ = [
+    "ELEMENT_BYTES",
+    "FORMATS",
+    "MANIFEST",
+    "PRECISIONS",
+    "ROLES",
+    "SCHEMA_VERSION",
+    "Bundle",
+    "CacheLayer",
+    "Contract",
+    "Family",
+    "Fidelity",
+    "FileEntry",
+    "Format",
+    "Manifest",
+    "ModelSpec",
+    "Plan",
+    "Precision",
+    "Proof",
+    "Role",
+    "RuleName",
+    "RuleSpec",
+    "SharedVocabulary",
+    "TextSpec",
+    "list_files",
+    "sha256",
+    "write_manifest",
+]

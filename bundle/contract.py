@@ -1,0 +1,85 @@
+"""What every model graph of a bundle takes, gives and keeps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Precision = Literal["fp32", "fp16", "bf16"]
+PRECISIONS: tuple[Precision, ...] = ("fp32", "fp16", "bf16")
+ELEMENT_BYTES: dict[Precision, int] = {"fp32": 4, "fp16": 2, "bf16": 2}
+
+# The shortest part of the cache that attention looks at, where it costs by how much it looks at.
+SHORTEST_SPAN = 512
+
+
+@dataclass(frozen=True)
+class Contract:
+    """What every model graph of the bundle keeps.
+
+    inputs   `tokens [1, T] int64`, `position [1] int64`, `past.{i}.key/value [1, num_kv_heads, capacity, head_dim]` in
+             `precision`; in the dialects `onnx` and `rows` also `columns [C] int64`, 0 to C - 1: the cache rows looked at
+    outputs  `logits [1, R, vocab] fp32` with R = T for T <= widest_step and R = 1 (the last row) beyond it,
+             `present.{i}.key/value`, bound to the same memory as `past`; in the dialect `rows` instead
+             `new.{i}.key/value [1, num_kv_heads, T, head_dim]`, which the caller places at `position`
+
+    A draft's graph in the dialect `ort` may have a confidence head (`ModelSpec.features` = F > 0, arXiv 2607.05147).
+    Then it also takes the weights `head [F + 1] fp32`, the bias last, and gives, for the rows of the logits, what the
+    head reads and its logit:
+    `features [1, R, F] fp32` and `confidence [1, R] fp32` = features . head[:F] + head[F].
+
+    capacity: rows of the cache, the longest sequence. max_draft_tokens: the largest k. prompt_chunk: widest pass.
+    """
+
+    capacity: int
+    max_draft_tokens: int
+    prompt_chunk: int
+    precision: Precision
+
+    def __post_init__(self) -> None:
+        if self.max_draft_tokens < 1:
+            raise ValueError(f"max_draft_tokens is {self.max_draft_tokens}; it must be at least 1")
+        smallest = max(16, 4 * self.widest_step)  # what the proof's schedule walks through
+        if self.capacity < smallest:
+            raise ValueError(
+                f"a capacity of {self.capacity} is too small; {self.max_draft_tokens} draft tokens need {smallest} or more"
+            )
+        if self.prompt_chunk < 1:
+            raise ValueError(f"prompt_chunk is {self.prompt_chunk}; it must be at least 1")
+
+    @property
+    def widest_step(self) -> int:
+        """Most tokens a pass gives logits for: k + 1, and 2 for the first draft step."""
+        return max(2, self.max_draft_tokens + 1)
+
+    @property
+    def rows_name(self) -> str:
+        """Name of the logits' row dimension: the graph's own word on how wide a step it gives all logits for."""
+        return f"at_most_{self.widest_step}_rows"
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """Token widths T that are bound at load; a prompt's last chunk may have any width below prompt_chunk."""
+        return (*range(1, self.widest_step + 1), *([self.prompt_chunk] if self.prompt_chunk > self.widest_step else []))
+
+    @property
+    def spans(self) -> tuple[int, ...]:
+        """The ladder of C, how much of the cache a pass looks at: 512, 1024, ... and the capacity."""
+        steps = []
+        span = SHORTEST_SPAN
+        while span < self.capacity:
+            steps.append(span)
+            span *= 2
+        return (*steps, self.capacity)
+
+    def span(self, end: int) -> int:
+        """The least of `spans` that holds rows 0 to `end` - 1."""
+        return next(span for span in self.spans if span >= end)
+
+
+@dataclass(frozen=True)
+class CacheLayer:
+    """Shape of one layer's key and value cache, `[1, num_kv_heads, capacity, head_dim]` each."""
+
+    num_kv_heads: int
+    head_dim: int

@@ -1,0 +1,25 @@
+"""Sizes and SHA-256 of a bundle's files."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+from .manifest import MANIFEST, FileEntry
+
+BLOCK = 1 << 20
+
+
+def sha256(path: Path) -> str:
+    digest = hashlib.sha256()
+    buffer = memoryview(bytearray(BLOCK))
+    with path.open("rb", buffering=0) as file:  # hashlib.file_digest is Python 3.11
+        while count := file.readinto(buffer):
+            digest.update(buffer[:count])
+    return digest.hexdigest()
+
+
+def list_files(root: Path) -> dict[str, FileEntry]:
+    """Every file below `root` but the manifest, with size and digest."""
+    found = sorted(path for path in root.rglob("*") if path.is_file() and path.name != MANIFEST)
+    return {path.relative_to(root).as_posix(): FileEntry(path.stat().st_size, sha256(path)) for path in found}

@@ -1,0 +1,242 @@
+"""What the manifest says of a bundle: models, rules, plans, proofs and files."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Literal
+
+from .contract import ELEMENT_BYTES, CacheLayer, Contract
+
+SCHEMA_VERSION = 5
+MANIFEST = "manifest.json"
+
+Role = Literal["target", "draft"]
+ROLES: tuple[Role, ...] = ("target", "draft")
+# How the matrices of a model are stored; `float`: in the precision of the contract.
+Format = Literal["float", "int8", "int4", "fp8"]
+FORMATS: tuple[Format, ...] = ("float", "int8", "int4", "fp8")
+# The engines that quantized graphs are made for: each family rounds in its own way.
+Family = Literal["onnxruntime", "tensorrt"]
+
+
+@dataclass(frozen=True)
+class Fidelity:
+    """What quantizing did to a model, on `tokens` tokens of text that it was not calibrated on: the user's own, or the shipped.
+
+    perplexity: of the next tokens of that text; exact_perplexity: the same before. divergence: mean KL of its
+    distributions from the model's before, in nats. agreement: the part of the tokens behind which the likeliest token
+    is the same, 0 to 1.
+    """
+
+    tokens: int
+    own_texts: bool
+    perplexity: float
+    exact_perplexity: float
+    divergence: float
+    agreement: float
+
+    @property
+    def loss(self) -> float:
+        """By how much the perplexity rose: 0.01 for one percent."""
+        return self.perplexity / self.exact_perplexity - 1
+
+    @property
+    def measured_on(self) -> str:
+        return f"{self.tokens} held-out tokens of {'the calibration prompts given' if self.own_texts else 'the shipped texts'}"
+
+
+@dataclass(frozen=True)
+class ModelSpec:
+    """One model: where it came from and the sizes its graphs have.
+
+    features: F, how many numbers a row the confidence head of its `ort` graph reads: the width of what the output
+    embedding reads and that of the input embedding. 0 where the graph has no head.
+    format: how its matrices are stored, but for those in `notes`: what was kept in a higher format, and why; also what
+    rounds by static scales.
+    fidelity: None where nothing is quantized.
+    """
+
+    source: str
+    architecture: str
+    checkpoint_sha256: str
+    num_parameters: int
+    vocab_size: int
+    layers: tuple[CacheLayer, ...]
+    graphs: dict[str, str]  # dialect -> path
+    weights: str
+    features: int
+    format: Format
+    notes: tuple[str, ...]
+    fidelity: Fidelity | None
+
+    def __post_init__(self) -> None:
+        if self.features < 0:
+            raise ValueError(f"features is {self.features}; it must be 0, for no confidence head, or more")
+
+    def cache_names(self, side: Literal["past", "present", "new"]) -> Iterator[tuple[str, CacheLayer]]:
+        for index, layer in enumerate(self.layers):
+            for half in ("key", "value"):
+                yield f"{side}.{index}.{half}", layer
+
+    def cache_bytes(self, contract: Contract) -> int:
+        rows = 2 * ELEMENT_BYTES[contract.precision] * contract.capacity
+        return sum(rows * layer.num_kv_heads * layer.head_dim for layer in self.layers)
+
+
+@dataclass(frozen=True)
+class TextSpec:
+    """What turns text into tokens and back; stop_token_ids end a generation."""
+
+    tokenizer: str
+    chat_template: str | None
+    special_tokens: dict[str, str]  # bos_token, eos_token, ... for the chat template
+    stop_token_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class SharedVocabulary:
+    """How a draft of another tokenizer speaks the target's ids (token-level intersection, arXiv 2502.05202).
+
+    maps: an npz of `to_draft [target vocab] int64`, the draft's id (or the nearest it has) for every id of the target,
+    and `shared [2, n] int64`, the pairs (target id, draft id) of the tokens that both have. shared_tokens: n; the other
+    two: how many tokens each tokenizer has.
+    """
+
+    maps: str
+    shared_tokens: int
+    target_tokens: int
+    draft_tokens: int
+
+    def __post_init__(self) -> None:
+        if not 0 < self.shared_tokens <= min(self.target_tokens, self.draft_tokens):
+            raise ValueError(
+                f"{self.shared_tokens} tokens cannot be shared by {self.target_tokens} and {self.draft_tokens}"
+            )
+
+    @property
+    def overlap(self) -> float:
+        """The part of the target's tokens that the draft can propose."""
+        return self.shared_tokens / self.target_tokens
+
+
+RuleName = Literal["select", "select_greedy", "accept_greedy", "accept_token", "accept_block", "adjust"]
+
+
+@dataclass(frozen=True)
+class RuleSpec:
+    """A graph of `exporter/rules/graphs.py`: what a round does between the models, for `num_draft_tokens` (k) and the target's vocabulary.
+
+    rows: of the logits that it takes: k + 1 behind the target, 1 behind the draft (k is then what was drafted before).
+    """
+
+    rule: RuleName
+    num_draft_tokens: int
+    rows: int
+    graph: str
+
+    def __post_init__(self) -> None:
+        if self.num_draft_tokens < 0 or self.rows not in (1, self.num_draft_tokens + 1):
+            raise ValueError(f"{self.rows} rows do not fit {self.num_draft_tokens} draft tokens")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A graph compiled for an engine; see `specexport compile`.
+
+    graph: the ONNX file it was made from. version: of the library that made it. compute_capabilities: of the GPUs that
+    can run it, `8.9` and so on, empty where the library decides. version_compatible: the lean runtime of the same
+    version can load it. hardware_compatible: every GPU from compute capability 8.0 on can run it.
+    """
+
+    engine: str
+    graph: str
+    file: str
+    version: str
+    compute_capabilities: tuple[str, ...]
+    version_compatible: bool
+    hardware_compatible: bool
+
+
+@dataclass(frozen=True)
+class Proof:
+    """Largest difference of a compiled graph from the Hugging Face model, in standard deviations of its logits.
+
+    rows: logit rows compared. length: the longest sequence they end.
+    """
+
+    engine: str
+    dialect: str
+    role: str
+    rows: int
+    length: int
+    max_error: float
+    tolerance: float
+
+    @property
+    def passed(self) -> bool:
+        return self.max_error <= self.tolerance  # False for NaN
+
+
+@dataclass(frozen=True)
+class FileEntry:
+    bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Manifest:
+    schema_version: int
+    created: str
+    command: str
+    packages: dict[str, str]
+    contract: Contract
+    target: ModelSpec
+    draft: ModelSpec | None  # without one, drafts are looked up in the text
+    vocabulary: SharedVocabulary | None  # where the draft has another tokenizer
+    text: TextSpec
+    engines: tuple[str, ...]
+    rules: tuple[RuleSpec, ...]
+    plans: tuple[Plan, ...]
+    references: dict[str, str]  # role -> the Hugging Face model's logits for the proof
+    proofs: tuple[Proof, ...]
+    files: dict[str, FileEntry]
+
+    def __post_init__(self) -> None:
+        for name, roles in (("references", set(self.references)), ("proofs", {proof.role for proof in self.proofs})):
+            if roles != set(self.roles):
+                raise ValueError(
+                    f"{name} are of {', '.join(sorted(roles)) or 'no model'}, expected {' and '.join(self.roles)}"
+                )
+        if self.vocabulary is not None and self.draft is None:
+            raise ValueError("there is a shared vocabulary, but no draft")
+
+    @property
+    def roles(self) -> tuple[Role, ...]:
+        return ROLES if self.draft is not None else ("target",)
+
+    @property
+    def longest(self) -> int:
+        """Most tokens of a sequence: the capacity, but for the row behind a pass that `exporter/quantize/batch_invariant.py` writes."""
+        spare = self.target.format != "float" and "ort" in self.target.graphs
+        return self.contract.capacity - spare
+
+    @property
+    def models(self) -> dict[Role, ModelSpec]:
+        return {"target": self.target} if self.draft is None else {"target": self.target, "draft": self.draft}
+
+    def referenced_files(self) -> Iterator[str]:
+        yield from (self.text.tokenizer, *self.references.values(), *(rule.graph for rule in self.rules))
+        yield from (plan.file for plan in self.plans)
+        if self.text.chat_template is not None:
+            yield self.text.chat_template
+        if self.vocabulary is not None:
+            yield self.vocabulary.maps
+        for model in self.models.values():
+            yield from (*model.graphs.values(), model.weights)
+
+
+def write_manifest(root: Path, manifest: Manifest) -> None:
+    (root / MANIFEST).write_text(json.dumps(asdict(manifest), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")

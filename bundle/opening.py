@@ -1,0 +1,97 @@
+"""Opening a bundle: its manifest is read, and every file that it names is checked."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from ..errors import BundleError
+from ..strict import parse, read_json
+from .digests import sha256
+from .manifest import MANIFEST, SCHEMA_VERSION, Manifest
+
+
+@dataclass(frozen=True)
+class Bundle:
+    root: Path
+    manifest: Manifest
+
+    @classmethod
+    def open(cls, root: str | Path, check_digests: bool = True, without_plans: str | None = None) -> Bundle:
+        """Read and check a bundle: schema, paths, every file's size and (unless told otherwise) SHA-256.
+
+        without_plans: an engine whose plans are not looked at, since they are to be made again.
+        Raises `BundleError` naming the file and what is wrong with it.
+        """
+        root = Path(root)
+        if not root.is_dir():
+            made = (
+                "a bundle is a folder"
+                if root.exists()
+                else f"make it with: specexport build --target ... --draft ... -o {root}"
+            )
+            raise BundleError(f"{root} {'is a file' if root.exists() else 'does not exist'}; {made}")
+        raw = read_json(root / MANIFEST)
+        version = raw.get("schema_version") if isinstance(raw, dict) else None
+        if isinstance(version, int) and version != SCHEMA_VERSION:
+            command = raw.get("command")
+            told = f", which was made with: {command}" if isinstance(command, str) and command.isprintable() else ""
+            remedy = f"{'update specexport or ' * (version > SCHEMA_VERSION)}build the bundle again{told}"
+            raise BundleError(
+                f"{root / MANIFEST} has schema version {version}, this specexport reads {SCHEMA_VERSION}; {remedy}"
+            )
+        bundle = cls(root, parse(Manifest, raw, MANIFEST))
+        bundle._check_files(check_digests, f"engines/{without_plans}/")
+        return bundle
+
+    def path(self, name: str) -> Path:
+        return self.root / name
+
+    def _check_files(self, check_digests: bool, ignored: str) -> None:
+        files = self.manifest.files
+        for name in self.manifest.referenced_files():
+            if name not in files:
+                raise BundleError(
+                    f"{MANIFEST} refers to {name!r}, which its list of files lacks; build the bundle again"
+                )
+        wanted = {name: entry for name, entry in files.items() if not name.startswith(ignored)}
+        for name, entry in wanted.items():
+            path = _file(self.root, name, self._remedy(name))
+            if path.stat().st_size != entry.bytes:
+                raise BundleError(
+                    f"{path} has {path.stat().st_size} bytes, the manifest says {entry.bytes}; {self._remedy(name)}"
+                )
+        if check_digests:
+            with ThreadPoolExecutor() as pool:
+                digests = pool.map(lambda name: sha256(self.root / name), wanted)
+            for name, digest in zip(wanted, digests, strict=True):
+                if digest != wanted[name].sha256:
+                    raise BundleError(
+                        f"{self.root / name} was changed after the build (SHA-256 differs); {self._remedy(name)}"
+                    )
+
+    def _remedy(self, name: str) -> str:
+        engine = next((plan.engine for plan in self.manifest.plans if plan.file == name), None)
+        return (
+            "build the bundle again"
+            if engine is None
+            else f"make it again with: specexport compile {self.root} --engine {engine}"
+        )
+
+
+def _file(root: Path, name: str, remedy: str) -> Path:
+    """The path of `name`, which must be there and may not lead out of the bundle.
+
+    A file may be a link to elsewhere, as all are in the cache of huggingface_hub; its digest says whether it is right.
+    """
+    pure, path = PurePosixPath(name), root / name
+    if not name.isprintable() or pure.is_absolute() or ".." in pure.parts or "\\" in name:
+        raise BundleError(f"{MANIFEST} names {name!r}, which lies outside of the bundle; do not use this bundle")
+    try:
+        found = path.is_file()
+    except (OSError, RuntimeError):  # a name too long, a link to itself
+        found = False
+    if not found:
+        raise BundleError(f"{path} is missing; {remedy}")
+    return path
