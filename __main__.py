@@ -1,0 +1,20 @@
+"""The command `specexport`, and `python -m specexport`: says what to install where the extra `cli` is missing."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+
+def main() -> None:
+    """Run the command line. Raises `SystemExit`, with one line where click or rich is not installed."""
+    if missing := [name for name in ("click", "rich") if find_spec(name) is None]:
+        raise SystemExit(
+            f"Error: the command specexport needs {' and '.join(missing)}; install with: pip install 'specexport[cli]'"
+        )
+    from .cli import main as command
+
+    command(prog_name="specexport")
+
+
+if __name__ == "__main__":
+    main()
