@@ -6,6 +6,8 @@ A command imports what it needs when it is called, so that `--help` and a wrong 
 from . import bench, build, calibrate, compile, doctor, generate, inspect, verify
 from .group import main
 
+__all__ = ["main"]
+
 main.add_command(bench.bench)
 main.add_command(build.build)
 main.add_command(calibrate.calibrate)
