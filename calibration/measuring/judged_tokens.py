@@ -1,8 +1,8 @@
-"""Draft tokens that the target judged, as arrays: what survival is learnt from."""
+"""Draft tokens that the target judged, as arrays: the training data of `calibration/survival`."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True)
 class JudgedTokens:
-    """n draft tokens, each behind nothing but accepted ones, in the order in which they were drafted.
+    """n draft tokens in the order in which they were drafted, each preceded by accepted ones only.
 
-    request `[n] int64`, round `[n] int64` (of all requests, so one number is one round), index `[n] int64` in its
-    draft, from 0. probability `[n] float32`: `top_logit` of the draft's row. features `[n, F] float32`: of the
-    confidence head, F = 0 without one. accepted `[n] bool`.
+    request `[n] int64`. round `[n] int64`, unique over all requests. index `[n] int64`: position in the draft, from 0.
+    probability `[n] float32`: `top_logit` of the draft's row. features `[n, F] float32`: of the confidence head, F = 0
+    without one. accepted `[n] bool`.
     """
 
     request: NDArray[np.int64]
@@ -28,4 +28,9 @@ class JudgedTokens:
         return len(self.request)
 
     def of(self, chosen: NDArray[np.bool_]) -> JudgedTokens:
+        """The tokens where `chosen` `[n]` holds."""
         return JudgedTokens(*(array[chosen] for array in vars(self).values()))
+
+    def without_features(self) -> JudgedTokens:
+        """F = 0, for whoever does not read features: each `of` would copy them."""
+        return replace(self, features=self.features[:, :0])

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from specexport.calibration.measuring.judged_tokens import JudgedTokens
 from specexport.calibration.statistics.results import SignalQuality
-from specexport.calibration.survival.fit import LEAST_CHANCE, POINTS, PRIOR_TOKENS, fit_survival
+from specexport.calibration.survival.curves import LEAST_CHANCE, POINTS, PRIOR_TOKENS
+from specexport.calibration.survival.fit import fit_survival
 from specexport.calibration.survival.quality import judge
 from specexport.errors import MissingPackageError, ParameterError
 from specexport.runtime.policy.survival import Survival
