@@ -1,4 +1,4 @@
-"""`specexport calibrate`: costs -> recorded requests -> survival -> verdict by route -> costs.json, survival.json, policy.json."""
+"""`specexport calibrate`: measure costs, record requests, fit survival, decide by route, write the bundle's files."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from importlib.util import find_spec
 
@@ -30,22 +30,24 @@ from .measuring.record import Record, from_row, judged_tokens, record, to_row
 from .statistics.results import Analysis, SignalQuality
 from .survival.fit import fit_survival
 from .verdicts.route_analysis import analyze_route
+from .verdicts.verdict import Criteria
 
 FOLDER = "calibration"
 JOURNAL = f"{FOLDER}/calibrate.jsonl"
-# Goes of measuring costs, spread over the run, and bursts of each.
+# Costs are measured this many times, spread over the run, in this many bursts each time.
 GOES = 4
 BURSTS = 6
-# Judged tokens that a survival signal is learnt from, at the least.
+# Judged tokens that a survival signal needs.
 LEAST_TOKENS = 200
 
 
 @dataclass(frozen=True)
 class CalibrateOptions:
-    """temperature, top_k, top_p: of the requests; drafts are judged by token verification.
+    """How to calibrate.
 
-    drafters: to choose among, none for the session's default, `all` for all. floor: what the slowest tenth of the
-    speedups must reach. mode: of the entries of policy.json. bursts: of costs, in each of the goes.
+    temperature, top_k, top_p, seed: of the requests, whose drafts are judged by token verification. drafters: to choose
+    from; none for the session's default, `all` for all. floor: what the p10 speedup must reach. mode: of the entries of
+    policy.json. bursts: see `CostMeter.measure`. Raises `ParameterError`.
     """
 
     temperature: float = 0.0
@@ -71,14 +73,14 @@ class CalibrateOptions:
 
 
 def check_packages() -> None:
-    """Before a long run, not behind it. Raises `MissingPackageError`."""
+    """Check for packages before a long run, not after it. Raises `MissingPackageError`."""
     for package, module in (("scikit-learn", "sklearn"), ("matplotlib", "matplotlib"), ("jinja2", "jinja2")):
         if find_spec(module) is None:
             raise MissingPackageError(package, "calibrate")
 
 
 def measure_only(session: Session, options: CalibrateOptions, progress: Progress = silent) -> Costs:
-    """Measure the costs again and write costs.json; the policy stays as it is."""
+    """Measure the costs and write costs.json; the policy stays as it is."""
     check_writable(session.bundle)
     meter = CostMeter(session)
     for go in range(GOES):
@@ -92,9 +94,9 @@ def measure_only(session: Session, options: CalibrateOptions, progress: Progress
 def calibrate(
     session: Session, requests: Sequence[Request], options: CalibrateOptions, command: str, progress: Progress = silent
 ) -> Analysis:
-    """Measure and decide; a run that was interrupted goes on where it stopped.
+    """Measure, decide, and write costs.json, survival.json and policy.json into the bundle.
 
-    Raises `ParameterError`, `OutputError`.
+    command: as the report states it. Resumes an interrupted run. Raises `ParameterError`, `OutputError`.
     """
     _drafters(session, options)
     check_writable(session.bundle)
@@ -105,7 +107,11 @@ def calibrate(
         progress(len(requests), len(requests))
         costs = meter.costs()
         survival, signals = _survival(session, records, features)
-        analysis = _analyze(session, records, costs, signals, survival, options, command)
+        analysis = replace(
+            _analyze(session, records, costs, options, command),
+            signals=signals,
+            signal=survival.signal if survival is not None else None,
+        )
         policy = _policy(session, records, analysis, options)
         write_decision(session.bundle, costs, COSTS)
         if survival is not None:
@@ -114,7 +120,7 @@ def calibrate(
             session.bundle.path(SURVIVAL).unlink(missing_ok=True)
         write_decision(session.bundle, policy, POLICY)
         journal.remove()
-    with suppress(OSError):  # a bench may be keeping its own run there
+    with suppress(OSError):  # a bench may keep its own journal there
         folder.rmdir()
     return analysis
 
@@ -127,7 +133,10 @@ def _record_all(
     meter: CostMeter,
     progress: Progress,
 ) -> tuple[list[Record], list[NDArray[np.float16]]]:
-    """Routes take turns, so that all meet the machine in the same states; costs are measured in between."""
+    """Record every request. Routes take turns, so that all see the machine in the same states.
+
+    Costs are measured in between.
+    """
     records, features = [], []
     goes = {len(requests) * go // GOES for go in range(GOES)}
     for number, request in enumerate(_in_turn(requests)):
@@ -154,7 +163,7 @@ def _warm_up(session: Session, request: Request) -> None:
 
 
 def _in_turn(requests: Sequence[Request]) -> list[Request]:
-    """The first of every route, then the second, and so on."""
+    """The first request of every route, then the second of every route, and so on."""
     places: dict[str, int] = {}
     keyed = []
     for request in requests:
@@ -164,7 +173,7 @@ def _in_turn(requests: Sequence[Request]) -> list[Request]:
 
 
 def _contexts(session: Session, requests: Sequence[Request]) -> list[int]:
-    """From the shortest prompt to the longest sequence, and between."""
+    """Context lengths to measure costs at: shortest prompt, longest sequence, and their geometric mean."""
     low = min(len(request.tokens) for request in requests)
     high = min(session.capacity, max(len(request.tokens) + request.max_new_tokens for request in requests))
     return [low, round((low * high) ** 0.5), high]
@@ -180,19 +189,14 @@ def _survival(
 
 
 def _analyze(
-    session: Session,
-    records: Sequence[Record],
-    costs: Costs,
-    signals: tuple[SignalQuality, ...],
-    survival: Survival | None,
-    options: CalibrateOptions,
-    command: str,
+    session: Session, records: Sequence[Record], costs: Costs, options: CalibrateOptions, command: str
 ) -> Analysis:
-    possible = _possible_drafters(session)
-    drafters = _drafters(session, options)
+    """Everything but the survival signals."""
     by_route: dict[str, list[Record]] = {}
     for one in records:
         by_route.setdefault(one.route, []).append(one)
+    possible = _possible_drafters(session)
+    criteria = Criteria(_drafters(session, options), options.floor, options.mode)
     return Analysis(
         bundle=str(session.bundle.root),
         command=command,
@@ -205,16 +209,15 @@ def _analyze(
         max_draft_tokens=costs.max_draft_tokens,
         costs=costs,
         routes=tuple(
-            analyze_route(route, found, costs, drafters, possible, options.floor, options.mode)
-            for route, found in sorted(by_route.items())
+            analyze_route(route, found, costs, possible, criteria) for route, found in sorted(by_route.items())
         ),
-        signals=signals,
-        signal=survival.signal if survival is not None else None,
+        signals=(),
+        signal=None,
     )
 
 
 def _drafters(session: Session, options: CalibrateOptions) -> tuple[str, ...]:
-    """Those to choose among, first the one to prefer. Raises `ParameterError` for one that cannot be judged here."""
+    """Drafters to choose from, the preferred one first. Raises `ParameterError` for one that cannot run here."""
     possible = _possible_drafters(session)
     for name in options.drafters:
         if name not in (*possible, "all"):
@@ -225,7 +228,7 @@ def _drafters(session: Session, options: CalibrateOptions) -> tuple[str, ...]:
 
 
 def _possible_drafters(session: Session) -> tuple[str, ...]:
-    """The session's default first. Where the device runs whole rounds, only the model: looked-up drafts leave it."""
+    """The session's default first. Where the device runs whole rounds only the model: lookups run on the host."""
     if session.engine.rounds is not None and session.engine.draft is not None:
         return ("model",)
     return DRAFTERS if session.engine.draft is not None else tuple(LOOKUPS)
@@ -236,10 +239,10 @@ def _policy(session: Session, records: Sequence[Record], analysis: Analysis, opt
     if len(routes) == 1:
         (default,) = routes.values()
     else:
-        # A mixture's slowest tenth is that of its worst route, which an adaptive schedule finds out by itself.
+        # The p10 of a mixture is that of its worst route, which an adaptive schedule finds out by itself.
         floor = options.floor if options.mode == "fixed" else 0.0
-        drafters, possible = _drafters(session, options), _possible_drafters(session)
-        default = analyze_route("all", records, analysis.costs, drafters, possible, floor, options.mode).policy
+        criteria = Criteria(_drafters(session, options), floor, options.mode)
+        default = analyze_route("all", records, analysis.costs, _possible_drafters(session), criteria).policy
     return Policy(
         schema_version=POLICY_VERSION,
         bundle=bundle_identity(session.bundle),
@@ -253,7 +256,7 @@ def _policy(session: Session, records: Sequence[Record], analysis: Analysis, opt
 
 
 def _header(session: Session, requests: Sequence[Request], options: CalibrateOptions) -> dict[str, object]:
-    """What must be the same for an interrupted run to go on."""
+    """What must be equal for an interrupted run to be resumed."""
     prompts = json.dumps([asdict(request) for request in requests])
     return {
         "bundle": bundle_identity(session.bundle),

@@ -1,4 +1,4 @@
-"""From recorded requests and costs to what calibration says of a route."""
+"""From a route's recorded requests and the costs to everything that calibration reports about it."""
 
 from __future__ import annotations
 
@@ -6,34 +6,27 @@ from collections.abc import Sequence
 from statistics import median
 
 from ...runtime.policy.cost_model import Costs
-from ...runtime.policy.routes import Mode
 from ..measuring.record import Record
 from ..measuring.trace_replay import ReplayedRound, cached, plain_seconds, round_seconds
 from ..statistics.intervals import quantiles, ratio_interval
 from ..statistics.results import Bucket, MeasuredRuns, RouteAnalysis
-from .verdict import SHORTEST_RESPONSE, best, decide, in_words, missing, replay_candidates
+from .verdict import SHORTEST_RESPONSE, Criteria, best, decide, in_words, missing, replay_candidates
 
-# Lengths in tokens that part the requests.
+# Bounds of the buckets of requests by length, in tokens.
 EDGES = {"prompt": (0, 64, 256, 1024, 4096), "response": (0, 32, 128, 512, 2048)}
 
 
 def analyze_route(
-    route: str,
-    records: Sequence[Record],
-    costs: Costs,
-    drafters: Sequence[str],
-    possible: Sequence[str],
-    floor: float,
-    mode: Mode,
+    route: str, records: Sequence[Record], costs: Costs, possible: Sequence[str], criteria: Criteria
 ) -> RouteAnalysis:
-    """records: of the route, at least one. drafters: to choose among, first the one to prefer. possible: to look at."""
+    """Replay, decide and summarize. records: of the route, at least one. possible: all drafters that can be replayed."""
     traces = [one.trace for one in records]
     most = costs.max_draft_tokens
     replayed = replay_candidates(traces, costs, possible)
-    policy, chosen = decide(traces, replayed, drafters, most, floor, mode)
+    policy, chosen = decide(traces, replayed, criteria, most)
     better = best(replayed, (chosen.candidate.drafter, *possible))
     candidate = chosen.candidate
-    lacking = missing(chosen, floor)
+    lacking = missing(chosen, criteria.floor)
     rounds = [(drafted, accepted) for one in records for drafted, accepted in one.rounds]
     judged = sum(min(accepted + 1, drafted) for drafted, accepted in rounds)
     alpha = sum(accepted for _, accepted in rounds) / judged if judged else 0.0
@@ -43,13 +36,13 @@ def analyze_route(
         tokens=sum(trace.output_tokens for trace in traces),
         rounds=len(rounds),
         policy=policy,
-        words=in_words(policy, candidate, better.candidate if better is not chosen else None, lacking, floor),
+        words=in_words(policy, candidate, better.candidate if better is not chosen else None, lacking, criteria.floor),
         missing=lacking,
         candidates=tuple(one.candidate for one in replayed),
         chosen=candidate,
         acceptance=_acceptance(rounds, most),
         per_round=tuple(sum(accepted == n for _, accepted in rounds) / len(rounds) for n in range(most + 1)),
-        per_request=quantiles([_length(one) for one in records]),
+        per_request=quantiles([_acceptance_length(one) for one in records]),
         alpha=alpha,
         textbook=tuple(sum(alpha**i for i in range(k + 1)) for k in range(most + 1)),
         buckets=_buckets(records),
@@ -58,12 +51,12 @@ def analyze_route(
     )
 
 
-def _length(record: Record) -> float:
+def _acceptance_length(record: Record) -> float:
     return (sum(accepted for _, accepted in record.rounds) + len(record.rounds)) / len(record.rounds)
 
 
 def _acceptance(rounds: Sequence[tuple[int, int]], most: int) -> tuple[float, ...]:
-    """By position, of the rounds that reached a draft token, the part in which it was accepted."""
+    """By position: of the rounds that reached a draft token, the share that accepted it."""
     found = []
     for index in range(most):
         reached = [accepted > index for drafted, accepted in rounds if drafted > index and accepted >= index]
@@ -72,14 +65,14 @@ def _acceptance(rounds: Sequence[tuple[int, int]], most: int) -> tuple[float, ..
 
 
 def _buckets(records: Sequence[Record]) -> tuple[Bucket, ...]:
-    """Those that have a request."""
+    """The buckets that hold a request."""
     found = []
     for kind, edges in EDGES.items():
         for low, high in zip(edges, (*edges[1:], None), strict=True):
             inside = [one for one in records if low <= _size(one, kind) and (high is None or _size(one, kind) < high)]
             if inside:
-                accepted = [sum(n for _, n in one.rounds) + len(one.rounds) for one in inside]
-                interval = ratio_interval(accepted, [len(one.rounds) for one in inside])
+                tokens = [sum(n for _, n in one.rounds) + len(one.rounds) for one in inside]
+                interval = ratio_interval(tokens, [len(one.rounds) for one in inside])
                 found.append(Bucket(kind, low, high, len(inside), interval))
     return tuple(found)
 
@@ -94,7 +87,7 @@ def _measured(records: Sequence[Record], costs: Costs) -> MeasuredRuns:
     speculative = sum(round_seconds(round, at) for one in records for round in recorded_rounds(one))
     return MeasuredRuns(
         num_draft_tokens=costs.max_draft_tokens,
-        # For as many tokens both ways: sampled runs may differ in length.
+        # Plain time is scaled to the speculative run's tokens: sampled runs may differ in length.
         speedup=ratio_interval(
             [one.plain.latency * one.speculative.emitted for one in records],
             [one.speculative.decode for one in records],
@@ -110,11 +103,10 @@ def _measured(records: Sequence[Record], costs: Costs) -> MeasuredRuns:
 
 
 def recorded_rounds(record: Record) -> Sequence[ReplayedRound]:
-    """The rounds that were run, as a replay would give them."""
+    """The rounds that ran, in the form of a replay's."""
     found, place = [], record.prompt_tokens
+    looked_up = all(agrees is None for agrees in record.agrees)
     for drafted, accepted in record.rounds:
-        found.append(
-            ReplayedRound(place - 1, drafted, accepted, looked_up=all(agrees is None for agrees in record.agrees))
-        )
+        found.append(ReplayedRound(place - 1, drafted, accepted, looked_up))
         place += accepted + 1
     return found

@@ -1,9 +1,8 @@
 """Does it pay? Candidates replayed on the traces of a route, the best of them, and the verdict on it.
 
-ON where the lower 95 % bound of the best candidate's speedup is above 1 and the slowest tenth of the requests reaches
-the floor;
-OFF where one of the two is refuted: the upper bound is below 1, or the slowest tenth's is below the floor; UNDECIDED
-else (docs/when-it-pays.md).
+ON: the lower 95 % bound of the best candidate's speedup is above 1, and its p10 speedup reaches the floor. OFF: one of
+the two is refuted, so the upper bound of the speedup is below 1, or that of p10 below the floor. UNDECIDED: neither
+(docs/when-it-pays.md).
 """
 
 from __future__ import annotations
@@ -21,30 +20,44 @@ from ..statistics.intervals import UNBOUNDED, ratio_interval
 from ..statistics.results import DraftCandidate
 from ..statistics.sample_size import quantile_ranks
 
-# Fewer requests give no verdict: their slowest tenth is a request or two.
+# Fewer requests give no verdict: their p10 rests on a request or two.
 LEAST_REQUESTS = 20
-# Shorter responses are over in a round or two, and are not among the requests whose slowest tenth counts.
+# Tokens. Shorter responses are over in a round or two and do not count for the p10 speedup.
 SHORTEST_RESPONSE = 8
-# Another drafter than the first must be better by so much to be worth the change.
+# A drafter other than the preferred one must be faster by this factor to be chosen.
 BETTER_BY = 1.02
 
 
 @dataclass(frozen=True)
+class Criteria:
+    """What a route's policy is chosen by.
+
+    drafters: to choose from, the preferred one first. floor: what the p10 speedup must reach. mode: of the policy.
+    """
+
+    drafters: tuple[str, ...]
+    floor: float
+    mode: Mode
+
+
+@dataclass(frozen=True)
 class Replayed:
-    """A candidate with its speedup of every request whose response is not too short (of all, where all are), in the traces' order."""
+    """A candidate and its speedups by request, in the order of the traces.
+
+    Responses shorter than `SHORTEST_RESPONSE` are left out, unless all are.
+    """
 
     candidate: DraftCandidate
     speedups: tuple[float, ...]
 
 
 def replay_candidates(traces: Sequence[Trace], costs: Costs, drafters: Sequence[str]) -> list[Replayed]:
-    """Every drafter with every number of draft tokens from 1."""
+    """Replay every drafter with every number of draft tokens from 1."""
     at = cached(costs)
     plain = [plain_seconds(trace, at) for trace in traces]
     tokens = sum(trace.output_tokens for trace in traces)
-    counted = [index for index, trace in enumerate(traces) if trace.output_tokens >= SHORTEST_RESPONSE] or list(
-        range(len(traces))
-    )
+    counted = [index for index, trace in enumerate(traces) if trace.output_tokens >= SHORTEST_RESPONSE]
+    counted = counted or list(range(len(traces)))
     found = []
     for drafter in drafters:
         for k in range(1, costs.max_draft_tokens + 1):
@@ -55,17 +68,21 @@ def replay_candidates(traces: Sequence[Trace], costs: Costs, drafters: Sequence[
                 seconds.append(sum(times))
             speedup = ratio_interval(plain, seconds)
             speedups = tuple(plain[index] / seconds[index] for index in counted)
-            length = tokens / rounds
-            slower = sum(value < 1 for value in speedups) / len(speedups)
-            p10 = float(np.percentile(speedups, 10))
-            found.append(
-                Replayed(DraftCandidate(drafter, k, length, length / speedup.value, speedup, p10, slower), speedups)
+            candidate = DraftCandidate(
+                drafter=drafter,
+                num_draft_tokens=k,
+                acceptance_length=tokens / rounds,
+                break_even=tokens / rounds / speedup.value,
+                speedup=speedup,
+                p10=float(np.percentile(speedups, 10)),
+                slower=sum(value < 1 for value in speedups) / len(speedups),
             )
+            found.append(Replayed(candidate, speedups))
     return found
 
 
 def best(replayed: Sequence[Replayed], drafters: Sequence[str]) -> Replayed:
-    """The largest speedup among `drafters`: of the first one's, unless another's is larger by `BETTER_BY`."""
+    """The fastest candidate of the first of `drafters`, unless another drafter's is faster by `BETTER_BY`."""
     allowed = [one for one in replayed if one.candidate.drafter in drafters]
 
     def speedup(one: Replayed) -> float:
@@ -77,7 +94,7 @@ def best(replayed: Sequence[Replayed], drafters: Sequence[str]) -> Replayed:
 
 
 def judge(replayed: Replayed, floor: float) -> Verdict:
-    """The verdict on the best candidate. floor: of the slowest tenth's speedup."""
+    """The verdict on the best candidate. floor: what its p10 speedup must reach."""
     return _judge(replayed, floor) if len(replayed.speedups) >= LEAST_REQUESTS else "undecided"
 
 
@@ -89,20 +106,20 @@ def _judge(replayed: Replayed, floor: float) -> Verdict:
 
 
 def _p10_bound(speedups: Sequence[float]) -> float:
-    """What the tenth percentile does not exceed with 97.5 %, whatever the distribution; infinite where nothing bounds it."""
+    """Upper bound of the 10th percentile at 97.5 %, for any distribution; infinite where nothing bounds it."""
     _, rank = quantile_ranks(len(speedups), 0.1)
     return math.inf if rank is None else sorted(speedups)[rank - 1]
 
 
 def missing(replayed: Replayed, floor: float) -> int:
-    """Requests still needed for a verdict, about: intervals narrow with their square root."""
+    """About how many more requests a verdict needs: intervals shrink with the square root of their number."""
     requests, speedup = len(replayed.speedups), replayed.candidate.speedup
     least = max(0, LEAST_REQUESTS - requests)
     if _judge(replayed, floor) != "undecided":
         return least
     if speedup.high >= UNBOUNDED:
         return least
-    # the slowest tenth is near the floor, or the speedup is just 1: as many again
+    # p10 is near the floor, or the speedup is exactly 1: no formula, so as many again
     if speedup.low > 1 or speedup.value == 1:
         return max(least, requests)
     reach = speedup.value - speedup.low if speedup.value > 1 else speedup.high - speedup.value
@@ -111,7 +128,10 @@ def missing(replayed: Replayed, floor: float) -> int:
 
 
 def conditional_chances(traces: Sequence[Trace], drafter: str, most: int) -> tuple[float, ...]:
-    """Of draft token i, from the first, to be accepted when all before it are: the rounds' share, one success and one failure added."""
+    """Chance of draft token i, from the first, to be accepted when all before it are.
+
+    The share of the replayed rounds, with one success and one failure added. most: draft tokens per round.
+    """
     reached, accepted = [0] * most, [0] * most
     for trace in traces:
         for one in replay(trace, drafter, most):
@@ -122,12 +142,12 @@ def conditional_chances(traces: Sequence[Trace], drafter: str, most: int) -> tup
 
 
 def decide(
-    traces: Sequence[Trace], replayed: Sequence[Replayed], drafters: Sequence[str], most: int, floor: float, mode: Mode
+    traces: Sequence[Trace], replayed: Sequence[Replayed], criteria: Criteria, most: int
 ) -> tuple[RoutePolicy, Replayed]:
-    """The entry of policy.json, and the candidate that it rests on, one of `drafters`."""
-    chosen = best(replayed, drafters)
+    """(the route's entry of policy.json, the candidate it rests on). most: draft tokens per round."""
+    chosen = best(replayed, criteria.drafters)
     candidate = chosen.candidate
-    verdict = judge(chosen, floor)
+    verdict = judge(chosen, criteria.floor)
     evidence = Evidence(
         requests=len(chosen.speedups),
         acceptance_length=round(candidate.acceptance_length, 4),
@@ -138,41 +158,45 @@ def decide(
         p10=round(candidate.p10, 4),
     )
     pays = verdict == "on" or (verdict == "undecided" and candidate.speedup.value > 1)
-    k = candidate.num_draft_tokens if pays else 0
-    if verdict == "off" and candidate.speedup.high >= 1:
-        mode = "fixed"  # it is the slowest tenth that speaks against it, which an adaptive schedule does not see
-    return RoutePolicy(
-        verdict, candidate.drafter, k, mode, conditional_chances(traces, candidate.drafter, most), evidence
-    ), chosen
+    # OFF because of p10 alone: an adaptive schedule follows the mean and would speculate again.
+    mode = "fixed" if verdict == "off" and candidate.speedup.high >= 1 else criteria.mode
+    policy = RoutePolicy(
+        verdict=verdict,
+        drafter=candidate.drafter,
+        num_draft_tokens=candidate.num_draft_tokens if pays else 0,
+        mode=mode,
+        chances=conditional_chances(traces, candidate.drafter, most),
+        evidence=evidence,
+    )
+    return policy, chosen
 
 
 def in_words(
     policy: RoutePolicy, chosen: DraftCandidate, better: DraftCandidate | None, lacking: int, floor: float
 ) -> str:
-    """The verdict in a sentence, and in another one what a drafter that was not to be chosen would have given."""
+    """The verdict in a sentence. better: a candidate of a drafter that was not to choose from; it gets another one."""
     words = _in_words(policy, chosen, lacking, floor)
     if better is None:
         return words
-    speedup = better.speedup
-    return f"{words} {better.drafter} would give {speedup.value:.2f}x ({speedup.low:.2f} to {speedup.high:.2f}): --drafter all."
+    low, high = better.speedup.low, better.speedup.high
+    return f"{words} {better.drafter} would give {better.speedup.value:.2f}x ({low:.2f} to {high:.2f}): --drafter all."
 
 
 def _in_words(policy: RoutePolicy, chosen: DraftCandidate, lacking: int, floor: float) -> str:
     speedup = chosen.speedup
     between = (
-        f"{speedup.low:.2f} to {speedup.high:.2f}"
-        if speedup.high < UNBOUNDED
-        else "one request says nothing of the next"
+        f"{speedup.low:.2f} to {speedup.high:.2f}" if speedup.high < UNBOUNDED else "one request gives no interval"
     )
-    found = f"{speedup.value:.2f}x expected ({between}), slowest tenth {chosen.p10:.2f}x"
-    how = f"with {chosen.num_draft_tokens} draft token{'s' * (chosen.num_draft_tokens > 1)} by {chosen.drafter}"
+    found = f"{speedup.value:.2f}x expected ({between}), p10 {chosen.p10:.2f}x"
+    setting = f"{chosen.num_draft_tokens} draft token{'s' * (chosen.num_draft_tokens > 1)} by {chosen.drafter}"
     if policy.verdict == "on":
-        return f"Speculate, {how}: {found}."
+        return f"Speculate with {setting}: {found}."
     if policy.verdict == "off":
         why = "" if speedup.high < 1 else f", below the floor of {floor:g}"
-        return f"Do not speculate: even {how}, the best there is, {found}{why}."
+        return f"Do not speculate: the best setting is {setting}, {found}{why}."
     if policy.evidence is not None and policy.evidence.requests < LEAST_REQUESTS:
         why = f"fewer than {LEAST_REQUESTS} requests"
     else:
-        why = "the slowest tenth is near the floor" if speedup.low > 1 else "the interval holds 1"
-    return f"Not known, {why}: {how}, {found}; about {lacking} more requests of {SHORTEST_RESPONSE} tokens or more would decide."
+        why = "p10 is near the floor" if speedup.low > 1 else "the interval includes 1"
+    more = f"about {lacking} more requests of {SHORTEST_RESPONSE} tokens or more would decide"
+    return f"Undecided, {why}: {setting}, {found}; {more}."
