@@ -1,0 +1,84 @@
+"""Which wheels a GPU host lacks, and their download by pip."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from .install import KitError
+
+# Each engine's library. onnxruntime-gpu 1.31 is built with CUDA 13.0; TensorRT-RTX brings no CUDA library but the driver's.
+ENGINES = {
+    "onnxruntime-cuda": ("onnxruntime-gpu>=1.31",),
+    "tensorrt-rtx": ("tensorrt-rtx-cu13-bindings", "tensorrt-rtx-cu13", "tensorrt-rtx-cu13-libs"),
+}
+# Of the command line and of gpu_check, beside what an installation of torch and transformers has anyway.
+COMMAND_LINE = ("click", "rich", "markdown-it-py", "mdurl", "pygments")
+# What onnxruntime-gpu needs of CUDA 13, and the engines' bindings of the driver. torch for CUDA 13 requires all of it.
+CUDA = (
+    "cuda-bindings",
+    "cuda-pathfinder",
+    "nvidia-cuda-runtime",
+    "nvidia-cuda-nvrtc",
+    "nvidia-nvjitlink",
+    "nvidia-curand",
+    "nvidia-cufft",
+    "nvidia-cublas",
+    "nvidia-cudnn-cu13",
+)
+# Published as a source that only names its parts and imports them: its wheel is built here.
+BUILT_HERE = ("tensorrt-rtx-cu13",)
+
+
+@dataclass(frozen=True)
+class Host:
+    """python: as in `3.12`. platform: the newest one that the host serves, as in `manylinux_2_28_x86_64`."""
+
+    python: str
+    platform: str
+
+    @property
+    def platforms(self) -> Iterator[str]:
+        """All that the host serves, since pip takes each by its exact name."""
+        match = re.fullmatch(r"manylinux_2_(\d+)_(\w+)", self.platform)
+        if match is None:
+            yield self.platform
+            return
+        minor, machine = int(match[1]), match[2]
+        yield from (f"manylinux_2_{older}_{machine}" for older in range(minor, 4, -1))
+        yield from (f"{name}_{machine}" for name in ("manylinux2014", "manylinux2010", "manylinux1"))
+
+
+def packages(engines: Sequence[str], cuda: bool) -> list[str]:
+    """The largest last: a transfer that is cut short has brought whole wheels."""
+    return [*COMMAND_LINE, *(CUDA if cuda else ()), *(name for engine in engines for name in ENGINES[engine])]
+
+
+def download(package: str, host: Host, folder: Path) -> Path:
+    """The newest wheel of `package` for the host, in `folder`; one that is there already is kept. Raises `KitError`."""
+    if package in BUILT_HERE:
+        arguments = ["wheel", "--wheel-dir", str(folder)]
+    else:
+        kind = ["--only-binary=:all:", "--implementation=cp", f"--python-version={host.python}"]
+        arguments = ["download", *kind, *(f"--platform={name}" for name in host.platforms), "--dest", str(folder)]
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "--disable-pip-version-check",
+        "--no-input",
+        *arguments,
+        "--no-deps",
+        package,
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    found = re.search(r"(?:Saved|File was already downloaded|filename=).*?([^/=\s]+\.whl)", done.stdout)
+    if done.returncode or found is None:
+        lines = [*done.stderr.splitlines(), *done.stdout.splitlines()]
+        errors = [line for line in lines if line.startswith("ERROR")] or lines
+        raise KitError(f"pip gives no wheel of {package}: {errors[-1] if errors else 'it says nothing'}")
+    return folder / found[1]
