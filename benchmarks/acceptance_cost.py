@@ -24,8 +24,8 @@ CASES = {
     "top-k 50, top-p 0.95, token": SamplingParameters(1.0, top_k=50, top_p=0.95, seed=0, verification="token"),
     "top-p 0.95, block": SamplingParameters(1.0, top_p=0.95, seed=0),
     "min-p 0.05, block": SamplingParameters(1.0, min_p=0.05, seed=0),
-    "nothing truncated, block": SamplingParameters(1.0, seed=0),
-    "nothing truncated, token": SamplingParameters(1.0, seed=0, verification="token"),
+    "no truncation, block": SamplingParameters(1.0, seed=0),
+    "no truncation, token": SamplingParameters(1.0, seed=0, verification="token"),
 }
 
 
@@ -60,7 +60,7 @@ def main() -> None:
     arguments = parser.parse_args()
     logits = logits_like_a_models(arguments.num_draft_tokens + 1, arguments.vocab)
     print(f"{describe_hardware()}; vocabulary {arguments.vocab}, k = {arguments.num_draft_tokens}, us a round\n")
-    print("| | accept, median | 90 % below | limit | propose k, median |\n|---|---|---|---|---|")
+    print("| | accept, median | p90 | limit | propose k, median |\n|---|---|---|---|---|")
     for name, parameters in CASES.items():
         proposals, acceptances = measure(make_rule(parameters, arguments.vocab, [1, 2, 3], ()), logits)
         row = (np.median(acceptances), np.percentile(acceptances, 90), LIMITS.get(name, ""), np.median(proposals))

@@ -2,7 +2,7 @@
 
     python benchmarks/demo_pair.py demo.bundle [--limit N] [--num-draft-tokens K]
 
-Per route: mean acceptance length, speedup with a 95 % bootstrap interval by prompt, the slowest tenth, the speedup that
+Per route: mean acceptance length, speedup with a 95 % bootstrap interval by prompt, the p10 speedup, the speedup that
 the measured costs predict, the host's share of a round, and whether the output is the target's own.
 """
 
@@ -102,16 +102,16 @@ def table(rows: list[dict[str, object]]) -> str:
     """A Markdown table, a column a route."""
     forms = {
         "prompts": ("held-out prompts", "{}"),
-        "mean_acceptance_length": ("tokens a round, bonus token included", "{:.2f}"),
+        "mean_acceptance_length": ("tokens per round", "{:.2f}"),
         "acceptance_rate": ("accepted / drafted", "{:.0%}"),
         "plain_tokens_per_second": ("plain, tokens/s", "{:.0f}"),
         "speedup": ("**speculative / plain**", "**{:.2f}x**"),
         "speedup_low": ("95 % interval, low", "{:.2f}x"),
         "speedup_high": ("95 % interval, high", "{:.2f}x"),
-        "speedup_p10": ("slowest tenth of the prompts", "{:.2f}x"),
+        "speedup_p10": ("p10 speedup", "{:.2f}x"),
         "predicted": ("predicted a / a*", "{:.2f}x"),
         "measured_over_predicted": ("measured / predicted", "{:.2f}"),
-        "host_share": ("host's share of the rounds", "{:.1%}"),
+        "host_share": ("time on the host", "{:.1%}"),
         "plain_ms": ("t1, ms", "{:.2f}"),
         "draft_ms": ("k draft passes, ms", "{:.2f}"),
         "verify_ms": ("v(k+1), ms", "{:.2f}"),

@@ -75,12 +75,12 @@ def main() -> None:
     heads = (
         "route",
         "drafter",
-        "tokens a round",
-        "drafted a round",
+        "tokens per round",
+        "drafted per round",
         "accepted",
-        "against plain",
+        "speedup",
         "95 % interval",
-        "slowest tenth",
+        "p10 speedup",
         "same tokens",
     )
     print(f"| {' | '.join(heads)} |\n{'|---' * len(heads)}|")

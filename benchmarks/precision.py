@@ -48,7 +48,7 @@ def main(
     times, bandwidth = time_passes(sessions, widths, passes)
     print(f"{describe_hardware()}; memory is read at {bandwidth / 1e9:.1f} GB/s")
     ratios_of = " | ".join(f"v({width}) / v(1)" for width in widths[1:])
-    print(f"\n| | weights, MB | perplexity | t1, ms | t1 / floor | {ratios_of} | widths apart |")
+    print(f"\n| | weights, MB | perplexity | t1, ms | t1 / floor | {ratios_of} | max difference |")
     print(f"|---|---|---|---|---|{'---|' * len(widths)}")
     exact = 0.0
     for name, session in sessions.items():
@@ -154,7 +154,7 @@ def compare(sessions: dict[str, Session], routes: tuple[str, ...], limit: int, m
             equal[name] += texts[0] == texts[1]
     base = rates[next(iter(sessions)), False]
     columns = (
-        f"plain, tokens/s | speculative | to plain {next(iter(sessions))} (p10 to p90) | tokens a round | same text"
+        f"plain, tokens/s | speculative | over plain {next(iter(sessions))} (p10 to p90) | tokens per round | same text"
     )
     print(f"\n| {len(prompts)} prompts, {max_new_tokens} tokens | {columns} |")
     print("|---|---|---|---|---|---|")

@@ -88,7 +88,7 @@ def markdown(table: list[Row], reference: str | None) -> str:
         return form.format(value) if value is not None else ""
 
     heads = ["system", "decoding", "ms/token", "p10 to p90", "CPU ms/token", f"time / {reference or 'reference'}"]
-    heads += ["own plain / this", "tokens a round", "ms a round", "same text"]
+    heads += ["speedup over own plain", "tokens per round", "ms per round", "same text"]
     lines = ["| " + " | ".join(heads) + " |", "|---" * len(heads) + "|"]
     for row in table:
         parts = [

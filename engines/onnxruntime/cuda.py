@@ -1,7 +1,7 @@
 """ONNX Runtime on an NVIDIA GPU, for hosts without TensorRT: the `ort` dialect, each width one CUDA graph.
 
 Sessions ask for CUDA graphs, and ONNX Runtime then refuses a model of which any part would run on the CPU: no bundle is
-slow without anyone being told. See docs/ort-cuda.md for what was found out about its kernels and versions.
+slow in silence. docs/internals/onnxruntime-cuda.md has what is known about its kernels and versions.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 ONNX Runtime captures a graph when it first runs a binding under a `gpu_graph_id`, and replays it from then on: nothing
 but the contents of buffers may change between passes. It keeps the graphs of each thread apart, so the first pass of a
-width in another thread than the loading one is slow once. See docs/ort-cuda.md.
+width in another thread than the loading one is slow once. See docs/internals/onnxruntime-cuda.md.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ ONNX Runtime's CUDA kernel reads `total_sequence_length` on the host, to choose 
 memory. As traced it is computed from `position`, which lives on the device: a copy back in every pass, which no CUDA
 graph takes. The capacity, a constant, serves every pass. How many rows count is `seqlens_k`, which the kernel reads on
 the device; as traced it takes the number of tokens from the host. The place of the last token says the same. See
-docs/ort-cuda.md.
+docs/internals/onnxruntime-cuda.md.
 """
 
 from __future__ import annotations

@@ -80,7 +80,10 @@ ON_HOST |= {"Squeeze": {1}, "Unsqueeze": {1}, "TopK": {1}}
 
 
 def copies(model: ir.Model) -> list[str]:
-    """Values that would be copied between host and device by ONNX Runtime's rules of placement, see docs/ort-cuda.md."""
+    """Values that ONNX Runtime would copy between host and device by its rules of placement.
+
+    See docs/internals/onnxruntime-cuda.md.
+    """
     host: set[ir.Value] = set()
     copied = []
     for node in model.graph:
