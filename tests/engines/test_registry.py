@@ -5,8 +5,8 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from specexport import engines
 from specexport.bundle import Bundle
+from specexport.engines import registry
 from specexport.engines.base import Availability
 from specexport.engines.onnxruntime import cpu
 from specexport.engines.registry import ENGINES, availabilities, engine_module, load_engine
@@ -39,8 +39,8 @@ def test_the_order_of_the_bundle_decides(opened: Bundle, monkeypatch: pytest.Mon
     loaded = SimpleNamespace(
         availability=lambda: Availability(True, "a GPU"), load=lambda bundle, threads: SimpleNamespace(name="device")
     )
-    module = engines.engine_module
-    monkeypatch.setattr(engines, "engine_module", lambda name: loaded if name == "tensorrt" else module(name))
+    module = registry.engine_module
+    monkeypatch.setattr(registry, "engine_module", lambda name: loaded if name == "tensorrt" else module(name))
     assert load_engine(built_for(opened, "tensorrt", "onnxruntime")).name == "device"
     assert load_engine(built_for(opened, "onnxruntime", "tensorrt")).name == "onnxruntime"
 
@@ -78,7 +78,7 @@ def test_a_bundle_for_no_engine_that_is_known(opened: Bundle) -> None:
 
 def test_every_engine_tells_whether_it_is_usable() -> None:
     assert set(availabilities()) == set(ENGINES)
-    for name in engines.ENGINES:
+    for name in ENGINES:
         module = engine_module(name)
         assert callable(module.load)
         found = module.availability()

@@ -87,9 +87,9 @@ class Host:
         self.opened.append(self.device)
         return self.device
 
-    def drive(self, driver: FakeDriver) -> None:
+    def drive(self, fake: FakeDriver) -> None:
         for module in (device, driver):
-            self._patch.setattr(module, "load_driver", lambda: Driver(driver))
+            self._patch.setattr(module, "load_driver", lambda: Driver(fake))
 
     def give(self, device: FakeDevice) -> FakeDevice:
         """Another GPU."""

@@ -389,7 +389,7 @@ def test_an_output_that_does_not_fit_its_memory(loaded: Loaded) -> None:
 
 def test_an_address_that_is_refused(loaded: Loaded, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "fake_context.IExecutionContext.set_tensor_address", lambda self, name, memory: name != "logits"
+        "support.fake_context.IExecutionContext.set_tensor_address", lambda self, name, memory: name != "logits"
     )
     assert "onnx.plan: logits cannot be bound: " in refusal(loaded.bind)
 
