@@ -12,7 +12,7 @@ from pathlib import Path
 from statistics import NormalDist
 
 import pytest
-from specexport.calibration.reporting.sections import PREDICTION_TOLERANCE
+from specexport.calibration.reporting.explanations import PREDICTION_TOLERANCE, TITLES
 from specexport.calibration.statistics.sample_size import FEW, USUAL, quantile_ranks
 from specexport.calibration.verdicts.verdict import BETTER_BY, LEAST_REQUESTS, SHORTEST_RESPONSE
 
@@ -181,6 +181,10 @@ def test_a_changed_number_is_found() -> None:
     for place in re.finditer(r"(?<!\n)(?<!\n\d)\d+(?:\.\d+)?", TEXT):
         changed = place[0][:-1] + str((int(place[0][-1]) + 1) % 10)
         assert problems(TEXT[: place.start()] + changed + TEXT[place.end() :]), TEXT[place.start() - 40 : place.end()]
+
+
+def test_it_goes_through_the_report_by_the_sections_titles() -> None:
+    assert re.findall(r"^\d+\. \*\*(.*)\.\*\* ", TEXT, re.MULTILINE) == list(TITLES.values())
 
 
 def test_the_largest_of_five_hundred_is_the_end_of_the_p99() -> None:

@@ -1,7 +1,7 @@
 """The figures of an analysis.
 
-Names from outside stand in the page's legends and captions, and in titles that an XML writer makes: never in text that
-matplotlib lays out, which would read some of them as formulas.
+Names of routes appear in the page's legends and captions and in titles written by an XML writer, never in text that
+matplotlib lays out: it would read some of them as formulas.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 from ..statistics.intervals import UNBOUNDED
 from ..statistics.results import Analysis, DraftCandidate, Interval, RouteAnalysis, SignalQuality
-from .sections import recorded
 from .svg import DASHES, INK, MUTED, PANEL, SERIES, WIDE, drawing, swatch
 from .tables import percent, printable
 
@@ -25,7 +24,7 @@ MARKERS = "os^Dv"
 
 @dataclass(frozen=True)
 class Style:
-    """How the series of one number looks, in every figure and in the legend: none of the first 32 look alike."""
+    """The look of series `index` in every figure and legend; the first 32 all differ."""
 
     index: int
 
@@ -40,7 +39,7 @@ class Style:
 
 @dataclass(frozen=True)
 class Entry:
-    """A line of a legend: what it looks like, and what it is."""
+    """A line of a legend: a swatch and its name."""
 
     svg: str
     name: str
@@ -48,10 +47,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Figure:
-    """svg: an element for the page.
-
-    wide: stands alone; others stand beside each other, told apart by their captions.
-    """
+    """svg: an element for the page. wide: stands alone; others stand side by side, with captions."""
 
     svg: str
     caption: str = ""
@@ -60,7 +56,7 @@ class Figure:
 
 
 def figures(analysis: Analysis) -> dict[str, tuple[Figure, ...]]:
-    """By the key of the section that shows them. Raises `MissingPackageError` without matplotlib."""
+    """Figures by the key of their section. Raises `MissingPackageError` without matplotlib."""
     drafters = sorted({candidate.drafter for route in analysis.routes for candidate in route.candidates})
     styles = {drafter: Style(index) for index, drafter in enumerate(drafters)}
     speedups = [_speedup(route, styles, _ceiling(analysis)) for route in analysis.routes]
@@ -81,13 +77,13 @@ def _acceptance(analysis: Analysis) -> Figure:
             )
         axes.set_ylim(0, 103)
         _positions(axes, max((len(route.acceptance) for route in analysis.routes), default=0), "draft token")
-        axes.set_ylabel("accepted, % of those reached")
+        axes.set_ylabel("accepted, % of reached")
     legend = (Entry(swatch(Style(index).line), printable(route.route)) for index, route in enumerate(analysis.routes))
     return Figure(drawn[0], legend=tuple(legend), wide=True)
 
 
 def _cost_curve(analysis: Analysis) -> Figure:
-    """Rounds by k over a plain one, which is the break-even line of the draft model; and that of lookups."""
+    """A round's time by k in plain rounds: the break-even line of the draft model, and that of lookups."""
     points = analysis.costs.points
     looked_up = any("model" not in candidate.drafter for route in analysis.routes for candidate in route.candidates)
     ways: dict[str, Any] = {"color": MUTED, "linestyle": DASHES[1], "linewidth": 1.2}
@@ -111,10 +107,8 @@ def _cost_curve(analysis: Analysis) -> Figure:
         Entry(swatch(Style(index).line), f"{point.context} tokens of context") for index, point in enumerate(points)
     ]
     if looked_up:
-        legend.append(Entry(swatch(ways), "looked up, no draft model"))
-    return Figure(
-        drawn[0], "What a round costs; the band holds the middle 80 % of the measured rounds.", tuple(legend), wide=True
-    )
+        legend.append(Entry(swatch(ways), "prompt lookup, no draft model"))
+    return Figure(drawn[0], "The band covers p10 to p90 of the measured rounds.", tuple(legend), wide=True)
 
 
 def _break_even(route: RouteAnalysis) -> Figure:
@@ -123,7 +117,7 @@ def _break_even(route: RouteAnalysis) -> Figure:
     counts = [candidate.num_draft_tokens for candidate in candidates]
     lengths = [candidate.acceptance_length for candidate in candidates]
     needed = [candidate.break_even for candidate in candidates]
-    replayed = route.chosen.drafter == recorded(route)  # the textbook's alpha is of the recorded runs' drafter
+    replayed = route.chosen.drafter == route.recorded_drafter  # the textbook's alpha is of the recorded runs' drafter
     name = f"Tokens a round of {printable(route.route)} against the break-even line"
     drawn_as, expected_as = {"color": INK, "linestyle": DASHES[1]}, {"color": MUTED, "linestyle": DASHES[2]}
     with drawing(name, PANEL) as (axes, drawn):
@@ -149,8 +143,8 @@ def _break_even(route: RouteAnalysis) -> Figure:
         _positions(axes, max(counts, default=0), "draft tokens a round, k")
         axes.set_ylabel("tokens a round")
     legend = (
-        Entry(swatch(Style(0).line), "a(k), on your text"),
-        Entry(swatch(drawn_as), "a*(k), break-even"),
+        Entry(swatch(Style(0).line), "a(k) on your text"),
+        Entry(swatch(drawn_as), "a*(k) break-even"),
         *([Entry(swatch(expected_as), "textbook tau")] if replayed else []),
     )
     return Figure(drawn[0], f"{printable(route.route)} ({printable(route.chosen.drafter)})", legend)
@@ -188,7 +182,7 @@ def _speedup(route: RouteAnalysis, styles: dict[str, Style], ceiling: float) -> 
 
 
 def _distribution(route: RouteAnalysis, reach: tuple[float, float]) -> Figure:
-    """The part of the requests up to each speedup: expected of the best candidate, and measured."""
+    """Cumulative distribution of the requests' speedups: expected of the best candidate, and measured."""
     expected, measured = ({"color": SERIES[0], "linestyle": dashes} for dashes in (DASHES[0], DASHES[1]))
     mark: dict[str, Any] = {"color": SERIES[1], "marker": "D", "linestyle": "none", "markersize": 5}
     with drawing(f"Speedups of single requests of {printable(route.route)}", PANEL) as (axes, drawn):
@@ -201,13 +195,13 @@ def _distribution(route: RouteAnalysis, reach: tuple[float, float]) -> Figure:
         axes.set_ylim(0, 1.03)
         axes.set_yticks([0, 0.1, 0.25, 0.5, 0.75, 1], ["0", "10 %", "25 %", "50 %", "75 %", "100 %"])
         axes.set_xlabel("speedup of a request")
-        axes.set_ylabel("requests up to there")
+        axes.set_ylabel("share of requests")
     legend = (Entry(swatch(expected), "expected"), Entry(swatch(measured), "measured"), Entry(swatch(mark), "p10"))
     return Figure(drawn[0], f"{printable(route.route)}, slower: {percent(route.chosen.slower)}", legend)
 
 
 def _reliability(quality: SignalQuality, chosen: bool) -> Figure:
-    """What was estimated against what happened, the more tokens the larger the dot."""
+    """Reliability diagram: observed share by estimated probability; larger dots stand for more tokens."""
     most = max((tokens for _, _, tokens in quality.reliability), default=1)
     with drawing(f"Reliability of the signal {printable(quality.signal)}", PANEL) as (axes, drawn):
         axes.plot([0, 1], [0, 1], color=INK, linewidth=1)
@@ -217,8 +211,8 @@ def _reliability(quality: SignalQuality, chosen: bool) -> Figure:
         axes.scatter(places, observed, s=sizes, color=SERIES[0], alpha=0.6, linewidths=0)
         axes.set_xlim(-0.02, 1.02)
         axes.set_ylim(-0.02, 1.02)
-        axes.set_xlabel("estimated chance to stand")
-        axes.set_ylabel("part that stood")
+        axes.set_xlabel("estimated probability")
+        axes.set_ylabel("share accepted")
     return Figure(drawn[0], printable(quality.signal) + (", chosen" if chosen else ""))
 
 
@@ -227,14 +221,14 @@ def _of(route: RouteAnalysis, drafter: str) -> list[DraftCandidate]:
 
 
 def _bars(interval: Interval) -> tuple[float, float]:
-    """Lengths of an error bar below and above the value: none for an interval without ends, which would hide the others."""
+    """Lengths of the error bar below and above the value; none for an unbounded interval, which dwarfs the rest."""
     if not (math.isfinite(interval.low) and interval.high < UNBOUNDED):
         return 0.0, 0.0
     return max(0.0, interval.value - interval.low), max(0.0, interval.high - interval.value)
 
 
 def _ceiling(analysis: Analysis) -> float:
-    """One scale for the speedups of all routes, so that panels can be compared; intervals of a few requests may leave it."""
+    """One scale for all routes, so that panels can be compared. Intervals of very few requests may leave it."""
     speedups = [candidate.speedup for route in analysis.routes for candidate in route.candidates]
     largest = max(_only_finite([1.2, *(speedup.value for speedup in speedups)]))
     return 1.08 * max(_only_finite([largest, *(min(speedup.high, 2 * largest) for speedup in speedups)]))
@@ -253,7 +247,7 @@ def _only_finite(values: Iterable[float]) -> list[float]:
 
 
 def _positions(axes: Axes, last: int, label: str, first: int = 1) -> None:
-    """Whole numbers on the x axis, few enough to be read."""
+    """Integer ticks on the x axis, few enough to read."""
     last = max(first, last)
     stride = max(1, math.ceil((last - first + 1) / 12))
     axes.set_xticks(range(first, last + 1, stride))

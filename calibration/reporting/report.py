@@ -1,4 +1,4 @@
-"""An analysis as one HTML file for people: verdicts, figures, tables; nothing is loaded from anywhere."""
+"""An analysis as one self-contained HTML file: verdicts, figures, tables."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from .svg import ID
 from .tables import printable
 
 TEMPLATE = "report.html.j2"
-# Longer tables are folded on a screen; print shows them whole.
+# Tables with more rows are folded on screen; print shows them whole.
 LONG = 20
 
 
 def write_report(analysis: Analysis, path: Path) -> None:
-    """Write the report to `path`, which holds the old report or the new one, never a part of it.
+    """Write the report to `path`, atomically.
 
     Raises `MissingPackageError` without matplotlib or jinja2, `OutputError` when the file cannot be written.
     """
@@ -40,7 +40,7 @@ def write_report(analysis: Analysis, path: Path) -> None:
 
 
 def render(analysis: Analysis) -> str:
-    """The page. Every name is escaped by the template; figures escape their own. Raises `MissingPackageError`."""
+    """The page. The template escapes every name; figures escape their own. Raises `MissingPackageError`."""
     try:
         from jinja2 import Environment, FileSystemLoader, StrictUndefined
         from markupsafe import Markup

@@ -1,4 +1,4 @@
-"""An analysis as text for a terminal: the sections of the report, without its figures and explanations."""
+"""An analysis as text for a terminal: the report's sections without figures and explanations."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from .tables import Table
 
 WIDTH = 110
 GAP = "  "
-# A column of words is cut to no less than this to make a table fit.
+# Columns of words are cut to make a table fit, but not below this width.
 NARROWEST = 12
 
 
 def render(analysis: Analysis) -> str:
-    """Lines of at most `WIDTH` columns, the verdicts first; no colours. The same numbers as in the report."""
+    """Lines of at most `WIDTH` columns, verdicts first, no colours; the same numbers as in the report."""
     lines: list[str] = []
     for section in sections(analysis):
         lines += ["", section.title] if lines else [section.title]
@@ -33,7 +33,7 @@ def render(analysis: Analysis) -> str:
 
 
 def _wrapped(text: str) -> Iterator[str]:
-    """Words on lines of at most `WIDTH` columns, the second and later ones set in."""
+    """Lines of at most `WIDTH` columns, all but the first indented."""
     from rich.cells import cell_len, chop_cells
 
     line = ""
@@ -48,9 +48,9 @@ def _wrapped(text: str) -> Iterator[str]:
 
 
 def _table(table: Table) -> Iterator[str]:
-    """Aligned, numbers to the right; a line for each row where all are words.
+    """Aligned columns, numbers to the right; a table of words only is a line per row.
 
-    What does not fit beside each other is continued below, behind the first columns again.
+    Columns that do not fit are continued below, with the first columns repeated.
     """
     if table.texts == len(table.columns):
         for name, *values in table.rows:
@@ -68,7 +68,7 @@ def _table(table: Table) -> Iterator[str]:
 
 
 def _widths(grid: Sequence[Sequence[str]], table: Table) -> list[int]:
-    """As wide as the widest cell; the widest column of words is cut while the table is too wide for a line."""
+    """Widths of the widest cells; the widest columns of words are cut while the table is too wide."""
     from rich.cells import cell_len
 
     widths = [max(map(cell_len, column)) for column in zip(*grid, strict=True)]

@@ -1,4 +1,4 @@
-"""What matplotlib draws, as elements of an HTML page: no file, no network, colours that the page sets (light, dark, printed)."""
+"""matplotlib's drawings as elements of an HTML page, with the page's own colours (light, dark, printed)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ...errors import MissingPackageError
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-# Colours that matplotlib writes and the page's variables replace; only inside of style attributes.
+# Placeholder colours that matplotlib writes in style attributes; the page's CSS variables replace them.
 INK, MUTED, GRID = "#010101", "#010102", "#010103"
 SERIES = tuple(f"#0201{index:02x}" for index in range(8))
 ID = "svg-id-"
@@ -24,7 +24,7 @@ VARIABLES = {INK: "currentColor", MUTED: "var(--muted)", GRID: "var(--grid)"} | 
 }
 DASHES: tuple[Any, ...] = ("-", (0, (4, 1.5)), (0, (1, 1.2)), (0, (5, 1.2, 1, 1.2)))
 WIDE, PANEL = (4.6, 2.9), (3.3, 2.3)  # inches: on a phone 8.5 points stay readable
-# inches; fixed, since a layout that measures its text takes longer than drawing
+# inches; fixed, since a layout that measures text takes longer than drawing
 LEFT, BOTTOM, MARGIN = 0.66, 0.46, 0.08
 
 SETTINGS: Any = {
@@ -52,7 +52,7 @@ SETTINGS: Any = {
 
 @contextmanager
 def drawing(title: str, size: tuple[float, float]) -> Iterator[tuple[Axes, list[str]]]:
-    """Axes to draw on; the element is appended to the list when the block ends. size: in inches.
+    """Axes to draw on. The finished element is appended to the list when the block ends. size: in inches.
 
     Raises `MissingPackageError` without matplotlib.
     """
@@ -76,7 +76,7 @@ def drawing(title: str, size: tuple[float, float]) -> Iterator[tuple[Axes, list[
 
 
 def swatch(look: dict[str, Any]) -> str:
-    """A short piece of line as figures draw it, for a legend."""
+    """A short piece of a series' line, for a legend."""
     return _drawn_swatch(tuple(sorted(look.items())))
 
 
@@ -96,10 +96,11 @@ def _drawn_swatch(look: tuple[tuple[str, Any], ...]) -> str:
 
 
 def inline(svg: bytes, title: str | None) -> str:
-    """matplotlib's file as an element of an HTML page: no namespaces, no metadata, no style sheet that would reach the page.
+    """matplotlib's SVG file as an element of an HTML page.
 
-    Ids begin with `ID`, which a page replaces by something else in each element, since it must not have an id twice.
-    Sizes, fonts and colours are the page's. Without a title it is decoration.
+    Namespaces, metadata and the style sheet, which would apply to the whole page, are removed. Ids begin with `ID`,
+    which the page replaces in each element, since ids must be unique. Sizes, fonts and colours are the page's. An
+    element without a title is decoration.
     """
     root = ElementTree.fromstring(svg)
     used = set(re.findall(r"#([\w.-]+)", " ".join(value for element in root.iter() for value in _links(element))))

@@ -1,4 +1,4 @@
-"""Tables of finished cells, and how numbers and names are written in them: alike in the report and the summary."""
+"""Tables of formatted cells, and the formats of numbers and names, for the report and the summary alike."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ NOTHING = "-"
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of finished cells.
+    """Rows of formatted cells.
 
-    The first `texts` columns, and the last where `remark` is set, are words; the others numbers.
+    The first `texts` columns hold words, and so does the last one if `remark` is set; the others hold numbers.
     """
 
     columns: tuple[str, ...]
@@ -36,7 +36,7 @@ class Decision:
 
 @dataclass(frozen=True)
 class Section:
-    """key: what figures are found by. words: how it is read. findings: sentences about this analysis."""
+    """key: its figures' key. words: how to read it, by paragraph. findings: sentences about this analysis."""
 
     key: str
     title: str
@@ -47,7 +47,7 @@ class Section:
 
 
 def printable(text: str) -> str:
-    """A name from outside without characters that command a terminal, turn a line around or are no text at all."""
+    """`text` with control, direction-changing and non-text characters replaced."""
     return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text)
 
 
@@ -70,7 +70,7 @@ def between(interval: Interval) -> str:
 
 
 def milliseconds(seconds: float) -> str:
-    """Three digits that matter, or more."""
+    """With three significant digits or more."""
     value = 1000 * seconds
     return number(value, 3 if value < 1 else 2 if value < 100 else 1)
 
@@ -80,7 +80,7 @@ def rate(seconds_per_token: float) -> str:
 
 
 def quantile(values: Sequence[float], share: float) -> float:
-    """On the line between the neighbours; NaN without values."""
+    """By linear interpolation; NaN without values."""
     ordered = sorted(values)
     if not ordered:
         return math.nan

@@ -104,6 +104,11 @@ class RouteAnalysis:
     speedups: tuple[float, ...]
     measured: MeasuredRuns
 
+    @property
+    def recorded_drafter(self) -> str:
+        """The drafter of the recorded runs: acceptance, alpha and textbook are its."""
+        return self.candidates[0].drafter
+
 
 @dataclass(frozen=True)
 class SignalQuality:

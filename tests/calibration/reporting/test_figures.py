@@ -129,7 +129,7 @@ def test_tokens_a_round_against_the_break_even_line(papers: list[Paper]) -> None
     assert gain["where"] == [one > other for one, other in zip(lengths, needed, strict=True)]
     assert set(gain["where"]) == {True, False}
     assert [one != other for one, other in zip(gain["where"], loss["where"], strict=True)] == [True] * 4
-    assert [entry.name for entry in figure.legend] == ["a(k), on your text", "a*(k), break-even", "textbook tau"]
+    assert [entry.name for entry in figure.legend] == ["a(k) on your text", "a*(k) break-even", "textbook tau"]
 
 
 def test_candidates_are_drawn_by_rising_k(papers: list[Paper], code: RouteAnalysis) -> None:

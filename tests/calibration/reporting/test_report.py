@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from specexport.calibration.reporting.explanations import NO_SIGNALS
 from specexport.calibration.reporting.figures import Style, figures
 from specexport.calibration.reporting.report import write_report
 from specexport.calibration.reporting.sections import sections
@@ -174,7 +175,7 @@ def test_every_route_has_its_figures() -> None:
     ]
     assert [figure.caption for figure in drawn["signals"]] == ["probability", "head, chosen"]
     assert [entry.name for entry in drawn["costs"][0].legend] == [
-        "64 tokens of context", "512 tokens of context", "2048 tokens of context", "looked up, no draft model",
+        "64 tokens of context", "512 tokens of context", "2048 tokens of context", "prompt lookup, no draft model",
     ]  # fmt: skip
 
 
@@ -243,8 +244,8 @@ def test_the_same_analysis_gives_the_same_bytes(tmp_path: Path) -> None:
 
 def test_without_a_draft_model(tmp_path: Path) -> None:
     page = Page(written(analyses.lookups_only(), tmp_path))
-    assert "There is no draft model" in page.text("signals")
-    assert "none through the draft" in page.text("costs")
+    assert " ".join(NO_SIGNALS.split()) in page.text("signals")
+    assert "draft none" in page.text("costs")
 
 
 @pytest.mark.parametrize("k_max", [1, 16])

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 from rich.cells import cell_len
+from specexport.calibration.reporting.explanations import NO_SIGNALS, TITLES
 from specexport.calibration.reporting.figures import figures
 from specexport.calibration.reporting.sections import sections
 from specexport.calibration.reporting.summary import WIDTH, _table, render
@@ -26,7 +27,7 @@ def lines(text: str, title: str) -> list[str]:
 
 def test_the_verdicts_come_first() -> None:
     first = render(ANALYSIS).splitlines()
-    assert first[0] == "What was decided"
+    assert first[0] == TITLES["verdicts"]
     assert first[1].startswith("ON code: Speculate, with 4 draft tokens by model: 1.8")
     assert first[2].startswith("UNDECIDED chat & prose: ")
     assert first[3].startswith(f"OFF {analyses.SCRIPT}: ")
@@ -38,7 +39,7 @@ def test_the_verdicts_come_first() -> None:
 def test_what_is_missing_for_a_verdict() -> None:
     rows = [
         line.split()
-        for line in lines(render(ANALYSIS), "What was decided")
+        for line in lines(render(ANALYSIS), TITLES["verdicts"])
         if line.startswith(("ON  ", "OFF  ", "UNDECIDED  "))
     ]
     assert [row[-1] for row in rows] == ["-", "137", "-"]
@@ -126,7 +127,7 @@ def test_the_textbook_is_of_the_recorded_drafter() -> None:
     (section,) = (one for one in sections(analyses.analysis([entry])) if one.key == "acceptance")
     assert {row[1] for row in section.tables[1].rows} == {"model"}
     panel = figures(analyses.analysis([entry]))["costs"][1]
-    assert [one.name for one in panel.legend] == ["a(k), on your text", "a*(k), break-even"]
+    assert [one.name for one in panel.legend] == ["a(k) on your text", "a*(k) break-even"]
 
 
 def test_an_interval_that_says_nothing() -> None:
@@ -169,7 +170,7 @@ def test_prediction_and_measurement_that_do_not_agree() -> None:
 
 
 def test_what_a_bucket_can_tell() -> None:
-    sizes = {19: "tells little", 20: "fewer than usual", 499: "fewer than usual", 500: ""}
+    sizes = {19: "says little", 20: "fewer than usual", 499: "fewer than usual", 500: ""}
     buckets = tuple(Bucket("prompt", 64, 128, size, Interval(2.0, 1.0, 3.0)) for size in sizes)
     entry = replace(
         analyses.route("one", "on", 0.5),
@@ -199,7 +200,7 @@ def test_the_chosen_signal_and_its_errors() -> None:
         ("probability", "3.4 %", "5.2 %", "0.780", "1750", ""),
         ("head", "1.3 %", "1.8 %", "0.842", "1725", "chosen"),
     )
-    assert "There is no draft model" in render(analyses.lookups_only())
+    assert " ".join(NO_SIGNALS.split()) in " ".join(render(analyses.lookups_only()).split())
 
 
 def test_the_best_of_the_candidates_is_marked_once() -> None:

@@ -1,0 +1,140 @@
+"""The report's prose: the title of each section, and how to read it."""
+
+from __future__ import annotations
+
+from ..statistics.results import Analysis
+from ..statistics.sample_size import FEW, USUAL
+from ..verdicts.verdict import BETTER_BY, LEAST_REQUESTS, SHORTEST_RESPONSE
+from .tables import times
+
+# Predicted and measured speedups that differ by more than this share show that costs or traces do not fit the runs.
+PREDICTION_TOLERANCE = 0.05
+
+# docs/when-it-pays.md goes through the sections by these titles.
+TITLES = {
+    "verdicts": "Verdicts",
+    "acceptance": "Acceptance by position",
+    "costs": "Cost of a round",
+    "speedups": "Speedup by k",
+    "distribution": "Speedup per request",
+    "lengths": "Tokens per round, by request and by length",
+    "predicted": "Predicted and measured speedup",
+    "signals": "Calibration of the acceptance estimate",
+    "latency": "Latency",
+    "provenance": "How it was measured",
+}
+
+# Paragraphs, with an empty line between them.
+VERDICTS = """
+ON: the lower end of the speedup's 95 % interval is above 1, and the p10 speedup, which nine requests in ten exceed,
+reaches {floor}. OFF: the upper end is below 1, or p10 is below {floor} with 97.5 % confidence. UNDECIDED: neither, or
+fewer than {least_requests} requests; missing says about how many more a verdict needs. Responses of fewer than
+{shortest_response} tokens are over in a round or two; they do not count for requests, p10 and slower.
+
+Runs: what requests of the route get. Fixed: k draft tokens every round. Plain: none. Adaptive: each round drafts as
+many tokens as pay, which may be none; the figures are those of the best fixed k, and specexport bench shows what
+adapting makes of them.
+
+Drafter and k are the best that were tried, even where none was good enough. Speedups are relative to plain decoding,
+exclude the prefill, and are expected values: replayed from the recorded runs with the measured costs. Slower: the share
+of the requests that would lose.
+
+The usual advice is {usual} requests per route. What fewer can tell, with 95 % confidence, for any distribution:
+"""
+
+ACCEPTANCE = """
+By position in the draft: of the rounds that reached a draft token (all before it were accepted), the share that
+accepted it. This section is about the drafter of the recorded runs.
+
+The textbook: if every token were accepted with the same probability alpha, a round of k draft tokens would yield tau =
+(1 - alpha^(k+1)) / (1 - alpha) tokens, including the bonus token. Real text comes in easy and hard stretches: where
+a(k), found on the recorded text, is not tau, alpha alone misleads.
+"""
+
+COSTS = """
+A round drafts k tokens (k draft passes of d each, or a lookup), checks them in one target pass over k + 1 tokens,
+v(k+1), and takes h on the host. A plain round, k = 0, takes t1. The break-even a*(k) is a round's time divided by t1:
+the tokens a round must yield, including the bonus token, to be as fast as plain decoding. A route whose a(k) is above
+a*(k) gains.
+"""
+
+SPEEDUPS = """
+S(k) = a(k) / a*(k), with its 95 % interval, resampled by request: the tokens of a request are alike, and counting each
+of them as separate evidence would make the interval too narrow.
+
+All of these are replayed from the same recorded runs. The best of many is slightly flattered by chance; the measured
+speedups below are not. The drafter of the recorded runs is kept unless another is {better_by} % better.
+"""
+
+DISTRIBUTION = """
+A mean hides the requests that lose. Each request's speedup, in order: where a curve crosses 1, that share of the
+requests is slower than plain decoding. Expected: the best drafter and k, replayed. Measured: the recorded runs, plain
+and speculative in turn, always with the largest k.
+"""
+
+LENGTHS = """
+The usual advice is {usual} requests per bucket. A bucket of fewer than {few} says little, whatever its mean: look at
+the interval.
+"""
+
+PREDICTED = """
+The same runs twice: predicted from costs and traces, and measured by the clock, each request plain and speculative in
+turn. If the two are more than {prediction_tolerance} % apart, the costs do not fit the runs (other load, clock speed or
+lengths): measure again on a quiet machine before trusting a close verdict. Only the drafter and k of this table have
+run; the others are replayed, and specexport bench on other prompts confirms them.
+"""
+
+SIGNALS = """
+While drafting, the runtime estimates each token's probability of being accepted, and stops where the next token does
+not pay. Error: the expected calibration error, the mean distance between estimate and outcome on requests that the
+estimate was not fitted on; of single tokens, and of the product along the draft. AUC: how well the estimate separates
+accepted from rejected tokens; 0.5 is guessing.
+"""
+
+NO_SIGNALS = """
+There is no draft model, so there is no confidence to read: drafts are looked up in the text.
+"""
+
+LATENCY = """
+Median time to the first token, and time per token after it, measured with the largest k. Compare within a pair of rows:
+absolute times belong to this host on that day.
+"""
+
+PROVENANCE = """
+Each prompt ran plain and speculative in turn on the same machine, and was traced. The trace says where in the text the
+draft agrees with the target, so one run answers for every drafter and every k. Everything but what is called measured
+is replayed from it.
+"""
+
+# A finding rather than an explanation: it stands in the report where requests were sampled.
+SAMPLED = (
+    "When sampling, acceptance is partly chance: replays take the recorded outcomes for those of other drafters and k."
+)
+
+EXPLANATIONS = {
+    "verdicts": VERDICTS,
+    "acceptance": ACCEPTANCE,
+    "costs": COSTS,
+    "speedups": SPEEDUPS,
+    "distribution": DISTRIBUTION,
+    "lengths": LENGTHS,
+    "predicted": PREDICTED,
+    "signals": SIGNALS,
+    "latency": LATENCY,
+    "provenance": PROVENANCE,
+}
+
+
+def explanation(key: str, analysis: Analysis) -> tuple[str, ...]:
+    """The paragraphs of the section `key`."""
+    text = NO_SIGNALS if key == "signals" and not analysis.signals else EXPLANATIONS[key]
+    filled = text.format(
+        floor=times(analysis.floor),
+        least_requests=LEAST_REQUESTS,
+        shortest_response=SHORTEST_RESPONSE,
+        better_by=f"{100 * (BETTER_BY - 1):.0f}",
+        prediction_tolerance=f"{100 * PREDICTION_TOLERANCE:.0f}",
+        usual=USUAL,
+        few=FEW,
+    )
+    return tuple(" ".join(paragraph.split()) for paragraph in filled.split("\n\n"))
