@@ -1,0 +1,84 @@
+"""docs/cli.md, from the command line's own help: `scripts/write_cli_docs`. A test says when it is out of date."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import textwrap
+from pathlib import Path
+
+import click
+from specexport.cli import main
+
+PAGE = Path(__file__).resolve().parent.parent / "docs/cli.md"
+WIDTH = 120
+INTRODUCTION = """\
+# The command line
+
+Written by `scripts/write_cli_docs` from the commands' own help; do not edit.
+
+Results go to stdout, progress and messages to stderr; `--json` prints one JSON object instead of text. A mistake ends in
+one line that says what was found, what was expected and what to do. Exit codes: 0 for success, 1 for an error or a check
+that failed, 2 for wrong usage, 130 when interrupted. `NO_COLOR` is respected. The command needs
+`pip install 'specexport[cli]'`; the extras `export` and `calibrate` bring it along.
+
+Prompt files (`--prompts`) are JSONL, one request per line. `route` says what kind of request it is; `max_new_tokens` is
+optional:
+
+    {"route": "code", "prompt": "def main():"}
+    {"route": "support", "messages": [{"role": "user", "content": "My order is late."}], "max_new_tokens": 200}
+"""
+
+
+def wrap(text: str) -> str:
+    return textwrap.fill(" ".join(text.split()), WIDTH, break_on_hyphens=False, break_long_words=False)
+
+
+def cell(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|")
+
+
+def names(option: click.Option, context: click.Context) -> str:
+    value = "" if option.is_flag else " " + option.make_metavar(context).removesuffix(" RANGE")
+    return ", ".join([*(f"`{name}`" for name in option.opts[:-1]), f"`{option.opts[-1]}{value}`"])
+
+
+def meaning_and_default(option: click.Option) -> tuple[str, str]:
+    text = option.help or ""
+    written = re.search(r"\s*\[default: (.*)\]$", text)
+    if written:
+        return text[: written.start()], written[1]
+    if option.required:
+        return text, "required"
+    shown = option.show_default and option.default is not None
+    default = option.default if not isinstance(option.default, list | tuple) else " ".join(option.default)
+    return text, f"`{default}`" if shown else ""
+
+
+def section(command: click.Command) -> str:
+    context = click.Context(command, info_name=f"specexport {command.name}")
+    arguments = [param.make_metavar(context) for param in command.params if isinstance(param, click.Argument)]
+    paragraphs = inspect.cleandoc(command.help or "").split("\n\n")
+    rows = []
+    for option in command.params:
+        if isinstance(option, click.Option):
+            meaning, default = meaning_and_default(option)
+            rows.append(f"| {cell(names(option, context))} | {cell(meaning)} | {cell(default)} |")
+    usage = " ".join([f"specexport {command.name}", "[OPTIONS]", *arguments])
+    table = ["| option | meaning | default |", "|---|---|---|", *rows]
+    return "\n\n".join([f"## specexport {command.name}", f"    {usage}", *map(wrap, paragraphs), "\n".join(table)])
+
+
+def render() -> str:
+    commands = [main.commands[name] for name in sorted(main.commands)]
+    overview = ["| command | |", "|---|---|"]
+    overview += [
+        f"| [`{command.name}`](#specexport-{command.name}) | {cell(command.get_short_help_str(200))} |"
+        for command in commands
+    ]
+    return "\n\n".join([INTRODUCTION + "\n" + "\n".join(overview), *map(section, commands)]) + "\n"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(render(), encoding="utf-8")
+    print(PAGE)

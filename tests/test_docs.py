@@ -1,0 +1,99 @@
+"""The documentation: links resolve, files that it names exist, lines are readable."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/**/*.md")])
+FENCED = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\]\(([^()\s]+)\)|(?:href|src|srcset)=\"([^\"]+)\"")
+FOLDERS = "|".join(path.name for path in ROOT.iterdir() if path.is_dir() and not path.name.startswith("."))
+NAMED_PATH = re.compile(rf"`((?:{FOLDERS})/[\w./*-]*)`")
+NAMED_MODULE = re.compile(r"`([\w./]+\.py)`")
+MODULES = [str(path.relative_to(ROOT)) for path in ROOT.glob("[!.]*/**/*.py")] + [
+    path.name for path in ROOT.glob("*.py")
+]
+# Pages that tell what once was.
+HISTORY = {"CHANGELOG.md", "log.md"}
+WIDEST = 120
+MOST_README_LINES = 150
+
+
+def prose(page: Path) -> str:
+    return FENCED.sub("", page.read_text(encoding="utf-8"))
+
+
+def anchors(page: Path) -> set[str]:
+    """GitHub's names of the headings."""
+    headings = re.findall(r"^#+ (.+)$", prose(page), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def broken_links(page: Path) -> list[str]:
+    found = []
+    for match in LINK.finditer(prose(page)):
+        link = match[1] or match[2]
+        if re.match(r"https?:", link):
+            continue
+        path, _, anchor = link.partition("#")
+        file = (page.parent / path).resolve() if path else page
+        if not file.exists() or (anchor and file.suffix == ".md" and anchor not in anchors(file)):
+            found.append(link)
+    return found
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_resolve(page: Path) -> None:
+    assert broken_links(page) == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_files_that_are_named_exist(page: Path) -> None:
+    if page.name in HISTORY:
+        pytest.skip("names what is gone")
+    text = prose(page)
+    gone = [name for name in NAMED_PATH.findall(text) if not any(ROOT.glob(name.rstrip("/")))]
+    gone += [
+        name for name in NAMED_MODULE.findall(text) if not any(f"/{path}".endswith(f"/{name}") for path in MODULES)
+    ]
+    assert gone == []
+
+
+def test_the_map_of_the_architecture_has_every_package() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    packages = {name.removeprefix("specexport.") for name in project["tool"]["setuptools"]["packages"]} - {"specexport"}
+    folder, drawn = "", set()
+    for line in (ROOT / "docs/architecture.md").read_text(encoding="utf-8").split("\n## ")[1].splitlines():
+        if match := re.match(r"( {4}| {8})(\w+)/ ", line):
+            folder = match[2] if len(match[1]) == 4 else folder
+            drawn.add(folder if len(match[1]) == 4 else f"{folder}.{match[2]}")
+    assert drawn == packages
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_lines_are_not_too_long(page: Path) -> None:
+    lines = page.read_text(encoding="utf-8").splitlines()
+    assert [line for line in lines if len(line) > WIDEST and not line.startswith("|")] == []
+
+
+def test_the_readme_is_short() -> None:
+    lines = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
+    assert len(lines) <= MOST_README_LINES
+    assert [line for line in lines if len(line) > WIDEST] == []
+
+
+def test_the_options_of_the_command_line_are_up_to_date() -> None:
+    import write_cli_docs
+
+    assert write_cli_docs.PAGE.read_text(encoding="utf-8") == write_cli_docs.render(), "run scripts/write_cli_docs"
+
+
+def test_a_broken_link_is_found(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text('# A heading: one\n[a](page.md#a-heading-one) [b](page.md#other) [c](gone.md) <img src="x.svg">\n')
+    assert broken_links(page) == ["page.md#other", "gone.md", "x.svg"]
