@@ -13,23 +13,42 @@ from .errors import SpecExportError
 from .version import VERSION
 
 if TYPE_CHECKING:
-    from .runtime.session import Chunk, Generation, Session, load
+    from .runtime.loop.chunks import Chunk
+    from .runtime.sampling.parameters import SamplingParameters
+    from .runtime.session import Generation, Session, load
     from .runtime.state.statistics import Statistics
+    from .runtime.stream import Stream
 else:
+    _MODULES = {
+        "Chunk": "loop.chunks",
+        "Generation": "session",
+        "SamplingParameters": "sampling.parameters",
+        "Session": "session",
+        "Statistics": "state.statistics",
+        "Stream": "stream",
+        "load": "session",
+    }
 
     def __getattr__(name: str) -> object:
         # The command line imports this package too, and its --help needs neither numpy nor tokenizers.
-        if name == "Statistics":
-            from .runtime.state import statistics as module
-        elif name in __all__:
-            from .runtime import session as module
-        else:
+        from importlib import import_module
+
+        if name not in _MODULES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        return getattr(module, name)
+        return getattr(import_module(f".runtime.{_MODULES[name]}", __name__), name)
 
     def __dir__() -> list[str]:
         return [*__all__, "__version__"]
 
 
 __version__ = VERSION
-__all__ = ["Chunk", "Generation", "Session", "SpecExportError", "Statistics", "load"]
+__all__ = [
+    "Chunk",
+    "Generation",
+    "SamplingParameters",
+    "Session",
+    "SpecExportError",
+    "Statistics",
+    "Stream",
+    "load",
+]

@@ -11,7 +11,8 @@ SpecExportError
 ├── BundleError             a bundle that is damaged, newer, or was edited
 ├── EngineError             an engine that fails, or that this host lacks
 │   └── MissingPackageError an optional package that is not installed
-└── SessionBusyError        a second request while a stream is open
+├── SessionBusyError        a second request while a stream is open
+└── SessionClosedError      a request to a session that was closed
 """
 
 from __future__ import annotations
@@ -63,4 +64,8 @@ class MissingPackageError(EngineError):
 
 
 class SessionBusyError(SpecExportError):
+    pass
+
+
+class SessionClosedError(SpecExportError):
     pass

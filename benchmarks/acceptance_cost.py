@@ -20,12 +20,14 @@ LIMITS = {"greedy": 60.0, "top-k 50, top-p 0.95, block": 1000.0, "top-k 50, top-
 CASES = {
     "greedy": SamplingParameters(),
     "greedy, repetition penalty 1.1": SamplingParameters(repetition_penalty=1.1),
-    "top-k 50, top-p 0.95, block": SamplingParameters(1.0, top_k=50, top_p=0.95, seed=0),
-    "top-k 50, top-p 0.95, token": SamplingParameters(1.0, top_k=50, top_p=0.95, seed=0, verification="token"),
-    "top-p 0.95, block": SamplingParameters(1.0, top_p=0.95, seed=0),
-    "min-p 0.05, block": SamplingParameters(1.0, min_p=0.05, seed=0),
-    "no truncation, block": SamplingParameters(1.0, seed=0),
-    "no truncation, token": SamplingParameters(1.0, seed=0, verification="token"),
+    "top-k 50, top-p 0.95, block": SamplingParameters(temperature=1.0, top_k=50, top_p=0.95, seed=0),
+    "top-k 50, top-p 0.95, token": SamplingParameters(
+        temperature=1.0, top_k=50, top_p=0.95, seed=0, verification="token"
+    ),
+    "top-p 0.95, block": SamplingParameters(temperature=1.0, top_p=0.95, seed=0),
+    "min-p 0.05, block": SamplingParameters(temperature=1.0, min_p=0.05, seed=0),
+    "no truncation, block": SamplingParameters(temperature=1.0, seed=0),
+    "no truncation, token": SamplingParameters(temperature=1.0, seed=0, verification="token"),
 }
 
 

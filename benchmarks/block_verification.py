@@ -14,20 +14,20 @@ import numpy as np
 from hardware import describe_hardware
 from specexport import Session, load
 from specexport.runtime.proofs.verify import read_prompts
-from specexport.runtime.session import Options
+from specexport.runtime.sampling.parameters import SamplingParameters
 
 PROMPTS = Path(__file__).parent.parent / "examples/prompts"
 
 
-def counts(session: Session, prompt: list[int], seeds: int, options: Options) -> dict[str, tuple[int, int]]:
+def counts(session: Session, prompt: list[int], seeds: int, params: SamplingParameters) -> dict[str, tuple[int, int]]:
     """verification -> `(tokens of all rounds, rounds)`, without the last rounds, which the limit makes draft less."""
     found = {}
     for verification in ("block", "token"):
         tokens = rounds = 0
         for seed in range(seeds):
             drafted = 0
-            for chunk in session.stream(prompt, **(options | Options(seed=seed, verification=verification))):
-                if chunk.statistics.drafted - drafted == options["num_draft_tokens"]:
+            for chunk in session.stream(prompt, params, seed=seed, verification=verification):
+                if chunk.statistics.drafted - drafted == params.num_draft_tokens:
                     tokens, rounds = tokens + len(chunk.tokens), rounds + 1
                 drafted = chunk.statistics.drafted
         found[verification] = (tokens, rounds)
@@ -54,7 +54,7 @@ def main() -> None:
     arguments = parser.parse_args()
     session = load(arguments.bundle)
     k = arguments.num_draft_tokens or session.max_draft_tokens
-    options = Options(
+    params = SamplingParameters(
         temperature=arguments.temperature,
         max_new_tokens=arguments.max_new_tokens,
         num_draft_tokens=k,
@@ -68,7 +68,7 @@ def main() -> None:
     rng = np.random.default_rng(0)
     for route in ("code", "prose"):
         prompts = [session.encode(prompt) for prompt in read_prompts(PROMPTS / f"{route}.jsonl")][: arguments.limit]
-        pairs = [counts(session, prompt, arguments.seeds, options) for prompt in prompts]
+        pairs = [counts(session, prompt, arguments.seeds, params) for prompt in prompts]
         draws = [gain([pairs[i] for i in rng.integers(0, len(pairs), len(pairs))]) for _ in range(1000)]
         low, high = np.percentile(draws, [2.5, 97.5])
         print(

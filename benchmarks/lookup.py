@@ -8,6 +8,7 @@ Every prompt is decoded plainly and by each drafter in turn, from an empty cache
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,31 +16,35 @@ from hardware import describe_hardware
 from specexport import Session, load
 from specexport.runtime.drafting.drafters import DRAFTERS
 from specexport.runtime.proofs.verify import read_prompts
-from specexport.runtime.session import Options
+from specexport.runtime.sampling.parameters import SamplingParameters
 from specexport.runtime.state.statistics import Statistics
 
 PROMPTS = Path(__file__).parent.parent / "examples/prompts"
 PLAIN = "plain"
 
 
-def run(session: Session, prompt: list[int], drafter: str, options: Options) -> tuple[Statistics, tuple[int, ...]]:
+def run(
+    session: Session, prompt: list[int], drafter: str, params: SamplingParameters
+) -> tuple[Statistics, tuple[int, ...]]:
     session.reset()
-    way = Options(speculate=False) if drafter == PLAIN else Options(drafter=drafter)
-    generation = session.generate(prompt, **(options | way))
+    way = replace(params, speculate=False) if drafter == PLAIN else replace(params, drafter=drafter)
+    generation = session.generate(prompt, way)
     return generation.statistics, generation.tokens
 
 
-def measure_route(session: Session, route: str, drafters: list[str], limit: int | None, options: Options) -> None:
+def measure_route(
+    session: Session, route: str, drafters: list[str], limit: int | None, params: SamplingParameters
+) -> None:
     prompts = [session.encode(prompt) for prompt in read_prompts(PROMPTS / f"{route}.jsonl")][:limit]
     ways = [PLAIN, *drafters]
     for way in ways:
-        run(session, prompts[0], way, options)  # warm-up
+        run(session, prompts[0], way, params)  # warm-up
     seconds = np.zeros((len(ways), len(prompts)))
     rounds, drafted, accepted, equal = (np.zeros((len(ways), len(prompts)), int) for _ in range(4))
     for column, prompt in enumerate(prompts):
         tokens = {}
         for row in np.roll(range(len(ways)), column):
-            statistics, tokens[row] = run(session, prompt, ways[row], options)
+            statistics, tokens[row] = run(session, prompt, ways[row], params)
             seconds[row, column] = statistics.decode_seconds
             rounds[row, column], drafted[row, column] = statistics.rounds, statistics.drafted
             accepted[row, column] = statistics.accepted
@@ -70,7 +75,7 @@ def main() -> None:
     session = load(arguments.bundle)
     drafters = arguments.drafters or [name for name in DRAFTERS if session.engine.draft or "model" not in name]
     k = arguments.num_draft_tokens or session.max_draft_tokens
-    options = Options(max_new_tokens=arguments.max_new_tokens, num_draft_tokens=k, stop_token_ids=())
+    params = SamplingParameters(max_new_tokens=arguments.max_new_tokens, num_draft_tokens=k, stop_token_ids=())
     print(f"{describe_hardware()}; k = {k}, {arguments.max_new_tokens} new tokens a prompt, greedy, fp32\n")
     heads = (
         "route",
@@ -85,7 +90,7 @@ def main() -> None:
     )
     print(f"| {' | '.join(heads)} |\n{'|---' * len(heads)}|")
     for route in arguments.routes:
-        measure_route(session, route, drafters, arguments.limit, options)
+        measure_route(session, route, drafters, arguments.limit, params)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from specexport import Session, load
@@ -27,7 +27,7 @@ from specexport.calibration.reporting.summary import render
 from specexport.calibration.statistics.intervals import ratio_interval
 from specexport.calibration.statistics.results import Analysis, Interval
 from specexport.runtime.policy.host_identity import describe_host
-from specexport.runtime.session import Options
+from specexport.runtime.sampling.parameters import SamplingParameters
 
 ROUTES = ("code", "prose", "random")
 PROMPTS = Path(__file__).parent.parent / "examples/prompts"
@@ -57,25 +57,24 @@ def requests(session: Session, limit: int | None, max_new_tokens: int) -> tuple[
 
 def time_all(session: Session, prompts: list[Request]) -> list[Timed]:
     most = session.max_draft_tokens
-    ways: dict[str, Options] = {
-        PLAIN: Options(speculate=False),
-        NAMED: Options(),
-        UNNAMED: Options(),
-        RECORDED: Options(),
+    ways: dict[str, SamplingParameters] = {
+        PLAIN: SamplingParameters(speculate=False),
+        NAMED: SamplingParameters(),
+        UNNAMED: SamplingParameters(),
+        RECORDED: SamplingParameters(),
     }
-    ways |= {f"k = {k}": Options(num_draft_tokens=k) for k in range(1, most + 1)}
+    ways |= {f"k = {k}": SamplingParameters(num_draft_tokens=k) for k in range(1, most + 1)}
     names, found = list(ways), []
     for number, request in enumerate(prompts):
         seconds: dict[str, float] = {}
         tokens = set()
         for name in names[number % len(names) :] + names[: number % len(names)]:
-            options = ways[name] | Options(max_new_tokens=request.max_new_tokens)
+            params = replace(ways[name], max_new_tokens=request.max_new_tokens)
             if name == NAMED:
-                options |= Options(route=request.route)
-            if name == RECORDED:
-                options |= Options(schedule=Recorder(most, session.engine.head))
+                params = replace(params, route=request.route)
+            schedule = Recorder(most, session.engine.head) if name == RECORDED else None
             session.reset()
-            generation = session.generate(request.tokens, **options)
+            generation = session.generate(request.tokens, params, schedule)
             seconds[name] = generation.statistics.decode_seconds
             tokens.add(generation.tokens)
         found.append(Timed(request.route, seconds, len(tokens) == 1))

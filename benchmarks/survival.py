@@ -18,7 +18,7 @@ from specexport import load
 from specexport.calibration.measuring.prompts import Request
 from specexport.calibration.measuring.record import judged_tokens, record
 from specexport.calibration.survival.fit import fit_survival
-from specexport.runtime.session import Options
+from specexport.runtime.sampling.parameters import SamplingParameters
 
 ROUTES = ("code", "prose", "random")
 PROMPTS = Path(__file__).parent.parent / "examples/prompts"
@@ -37,7 +37,10 @@ def main() -> None:
         for number, line in enumerate(lines):
             tokens = tuple(session.encode(json.loads(line)["prompt"]))
             found, numbers = record(
-                session, Request(number, route, tokens, arguments.max_new_tokens), Options(), plain_first=True
+                session,
+                Request(number, route, tokens, arguments.max_new_tokens),
+                SamplingParameters(),
+                plain_first=True,
             )
             records.append(found)
             features.append(numbers)

@@ -21,7 +21,7 @@ from ..runtime.policy.host_identity import bundle_identity, describe_host
 from ..runtime.policy.routes import POLICY, POLICY_VERSION, Mode, Policy
 from ..runtime.policy.survival import SURVIVAL, Survival
 from ..runtime.sampling.parameters import SamplingParameters
-from ..runtime.session import Options, Session
+from ..runtime.session import Session
 from .measuring.journal import Journal
 from .measuring.measure_costs import CostMeter
 from .measuring.progress import Progress, silent
@@ -64,12 +64,11 @@ class CalibrateOptions:
             raise ParameterError(
                 f"--floor is {self.floor}; it must be from 0 to 10, 1 for no slower than plain decoding"
             )
-        # checks them
-        SamplingParameters(temperature=self.temperature, top_k=self.top_k, top_p=self.top_p, seed=self.seed)
+        _ = self.sampling  # checks them
 
     @property
-    def sampling(self) -> Options:
-        return Options(temperature=self.temperature, top_k=self.top_k, top_p=self.top_p, seed=self.seed)
+    def sampling(self) -> SamplingParameters:
+        return SamplingParameters(temperature=self.temperature, top_k=self.top_k, top_p=self.top_p, seed=self.seed)
 
 
 def check_packages() -> None:
@@ -264,5 +263,5 @@ def _header(session: Session, requests: Sequence[Request], options: CalibrateOpt
         "host": describe_host(session.engine.name),
         "threads": session.threads,
         "prompts": hashlib.sha256(prompts.encode()).hexdigest(),
-        "sampling": dict(options.sampling),
+        "sampling": asdict(options.sampling),
     }

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .options import BUNDLE, DRAFTER, ENGINE, JSON, THREADS
+from .options import BUNDLE, ENGINE, JSON, THREADS
+from .sampling_options import sampling_options
 
 if TYPE_CHECKING:
     from ..runtime.state.statistics import Statistics
@@ -19,57 +20,7 @@ if TYPE_CHECKING:
 @BUNDLE
 @click.option("--prompt", help="Text to continue; '-' reads stdin.")
 @click.option("--messages", type=click.File(), help="JSON file with a list of chat messages {role, content}.")
-@click.option("--max-new-tokens", type=int, default=256, show_default=True, help="Maximum new tokens.")
-@click.option("--temperature", type=float, default=0.0, show_default=True, help="0 is greedy.")
-@click.option("--top-k", type=int, default=0, show_default=True, help="0 is off.")
-@click.option("--top-p", type=float, default=1.0, show_default=True, help="1 is off.")
-@click.option("--min-p", type=float, default=0.0, show_default=True, help="0 is off.")
-@click.option(
-    "--repetition-penalty",
-    type=float,
-    default=1.0,
-    show_default=True,
-    help="Penalty for tokens in prompt and output; 1 is off.",
-)
-@click.option(
-    "--presence-penalty", type=float, default=0.0, show_default=True, help="Penalty for tokens in the output; 0 is off."
-)
-@click.option(
-    "--frequency-penalty",
-    type=float,
-    default=0.0,
-    show_default=True,
-    help="Penalty per occurrence in the output; 0 is off.",
-)
-@click.option("--logit-bias", multiple=True, metavar="ID=BIAS", help="Add BIAS to the logit of token ID; repeatable.")
-@click.option(
-    "--ban-token",
-    "banned_tokens",
-    type=int,
-    multiple=True,
-    metavar="ID",
-    help="Never generate this token; repeatable.",
-)
-@click.option(
-    "--min-new-tokens", type=int, default=0, show_default=True, help="Generate no stop token before this many tokens."
-)
-@click.option("--seed", type=int, help="Random seed. [default: random]")
-@click.option(
-    "--verification",
-    type=click.Choice(["block", "token"]),
-    default="block",
-    show_default=True,
-    help="Acceptance rule for sampled drafts.",
-)
-@click.option("--stop", multiple=True, help="Stop string; repeatable.")
-@click.option(
-    "--num-draft-tokens",
-    type=int,
-    help="Draft tokens per round, 0 for none. [default: the bundle's policy, else its maximum]",
-)
-@click.option("--route", help="Route of the request in the bundle's policy.")
-@DRAFTER
-@click.option("--plain", is_flag=True, help="Decode without speculation.")
+@sampling_options
 @ENGINE
 @THREADS
 @JSON
@@ -80,8 +31,6 @@ def generate(
     engine: str | None,
     threads: int,
     as_json: bool,
-    plain: bool,
-    logit_bias: tuple[str, ...],
     **options: Any,
 ) -> None:
     """Continue a prompt.
@@ -96,9 +45,8 @@ def generate(
         given: Any = _stdin() if prompt == "-" else prompt
     else:
         given = _messages(messages)
-    biases = _biases(logit_bias)
     session = load(bundle, engine, threads)
-    stream = session.stream(given, speculate=not plain, logit_bias=biases, **options)
+    stream = session.stream(given, **options)
     text, finish_reason, statistics = "", "cancelled", None
     tokens: list[int] = []
     try:
@@ -128,20 +76,6 @@ def _stdin() -> str:
         return sys.stdin.read()
     except UnicodeDecodeError as error:
         raise click.ClickException(f"the prompt on stdin is not UTF-8: {error}") from None
-
-
-def _biases(given: tuple[str, ...]) -> dict[int, float]:
-    found: dict[int, float] = {}
-    for text in given:
-        token, _, bias = text.partition("=")
-        try:
-            number, value = int(token), float(bias)
-        except ValueError:
-            raise click.BadParameter(f"{text!r} is no ID=BIAS, such as 15=-2.5", param_hint="--logit-bias") from None
-        if number in found:
-            raise click.BadParameter(f"token {number} is given twice; give each token once", param_hint="--logit-bias")
-        found[number] = value
-    return found
 
 
 def _messages(file: Any) -> list[Any]:

@@ -260,7 +260,7 @@ def test_messages_that_are_none(content: bytes, run: Run, built: Path, tmp_path:
             ("--prompt", "x", "--drafter", "oracle"),
             "drafter is 'oracle'; it must be one of model, ngram, suffix, ngram+model, suffix+model",
         ),
-        (("--prompt", "x", "--seed", -1), "seed is -1"),
+        (("--prompt", "x", "--seed", -(2**63) - 1), "seed is -9"),
         (("--prompt", "x", "--max-new-tokens", 0), "max_new_tokens is 0"),
         (("--prompt", "x", "--num-draft-tokens", 9), "num_draft_tokens is 9; this bundle was built for 0 to 4"),
         (("--prompt", "x", "--stop", ""), "a stop string is empty"),

@@ -310,7 +310,7 @@ def test_rounds_that_accept_too_little_with_the_right_tokens(subject: Subject, p
 def test_rounds_that_the_host_runs_in_silence(
     subject: Subject, prompts: list[list[int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("specexport.runtime.session.device_rounds", lambda *_: None)
+    monkeypatch.setattr("specexport.runtime.loop.chunks.device_rounds", lambda *_: None)
     assert failed(prove_rounds(subject, prompts, EFFORT)) == ["the device runs the rounds"]
 
 

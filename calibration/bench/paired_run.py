@@ -7,12 +7,14 @@ Sampled outputs may differ in length; times are compared per token.
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
 
 import numpy as np
 
 from ...runtime.proofs.equality import judge
 from ...runtime.proofs.output import Output, decode_request
-from ...runtime.session import Options, Session
+from ...runtime.sampling.parameters import SamplingParameters
+from ...runtime.session import Session
 from ..measuring.prompts import Request
 from .results import BenchOptions, Outputs, Run
 
@@ -31,7 +33,7 @@ def run_both_ways(
 
 def _decode(session: Session, request: Request, options: BenchOptions, speculate: bool) -> Output:
     session.reset()
-    given = Options(
+    params = SamplingParameters(
         max_new_tokens=request.max_new_tokens,
         temperature=options.temperature,
         top_k=options.top_k,
@@ -40,8 +42,10 @@ def _decode(session: Session, request: Request, options: BenchOptions, speculate
         speculate=speculate,
     )
     if speculate:
-        given |= Options(num_draft_tokens=options.num_draft_tokens, drafter=options.drafter, route=request.route)
-    return decode_request(session, request.tokens, given)
+        params = replace(
+            params, num_draft_tokens=options.num_draft_tokens, drafter=options.drafter, route=request.route
+        )
+    return decode_request(session, request.tokens, params)
 
 
 def _run(output: Output) -> Run:

@@ -20,7 +20,8 @@ from ...errors import ParameterError
 from ...runtime.policy.cost_model import COSTS_VERSION, CostPoint, Costs, MeasuredTime
 from ...runtime.policy.host_identity import bundle_identity, describe_host
 from ...runtime.policy.schedule import FixedSchedule
-from ...runtime.session import Options, Session
+from ...runtime.sampling.parameters import SamplingParameters
+from ...runtime.session import Session
 
 # Rounds timed of a generation; the first one, which finds the caches as another kind of round left them, is not
 # counted.
@@ -105,8 +106,8 @@ class CostMeter:
         session, times = self._session, self._times[len(prompt), k]
         number = session.max_draft_tokens + 1
         schedule = FixedSchedule(k)
-        options = Options(stop_token_ids=(), max_new_tokens=(rounds + 2) * number, schedule=schedule, speculate=k > 0)
-        stream = session.stream(prompt, **options)
+        params = SamplingParameters(stop_token_ids=(), max_new_tokens=(rounds + 2) * number, speculate=k > 0)
+        stream = session.stream(prompt, params, schedule)
         statistics = next(stream).statistics
         prefill = statistics.prefill_seconds
         for _ in range(rounds):

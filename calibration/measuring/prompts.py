@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import BundleError, ParameterError, PromptError
-from ...runtime.session import Prompt, Session
+from ...runtime.session import Session
+from ...runtime.text.encode import Prompt
 
 # by whether routes matter
 EXPECTED = {True: '{"route": "...", "prompt": "..."}', False: '{"prompt": "..."} or {"messages": [...]}'}

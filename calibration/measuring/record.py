@@ -5,14 +5,15 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import BundleError
-from ...runtime.session import Generation, Options, Session
+from ...runtime.sampling.parameters import SamplingParameters
+from ...runtime.session import Generation, Session
 from ...runtime.state.statistics import Statistics
 from ...strict import parse
 from .judged_tokens import JudgedTokens
@@ -74,7 +75,7 @@ class Record:
 
 
 def record(
-    session: Session, request: Request, sampling: Options, plain_first: bool
+    session: Session, request: Request, sampling: SamplingParameters, plain_first: bool
 ) -> tuple[Record, NDArray[np.float16]]:
     """Run `request` both ways; returns what was found and the head's features of the judged tokens, `[n, F] float16`.
 
@@ -83,16 +84,14 @@ def record(
     """
     head = session.engine.head
     recorder = Recorder(session.max_draft_tokens, head)
-    options = sampling | Options(max_new_tokens=request.max_new_tokens, verification="token")
-    plain, recorded = options | Options(speculate=False), options | Options(schedule=recorder)
-    timed = options | Options(num_draft_tokens=session.max_draft_tokens)
+    params = replace(sampling, max_new_tokens=request.max_new_tokens, verification="token")
+    plain, timed = replace(params, speculate=False), replace(params, num_draft_tokens=session.max_draft_tokens)
     found: dict[str, Generation] = {}
     for name, given in (("plain", plain), ("timed", timed)) if plain_first else (("timed", timed), ("plain", plain)):
         session.reset()
-        found[name] = session.generate(request.tokens, **given)
+        found[name] = session.generate(request.tokens, given)
     session.reset()
-    tokens = session.generate(request.tokens, **recorded).tokens
-    greedy = not sampling.get("temperature", 0.0)
+    tokens = session.generate(request.tokens, params, schedule=recorder).tokens
     judged, rows, first = [], [], 0  # first: of the round's draft passes
     for number, round in enumerate(recorder.rounds):
         for index in range(min(round.num_accepted + 1, round.num_drafted, len(round.probability))):
@@ -107,7 +106,7 @@ def record(
         prompt_tokens=len(request.tokens),
         limit=request.max_new_tokens,
         tokens=(*request.tokens, *tokens),
-        agrees=tuple(agreement(recorder.rounds, tokens, greedy))
+        agrees=tuple(agreement(recorder.rounds, tokens, sampling.greedy))
         if session.engine.draft is not None
         else (None,) * len(tokens),
         rounds=tuple((round.num_drafted, round.num_accepted) for round in recorder.rounds),

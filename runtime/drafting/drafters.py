@@ -62,13 +62,11 @@ class ModelDraft:
     Its first pass of a round feeds two tokens at least: after full acceptance it lacks the last one's row.
     """
 
-    def __init__(
-        self, cached: CachedDecoder, chunk: int, rule: Rule, statistics: Statistics, guide: Guide | None = None
-    ) -> None:
-        self._cached, self._chunk, self._rule, self._statistics, self._guide = cached, chunk, rule, statistics, guide
+    def __init__(self, cached: CachedDecoder, rule: Rule, statistics: Statistics, guide: Guide | None = None) -> None:
+        self._cached, self._rule, self._statistics, self._guide = cached, rule, statistics, guide
 
     def prefill(self, tokens: Sequence[int]) -> None:
-        self._cached.prefill(tokens, len(tokens) - 2, self._chunk)
+        self._cached.prefill(tokens, len(tokens) - 2)
 
     def propose(self, tokens: Sequence[int], count: int) -> list[int]:
         if not count:
@@ -123,10 +121,8 @@ def check_drafter(name: str | None, has_model: bool) -> str:
     return name
 
 
-def make_draft(
-    name: str, context: Context, chunk: int, rule: Rule, statistics: Statistics, guide: Guide | None = None
-) -> Draft:
-    """`name`: from `check_drafter`. chunk: widest pass of the draft model. guide: asked between its passes."""
+def make_draft(name: str, context: Context, rule: Rule, statistics: Statistics, guide: Guide | None = None) -> Draft:
+    """`name`: from `check_drafter`. guide: asked between the draft model's passes."""
     drafts: list[Draft] = []
     lookup, _, _ = name.partition("+")
     if lookup in LOOKUPS:
@@ -134,5 +130,5 @@ def make_draft(
         drafts.append(LookupDraft(LOOKUPS[lookup](shortest), rule, statistics, guide))
     if name.endswith("model"):
         assert context.draft is not None
-        drafts.append(ModelDraft(context.draft, chunk, rule, statistics, guide))
+        drafts.append(ModelDraft(context.draft, rule, statistics, guide))
     return drafts[0] if len(drafts) == 1 else FirstDraft(*drafts)

@@ -34,16 +34,9 @@ class DeviceRound:
     """Draws the same noise from the same seed as `SamplingRule`, so that both ways to run a round give the same tokens up to rounding."""
 
     def __init__(
-        self,
-        context: Context,
-        rounds: Rounds,
-        parameters: SamplingParameters,
-        drafts: bool,
-        chunk: int,
-        statistics: Statistics,
+        self, context: Context, rounds: Rounds, parameters: SamplingParameters, drafts: bool, statistics: Statistics
     ) -> None:
-        self._context, self._rounds, self._statistics, self._chunk = context, rounds, statistics, chunk
-        self._drafts = drafts
+        self._context, self._rounds, self._drafts, self._statistics = context, rounds, drafts, statistics
         self._vocab_size = context.target.decoder.vocab_size
         self._verification = None if parameters.greedy else parameters.verification
         row = (parameters.temperature, parameters.top_k, parameters.top_p, parameters.min_p)
@@ -52,15 +45,16 @@ class DeviceRound:
 
     def prefill(self, tokens: Sequence[int]) -> None:
         if self._drafts and self._context.draft is not None:
-            self._context.draft.prefill(tokens, len(tokens) - 2, self._chunk)
+            self._context.draft.prefill(tokens, len(tokens) - 2)
 
     def run(self, tokens: Sequence[int], count: int) -> tuple[list[int], int, int]:
         draft = self._context.draft
         # The first draft pass feeds two tokens, so a sequence of one starts with a plain round.
         k = count if self._drafts and draft is not None and len(tokens) > 1 else 0
         start = perf_counter()
-        if k:
+        if k and draft is not None:
             self.prefill(tokens)  # what plain rounds have left out
+            draft.rows = min(draft.rows, len(tokens) - 2)  # those that count should the round fail
         result = self._rounds.run(tokens, k, self._chances(k))
         self._context.target.rows = len(tokens) + k
         if k and draft is not None:

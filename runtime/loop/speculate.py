@@ -27,7 +27,7 @@ class Round(Protocol):
 
 
 def decode(
-    context: Context, round: Round, schedule: Schedule, limit: int, chunk: int, statistics: Statistics
+    context: Context, round: Round, schedule: Schedule, limit: int, statistics: Statistics
 ) -> Iterator[list[int]]:
     """Yield the tokens of each round until `limit` tokens have come; `schedule` says how many are drafted.
 
@@ -36,11 +36,13 @@ def decode(
     """
     start = perf_counter()
     tokens = context.tokens
-    context.target.prefill(tokens, len(tokens) - 1, chunk)
-    count = schedule.next(len(tokens), context.behind)
-    if count:
-        round.prefill(tokens)  # else when a round first drafts
-    statistics.prefill_seconds += perf_counter() - start
+    try:
+        context.target.prefill(tokens, len(tokens) - 1)
+        count = schedule.next(len(tokens), context.behind)
+        if count:
+            round.prefill(tokens)  # else when a round first drafts
+    finally:
+        statistics.prefill_seconds += perf_counter() - start
 
     while limit > 0:
         draft_tokens, num_accepted, next_token = round.run(tokens, min(count, limit - 1))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ...engines.base import Decoder
 from ...errors import ParameterError
@@ -14,7 +14,7 @@ from ..sampling.adjustment import LogitAdjustment
 from ..sampling.distribution import Distribution
 from ..sampling.parameters import SamplingParameters
 from ..sampling.truncation import processed_distribution
-from ..session import Options, Session
+from ..session import Session
 from ..state.context import CachedDecoder
 
 Joint = dict[tuple[int, ...], float]
@@ -55,12 +55,15 @@ def exact_joint(
 
     stop_tokens: what min_new_tokens forbids; a sequence goes on behind them.
     """
-    cached, adjustment = CachedDecoder(target), LogitAdjustment(parameters, prompt, stop_tokens, target.vocab_size)
+    cached, adjustment = (
+        CachedDecoder(target, chunk),
+        LogitAdjustment(parameters, prompt, stop_tokens, target.vocab_size),
+    )
 
     def after(tokens: tuple[int, ...]) -> Distribution:
         sequence = [*prompt, *tokens]
         cached.rows = min(cached.rows, len(prompt) - 1)
-        cached.prefill(sequence, len(sequence) - 1, chunk)
+        cached.prefill(sequence, len(sequence) - 1)
         row = cached.step(sequence[-1:], len(sequence) - 1)[0]
         return processed_distribution(adjustment(row, tokens), parameters)
 
@@ -75,11 +78,16 @@ def exact_joint(
 
 
 def sample_session(
-    session: Session, prompt: Sequence[int], options: Options, expected: Joint, trials: int, first_seed: int = 0
+    session: Session,
+    prompt: Sequence[int],
+    params: SamplingParameters,
+    expected: Joint,
+    trials: int,
+    first_seed: int = 0,
 ) -> Sampled:
     """Generate `trials` times with seeds of their own, and compare what came with `expected`.
 
-    options: drafter, verification and sampling parameters, whose processed distribution `expected` must be of.
+    params: drafter, verification, and what gives the processed distribution that `expected` must be of.
     Raises `ParameterError` when so few trials cannot tell anything.
     """
     needed = fewest_trials(expected)
@@ -91,18 +99,15 @@ def sample_session(
     found: Counter[tuple[int, ...]] = Counter()
     rounds = accepted = 0
     # One round's tokens more than are looked at, so that the last round that matters drafts as many as any.
-    options = options | Options(max_new_tokens=length + session.max_draft_tokens, stop_token_ids=())
+    params = replace(params, max_new_tokens=length + session.max_draft_tokens, stop_token_ids=())
     for seed in range(first_seed, first_seed + trials):
-        generation = session.generate(prompt, **(options | Options(seed=seed)))
+        generation = session.generate(prompt, params, seed=seed)
         found[generation.tokens[:length]] += 1
         rounds += generation.statistics.rounds
         accepted += generation.statistics.accepted
     statistic, limit, cells = chi_squared(expected, found)
-    drafter, verification = (
-        options.get("drafter") or check_drafter(None, session.engine.draft is not None),
-        options.get("verification", "block"),
-    )
-    return Sampled(drafter, verification, trials, cells, statistic, limit, (rounds + accepted) / rounds)
+    drafter = check_drafter(params.drafter, session.engine.draft is not None)
+    return Sampled(drafter, params.verification, trials, cells, statistic, limit, (rounds + accepted) / rounds)
 
 
 def fewest_trials(expected: Joint) -> int:

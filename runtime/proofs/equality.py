@@ -15,7 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...engines.base import Decoder, Logits
-from ..session import Options, Session
+from ..sampling.parameters import SamplingParameters
+from ..session import Session
 from ..state.context import CachedDecoder
 from .output import decode_request
 
@@ -49,12 +50,12 @@ def check_equality(
     session: Session, prompt: Sequence[int], max_new_tokens: int, drafter: str | None = None
 ) -> Equality:
     """Generate greedily three ways from `prompt` and compare. The session's cached prefix is forgotten."""
-    options = Options(stop_token_ids=(), max_new_tokens=max_new_tokens)
+    params = SamplingParameters(stop_token_ids=(), max_new_tokens=max_new_tokens, drafter=drafter)
     try:
         session.reset()
-        output = decode_request(session, prompt, options | Options(drafter=drafter))
+        output = decode_request(session, prompt, params)
         session.reset()
-        plain = session.generate(prompt, **(options | Options(speculate=False))).tokens
+        plain = session.generate(prompt, params, speculate=False).tokens
         return judge(session, prompt, plain, output.tokens, output.widths)
     finally:
         session.reset()
@@ -96,7 +97,7 @@ def plain_at_widths(
 
     Near the capacity, where a width no longer fits, passes are as wide as they can be.
     """
-    CachedDecoder(target).prefill(prompt, len(prompt) - 1, chunk)
+    CachedDecoder(target, chunk).prefill(prompt, len(prompt) - 1)
     tokens = list(prompt)
     for width in widths:
         tokens.append(int(_step_at_width(target, tokens, width, capacity).argmax()))
@@ -107,7 +108,7 @@ def _logits_after(
     target: Decoder, tokens: Sequence[int], prompt_length: int, widths: Sequence[int], chunk: int, capacity: int
 ) -> Logits:
     """The logits `[vocab]` that follow `tokens`, fed as `plain_at_widths` feeds them."""
-    CachedDecoder(target).prefill(tokens, prompt_length - 1, chunk)
+    CachedDecoder(target, chunk).prefill(tokens, prompt_length - 1)
     for end, width in zip(range(prompt_length, len(tokens)), widths, strict=False):
         _step_at_width(target, tokens[:end], width, capacity)
     return _step_at_width(target, tokens, widths[len(tokens) - prompt_length], capacity).copy()

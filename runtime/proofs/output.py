@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..session import Options, Session
+from ..sampling.parameters import SamplingParameters
+from ..session import Session
 from ..state.statistics import Statistics
 
 
@@ -19,13 +20,13 @@ class Output:
     statistics: Statistics
 
 
-def decode_request(session: Session, prompt: Sequence[int], options: Options) -> Output:
+def decode_request(session: Session, prompt: Sequence[int], params: SamplingParameters) -> Output:
     """Run one request to its end."""
     tokens: list[int] = []
     widths: list[int] = []
     drafted: list[int] = []
     before, statistics = 0, Statistics()
-    for chunk in session.stream(prompt, **options):
+    for chunk in session.stream(prompt, params):
         statistics = chunk.statistics
         drafted.append(statistics.drafted - before)
         before = statistics.drafted

@@ -27,10 +27,10 @@ NUDGE = 2e-5
 # Of a probability, and of an adjusted logit in units of 1.
 TOLERANCE = 1e-5
 PARAMETERS = (
-    SamplingParameters(1.0),
-    SamplingParameters(0.7, top_k=50),
-    SamplingParameters(1.0, top_p=0.9),
-    SamplingParameters(1.3, top_k=40, top_p=0.8, min_p=0.02),
+    SamplingParameters(temperature=1.0),
+    SamplingParameters(temperature=0.7, top_k=50),
+    SamplingParameters(temperature=1.0, top_p=0.9),
+    SamplingParameters(temperature=1.3, top_k=40, top_p=0.8, min_p=0.02),
 )
 STOPS = (0, 2)
 ADJUSTED = SamplingParameters(
@@ -114,7 +114,7 @@ def _dense(distribution: Distribution, vocab_size: int) -> NDArray[np.float32]:
 
 
 def _confidence_error(given: NDArray[np.generic], logits: NDArray[np.float32]) -> float:
-    best = processed_distribution(logits[0], SamplingParameters(1.0)).probs.max()
+    best = processed_distribution(logits[0], SamplingParameters(temperature=1.0)).probs.max()
     return float(np.abs(given - best).max())
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from ...bundle import Proof
 from ...errors import ParameterError, PromptError
 from ..drafting.drafters import check_drafter
 from ..sampling.parameters import SamplingParameters, Verification
-from ..session import Options, Session
+from ..session import Session
 from .chi_squared import FALSE_ALARM, Sampled, exact_joint, sample_session
 from .enumeration import Exactness, check_rules
 from .equality import Equality, check_equality
@@ -103,7 +103,7 @@ def _sample(session: Session, prompt: Sequence[int], trials: int, drafter: str |
     session.reset()  # its cache was written behind its back
     verifications: tuple[Verification, ...] = ("block", "token")
     for verification in verifications:
-        way = Options(drafter=drafter, verification=verification, temperature=SAMPLED.temperature, top_k=SAMPLED.top_k)
+        way = replace(SAMPLED, drafter=drafter, verification=verification)
         yield sample_session(session, prompt, way, expected, trials)
     session.reset()
 

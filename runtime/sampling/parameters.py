@@ -1,106 +1,108 @@
-"""What a request asks of the distribution that its tokens are drawn from."""
+"""What a request asks for: how it is sampled, where it ends, how it is drafted."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
-from numbers import Real
-from operator import index
-from typing import Literal
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Literal
 
 from ...errors import ParameterError
+from .options import Biases, Choice, Flag, Name, Number, Texts, TokenIds, Whole, option
 
 Verification = Literal["block", "token"]
 
-# name -> lowest, highest, whether the lowest itself is allowed, what the neutral value does
-RANGES: dict[str, tuple[float, float, bool, str]] = {
-    "temperature": (0.0, 100.0, True, "0 is greedy"),
-    "top_p": (0.0, 1.0, False, "1 is off"),
-    "min_p": (0.0, 1.0, True, "0 is off"),
-    "repetition_penalty": (0.01, 100.0, True, "1 is off"),
-    "presence_penalty": (-2.0, 2.0, True, "0 is off"),
-    "frequency_penalty": (-2.0, 2.0, True, "0 is off"),
-}
-BIAS_LIMIT = 100.0
+SEEDS = 2**64
 
 
-def whole_number(name: str, value: object) -> int:
-    """`value` as an int, numpy's included. Raises `ParameterError` naming it for anything else."""
-    try:
-        if isinstance(value, bool):
-            raise TypeError
-        return index(value)  # type: ignore[arg-type]
-    except TypeError:
-        raise ParameterError(f"{name} is {value!r}; it must be a whole number") from None
-
-
-def token_ids(name: str, value: object) -> tuple[int, ...]:
-    """`value`, ids of any collection, as ints. Raises `ParameterError` naming it for anything else."""
-    try:
-        given = list(value)  # type: ignore[call-overload]
-    except TypeError:
-        raise ParameterError(f"{name} is {value!r}; it must be a list of token ids") from None
-    return tuple(whole_number(f"a token of {name}", token) for token in given)
-
-
-def _number(name: str, value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, Real):
-        raise ParameterError(f"{name} is {value!r}; it must be a number")
-    try:
-        return float(value)
-    except OverflowError:  # an int beyond all floats, and so beyond all ranges
-        return math.inf
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class SamplingParameters:
-    """temperature 0 is greedy; everything else is off by default; without a seed every request draws afresh.
+    """Greedy by default, and everything else off; without a seed every request draws afresh.
 
     The chain: logit bias; repetition, frequency and presence penalty; bans; temperature; top-k; top-p; min-p.
-    repetition_penalty looks at prompt and output, as in transformers; the presence and frequency penalties look at the
-    output only, as in the OpenAI API. min_new_tokens forbids the stop tokens before that many tokens.
+    Penalties look at each row's own prefix: the repetition penalty at prompt and output, as Keskar et al. (2019) have
+    it, presence and frequency penalties at the output only, as in the OpenAI API. min_new_tokens forbids the stop
+    tokens before that many tokens.
 
-    Raises `ParameterError` naming the parameter, what was given and what is allowed.
+    seed: the same seed, parameters, bundle and engine give the same tokens; with an adaptive policy, behind the same
+    earlier requests. Any whole number from -2**63 on; negative ones count modulo 2**64, as in torch.
+
+    stop: strings that end the text before them; the tokens keep what they were made of. stop_token_ids: None for the
+    model's own, `()` for none; the one that came is the last token and has no text.
+
+    verification: how sampled drafts are judged; both ways keep the target's distribution. speculate: False for plain
+    decoding. drafter: `model`, `ngram` or `suffix` (looked up in the text), `ngram+model` or `suffix+model` (looked up
+    where there is a match); by default the model, or `ngram` in a bundle without one. num_draft_tokens: k of every
+    round, 0 for plain decoding. Without it and a drafter, the bundle's policy decides for the `route` of the request
+    (its default for none, and for one that it does not know); a bundle without a policy drafts its maximum.
+
+    Raises `ParameterError` with the parameter, what was given and what is allowed. A new parameter is one field here:
+    `Session.stream` and `specexport generate` take what they offer from these fields.
     """
 
-    temperature: float = 0.0
-    top_k: int = 0
-    top_p: float = 1.0
-    min_p: float = 0.0
-    repetition_penalty: float = 1.0
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
-    logit_bias: Mapping[int, float] = field(default_factory=dict)
-    banned_tokens: Iterable[int] = ()
-    min_new_tokens: int = 0
-    seed: int | None = None
-    verification: Verification = "block"
+    max_new_tokens: int = field(default=256, metadata=option(Whole(least=1, help="Maximum new tokens.")))
+    temperature: float = field(default=0.0, metadata=option(Number(low=0.0, high=100.0, off="0 is greedy")))
+    top_k: int = field(default=0, metadata=option(Whole(help="0 is off.")))
+    top_p: float = field(default=1.0, metadata=option(Number(low=0.0, high=1.0, above=True, off="1 is off")))
+    min_p: float = field(default=0.0, metadata=option(Number(low=0.0, high=1.0, off="0 is off")))
+    repetition_penalty: float = field(
+        default=1.0,
+        metadata=option(Number(low=0.01, high=100.0, off="1 is off", help="Penalty for tokens in prompt and output.")),
+    )
+    presence_penalty: float = field(
+        default=0.0,
+        metadata=option(Number(low=-2.0, high=2.0, off="0 is off", help="Penalty for tokens in the output.")),
+    )
+    frequency_penalty: float = field(
+        default=0.0,
+        metadata=option(Number(low=-2.0, high=2.0, off="0 is off", help="Penalty per occurrence in the output.")),
+    )
+    logit_bias: Mapping[int, float] = field(
+        default_factory=dict, metadata=option(Biases(help="Add BIAS to the logit of token ID; repeatable."))
+    )
+    banned_tokens: Iterable[int] = field(
+        default=(), metadata=option(TokenIds(flag="--ban-token", help="Never generate this token; repeatable."))
+    )
+    min_new_tokens: int = field(
+        default=0, metadata=option(Whole(help="Generate no stop token before this many tokens."))
+    )
+    seed: int | None = field(
+        default=None, metadata=option(Whole(least=-SEEDS // 2, optional=True, help="Random seed. [default: random]"))
+    )
+    verification: Verification = field(
+        default="block", metadata=option(Choice(names=("block", "token"), help="Acceptance rule for sampled drafts."))
+    )
+    stop: str | Iterable[str] | None = field(default=(), metadata=option(Texts(help="Stop string; repeatable.")))
+    stop_token_ids: int | Iterable[int] | None = field(
+        default=None, metadata=option(TokenIds(optional=True, single=True, flag=""))
+    )
+    speculate: bool = field(default=True, metadata=option(Flag(flag="--plain", help="Decode without speculation.")))
+    num_draft_tokens: int | None = field(
+        default=None,
+        metadata=option(
+            Whole(
+                optional=True,
+                help="Draft tokens per round, 0 for none. [default: the bundle's policy, else its maximum]",
+            )
+        ),
+    )
+    drafter: str | None = field(
+        default=None,
+        metadata=option(
+            Name(
+                help="model, ngram, suffix, ngram+model or suffix+model. [default: model if the bundle has one, else ngram]"
+            )
+        ),
+    )
+    route: str | None = field(default=None, metadata=option(Name(help="Route of the request in the bundle's policy.")))
 
     def __post_init__(self) -> None:
-        for name, (low, high, closed, off) in RANGES.items():
-            value = getattr(self, name)
-            number = _number(name, value)
-            object.__setattr__(self, name, number)
-            if not ((low <= number if closed else low < number) and number <= high):  # NaN fails as well
-                raise ParameterError(
-                    f"{name} is {value}; it must be {'from' if closed else 'above'} {low:g} to {high:g} ({off})"
-                )
-        for name in ("top_k", "min_new_tokens", "seed"):
-            value = getattr(self, name)
-            if (name != "seed" or value is not None) and whole_number(name, value) < 0:
-                raise ParameterError(f"{name} is {value}; it must be 0 or more")
-        if self.verification not in ("block", "token"):
-            raise ParameterError(f"verification is {self.verification!r}; it must be 'block' or 'token'")
-        if not isinstance(self.logit_bias, Mapping):
-            raise ParameterError(f"logit_bias is {self.logit_bias!r}; it must map token ids to numbers")
-        for token, bias in self.logit_bias.items():
-            whole_number("a token of logit_bias", token)
-            if not abs(_number(f"logit_bias of token {token}", bias)) <= BIAS_LIMIT:
-                raise ParameterError(
-                    f"logit_bias of token {token} is {bias}; it must be from -{BIAS_LIMIT:g} to {BIAS_LIMIT:g}"
-                )
-        object.__setattr__(self, "banned_tokens", token_ids("banned_tokens", self.banned_tokens))
+        for one in fields(self):
+            object.__setattr__(self, one.name, one.metadata["option"].check(one.name, getattr(self, one.name)))
+        if self.min_new_tokens > self.max_new_tokens:
+            raise ParameterError(
+                f"min_new_tokens is {self.min_new_tokens}; "
+                f"it must be at most max_new_tokens, which is {self.max_new_tokens}"
+            )
 
     @property
     def greedy(self) -> bool:
@@ -113,8 +115,14 @@ class SamplingParameters:
         return penalties or bool(self.logit_bias) or bool(self.banned_tokens) or self.min_new_tokens > 0
 
     def check_tokens(self, vocab_size: int, stop_tokens: Collection[int]) -> None:
-        """Raises `ParameterError` for ids that the vocabulary lacks, and when no token is left."""
-        for name, tokens in (("logit_bias", self.logit_bias), ("banned_tokens", self.banned_tokens)):
+        """Raises `ParameterError` for ids that the vocabulary lacks, and when no token is left.
+
+        stop_tokens: those of the request, which are the model's own unless it names others.
+        """
+        named = {"logit_bias": self.logit_bias, "banned_tokens": self.banned_tokens}
+        if self.stop_token_ids is not None:
+            named["stop_token_ids"] = stop_tokens
+        for name, tokens in named.items():
             for token in tokens:
                 if not 0 <= token < vocab_size:
                     raise ParameterError(f"{name} names token {token}; ids go from 0 to {vocab_size - 1}")
@@ -123,3 +131,12 @@ class SamplingParameters:
             raise ParameterError(
                 f"banned_tokens and the stop tokens are all {vocab_size} tokens; at least one must be left"
             )
+
+
+def with_overrides(params: SamplingParameters | None, overrides: Mapping[str, Any]) -> SamplingParameters:
+    """`params`, or the defaults, with single ones replaced. Raises `ParameterError`, `TypeError` for an unknown one."""
+    if params is None:
+        return SamplingParameters(**overrides)
+    if not isinstance(params, SamplingParameters):
+        raise ParameterError(f"params is {params!r}; give a SamplingParameters, or its fields as keywords")
+    return replace(params, **overrides) if overrides else params

@@ -15,7 +15,7 @@ from ...errors import ParameterError
 from .acceptance import VERIFY, verify_tokens
 from .adjustment import LogitAdjustment
 from .distribution import Distribution, Row
-from .parameters import SamplingParameters
+from .parameters import SEEDS, SamplingParameters
 from .truncation import processed_distribution
 
 
@@ -107,6 +107,8 @@ class GreedyRule(_Rows):
 
 def noise_streams(seed: int | None) -> tuple[np.random.Generator, np.random.Generator]:
     """Independent streams of uniforms, for drafting and for acceptance."""
+    if seed is not None and seed < 0:
+        seed %= SEEDS
     draft_seed, target_seed = np.random.SeedSequence(seed).spawn(2)
     return np.random.default_rng(draft_seed), np.random.default_rng(target_seed)
 

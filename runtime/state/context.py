@@ -2,28 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from ...engines.base import Decoder, Logits
+from ...engines.base import Decoder, Logits, nothing
 
 
 @dataclass
 class CachedDecoder:
-    """A decoder and the number of cache rows that it was fed; the context says how many of them still count."""
+    """A decoder and the number of cache rows that it was fed; the context says how many of them still count.
+
+    chunk: tokens of the widest pass. checkpoint: called in front of each prompt chunk; it raises to stop there.
+    """
 
     decoder: Decoder
+    chunk: int
     rows: int = 0
+    checkpoint: Callable[[], None] = nothing
 
     def step(self, tokens: Sequence[int], position: int) -> Logits:
+        self.rows = min(self.rows, position)  # a pass that fails leaves rows that nobody can tell
         logits = self.decoder.step(tokens, position)
         self.rows = position + len(tokens)
         return logits
 
-    def prefill(self, tokens: Sequence[int], end: int, chunk: int) -> None:
+    def prefill(self, tokens: Sequence[int], end: int) -> None:
         """Feed `tokens[rows:end]` in chunks."""
         while self.rows < end:
-            part = tokens[self.rows : min(self.rows + chunk, end)]
+            self.checkpoint()
+            part = tokens[self.rows : min(self.rows + self.chunk, end)]
             self.decoder.feed(part, self.rows)
             self.rows += len(part)
 
@@ -56,8 +63,8 @@ class Context:
             if ours != theirs:
                 break
             common += 1
+        self.keep(common)  # first: an interrupt between the two lines must not leave rows of other tokens
         self.tokens = list(prompt)
-        self.keep(common)
         # The last token is fed by the first round, whose logits continue the prompt.
         self.target.rows = min(self.target.rows, len(prompt) - 1)
         return self.target.rows

@@ -15,6 +15,9 @@ class Statistics:
     model, by the host, one or more for every token it drafted. emitted counts tokens given
     to the caller: stops cut the last round. device_seconds: of rounds that the device ran whole, draft and target in
     one.
+
+    setup_seconds: in front of the prefill: chat template, tokenizer, checks. total_seconds holds all of the session's
+    time and none of the caller's between chunks; first_token_seconds is that up to the first chunk.
     """
 
     prompt_tokens: int = 0
@@ -25,6 +28,7 @@ class Statistics:
     draft_passes: int = 0
     accepted_by_position: list[int] = field(default_factory=list)
     drafted_by_position: list[int] = field(default_factory=list)
+    setup_seconds: float = 0.0
     prefill_seconds: float = 0.0
     draft_seconds: float = 0.0
     target_seconds: float = 0.0
@@ -60,12 +64,11 @@ class Statistics:
     @property
     def host_seconds(self) -> float:
         """Time of the rounds spent outside of the engine."""
-        inside = self.prefill_seconds + self.draft_seconds + self.target_seconds + self.device_seconds
-        return max(0.0, self.total_seconds - inside)
+        return max(0.0, self.decode_seconds - self.draft_seconds - self.target_seconds - self.device_seconds)
 
     @property
     def decode_seconds(self) -> float:
-        return self.total_seconds - self.prefill_seconds
+        return self.total_seconds - self.setup_seconds - self.prefill_seconds
 
     @property
     def tokens_per_second(self) -> float:
@@ -86,6 +89,6 @@ class Statistics:
             "drafted_by_position",
         )
         rates = ("acceptance_rate", "mean_acceptance_length", "tokens_per_second")
-        times = ("prefill", "first_token", "draft", "target", "device", "host", "total")
+        times = ("setup", "prefill", "first_token", "draft", "target", "device", "host", "total")
         row: dict[str, Any] = {name: getattr(self, name) for name in counts}
         return row | {name: round(getattr(self, name), 6) for name in (*rates, *(f"{time}_seconds" for time in times))}

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from tokenizers import Tokenizer
 
-from ...errors import ParameterError
-
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"  # what a tokenizer decodes half a character to
+# A character of UTF-8 has four bytes at most, so this many tokens can be all there is of an unfinished one.
+UNFINISHED = 3
 
 
 class Detokenizer:
@@ -25,16 +25,40 @@ class Detokenizer:
         while size < len(prompt) and REPLACEMENT in tokenizer.decode(list(prompt[-size:])):
             size *= 2
         self._tokens = list(prompt[-size:])
-        self._start, self._emitted = 0, len(self._tokens)
-        while self._emitted and self._text(self._emitted).endswith(REPLACEMENT):
-            self._emitted -= 1
+        self._prompt = len(self._tokens)
+        self._start = self._emitted = 0
+        boundary = self._boundary()
+        self._emitted = self._prompt if boundary is None else boundary
 
     def add(self, token: int) -> str:
         self._tokens.append(token)
-        before, now = self._text(self._emitted), self._text(len(self._tokens))
-        if len(now) <= len(before) or now.endswith(REPLACEMENT):
+        text = self._text(len(self._tokens))
+        if not text.endswith(REPLACEMENT):
+            return self._emit(len(self._tokens), text)
+        boundary = self._boundary()
+        # Bytes that belong to no character, or replacement characters that the model wrote: only the last few tokens
+        # may still become something else.
+        end = len(self._tokens) - UNFINISHED if boundary is None else boundary
+        return self._emit(end, self._text(end))
+
+    def flush(self) -> str:
+        """What is left when no more tokens come: replacement characters, the model's own or of a character cut off."""
+        end = len(self._tokens)
+        return self._emit(end, self._text(end)) if end > self._prompt else ""
+
+    def _boundary(self) -> int | None:
+        """The last place that no character may still go on behind; None where the last tokens have none."""
+        end = len(self._tokens)
+        for place in range(end, max(self._emitted, end - UNFINISHED) - 1, -1):
+            if place == self._emitted or not self._text(place).endswith(REPLACEMENT):
+                return place
+        return None
+
+    def _emit(self, end: int, now: str) -> str:
+        before = self._text(self._emitted)
+        if len(now) <= len(before):
             return ""
-        self._start, self._emitted = self._emitted, len(self._tokens)
+        self._start, self._emitted = self._emitted, end
         return now[len(before) :]
 
     def _text(self, end: int) -> str:
@@ -45,10 +69,6 @@ class StopStrings:
     """Holds back text that may be the start of a stop string; finds the earliest one."""
 
     def __init__(self, stops: Sequence[str]) -> None:
-        if not isinstance(stops, Iterable) or not all(isinstance(stop, str) for stop in stops):
-            raise ParameterError(f"stop is {stops!r}; it must be a text or a list of texts")
-        if not all(stops):
-            raise ParameterError("a stop string is empty; give strings of at least one character")
         self._stops = tuple(stops)
         self._held = ""
         self.found = False

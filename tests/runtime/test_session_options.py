@@ -116,7 +116,7 @@ def test_what_is_truncated_away_is_never_sampled(
     for seed, options in itertools.product(
         range(2), ({"top_k": 2}, {"top_p": 0.5}, {"min_p": 0.4}, {"top_k": 3, "top_p": 0.8, "min_p": 0.1})
     ):
-        session, parameters = make_session(seed), SamplingParameters(1.0, **options)  # type: ignore[arg-type]
+        session, parameters = make_session(seed), SamplingParameters(temperature=1.0, **options)  # type: ignore[arg-type]
         found = session.generate(
             PROMPT, max_new_tokens=25, temperature=1.0, seed=seed, verification=verification, **options, **way
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from specexport.runtime.session import Options, Session
+from specexport.runtime.session import Session
 from specexport.runtime.state.statistics import Statistics
 
 from ..timing import Spread
@@ -53,6 +53,4 @@ def measure_speed(session: Session, prompts: Sequence[Sequence[int]], new_tokens
 
 def _generate(session: Session, prompt: Sequence[int], k: int, new_tokens: int) -> Statistics:
     session.reset()
-    return session.generate(
-        prompt, **Options(max_new_tokens=new_tokens, num_draft_tokens=k, stop_token_ids=())
-    ).statistics
+    return session.generate(prompt, max_new_tokens=new_tokens, num_draft_tokens=k, stop_token_ids=()).statistics

@@ -8,23 +8,24 @@ from collections.abc import Iterator, Sequence
 from specexport.bundle import Role
 from specexport.engines.base import Decoder
 from specexport.errors import EngineError
-from specexport.runtime.session import Options, Session
+from specexport.runtime.sampling.parameters import SamplingParameters
+from specexport.runtime.session import Session
 
 from ..finding import Finding
 from .parity import decoders
 
-OPTIONS = Options(max_new_tokens=24, stop_token_ids=())
+PARAMS = SamplingParameters(max_new_tokens=24, stop_token_ids=())
 
 
 def prove_requests(session: Session, prompt: Sequence[int]) -> Iterator[Finding]:
     session.reset()
-    fresh = session.generate(prompt, **OPTIONS).tokens
+    fresh = session.generate(prompt, PARAMS).tokens
     vocab_size = session.engine.target.vocab_size
     stranger = [(token + 1) % vocab_size for token in prompt]  # nothing of its rows can be kept
     for title, first in (("another prompt's", stranger), ("its own", prompt)):
         session.reset()
         _cancel(session, first)
-        after = session.generate(prompt, **OPTIONS)
+        after = session.generate(prompt, PARAMS)
         kept = 0 if first is stranger else len(prompt) - 1
         passed = after.tokens == fresh and after.statistics.reused_tokens == kept
         detail = f"{'the same' if after.tokens == fresh else 'other'} tokens as from nothing, {after.statistics.reused_tokens} rows kept"
@@ -36,7 +37,7 @@ def prove_requests(session: Session, prompt: Sequence[int]) -> Iterator[Finding]
 
 
 def _cancel(session: Session, prompt: Sequence[int]) -> None:
-    stream = session.stream(prompt, **OPTIONS)
+    stream = session.stream(prompt, PARAMS)
     for _ in range(2):
         next(stream)
     stream.close()
@@ -45,7 +46,7 @@ def _cancel(session: Session, prompt: Sequence[int]) -> None:
 def _poisoned(session: Session, role: Role, decoder: Decoder, prompt: Sequence[int], fresh: tuple[int, ...]) -> Finding:
     """NaN in the cache, in the middle of a request: it must end in an error, and the next one must know nothing of it."""
     session.reset()
-    stream = session.stream(prompt, **OPTIONS)
+    stream = session.stream(prompt, PARAMS)
     next(stream)
     decoder.overwrite_rows(0, math.nan)
     try:
@@ -56,7 +57,7 @@ def _poisoned(session: Session, role: Role, decoder: Decoder, prompt: Sequence[i
         said = str(error)
     told = "gave nan as a logit" in said and session.bundle.manifest.models[role].graphs[session.engine.dialect] in said
     try:
-        recovered = session.generate(prompt, **OPTIONS).tokens == fresh
+        recovered = session.generate(prompt, PARAMS).tokens == fresh
     except EngineError:
         recovered = False
     detail = (

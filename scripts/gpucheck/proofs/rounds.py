@@ -9,7 +9,8 @@ from itertools import product
 import numpy as np
 from specexport.bundle import Contract
 from specexport.runtime.proofs.equality import check_equality
-from specexport.runtime.session import Generation, Options, Session
+from specexport.runtime.sampling.parameters import SamplingParameters
+from specexport.runtime.session import Generation, Session
 
 from ..finding import Finding
 from ..presets import Effort
@@ -19,9 +20,13 @@ from ..session_under_test import Subject
 # Not over the whole vocabulary, where random weights give each of 128256 tokens so little that many do.
 LEAST_AGREEING = 0.75
 WAYS = (
-    ("greedy", 1.0, Options()),
-    ("sampled, block", LEAST_AGREEING, Options(temperature=1.0, top_k=40, verification="block", seed=1)),
-    ("sampled, token", LEAST_AGREEING, Options(temperature=0.8, top_k=40, top_p=0.95, verification="token", seed=2)),
+    ("greedy", 1.0, SamplingParameters()),
+    ("sampled, block", LEAST_AGREEING, SamplingParameters(temperature=1.0, top_k=40, verification="block", seed=1)),
+    (
+        "sampled, token",
+        LEAST_AGREEING,
+        SamplingParameters(temperature=0.8, top_k=40, top_p=0.95, verification="token", seed=2),
+    ),
 )
 
 
@@ -48,16 +53,17 @@ def edge_prompts(contract: Contract, vocab_size: int) -> list[list[int]]:
     return [rng.integers(0, vocab_size, span - 3 * contract.widest_step).tolist() for span in contract.spans]
 
 
-def generate(session: Session, prompt: Sequence[int], options: Options) -> Generation:
+def generate(session: Session, prompt: Sequence[int], params: SamplingParameters) -> Generation:
     """From nothing: rows that an earlier request left may have come from passes of another width."""
     session.reset()
-    return session.generate(prompt, **(options | Options(stop_token_ids=())))
+    return session.generate(prompt, params, stop_token_ids=())
 
 
 def _served(session: Session, prompt: Sequence[int]) -> Finding:
     """What follows would prove the host's rounds where the device did not run them."""
-    ways = (Options(), Options(temperature=1.0), Options(speculate=False))
-    found = [generate(session, prompt, Options(max_new_tokens=16) | way).statistics for way in ways]
+    params = SamplingParameters(max_new_tokens=16)
+    ways = (params, replace(params, temperature=1.0), replace(params, speculate=False))
+    found = [generate(session, prompt, way).statistics for way in ways]
     elsewhere = sum(statistics.draft_seconds + statistics.target_seconds for statistics in found)
     served = all(statistics.device_seconds for statistics in found) and not elsewhere
     return Finding(
@@ -74,8 +80,8 @@ def _against_host(
     for title, least, way in WAYS:
         same = accepted = 0
         for prompt, k in product(prompts, drafts):
-            options = way | Options(max_new_tokens=new_tokens, num_draft_tokens=k)
-            ours, theirs = (generate(either, prompt, options) for either in (session, host))
+            params = replace(way, max_new_tokens=new_tokens, num_draft_tokens=k)
+            ours, theirs = (generate(either, prompt, params) for either in (session, host))
             same += _shown(ours) == _shown(theirs)
             accepted += ours.statistics.accepted
         count = len(prompts) * len(drafts)

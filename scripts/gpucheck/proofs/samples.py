@@ -6,17 +6,17 @@ from collections.abc import Iterator, Sequence
 
 from specexport.runtime.proofs.chi_squared import exact_joint, sample_session
 from specexport.runtime.sampling.parameters import SamplingParameters
-from specexport.runtime.session import Options, Session
+from specexport.runtime.session import Session
 
 from ..finding import Finding
 from ..presets import Effort
 
 LENGTH = 2
-WAYS: tuple[Options, ...] = (
-    Options(temperature=1.0, verification="block"),
-    Options(temperature=1.0, verification="token"),
-    Options(temperature=0.7, top_k=6, top_p=0.9, verification="block"),
-    Options(temperature=1.0, speculate=False),
+WAYS = (
+    SamplingParameters(temperature=1.0, verification="block"),
+    SamplingParameters(temperature=1.0, verification="token"),
+    SamplingParameters(temperature=0.7, top_k=6, top_p=0.9, verification="block"),
+    SamplingParameters(temperature=1.0, speculate=False),
 )
 
 
@@ -24,13 +24,12 @@ def prove_samples(session: Session, prompt: Sequence[int], effort: Effort) -> It
     """Fails for nothing about once in a million times; the seeds are fixed, so the same build gives the same answer."""
     chunk = session.bundle.manifest.contract.prompt_chunk
     for way in WAYS:
-        parameters = SamplingParameters(way["temperature"], top_k=way.get("top_k", 0), top_p=way.get("top_p", 1.0))
-        expected = exact_joint(session.engine.target, prompt, parameters, LENGTH, chunk)
+        expected = exact_joint(session.engine.target, prompt, way, LENGTH, chunk)
         session.reset()  # its cache was written behind its back
         found = sample_session(session, prompt, way, expected, effort.trials)
-        title = f"{way['verification']} verification" if way.get("speculate", True) else "plain"
-        kept = f", top-k {way['top_k']}, top-p {way['top_p']}" if "top_k" in way else ""
+        title = f"{way.verification} verification" if way.speculate else "plain"
+        kept = f", top-k {way.top_k}, top-p {way.top_p}" if way.top_k else ""
         detail = f"chi-squared {found.statistic:.1f} over {found.cells} cells and {found.trials} trials (a right one stays below "
         detail += f"{found.limit:.1f}), {found.mean_acceptance_length:.2f} tokens a round"
-        yield Finding(f"samples at temperature {way['temperature']}{kept}, {title}", found.passed, detail)
+        yield Finding(f"samples at temperature {way.temperature}{kept}, {title}", found.passed, detail)
     session.reset()

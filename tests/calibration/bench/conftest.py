@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 from specexport.calibration.bench import interleaved
+from specexport.runtime.sampling.parameters import SamplingParameters
 from specexport.runtime.session import Session
 from support.doubles import FakeDecoder, fake_session
 
@@ -31,9 +33,9 @@ def calls(session: Session, monkeypatch: pytest.MonkeyPatch) -> list[Call]:
     made: list[Call] = []
     stream, reset = session.stream, session.reset
 
-    def recorded(prompt: Sequence[int], **options: Any) -> Any:
-        made.append({"prompt": tuple(prompt)} | options)
-        for chunk in stream(prompt, **options):
+    def recorded(prompt: Sequence[int], params: SamplingParameters) -> Any:
+        made.append({"prompt": tuple(prompt)} | asdict(params))
+        for chunk in stream(prompt, params):
             made[-1]["reused"] = chunk.statistics.reused_tokens
             yield chunk
 

@@ -17,7 +17,7 @@ from support.bench_runs import run
         (dict(temperature=-1.0), "temperature is -1.0"),
         (dict(top_k=-1), "top_k is -1"),
         (dict(top_p=0.0), "top_p is 0.0"),
-        (dict(seed=-1), "seed is -1"),
+        (dict(seed=-(2**63) - 1), "seed is -"),
     ],
 )
 def test_options_that_cannot_be(options: dict[str, Any], message: str) -> None:

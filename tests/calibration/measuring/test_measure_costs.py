@@ -8,9 +8,13 @@ from pathlib import Path
 import pytest
 from specexport.bundle import Contract
 from specexport.calibration.measuring.measure_costs import CostMeter
-from specexport.engines.base import Engine, Logits
+from specexport.engines.base import Logits
+from specexport.runtime.loop.chunks import Decoding
+from specexport.runtime.loop.speculate import Round
 from specexport.runtime.policy.cost_model import Costs
+from specexport.runtime.request import Request
 from specexport.runtime.session import Session
+from specexport.runtime.state.statistics import Statistics
 from support.doubles import FakeDecoder, fake_session
 
 CONTRACT = Contract(capacity=320, max_draft_tokens=3, prompt_chunk=16, precision="fp32")
@@ -47,6 +51,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     for module in (
         "calibration.measuring.measure_costs",
         "runtime.session",
+        "runtime.loop.chunks",
         "runtime.loop.speculate",
         "runtime.drafting.drafters",
     ):
@@ -95,25 +100,27 @@ def test_without_a_model_wide_passes_are_timed_alone(clock: Clock, tmp_path: Pat
         assert point.rounds[k].median == pytest.approx(costs.at(50).looked_up(k), abs=0.005)
 
 
-def test_rounds_of_the_device_are_whole(clock: Clock, tmp_path: Path) -> None:
+def test_rounds_of_the_device_are_whole(clock: Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody sees their parts, so what they differ by is charged to the verify pass."""
     made = fake_session(tmp_path, FakeDecoder(CONTRACT, seed=1), FakeDecoder(CONTRACT, seed=1))
 
-    class Whole(Session):
-        def _round(self, *arguments: object) -> object:  # type: ignore[override]
-            round = super()._round(*arguments)  # type: ignore[arg-type]
-            statistics, run = arguments[-1], round.run
+    make_round = Decoding._round
 
-            def timed(tokens: Sequence[int], count: int) -> tuple[list[int], int, int]:
-                found = run(tokens, count)
-                clock.now += 1 + 0.3 * count
-                statistics.draft_seconds = statistics.target_seconds = 0.0  # type: ignore[attr-defined]
-                return found
+    def whole(self: Decoding, request: Request, statistics: Statistics) -> Round:
+        round = make_round(self, request, statistics)
+        run = round.run
 
-            round.run = timed  # type: ignore[method-assign]
-            return round
+        def timed(tokens: Sequence[int], count: int) -> tuple[list[int], int, int]:
+            found = run(tokens, count)
+            clock.now += 1 + 0.3 * count
+            statistics.draft_seconds = statistics.target_seconds = 0.0
+            return found
 
-    costs = measured(Whole(made.bundle, Engine("fake", "ort", made.engine.target, made.engine.draft)), [50])
+        round.run = timed  # type: ignore[method-assign]
+        return round
+
+    monkeypatch.setattr(Decoding, "_round", whole)
+    costs = measured(made, [50])
     (point,) = costs.points
     assert [time.median for time in point.rounds] == pytest.approx([1.0, 1.3, 1.6, 1.9], abs=0.02)
     assert point.verify == point.rounds

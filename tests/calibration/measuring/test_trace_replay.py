@@ -11,7 +11,8 @@ from specexport.calibration.measuring.recorder import RecordedRound, agreement
 from specexport.calibration.measuring.trace_replay import Trace, known, replay
 from specexport.runtime.drafting.drafters import DRAFTERS
 from specexport.runtime.policy.schedule import FixedSchedule
-from specexport.runtime.session import Options, Session
+from specexport.runtime.sampling.parameters import SamplingParameters
+from specexport.runtime.session import Session
 from support.doubles import CONTRACT, FakeDecoder, fake_session
 
 
@@ -44,7 +45,7 @@ PROMPT = (5, 9, 5, 9, 7, 5, 9)
 
 
 def recorded(session: Session, limit: int = 36) -> Trace:
-    return record(session, Request(1, "code", PROMPT, limit), Options(), plain_first=True)[0].trace
+    return record(session, Request(1, "code", PROMPT, limit), SamplingParameters(), plain_first=True)[0].trace
 
 
 def real_rounds(session: Session, drafter: str, k: int, limit: int) -> list[tuple[int, int]]:

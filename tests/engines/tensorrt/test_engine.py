@@ -168,7 +168,7 @@ def test_a_rule_that_is_asked_for_first_is_captured_then(kept: Bundle) -> None:
     rounds = session.engine.rounds
     assert rounds is not None
     session._context.start(PROMPT)
-    session._context.target.prefill(PROMPT, len(PROMPT) - 1, 16)
+    session._context.target.prefill(PROMPT, len(PROMPT) - 1)
     noise = np.full(4, 0.5, np.float32)
     chances = Chances("token", np.array([1, 0, 1, 0], np.float32), noise[1:], noise)
     device.log.clear()

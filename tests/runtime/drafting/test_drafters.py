@@ -46,9 +46,9 @@ class Told:
 
 def made(name: str, prompt: Sequence[int], chunk: int = 8) -> tuple[Draft, Context, FakeDecoder, Told, Statistics]:
     model, rule, statistics = FakeDecoder(TINY, VOCAB, seed=4), Told(), Statistics()
-    context = Context(CachedDecoder(FakeDecoder(TINY, VOCAB)), CachedDecoder(model))
+    context = Context(CachedDecoder(FakeDecoder(TINY, VOCAB), chunk), CachedDecoder(model, chunk))
     context.start(prompt)
-    return make_draft(name, context, chunk, rule, statistics), context, model, rule, statistics
+    return make_draft(name, context, rule, statistics), context, model, rule, statistics
 
 
 def test_no_draft() -> None:
@@ -186,9 +186,9 @@ def test_names_make_what_they_say() -> None:
 
 
 def test_lookups_need_no_model() -> None:
-    context = Context(CachedDecoder(FakeDecoder(TINY, VOCAB)))
+    context = Context(CachedDecoder(FakeDecoder(TINY, VOCAB), 8))
     for name in ("ngram", "suffix"):
-        assert isinstance(make_draft(name, context, 8, Told(), Statistics()), LookupDraft)
+        assert isinstance(make_draft(name, context, Told(), Statistics()), LookupDraft)
 
 
 def test_a_lookup_that_was_never_prefilled_knows_the_text_all_the_same() -> None:

@@ -21,7 +21,7 @@ from specexport.runtime.policy.schedule import AdaptiveSchedule, RouteState
 from specexport.runtime.sampling.acceptance import VERIFY
 from specexport.runtime.sampling.parameters import SamplingParameters
 from specexport.runtime.sampling.truncation import processed_distribution
-from specexport.runtime.session import Options, Session
+from specexport.runtime.session import Session
 from support.doubles import CONTRACT, FakeDecoder, check_invariant, fake_session, greedy_tokens
 
 PROMPT = [5, 9, 200, 31, 7, 7, 90, 14, 3, 77, 120]
@@ -69,7 +69,9 @@ class FakeRounds:
     @staticmethod
     def _distribution(row: np.ndarray, chances: Chances) -> Any:
         temperature, top_k, top_p, min_p = (float(value) for value in chances.sampling)
-        return processed_distribution(row, SamplingParameters(temperature, top_k=int(top_k), top_p=top_p, min_p=min_p))
+        return processed_distribution(
+            row, SamplingParameters(temperature=temperature, top_k=int(top_k), top_p=top_p, min_p=min_p)
+        )
 
 
 @pytest.fixture
@@ -83,8 +85,7 @@ def pair(tmp_path: Path) -> tuple[Session, Session, FakeRounds]:
     target, draft = decoders()
     device = fake_session(tmp_path / "device", target, draft)
     rounds = FakeRounds(target, draft)
-    device.engine = replace(device.engine, rounds=rounds)
-    return host, device, rounds
+    return host, Session(device.bundle, replace(device.engine, rounds=rounds)), rounds
 
 
 @pytest.mark.parametrize("k", [0, 1, 3, 4])
@@ -228,8 +229,7 @@ def test_logits_that_are_no_numbers_are_named(
 def test_close_gives_the_engine_back(pair: tuple[Session, Session, FakeRounds]) -> None:
     _, device, _ = pair
     closed: list[bool] = []
-    device.engine = replace(device.engine, close=lambda: closed.append(True))
-    with device as session:
+    with Session(device.bundle, replace(device.engine, close=lambda: closed.append(True))) as session:
         session.generate(PROMPT, max_new_tokens=2)
     assert closed == [True]
 
@@ -257,7 +257,7 @@ def test_an_adaptive_schedule_launches_the_best_number_and_asks_nobody_in_betwee
 def test_calibration_times_device_rounds_and_records_by_the_host(pair: tuple[Session, Session, FakeRounds]) -> None:
     host, device, rounds = pair
     request = Request(1, "code", tuple(PROMPT), 20)
-    one, _ = record(host, request, Options(), plain_first=True)
-    other, _ = record(device, request, Options(), plain_first=True)
+    one, _ = record(host, request, SamplingParameters(), plain_first=True)
+    other, _ = record(device, request, SamplingParameters(), plain_first=True)
     assert {k for _, k, _ in rounds.asked} >= {0, 4}  # plain and speculative runs were the device's
     assert (one.tokens, one.agrees, one.rounds, one.judged) == (other.tokens, other.agrees, other.rounds, other.judged)

@@ -27,14 +27,12 @@ def pair(seed: int, noise: float = 0.6, scale: float = 1.0, vocab: int = VOCAB) 
 
 
 def start(
-    context: Context, k: int, limit: int, drafter: str = "model", chunk: int = TINY.prompt_chunk, **parameters: Any
+    context: Context, k: int, limit: int, drafter: str = "model", **parameters: Any
 ) -> tuple[Iterator[list[int]], Statistics]:
     statistics = Statistics()
     rule = make_rule(SamplingParameters(**parameters), context.target.decoder.vocab_size, context.tokens, ())
-    draft = make_draft(drafter, context, chunk, rule, statistics)
-    return decode(
-        context, HostRound(context, draft, rule, statistics), FixedSchedule(k), limit, chunk, statistics
-    ), statistics
+    draft = make_draft(drafter, context, rule, statistics)
+    return decode(context, HostRound(context, draft, rule, statistics), FixedSchedule(k), limit, statistics), statistics
 
 
 def run(
@@ -44,9 +42,10 @@ def run(
     k: int,
     limit: int,
     drafter: str = "model",
+    chunk: int = TINY.prompt_chunk,
     **options: Any,
 ) -> tuple[list[int], Statistics, Context]:
-    context = Context(CachedDecoder(target), CachedDecoder(draft))
+    context = Context(CachedDecoder(target, chunk), CachedDecoder(draft, chunk))
     context.start(prompt)
     emitted = []
     rounds, statistics = start(context, k, limit, drafter, **options)
@@ -126,7 +125,7 @@ def test_the_first_draft_step_feeds_two_tokens_and_the_others_one() -> None:
 def test_an_abandoned_loop_leaves_a_context_that_goes_on_right(rounds: int) -> None:
     target, draft = pair(7)
     prompt = prompt_of(6)
-    context = Context(CachedDecoder(target), CachedDecoder(draft))
+    context = Context(CachedDecoder(target, 8), CachedDecoder(draft, 8))
     context.start(prompt)
     loop, _ = start(context, 3, 30)
     list(islice(loop, rounds))
@@ -155,7 +154,7 @@ def test_a_step_that_fails_leaves_a_context_that_goes_on_right(
         write(tokens, position)
 
     monkeypatch.setattr(decoder, "write", fail_once)
-    context = Context(CachedDecoder(target), CachedDecoder(draft))
+    context = Context(CachedDecoder(target, 8), CachedDecoder(draft, 8))
     context.start(prompt)
     with pytest.raises(RuntimeError, match="engine"):
         list(start(context, 2, 22)[0])
@@ -250,12 +249,12 @@ class Stutters:
 
 def test_rounds_in_which_fewer_are_drafted_than_asked_for() -> None:
     target, statistics = FakeDecoder(TINY, VOCAB, 3), Statistics()
-    context = Context(CachedDecoder(target))
+    context = Context(CachedDecoder(target, 8))
     context.start(prompt_of(6))
     rule = make_rule(SamplingParameters(), VOCAB, context.tokens, ())
     draft = Stutters(target, rule)
     rounds = []
-    for tokens in decode(context, HostRound(context, draft, rule, statistics), FixedSchedule(4), 20, 8, statistics):
+    for tokens in decode(context, HostRound(context, draft, rule, statistics), FixedSchedule(4), 20, statistics):
         rounds.append(len(tokens))
         check_invariant(context)
     assert rounds == [1, 2, 3, 4, 1, 2, 3, 3, 1]  # the last ones by the limit: 3 of 4, then 1
@@ -268,11 +267,11 @@ def test_rounds_in_which_fewer_are_drafted_than_asked_for() -> None:
 
 def test_no_draft_is_plain_decoding() -> None:
     target, draft = pair(6)
-    context = Context(CachedDecoder(target), CachedDecoder(draft))
+    context = Context(CachedDecoder(target, 8), CachedDecoder(draft, 8))
     context.start(prompt_of(6))
     rule = make_rule(SamplingParameters(), VOCAB, context.tokens, ())
     round = HostRound(context, NoDraft(), rule, Statistics())
-    emitted = [token for tokens in decode(context, round, FixedSchedule(4), 9, 8, Statistics()) for token in tokens]
+    emitted = [token for tokens in decode(context, round, FixedSchedule(4), 9, Statistics()) for token in tokens]
     assert tuple(emitted) == greedy_tokens(target, prompt_of(6), 9)
     assert draft.steps == []
     assert target.steps == [(5, 0), *((1, position) for position in range(5, 14))]

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from specexport.runtime.proofs.equality import Equality, check_equality, judge, plain_at_widths
 from specexport.runtime.proofs.output import decode_request
+from specexport.runtime.sampling.parameters import SamplingParameters
 from specexport.runtime.session import Session
 from support.doubles import CONTRACT, VOCAB, FakeDecoder, fake_session, greedy_tokens
 
@@ -122,7 +123,8 @@ def test_rounds_of_many_widths_are_replayed_as_they_were(tmp_path: Path, drafter
 
 
 def plain_and_speculative(session: Any, prompt: list[int], **options: Any) -> tuple[tuple[int, ...], Any]:
-    found = [decode_request(session, prompt, dict(speculate=speculate, **options)) for speculate in (False, True)]
+    ways = [SamplingParameters(speculate=speculate, **options) for speculate in (False, True)]
+    found = [decode_request(session, prompt, way) for way in ways]
     assert set(found[0].widths) == {1} != set(found[1].widths)
     return found[0].tokens, found[1]
 
@@ -158,9 +160,9 @@ def test_behind_a_near_tie_lengths_differ_only_by_a_stop_token(tmp_path: Path) -
 class EndsRoundsEarly(Session):
     """What a broken loop would do: speculative output lacks its end."""
 
-    def stream(self, prompt: Any, **options: Any) -> Any:
-        for chunk in super().stream(prompt, **options):
-            if options.get("speculate", True) and chunk.statistics.emitted > 6:
+    def stream(self, prompt: Any, params: Any, schedule: Any = None, **overrides: Any) -> Any:
+        for chunk in super().stream(prompt, params, schedule, **overrides):
+            if overrides.get("speculate", True) and chunk.statistics.emitted > 6:
                 return
             yield chunk
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from specexport.runtime.proofs.chi_squared import (
 from specexport.runtime.sampling import acceptance, rules
 from specexport.runtime.sampling.distribution import Distribution
 from specexport.runtime.sampling.parameters import SamplingParameters
-from specexport.runtime.session import Options, Session
+from specexport.runtime.session import Session
 from support.doubles import FeedsByStep, write_bundle
 
 VOCAB, LENGTH = 16, 2
@@ -89,10 +89,8 @@ def expected_of(session: Session, parameters: SamplingParameters) -> Joint:
     return exact_joint(session.engine.target, PROMPT, parameters, LENGTH, SMALL.prompt_chunk)
 
 
-def sample(session: Session, options: Options, trials: int) -> Sampled:
-    names = {field.name for field in fields(SamplingParameters)}
-    parameters = SamplingParameters(**{name: value for name, value in options.items() if name in names})
-    return sample_session(session, PROMPT, options, expected_of(session, parameters), trials)
+def sample(session: Session, params: SamplingParameters, trials: int) -> Sampled:
+    return sample_session(session, PROMPT, params, expected_of(session, params), trials)
 
 
 PENALTIES: dict[str, Any] = {
@@ -105,7 +103,7 @@ PENALTIES: dict[str, Any] = {
 
 
 def test_the_default_way_has_the_targets_distribution(session: Session) -> None:
-    result = sample(session, Options(temperature=1.0), TRIALS)
+    result = sample(session, SamplingParameters(temperature=1.0), TRIALS)
     assert result.passed, result
     assert result.cells > 200
     assert (result.drafter, result.verification) == ("model", "block")
@@ -126,16 +124,18 @@ def test_the_default_way_has_the_targets_distribution(session: Session) -> None:
         {"temperature": 1.0, "speculate": False},
     ],
 )
-def test_sampled_output_has_the_targets_distribution(session: Session, options: Options) -> None:
-    result = sample(session, options, TRIALS_EACH)
+def test_sampled_output_has_the_targets_distribution(session: Session, options: dict[str, Any]) -> None:
+    result = sample(session, SamplingParameters(**options), TRIALS_EACH)
     assert result.passed, result
     assert result.cells > 40
     assert (result.mean_acceptance_length > 1.05) == options.get("speculate", True)
 
 
 @pytest.mark.parametrize("options", [{"temperature": 1.0}, {"temperature": 1.0, "top_k": 9, **PENALTIES}])
-def test_a_draft_of_another_tokenizer_leaves_the_distribution_alone(translated: Session, options: Options) -> None:
-    result = sample(translated, options, TRIALS_EACH)
+def test_a_draft_of_another_tokenizer_leaves_the_distribution_alone(
+    translated: Session, options: dict[str, Any]
+) -> None:
+    result = sample(translated, SamplingParameters(**options), TRIALS_EACH)
     assert result.passed, result
     assert result.mean_acceptance_length > 1.2
 
@@ -198,7 +198,7 @@ def penalties_of_the_rounds_start(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_penalties_of_the_rounds_start_are_found_out(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
-    options = Options(temperature=1.0, repetition_penalty=3.0, frequency_penalty=2.0)
+    options = SamplingParameters(temperature=1.0, repetition_penalty=3.0, frequency_penalty=2.0)
     penalties_of_the_rounds_start(monkeypatch)
     assert not sample(session, options, 6000).passed
 
@@ -207,7 +207,7 @@ def test_too_few_trials_are_refused(session: Session) -> None:
     expected = expected_of(session, SamplingParameters(temperature=1.0))
     needed = fewest_trials(expected)
     with pytest.raises(ParameterError, match=f"{needed - 1} trials are too few .*; it takes {needed} or more"):
-        sample_session(session, PROMPT, Options(temperature=1.0), expected, needed - 1)
+        sample_session(session, PROMPT, SamplingParameters(temperature=1.0), expected, needed - 1)
     assert chi_squared(expected, Counter(draws(expected, needed)))[2] >= 2
     assert fewest_trials({(0,): 1.0}) == 1
     assert fewest_trials({(0,): 0.999, (1,): 0.001}) == pytest.approx(20_000, abs=1)
@@ -223,7 +223,9 @@ def test_mutants_are_found_out(
 ) -> None:
     expected = expected_of(session, SamplingParameters(temperature=1.0))
     mutant(monkeypatch)
-    result = sample_session(session, PROMPT, Options(temperature=1.0, verification=verification), expected, 4000)
+    result = sample_session(
+        session, PROMPT, SamplingParameters(temperature=1.0, verification=verification), expected, 4000
+    )
     assert not result.passed
 
 

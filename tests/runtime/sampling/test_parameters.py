@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 import pytest
 from specexport.errors import ParameterError
-from specexport.runtime.sampling.parameters import SamplingParameters
+from specexport.runtime.sampling.parameters import SamplingParameters, with_overrides
 
 NUMBERS = ("temperature", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty")
-COUNTS = ("top_k", "min_new_tokens", "seed")
+COUNTS = ("top_k", "min_new_tokens", "max_new_tokens", "seed", "num_draft_tokens")
 
 
 def refusal(**parameters: Any) -> str:
@@ -39,7 +39,9 @@ def refusal(**parameters: Any) -> str:
         ("frequency_penalty", 2.1, "from -2 to 2 (0 is off)"),
         ("top_k", -1, "0 or more"),
         ("min_new_tokens", -1, "0 or more"),
-        ("seed", -1, "0 or more"),
+        ("seed", -(2**63) - 1, f"{-(2**63)} or more"),
+        ("max_new_tokens", 0, "1 or more"),
+        ("num_draft_tokens", -1, "0 or more"),
         ("verification", "blocks", "'block' or 'token'"),
     ],
 )
@@ -72,7 +74,7 @@ def test_no_whole_number(name: str, value: Any) -> None:
     assert refusal(**{name: value}) == f"{name} is {value!r}; it must be a whole number"
 
 
-@pytest.mark.parametrize("name", ["top_k", "min_new_tokens"])
+@pytest.mark.parametrize("name", ["top_k", "min_new_tokens", "max_new_tokens"])
 def test_none_is_no_count(name: str) -> None:
     """It is a seed only: no seed."""
     assert refusal(**{name: None}) == f"{name} is None; it must be a whole number"
@@ -133,7 +135,7 @@ def test_limits_themselves_are_allowed() -> None:
         SamplingParameters(presence_penalty=penalty, frequency_penalty=penalty, logit_bias={0: 50 * penalty})
     SamplingParameters(repetition_penalty=0.01)
     SamplingParameters(repetition_penalty=100, top_k=0, min_new_tokens=0, seed=0)
-    SamplingParameters(top_k=10**30, seed=10**30, min_new_tokens=10**30)
+    SamplingParameters(top_k=10**30, seed=10**30, min_new_tokens=10**30, max_new_tokens=10**30)
 
 
 def test_numbers_may_come_from_numpy() -> None:
@@ -190,7 +192,9 @@ def test_defaults_are_greedy_and_change_nothing() -> None:
     assert SamplingParameters().greedy
     assert not SamplingParameters(temperature=1e-9).greedy
     assert not SamplingParameters().adjusts_logits
-    assert not SamplingParameters(0.5, 3, 0.9, 0.1, seed=3, verification="token").adjusts_logits
+    assert not SamplingParameters(
+        temperature=0.5, top_k=3, top_p=0.9, min_p=0.1, seed=3, verification="token"
+    ).adjusts_logits
 
 
 @pytest.mark.parametrize(
@@ -206,3 +210,65 @@ def test_defaults_are_greedy_and_change_nothing() -> None:
 )
 def test_what_changes_logits(parameters: dict[str, Any]) -> None:
     assert SamplingParameters(**parameters).adjusts_logits
+
+
+@pytest.mark.parametrize(
+    ("stop", "kept"),
+    [
+        (None, ()),
+        ((), ()),
+        ("END", ("END",)),
+        (["a", "b"], ("a", "b")),
+        ((text for text in ("a", "b")), ("a", "b")),
+        (dict.fromkeys(("a", "b")), ("a", "b")),
+    ],
+)
+def test_stops_of_any_iterable(stop: Any, kept: tuple[str, ...]) -> None:
+    assert SamplingParameters(stop=stop).stop == kept
+
+
+@pytest.mark.parametrize("stop", [5, b"END", ["END", 5], [None]])
+def test_stops_that_are_none(stop: Any) -> None:
+    assert refusal(stop=stop).startswith("stop is ")
+
+
+@pytest.mark.parametrize("stop", ["", ["x", ""]])
+def test_an_empty_stop_is_refused(stop: Any) -> None:
+    assert refusal(stop=stop).startswith("a stop string is empty")
+
+
+def test_ids_of_any_iterable() -> None:
+    parameters = SamplingParameters(banned_tokens=iter([1, 2]), stop_token_ids=(token for token in (3, 4)))
+    assert (parameters.banned_tokens, parameters.stop_token_ids) == ((1, 2), (3, 4))
+    assert SamplingParameters(stop_token_ids=np.int64(3)).stop_token_ids == (3,)  # type: ignore[arg-type]
+    assert SamplingParameters(stop_token_ids=None).stop_token_ids is None
+
+
+@pytest.mark.parametrize(("name", "value"), [("speculate", "no"), ("speculate", None), ("drafter", 5), ("route", 5)])
+def test_names_and_switches(name: str, value: Any) -> None:
+    assert refusal(**{name: value}).startswith(f"{name} is {value!r}; it must be ")
+
+
+def test_the_minimum_length_is_no_more_than_the_maximum() -> None:
+    assert refusal(min_new_tokens=5, max_new_tokens=4).startswith("min_new_tokens is 5; it must be at most")
+    SamplingParameters(min_new_tokens=4, max_new_tokens=4)
+
+
+def test_single_parameters_are_replaced_and_the_object_is_kept() -> None:
+    params = SamplingParameters(temperature=0.5, stop="END", banned_tokens=[1])
+    assert with_overrides(params, {}) is params
+    other = with_overrides(params, {"temperature": 0.0, "top_k": 3})
+    assert other == SamplingParameters(temperature=0.0, top_k=3, stop="END", banned_tokens=[1])
+    assert params.temperature == 0.5
+    assert with_overrides(None, {"seed": 1}) == SamplingParameters(seed=1)
+    with pytest.raises(TypeError, match="temprature"):
+        with_overrides(params, {"temprature": 1.0})
+    with pytest.raises(ParameterError, match="params is"):
+        with_overrides({"temperature": 1.0}, {})  # type: ignore[arg-type]
+
+
+def test_what_was_given_may_change_afterwards() -> None:
+    bias = {1: 1.0}
+    parameters = SamplingParameters(logit_bias=bias)
+    bias[1] = 1e9
+    assert parameters.logit_bias == {1: 1.0}

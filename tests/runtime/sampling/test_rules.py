@@ -11,7 +11,14 @@ from specexport.errors import ParameterError
 from specexport.runtime.proofs.enumeration import measure, shares
 from specexport.runtime.sampling.adjustment import LogitAdjustment
 from specexport.runtime.sampling.parameters import SamplingParameters
-from specexport.runtime.sampling.rules import GreedyRule, NonFiniteLogitsError, Rule, SamplingRule, make_rule
+from specexport.runtime.sampling.rules import (
+    GreedyRule,
+    NonFiniteLogitsError,
+    Rule,
+    SamplingRule,
+    make_rule,
+    noise_streams,
+)
 from specexport.runtime.sampling.truncation import processed_distribution
 
 PARAMETERS = SamplingParameters(temperature=0.7, top_k=3, top_p=0.9, seed=1)
@@ -103,7 +110,7 @@ def test_noise_of_drafting_and_of_acceptance_is_independent() -> None:
 
 
 def test_each_side_draws_from_its_own_noise() -> None:
-    rule = SamplingRule(SamplingParameters(1.0, seed=3), vocab_size=4)
+    rule = SamplingRule(SamplingParameters(temperature=1.0, seed=3), vocab_size=4)
     rule._draft_noise, rule._target_noise = Scripted(0.9, 0.9), Scripted(0.0, 0.0, 0.1, 0.9, 0.1)  # type: ignore[assignment]
     logits = np.zeros((3, 4), np.float32)
     assert [rule.propose(logits[0]) for _ in range(2)] == [3, 3]
@@ -114,7 +121,7 @@ def test_each_side_draws_from_its_own_noise() -> None:
 
 def test_a_seed_repeats_and_another_does_not() -> None:
     def noise(seed: int | None) -> list[float]:
-        rule = SamplingRule(SamplingParameters(1.0, seed=seed), 4)
+        rule = SamplingRule(SamplingParameters(temperature=1.0, seed=seed), 4)
         return [rule._draft_noise.random(), rule._target_noise.random()]
 
     assert noise(3) == noise(3)
@@ -339,3 +346,13 @@ def test_a_draft_may_run_out_of_tokens_within_a_round(temperature: float, stops:
     assert rule.propose(row(1.0, 2.0)) is None
     assert rule.accept(LADDER[None], []) == (0, 2)
     assert rule.propose(row(2.0, 1.0)) == 0
+
+
+def test_a_negative_seed_is_a_seed_of_its_own() -> None:
+    """As in torch: modulo 2**64."""
+
+    def drawn(seed: int | None) -> list[float]:
+        return [float(stream.random()) for stream in noise_streams(seed)]
+
+    assert drawn(-1) == drawn(-1) == drawn(2**64 - 1)
+    assert len({tuple(drawn(seed)) for seed in (-1, -2, 0, 1, 2, -(2**63), 2**63 - 1)}) == 7

@@ -65,7 +65,7 @@ CHAINS = list(
 
 @pytest.mark.parametrize(("temperature", "top_k", "top_p", "min_p"), CHAINS)
 def test_small_vocabularies_as_transformers(temperature: float, top_k: int, top_p: float, min_p: float) -> None:
-    parameters = SamplingParameters(temperature, top_k, top_p, min_p)
+    parameters = SamplingParameters(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p)
     for seed in range(2):
         logits = row(40, seed)
         assert process(logits, parameters) == pytest.approx(by_transformers(logits, parameters), abs=1e-12)
@@ -79,7 +79,7 @@ def test_large_vocabularies_as_transformers(vocab: int, scale: float) -> None:
     for top_k, top_p, min_p in itertools.product([0, 50, 3000], [0.5, 0.95, 1.0], [0.0, 0.05]):
         if vocab > 5000 and (top_k == 3000 or (top_k and min_p)):
             continue  # the same again, and slow to sort
-        parameters = SamplingParameters(0.8, top_k, top_p, min_p)
+        parameters = SamplingParameters(temperature=0.8, top_k=top_k, top_p=top_p, min_p=min_p)
         found, expected = process(logits, parameters), by_transformers(logits, parameters)
         assert np.array_equal(found > 0, expected > 0), parameters
         assert np.abs(found - expected).max() < 1e-12, parameters
@@ -94,7 +94,9 @@ def test_a_nucleus_of_any_size_is_found_whole(size: int) -> None:
     weights[nucleus] = 0.9 / size * rng.uniform(0.9, 1.1, size)
     logits = np.log(weights).astype(np.float32)
     share = weights[nucleus].sum() - weights[nucleus].min() / 2  # all but half of the last
-    assert np.array_equal(process(logits, SamplingParameters(1.0, top_p=share / weights.sum())).nonzero()[0], nucleus)
+    assert np.array_equal(
+        process(logits, SamplingParameters(temperature=1.0, top_p=share / weights.sum())).nonzero()[0], nucleus
+    )
 
 
 @pytest.mark.parametrize("vocab", [4095, 4096, 4097, 6143, 8191, 70_001])
@@ -104,14 +106,17 @@ def test_the_largest_are_found_wherever_they_stand(vocab: int, count: int) -> No
     for places in (np.arange(count), vocab - 1 - np.arange(count), np.arange(count) * 2048 % vocab):
         logits, places = row(vocab, 3), np.unique(places)
         logits[places] = 20 + np.arange(len(places))
-        assert process(logits, SamplingParameters(1.0, top_k=len(places))).nonzero()[0].tolist() == places.tolist()
+        assert (
+            process(logits, SamplingParameters(temperature=1.0, top_k=len(places))).nonzero()[0].tolist()
+            == places.tolist()
+        )
 
 
 @pytest.mark.parametrize("vocab", [6, 10_000])
 def test_top_k_keeps_every_tie_as_transformers_does(vocab: int) -> None:
     tie = np.full(vocab, -1.0, np.float32)
     tie[[1, 2, vocab - 1]] = 1.0
-    parameters = SamplingParameters(1.0, top_k=2)
+    parameters = SamplingParameters(temperature=1.0, top_k=2)
     found = process(tie, parameters)
     assert found.nonzero()[0].tolist() == [1, 2, vocab - 1]
     assert found == pytest.approx(by_transformers(tie, parameters))
@@ -124,10 +129,10 @@ def test_top_p_keeps_every_tie_of_its_last_token(vocab: int, top_k: int) -> None
     logits = np.full(vocab, -30.0, np.float32)
     logits[0] = np.log(2)
     logits[[2, 3, vocab - 1]] = 0.0
-    found = process(logits, SamplingParameters(1.0, top_k, top_p=0.5))
+    found = process(logits, SamplingParameters(temperature=1.0, top_k=top_k, top_p=0.5))
     assert found.nonzero()[0].tolist() == [0, 2, 3, vocab - 1]
     assert found[[0, 2, 3]] == pytest.approx([0.4, 0.2, 0.2])
-    assert process(logits, SamplingParameters(1.0, top_k, top_p=0.39)).nonzero()[0].tolist() == [0]
+    assert process(logits, SamplingParameters(temperature=1.0, top_k=top_k, top_p=0.39)).nonzero()[0].tolist() == [0]
 
 
 @pytest.mark.parametrize("temperature", [0.7, 1.0, 2.0])
@@ -135,28 +140,33 @@ def test_min_p_keeps_what_equals_its_share_of_the_largest(temperature: float) ->
     logits = (temperature * np.log([0.2, 0.1, 0.1, np.nextafter(np.float32(0.1), np.float32(0)) * 0.999])).astype(
         np.float32
     )
-    assert process(logits, SamplingParameters(temperature, min_p=0.5)).nonzero()[0].tolist() == [0, 1, 2]
-    assert process(logits, SamplingParameters(temperature, min_p=0.501)).nonzero()[0].tolist() == [0]
+    assert process(logits, SamplingParameters(temperature=temperature, min_p=0.5)).nonzero()[0].tolist() == [0, 1, 2]
+    assert process(logits, SamplingParameters(temperature=temperature, min_p=0.501)).nonzero()[0].tolist() == [0]
 
 
 @pytest.mark.parametrize(("top_k", "top_p"), [(0, 1.0), (2, 1.0), (0, 0.6), (3, 0.6)])
 def test_min_p_of_one_keeps_the_largest_and_their_ties(top_k: int, top_p: float) -> None:
-    found = process(np.array([0.0, 2.0, 1.0, 2.0], np.float32), SamplingParameters(1.3, top_k, top_p, min_p=1.0))
+    found = process(
+        np.array([0.0, 2.0, 1.0, 2.0], np.float32),
+        SamplingParameters(temperature=1.3, top_k=top_k, top_p=top_p, min_p=1.0),
+    )
     assert found.tolist() == [0.0, 0.5, 0.0, 0.5]
 
 
 def test_top_p_is_a_part_of_what_top_k_leaves() -> None:
     """0.5 of the whole mass would be two tokens; 0.5 of the three largest is one."""
     logits = np.log([0.3, 0.15, 0.14, 0.14, 0.14, 0.13]).astype(np.float32)
-    assert process(logits, SamplingParameters(1.0, top_p=0.44)).nonzero()[0].tolist() == [0, 1]
-    assert process(logits, SamplingParameters(1.0, top_k=2, top_p=0.6)).nonzero()[0].tolist() == [0]
+    assert process(logits, SamplingParameters(temperature=1.0, top_p=0.44)).nonzero()[0].tolist() == [0, 1]
+    assert process(logits, SamplingParameters(temperature=1.0, top_k=2, top_p=0.6)).nonzero()[0].tolist() == [0]
 
 
 def test_top_p_keeps_the_token_that_reaches_it_and_drops_the_next() -> None:
     logits = np.log([0.5, 0.25, 0.125, 0.124]).astype(np.float32)
     for top_p, kept in ((1e-300, 1), (0.49, 1), (0.51, 2), (0.74, 2), (0.76, 3), (1 - 1e-16, 4)):
         for top_k in (0, 4):
-            assert np.count_nonzero(process(logits, SamplingParameters(1.0, top_k, top_p))) == kept
+            assert (
+                np.count_nonzero(process(logits, SamplingParameters(temperature=1.0, top_k=top_k, top_p=top_p))) == kept
+            )
 
 
 def test_a_mass_that_reaches_top_p_exactly_is_enough() -> None:
@@ -167,7 +177,8 @@ def test_a_mass_that_reaches_top_p_exactly_is_enough() -> None:
             exact += 1
             # -800 has no mass in float64, and makes a top-k of the other two.
             found = process(
-                np.array([0.0, logit, -800.0], np.float32), SamplingParameters(1.0, top_k=2, top_p=1.0 / whole)
+                np.array([0.0, logit, -800.0], np.float32),
+                SamplingParameters(temperature=1.0, top_k=2, top_p=1.0 / whole),
             )
             assert found.tolist() == [1.0, 0.0, 0.0]
     assert exact > 10
@@ -181,7 +192,7 @@ def test_what_is_impossible_stays_so(vocab: int, top_k: int, top_p: float, min_p
     """-inf everywhere but in three places, as a draft of another tokenizer and bans give."""
     logits = np.full(vocab, -np.inf, np.float32)
     logits[[0, 2, vocab - 1]] = [1.0, 2.0, 0.5]
-    parameters = SamplingParameters(0.9, top_k, top_p, min_p)
+    parameters = SamplingParameters(temperature=0.9, top_k=top_k, top_p=top_p, min_p=min_p)
     found = process(logits, parameters)
     assert found == pytest.approx(by_transformers(logits, parameters), abs=1e-12)
     assert set(found.nonzero()[0]) <= {0, 2, vocab - 1}
@@ -190,8 +201,11 @@ def test_what_is_impossible_stays_so(vocab: int, top_k: int, top_p: float, min_p
 @pytest.mark.parametrize("top_k", [5, 6, 10**12])
 def test_a_top_k_of_the_vocabulary_or_more_is_off(top_k: int) -> None:
     logits = row(5, 0)
-    assert processed_distribution(logits, SamplingParameters(1.0, top_k)).tokens is None
-    assert np.array_equal(process(logits, SamplingParameters(1.0, top_k)), process(logits, SamplingParameters(1.0)))
+    assert processed_distribution(logits, SamplingParameters(temperature=1.0, top_k=top_k)).tokens is None
+    assert np.array_equal(
+        process(logits, SamplingParameters(temperature=1.0, top_k=top_k)),
+        process(logits, SamplingParameters(temperature=1.0)),
+    )
 
 
 @pytest.mark.parametrize("temperature", [5e-324, 1e-300, 1e-45, 1e-38, 1e-6])
@@ -203,14 +217,16 @@ def test_a_temperature_next_to_zero_leaves_the_largest(
     temperature: float, top_k: int, top_p: float, min_p: float
 ) -> None:
     logits = np.array([1.0, 3.0, 2.0, 3.0], np.float32)
-    assert process(logits, SamplingParameters(temperature, top_k, top_p, min_p)).tolist() == [0.0, 0.5, 0.0, 0.5]
+    assert process(
+        logits, SamplingParameters(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p)
+    ).tolist() == [0.0, 0.5, 0.0, 0.5]
 
 
 @pytest.mark.parametrize(
     ("top_k", "top_p", "min_p"), [(0, 1.0, 0.0), (30, 0.9, 0.0), (0, 0.9, 0.0), (0, 1.0, 0.9), (0, 0.9, 0.9)]
 )
 def test_the_highest_temperature_as_transformers(top_k: int, top_p: float, min_p: float) -> None:
-    logits, parameters = row(60, 5), SamplingParameters(100.0, top_k, top_p, min_p)
+    logits, parameters = row(60, 5), SamplingParameters(temperature=100.0, top_k=top_k, top_p=top_p, min_p=min_p)
     assert process(logits, parameters) == pytest.approx(by_transformers(logits, parameters), abs=1e-12)
 
 
@@ -218,18 +234,24 @@ def test_the_highest_temperature_as_transformers(top_k: int, top_p: float, min_p
 def test_the_largest_floats(top_k: int, top_p: float, min_p: float) -> None:
     """Masks in front of a softmax are often the smallest float and not -inf."""
     lowest = np.finfo(np.float32).min
-    found = process(np.array([5.0, lowest, -np.inf], np.float32), SamplingParameters(1.0, top_k, top_p, min_p))
+    found = process(
+        np.array([5.0, lowest, -np.inf], np.float32),
+        SamplingParameters(temperature=1.0, top_k=top_k, top_p=top_p, min_p=min_p),
+    )
     assert found.tolist() == [1.0, 0.0, 0.0]
-    found = process(np.array([3e38, -3e38, -np.inf], np.float32), SamplingParameters(1.0, top_k, top_p, min_p))
+    found = process(
+        np.array([3e38, -3e38, -np.inf], np.float32),
+        SamplingParameters(temperature=1.0, top_k=top_k, top_p=top_p, min_p=min_p),
+    )
     assert found.tolist() == [1.0, 0.0, 0.0]
 
 
 def test_the_largest_logit_may_be_told() -> None:
     logits = row(50, 8)
     for parameters in (
-        SamplingParameters(0.8),
-        SamplingParameters(0.8, 5, 0.9, 0.01),
-        SamplingParameters(0.8, top_p=0.5),
+        SamplingParameters(temperature=0.8),
+        SamplingParameters(temperature=0.8, top_k=5, top_p=0.9, min_p=0.01),
+        SamplingParameters(temperature=0.8, top_p=0.5),
     ):
         told, found = (processed_distribution(logits, parameters, top) for top in (float(logits.max()), None))
         assert np.array_equal(dense(told, 50), dense(found, 50))
@@ -237,8 +259,8 @@ def test_the_largest_logit_may_be_told() -> None:
 
 def test_one_token_alone() -> None:
     for parameters in (
-        SamplingParameters(1.0),
-        SamplingParameters(1.0, 1, 0.5, 0.5),
-        SamplingParameters(math.pi, top_p=0.1),
+        SamplingParameters(temperature=1.0),
+        SamplingParameters(temperature=1.0, top_k=1, top_p=0.5, min_p=0.5),
+        SamplingParameters(temperature=math.pi, top_p=0.1),
     ):
         assert process(np.array([-4.0], np.float32), parameters).tolist() == [1.0]

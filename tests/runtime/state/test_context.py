@@ -7,7 +7,9 @@ from support.doubles import CONTRACT, FakeDecoder
 
 
 def context_with(tokens: list[int], target_rows: int, draft_rows: int) -> Context:
-    return Context(CachedDecoder(FakeDecoder(), target_rows), CachedDecoder(FakeDecoder(), draft_rows), list(tokens))
+    return Context(
+        CachedDecoder(FakeDecoder(), 8, target_rows), CachedDecoder(FakeDecoder(), 8, draft_rows), list(tokens)
+    )
 
 
 @pytest.mark.parametrize(
@@ -53,21 +55,21 @@ def test_rows_never_grow_by_truncating() -> None:
 def test_prefill_feeds_what_is_missing_in_chunks(chunk: int, rows: int) -> None:
     decoder, tokens = FakeDecoder(), list(range(20))
     decoder.write(tokens[:rows], 0)
-    cached = CachedDecoder(decoder, rows)
-    cached.prefill(tokens, 17, chunk)
+    cached = CachedDecoder(decoder, chunk, rows)
+    cached.prefill(tokens, 17)
     assert cached.rows == 17
     assert decoder.rows[:17].tolist() == tokens[:17]
     assert decoder.rows[17:].tolist() == [-1.0] * (CONTRACT.capacity - 17)
     assert [width for width, _ in decoder.steps][:-1] == [chunk] * (len(decoder.steps) - 1)
-    cached.prefill(tokens, 10, chunk)
+    cached.prefill(tokens, 10)
     assert cached.rows == 17
 
 
 def test_without_a_draft_there_is_one_decoder() -> None:
-    context = Context(CachedDecoder(FakeDecoder()))
+    context = Context(CachedDecoder(FakeDecoder(), 8))
     assert context.decoders == (context.target,)
     context.start([1, 2, 3])
-    context.target.prefill(context.tokens, 2, 8)
+    context.target.prefill(context.tokens, 2)
     assert context.start([1, 2, 4]) == 2
     context.truncate(1)
     assert (context.tokens, context.target.rows) == ([1], 1)

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from specexport.errors import ParameterError
 from specexport.runtime.text.detokenizer import Detokenizer, StopStrings
 from support.doubles import BOS, EOS, byte_tokenizer
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
@@ -163,8 +162,3 @@ def test_the_earliest_of_several_stops_in_one_piece_wins() -> None:
     stops = StopStrings(["later", "first"])
     assert stops.add("the first and the later") == "the "
     assert stops.found
-
-
-def test_an_empty_stop_is_refused() -> None:
-    with pytest.raises(ParameterError, match="a stop string is empty"):
-        StopStrings(["x", ""])

@@ -1,0 +1,136 @@
+"""From a request to chunks: rounds are decoded, turned into text, and cut where the request ends."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Literal
+
+from tokenizers import Tokenizer
+
+from ...bundle import Bundle
+from ...engines.base import Engine
+from ...errors import EngineError
+from ..drafting.drafters import NoDraft, make_draft
+from ..request import Request
+from ..sampling.rules import NonFiniteLogitsError
+from ..state.cancellation import Cancellation, Cancelled
+from ..state.context import Context
+from ..state.statistics import Statistics
+from ..text.detokenizer import Detokenizer, StopStrings
+from .device_rounds import DeviceRound, device_rounds
+from .speculate import HostRound, Round, decode
+
+FinishReason = Literal["stop", "length", "cancelled"]
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """What one round adds: text (whole characters, so it may lag the tokens), tokens, and at the end the reason.
+
+    statistics is one object for the whole request: it goes on counting. The chunk that ends a cancelled request has no
+    tokens.
+    """
+
+    text: str
+    tokens: tuple[int, ...]
+    finish_reason: FinishReason | None
+    statistics: Statistics
+
+
+class Output:
+    """The text of a request's tokens, and where it ends."""
+
+    def __init__(self, tokenizer: Tokenizer, request: Request) -> None:
+        self._detokenizer = Detokenizer(tokenizer, request.prompt)
+        self._stops = StopStrings(request.stops)
+        self._stop_tokens, self._left = request.stop_tokens, request.limit
+
+    def add(self, tokens: Sequence[int]) -> tuple[int, str, FinishReason | None]:
+        """(how many of the round's tokens belong to the output, their text, why it ends with them)."""
+        kept, text = 0, ""
+        finish: FinishReason | None = None
+        for token in tokens:
+            kept += 1
+            if token not in self._stop_tokens:
+                text += self._stops.add(self._detokenizer.add(token))
+            if token in self._stop_tokens or self._stops.found:
+                finish = "stop"
+                break
+        self._left -= kept
+        if finish is None and self._left <= 0:
+            finish = "length"
+        return kept, text + self.flush() if finish else text, finish
+
+    def flush(self) -> str:
+        """What was held back, when no more tokens come."""
+        if self._stops.found:
+            return ""
+        text = self._stops.add(self._detokenizer.flush())
+        return text if self._stops.found else text + self._stops.flush()
+
+
+@dataclass(frozen=True)
+class Decoding:
+    """What requests are decoded with, one after the other."""
+
+    bundle: Bundle
+    engine: Engine
+    tokenizer: Tokenizer
+    context: Context
+
+    def chunks(
+        self, request: Request, statistics: Statistics, cancellation: Cancellation
+    ) -> Generator[Chunk, None, None]:
+        """Decode `request`. The context is left valid wherever the iteration is abandoned."""
+        context, resumed = self.context, perf_counter()
+        for cached in context.decoders:
+            cached.checkpoint = cancellation.check
+        output = Output(self.tokenizer, request)
+        finish: FinishReason | None = None
+        try:
+            cancellation.check()
+            statistics.prompt_tokens, statistics.reused_tokens = len(request.prompt), context.start(request.prompt)
+            round = self._round(request, statistics)
+            with self._finite():
+                for tokens in decode(context, round, request.schedule, request.limit, statistics):
+                    kept, text, finish = output.add(tokens)
+                    context.truncate(len(context.tokens) - len(tokens) + kept)
+                    statistics.emitted += kept
+                    statistics.total_seconds += perf_counter() - resumed
+                    statistics.first_token_seconds = statistics.first_token_seconds or statistics.total_seconds
+                    yield Chunk(text, tuple(tokens[:kept]), finish, statistics)
+                    if finish:
+                        return
+                    resumed = perf_counter()
+                    cancellation.check()
+        except Cancelled:
+            statistics.total_seconds += perf_counter() - resumed
+            yield Chunk(output.flush(), (), "cancelled", statistics)
+
+    def _round(self, request: Request, statistics: Statistics) -> Round:
+        """How this request's rounds are run: whole on the device where it can, else by the host."""
+        context, schedule, drafter = self.context, request.schedule, request.drafter
+        rounds = None if schedule.needs_host else device_rounds(self.engine, request.parameters, drafter)
+        if rounds is not None:
+            schedule.guide = None
+            return DeviceRound(context, rounds, request.parameters, drafter is not None, statistics)
+        draft = make_draft(drafter, context, request.rule, statistics, schedule.guide) if drafter else NoDraft()
+        return HostRound(context, draft, request.rule, statistics)
+
+    @contextmanager
+    def _finite(self) -> Iterator[None]:
+        """Turns logits that are no numbers into an error that names the graph and the place, and cleans the caches."""
+        try:
+            yield
+        except NonFiniteLogitsError as error:
+            position = len(self.context.tokens) - 1 + error.index
+            model = self.bundle.manifest.models[error.role]
+            self.context.forget()
+            graph = model.graphs.get(self.engine.dialect, error.role)
+            raise EngineError(
+                f"{self.bundle.path(graph)} gave {error.value} as a logit behind position {position}, expected numbers; "
+                "the weights or the precision cannot run this sequence"
+            ) from None

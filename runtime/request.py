@@ -1,0 +1,67 @@
+"""A request, checked against the bundle that is to serve it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import cast
+
+from ..bundle import Bundle
+from ..errors import ParameterError
+from .drafting.drafters import check_drafter
+from .policy.decisions import Decisions
+from .policy.schedule import FixedSchedule, Schedule
+from .sampling.parameters import SamplingParameters
+from .sampling.rules import Rule, make_rule
+
+
+@dataclass(frozen=True)
+class Request:
+    """prompt: token ids. limit: most tokens to emit. drafter: None for plain decoding."""
+
+    prompt: list[int]
+    parameters: SamplingParameters
+    rule: Rule
+    limit: int
+    stop_tokens: frozenset[int]
+    drafter: str | None
+    schedule: Schedule
+
+    @property
+    def stops(self) -> tuple[str, ...]:
+        return cast(tuple[str, ...], self.parameters.stop)
+
+
+def make_request(
+    bundle: Bundle,
+    decisions: Decisions,
+    prompt: list[int],
+    parameters: SamplingParameters,
+    schedule: Schedule | None = None,
+) -> Request:
+    """schedule: decides how many tokens are drafted, instead of parameters and policy. Raises `ParameterError`."""
+    manifest = bundle.manifest
+    given = parameters.stop_token_ids
+    stop_tokens = frozenset(manifest.text.stop_token_ids if given is None else cast(Sequence[int], given))
+    rule = make_rule(parameters, manifest.target.vocab_size, prompt, stop_tokens)
+    drafter, chosen = _schedule(bundle, decisions, parameters, schedule)
+    limit = min(parameters.max_new_tokens, manifest.longest - len(prompt))
+    return Request(prompt, parameters, rule, limit, stop_tokens, drafter, chosen)
+
+
+def _schedule(
+    bundle: Bundle, decisions: Decisions, parameters: SamplingParameters, schedule: Schedule | None
+) -> tuple[str | None, Schedule]:
+    """The drafter, None for plain decoding, and how many tokens it drafts."""
+    most, k = bundle.manifest.contract.max_draft_tokens, parameters.num_draft_tokens
+    if k is not None and k > most:
+        raise ParameterError(f"num_draft_tokens is {k}; this bundle was built for 0 to {most} (--max-draft-tokens)")
+    name = check_drafter(parameters.drafter, bundle.manifest.draft is not None)
+    if not parameters.speculate or k == 0:
+        return None, FixedSchedule(0)
+    if schedule is not None:
+        return name, schedule
+    if parameters.drafter is not None or k is not None:
+        return name, FixedSchedule(most if k is None else k)
+    decided, chosen = decisions.schedule(parameters.route, most)
+    return decided or name, chosen

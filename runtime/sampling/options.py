@@ -1,0 +1,160 @@
+"""Kinds of options: how each is checked, and what the command line needs to offer it."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from numbers import Integral, Real
+from operator import index
+from typing import Any
+
+from ...errors import ParameterError
+
+BIAS_LIMIT = 100.0
+
+
+def whole_number(name: str, value: object) -> int:
+    """`value` as an int, numpy's included. Raises `ParameterError` naming it for anything else."""
+    try:
+        if isinstance(value, bool):
+            raise TypeError
+        return index(value)  # type: ignore[arg-type]
+    except TypeError:
+        raise ParameterError(f"{name} is {value!r}; it must be a whole number") from None
+
+
+def _number(name: str, value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise ParameterError(f"{name} is {value!r}; it must be a number")
+    try:
+        return float(value)
+    except OverflowError:  # an int beyond all floats, and so beyond all ranges
+        return math.inf
+
+
+@dataclass(frozen=True, kw_only=True)
+class Option(ABC):
+    """help: one sentence. flag: its name on the command line, by default the field's; "" keeps it off."""
+
+    help: str = ""
+    flag: str | None = None
+
+    @abstractmethod
+    def check(self, name: str, value: Any) -> Any:
+        """`value` as it is kept. Raises `ParameterError` with the name, what was given and what is allowed."""
+
+
+def option(kind: Option) -> dict[str, Option]:
+    """The metadata of a dataclass field that is an option."""
+    return {"option": kind}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Number(Option):
+    """From low to high, low itself included unless `above`. off: what the neutral value does."""
+
+    low: float
+    high: float
+    above: bool = False
+    off: str
+
+    def check(self, name: str, value: Any) -> float:
+        number = _number(name, value)
+        if not ((self.low < number if self.above else self.low <= number) and number <= self.high):  # NaN fails as well
+            start = "above" if self.above else "from"
+            raise ParameterError(f"{name} is {value}; it must be {start} {self.low:g} to {self.high:g} ({self.off})")
+        return number
+
+
+@dataclass(frozen=True, kw_only=True)
+class Whole(Option):
+    """optional: may be None."""
+
+    least: int = 0
+    optional: bool = False
+
+    def check(self, name: str, value: Any) -> int | None:
+        if value is None and self.optional:
+            return None
+        number = whole_number(name, value)
+        if number < self.least:
+            raise ParameterError(f"{name} is {value}; it must be {self.least} or more")
+        return number
+
+
+@dataclass(frozen=True, kw_only=True)
+class Flag(Option):
+    def check(self, name: str, value: Any) -> bool:
+        if value not in (0, 1):
+            raise ParameterError(f"{name} is {value!r}; it must be True or False")
+        return bool(value)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice(Option):
+    names: tuple[str, ...]
+
+    def check(self, name: str, value: Any) -> str:
+        if not isinstance(value, str) or value not in self.names:
+            raise ParameterError(f"{name} is {value!r}; it must be {' or '.join(map(repr, self.names))}")
+        return value
+
+
+@dataclass(frozen=True, kw_only=True)
+class Name(Option):
+    """A name that the bundle knows, or None."""
+
+    def check(self, name: str, value: Any) -> str | None:
+        if value is not None and not isinstance(value, str):
+            raise ParameterError(f"{name} is {value!r}; it must be the name of a {name}")
+        return value
+
+
+@dataclass(frozen=True, kw_only=True)
+class Texts(Option):
+    """One text or several, of at least one character each; None for none."""
+
+    def check(self, name: str, value: Any) -> tuple[str, ...]:
+        texts = (value,) if isinstance(value, str) else () if value is None else value
+        if isinstance(texts, Iterable):
+            texts = tuple(texts)  # an iterator gives its items once
+        if not isinstance(texts, tuple) or not all(isinstance(text, str) for text in texts):
+            raise ParameterError(f"{name} is {value!r}; it must be a text or a list of texts")
+        if not all(texts):
+            raise ParameterError(f"a {name} string is empty; give strings of at least one character")
+        return texts
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenIds(Option):
+    """Ids of any collection. optional: may be None. single: may be one id."""
+
+    optional: bool = False
+    single: bool = False
+
+    def check(self, name: str, value: Any) -> tuple[int, ...] | None:
+        if value is None and self.optional:
+            return None
+        if self.single and isinstance(value, Integral):
+            value = (value,)
+        if not isinstance(value, Iterable):
+            raise ParameterError(f"{name} is {value!r}; it must be a list of token ids")
+        return tuple(whole_number(f"a token of {name}", token) for token in value)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Biases(Option):
+    def check(self, name: str, value: Any) -> dict[int, float]:
+        if not isinstance(value, Mapping):
+            raise ParameterError(f"{name} is {value!r}; it must map token ids to numbers")
+        found: dict[int, float] = {}
+        for token, bias in value.items():
+            place = whole_number(f"a token of {name}", token)
+            found[place] = _number(f"{name} of token {token}", bias)
+            if not abs(found[place]) <= BIAS_LIMIT:
+                raise ParameterError(
+                    f"{name} of token {token} is {bias}; it must be from -{BIAS_LIMIT:g} to {BIAS_LIMIT:g}"
+                )
+        return found

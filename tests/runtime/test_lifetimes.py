@@ -1,0 +1,406 @@
+"""How long a stream holds its session, a session its engine, and what is said afterwards."""
+
+from __future__ import annotations
+
+import gc
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from specexport.bundle import CacheLayer, Contract
+from specexport.errors import BundleError, EngineError, SessionBusyError, SessionClosedError, SpecExportError
+from specexport.runtime import session as session_module
+from specexport.runtime.session import Session, load
+from specexport.runtime.state.context import Context
+from specexport.runtime.stream import Stream
+from support.doubles import CONTRACT, VOCAB, FakeDecoder, check_invariant, fake_session, greedy_tokens
+from support.fake_device import FakeDevice
+from support.fake_engine import load_fake
+from support.micro import Micro, micro_bundle
+
+PROMPT = [7, 45, 200, 31, 9, 12, 250, 3, 77, 120, 45, 200, 31, 18, 5, 99, 101, 7, 45]  # three chunks
+SMALL = Contract(capacity=16, max_draft_tokens=1, prompt_chunk=4, precision="fp32")
+
+
+@pytest.fixture
+def session(tmp_path: Path) -> Session:
+    return fake_session(tmp_path, FakeDecoder(), FakeDecoder(noise=0.4))
+
+
+def expected(session: Session, prompt: list[int], count: int) -> tuple[int, ...]:
+    return greedy_tokens(session.engine.target, prompt, count)  # type: ignore[arg-type]
+
+
+def closed_calls(session: Session) -> list[Callable[[], object]]:
+    return [
+        lambda: session.stream(PROMPT),
+        lambda: session.generate(PROMPT),
+        lambda: session.reset(),
+        lambda: session.encode(PROMPT),
+        lambda: session.__enter__(),
+    ]
+
+
+def test_a_closed_session_says_so(session: Session) -> None:
+    session.generate(PROMPT, max_new_tokens=3)
+    session.close()
+    session.close()
+    session.cancel()
+    steps = len(session.engine.target.steps)  # type: ignore[attr-defined]
+    for call in closed_calls(session):
+        with pytest.raises(SessionClosedError):
+            call()
+    assert len(session.engine.target.steps) == steps  # type: ignore[attr-defined]
+
+
+def test_the_engine_is_given_back_once(session: Session) -> None:
+    closes: list[str] = []
+    with Session(session.bundle, replace(session.engine, close=lambda: closes.append("close"))) as counted:
+        counted.close()
+    assert closes == ["close"]
+
+
+# A stream holds the session from the call on.
+
+
+def test_a_second_request_is_refused_at_the_call(session: Session) -> None:
+    stream = session.stream(PROMPT, max_new_tokens=9)
+    for refused in (lambda: session.stream([1]), lambda: session.generate([1]), session.reset):
+        with pytest.raises(SessionBusyError):
+            refused()  # type: ignore[operator]
+    assert tuple(token for chunk in stream for token in chunk.tokens) == expected(session, PROMPT, 9)
+
+
+def test_a_refused_request_holds_nothing(session: Session) -> None:
+    for wrong in (dict(prompt=[]), dict(prompt=[1], top_k=-1), dict(prompt=[1], drafter="oracle")):
+        with pytest.raises(SpecExportError):
+            session.stream(**wrong)  # type: ignore[arg-type]
+    assert session.generate([1], max_new_tokens=3).tokens == expected(session, [1], 3)
+
+
+@pytest.mark.parametrize("started", [0, 1, 2])
+def test_a_stream_that_is_closed_or_dropped_holds_nothing(session: Session, started: int) -> None:
+    for way in ("close", "drop"):
+        stream = session.stream(PROMPT)
+        for _ in range(started):
+            next(stream)
+        if way == "close":
+            stream.close()
+            assert list(stream) == []
+        else:
+            del stream
+            gc.collect()
+        check_invariant(session._context)
+        assert session.generate([5, 6], max_new_tokens=3).tokens == expected(session, [5, 6], 3)
+
+
+def test_the_last_chunk_frees_the_session(session: Session) -> None:
+    """A loop that breaks at the finish reason does not ask for more."""
+    stream = session.stream(PROMPT, max_new_tokens=3)
+    while next(stream).finish_reason is None:
+        pass
+    assert session.generate([5, 6], max_new_tokens=3).tokens == expected(session, [5, 6], 3)
+    assert list(stream) == []
+
+
+# The end of a session closes its stream.
+
+
+@pytest.mark.parametrize("started", [0, 1])
+def test_the_users_error_leaves_with_unmasked(session: Session, started: int) -> None:
+    kept: list[Stream] = []
+
+    def work() -> None:
+        with session:
+            kept.append(session.stream(PROMPT))
+            for _ in range(started):
+                next(kept[0])
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        work()
+    with pytest.raises(SessionClosedError):
+        next(kept[0])
+
+
+def test_an_engine_that_cannot_be_closed_does_not_mask_it_either(session: Session) -> None:
+    def fail() -> None:
+        raise EngineError("the driver is gone")
+
+    broken = replace(session.engine, close=fail)
+    with pytest.raises(ZeroDivisionError), Session(session.bundle, broken):
+        raise ZeroDivisionError
+    with pytest.raises(EngineError), Session(session.bundle, broken):
+        pass
+
+
+def test_a_break_with_the_iterator_kept(session: Session) -> None:
+    with session:
+        stream = session.stream(PROMPT)
+        for _ in stream:
+            break
+    with pytest.raises(SessionClosedError):
+        next(stream)
+
+
+def test_what_had_ended_before_has_ended(session: Session) -> None:
+    with session:
+        stream = session.stream(PROMPT, max_new_tokens=2)
+        last = list(stream)[-1]
+    assert last.finish_reason == "length"
+    assert list(stream) == []
+
+
+# Cancelling.
+
+
+class Calls:
+    """Runs `action` in front of the decoder's pass number `at`, in the middle of a prompt or a round."""
+
+    def __init__(self, decoder: Any, at: int, action: Callable[[], object], patch: pytest.MonkeyPatch) -> None:
+        self.seen, self._at, self._action, self._step = 0, at, action, decoder.step
+        patch.setattr(decoder, "step", self)
+
+    def __call__(self, tokens: Any, position: int) -> Any:
+        self.seen += 1
+        if self.seen == self._at:
+            self._action()
+        return self._step(tokens, position)
+
+
+@pytest.mark.parametrize("role", ["target", "draft"])
+@pytest.mark.parametrize("chunk", [1, 2, 3])
+def test_a_prefill_is_cancelled_between_chunks(
+    session: Session, role: str, chunk: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decoder = getattr(session.engine, role)
+    calls = Calls(decoder, chunk, session.cancel, monkeypatch)
+    found = session.generate(PROMPT)
+    assert found.finish_reason == "cancelled"
+    assert len(found.tokens) == found.statistics.emitted
+    fed = min(chunk * CONTRACT.prompt_chunk, len(PROMPT) - (1 if role == "target" else 2))
+    if chunk < 3:
+        assert (calls.seen, found.tokens, found.statistics.rounds) == (chunk, (), 0)
+        assert found.statistics.prefill_seconds > 0
+    check_invariant(session._context)
+    # What was fed is kept, and is right.
+    again = session.generate(PROMPT, max_new_tokens=9)
+    assert again.tokens == expected(session, PROMPT, 9)
+    if role == "target":
+        assert again.statistics.reused_tokens == fed
+
+
+def test_a_round_is_the_last_one(session: Session) -> None:
+    stream = session.stream(PROMPT)
+    first = next(stream)
+    stream.cancel()
+    last = next(stream)
+    assert (last.tokens, last.finish_reason) == ((), "cancelled")
+    assert last.statistics.emitted == len(first.tokens)
+    assert list(stream) == []
+    assert session.generate(PROMPT, max_new_tokens=9).tokens == expected(session, PROMPT, 9)
+
+
+def test_text_that_was_held_back_comes_with_the_last_chunk(session: Session) -> None:
+    whole = session.generate(PROMPT, max_new_tokens=12, num_draft_tokens=0)
+    session.reset()
+    stream = session.stream(PROMPT, max_new_tokens=12, num_draft_tokens=0, stop=whole.text[0] + "no such text")
+    held = [next(stream) for _ in range(6)]
+    stream.cancel()
+    text = "".join(chunk.text for chunk in [*held, *stream])
+    assert whole.text.startswith(text.rstrip("\ufffd"))
+    assert text
+
+
+def test_a_request_is_cancelled_before_it_begins(session: Session) -> None:
+    session.generate(PROMPT, max_new_tokens=2)
+    steps = len(session.engine.target.steps)  # type: ignore[attr-defined]
+    stream = session.stream([1, 2, 3])
+    session.cancel()
+    assert [chunk.finish_reason for chunk in stream] == ["cancelled"]
+    assert len(session.engine.target.steps) == steps  # type: ignore[attr-defined]
+    assert session.generate(PROMPT, max_new_tokens=2).statistics.reused_tokens == len(PROMPT) - 1
+
+
+def test_cancelling_is_of_the_open_request_alone(session: Session) -> None:
+    session.cancel()
+    old = session.stream(PROMPT)
+    next(old)
+    old.close()
+    stream = session.stream(PROMPT, max_new_tokens=9)
+    old.cancel()
+    assert tuple(token for chunk in stream for token in chunk.tokens) == expected(session, PROMPT, 9)
+    session.cancel()
+    assert session.generate(PROMPT, max_new_tokens=9).finish_reason == "length"
+
+
+@pytest.mark.parametrize("role", ["target", "draft"])
+@pytest.mark.parametrize("step", range(1, 9))
+def test_an_interrupt_at_any_pass(session: Session, role: str, step: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        Calls(getattr(session.engine, role), step, interrupt, patch)
+        with pytest.raises(KeyboardInterrupt):
+            session.generate(PROMPT)
+    for prompt in (PROMPT, [*PROMPT[:11], 1, 2]):
+        assert session.generate(prompt, max_new_tokens=9).tokens == expected(session, prompt, 9)
+        check_invariant(session._context)
+
+
+def test_an_interrupt_while_a_prompt_is_taken_up(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    session.generate(PROMPT, max_new_tokens=2)
+    with monkeypatch.context() as patch:
+
+        def interrupt(context: Context, rows: int) -> None:
+            raise KeyboardInterrupt
+
+        patch.setattr(Context, "keep", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            session.generate([9, 8, 7, 6, 5], max_new_tokens=2)
+    assert session.generate([9, 8, 7, 6, 5], max_new_tokens=2).tokens == expected(session, [9, 8, 7, 6, 5], 2)
+
+
+# Other threads.
+
+
+class Paused:
+    """Holds the target's pass number `at` until it is let go."""
+
+    def __init__(self, session: Session, at: int, patch: pytest.MonkeyPatch) -> None:
+        self.reached, self.go = threading.Event(), threading.Event()
+        Calls(session.engine.target, at, self._wait, patch)
+
+    def _wait(self) -> None:
+        self.reached.set()
+        assert self.go.wait(10)
+
+
+def in_thread(work: Callable[[], Any]) -> tuple[threading.Thread, list[Any]]:
+    found: list[Any] = []
+
+    def run() -> None:
+        try:
+            found.append(work())
+        except BaseException as error:
+            found.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    return thread, found
+
+
+@pytest.mark.parametrize("at", [1, 2, 5])
+def test_another_thread_cancels(session: Session, at: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        paused = Paused(session, at, patch)
+        thread, found = in_thread(lambda: session.generate(PROMPT))
+        assert paused.reached.wait(10)
+        session.cancel()
+        paused.go.set()
+        thread.join(10)
+    assert found[0].finish_reason == "cancelled"
+    assert session.generate(PROMPT, max_new_tokens=9).tokens == expected(session, PROMPT, 9)
+
+
+@pytest.mark.parametrize("at", [1, 5])
+def test_closing_waits_for_another_threads_pass(session: Session, at: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    paused = Paused(session, at, monkeypatch)
+    passes: list[int] = []
+    target = session.engine.target
+    counted = Session(session.bundle, replace(session.engine, close=lambda: passes.append(len(target.steps))))  # type: ignore[attr-defined]
+    running, found = in_thread(lambda: counted.generate(PROMPT))
+    assert paused.reached.wait(10)
+    closing, closed = in_thread(counted.close)
+    closing.join(0.05)
+    assert passes == []  # the engine must not go while a pass runs
+    paused.go.set()
+    closing.join(10)
+    running.join(10)
+    assert closed == [None]
+    assert passes == [len(target.steps)]  # type: ignore[attr-defined]
+    assert getattr(found[0], "finish_reason", None) == "cancelled" or isinstance(found[0], SessionClosedError)
+
+
+def test_a_stream_cannot_be_closed_from_within(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a signal handler may try; it would take the engine from under a pass."""
+    refused: list[Exception] = []
+
+    def close() -> None:
+        try:
+            session.close()
+        except SessionBusyError as error:
+            refused.append(error)
+
+    Calls(session.engine.target, 5, close, monkeypatch)
+    assert session.generate(PROMPT).finish_reason == "cancelled"
+    assert len(refused) == 1
+    assert session.generate(PROMPT, max_new_tokens=9).tokens == expected(session, PROMPT, 9)
+    session.close()
+
+
+# On a device, nothing is left behind.
+
+
+@pytest.fixture
+def device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDevice]:
+    """Where `load` finds a bundle, on a device without a GPU."""
+    device = FakeDevice()
+    models = (Micro((CacheLayer(1, 4),), VOCAB, noise=noise) for noise in (0.0, 2.0))
+    bundle, engine = load_fake(micro_bundle(tmp_path / "a.bundle", SMALL, *models), device)
+    monkeypatch.setattr(session_module.Bundle, "open", lambda path, check_digests: bundle)
+    monkeypatch.setattr(session_module, "load_engine", lambda *_: engine)
+    assert len(device.driver.live) > 20
+    yield device
+    assert device.driver.live == {}
+
+
+def test_a_session_that_is_closed_leaves_nothing(device: FakeDevice) -> None:
+    with load("a.bundle") as session:
+        session.generate([5, 6, 7], max_new_tokens=4)
+    with pytest.raises(SessionClosedError):
+        session.generate([5, 6, 7])
+
+
+def test_a_cancelled_request_leaves_nothing(device: FakeDevice) -> None:
+    with load("a.bundle") as session:
+        stream = session.stream([5, 6, 7])
+        next(stream)
+        stream.cancel()
+        assert next(stream).finish_reason == "cancelled"
+        kept = session.stream([5, 6, 7])
+        next(kept)
+
+
+def test_a_request_that_fails_leaves_nothing(device: FakeDevice) -> None:
+    with load("a.bundle") as session:
+        stream = session.stream([5, 6, 7])
+        next(stream)
+        device.driver.failures["cuGraphLaunch"] = 700
+        with pytest.raises(EngineError):
+            list(stream)
+        device.driver.failures.clear()
+        assert session.generate([5, 6, 7], max_new_tokens=3).tokens
+
+
+@pytest.mark.parametrize("file", ["policy.json", "tokenizer/tokenizer.json"])
+def test_a_session_that_cannot_be_made_gives_the_engine_back(device: FakeDevice, file: str) -> None:
+    bundle = session_module.Bundle.open(Path("a.bundle"), False)
+    bundle.path(file).write_text("{}")
+    with pytest.raises(BundleError):
+        load("a.bundle")
+
+
+def test_an_interrupt_while_it_is_made_gives_the_engine_back(
+    device: FakeDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(session_module.Decisions, "load", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        load("a.bundle")
