@@ -23,6 +23,7 @@ from specexport.runtime.policy.cost_model import COSTS, Costs
 from specexport.runtime.policy.decisions import read_decision
 from specexport.runtime.policy.routes import POLICY, Policy
 from specexport.runtime.policy.survival import SURVIVAL, Survival
+from specexport.runtime.sampling.parameters import SamplingParameters
 from specexport.runtime.session import Session
 from specexport.strict import parse
 from support.doubles import CONTRACT, FakeDecoder, fake_session
@@ -268,8 +269,8 @@ def test_the_floor_is_not_for_requests_without_a_route_that_are_watched(
 
 def test_a_request_of_which_nothing_was_judged(session: Session) -> None:
     """Its features, read back from the journal, have no width: with a head's of others they must still go together."""
-    empty, _ = from_row(to_row(*record(session, Request(1, "code", (5, 6), 1), {}, plain_first=True)))
-    full, _ = record(session, Request(2, "code", (5, 6), 16), {}, plain_first=True)
+    empty, _ = from_row(to_row(*record(session, Request(1, "code", (5, 6), 1), SamplingParameters(), plain_first=True)))
+    full, _ = record(session, Request(2, "code", (5, 6), 16), SamplingParameters(), plain_first=True)
     assert not empty.judged
     tokens = judged_tokens([empty, full], [np.zeros((0, 0), np.float16), np.ones((len(full.judged), 3), np.float16)])
     assert tokens.features.shape == (len(full.judged), 3)
