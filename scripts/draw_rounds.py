@@ -67,7 +67,8 @@ class Token:
 
 def record_rounds(session: specexport.Session, prompt: str, count: int) -> list[list[Token]]:
     """Each round's tokens, in the order of the text: the draft's, then the one that the target adds."""
-    watcher, found = Watcher(session.max_draft_tokens, None), []
+    watcher = Watcher(session.max_draft_tokens, None)
+    found: list[list[Token]] = []
 
     def token(kind: str, number: int) -> Token:
         return Token(
