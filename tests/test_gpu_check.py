@@ -10,7 +10,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
-from gpucheck.checkpoints import Llama, write_checkpoint
+from gpucheck.checkpoints import write_checkpoint
+from gpucheck.llama import Llama
 from gpucheck.measurements import Measurements, PassTime
 from gpucheck.measurements.bandwidth import COPIES, measure_bandwidth
 from gpucheck.measurements.rounds import RoundKey, RoundTime

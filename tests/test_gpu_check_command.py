@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,35 +15,23 @@ from click.testing import CliRunner
 from gpucheck import check as check_module
 from gpucheck import command as command_module
 from gpucheck import environment as environment_module
-from gpucheck.check import Plan, check
+from gpucheck.apart import EndedError
 from gpucheck.finding import Finding
 from gpucheck.measurements import Measurements
 from gpucheck.measurements.speed import Speed
-from gpucheck.presets import QUICK
-from gpucheck.report import Outcome, Report, render
+from gpucheck.plan import Plan
+from gpucheck.presets import FULL, QUICK
+from gpucheck.report import Report, render
 from gpucheck.shapes import SHAPES
 from gpucheck.thresholds import judge
 from specexport.engines.base import Availability
-from specexport.errors import EngineError
 from support.fake_device import FakeDevice
-from support.gpu_measurements import GPU, READS, passes, round_time, steady
+from support.gpu_measurements import GPU, READS, RIGHT, WRONG, here, outcome, passes, report, round_time, steady
 
 ROOT = Path(__file__).parents[1]
 
 
 # Reports.
-
-
-def outcome(*findings: Finding, **changes: Any) -> Outcome:
-    return Outcome("tiny", "fp16", findings=list(findings), finished=True, **changes)
-
-
-def report(*outcomes: Outcome) -> Report:
-    facts = {"gpu": {"name": GPU.name, "memory_bytes": GPU.memory}, "specexport": {"version": "0.1", "commit": "abc"}}
-    return Report("tensorrt", "TensorRT 10.16", "scripts/gpu_check", facts, steady(4e12), outcomes=list(outcomes))
-
-
-RIGHT, WRONG = Finding("parity", True, "1e-5 off"), Finding("ladder", False, "0.3 off")
 
 
 def test_passed_is_everything_proved() -> None:
@@ -123,74 +110,6 @@ def test_the_environment_does_without_nvidia_smi(monkeypatch: pytest.MonkeyPatch
     )
 
 
-# One engine after the other.
-
-
-def test_an_engine_that_fails_is_told_of_and_the_others_go_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    def build(target: str, draft: str, root: Path, options: Any, progress: Any) -> Any:
-        assert Path(target, "config.json").is_file()
-        assert (options.precision, options.max_draft_tokens, options.max_seq_len) == ("fp16", 4, 2048)
-        if options.engines == ("tensorrt",):
-            raise EngineError("no kernel for this card; choose another")
-        if options.engines == ("tensorrt-rtx",):
-            raise ValueError("a mistake\nof ours")
-        with progress.stage("write", 1):
-            progress.note("no plans were made here: the card is too old")
-        return SimpleNamespace(times=(), bundle=SimpleNamespace(manifest=SimpleNamespace(plans=())))
-
-    monkeypatch.setattr(check_module, "build", build)
-    lines: list[str] = []
-    monkeypatch.setattr(check_module, "LIBRARIES", {"without plans": ""})
-    reports = {
-        name: replace(report(), engine=name, outcomes=[]) for name in ("tensorrt", "tensorrt-rtx", "without plans")
-    }
-    check(Plan(["tiny"], ["fp16"], QUICK), reports, tmp_path, lines.append)
-    errors = {name: entry.outcomes[0].error for name, entry in reports.items()}
-    assert errors == {
-        "tensorrt": "no kernel for this card; choose another",
-        "tensorrt-rtx": "ValueError: a mistake",
-        "without plans": "no plans were made here: the card is too old",
-    }
-    assert [json.loads(path.read_text())["outcomes"][0]["error"] for path in sorted(tmp_path.iterdir())] == list(
-        errors.values()
-    )
-    assert "Traceback" in capfd.readouterr().err  # of the second one, which nobody foresaw
-    assert "  no kernel for this card; choose another" in lines
-
-
-def test_what_was_found_is_written_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A run on a borrowed machine may be cut off at any time."""
-    reports = {"tensorrt": report()}
-
-    def examine(*arguments: Any) -> None:
-        *_, found, tell = arguments
-        found.findings.append(RIGHT)
-        tell("proved")
-        (row,) = json.loads(next(tmp_path.glob("*.json")).read_text())["outcomes"]
-        assert row["findings"] == [{"name": "parity", "passed": True, "detail": "1e-5 off"}]
-        assert not row["passed"]
-        raise KeyboardInterrupt
-
-    class Opened:
-        times = ()
-        bundle = SimpleNamespace(manifest=SimpleNamespace(plans=[SimpleNamespace(engine="tensorrt")]))
-
-        def __init__(self, *_: Any) -> None:
-            self.session = self
-
-        def __enter__(self) -> None: ...
-
-        def __exit__(self, *_: object) -> None: ...
-
-    monkeypatch.setattr(check_module, "build", Opened)
-    monkeypatch.setattr(check_module, "open_subject", Opened)
-    monkeypatch.setattr(check_module, "examine", examine)
-    with pytest.raises(KeyboardInterrupt):
-        check(Plan(["tiny"], ["fp16"], QUICK), reports, tmp_path, lambda line: None)
-
-
 # The command.
 
 
@@ -213,7 +132,7 @@ def test_without_a_gpu_it_says_in_one_line_what_is_missing(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--shape", "tiny,huge"], "'huge' is none of tiny, demo, 1b, 8b"),
+        (["--shape", "tiny,huge"], "'huge' is none of tiny, small, demo, 1b, 8b"),
         (["--precision", "fp4"], "'fp4' is none of fp32, fp16, bf16, int8, int4, fp8"),
         (["--engine", "onnxruntime"], "'onnxruntime' is not one of"),
     ],
@@ -256,6 +175,7 @@ class Host:
             def __init__(self, found: Availability) -> None:
                 self.availability = lambda: found
 
+        patch.setattr(command_module, "apart", here)
         patch.setattr(command_module, "find_gpu", lambda: GPU)
         patch.setattr(command_module, "engine_module", lambda name: Module(self.usable[name]))
         patch.setattr("specexport.engines.cuda.device.CudaDevice", lambda: FakeDevice(memory=1 << 20))
@@ -273,10 +193,85 @@ def test_everything_proved_ends_well(tmp_path: Path, monkeypatch: pytest.MonkeyP
         command_module.GPU_ENGINES
     )
     assert "proved   parity: 1e-5 off" in result.stdout
-    assert host.plans[0].shapes == ["tiny", "demo", "8b"]
-    assert host.plans[0].precisions == ["fp16"]
+    assert host.plans[0] == Plan(["tiny", "demo", "8b"], ["fp16"], FULL, math.inf)
     host.run("--quick", "--shape", "8b,tiny", "--precision", "bf16,fp16", "--engine", "tensorrt")
-    assert host.plans[1] == Plan(["8b", "tiny"], ["bf16", "fp16"], QUICK)
+    assert host.plans[1] == Plan(["8b", "tiny"], ["bf16", "fp16"], QUICK, 240.0)
+    host.run("--quick", "--minutes", "9.5", "--work", str(tmp_path / "work"))
+    assert host.plans[2] == Plan(["tiny", "demo"], ["fp16"], QUICK, 570.0, tmp_path / "work")
+
+
+def test_the_host_and_its_engines_are_told_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    result = Host(monkeypatch, tmp_path, {}).run()
+    lines = [line.split(" s  ", 1) for line in result.stderr.splitlines()]
+    assert all(float(seconds) >= 0 for seconds, _ in lines)
+    first, *engines, copies = [line for _, line in lines][:5]
+    assert first == "NVIDIA H200 (SXM), compute capability 9.0, 140.0 GiB, driver for CUDA 13.0"
+    assert engines == [f"usable {name}: {name} 1.0" for name in command_module.GPU_ENGINES]
+    assert copies.startswith("copies ")
+
+
+def test_an_engine_that_crashes_when_it_is_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    host = Host(monkeypatch, tmp_path, {})
+
+    def crash(work: Any, *arguments: Any, **rest: Any) -> Any:
+        if arguments == ("tensorrt",):
+            raise EndedError("the process was ended by SIGSEGV")
+        return here(work, *arguments, **rest)
+
+    monkeypatch.setattr(command_module, "apart", crash)
+    result = host.run()
+    assert result.exit_code == 0
+    assert (
+        "left out tensorrt: looking at it, the process was ended by SIGSEGV; see what it wrote above" in result.stderr
+    )
+
+
+def test_a_checkout_without_the_demo_pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gpucheck.shapes.EXAMPLES", tmp_path / "none")
+    host = Host(monkeypatch, tmp_path, {})
+    host.run("--quick")
+    assert host.plans[0].shapes == ["tiny", "small"]
+    result = host.run("--shape", "demo")
+    assert result.exit_code == 1
+    assert "this checkout has no examples/demo_pair; take --shape small" in result.stderr
+
+
+def test_preparing_needs_a_folder_and_no_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+    monkeypatch.setattr(check_module, "prepare", lambda *given: asked.append(given[:2]))
+    result = CliRunner().invoke(command_module.main, ["--prepare"])
+    assert (result.exit_code, "name it by --work" in result.output) == (1, True)
+    result = CliRunner().invoke(command_module.main, ["--prepare", "--work", str(tmp_path), "--shape", "1b"])
+    assert result.exit_code == 0, result.output
+    assert asked == [(Plan(["1b"], ["fp16"], FULL, math.inf, tmp_path), ("onnxruntime-cuda",))]
+
+
+def test_the_first_line_does_not_wait_for_torch() -> None:
+    code = "import gpucheck.command, gpucheck.check, gpucheck.report, sys; sys.exit('torch' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT / "scripts", check=True)
+
+
+def test_a_checkout_need_not_be_installed(tmp_path: Path) -> None:
+    """Its root is the package, whatever the folder's name is."""
+    checkout = tmp_path / "any name"
+    (checkout / "scripts").mkdir(parents=True)
+    for name in ("__init__.py", "version.py", "errors.py"):
+        (checkout / name).write_bytes((ROOT / name).read_bytes())
+    (checkout / "scripts/gpucheck").mkdir()
+    (checkout / "scripts/gpucheck/__init__.py").touch()
+    code = "def main(prog_name):\n    import specexport.errors\n    print(specexport.errors.__file__)\n"
+    (checkout / "scripts/gpucheck/command.py").write_text(code)
+    (checkout / "scripts/gpu_check.py").write_bytes((ROOT / "scripts/gpu_check.py").read_bytes())
+    block = (
+        "import sys; sys.path = [entry for entry in sys.path if 'site-packages' not in entry and '.link' not in entry]"
+    )
+    run = f"{block}; import runpy; sys.path.insert(0, {str(checkout / 'scripts')!r}); "
+    run += f"runpy.run_path({str(checkout / 'scripts/gpu_check.py')!r}, run_name='__main__')"
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", run], capture_output=True, text=True, check=False, env=environment, cwd=tmp_path
+    )
+    assert done.stdout.strip() == str(checkout / "errors.py"), done.stderr
 
 
 def test_a_proof_that_fails_is_exit_code_1(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

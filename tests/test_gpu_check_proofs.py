@@ -15,6 +15,7 @@ from specexport.bundle import Bundle, Contract
 from specexport.engines.base import Chances, Engine, RoundResult
 from specexport.engines.tensorrt.decoder import TensorRTDecoder
 from specexport.engines.tensorrt.engine import load_bundle
+from specexport.errors import EngineError
 from specexport.exporter.build import build
 from specexport.exporter.request.options import BuildOptions
 from specexport.runtime.session import Session
@@ -24,9 +25,9 @@ from support.fake_engine import ENGINE, fake_library, with_plans
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "scripts"))
 
-from gpucheck.check import examine, recorded
-from gpucheck.checkpoints import Llama
+from gpucheck.case import News, examine
 from gpucheck.finding import Finding
+from gpucheck.llama import Llama
 from gpucheck.measurements import measure
 from gpucheck.measurements.passes import pass_samples
 from gpucheck.measurements.rounds import RoundKey, timed_round
@@ -90,12 +91,12 @@ def test_everything_is_proved_and_measured(
     monkeypatch.setattr(Shape, "prompts", lambda *_: prompts)
     told: list[str] = []
     outcome = Outcome("tiny", "fp32")
-    with recorded(outcome):
-        examine(subject, SHAPE, EFFORT, 1e9, outcome, told.append)
-    assert outcome.error == ""
-    assert outcome.passed, [finding for finding in outcome.findings if not finding.passed]
+    examine(subject, SHAPE, EFFORT, 1e9, News(lambda news: told.append(news[0]), outcome))
+    assert all(finding.passed for finding in outcome.findings), outcome.findings
     names = [finding.name for finding in outcome.findings]
-    assert len(names) == len(set(names)) == len(told)
+    assert len(names) == len(set(names)) == len([line for line in told if "proved" in line])
+    steps = [line.strip() for line in told if "proved" not in line]
+    assert steps == ["parity", "rules", "ladder", "rounds", "requests", "samples", "measure"]
     parts = (
         "parity",
         "ladder",
@@ -191,12 +192,10 @@ def test_rounds_are_timed_at_the_end_of_their_span(subject: Subject) -> None:
 def test_nothing_is_measured_that_was_not_proved(
     subject: Subject, prompts: list[list[int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gpucheck.check.prove", lambda *_: iter([Finding("one", True, ""), Finding("two", False, "")]))
+    monkeypatch.setattr("gpucheck.case.prove", lambda *_: iter([Finding("one", True, ""), Finding("two", False, "")]))
     outcome = Outcome("tiny", "fp32")
-    with recorded(outcome):
-        examine(subject, SHAPE, EFFORT, 1e9, outcome, lambda line: None)
-    assert outcome.finished
-    assert not outcome.passed
+    examine(subject, SHAPE, EFFORT, 1e9, News(lambda news: None, outcome))
+    assert len(outcome.findings) == 2
     assert outcome.measurements is None
     assert outcome.measures == []
 
@@ -211,6 +210,21 @@ def test_an_engine_without_rounds_is_proved_and_timed_by_the_host(subject: Subje
     assert {(entry.clock, entry.role, entry.width) for entry in found.passes} == {
         ("host", role, width) for role in ("target", "draft") for width in (1, 2, 3)
     }
+
+
+def test_a_proof_that_ends_in_an_error_has_failed_and_the_others_go_on(
+    subject: Subject, prompts: list[list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: Any) -> Iterator[Finding]:
+        yield Finding("rules, one of them", True, "")
+        raise EngineError("the GPU refused it")
+
+    monkeypatch.setattr("gpucheck.proofs.prove_rules", broken)
+    begun: list[str] = []
+    findings = list(prove(subject, prompts, EFFORT, walks=False, sampled=False, begin=begun.append))
+    assert begun == ["parity", "rules", "rounds", "requests"]
+    assert [finding for finding in findings if not finding.passed] == [Finding("rules", False, "the GPU refused it")]
+    assert findings[-1].name == "logits that are no numbers, draft"
 
 
 # Every proof finds its mutant.

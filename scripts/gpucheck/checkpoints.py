@@ -1,10 +1,9 @@
-"""Random checkpoints of Llama's shape, made here: a hub is not needed, and memory never holds more than one layer."""
+"""Random checkpoints of Llama's shape, made here: a hub is not needed, and memory holds but a few layers."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import torch
@@ -13,50 +12,11 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from torch import Tensor
 from transformers import LlamaConfig, PreTrainedTokenizerFast
 
+from .llama import Llama
+
 WORDS = ["<s>", "</s>", *"abcdefghijklmn"]
+MOST_AT_ONCE = 8  # parts that are drawn side by side: a layer of 8B takes 4 s on one core
 Tensors = dict[str, Tensor]
-
-
-@dataclass(frozen=True)
-class Llama:
-    """tied: the embedding is the output layer too. spread: standard deviation of the weights."""
-
-    layers: int
-    hidden: int
-    heads: int
-    kv_heads: int
-    intermediate: int
-    vocab_size: int
-    tied: bool
-    positions: int
-    spread: float = 0.02
-
-    @property
-    def head_dim(self) -> int:
-        return self.hidden // self.heads
-
-    @property
-    def num_parameters(self) -> int:
-        attention = 2 * self.hidden * (self.hidden + self.kv_heads * self.head_dim)
-        layer = attention + 3 * self.hidden * self.intermediate + 2 * self.hidden
-        return self.layers * layer + self.hidden + (1 if self.tied else 2) * self.vocab_size * self.hidden
-
-    def config(self) -> LlamaConfig:
-        return LlamaConfig(
-            architectures=["LlamaForCausalLM"],
-            vocab_size=self.vocab_size,
-            hidden_size=self.hidden,
-            intermediate_size=self.intermediate,
-            num_hidden_layers=self.layers,
-            num_attention_heads=self.heads,
-            num_key_value_heads=self.kv_heads,
-            max_position_embeddings=self.positions,
-            tie_word_embeddings=self.tied,
-            rope_parameters={"rope_type": "default", "rope_theta": 500000.0},
-            bos_token_id=0,
-            eos_token_id=1,
-            dtype=torch.float16,
-        )
 
 
 def write_checkpoint(folder: Path, model: Llama, seed: int, strangeness: float = 0.0) -> None:
@@ -66,24 +26,49 @@ def write_checkpoint(folder: Path, model: Llama, seed: int, strangeness: float =
     draft that strays a little from its target is accepted now and then.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    places: dict[str, str] = {}
-    size = 0
-    for index, tensors in enumerate(_parts(model, _Dice(seed, model.spread, strangeness))):
-        file = f"model-{index:05d}.safetensors"
-        save_file(tensors, folder / file, metadata={"format": "pt"})
-        places |= dict.fromkeys(tensors, file)
-        size += sum(tensor.nbytes for tensor in tensors.values())
+
+    def write(index: int) -> dict[str, int]:
+        tensors = _part(model, index, _Dice(seed, index, model.spread, strangeness))
+        save_file(tensors, folder / _file(index), metadata={"format": "pt"})
+        return {name: tensor.nbytes for name, tensor in tensors.items()}
+
+    with ThreadPoolExecutor(MOST_AT_ONCE) as pool:
+        parts = list(pool.map(write, range(model.layers + 2)))
+    places = {name: _file(index) for index, part in enumerate(parts) for name in part}
+    size = sum(sum(part.values()) for part in parts)
     index_file = {"metadata": {"total_size": size}, "weight_map": places}
     (folder / "model.safetensors.index.json").write_text(json.dumps(index_file))
     _tokenizer().save_pretrained(folder)
-    model.config().save_pretrained(folder)  # last: with it, the checkpoint is whole
+    _config(model).save_pretrained(folder)  # last: with it, the checkpoint is whole
+
+
+def _file(index: int) -> str:
+    return f"model-{index:05d}.safetensors"
+
+
+def _config(model: Llama) -> LlamaConfig:
+    return LlamaConfig(
+        architectures=["LlamaForCausalLM"],
+        vocab_size=model.vocab_size,
+        hidden_size=model.hidden,
+        intermediate_size=model.intermediate,
+        num_hidden_layers=model.layers,
+        num_attention_heads=model.heads,
+        num_key_value_heads=model.kv_heads,
+        max_position_embeddings=model.positions,
+        tie_word_embeddings=model.tied,
+        rope_parameters={"rope_type": "default", "rope_theta": 500000.0},
+        bos_token_id=0,
+        eos_token_id=1,
+        dtype=torch.float16,
+    )
 
 
 class _Dice:
-    """Random weights, the same ones for the same seed whatever the strangeness is."""
+    """Random weights of one part, the same ones for the same seed whatever the strangeness is."""
 
-    def __init__(self, seed: int, spread: float, strangeness: float) -> None:
-        self._weights, self._noise = torch.Generator().manual_seed(seed), torch.Generator().manual_seed(seed + 1)
+    def __init__(self, seed: int, part: int, spread: float, strangeness: float) -> None:
+        self._weights, self._noise = (torch.Generator().manual_seed(2**20 * start + part) for start in (seed, -seed))
         self._spread, self._strangeness = spread, strangeness
 
     def weight(self, rows: int, columns: int) -> Tensor:
@@ -100,26 +85,26 @@ class _Dice:
         return drawn
 
 
-def _parts(model: Llama, dice: _Dice) -> Iterator[Tensors]:
+def _part(model: Llama, index: int, dice: _Dice) -> Tensors:
+    """The embedding, then the layers, then what follows them."""
     rows, hidden = model.kv_heads * model.head_dim, model.hidden
-    yield {"model.embed_tokens.weight": dice.weight(model.vocab_size, hidden)}
-    for layer in range(model.layers):
-        tensors = {
-            "self_attn.q_proj": dice.weight(hidden, hidden),
-            "self_attn.k_proj": dice.weight(rows, hidden),
-            "self_attn.v_proj": dice.weight(rows, hidden),
-            "self_attn.o_proj": dice.weight(hidden, hidden),
-            "mlp.gate_proj": dice.weight(model.intermediate, hidden),
-            "mlp.up_proj": dice.weight(model.intermediate, hidden),
-            "mlp.down_proj": dice.weight(hidden, model.intermediate),
-            "input_layernorm": dice.norm(hidden),
-            "post_attention_layernorm": dice.norm(hidden),
-        }
-        yield {f"model.layers.{layer}.{name}.weight": tensor for name, tensor in tensors.items()}
-    last = {"model.norm.weight": dice.norm(hidden)}
-    if not model.tied:
-        last["lm_head.weight"] = dice.weight(model.vocab_size, hidden)
-    yield last
+    if index == 0:
+        return {"model.embed_tokens.weight": dice.weight(model.vocab_size, hidden)}
+    if index > model.layers:
+        head = {} if model.tied else {"lm_head.weight": dice.weight(model.vocab_size, hidden)}
+        return {"model.norm.weight": dice.norm(hidden)} | head
+    tensors = {
+        "self_attn.q_proj": dice.weight(hidden, hidden),
+        "self_attn.k_proj": dice.weight(rows, hidden),
+        "self_attn.v_proj": dice.weight(rows, hidden),
+        "self_attn.o_proj": dice.weight(hidden, hidden),
+        "mlp.gate_proj": dice.weight(model.intermediate, hidden),
+        "mlp.up_proj": dice.weight(model.intermediate, hidden),
+        "mlp.down_proj": dice.weight(hidden, model.intermediate),
+        "input_layernorm": dice.norm(hidden),
+        "post_attention_layernorm": dice.norm(hidden),
+    }
+    return {f"model.layers.{index - 1}.{name}.weight": tensor for name, tensor in tensors.items()}
 
 
 def _tokenizer() -> PreTrainedTokenizerFast:

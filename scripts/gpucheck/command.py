@@ -6,20 +6,26 @@ import shlex
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
 
 import click
 from specexport.bundle import FORMATS, PRECISIONS
-from specexport.engines.cuda.driver import Gpu, find_gpu
+from specexport.engines.base import Availability
+from specexport.engines.cuda.driver import Gpu, find_gpu, size_text
 from specexport.engines.registry import ENGINES, engine_module
-from specexport.errors import EngineError, SpecExportError
+from specexport.errors import EngineError, ParameterError, SpecExportError
+
+from .apart import EndedError, apart
 
 if TYPE_CHECKING:
+    from .plan import Plan
     from .report import Report
+    from .timing import Spread
 
 CPU_ENGINE = "onnxruntime"
 GPU_ENGINES = tuple(name for name in ENGINES if name != CPU_ENGINE)
-SHAPE_NAMES = ("tiny", "demo", "1b", "8b")
+SHAPE_NAMES = ("tiny", "small", "demo", "1b", "8b")
 NUMBERS = (*PRECISIONS, *(name for name in FORMATS if name != "float"))
 OUTPUT = Path(__file__).parents[2] / "docs/measurements"
 
@@ -52,76 +58,134 @@ def one_of(allowed: tuple[str, ...]) -> Callable[[click.Context, click.Parameter
     "shapes",
     callback=one_of(SHAPE_NAMES),
     metavar="NAME,...",
-    help=f"Pairs: {', '.join(SHAPE_NAMES)}. [default: tiny, demo and the largest that fits]",
+    help=f"Pairs: {', '.join(SHAPE_NAMES)}. [default: tiny, demo (small where it is missing) and the largest that fits]",
 )
 @click.option(
     "--precision", "precisions", callback=one_of(NUMBERS), metavar="NAME,...", default="fp16", show_default=True
 )
-@click.option("--quick", is_flag=True, help="A few minutes: tiny and demo, fewer samples, prompts, widths and spans.")
+@click.option("--quick", is_flag=True, help="Four minutes: tiny and demo, fewer samples, prompts, widths and spans.")
+@click.option(
+    "--minutes",
+    type=click.FloatRange(min=0, min_open=True),
+    help="For everything; what takes longer is cut off. [default: 4 with --quick, else no limit]",
+)
+@click.option(
+    "--work",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Folder where checkpoints and bundles stay for later runs. [default: none do]",
+)
+@click.option("--prepare", is_flag=True, help="Only make what belongs into --work; needs no GPU.")
 @click.option(
     "--output",
     type=click.Path(path_type=Path, file_okay=False),
     default=OUTPUT,
     help="Folder of the JSON files. [default: docs/measurements]",
 )
-def main(engines: tuple[str, ...], shapes: list[str] | None, precisions: list[str], quick: bool, output: Path) -> None:
+def main(engines: tuple[str, ...], output: Path, prepare: bool, **options: Any) -> None:
     """Prove and measure the GPU engines on this host.
 
-    Builds pairs, proves that the engines give the models' own output, and then measures. Writes a JSON file for each
-    engine. Exit code 1 if anything that was asked for could not be proved; what is slower than asked is said, and fails
-    nothing.
+    Builds pairs, proves that the engines give the models' own output, and then measures. Says what it finds as it finds
+    it, and keeps a JSON file for each engine up to date. Exit code 1 if anything that was asked for could not be
+    proved; what is slower than asked is said, and fails nothing.
     """
+    say = _Clock()
     try:
+        if prepare:
+            _prepare(engines, options, say)
+            return
         gpu = find_gpu()
-        usable = usable_engines(engines or GPU_ENGINES)
-        reports = _check(gpu, usable, shapes, precisions, quick, output)
+        capability = ".".join(map(str, gpu.compute_capability))
+        say(f"{gpu.name}, compute capability {capability}, {size_text(gpu.memory)}, driver for CUDA {gpu.driver}")
+        usable = usable_engines(engines or GPU_ENGINES, say)
+        reports = _check(gpu, usable, options, output, say)
     except (SpecExportError, OSError) as error:
         raise click.ClickException(str(error)) from None
-    except ModuleNotFoundError as error:
-        raise click.ClickException(
-            f"the package {error.name} is not installed; building needs: pip install 'specexport[export]'"
-        ) from None
     if not all(report.passed for report in reports) or set(engines) - set(usable):
         raise SystemExit(1)
 
 
-def usable_engines(asked: tuple[str, ...]) -> dict[str, str]:
+class _Clock:
+    """Says a line on stderr at once, with the seconds since the start."""
+
+    def __init__(self) -> None:
+        self._start = perf_counter()
+
+    def __call__(self, line: str) -> None:
+        click.echo(f"{perf_counter() - self._start:6.1f} s  {line}", err=True)
+
+
+def usable_engines(asked: tuple[str, ...], say: Callable[[str], None]) -> dict[str, str]:
     """What was found of each engine that this host can run; says which it cannot.
 
     Raises `EngineError` where there is none.
     """
-    found = {name: engine_module(name).availability() for name in asked}
-    reasons = [f"{name}: {entry.detail}; {entry.remedy}" for name, entry in found.items() if not entry.usable]
-    if len(reasons) == len(found):
-        raise EngineError(". ".join(reasons))
-    for reason in reasons:
-        click.echo(f"left out {reason}", err=True)
-    return {name: entry.detail for name, entry in found.items() if entry.usable}
+    found = {}
+    for name in asked:
+        try:
+            found[name] = apart(_availability, name, hear=say, seconds=60)
+        except EndedError as error:
+            found[name] = Availability(False, f"looking at it, {error}", "see what it wrote above")
+        entry = found[name]
+        say(f"usable {name}: {entry.detail}" if entry.usable else f"left out {name}: {entry.detail}; {entry.remedy}")
+    usable = {name: entry.detail for name, entry in found.items() if entry.usable}
+    if not usable:
+        raise EngineError(". ".join(f"{name}: {entry.detail}; {entry.remedy}" for name, entry in found.items()))
+    return usable
+
+
+def _availability(tell: Callable[[str], None], name: str) -> Availability:
+    return engine_module(name).availability()
+
+
+def _bandwidth(tell: Callable[[str], None], repetitions: int) -> Spread:
+    from specexport.engines.cuda.device import CudaDevice
+
+    from .measurements.bandwidth import measure_bandwidth
+
+    device = CudaDevice()
+    try:
+        return measure_bandwidth(device, repetitions)
+    finally:
+        device.close()
+
+
+def _plan(options: dict[str, Any], default: Callable[[bool], list[str]]) -> Plan:
+    """default: the shapes where none were asked for, by whether it must be quick."""
+    from .plan import Plan
+    from .presets import FULL, QUICK
+    from .shapes import has_demo_pair
+
+    effort = QUICK if options["quick"] else FULL
+    shapes = options["shapes"] or default(options["quick"])
+    if "demo" in shapes and not has_demo_pair():
+        raise ParameterError("this checkout has no examples/demo_pair; take --shape small, a random pair of its sizes")
+    seconds = effort.seconds if options["minutes"] is None else 60 * options["minutes"]
+    return Plan(shapes, options["precisions"], effort, seconds, options["work"])
+
+
+def _prepare(engines: tuple[str, ...], options: dict[str, Any], say: Callable[[str], None]) -> None:
+    from .check import prepare
+
+    if options["work"] is None:
+        raise ParameterError("--prepare leaves bundles in a folder; name it by --work")
+    prepare(_plan(options, lambda quick: ["tiny", "small"]), engines or ("onnxruntime-cuda",), say)
 
 
 def _check(
-    gpu: Gpu, engines: dict[str, str], shapes: list[str] | None, precisions: list[str], quick: bool, output: Path
+    gpu: Gpu, engines: dict[str, str], options: dict[str, Any], output: Path, say: Callable[[str], None]
 ) -> list[Report]:
-    from specexport.engines.cuda.device import CudaDevice
-
-    from .check import Plan, check
+    from .check import check
     from .environment import environment
-    from .measurements.bandwidth import measure_bandwidth
-    from .presets import FULL, QUICK
     from .report import Report, render
     from .shapes import default_shapes
 
-    effort = QUICK if quick else FULL
-    device = CudaDevice()
-    try:
-        bandwidth = measure_bandwidth(device, effort.repetitions)
-    finally:
-        device.close()
+    plan = _plan(options, lambda quick: default_shapes(gpu, options["precisions"][0], quick))
+    bandwidth = apart(_bandwidth, plan.effort.repetitions, hear=say, seconds=60)
+    say(f"copies {bandwidth.median / 1e9:.0f} GB/s, reads and writes counted")
     command, facts = shlex.join(["scripts/gpu_check", *sys.argv[1:]]), environment(gpu)
     reports = {name: Report(name, found, command, facts, bandwidth) for name, found in engines.items()}
-    plan = Plan(shapes or default_shapes(gpu, precisions[0], quick), precisions, effort)
-    check(plan, reports, output, lambda line: click.echo(line, err=True))
+    check(plan, reports, output, say)
     click.echo("\n\n".join(render(report) for report in reports.values()))
     for report in reports.values():
-        click.echo(f"written to {output / report.file_name}", err=True)
+        say(f"written to {output / report.file_name}")
     return list(reports.values())

@@ -7,17 +7,17 @@ from contextlib import contextmanager
 
 
 class Told:
-    """Implements `Progress`: a line for each stage. notes: what the build had to say besides."""
+    """Implements `Progress`. begin: called with each stage. say: with each note. notes: all of them."""
 
-    def __init__(self, tell: Callable[[str], None]) -> None:
-        self._tell = tell
+    def __init__(self, begin: Callable[[str], None], say: Callable[[str], None]) -> None:
+        self._begin, self._say = begin, say
         self.notes: list[str] = []
 
     @contextmanager
     def stage(self, label: str, steps: int) -> Iterator[Callable[[str], None]]:
-        self._tell(f"  {label}")
+        self._begin(label)
         yield lambda step: None
 
     def note(self, message: str) -> None:
         self.notes.append(message)
-        self._tell(f"  {message}")
+        self._say(message)

@@ -1,7 +1,8 @@
-"""How much is tried: all of it, or what fits into a few minutes."""
+"""How much is tried: all of it, or what fits into four minutes."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 
@@ -9,7 +10,7 @@ from dataclasses import dataclass
 class Effort:
     """repetitions: of every timing. trials: of every chi-squared test. new_tokens: of a generation.
 
-    prompts: generations of each kind. every_width, every_span: or only the first and the last of them.
+    seconds: for all pairs together. prompts: generations of each kind. every_width, every_span: or only the first and the last of them.
     """
 
     repetitions: int
@@ -18,7 +19,10 @@ class Effort:
     prompts: int
     every_width: bool
     every_span: bool
+    seconds: float = math.inf
 
 
 FULL = Effort(repetitions=60, trials=20_000, new_tokens=64, prompts=6, every_width=True, every_span=True)
-QUICK = Effort(repetitions=50, trials=4_000, new_tokens=32, prompts=2, every_width=False, every_span=False)
+QUICK = Effort(
+    repetitions=50, trials=1_000, new_tokens=32, prompts=2, every_width=False, every_span=False, seconds=240.0
+)

@@ -20,7 +20,7 @@ FORMAT = 1
 
 @dataclass
 class Outcome:
-    """Of one pair in one precision. model: sizes of what was run. seconds: of what was done.
+    """Of one pair in one precision. model: sizes of what was run. seconds: of what was done. step: what is being done.
 
     error: why there is nothing more, or empty; not finished without one: the run was cut off. measurements: None unless
     everything was proved. clocks: right behind them.
@@ -30,6 +30,7 @@ class Outcome:
     precision: str
     model: dict[str, Any] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
+    step: str = ""
     error: str = ""
     findings: list[Finding] = field(default_factory=list)
     measurements: Measurements | None = None

@@ -1,4 +1,5 @@
-"""The pairs that are built: a tiny one whose samples can be counted, the demo pair, and the sizes that people run."""
+"""The pairs that are built: a tiny one whose samples can be counted, the demo pair or one of its sizes, and the sizes that
+people run."""
 
 from __future__ import annotations
 
@@ -9,15 +10,17 @@ from pathlib import Path
 import numpy as np
 from specexport.bundle import ELEMENT_BYTES, Bundle, Format, Precision, Role
 from specexport.engines.cuda.driver import Gpu
-from specexport.exporter.checkpoints.checkpoint import Checkpoint
 from specexport.runtime.proofs.verify import read_prompts
 from specexport.runtime.session import Session
 
-from .checkpoints import Llama, write_checkpoint
+from .llama import Llama
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 LLAMA_1B = Llama(16, 2048, 32, 8, 8192, 128256, tied=True, positions=4096)
 LLAMA_8B = Llama(32, 4096, 32, 8, 14336, 128256, tied=False, positions=4096)
+# The demo pair's sizes, for checkouts without it.
+SMALL = Llama(5, 512, 8, 4, 1408, 4096, tied=True, positions=1024)
+SMALL_DRAFT = Llama(2, 192, 6, 2, 512, 4096, tied=True, positions=1024)
 # Few tokens, so that every pair of them comes often enough to be counted; weights large enough that positions matter.
 TINY = Llama(2, 64, 4, 2, 128, 16, tied=False, positions=2048, spread=0.15)
 
@@ -51,6 +54,8 @@ class Shape:
         """Make the checkpoints; those of the demo pair are there."""
         if self.target is None or self.draft is None:
             return
+        from .checkpoints import write_checkpoint  # and torch, which takes seconds to import
+
         places = self.checkpoints(folder)
         write_checkpoint(places["target"], self.target, seed=1)
         # Of the same seed where it is to resemble the target.
@@ -83,6 +88,7 @@ SHAPES = {
     shape.name: shape
     for shape in (
         Shape("tiny", TINY, TINY, 2048, 4, strangeness=0.1, sampled=True, walks=True),
+        Shape("small", SMALL, SMALL_DRAFT, 1024, 7, walks=True),
         Shape("demo", None, None, 1024, 7, walks=True),
         Shape("1b", LLAMA_1B, LLAMA_1B, 2048, 7),
         Shape("8b", LLAMA_8B, LLAMA_1B, 2048, 7, asked_speed=True),
@@ -92,14 +98,21 @@ LARGE = ("8b", "1b")
 VALUES_A_BYTE: dict[Format, int] = {"int8": 1, "fp8": 1, "int4": 2}
 
 
+def has_demo_pair() -> bool:
+    """A sparse checkout may lack it."""
+    return all((folder / "config.json").is_file() for folder in SHAPES["demo"].checkpoints(EXAMPLES).values())
+
+
 def default_shapes(gpu: Gpu, precision: str, quick: bool) -> list[str]:
-    """Tiny, demo, and unless it must be quick the largest that fits the memory."""
+    """Tiny, demo or its sizes, and unless it must be quick the largest that fits the memory."""
     largest = next((name for name in LARGE if SHAPES[name].fits(gpu, precision)), None)
-    return ["tiny", "demo", *([largest] if largest and not quick else [])]
+    return ["tiny", "demo" if has_demo_pair() else "small", *([largest] if largest and not quick else [])]
 
 
 def bytes_read(checkpoint: Path, precision: Precision) -> int:
     """Weights that a pass of one token reads: all, but for an embedding table of which it reads one row."""
+    from specexport.exporter.checkpoints.checkpoint import Checkpoint
+
     elements = Checkpoint.find(str(checkpoint)).fp32_bytes // 4
     config = json.loads((checkpoint / "config.json").read_text())
     if not config.get("tie_word_embeddings"):

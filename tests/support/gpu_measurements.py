@@ -1,15 +1,18 @@
-"""Measurements of `scripts/gpu_check` as they might have come out."""
+"""Findings and measurements of `scripts/gpu_check` as they might have come out."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
 
+from gpucheck.finding import Finding
 from gpucheck.measurements import PassTime
 from gpucheck.measurements.rounds import RoundTime
 from gpucheck.meter import Counts
+from gpucheck.report import Outcome, Report
 from gpucheck.thresholds import Reads
 from gpucheck.timing import Spread
 from specexport.engines.cuda.driver import Gpu
@@ -37,3 +40,20 @@ def round_time(
 
 def passes(*times: tuple[int, int, float]) -> list[PassTime]:
     return [PassTime("target", width, span, "gpu", steady(ms)) for width, span, ms in times]
+
+
+def outcome(*findings: Finding, **changes: Any) -> Outcome:
+    return Outcome("tiny", "fp16", findings=list(findings), finished=True, **changes)
+
+
+def report(*outcomes: Outcome) -> Report:
+    facts = {"gpu": {"name": GPU.name, "memory_bytes": GPU.memory}, "specexport": {"version": "0.1", "commit": "abc"}}
+    return Report("tensorrt", "TensorRT 10.16", "scripts/gpu_check", facts, steady(4e12), outcomes=list(outcomes))
+
+
+RIGHT, WRONG = Finding("parity", True, "1e-5 off"), Finding("ladder", False, "0.3 off")
+
+
+def here(work: Any, *arguments: Any, hear: Any, seconds: float = 0.0) -> Any:
+    """In place of `apart`, so that what was replaced is used."""
+    return work(hear, *arguments)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
+from ..apart import one_line
 from ..finding import Finding
 from ..presets import Effort
 from ..session_under_test import Subject
@@ -14,16 +15,33 @@ from .rounds import prove_rounds
 from .rules import prove_rules
 from .samples import prove_samples
 
+Prove = Callable[[], Iterator[Finding]]
+
 
 def prove(
-    subject: Subject, prompts: Sequence[Sequence[int]], effort: Effort, walks: bool, sampled: bool
+    subject: Subject,
+    prompts: Sequence[Sequence[int]],
+    effort: Effort,
+    walks: bool,
+    sampled: bool,
+    begin: Callable[[str], None] = lambda name: None,
 ) -> Iterator[Finding]:
-    """walks: also prove the ladder by transformers' own walk through the whole cache. sampled: also count samples."""
-    yield from prove_parity(subject.session)
-    if walks:
-        yield from prove_ladder(subject)
-    yield from prove_rules(subject.session)
-    yield from prove_rounds(subject, prompts, effort)
-    if sampled:
-        yield from prove_samples(subject.session, prompts[0], effort)
-    yield from prove_requests(subject.session, prompts[0])
+    """walks: also prove the ladder by transformers' own walk through the whole cache. sampled: also count samples.
+
+    begin: called with the name of each proof before it runs. One that ends in an error has failed; the others go on.
+    """
+    session = subject.session
+    proofs: dict[str, Prove] = {
+        "parity": lambda: prove_parity(session),
+        "rules": lambda: prove_rules(session),
+        **({"ladder": lambda: prove_ladder(subject)} if walks else {}),
+        "rounds": lambda: prove_rounds(subject, prompts, effort),
+        "requests": lambda: prove_requests(session, prompts[0]),
+        **({"samples": lambda: prove_samples(session, prompts[0], effort)} if sampled else {}),
+    }
+    for name, findings in proofs.items():
+        begin(name)
+        try:
+            yield from findings()
+        except Exception as error:
+            yield Finding(name, False, one_line(error))

@@ -1,0 +1,81 @@
+"""Work in a process of its own: a library that crashes or hangs there takes nothing else along."""
+
+from __future__ import annotations
+
+import faulthandler
+import math
+import multiprocessing
+import signal
+import traceback
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from time import monotonic
+from typing import Any, TypeVar
+
+from specexport.errors import EngineError, SpecExportError
+
+Result = TypeVar("Result")
+Hear = Callable[[Any], None]
+
+
+class EndedError(EngineError):
+    """How the process ended that gave no result."""
+
+
+def apart(work: Callable[..., Result], *arguments: Any, hear: Hear, seconds: float = math.inf) -> Result:
+    """What `work(tell, *arguments)` returns. `hear` is called with whatever it tells, as it tells it.
+
+    Function, arguments, result and what is told must be picklable. Raises `EngineError` with the message of what `work`
+    raised, and `EndedError` if the process died or took longer than `seconds`.
+    """
+    context = multiprocessing.get_context("spawn")  # what the parent has loaded of a GPU's libraries must not be forked
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(target=_run, args=(sender, work, arguments), daemon=True)
+    process.start()
+    sender.close()  # the child's end is the only one then, so its death is seen
+    deadline = monotonic() + seconds
+    try:
+        while True:
+            left = deadline - monotonic()
+            if not receiver.poll(None if left == math.inf else max(left, 0.0)):
+                raise EndedError(f"took longer than the {seconds:.0f} s that were left for it")
+            kind, value = receiver.recv()
+            if kind == "result":
+                result: Result = value
+                return result
+            if kind == "error":
+                raise EngineError(value)
+            hear(value)
+    except (EOFError, ConnectionResetError):
+        process.join()
+        raise EndedError(_how(process.exitcode or 0)) from None
+    finally:
+        process.kill()  # also one that hangs while it gives back what it had
+        process.join()
+        receiver.close()
+
+
+def _run(sender: Connection, work: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+    faulthandler.enable()  # a crash shows where Python was
+    try:
+        sender.send(("result", work(lambda told: sender.send(("told", told)), *arguments)))
+    except Exception as error:
+        sender.send(("error", one_line(error)))
+
+
+def one_line(error: Exception) -> str:
+    """The message of an error; one that nobody foresaw is shown whole on stderr as well."""
+    if isinstance(error, SpecExportError | OSError):
+        return str(error)
+    if isinstance(error, ModuleNotFoundError):
+        return f"the package {error.name} is not installed; building needs: pip install 'specexport[export]'"
+    traceback.print_exception(error)
+    return f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
+
+
+def _how(exit_code: int) -> str:
+    """A negative exit code is the signal that ended the process."""
+    if exit_code >= 0:
+        return f"the process ended with exit code {exit_code}"
+    names = {entry.value: entry.name for entry in signal.Signals}
+    return f"the process was ended by {names.get(-exit_code, f'signal {-exit_code}')}"
