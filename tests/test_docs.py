@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 import tomllib
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
+from specexport import SamplingParameters, Statistics, errors
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/**/*.md")])
@@ -91,6 +93,28 @@ def test_the_options_of_the_command_line_are_up_to_date() -> None:
     import write_cli_docs
 
     assert write_cli_docs.PAGE.read_text(encoding="utf-8") == write_cli_docs.render(), "run scripts/write_cli_docs"
+
+
+def table_names(page: str, heading: str) -> set[str]:
+    """What stands in backticks in the first column of the table below a heading."""
+    part = (ROOT / page).read_text(encoding="utf-8").split(f"\n## {heading}\n")[1].split("\n## ")[0]
+    rows = re.findall(r"^\| ([^|]+) \|", part, re.MULTILINE)
+    return {name for row in rows for name in re.findall(r"`(\w+)`", row)}
+
+
+def test_every_option_of_a_request_is_described() -> None:
+    assert table_names("docs/api.md", "Options of stream and generate") == {f.name for f in fields(SamplingParameters)}
+
+
+def test_every_error_of_a_session_is_described() -> None:
+    building = {"CheckpointError", "UnsupportedModelError", "PairError", "OutputError", "ProofError", "SpecExportError"}
+    kinds = {name for name, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, Exception)}
+    assert table_names("docs/embedding.md", "Errors") - {"ValueError"} == kinds - building
+
+
+def test_every_statistic_is_described() -> None:
+    part = (ROOT / "docs/api.md").read_text(encoding="utf-8").split("\n## Statistics\n")[1].split("\n## ")[0]
+    assert {f.name for f in fields(Statistics)} <= set(re.findall(r"`(\w+)`", part))
 
 
 def test_a_broken_link_is_found(tmp_path: Path) -> None:
