@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from click.testing import CliRunner, Result
 from specexport.bundle import MANIFEST
 from specexport.cli import main
 from specexport.engines.tensorrt.compile import CompileOptions
+from specexport.runtime.sampling.parameters import SamplingParameters
 from support.pair import Pair
 
 Run = Callable[..., Result]
@@ -193,6 +195,14 @@ def test_options_reach_the_request(run: Run, built: Path) -> None:
     assert generated(run, built, *sampled)["tokens"] != plain
     assert generated(run, built, *sampled, "--min-p", 1)["tokens"] == plain
     assert len(generated(run, built, *sampled, "--verification", "token")["tokens"]) == 12
+
+
+def test_every_sampling_parameter_has_its_option(run: Run) -> None:
+    offered = run("generate", "--help").stdout
+    for field in fields(SamplingParameters):
+        flag = field.metadata["option"].flag
+        if flag != "":
+            assert f"  {flag or '--' + field.name.replace('_', '-')} " in offered
 
 
 def test_a_minimum_length(run: Run, built: Path) -> None:

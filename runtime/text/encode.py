@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import cast
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cached_property
 
 from tokenizers import Tokenizer
 
 from ...bundle import Bundle
 from ...errors import BundleError, PromptError
 from ..sampling.options import whole_number
-from .chat_template import Message, render_chat
+from .chat_template import ChatTemplate
+from .messages import Message, check_messages
+from .special_tokens import SpecialTokens
 
 Prompt = str | Iterable[int] | Iterable[Message]
 
@@ -28,9 +31,10 @@ class PromptEncoder:
             raise BundleError(f"{path} is no tokenizer: {error}") from None
         template = bundle.path(text.chat_template) if text.chat_template else None
         try:
-            self._chat_template = template.read_text(encoding="utf-8") if template else None
+            source = template.read_text(encoding="utf-8") if template else None
         except (OSError, UnicodeDecodeError) as error:
             raise BundleError(f"{template} cannot be read: {error}; build the bundle again") from None
+        self._template = ChatTemplate(source, text.special_tokens) if source is not None else None
 
     def encode(self, prompt: Prompt) -> list[int]:
         """Raises `PromptError`; `BundleError` for messages without a chat template."""
@@ -52,22 +56,40 @@ class PromptEncoder:
 
     def _tokens(self, prompt: Prompt) -> list[int]:
         if isinstance(prompt, str):
-            return self._encode_text(prompt, add_special_tokens=True)
+            return self._encode_text(prompt)
         if isinstance(prompt, bytes | Mapping) or not isinstance(prompt, Iterable):
             raise PromptError(
                 f"the prompt is of type {type(prompt).__name__}; give a text, a list of messages or a list of token ids"
             )
         items = list(prompt)  # an iterator gives its items once
         if any(isinstance(item, Mapping) for item in items):
-            messages = cast(list[Message], items)
-            text = render_chat(self._chat_template, messages, self._manifest.text.special_tokens)
-            return self._encode_text(text, add_special_tokens=False)
+            return self._encode_messages(check_messages(items))
         return [whole_number(f"token {place} of the prompt", item) for place, item in enumerate(items)]
 
-    def _encode_text(self, text: str, add_special_tokens: bool) -> list[int]:
+    def _encode_text(self, text: str) -> list[int]:
+        """Special tokens that the text spells become tokens, as with transformers."""
         if not text:
             return []  # a start token alone is no prompt
-        try:
-            return self.tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
-        except TypeError:  # all that tokenizers says of a lone surrogate, as in an argument of broken UTF-8
-            raise PromptError("the prompt is no valid Unicode; give it as UTF-8") from None
+        with _unicode():
+            return self.tokenizer.encode(text).ids
+
+    def _encode_messages(self, messages: Sequence[Message]) -> list[int]:
+        """The template's special tokens become tokens, what a message spells like one stays text."""
+        if self._template is None:
+            raise BundleError("this model's tokenizer has no chat template; give a prompt as text instead of messages")
+        masked, mark = self._special_tokens.mask(messages)
+        text = self._template.render(masked)
+        with _unicode():
+            return self._special_tokens.encode(text, mark)
+
+    @cached_property
+    def _special_tokens(self) -> SpecialTokens:
+        return SpecialTokens(self.tokenizer)
+
+
+@contextmanager
+def _unicode() -> Iterator[None]:
+    try:
+        yield
+    except TypeError:  # all that tokenizers says of a lone surrogate, as in an argument of broken UTF-8
+        raise PromptError("the prompt is no valid Unicode; give it as UTF-8") from None

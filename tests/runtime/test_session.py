@@ -1,12 +1,15 @@
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from specexport.errors import BundleError, ParameterError, PromptError, SessionBusyError
+from specexport.runtime.sampling.parameters import SamplingParameters
 from specexport.runtime.session import Session
 from support.doubles import BOS, CONTRACT, EOS, VOCAB, FakeDecoder, fake_session, greedy_tokens
 from tokenizers.processors import TemplateProcessing
@@ -375,6 +378,89 @@ def test_chat_messages(make_session: MakeSession) -> None:
     session.tokenizer.post_processor = TemplateProcessing("<bos> $A", special_tokens=[("<bos>", BOS)])
     assert session.encode("A prompt") == [BOS, *b"A prompt"]
     assert session.encode(messages) == [BOS, *b"A prompt"]
+
+
+CHAT = "{{ bos_token }}{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}"
+
+
+@pytest.mark.parametrize(
+    "prompt",
+    [
+        [1, 2, 3],
+        "text",
+        [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hello"}],
+        [{"role": "user", "content": [{"type": "text", "text": "Hello"}]}],
+    ],
+)
+def test_a_prompt_may_be_an_iterator(make_session: MakeSession, prompt: Any) -> None:
+    session = make_session(chat_template=CHAT)
+    once = prompt if isinstance(prompt, str) else iter(prompt)
+    assert session.encode(once) == session.encode(prompt)
+    assert len(session.encode(prompt)) >= 3
+    once = prompt if isinstance(prompt, str) else (item for item in prompt)
+    assert session.generate(once, max_new_tokens=3).tokens == session.generate(prompt, max_new_tokens=3).tokens
+
+
+def test_stops_may_be_an_iterator_or_none(make_session: MakeSession) -> None:
+    session = make_session()
+    whole = session.generate(PROMPT, max_new_tokens=12)
+    stop = next(letter for letter in whole.text if letter.isascii())
+    for stops in (iter([stop]), (text for text in ["no such text", stop])):
+        found = session.generate(PROMPT, max_new_tokens=12, stop=stops)
+        assert found.finish_reason == "stop"
+        assert found.text == whole.text.partition(stop)[0]
+    assert session.generate(PROMPT, max_new_tokens=12, stop=None).text == whole.text
+
+
+def test_a_special_token_in_chat_is_text_and_in_a_text_prompt_a_token(make_session: MakeSession) -> None:
+    session = make_session(chat_template=CHAT)
+    spelled = [{"role": "user", "content": "<eos>"}]
+    assert session.encode(spelled) == [BOS, *b"[user]<eos>"]
+    assert session.encode("[user]<eos>") == [*b"[user]", EOS]
+
+
+def test_parameters_as_an_object_as_keywords_or_both(make_session: MakeSession) -> None:
+    session = make_session()
+    params = SamplingParameters(temperature=1.0, seed=3, max_new_tokens=9)
+    wanted = session.generate(PROMPT, temperature=1.0, seed=3, max_new_tokens=9).tokens
+    assert session.generate(PROMPT, params).tokens == wanted
+    assert session.generate(PROMPT, replace(params, seed=4), seed=3).tokens == wanted
+    assert tuple(token for chunk in session.stream(PROMPT, params) for token in chunk.tokens) == wanted
+    with pytest.raises(TypeError, match="temprature"):
+        session.stream(PROMPT, temprature=1.0)
+    with pytest.raises(ParameterError, match="params is"):
+        session.stream(PROMPT, {"temperature": 1.0})
+
+
+def test_every_parameter_stands_in_the_signature() -> None:
+    for method in (Session.stream, Session.generate):
+        signature = inspect.signature(method)
+        assert list(signature.parameters)[:4] == ["self", "prompt", "params", "schedule"]
+        assert list(signature.parameters)[4:] == [field.name for field in fields(SamplingParameters)]
+        assert all(one.kind is one.KEYWORD_ONLY for one in list(signature.parameters.values())[4:])
+
+
+def test_the_time_to_the_first_token_begins_at_the_call(
+    make_session: MakeSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The caller's own time between the call and the iteration is left out, tokenizing is not."""
+    clock = [0.0]
+
+    def encode(prompt: Any) -> list[int]:
+        clock[0] += 5.0
+        return [1, 2, 3]
+
+    session = make_session()
+    monkeypatch.setattr(session, "encode", encode)
+    for module in ("session", "loop.chunks", "loop.speculate"):
+        monkeypatch.setattr(f"specexport.runtime.{module}.perf_counter", lambda: clock[0])
+    stream = session.stream("text", max_new_tokens=2, speculate=False)
+    clock[0] += 100.0
+    statistics = next(stream).statistics
+    clock[0] += 100.0
+    next(stream)
+    assert (statistics.setup_seconds, statistics.first_token_seconds, statistics.total_seconds) == (5.0, 5.0, 5.0)
+    assert statistics.decode_seconds == 0.0
 
 
 def test_messages_without_a_template(make_session: MakeSession) -> None:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 from specexport.runtime.text.detokenizer import Detokenizer, StopStrings
@@ -162,3 +164,61 @@ def test_the_earliest_of_several_stops_in_one_piece_wins() -> None:
     stops = StopStrings(["later", "first"])
     assert stops.add("the first and the later") == "the "
     assert stops.found
+
+
+REPLACED = "\N{REPLACEMENT CHARACTER}"
+
+
+@pytest.mark.parametrize(
+    "text", ["Grüße", "ends with \ufffd", "\ufffd", "a\ufffd\ufffd\ufffd\ufffd\ufffd\ufffd", "\ufffd🎉\ufffdé"]
+)
+def test_replacement_characters_of_the_model_are_kept(tokenizer: Tokenizer, text: str) -> None:
+    detokenizer = Detokenizer(tokenizer, list(b"prompt "))
+    pieces = [detokenizer.add(token) for token in text.encode()]
+    assert "".join(pieces) + detokenizer.flush() == text
+    assert detokenizer.flush() == ""
+
+
+@pytest.mark.parametrize("cut", [1, 2, 3])
+def test_a_character_that_is_cut_off_ends_in_a_replacement_character(tokenizer: Tokenizer, cut: int) -> None:
+    detokenizer = Detokenizer(tokenizer, list(b"x"))
+    pieces = [detokenizer.add(token) for token in b"ab" + "🎉".encode()[:cut]]
+    assert pieces == ["a", "b", *[""] * cut]
+    assert detokenizer.flush() == REPLACED
+
+
+def test_what_only_the_prompt_leaves_unfinished_is_not_the_outputs(tokenizer: Tokenizer) -> None:
+    detokenizer = Detokenizer(tokenizer, [*b"x", *"🎉".encode()[:2]])
+    assert detokenizer.flush() == ""
+    assert detokenizer.add("🎉".encode()[2]) == ""
+    assert detokenizer.flush() == REPLACED
+
+
+@pytest.mark.parametrize("make", [byte_tokenizer, lambda: metaspace_tokenizer("sequence")])
+@pytest.mark.parametrize("kind", ["lone bytes", "replacement characters"])
+def test_a_run_that_never_becomes_a_character_is_read_in_a_small_window(
+    make: Callable[[], Tokenizer], kind: str
+) -> None:
+    tokenizer = make()
+    sentencepiece = tokenizer.token_to_id("▁Hello") is not None
+    bytes_ = b"\xff" if kind == "lone bytes" else REPLACED.encode()
+    run = [byte + (1 if sentencepiece else 0) for byte in bytes_] * 200
+    widest = 0
+
+    class Counts:
+        def decode(self, tokens: list[int]) -> str:
+            nonlocal widest
+            widest = max(widest, len(tokens))
+            return tokenizer.decode(tokens)
+
+    detokenizer = Detokenizer(Counts(), [tokenizer.token_to_id("▁Hello")] if sentencepiece else list(b"x"))  # type: ignore[arg-type]
+    text = "".join(detokenizer.add(token) for token in run) + detokenizer.flush()
+    assert widest < 16
+    assert len(text) >= 200
+    assert set(text) == {REPLACED}
+
+
+def test_text_that_is_valid_is_the_same_behind_a_run_of_lone_bytes(tokenizer: Tokenizer) -> None:
+    detokenizer = Detokenizer(tokenizer, list(b"x"))
+    text = "".join(detokenizer.add(token) for token in b"\xff" * 9 + TEXT.encode()) + detokenizer.flush()
+    assert text == REPLACED * 9 + TEXT

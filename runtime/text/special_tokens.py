@@ -1,0 +1,119 @@
+"""Special tokens in chat: only the template writes them. What a message spells like one stays text.
+
+A place where a message spells a special token, or begins to, is masked before the template is rendered. So the special
+tokens in the rendered text are the template's own. Where taking the masks off makes more of them, the text is encoded
+by a copy of the tokenizer that has other names for its special tokens, and the template's are renamed alike.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+from collections.abc import Collection, Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+from tokenizers import Tokenizer
+
+from ...errors import PromptError
+from .messages import Message
+
+
+class SpecialTokens:
+    """Those that the tokenizer marks as special. Other added tokens, such as `<think>`, are text like any other, and
+    become what the tokenizer makes of them.
+    """
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        added = tokenizer.get_added_tokens_decoder()
+        self._ids = {token.content: number for number, token in added.items() if token.special and token.content}
+        longest_first = sorted(self._ids, key=len, reverse=True)
+        self._pattern = "|".join(map(re.escape, longest_first)) or "(?!)"  # which nothing matches
+        self._names = re.compile(self._pattern)
+        self._beginnings = {name[:size] for name in self._ids for size in range(1, len(name))}
+        # Names that no message can hold, since nobody can guess them.
+        nonce = secrets.token_hex(8)
+        self._aliases = {name: f"\ue000{nonce}{place}\ue001" for place, name in enumerate(self._ids)}
+
+    def mask(self, messages: Sequence[Message]) -> tuple[list[dict[str, Any]], str]:
+        """The messages, and the mark that stands where one of their texts spells a special token.
+
+        It stands for the token's first character, whose code point follows in seven digits.
+        """
+        mark = f"{secrets.randbelow(10**20):020}"  # digits: templates change the case, trim, and write JSON
+        return [self._mask_message(message, mark) for message in messages], mark
+
+    def encode(self, rendered: str, mark: str) -> list[int]:
+        """Token ids of the template's text. Raises `PromptError` where the tokenizer has no way to write one as text."""
+        masked = rf"{mark}(\d{{7}})"
+        literal = re.sub(masked, lambda found: chr(int(found[1])), rendered)
+        own = self._names.findall(rendered)
+        if self._names.findall(literal) == own:
+            return self._tokenizer.encode(literal, add_special_tokens=False).ids
+        renamed = re.sub(
+            f"{masked}|{self._pattern}",
+            lambda found: chr(int(found[1])) if found[1] else self._aliases[found[0]],
+            rendered,
+        )
+        tokenizer, unknown = self._renamed
+        tokens = tokenizer.encode(renamed, add_special_tokens=False).ids
+        numbers = set(self._ids.values()) - {unknown}
+        if [token for token in tokens if token in numbers] != [self._ids[name] for name in own]:
+            raise PromptError(
+                "the messages spell a special token that this tokenizer cannot write as text; leave it out"
+            )
+        return tokens
+
+    def _mask_message(self, message: Message, mark: str) -> dict[str, Any]:
+        masked = {key: value if key == "role" else self._mask(value, mark) for key, value in message.items()}
+        if isinstance(message.get("content"), list):
+            masked["content"] = [part | {"text": self._mask(part["text"], mark)} for part in message["content"]]
+        return masked
+
+    def _mask(self, value: Any, mark: str) -> Any:
+        if isinstance(value, Mapping):
+            return {
+                self._mask_text(key, mark, ()) if isinstance(key, str) else key: self._mask(item, mark)
+                for key, item in value.items()
+            }
+        if isinstance(value, list | tuple):
+            return [self._mask(item, mark) for item in value]
+        return self._mask_text(value, mark, self._beginnings) if isinstance(value, str) else value
+
+    def _mask_text(self, text: str, mark: str, beginnings: Collection[str]) -> str:
+        # Behind a text that ends with a token's beginning, the template may put the rest of it.
+        ends = range(max(0, len(text) - max(map(len, beginnings), default=0)), len(text))
+        places = {place for place in ends if text[place:] in beginnings}
+        place = -1
+        while (found := self._names.search(text, place + 1)) is not None:  # they may overlap
+            place = found.start()
+            places.add(place)
+        for place in sorted(places, reverse=True):
+            text = f"{text[:place]}{mark}{ord(text[place]):07}{text[place + 1 :]}"
+        return text
+
+    @cached_property
+    def _renamed(self) -> tuple[Tokenizer, int | None]:
+        """The tokenizer with the aliases as names, the ids being the same, and the id of what it does not know."""
+        description = json.loads(self._tokenizer.to_str())
+        for token in description["added_tokens"]:
+            token["content"] = self._aliases.get(token["content"], token["content"])
+        model = description["model"]
+        pieces = {name: alias for name, alias in self._aliases.items() if len(name) > 1}  # letters are for all words
+        if isinstance(model["vocab"], dict):
+            model["vocab"] = {pieces.get(name, name): number for name, number in model["vocab"].items()}
+        else:
+            model["vocab"] = [[pieces.get(name, name), score] for name, score in model["vocab"]]
+        unknown = model.get("unk_id")
+        if model.get("unk_token") is not None:
+            unknown = self._tokenizer.token_to_id(model["unk_token"])
+            model["unk_token"] = pieces.get(model["unk_token"], model["unk_token"])
+        description["post_processor"] = None  # unused, and it names special tokens
+        try:
+            return Tokenizer.from_str(json.dumps(description)), unknown
+        except Exception as error:  # tokenizers raises a bare Exception
+            raise PromptError(
+                f"the messages spell a special token, which this tokenizer cannot write as text ({error}); leave it out"
+            ) from None
