@@ -72,7 +72,7 @@ def _session(path: Path, threads: int) -> ort.InferenceSession:
     import onnxruntime as ort
 
     options = ort.SessionOptions()
-    configure(options, threads, ort)
+    configure(options, threads)
     options.log_severity_level = 3
     try:
         return ort.InferenceSession(

@@ -124,7 +124,7 @@ def _missing_library(folder: Path) -> str | None:
 
 def _session(ort: Any, path: Path, threads: int) -> Any:
     options = ort.SessionOptions()
-    configure(options, threads, ort)
+    configure(options, threads)
     options.log_severity_level = FATAL  # what it refuses is raised too
     # Its arena would take up to twice the memory of the weights.
     options.add_session_config_entry("session.use_device_allocator_for_initializers", "1")

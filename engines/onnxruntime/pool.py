@@ -1,52 +1,36 @@
-"""Which threads an ONNX Runtime session computes on.
+"""Which threads an ONNX Runtime session computes on: a pool of its own, so that loading a bundle changes nothing for
+other sessions of the process, and two bundles may use different numbers of threads.
 
-By default each session has a pool of its own, as other sessions of the process have: loading a bundle changes nothing
-for them, and two bundles may use different numbers of threads. A pool's workers spin for a while after a run, waiting
-for the next one, and would take the cores from the other model's pass. With `session.force_spinning_stop` they stop
-when their session's run returns.
+A pool's workers spin for a while after a run, waiting for the next one, and would take the cores from the other model's
+pass: speculative decoding then takes up to twice the time. With `session.force_spinning_stop` they stop when their
+session's run returns (docs/benchmarks.md).
 """
 
 from __future__ import annotations
 
 import os
-from functools import cache
-from typing import Any, Literal, cast, get_args
+from pathlib import Path
+from typing import Any
 
-from ...errors import EngineError, ParameterError
-
-# global: one pool for the process, which every other session must then share. session: a pool each, as ONNX Runtime
-# makes them. stop: a pool each, whose workers stop spinning when a run returns. quiet: a pool each that never spins.
-Pool = Literal["global", "session", "stop", "quiet"]
-DEFAULT: Pool = "stop"
-# For measuring only, until one is chosen.
-VARIABLE = "SPECEXPORT_ORT_POOL"
+CPUS = Path("/sys/devices/system/cpu")
 
 
-def configure(options: Any, threads: int, ort: Any) -> None:
-    """Give `options` (a `SessionOptions` of the module `ort`) its pool of `threads`; 0 is one a physical core."""
-    pool = _chosen()
-    if pool == "global":
-        _make_global_pool(threads, ort)
-        options.use_per_session_threads = False
-        return
-    options.intra_op_num_threads = threads
-    if pool == "stop":
-        options.add_session_config_entry("session.force_spinning_stop", "1")
-    elif pool == "quiet":
-        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+def configure(options: Any, threads: int) -> None:
+    """Give `options` (a `SessionOptions`) its pool of `threads`; 0 is one a physical core."""
+    # Always a number: left to choose, ONNX Runtime pins its workers to cores, the same ones for every session.
+    options.intra_op_num_threads = threads or physical_cores()
+    options.add_session_config_entry("session.force_spinning_stop", "1")
 
 
-def _chosen() -> Pool:
-    name = os.environ.get(VARIABLE, DEFAULT)
-    if name not in get_args(Pool):
-        raise ParameterError(f"{VARIABLE} is {name!r}; it must be one of {', '.join(get_args(Pool))}")
-    return cast(Pool, name)
+def physical_cores() -> int:
+    """Physical cores that this process may use; hardware threads where the system does not tell them apart."""
+    allowed = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
+    siblings = {_read(CPUS / f"cpu{number}/topology/thread_siblings_list") or str(number) for number in allowed}
+    return len(siblings)
 
 
-@cache
-def _make_global_pool(threads: int, ort: Any) -> None:
-    if _make_global_pool.cache_info().currsize:
-        raise EngineError(
-            "ONNX Runtime's thread pool is already made with another number of threads; use one number a process"
-        )
-    ort.set_global_thread_pool_sizes(threads, 1)
+def _read(path: Path) -> str:
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return ""

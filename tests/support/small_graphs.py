@@ -28,7 +28,6 @@ def graph(text: str, **weights: np.ndarray) -> ir.Model:
 
 
 def run(made: ir.Model, **inputs: np.ndarray) -> list[np.ndarray]:
-    # The engine's sessions: once one is open, ONNX Runtime refuses sessions with a thread pool of their own.
     return list(_session(ir.to_proto(made).SerializeToString(), 0).run(None, inputs))  # type: ignore[arg-type]
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import onnxruntime as ort
 import pytest
-from specexport.engines.onnxruntime.pool import VARIABLE, configure
-from specexport.errors import ParameterError
+from specexport.engines.onnxruntime import pool
+from specexport.engines.onnxruntime.pool import configure, physical_cores
 
 # ONNX Runtime's thread pools belong to the process, so what a host finds must be tried in one of its own.
 HOST = """
@@ -39,16 +39,31 @@ def test_a_host_keeps_its_own_sessions_beside_two_bundles_with_different_threads
     assert done.stdout == "the host goes on\n", done.stderr
 
 
-def test_workers_stop_spinning_when_a_run_returns(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(VARIABLE, raising=False)
+def test_workers_stop_spinning_when_a_run_returns() -> None:
     options = ort.SessionOptions()
-    configure(options, 3, ort)
+    configure(options, 3)
     assert options.use_per_session_threads
     assert options.intra_op_num_threads == 3
     assert options.get_session_config_entry("session.force_spinning_stop") == "1"
 
 
-def test_an_unknown_pool_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(VARIABLE, "none")
-    with pytest.raises(ParameterError, match="global, session, stop, quiet"):
-        configure(ort.SessionOptions(), 0, ort)
+def test_a_core_counts_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two cores of two hardware threads each, of which the process may use three."""
+    for number, siblings in enumerate(("0,2", "1,3", "0,2", "1,3")):
+        file = tmp_path / f"cpu{number}/topology/thread_siblings_list"
+        file.parent.mkdir(parents=True)
+        file.write_text(siblings + "\n")
+    monkeypatch.setattr(pool, "CPUS", tmp_path)
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1, 2})
+    assert physical_cores() == 2
+    options = ort.SessionOptions()
+    configure(options, 0)
+    assert options.intra_op_num_threads == 2, "a number of our own: no pinned workers"
+
+
+def test_hardware_threads_where_the_system_does_not_tell_cores_apart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pool, "CPUS", tmp_path)
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1, 5})
+    assert physical_cores() == 3

@@ -29,7 +29,6 @@ MATMUL = helper.make_node("MatMul", ["x", "wt"], ["y"])
 
 
 def run(proto: onnx.ModelProto) -> list[np.ndarray]:
-    # The engine's sessions: once one is open, ONNX Runtime refuses sessions with a thread pool of their own.
     return list(_session(proto.SerializeToString(), 0).run(None, {"x": INPUT}))  # type: ignore[arg-type]
 
 

@@ -159,7 +159,6 @@ def test_a_graph_without_attention_stays() -> None:
 
 def run(proto: onnx.ModelProto, tokens: list[int], position: int, past: dict[str, np.ndarray]) -> list[Any]:
     feeds = dict(tokens=np.array([tokens]), position=np.array([position]), **past)
-    # The engine's sessions: once one is open, ONNX Runtime refuses sessions with a thread pool of their own.
     return list(_session(proto.SerializeToString(), 0).run(None, feeds))  # type: ignore[arg-type]
 
 

@@ -33,7 +33,6 @@ Sampling = tuple[float, int, float, float]  # temperature, top_k, top_p, min_p
 
 @functools.cache
 def session(rule: str, *arguments: Any) -> Any:
-    # The engine's sessions: once one is open, ONNX Runtime refuses sessions with a thread pool of their own.
     return _session(getattr(graphs, rule)(*arguments).SerializeToString(), 0)
 
 
