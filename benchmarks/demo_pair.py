@@ -18,8 +18,8 @@ from hardware import describe_hardware
 from specexport import Session, load
 from specexport.calibration.measuring.measure_costs import CostMeter
 from specexport.runtime.proofs.equality import check_equality
-from specexport.runtime.proofs.verify import read_prompts
 from specexport.runtime.state.statistics import Statistics
+from specexport.runtime.text.prompt_file import read_prompts
 
 ROUTES = ("code", "prose", "random")
 PROMPTS = Path(__file__).parent.parent / "examples/prompts"

@@ -15,9 +15,9 @@ import numpy as np
 from hardware import describe_hardware
 from specexport import Session, load
 from specexport.runtime.drafting.drafters import DRAFTERS
-from specexport.runtime.proofs.verify import read_prompts
 from specexport.runtime.sampling.parameters import SamplingParameters
 from specexport.runtime.state.statistics import Statistics
+from specexport.runtime.text.prompt_file import read_prompts
 
 PROMPTS = Path(__file__).parent.parent / "examples/prompts"
 PLAIN = "plain"

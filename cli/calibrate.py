@@ -77,10 +77,11 @@ def calibrate(
     """
     from ..calibration.calibrate import CalibrateOptions, check_packages, measure_only
     from ..calibration.calibrate import calibrate as run
-    from ..calibration.measuring.prompts import choose, fit, read_prompt_lines
+    from ..calibration.measuring.prompts import choose, fit
     from ..calibration.reporting.report import write_report
     from ..calibration.reporting.summary import render
     from ..runtime.session import load
+    from ..runtime.text.prompt_file import read_prompt_lines
 
     chosen = CalibrateOptions(mode="fixed" if fixed else "adaptive", **options)
     if report is not None and (report.is_dir() or not report.parent.is_dir()):

@@ -15,7 +15,7 @@ from .options import BUNDLE, DRAFTER, ENGINE, JSON, THREADS
 @click.option(
     "--prompts",
     type=click.Path(path_type=Path),
-    help='JSONL file of {"prompt": ...} lines. [default: the tokens of the export\'s proof]',
+    help='JSONL file of {"prompt" or "messages": ...} lines. [default: the tokens of the export\'s proof]',
 )
 @click.option("--max-new-tokens", type=click.IntRange(1), default=64, show_default=True, help="New tokens per prompt.")
 @click.option(

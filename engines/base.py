@@ -22,7 +22,7 @@ class Decoder(Protocol):
         """Write `tokens` into cache rows `position...` and return their logits `[rows, vocab] float32`.
 
         rows is `len(tokens)` up to the contract's widest step, else 1 (the last token's). The array is a fixed
-        buffer: the next step of the same width overwrites it. Rolling back needs no call: pass a smaller
+        buffer: any next step or feed, of whatever width, overwrites it. Rolling back needs no call: pass a smaller
         position next time. `position + len(tokens)` must not exceed the capacity.
         """
         ...

@@ -6,13 +6,13 @@ Run it as: python examples/demo.py demo.bundle
 from __future__ import annotations
 
 import argparse
-from itertools import islice, zip_longest
+from itertools import zip_longest
 from pathlib import Path
 
 import specexport
 from rich.console import Console
 from rich.table import Table
-from specexport.runtime.proofs.verify import read_prompts
+from specexport.runtime.text.prompt_file import read_prompts
 
 PROMPTS = Path(__file__).parent / "prompts"
 PER_ROUTE = 8
@@ -20,7 +20,8 @@ NEW_TOKENS = 96
 
 
 def first_prompts(route: str) -> list[str]:
-    return list(islice(read_prompts(PROMPTS / f"{route}.jsonl"), PER_ROUTE))
+    prompts = read_prompts(PROMPTS / f"{route}.jsonl")
+    return [prompt for prompt in prompts if isinstance(prompt, str)][:PER_ROUTE]
 
 
 def show_stream(session: specexport.Session, console: Console, prompt: str) -> None:

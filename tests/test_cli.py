@@ -427,7 +427,8 @@ def test_verify_passes_on_a_good_bundle(run: Run, built: Path, tmp_path: Path) -
     result = run("verify", built, "--max-new-tokens", 8)
     assert (result.exit_code, result.stdout.splitlines()[-1]) == (0, "passed")
     prompts = tmp_path / "prompts.jsonl"
-    prompts.write_text('{"prompt": "def add"}\n\n{"prompt": "the quick"}\n')
+    chat = json.dumps({"route": "chat", "messages": [{"role": "user", "content": "the quick"}]})
+    prompts.write_text(f'{{"prompt": "def add"}}\n\n{chat}\n')
     found = json.loads(run("verify", built, "--prompts", prompts, "--max-new-tokens", 8, "--json").stdout)
     assert found["passed"]
     assert found["prompts"] == found["equal_at_same_width"] == 2

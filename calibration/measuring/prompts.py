@@ -1,37 +1,14 @@
-"""The user's prompts: a JSONL file, each line a prompt with the route that it stands for."""
+"""Requests of a measured run: prompts as tokens, with the room behind them."""
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 from ...errors import BundleError, ParameterError, PromptError
 from ...runtime.session import Session
-from ...runtime.text.encode import Prompt
-
-# by whether routes matter
-EXPECTED = {True: '{"route": "...", "prompt": "..."}', False: '{"prompt": "..."} or {"messages": [...]}'}
-KEYS = ("route", "prompt", "messages", "max_new_tokens")
-REMEDY = "; --skip-invalid leaves such lines out"
-# Of what was found, as much as a line on a terminal has room for.
-SHOWN = 60
-
-
-@dataclass(frozen=True)
-class PromptLine:
-    """line: its number in the file, from 1. prompt: a text, chat messages or token ids.
-
-    max_new_tokens: None for the run's own.
-    """
-
-    line: int
-    route: str
-    prompt: Prompt
-    max_new_tokens: int | None
+from ...runtime.text.prompt_file import REMEDY, PromptLine, first_of
 
 
 @dataclass(frozen=True)
@@ -42,38 +19,6 @@ class Request:
     route: str
     tokens: tuple[int, ...]
     max_new_tokens: int
-
-
-def read_prompt_lines(path: Path, skip_invalid: bool, routed: bool = True) -> tuple[list[PromptLine], list[str]]:
-    """The lines of a JSONL file and, with `skip_invalid`, what is wrong with those that were left out.
-
-    A line is {"route": ..., "prompt": text or token ids}, or {"route": ..., "messages": [...]}, and may have
-    max_new_tokens. Without `routed` the route may be missing.
-    Empty lines and a byte order mark are passed over. Raises `ParameterError` naming file and line number, what was
-    found and what was expected, and for a file that cannot be read or has no line that can be used.
-    """
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise ParameterError(
-            f"{path} cannot be read: {error.strerror}; give a JSONL file of lines {EXPECTED[routed]}"
-        ) from None
-    lines: list[PromptLine] = []
-    skipped: list[str] = []
-    for number, line in enumerate(content.removeprefix(b"\xef\xbb\xbf").split(b"\n"), start=1):
-        if not line.strip():
-            continue
-        try:
-            lines.append(_parse(number, line, routed))
-        except ParameterError as error:
-            message = f"{path}, line {number}: {error}"
-            if not skip_invalid:
-                raise ParameterError(message + REMEDY * routed) from None
-            skipped.append(message)
-    if not lines:
-        of = f"; {_more(skipped)}" if skipped else ""
-        raise ParameterError(f"{path} has no line that can be used, expected lines {EXPECTED[routed]}{of}")
-    return lines, skipped
 
 
 def fit(
@@ -100,7 +45,7 @@ def fit(
         requests.append(Request(line.line, line.route, tuple(tokens), min(wanted, room)))
     if not requests:
         raise ParameterError(
-            f"no prompt can be used; {_more(skipped)}" if skipped else "there are no prompts; give one at least"
+            f"no prompt can be used; {first_of(skipped)}" if skipped else "there are no prompts; give one at least"
         )
     return requests, skipped
 
@@ -121,82 +66,3 @@ def choose(requests: Sequence[Request], routes: Sequence[str], limit: int | None
             taken[request.route] += 1
             chosen.append(request)
     return chosen
-
-
-def _more(skipped: Sequence[str]) -> str:
-    rest = len(skipped) - 1
-    return skipped[0] + (f" (and {rest} more)" if rest else "")
-
-
-def _parse(number: int, raw: bytes, routed: bool) -> PromptLine:
-    """Raises `ParameterError` with what was found and what was expected."""
-    try:
-        text = raw.decode("utf-8")
-    except UnicodeDecodeError:
-        raise ParameterError(f"found {str(raw[:SHOWN])[1:]}, which is not UTF-8, expected {EXPECTED[routed]}") from None
-    try:
-        entry = json.loads(text, object_pairs_hook=_unique)
-    except ParameterError:
-        raise
-    except (ValueError, RecursionError):  # also: numbers and nesting without end
-        raise ParameterError(f"found {_show(text.strip())}, which is not JSON, expected {EXPECTED[routed]}") from None
-    if not isinstance(entry, dict):
-        raise ParameterError(f"found {_show(entry)}, expected {EXPECTED[routed]}")
-    for key in entry:
-        if key not in KEYS:
-            raise ParameterError(f"found the unknown key {_show(key)}, expected {', '.join(KEYS)}")
-    return PromptLine(
-        number, _route(entry) if routed or "route" in entry else "", _prompt(entry), _max_new_tokens(entry)
-    )
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        double = next(key for key, times in Counter(key for key, _ in pairs).items() if times > 1)
-        raise ParameterError(f"found the key {_show(double)} twice, expected every key once")
-    return found
-
-
-def _route(entry: dict[str, Any]) -> str:
-    if "route" not in entry:
-        raise ParameterError(
-            'found no "route", expected the name of the kind of request that this is, such as "route": "code"'
-        )
-    route = entry["route"]
-    if not isinstance(route, str) or not route or route != route.strip() or not route.isprintable():
-        expected = "a name of printable characters, without blanks around it"
-        raise ParameterError(f"found the route {_show(route)}, expected {expected}")
-    return route
-
-
-def _prompt(entry: dict[str, Any]) -> Prompt:
-    if ("prompt" in entry) == ("messages" in entry):
-        found = 'both "prompt" and "messages"' if "prompt" in entry else 'no "prompt"'
-        raise ParameterError(f'found {found}, expected either "prompt", a text or token ids, or "messages"')
-    if "messages" in entry:
-        messages = entry["messages"]
-        if not isinstance(messages, list) or not messages or not all(isinstance(item, dict) for item in messages):
-            raise ParameterError(
-                f'found the messages {_show(messages)}, expected [{{"role": "user", "content": "..."}}]'
-            )
-        return messages
-    prompt = entry["prompt"]
-    ids = isinstance(prompt, list) and all(type(item) is int for item in prompt)
-    if not (isinstance(prompt, str) or ids) or not prompt:
-        raise ParameterError(f"found the prompt {_show(prompt)}, expected a text or a list of token ids, not empty")
-    assert isinstance(prompt, str | list)
-    return prompt
-
-
-def _max_new_tokens(entry: dict[str, Any]) -> int | None:
-    found = entry.get("max_new_tokens")
-    if "max_new_tokens" in entry and (type(found) is not int or found < 1):
-        raise ParameterError(f"found max_new_tokens {_show(found)}, expected a whole number of at least 1")
-    return found
-
-
-def _show(value: object) -> str:
-    """`value` as it may stand on a terminal, cut short: no control character of the file gets there."""
-    text = repr(value)
-    return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ...errors import ParameterError
-from ..measuring.prompts import PromptLine, read_prompt_lines
+from ...errors import ParameterError, PromptError
+from ...runtime.text.messages import check_messages, joined
+from ...runtime.text.prompt_file import PromptLine, read_prompt_lines
 
 DEFAULT = Path(__file__).parent / "default_texts.jsonl"
 
@@ -27,9 +28,13 @@ def _text(line: PromptLine, path: Path | None) -> str:
     prompt = line.prompt
     if isinstance(prompt, str):
         return prompt
-    contents = [message.get("content") for message in prompt if isinstance(message, dict)]
-    if not contents:
+    messages = [item for item in prompt if isinstance(item, dict)]
+    if not messages:
         raise ParameterError(
             f"{path}, line {line.line}: found token ids, expected a text or messages; the draft may have other ids"
         )
+    try:
+        contents = [message.get("content") for message in joined(check_messages(messages))]
+    except PromptError as error:
+        raise ParameterError(f"{path}, line {line.line}: {error}") from None
     return "\n\n".join(content for content in contents if isinstance(content, str))

@@ -55,8 +55,12 @@ class CostPoint:
             )
         if self.context < 1:
             raise ValueError(f"a context of {self.context} tokens cannot be; it must be at least 1")
-        if self.rounds[0].median <= 0:
-            raise ValueError("a plain round takes no time; measure the costs again")
+        for name in ("rounds", "verify"):
+            for index, time in enumerate(getattr(self, name)):
+                if time.median <= 0:
+                    raise ValueError(
+                        f"{name}[{index}] takes {time.median} seconds; it must be above 0, so measure the costs again"
+                    )
 
 
 @dataclass(frozen=True)
@@ -104,6 +108,9 @@ class Costs:
         contexts = [point.context for point in self.points]
         if not contexts or contexts != sorted(set(contexts)):
             raise ValueError(f"costs at the contexts {contexts}; expected one or more, rising")
+        for name in ("target_prefill", "draft_prefill"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise ValueError(f"{name} is {getattr(self, name)}; it must be the seconds of a token")
         if len({len(point.rounds) for point in self.points}) > 1:
             raise ValueError("the contexts have costs of different numbers of draft tokens; measure them again")
 

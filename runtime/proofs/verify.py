@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from ...bundle import Proof
-from ...errors import ParameterError, PromptError
+from ...errors import BundleError, PromptError
 from ..drafting.drafters import check_drafter
 from ..sampling.parameters import SamplingParameters, Verification
 from ..session import Session
+from ..text.prompt_file import read_prompt_lines
 from .chi_squared import FALSE_ALARM, Sampled, exact_joint, sample_session
 from .enumeration import Exactness, check_rules
 from .equality import Equality, check_equality
@@ -66,11 +66,14 @@ def verify_session(
     """The rules enumerated, the models against the recorded Hugging Face logits, greedy equality over the prompts, and
     `trials` generations a way to draft and verify against the target's exact distribution.
 
-    drafter: of the generations, by default the bundle's. prompts: JSONL of `{"prompt": ...}`. Raises
-    `ParameterError` naming the line that is none.
+    drafter: of the generations, by default the bundle's. prompts: JSONL as `specexport bench` takes it, routes or not.
+    Raises `ParameterError` naming the line that is none.
     """
     check_drafter(drafter, session.engine.draft is not None)
-    given = _encoded(session, prompts) if prompts else _proof_prompts(session)
+    if prompts is not None:
+        given = _given(session, prompts, max_new_tokens)
+    else:
+        given = [(prompt, max_new_tokens) for prompt in _proof_prompts(session)]
     manifest = session.bundle.manifest
     proofs = []
     for role in manifest.roles:
@@ -80,8 +83,8 @@ def verify_session(
         kind = arithmetic(manifest.models[role], manifest.contract)
         proofs.append(measure_decoder(decoder, reference, session.engine.name, session.engine.dialect, role, kind))
     session.reset()
-    sampled = tuple(_sample(session, given[0], trials, drafter)) if trials else ()
-    equalities = tuple(check_equality(session, prompt, max_new_tokens, drafter) for prompt in given)
+    sampled = tuple(_sample(session, given[0][0], trials, drafter)) if trials else ()
+    equalities = tuple(check_equality(session, prompt, most, drafter) for prompt, most in given)
     return Report(tuple(check_rules()), tuple(_compiled(session)), tuple(proofs), equalities, sampled)
 
 
@@ -106,26 +109,6 @@ def _sample(session: Session, prompt: Sequence[int], trials: int, drafter: str |
         way = replace(SAMPLED, drafter=drafter, verification=verification)
         yield sample_session(session, prompt, way, expected, trials)
     session.reset()
-
-
-def read_prompts(path: Path) -> Iterator[str]:
-    """The `prompt` of every line of a JSONL file."""
-    try:
-        lines = path.read_text(encoding="utf-8").split("\n")  # splitlines() would also cut at U+2028 within a string
-    except OSError as error:
-        raise ParameterError(f"{path} cannot be read: {error.strerror}; give a JSONL file of prompts") from None
-    except UnicodeDecodeError:
-        raise ParameterError(f"{path} is not UTF-8; give a JSONL file of prompts") from None
-    for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            continue
-        try:
-            prompt = json.loads(line)["prompt"]
-        except (ValueError, KeyError, TypeError):
-            prompt = None
-        if not isinstance(prompt, str):
-            raise ParameterError(f'{path}, line {number}: found {line[:60]!r}, expected {{"prompt": "..."}}')
-        yield prompt
 
 
 def render(result: Report) -> str:
@@ -166,16 +149,17 @@ def render(result: Report) -> str:
     return "\n".join(lines)
 
 
-def _encoded(session: Session, path: Path) -> list[list[int]]:
-    encoded = []
-    for number, prompt in enumerate(read_prompts(path), start=1):
+def _given(session: Session, path: Path, max_new_tokens: int) -> list[tuple[Sequence[int], int]]:
+    """Prompts as tokens, each with the most tokens to generate."""
+    lines, _ = read_prompt_lines(path, routed=False)
+    given: list[tuple[Sequence[int], int]] = []
+    for line in lines:
         try:
-            encoded.append(session.encode(prompt))
-        except PromptError as error:
-            raise PromptError(f"prompt {number} of {path}: {error}") from None
-    if not encoded:
-        raise ParameterError(f'{path} holds no prompt; give lines of {{"prompt": "..."}}')
-    return encoded
+            tokens = session.encode(line.prompt)
+        except (PromptError, BundleError) as error:  # the latter: messages, and a tokenizer without a chat template
+            raise PromptError(f"{path}, line {line.line}: {error}") from None
+        given.append((tokens, line.max_new_tokens or max_new_tokens))
+    return given
 
 
 def _proof_prompts(session: Session) -> list[Sequence[int]]:

@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 from specexport.bundle import ELEMENT_BYTES, Bundle, Format, Precision, Role
 from specexport.engines.cuda.driver import Gpu
-from specexport.runtime.proofs.verify import read_prompts
 from specexport.runtime.session import Session
+from specexport.runtime.text.prompt_file import read_prompts
 
 from .llama import Llama
 
@@ -77,7 +77,7 @@ class Shape:
         """`count` prompts of some dozens of tokens."""
         if self.target is None:
             files = [EXAMPLES / f"prompts/{route}.jsonl" for route in ("code", "prose", "random")]
-            texts = [list(read_prompts(file))[: -(-count // 3)] for file in files]
+            texts = [read_prompts(file)[: -(-count // 3)] for file in files]
             return [session.encode(text) for row in zip(*texts, strict=True) for text in row][:count]
         rng = np.random.default_rng(0)
         vocab_size = self.target.vocab_size

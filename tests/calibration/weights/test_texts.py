@@ -37,6 +37,10 @@ def test_texts_and_the_contents_of_messages(tmp_path: Path) -> None:
     messages = [{"role": "user", "content": "one"}, {"role": "assistant", "content": "two"}]
     path = written(tmp_path, {"route": "a", "prompt": "text"}, {"route": "b", "messages": messages})
     assert read_texts(path) == ("text", "one\n\ntwo")
+    parts = [{"role": "user", "content": [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]}]
+    assert read_texts(written(tmp_path, {"messages": parts})) == ("one two",)
+    with pytest.raises(ParameterError, match=r"prompts.jsonl, line 1: message 0 has a part of type 'image_url'"):
+        read_texts(written(tmp_path, {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}))
 
 
 def test_token_ids_are_refused(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ def point(context: int, scale: float) -> CostPoint:
     )
 
 
+NOTHING = MeasuredTime(0.0, 0.0, 0.0)
 COSTS = Costs(1, "bundle", "host", "onnxruntime", 0, "now", 0.01, 0.001, (point(100, 1.0), point(300, 2.0)))
 
 
@@ -64,7 +65,11 @@ def test_damage_is_named() -> None:
         (lambda: MeasuredTime(float("nan"), 0.0, 1.0), "no percentiles"),
         (lambda: MeasuredTime(1.0, 0.0, float("inf")), "no percentiles"),
         (lambda: replace(good, verify=good.verify[:2]), "do not match"),
-        (lambda: replace(good, rounds=(MeasuredTime(0, 0, 0), *good.rounds[1:])), "no time"),
+        (lambda: replace(good, rounds=(NOTHING, *good.rounds[1:])), r"rounds\[0\] takes 0"),
+        (lambda: replace(good, rounds=(*good.rounds[:2], NOTHING)), r"rounds\[2\] takes 0"),
+        (lambda: replace(good, verify=(good.verify[0], NOTHING, good.verify[2])), r"verify\[1\] takes 0"),
+        (lambda: replace(COSTS, draft_prefill=float("nan")), "draft_prefill is nan"),
+        (lambda: replace(COSTS, target_prefill=-1.0), "target_prefill is -1"),
         (lambda: replace(good, context=0), "at least 1"),
         (lambda: replace(COSTS, points=()), "one or more"),
         (lambda: replace(COSTS, points=COSTS.points[::-1]), "rising"),

@@ -2,21 +2,22 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from specexport.bundle import Proof
+from specexport.bundle import Bundle, Proof
 from specexport.errors import ParameterError
 from specexport.runtime.proofs import verify
 from specexport.runtime.proofs.chi_squared import Sampled
 from specexport.runtime.proofs.enumeration import Exactness
 from specexport.runtime.proofs.equality import Equality
 from specexport.runtime.proofs.parity import ReferenceStep, contexts, save_reference, schedule
-from specexport.runtime.proofs.verify import DEFAULT_PROMPTS, Report, read_prompts, render, verify_session
+from specexport.runtime.proofs.verify import DEFAULT_PROMPTS, Report, render, verify_session
 from specexport.runtime.session import Session
+from specexport.runtime.text.encode import PromptEncoder
 from support.doubles import CONTRACT, VOCAB, FakeDecoder, fake_session
 
 
@@ -94,41 +95,41 @@ def test_every_way_to_draft_and_verify_is_sampled(session: Session) -> None:
 
 
 @pytest.mark.usefixtures("no_enumeration")
-def test_prompts_of_the_users(session: Session, tmp_path: Path) -> None:
-    prompts = write(tmp_path / "p.jsonl", '{"prompt": "one"}', "", '{"prompt": "two", "route": "x"}', "")
-    assert len(verify_session(session, prompts, 6).equalities) == 2
+def test_prompts_of_the_users(session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file that `bench` and `calibrate` take, with or without routes."""
+    asked: list[tuple[int, int]] = []
+
+    def check(session: Session, prompt: Sequence[int], max_new_tokens: int, drafter: str | None) -> Equality:
+        asked.append((len(prompt), max_new_tokens))
+        return Equality(True, None)
+
+    monkeypatch.setattr(verify, "check_equality", check)
+    monkeypatch.setattr(session, "_encoder", PromptEncoder(with_template(session.bundle)))
+    chat = json.dumps({"route": "chat", "messages": [{"role": "user", "content": [{"type": "text", "text": "Hi"}]}]})
+    lines = ('{"prompt": "one"}', "", '{"prompt": "four", "route": "x", "max_new_tokens": 3}', '{"prompt": [1]}', chat)
+    assert verify_session(session, write(tmp_path / "p.jsonl", *lines), 6).passed
+    assert asked == [(3, 6), (4, 3), (1, 6), (8, 6)]
+
+
+def with_template(bundle: Bundle) -> Bundle:
+    (bundle.root / "tokenizer/chat.jinja").write_text("{{ messages[0].role }}: {{ messages[0].content }}")
+    text = replace(bundle.manifest.text, chat_template="tokenizer/chat.jinja")
+    return replace(bundle, manifest=replace(bundle.manifest, text=text))
 
 
 def test_no_prompts_at_all_prove_nothing(session: Session, tmp_path: Path) -> None:
-    with pytest.raises(ParameterError, match=r"p\.jsonl holds no prompt"):
+    with pytest.raises(ParameterError, match=r"p\.jsonl has no line"):
         verify_session(session, write(tmp_path / "p.jsonl", "", " "), 6)
 
 
-def test_line_separators_within_a_string_are_text(tmp_path: Path) -> None:
-    prompts = ["one\u2028two", "three\x85four", "five\r\nsix"]
-    path = write(tmp_path / "p.jsonl", *(json.dumps({"prompt": prompt}, ensure_ascii=False) for prompt in prompts))
-    assert list(read_prompts(path)) == prompts
-    path.write_bytes(path.read_bytes().replace(b"\n", b"\r\n"))
-    assert list(read_prompts(path)) == prompts
-
-
 @pytest.mark.parametrize(
-    "line",
-    ["{", "text", "[]", "3", "null", '"prompt"', '{"text": "x"}', '{"prompt": 3}', '{"prompt": null}', "1" * 5000],
+    "line", ["{", '{"text": "x"}', '{"messages": [{"role": "user", "content": "no template"}]}', '{"prompt": [99999]}']
 )
-def test_a_line_that_is_no_prompt_is_named(tmp_path: Path, line: str) -> None:
+def test_a_line_that_cannot_be_a_prompt_is_named(session: Session, tmp_path: Path, line: str) -> None:
     path = write(tmp_path / "p.jsonl", '{"prompt": "fine"}', "", line)
-    with pytest.raises(ParameterError, match=r"p\.jsonl, line 3: found") as caught:
-        list(read_prompts(path))
+    with pytest.raises(ParameterError, match=r"p\.jsonl, line 3: ") as caught:
+        verify_session(session, path, 6)
     assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize("content", [None, b"\xff\xfe"])
-def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, content: bytes | None) -> None:
-    if content is not None:
-        (tmp_path / "p.jsonl").write_bytes(content)
-    with pytest.raises(ParameterError, match=r"p\.jsonl (cannot be read|is not UTF-8); give|p\.jsonl cannot be read: "):
-        list(read_prompts(tmp_path / "p.jsonl"))
 
 
 def proof(error: float) -> Proof:
