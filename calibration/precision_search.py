@@ -1,4 +1,4 @@
-"""Which precision of the weights is worth having: speed and quality of combinations of a target's and a draft's, measured together."""
+"""`--precision auto`: measure the speed of combinations of target and draft precisions, and pick one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..runtime.state.statistics import Statistics
 
 
 class PrecisionPair(NamedTuple):
-    """draft: None where drafts are looked up in the text."""
+    """draft: None for prompt lookup."""
 
     target: Format
     draft: Format | None
@@ -26,22 +26,17 @@ def write_precision(folder: Path, table: PrecisionTable) -> None:
 
 
 def pick(candidates: Sequence[PrecisionCandidate], max_divergence: float) -> PrecisionCandidate:
-    """The fastest of those whose target has not moved by more than `max_divergence` nats; one that is not quantized has not moved.
+    """The fastest candidate, with drafts, whose target diverges by at most `max_divergence` nats.
 
-    With drafts, as sessions decode until a policy says otherwise.
-
-    By the divergence and not by the perplexity of a text: it is the rise of log perplexity that is to be expected of
-    text that the target itself would write, without the chance of what a text happens to hold.
+    Unquantized targets do not diverge. Divergence rather than perplexity on some text: it is the expected rise of log
+    perplexity on text that the target itself would write, without the chance of a particular text.
     """
     allowed = [candidate for candidate in candidates if candidate.divergence <= max_divergence]
     return max(allowed, key=lambda candidate: candidate.speculative)
 
 
 class Speed(NamedTuple):
-    """tokens a second; low and high: the tenth and the ninetieth percentile of the prompts.
-
-    acceptance_length: tokens a round.
-    """
+    """low, high: 10th and 90th percentile of the prompts' tokens per second. acceptance_length: tokens per round."""
 
     tokens_per_second: float
     low: float
@@ -55,9 +50,9 @@ def measure_speeds(
     new_tokens: int,
     step: Callable[[str], None],
 ) -> dict[tuple[PrecisionPair, bool], Speed]:
-    """Greedy generations of `new_tokens` tokens by (pair, with drafts), every prompt by all of them in turn.
+    """Speeds by (pair, with drafts) of greedy generations of `new_tokens` tokens. All take turns on every prompt.
 
-    Plain decoding is measured once a format of the target. The first prompt is run once more in front, to warm up.
+    Plain decoding is measured once per format of the target. The first prompt runs once more at the start, to warm up.
     """
     plans: list[tuple[PrecisionPair, bool]] = [(pair, True) for pair in sessions]
     plain = {pair.target: pair for pair in reversed(list(sessions))}

@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from .options import BUNDLE, DRAFTER, ENGINE, JSON, THREADS
 from .progress_bar import bar
+
+if TYPE_CHECKING:
+    from ..calibration.measuring.journal import Journal
 
 
 @click.command()
@@ -90,23 +93,15 @@ def bench(
     check(session, requests, chosen)
     path, pairs = journal or bundle / "calibration" / "bench.jsonl", len(requests) * chosen.repeats
     with Journal.open(path, journal_header(session, requests, chosen)) as kept:
-        if kept.replaced:
-            click.echo(f"{path} was of another run and is replaced", err=True)
-        elif kept.finished:
-            click.echo(
-                f"going on behind {len(kept.finished)} of {pairs} pairs that {path} holds; delete it to start over",
-                err=True,
-            )
+        _say_resumed(kept, pairs)
         try:
             with bar("bench") as advance:
                 costs = read_decision(session.bundle, Costs, COSTS)
                 fresh = costs is not None and not stale(costs, session.engine.name, session.threads)
                 result = run(session, requests, chosen, kept, advance, predict_by(costs) if costs and fresh else None)
         except KeyboardInterrupt:
-            click.echo(
-                f"interrupted; {path} holds {len(kept.finished)} of {pairs} pairs, and the same command goes on there",
-                err=True,
-            )
+            done = len(kept.finished)
+            click.echo(f"interrupted; {path} holds {done} of {pairs} pairs, the same command resumes there", err=True)
             raise SystemExit(130) from None
         click.echo(json.dumps(result.as_dict()) if as_json else render(result))
         kept.remove()
@@ -115,3 +110,11 @@ def bench(
             path.parent.rmdir()
     if not result.passed:
         raise SystemExit(1)
+
+
+def _say_resumed(journal: Journal, pairs: int) -> None:
+    if journal.replaced:
+        click.echo(f"{journal.path} belonged to another run and is replaced", err=True)
+    elif journal.finished:
+        done = len(journal.finished)
+        click.echo(f"resuming after {done} of {pairs} pairs in {journal.path}; delete it to start over", err=True)

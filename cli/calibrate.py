@@ -103,7 +103,7 @@ def calibrate(
         with bar("calibrate") as advance:
             analysis = run(session, requests, chosen, shlex.join(["specexport", *sys.argv[1:]]), advance)
     except KeyboardInterrupt:
-        click.echo("interrupted; the same command goes on where this one stopped", err=True)
+        click.echo("interrupted; the same command resumes here", err=True)
         raise SystemExit(130) from None
     click.echo(json.dumps(analysis.as_dict()) if as_json else render(analysis))
     write_report(analysis, report or bundle / "report.html")

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ..bundle import ELEMENT_BYTES, Contract, Family, Format, ModelSpec, Role
-from ..calibration.weights.fake_quant import quantized_twin
+from ..calibration.weights.fake_quant import fake_quantized
 from ..calibration.weights.fidelity import measure_fidelity, split
 from ..calibration.weights.search import RECIPE_STEPS, RecipeOptions, choose
 from ..calibration.weights.tokens import calibration_tokens
@@ -124,7 +124,7 @@ def _export(
             step("measure fidelity")
             fidelity = measure_fidelity(model, recipe, held, quantizing.own_texts)
     step("reference logits")
-    with quantized_twin(model, recipe) if recipe else nullcontext():
+    with fake_quantized(model, recipe) if recipe else nullcontext():
         reference = record_reference(model, contract, vocab_size, spare=exact_widths)
     graphs, made = {}, Made()
     for dialect in dialects:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -18,12 +19,31 @@ from specexport.calibration.measuring.journal import Journal
 from specexport.cli import main
 
 Run = Callable[..., Result]
+MAIN = "from specexport.cli import main; main(prog_name='specexport')"
 LINES: list[dict[str, Any]] = [
     {"route": "code", "prompt": "def add(a, b):"},
     {"route": "prose", "prompt": "Once upon a time"},
     {"route": "code", "prompt": [5, 6, 7], "max_new_tokens": 3},
     {"route": "chat", "messages": [{"role": "user", "content": "hi"}]},
 ]
+
+
+def state(result: Result) -> tuple[str, int, int, Path]:
+    """What the one line on stderr says: what became of the run, pairs that are finished, pairs in all, the journal."""
+    (line,) = result.stderr.splitlines()
+    numbers = re.search(r"(\d+) of (\d+) pairs", line)
+    path = re.search(r"(/\S+\.jsonl)", line)
+    assert numbers
+    assert path
+    return re.split(r"\W", line)[0], int(numbers[1]), int(numbers[2]), Path(path[1])
+
+
+def replaced(result: Result) -> Path:
+    """The journal that the one line on stderr says was another run's."""
+    (line,) = result.stderr.splitlines()
+    path, _, rest = line.partition(" ")
+    assert "another run" in rest
+    return Path(path)
 
 
 @pytest.fixture
@@ -135,7 +155,7 @@ def test_options_reach_the_run(run: Run) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--num-draft-tokens", 5), "num_draft_tokens is 5; this bundle was built for 1 to 4"),
+        (("--num-draft-tokens", 5), "num_draft_tokens is 5"),
         (("--drafter", "oracle"), "drafter is 'oracle'"),
         (("--temperature", -1), "temperature is -1.0"),
         (("--top-p", 0), "top_p is 0.0"),
@@ -215,11 +235,11 @@ def test_an_interrupted_run_goes_on(run: Run, interrupted: Callable[..., Result]
     result = interrupted(2, "--json")
     assert result.exit_code == 130
     assert result.stdout == ""
-    assert result.stderr == f"interrupted; {journal} holds 2 of 4 pairs, and the same command goes on there\n"
+    assert state(result) == ("interrupted", 2, 4, journal)
     kept = [json.loads(line)["row"] for line in journal.read_text().splitlines()[1:]]
     assert len(kept) == 2
     again = run("--json")
-    assert again.stderr == f"going on behind 2 of 4 pairs that {journal} holds; delete it to start over\n"
+    assert state(again) == ("resuming", 2, 4, journal)
     row = found(again)
     assert row["pairs"][:2] == kept  # times and all: they were not run again
     assert deterministic(row) == deterministic(found(run("--json")))
@@ -232,7 +252,7 @@ def test_other_settings_are_another_run(
 ) -> None:
     interrupted(2)
     result = run("--json", *change)
-    assert result.stderr == f"{journal} was of another run and is replaced\n"
+    assert replaced(result) == journal
     assert found(result)["passed"]
 
 
@@ -241,7 +261,7 @@ def test_other_prompts_are_another_run(
 ) -> None:
     interrupted(2)
     prompts.write_text(prompts.read_text().replace("upon", "below"))
-    assert run().stderr == f"{journal} was of another run and is replaced\n"
+    assert replaced(run()) == journal
 
 
 def test_a_changed_bundle_is_another_run(
@@ -249,9 +269,9 @@ def test_a_changed_bundle_is_another_run(
 ) -> None:
     interrupted(2, bundle=bundle)
     moved = bundle.rename(bundle.with_name("moved.bundle"))
-    assert "going on behind 2 of 4 pairs" in interrupted(1, bundle=moved).stderr
+    assert "resuming after 2 of 4 pairs" in interrupted(1, bundle=moved).stderr
     (moved / "manifest.json").write_text((moved / "manifest.json").read_text() + "\n")
-    assert run(bundle=moved).stderr == f"{journal} was of another run and is replaced\n"
+    assert replaced(run(bundle=moved)) == journal
 
 
 def test_without_a_path_the_run_is_kept_in_the_bundle(
@@ -324,12 +344,12 @@ def test_a_result_that_cannot_be_printed_is_kept(run: Run, monkeypatch: pytest.M
         patch.setattr(module.Bench, "as_dict", broken)
         assert run("--json").exit_code == 1
     assert len(journal.read_text().splitlines()) == 5
-    assert "going on behind 4 of 4 pairs" in run().stderr
+    assert state(run())[:3] == ("resuming", 4, 4)
 
 
 def test_help_imports_nothing_heavy() -> None:
     heavy = ("torch", "transformers", "onnx", "onnxruntime", "numpy", "tokenizers", "rich", "scipy", "sklearn")
-    script = f"import sys; sys.modules.update(dict.fromkeys({heavy!r})); from specexport.cli import main; main(prog_name='specexport')"
+    script = f"import sys; sys.modules.update(dict.fromkeys({heavy!r}));" + MAIN
     result = subprocess.run(
         [sys.executable, "-c", script, "bench", "--help"], capture_output=True, text=True, check=False
     )
@@ -349,7 +369,7 @@ def test_bench_needs_no_torch_and_nothing_to_calibrate_with(built: Path, prompts
         "sklearn",
         "matplotlib",
     )
-    script = f"import sys; sys.modules.update(dict.fromkeys({blocked!r})); from specexport.cli import main; main(prog_name='specexport')"
+    script = f"import sys; sys.modules.update(dict.fromkeys({blocked!r}));" + MAIN
     arguments = (
         "bench",
         built,
@@ -373,7 +393,9 @@ def test_bench_needs_no_torch_and_nothing_to_calibrate_with(built: Path, prompts
 def test_ctrl_c_in_a_process_of_its_own(built: Path, prompts: Path, journal: Path) -> None:
     """A real signal, in the middle of a long run."""
     script = (
-        "import os, signal; from specexport.calibration.bench import interleaved as module; original = module.Journal.add\n"
+        "import os, signal\n"
+        "from specexport.calibration.bench import interleaved as module\n"
+        "original = module.Journal.add\n"
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # ignored by children of a background shell
         "def add(*given): original(*given); os.kill(os.getpid(), signal.SIGINT)\n"
         "module.Journal.add = add\n"
@@ -384,6 +406,6 @@ def test_ctrl_c_in_a_process_of_its_own(built: Path, prompts: Path, journal: Pat
         [sys.executable, "-c", script, *map(str, arguments)], capture_output=True, text=True, check=False
     )
     assert (result.returncode, result.stdout) == (130, "")
-    assert result.stderr == f"interrupted; {journal} holds 1 of 4 pairs, and the same command goes on there\n"
+    assert state(result) == ("interrupted", 1, 4, journal)
     assert len(journal.read_text().splitlines()) == 2
     shutil.rmtree(journal.parent)

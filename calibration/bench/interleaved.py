@@ -72,7 +72,7 @@ def check(session: Session, requests: Sequence[Request], options: BenchOptions) 
     if (options.num_draft_tokens or 0) > session.max_draft_tokens:
         most = session.max_draft_tokens
         raise ParameterError(
-            f"num_draft_tokens is {options.num_draft_tokens}; this bundle was built for 1 to {most} (--max-draft-tokens)"
+            f"num_draft_tokens is {options.num_draft_tokens}; --max-draft-tokens of this bundle is {most}"
         )
 
 

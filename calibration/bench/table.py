@@ -1,4 +1,4 @@
-"""A bench in tables for people."""
+"""A benchmark as tables for a terminal."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ SPEEDUP_WIDTHS = (9, 9, 16, 8, 8, 8, 8, 9, 9, 10)
 TIME_WIDTHS = (9, 9, 9, 9, 13, 9, 9, 9)  # behind a label of 28 columns
 QUANTILES = ("p10", "p50", "p90", "p99")
 LEGEND = (
-    "speedup: plain over speculative time a token, behind the prefill; whole: with it; p10 to p99: of the requests' own; "
-    "slower: requests that speculation slowed down. Of fewer than 500 requests, p99 is about the largest value."
+    "speedup: plain over speculative time per token, prefill excluded; whole: prefill included; p10 to p99: quantiles "
+    "over requests; slower: share of the requests that speculation slowed down. Of fewer than 500 requests, p99 is "
+    "about the largest value."
 )
 
 
 def render(result: Bench) -> str:
-    """Tables for a terminal of `COLUMNS`, and what was found in words."""
+    """Tables of at most `COLUMNS` columns, and what was found in words."""
     rows = [*result.routes, *([result.overall] if result.overall else [])]
     names = ("requests", "speedup", "95 % interval", "p10", "p50", "p90", "p99", "slower", "whole", "predicted")
     lines = [
@@ -33,7 +34,7 @@ def render(result: Bench) -> str:
     lines += textwrap.wrap(LEGEND, COLUMNS)
     lines += [
         "",
-        f"{'':<31}{'ms a token':<40}ms to the first token",
+        f"{'':<31}{'ms per token':<40}ms to the first token",
         " " * 28 + "".join(map(_right, QUANTILES * 2, TIME_WIDTHS)),
     ]
     for row in rows:
@@ -55,12 +56,12 @@ def _heading(result: Bench) -> str:
     options = result.options
     how = "greedy" if options.greedy else f"temperature {options.temperature:g}, seed {options.seed}"
     if options.num_draft_tokens is None and options.drafter is None:
-        drafts = "drafts as the session decides"
+        drafts = "k chosen by the session"
     else:
         drafts = (
-            f"{options.num_draft_tokens} draft tokens a round"
+            f"{options.num_draft_tokens} draft tokens per round"
             if options.num_draft_tokens
-            else "the bundle's most draft tokens a round"
+            else "the bundle's maximum of draft tokens per round"
         )
         drafts += f" by {options.drafter}" if options.drafter else ""
     return f"{result.bundle} on {result.engine}, {how}, {drafts}, up to {options.max_new_tokens} new tokens"
@@ -75,7 +76,7 @@ def _speedup(row: RouteBench) -> tuple[str, ...]:
 
 
 def _ratio(value: float) -> str:
-    # of a few short runs anything may come, and columns stay columns
+    # a few short runs may give anything; columns stay aligned
     return f"{value:.2f}" if value < 1000 else "1000+"
 
 
@@ -87,7 +88,7 @@ def _words(row: RouteBench) -> str:
     accepted = ", ".join(f"{part:.0%}" for part in row.acceptance) or "nothing was drafted"
     shares = dict(draft=row.draft_share, target=row.target_share, device=row.device_share, host=row.host_share)
     times = ", ".join(f"{name} {share:.0%}" for name, share in shares.items() if share or name != "device")
-    return f"{row.tokens_per_round:.2f} tokens a round; accepted by position: {accepted}; time of the rounds: {times}"
+    return f"{row.tokens_per_round:.2f} tokens per round; accepted by position: {accepted}; time of the rounds: {times}"
 
 
 def _outputs(result: Bench) -> list[str]:

@@ -1,4 +1,4 @@
-"""What a long run has finished, kept while it runs: an interrupted run goes on where it stopped.
+"""A journal of what a long run has finished, so that an interrupted run can be resumed.
 
 A JSONL file: `{"journal": 1, "header": {...}}`, then a line `{"key": ..., "row": {...}}` for each finished part.
 """
@@ -24,11 +24,10 @@ Row = dict[str, Any]
 
 
 class Journal:
-    """finished: rows by key, in the order in which they were added.
+    """Made by `Journal.open`. Holds a lock on the file until it is closed.
 
-    replaced: the file was of another run, and is emptied.
-
-    Made by `Journal.open`. Holds a lock on the file until it is closed.
+    finished: rows by key, in the order in which they were added. replaced: the file belonged to another run and was
+    emptied.
     """
 
     def __init__(self, path: Path, file: FileIO, finished: dict[str, Row], replaced: bool) -> None:
@@ -37,11 +36,11 @@ class Journal:
 
     @classmethod
     def open(cls, path: Path, header: dict[str, Any]) -> Journal:
-        """Make the file, its folder too, or continue it when it has the same header, a JSON object.
+        """Continue the file if it has the same header, else create it, with its folder. header: a JSON object.
 
-        A journal with another header is of another run and is replaced. The last line of a run that was killed may be
-        torn, and is dropped. Raises `OutputError` for any other line that is broken, naming its number, for a file that
-        is no journal, is in use by another run, or cannot be written.
+        A journal with another header belongs to another run and is replaced. The last line of a killed run may be
+        incomplete and is dropped. Raises `OutputError` for any other broken line, by number, and for a file that is no
+        journal, is in use by another run, or cannot be written.
         """
         first = json.loads(json.dumps({"journal": VERSION, "header": header}))
         try:
@@ -66,7 +65,7 @@ class Journal:
         return journal
 
     def add(self, key: str, row: Row) -> None:
-        """Keep `row`, JSON, on the disk. Raises `OutputError`."""
+        """Append `row`, JSON, and sync it to disk. Raises `OutputError`."""
         try:
             self._append({"key": key, "row": row})
         except OSError as error:
@@ -74,7 +73,7 @@ class Journal:
         self.finished[key] = row
 
     def remove(self) -> None:
-        """The run is over: delete the file and close."""
+        """Delete and close the file at the end of the run."""
         self.path.unlink(missing_ok=True)
         self.close()
 
@@ -91,7 +90,7 @@ class Journal:
 
     def _append(self, entry: dict[str, Any]) -> None:
         line = json.dumps(entry).encode() + b"\n"
-        while line:  # what a full disk takes is less than all of it
+        while line:  # a full disk may take only a part
             line = line[self._file.write(line) :]
         os.fsync(self._file.fileno())
 
@@ -99,13 +98,13 @@ class Journal:
 def _open_locked(path: Path) -> FileIO:
     path.parent.mkdir(parents=True, exist_ok=True)
     while True:
-        # Without a buffer: what could not be written would be tried again at the end, and fail again.
+        # Unbuffered: a buffer would retry a failed write on close and fail again.
         file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o644), "r+b", buffering=0)
         try:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                 raise OutputError(f"{path} is no file that a run could be kept in; give another path")
             _lock(path, file)
-            # Another run may have finished and deleted the file between our opening and our lock.
+            # Another run may have finished and deleted the file between our open and our lock.
             if path.exists() and os.path.samestat(path.stat(), os.fstat(file.fileno())):
                 return file
         except BaseException:
@@ -126,9 +125,9 @@ def _lock(path: Path, file: FileIO) -> None:
 
 
 def _header(path: Path, lines: list[bytes], torn: bytes) -> Any:
-    """The parsed first line, None in an empty file and in one whose first line is torn.
+    """The parsed first line; None if the file is empty or its first line incomplete.
 
-    Raises `OutputError` for no journal.
+    Raises `OutputError` for a file that is no journal.
     """
     if not lines and (torn.startswith(START) or START.startswith(torn)):
         return None
@@ -136,7 +135,8 @@ def _header(path: Path, lines: list[bytes], torn: bytes) -> Any:
     found = _object(line)
     if set(found) != {"journal", "header"}:
         raise OutputError(
-            f"{path}, line 1: found {_show(line)}, expected a journal's header; this file is something else, give another path"
+            f"{path}, line 1: found {_show(line)}, expected a journal's header; "
+            "this file is something else, give another path"
         )
     return found
 
@@ -159,10 +159,10 @@ def _rows(path: Path, lines: list[bytes]) -> dict[str, Row]:
 
 
 def _object(line: bytes) -> dict[str, Any]:
-    """The JSON object of a line, an empty one for anything else."""
+    """The JSON object of a line; an empty one for anything else."""
     try:
         found = json.loads(line)
-    except (ValueError, RecursionError):  # also: no UTF-8, numbers and nesting without end
+    except (ValueError, RecursionError):  # also: invalid UTF-8, endless numbers or nesting
         return {}
     return found if isinstance(found, dict) else {}
 

@@ -1,7 +1,7 @@
-"""Measures what rounds cost: whole rounds of real generations, every number of draft tokens in turn.
+"""Measures the cost of rounds: whole rounds of real generations, with every number of draft tokens in turn.
 
 Passes are timed in the order of the loop, since the target's pass evicts the draft's weights from the CPU's caches: a
-draft timed alone would look cheaper than it is. Whatever disturbs the machine for a while disturbs all of them.
+draft timed alone would look cheaper than it is. Taking turns, all k see the same disturbances of the machine.
 """
 
 from __future__ import annotations
@@ -23,18 +23,17 @@ from ...runtime.policy.schedule import FixedSchedule
 from ...runtime.sampling.parameters import SamplingParameters
 from ...runtime.session import Session
 
-# Rounds timed of a generation; the first one, which finds the caches as another kind of round left them, is not
-# counted.
+# Timed rounds per generation. The first round is not timed: it finds the CPU's caches as another k left them.
 BURST = 8
-# Seconds at one context, after which a go is not repeated.
+# Seconds at one context after which no further burst begins.
 LONGEST_GO = 15.0
-# Tokens of the prompts: costs do not depend on them.
+# Of the prompts' random tokens, on which costs do not depend.
 SEED = 5
 
 
 @dataclass
 class _Times:
-    """Of one number of draft tokens at one context, seconds by round."""
+    """Seconds by round, for one number of draft tokens at one context."""
 
     whole: list[float] = field(default_factory=list)
     draft: list[float] = field(default_factory=list)
@@ -42,16 +41,17 @@ class _Times:
 
 
 class CostMeter:
-    """Collects times in several goes, so that a long run can measure at its beginning, in between and at its end."""
+    """Collects times over several calls of `measure`, so that a long run can spread them over its duration."""
 
     def __init__(self, session: Session, contexts: Sequence[int] | None = None) -> None:
-        """contexts: tokens in the caches, by default three up to what the capacity allows. Raises `ParameterError`."""
+        """contexts: tokens in the caches, by default three up to the capacity. Raises `ParameterError`."""
         self._session = session
         self._most = session.max_draft_tokens
         room = session.capacity - (BURST + 2) * (self._most + 1)
         if room < 1:
             raise ParameterError(
-                f"a capacity of {session.capacity} tokens is too small to measure costs in; build with a larger --max-seq-len"
+                f"a capacity of {session.capacity} tokens is too small to measure costs in; "
+                "build with a larger --max-seq-len"
             )
         wanted = contexts or [session.capacity // 16, session.capacity // 4, session.capacity]
         self._contexts = sorted({max(2, min(context, room)) for context in wanted})
@@ -76,7 +76,7 @@ class CostMeter:
             start = perf_counter()
             for repeat in range(repeats):
                 if repeat and perf_counter() - start > LONGEST_GO:
-                    break  # a slow model's times are steady enough
+                    break  # a slow model's times vary little
                 numbers = list(range(self._most + 1))
                 self._order.shuffle(numbers)
                 for k in numbers:
@@ -87,7 +87,7 @@ class CostMeter:
         self._session.reset()
 
     def costs(self) -> Costs:
-        """Of all goes so far."""
+        """The costs by all measurements so far."""
         session = self._session
         return Costs(
             schema_version=COSTS_VERSION,
@@ -102,7 +102,7 @@ class CostMeter:
         )
 
     def _burst(self, prompt: list[int], k: int, rounds: int) -> float:
-        """Time `rounds` rounds behind the first one; returns the seconds of the prefill."""
+        """Time `rounds` rounds after the first one. Returns the seconds of the prefill."""
         session, times = self._session, self._times[len(prompt), k]
         number = session.max_draft_tokens + 1
         schedule = FixedSchedule(k)
@@ -120,7 +120,7 @@ class CostMeter:
         return prefill
 
     def _read(self, prompt: list[int]) -> float:
-        """Seconds that the draft takes to read the prompt, in chunks."""
+        """Seconds of the draft's prefill, in chunks."""
         draft, chunk = self._session.engine.draft, self._session.bundle.manifest.contract.prompt_chunk
         if draft is None:
             return 0.0
@@ -131,7 +131,7 @@ class CostMeter:
         return perf_counter() - start
 
     def _passes(self, context: int, k: int) -> None:
-        """Verify passes alone: without a model it is the text that decides whether a round has a draft."""
+        """Time target passes alone: without a draft model the text decides whether a round has a draft."""
         target, times = self._session.engine.target, self._times[context, k]
         for index in range(BURST + 1):
             start = perf_counter()
@@ -141,13 +141,13 @@ class CostMeter:
 
     def _point(self, context: int) -> CostPoint:
         found = [self._times[context, k] for k in range(self._most + 1)]
-        if not self._has_model:  # looking up takes no time to speak of
+        if not self._has_model:  # the time of a lookup is negligible
             rest = median(w - t for w, t in zip(found[0].whole, found[0].target, strict=True))
             for times in found[1:]:
                 times.whole, times.draft = [seconds + rest for seconds in times.target], [0.0] * len(times.target)
         rounds = tuple(_measured(times.whole) for times in found)
         on_host = median(found[0].target) > 0
-        if not on_host:  # the device runs whole rounds, and nobody sees their parts
+        if not on_host:  # the device runs whole rounds, whose parts cannot be timed
             nothing = MeasuredTime(0.0, 0.0, 0.0)
             return CostPoint(context, rounds, nothing, rounds, (nothing,) * len(rounds))
         draft = [seconds / k for k, times in enumerate(found) if k for seconds in times.draft]

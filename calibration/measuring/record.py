@@ -1,4 +1,4 @@
-"""One request, plain and speculative in turn: how long each took, and what the draft said at every token."""
+"""One request, recorded: timed plain and speculative, and traced to know what the draft said at every token."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from .trace_replay import Trace
 
 @dataclass(frozen=True)
 class Timing:
-    """first_token, decode: seconds to the first token, and behind the prefill. emitted: tokens."""
+    """first_token: seconds to the first token. decode: seconds after the prefill. emitted: tokens."""
 
     first_token: float
     decode: float
@@ -36,13 +36,13 @@ class Timing:
 
     @property
     def latency(self) -> float:
-        """Seconds a token, behind the prefill."""
+        """Seconds per token, prefill excluded."""
         return self.decode / self.emitted
 
 
 @dataclass(frozen=True)
 class Judged:
-    """A draft token that the target judged: the number of its round, its place in the draft, `top_logit`, and what became of it."""
+    """A judged draft token. round: its number. index: in the draft, from 0. probability: `top_logit`."""
 
     round: int
     index: int
@@ -52,7 +52,7 @@ class Judged:
 
 @dataclass(frozen=True)
 class Record:
-    """rounds: (drafted, accepted) of each."""
+    """A recorded request. tokens: prompt and output. agrees: see `Trace`. rounds: (drafted, accepted) of each."""
 
     line: int
     route: str
@@ -77,10 +77,10 @@ class Record:
 def record(
     session: Session, request: Request, sampling: SamplingParameters, plain_first: bool
 ) -> tuple[Record, NDArray[np.float16]]:
-    """Run `request` both ways; returns what was found and the head's features of the judged tokens, `[n, F] float16`.
+    """(the record of `request`, the confidence head's features of its judged tokens `[n, F] float16`).
 
-    Every run starts from an empty cache. What drafts say is recorded in a third run, by the host, so that nothing of it
-    is in the times. sampling: temperature and its kin, and the seed.
+    Every run starts from an empty cache. What the draft says is recorded in a third run, so that recording is not in
+    the times. sampling: temperature, top_k, top_p and seed.
     """
     head = session.engine.head
     recorder = Recorder(session.max_draft_tokens, head)
@@ -92,7 +92,7 @@ def record(
         found[name] = session.generate(request.tokens, given)
     session.reset()
     tokens = session.generate(request.tokens, params, schedule=recorder).tokens
-    judged, rows, first = [], [], 0  # first: of the round's draft passes
+    judged, rows, first = [], [], 0  # first: index of the round's first draft pass
     for number, round in enumerate(recorder.rounds):
         for index in range(min(round.num_accepted + 1, round.num_drafted, len(round.probability))):
             judged.append(Judged(number, index, round.probability[index], index < round.num_accepted))
@@ -118,10 +118,10 @@ def record(
 
 
 def judged_tokens(records: Sequence[Record], features: Sequence[NDArray[np.float16]]) -> JudgedTokens:
-    """Those of all requests, in order. features: of each request, `[n, F]`, F = 0 where there is no head."""
+    """The judged tokens of all requests, in order. features: by request, `[n, F]`, F = 0 without a head."""
     numbers = [(place, item) for place, one in enumerate(records) for item in one.judged]
     rounds: dict[tuple[int, int], int] = {}
-    read = [one for one in features if len(one)]  # a request of which nothing was judged does not tell F
+    read = [one for one in features if len(one)]  # without judged tokens a request's F is unknown
     return JudgedTokens(
         request=np.array([place for place, _ in numbers], np.int64),
         round=np.array([rounds.setdefault((place, item.round), len(rounds)) for place, item in numbers], np.int64),
@@ -133,14 +133,14 @@ def judged_tokens(records: Sequence[Record], features: Sequence[NDArray[np.float
 
 
 def to_row(record: Record, features: NDArray[np.float16]) -> dict[str, Any]:
-    """As JSON, for a journal."""
+    """A JSON row for the journal."""
     return {"record": asdict(record), "features": base64.b64encode(features.astype("<f2").tobytes()).decode()}
 
 
 def from_row(row: dict[str, Any]) -> tuple[Record, NDArray[np.float16]]:
-    """Raises `BundleError` for a row that is no recorded request."""
+    """The inverse of `to_row`. Raises `BundleError` for a row that is no recorded request."""
     try:
-        # What was just recorded has tuples where JSON has lists.
+        # A row that was just made has tuples where JSON has lists.
         record = parse(Record, json.loads(json.dumps(row["record"])), "record")
         numbers = np.frombuffer(base64.b64decode(row["features"], validate=True), "<f2").astype(np.float16)
         width = len(numbers) // len(record.judged) if record.judged else 0

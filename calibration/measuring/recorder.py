@@ -1,4 +1,4 @@
-"""Records what a draft model says and what becomes of it, while rounds of a fixed number of draft tokens run."""
+"""Records what a draft model says and what becomes of it, in rounds with a fixed number of draft tokens."""
 
 from __future__ import annotations
 
@@ -15,10 +15,9 @@ from ...runtime.policy.survival import top_logit
 
 @dataclass(frozen=True)
 class RecordedRound:
-    """probability: `top_logit` of every draft pass.
+    """One round. probability: `top_logit` of every draft pass.
 
-    guess: what the draft would have said, greedily, in place of the last token before
-    the round; None where its first pass fed one token only.
+    guess: the draft's greedy choice for the last token before the round; None if its first pass fed only one token.
     """
 
     num_drafted: int
@@ -29,7 +28,7 @@ class RecordedRound:
 
 @dataclass
 class Recorder:
-    """A schedule and guide that changes nothing. rounds, and features `[F] float16` of every draft pass in order."""
+    """A schedule and guide that only watches. features: `[F] float16` of every draft pass, in order."""
 
     num_draft_tokens: int
     head: Head | None
@@ -65,10 +64,10 @@ class Recorder:
 
 
 def agreement(rounds: Sequence[RecordedRound], output: Sequence[int], greedy: bool) -> list[bool | None]:
-    """For every token of the output, whether the draft model, asked behind the tokens in front of it, gives it; None where unknown.
+    """For every output token, whether the draft model would have proposed it there; None where unknown.
 
-    Draft tokens say it up to the first that was rejected; of the token behind a wholly accepted draft the next round's
-    first pass says it, when decoding greedily.
+    Known for a round's draft tokens up to the first rejected one. For the token after a fully accepted draft, the next
+    round's first draft pass tells, under greedy decoding.
     """
     found: list[bool | None] = [None] * len(output)
     place = 0

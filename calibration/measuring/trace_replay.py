@@ -1,9 +1,9 @@
-"""What other drafters and other numbers of draft tokens would have done with a recorded request.
+"""Replays a recorded request with other drafters and other numbers of draft tokens.
 
-Where the draft model agrees with the target is known at every token of the text, and lookups depend on nothing but the
-text. So for greedy decoding the rounds come out exactly, but for the last token or two, of which nobody asked the
-draft. When sampling, a draft token's fate was also chance: there the recorded outcome stands for the place. Places that
-were not judged are taken to agree as often as those that were.
+The trace says at which output tokens the draft model agrees with the target, and lookups depend only on the text. So
+for greedy decoding the replayed rounds are exact, except for the last token or two, where the draft was not asked. When
+sampling, acceptance is partly chance, and the recorded outcome stands in. Tokens that were not judged are assumed to
+agree as often as those that were.
 """
 
 from __future__ import annotations
@@ -22,10 +22,9 @@ CostsAt = Callable[[int], RoundCosts]
 
 @dataclass(frozen=True)
 class Trace:
-    """A request as it was generated. tokens: prompt and output. agrees: of every output token, see `agreement`.
+    """A generated request. tokens: prompt and output. agrees: of every output token, see `agreement`.
 
-    limit: most tokens
-    it was allowed to give.
+    limit: its max_new_tokens.
     """
 
     line: int
@@ -42,10 +41,10 @@ class Trace:
 
 @dataclass(frozen=True)
 class ReplayedRound:
-    """context: tokens in the caches before the round, the last one's row not counted.
+    """One round of a replay.
 
-    behind: rows that the draft model must catch
-    up with first, since earlier rounds were looked up.
+    context: tokens in the caches before the round, without the last token, whose row is not written yet. behind: rows
+    that the draft model must catch up on first, since earlier rounds were looked up.
     """
 
     context: int
@@ -56,7 +55,7 @@ class ReplayedRound:
 
 
 def replay(trace: Trace, drafter: str, num_draft_tokens: int) -> Iterator[ReplayedRound]:
-    """The rounds of `trace` with another drafter and a fixed number of draft tokens."""
+    """The rounds of `trace` with `drafter` and a fixed number of draft tokens."""
     name, _, _ = drafter.partition("+")
     lookup = LOOKUPS[name](SHORTEST_ALONE if name == drafter else SHORTEST_BESIDE_A_MODEL) if name in LOOKUPS else None
     with_model, agrees = "model" in drafter, known(trace) if "model" in drafter else []
@@ -78,13 +77,13 @@ def replay(trace: Trace, drafter: str, num_draft_tokens: int) -> Iterator[Replay
 
 
 def cached(costs: Costs) -> CostsAt:
-    """`costs.at` in steps of 16 tokens, since replays ask for it at every round."""
+    """`costs.at` in steps of 16 tokens, cached, since replays call it for every round."""
     known = lru_cache(None)(costs.at)
     return lambda context: known(max(1, context - context % 16))
 
 
 def round_seconds(round: ReplayedRound, at: CostsAt) -> float:
-    """What the round takes by the measured costs."""
+    """The time of the round by the measured costs."""
     costs = at(round.context + 1)
     if round.looked_up:
         return costs.looked_up(round.num_drafted)
@@ -92,12 +91,12 @@ def round_seconds(round: ReplayedRound, at: CostsAt) -> float:
 
 
 def plain_seconds(trace: Trace, at: CostsAt) -> float:
-    """What plain decoding of the output takes."""
+    """The time of plain decoding of the output by the measured costs."""
     return sum(at(place).plain for place in range(trace.prompt_tokens, len(trace.tokens)))
 
 
 def known(trace: Trace) -> list[bool]:
-    """`agrees` with the unknown places filled: as often as the request's known ones, by a draw that is always the same."""
+    """`agrees` with unknown places filled by a repeatable draw at the rate of the request's known ones."""
     judged = [agrees for agrees in trace.agrees if agrees is not None]
     share = sum(judged) / len(judged) if judged else 0.0
     draw = random.Random(trace.line)

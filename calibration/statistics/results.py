@@ -1,4 +1,4 @@
-"""What calibration found, as data: the terminal, the report and `--json` show these and nothing else."""
+"""Results of a calibration, as data: the terminal, the report and `--json` show these and nothing else."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class Quantiles:
 class DraftCandidate:
     """One drafter with one fixed number of draft tokens, k, replayed on the traces of a route.
 
-    acceptance_length: tokens a round, the bonus or correction token included, a(k). break_even: a*(k), the tokens a
-    round must give. speedup: S(k) = a / a*. p10: the slowest tenth of the requests' speedups; slower: the part of the
+    acceptance_length: a(k), tokens per round including the bonus or correction token. break_even: a*(k), the tokens a
+    round has to yield. speedup: S(k) = a / a*. p10: 10th percentile of the requests' speedups. slower: share of the
     requests below 1.
     """
 
@@ -46,7 +46,7 @@ class DraftCandidate:
 
 @dataclass(frozen=True)
 class Bucket:
-    """Requests whose `kind` (`prompt` or `response`) length in tokens lies in low <= length < high (None: no end)."""
+    """Requests whose `kind` (`prompt` or `response`) has low <= length < high tokens; high None: no upper end."""
 
     kind: str
     low: int
@@ -59,9 +59,8 @@ class Bucket:
 class MeasuredRuns:
     """Timings of the recorded runs: plain and speculative in turn, with the model (or the lookup) at the largest k.
 
-    speedup: plain over speculative time of the route, behind the prefill. predicted: from costs and traces. speedups:
-    by request. first_token_plain, first_token_speculative: median seconds to the first token. latencies: seconds a
-    token, plain and speculative.
+    speedup: plain over speculative time of the route, prefill excluded. predicted: from costs and traces. speedups: by
+    request. first_token_*: median seconds to the first token. latency_*: seconds per token.
     """
 
     num_draft_tokens: int
@@ -76,14 +75,15 @@ class MeasuredRuns:
 
 @dataclass(frozen=True)
 class RouteAnalysis:
-    """One route. `policy` is what is written to policy.json.
+    """Everything about one route.
 
-    acceptance: by position, of the rounds that reached a draft token the part that had it accepted. per_round[n]:
-    rounds of n + 1 tokens, as a share. per_request: quantiles of the requests' mean acceptance length. alpha:
-    acceptance rate a token. textbook[k]: (1 - alpha^(k+1)) / (1 - alpha), for k from 0. All these are of the recorded
-    drafter, the first candidate's.
-    speedups: of the chosen candidate, predicted, by request whose response is not too short. missing: requests still
-    needed for a verdict, 0 where there is one. words: the verdict in a sentence.
+    Of the recorded runs: acceptance, by position, the share accepted of the rounds that reached it; per_round[n], the
+    share of rounds that yielded n + 1 tokens; per_request, quantiles of the requests' mean tokens per round; alpha, the
+    probability of a token to be accepted when all before it were; textbook[k], (1 - alpha^(k+1)) / (1 - alpha).
+
+    policy: the route's entry of policy.json. words: its verdict in a sentence. missing: requests still needed for a
+    verdict, 0 if there is one. speedups: of the chosen candidate, predicted, by request whose response is not too
+    short.
     """
 
     route: str
@@ -112,11 +112,10 @@ class RouteAnalysis:
 
 @dataclass(frozen=True)
 class SignalQuality:
-    """How good a survival signal is, on requests that it was not fitted on.
+    """How good a survival signal is on requests that it was not fitted on.
 
-    error: expected calibration error of a token's chance; survival_error: of the product along the draft; auc: of a
-    token's chance.
-    reliability: (mean predicted, observed, tokens) of every bin.
+    error: expected calibration error of a token's chance. survival_error: that of the product along the draft. auc: of
+    a token's chance. reliability: (mean predicted, observed share, tokens) of every bin.
     """
 
     signal: str
@@ -128,7 +127,7 @@ class SignalQuality:
 
 @dataclass(frozen=True)
 class Analysis:
-    """signals: every one tried; signal: the one chosen, None without a draft model. settings: as they were given."""
+    """A whole calibration. signals: all that were tried. signal: the chosen one, None without a draft model."""
 
     bundle: str
     command: str

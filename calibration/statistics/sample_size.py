@@ -1,20 +1,20 @@
-"""What n requests can tell, and what they cannot."""
+"""What n requests can tell about quantiles, and what they cannot."""
 
 from __future__ import annotations
 
 import math
 
-# The usual advice for a bucket, and what is too few to say anything.
+# Requests per bucket: the usual advice, and the fewest that say anything.
 USUAL = 500
 FEW = 20
 
 
 def quantile_ranks(requests: int, share: float, confidence: float = 0.95) -> tuple[int | None, int | None]:
-    """Ranks, from 1 in rising order, of the requests between which the quantile `share` lies with at least `confidence`.
+    """Ranks of the requests between which the quantile `share` lies with at least `confidence`.
 
-    Holds for every distribution: the number of requests below the quantile is binomial. None: that end is not bounded
-    by any of them, since even the smallest (largest) request lies too seldom below (above) the quantile. Needs 0 <
-    share < 1.
+    Ranks count from 1, in rising order. Holds for any distribution, since the number of requests below the quantile is
+    binomial. None for an end that no request bounds: even the smallest (largest) is too seldom below (above) the
+    quantile. Needs 0 < share < 1.
     """
     tail = (1 - confidence) / 2
     lower: int | None = None
@@ -29,7 +29,7 @@ def quantile_ranks(requests: int, share: float, confidence: float = 0.95) -> tup
 
 
 def what_samples_tell(requests: int) -> str:
-    """In a sentence: what is known of the slowest tenth's speedup, and of the slowest hundredth's latency."""
+    """A sentence on what is known of the p10 speedup and the p99 latency."""
     number = "1 request tells" if requests == 1 else f"{requests} requests tell"
     if requests < FEW:
         return f"{number} little, whatever comes out"

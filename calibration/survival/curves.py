@@ -1,7 +1,7 @@
 """Calibration curves: from a signal's logit to the chance that a draft token is accepted, one curve per position.
 
-A curve is fitted by Platt scaling or by isotonic regression, whichever predicts held-out requests better. Positions that
-few rounds reach are pulled towards what all positions together say.
+A curve is fitted by Platt scaling or by isotonic regression, whichever predicts held-out requests better. Positions
+that few rounds reach are pulled towards the curve of all positions together.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The confidence head's weights and curves, fitted so that every token is judged by a fit that has not seen its request.
+"""Fits the confidence head's weights and curves, and judges every token by a fit that has not seen its request.
 
 The head is a logistic regression on the draft's features (DSpark, arXiv 2607.05147).
 """

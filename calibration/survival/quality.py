@@ -1,4 +1,4 @@
-"""How good predicted chances of draft tokens are: expected calibration error, area under the curve, reliability."""
+"""Quality of the predicted chances of draft tokens: expected calibration error, AUC, reliability."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Floats = NDArray[np.float64]
 Reliability = tuple[tuple[float, float, int], ...]
 
 BINS = 15
-# A position's rounds are weighted in bins of at least so many.
+# Smallest bin in which a position's rounds are reweighted.
 ROUNDS_A_BIN = 40
 
 
@@ -29,7 +29,7 @@ def scikit_learn(module: str) -> Any:
 
 
 def judge(signal: str, tokens: JudgedTokens, chances: Floats) -> SignalQuality:
-    """chances `[n] float64`: of every token, from a fit that has not seen its request. Raises `MissingPackageError`."""
+    """Judge `chances` `[n] float64`, each from a fit that has not seen its request. Raises `MissingPackageError`."""
     bins = reliability(chances, tokens.accepted)
     products, rounds = running_products(tokens, chances)
     auc = area_under_curve(chances, tokens.accepted)
@@ -39,9 +39,9 @@ def judge(signal: str, tokens: JudgedTokens, chances: Floats) -> SignalQuality:
 
 
 def equal_count_bins(values: Floats, count: int) -> NDArray[np.int64]:
-    """The bin of each value, numbered from 0 without gaps: at most `count` bins, as full as one another but for ties.
+    """The bin of each value, numbered from 0 without gaps: at most `count` bins, equally full except for ties.
 
-    Equal values share a bin, so nothing depends on the order in which they came.
+    Equal values share a bin, so the order of the values does not matter.
     """
     edges = np.quantile(values, np.arange(1, count) / count)
     numbers: NDArray[np.int64] = np.unique(np.searchsorted(edges, values, side="right"), return_inverse=True)[1]
@@ -49,11 +49,10 @@ def equal_count_bins(values: Floats, count: int) -> NDArray[np.int64]:
 
 
 def reliability(predicted: Floats, accepted: NDArray[np.bool_], rounds: Floats | None = None) -> Reliability:
-    """(mean predicted, observed share, number) of each of `BINS` equal-count bins, by rising prediction; () for no token.
+    """(mean predicted, observed share, number) of each of `BINS` equal-count bins, by rising prediction.
 
-    Equal counts and not equal widths: chances crowd near 1, and bins that are nearly empty would add nothing but noise.
-    rounds `[n]`: what each prediction stands for, itself included; all others failed. Each stands for itself by
-    default.
+    Equal counts rather than equal widths: chances crowd near 1, and nearly empty bins would only add noise. rounds
+    `[n]`: how many rounds each prediction stands for, of which at most one succeeded; 1 by default. () for no token.
     """
     if not len(predicted):
         return ()
@@ -65,33 +64,31 @@ def reliability(predicted: Floats, accepted: NDArray[np.bool_], rounds: Floats |
 
 
 def calibration_error(bins: Reliability) -> float:
-    """Mean distance of prediction and observation over the bins, each weighted by its number (Naeini et al.
+    """Expected calibration error (Naeini et al. 2015): the bins' mean distance from observation, weighted by number.
 
-    2015); 0 for no bin.
-
-    Chance alone gives about 0.8 * sqrt(15 * p * (1 - p) / n) for n tokens: 1 % takes some thousand.
+    0 for no bin. Chance alone gives about 0.8 * sqrt(15 * p * (1 - p) / n) for n tokens: 1 % takes several thousand.
     """
     total = sum(n for _, _, n in bins)
     return sum(n * abs(predicted - observed) for predicted, observed, n in bins) / total if total else 0.0
 
 
 def area_under_curve(chances: Floats, accepted: NDArray[np.bool_]) -> float:
-    """Probability that an accepted token has a larger chance than a rejected one, ties half; 0.5 where all had one fate.
+    """Probability that an accepted token has a larger chance than a rejected one, ties counting half.
 
-    Raises `MissingPackageError`.
+    0.5 if all were accepted or all rejected. Raises `MissingPackageError`.
     """
     metrics = scikit_learn("metrics")
     return float(metrics.roc_auc_score(accepted, chances)) if 0 < accepted.sum() < len(accepted) else 0.5
 
 
 def running_products(tokens: JudgedTokens, chances: Floats) -> tuple[Floats, Floats]:
-    """The product of the chances along each round's draft up to every token `[n]`, and how many rounds that token stands for `[n]`.
+    """(product of the chances along the draft up to each token `[n]`, number of rounds that token stands for `[n]`).
 
-    What a rejected token's followers would have been is unknown, yet the product claims something of all rounds. So a
-    rejected token's round is handed on to the tokens that were reached from products like its own, in equal parts
-    (redistribution to the right, as in the estimator of Kaplan and Meier; here within equal-count bins of the product).
-    Rounds that ended without a rejection say nothing of later positions and are handed to nobody, nor are those of bins
-    without a survivor.
+    The product makes a claim about all rounds, but after a rejection the later tokens of a round are unknown. So the
+    weight of a rejected round is passed on, in equal parts, to the rounds that went on from similar products
+    (redistribution to the right, as in the Kaplan-Meier estimator; here within equal-count bins of the product). Rounds
+    that ended without a rejection say nothing about later positions, and their weight is not passed on; nor is that of
+    bins in which no round went on.
     """
     draft = np.unique(tokens.round, return_inverse=True)[1]
     products, rounds = np.empty(len(tokens)), np.empty(len(tokens))

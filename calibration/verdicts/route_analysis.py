@@ -19,7 +19,7 @@ EDGES = {"prompt": (0, 64, 256, 1024, 4096), "response": (0, 32, 128, 512, 2048)
 def analyze_route(
     route: str, records: Sequence[Record], costs: Costs, possible: Sequence[str], criteria: Criteria
 ) -> RouteAnalysis:
-    """Replay, decide and summarize. records: of the route, at least one. possible: all drafters that can be replayed."""
+    """Replay, decide and summarize. records: of the route, at least one. possible: all drafters to replay."""
     traces = [one.trace for one in records]
     most = costs.max_draft_tokens
     replayed = replay_candidates(traces, costs, possible)

@@ -1,8 +1,7 @@
-"""How a model's weights are quantized: statistics of its activations, what is moved between them, and each weight's recipe.
+"""How a model's weights are quantized: activation statistics, outliers moved into weights, a recipe for each weight.
 
-`recipe.py` says what is done to one weight, `integers.py` and `floats.py` do it in numpy. `collect_activations.py`
-reads the activations,
-`smoothing.py` moves outliers from activations into weights without changing any fp32 answer, `fake_quant.py` is the
-quantized model in torch, `search.py` chooses a recipe for a whole model, `texts.py` and `tokens.py` hold what is read
-meanwhile. The recipe's keys are the names of the model's parameters.
+`recipe.py` says what is done to one weight; `integers.py` and `floats.py` do it in numpy. `collect_activations.py`
+collects statistics of the layers' inputs. `smoothing.py` moves outliers from activations into weights without changing
+any fp32 logit. `fake_quant.py` runs the quantized model in torch. `search.py` chooses the recipe of a whole model.
+`texts.py` and `tokens.py` provide the calibration data. Recipes are keyed by the names of the model's parameters.
 """

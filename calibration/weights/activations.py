@@ -1,4 +1,4 @@
-"""Activations rounded as the compiled graph rounds them, in torch."""
+"""Activations rounded in torch as the compiled graph rounds them."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ INT8_LOW, INT8_HIGH = -128, 127
 
 
 def rounded_activations(x: Tensor, recipe: WeightRecipe) -> Tensor:
-    """x: [..., K], rounded and back in fp32 as `recipe` says, given back in x's dtype; int4 and float weights leave it as it is.
+    """x `[..., K]` quantized and dequantized as `recipe` says, in x's dtype. For int4 and float recipes: x itself.
 
-    A scale a row: max|x| / 127 (448 in fp8), 1 for a row of zeros. A static scale: what is beyond the range is clipped
-    to [-128, 127], as QuantizeLinear saturates.
+    Without a static scale each row gets its own: max|x| / 127 (448 in fp8), or 1 for a row of zeros. With one, values
+    beyond the range are clipped to [-128, 127] as QuantizeLinear saturates.
     """
     if recipe.format not in ("int8", "fp8"):
         return x

@@ -1,4 +1,4 @@
-"""What a model's linear layers are fed, in one pass over calibration tokens."""
+"""Statistics and samples of the inputs of a model's linear layers, from one pass over calibration tokens."""
 
 from __future__ import annotations
 
@@ -12,19 +12,18 @@ from torch import Tensor, nn
 
 from .layers import LinearLayer, linear_layers
 
-# Rows that are kept of a group's inputs: as many as a million elements hold, within these bounds.
+# Input rows kept per group: as many as make a million elements, within these bounds.
 SAMPLED_ROWS = (128, 512)
 SAMPLED_ELEMENTS = 1 << 20
 
 
 @dataclass(frozen=True, eq=False)
 class InputGroup:
-    """Linear layers that get one and the same tensor (q, k and v; gate and up) and what is known of it, all in fp32.
+    """Linear layers that read the same tensor (q, k and v; gate and up), and statistics of that tensor, in fp32.
 
-    largest, mean_magnitude, mean_square: [K], of each input channel. rows: [R, K], spread evenly over the tokens of
-    every second batch; elsewhere: [K], the largest magnitudes in the other batches, so that what is fitted to one half
-    can be judged on the other. calls: how often a pass calls the layers; where that is more than once, weights are
-    shared between places.
+    largest, mean_magnitude, mean_square: [K], by input channel. rows: [R, K], sampled evenly from the tokens of every
+    second batch. elsewhere: [K], the largest magnitudes of the other batches, so that what is fitted to one half can be
+    judged on the other. calls: calls of the layers per pass; more than one means that places share weights.
     """
 
     layers: tuple[LinearLayer, ...]
@@ -47,7 +46,7 @@ class InputGroup:
 
 @dataclass(frozen=True, eq=False)
 class Observations:
-    """groups: in the order in which the model calls them. tokens: how many were read."""
+    """groups: in the order in which the model calls them. tokens: number of tokens read."""
 
     groups: tuple[InputGroup, ...]
     tokens: int
@@ -67,11 +66,10 @@ class _Sums:
 
 
 def observe(model: nn.Module, token_batches: Sequence[Tensor]) -> Observations:
-    """Run `model` over token_batches, each [1, T] int64, and keep what its linear layers read.
+    """Run `model` over token_batches, each [1, T] int64, and collect the inputs of its linear layers.
 
-    Layers that no batch reaches (an expert, a tower for images) are in no group. A model in half precision is read as
-    it
-    computes: put the caller's context for fp32 around it, where that is wanted.
+    Layers that no batch reaches (an expert, an image tower) are in no group. A model in half precision computes in half
+    precision unless the caller wraps this in an fp32 context.
     """
     held_back = [len(token_batches) == 1 or index % 2 == 1 for index in range(len(token_batches))]
     watcher = _Watcher(sum(int(batch.shape[-1]) for batch, held in zip(token_batches, held_back, strict=True) if held))
@@ -91,11 +89,11 @@ def observe(model: nn.Module, token_batches: Sequence[Tensor]) -> Observations:
 
 class _Watcher:
     def __init__(self, held_back: int) -> None:
-        self.held_back = held_back  # tokens that rows are sampled from
+        self.held_back = held_back  # number of tokens that rows are sampled from
         self.sampling = True
         self.sums: list[_Sums] = []
         self.of: dict[str, _Sums] = {}
-        # Inputs that are alive: an input that died may have left its id to another one.
+        # Weak references, since the id of a freed input may be reused.
         self.last: dict[int, tuple[weakref.ref[Tensor], _Sums]] = {}
 
     def hook(self, layer: LinearLayer) -> Any:

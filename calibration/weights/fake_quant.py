@@ -1,4 +1,4 @@
-"""The quantized model in torch: the reference that a quantized graph is proved against, and what its quality is measured on."""
+"""The fake-quantized model in torch: the reference for proving quantized graphs and for measuring their quality."""
 
 from __future__ import annotations
 
@@ -15,12 +15,11 @@ from .recipe import Recipe, WeightRecipe
 
 
 @contextmanager
-def quantized_twin(model: nn.Module, recipe: Recipe) -> Iterator[None]:
-    """While the context lasts, `model` has its recipe's weights, quantized and back, and rounds the activations in front of them.
+def fake_quantized(model: nn.Module, recipe: Recipe) -> Iterator[None]:
+    """A context in which `model` has its weights quantized and dequantized by `recipe`, and rounds activations.
 
-    Tables of embeddings are restored too, and read without rounding. The weights are fp32 meanwhile, whatever they
-    were, and a model in half precision needs a context in which it computes in fp32. Everything is given back behind
-    it, bit for bit.
+    Embedding tables are quantized and dequantized too, but what they output is not rounded. Weights are fp32 inside the
+    context, so a model in half precision needs an fp32 context as well. On exit every weight is restored bit for bit.
     """
     parameters = dict(model.named_parameters())
     layers = linear_layers(model)
@@ -46,7 +45,7 @@ def quantized_twin(model: nn.Module, recipe: Recipe) -> Iterator[None]:
 
 
 def restored(weight: Tensor, recipe: WeightRecipe, transposed: bool = False) -> Tensor:
-    """weight: [N, K], or [K, N] where it is transposed, of any float dtype. The same in fp32, quantized and back."""
+    """The weight, quantized and dequantized, in fp32. weight: [N, K], or [K, N] if transposed, of any float dtype."""
     matrix = weight.T if transposed else weight
     back = torch.from_numpy(recipe.restore(matrix.float().contiguous().numpy()))
     return back.T.contiguous() if transposed else back

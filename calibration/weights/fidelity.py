@@ -1,4 +1,4 @@
-"""What quantizing does to a model's distributions, on text that it was not calibrated on."""
+"""How quantization changes a model's output distributions, on text it was not calibrated on."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ import torch
 from torch import Tensor, nn
 
 from ...bundle import Fidelity
-from .fake_quant import quantized_twin
+from .fake_quant import fake_quantized
 from .recipe import Recipe
 
-# One batch in so many is kept from calibration, to judge by.
+# One batch in this many is held out of calibration.
 EVERY = 4
 MOST_TOKENS = 1024
 
 
 def split(batches: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
-    """Batches to calibrate on and others, at most MOST_TOKENS, to judge by; of two or three, the last is to judge by."""
+    """(batches to calibrate on, held-out batches, MOST_TOKENS at most). Of two or three, the last is held out."""
     held = list(batches[EVERY - 1 :: EVERY]) or list(batches[-1:])
     used = [batch for batch in batches if not any(batch is other for other in held)]
     kept: list[Tensor] = []
@@ -32,14 +32,14 @@ def split(batches: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
 
 
 def measure_fidelity(model: nn.Module, recipe: Recipe, batches: Sequence[Tensor], own_texts: bool) -> Fidelity:
-    """Of `model` in the recipe's weights against itself.
+    """Compare `model` under `recipe` with itself unquantized.
 
-    batches: each [1, T] int64, T of 2 and more; own_texts: of the user's.
+    batches: each [1, T] int64, T at least 2. own_texts: they are the user's, not the built-in set.
     """
     exact = [_log_probs(model, batch) for batch in batches]
     surprise = exact_surprise = divergence = 0.0
     agreed = tokens = 0
-    with quantized_twin(model, recipe):
+    with fake_quantized(model, recipe):
         for batch, theirs in zip(batches, exact, strict=True):
             ours = _log_probs(model, batch)
             following = batch[0, 1:, None]

@@ -14,15 +14,12 @@ LARGEST = 448.0
 
 
 def fp8_per_output(weight: Float32) -> tuple[npt.NDArray[Any], Float32]:
-    """weight: [N, K].
-
-    Gives values [N, K] as ml_dtypes.float8_e4m3fn and scales [N]; a row of zeros gets the scale 1.
-    """
+    """(values [N, K] as ml_dtypes.float8_e4m3fn, scales [N]). weight: [N, K]. A row of zeros gets the scale 1."""
     import ml_dtypes
 
     scales = per_output(weight, LARGEST)
     values = np.empty(weight.shape, ml_dtypes.float8_e4m3fn)
     for rows in row_slices(weight.shape):
-        # Clipped first: e4m3fn has no infinity, what rounds above 448 would be a NaN.
+        # Clipped first: e4m3fn has no infinity, and what rounds above 448 would become NaN.
         values[rows] = np.clip(weight[rows] / scales[rows, None], -LARGEST, LARGEST).astype(ml_dtypes.float8_e4m3fn)
     return values, scales

@@ -1,4 +1,4 @@
-"""Weights as integers with scales: int8 with one scale an output, int4 with one scale a block of inputs."""
+"""Weights as integers with scales: int8 with a scale per output, int4 with a scale per block of inputs."""
 
 from __future__ import annotations
 
@@ -11,18 +11,17 @@ Float32: TypeAlias = npt.NDArray[np.float32]
 Int8: TypeAlias = npt.NDArray[np.int8]
 
 INT4_LOW, INT4_HIGH = -8, 7
-# What a scale keeps of the range that the largest magnitude asks for; the rest is clipped.
+# Candidate scales, relative to the one that covers the largest magnitude; smaller ones clip.
 RATIOS = (1.0, 0.96, 0.92, 0.88, 0.84, 0.8, 0.75, 0.7)
-# Elements that a search holds at once: they stay in the cache (half the time of a million), and need next to no memory.
+# Elements per slice of a search: few enough to stay in the CPU's cache (twice as fast as a million).
 SLICE = 1 << 17
 
 
 def int8_per_output(weight: Float32, limit: int) -> tuple[Int8, Float32]:
-    """weight: [N, K].
+    """(values [N, K] in [-limit, limit], scales [N]). weight: [N, K], finite.
 
-    Gives values [N, K] in [-limit, limit] and scales [N]: a row's largest magnitude becomes the limit.
-
-    Rounds half to even, as ONNX's QuantizeLinear does. A row of zeros gets the scale 1. Needs finite weights.
+    A row's largest magnitude becomes the limit. Rounds half to even, as ONNX's QuantizeLinear does. A row of zeros gets
+    the scale 1.
     """
     values = np.empty(weight.shape, np.int8)
     scales = per_output(weight, limit)
@@ -34,15 +33,13 @@ def int8_per_output(weight: Float32, limit: int) -> tuple[Int8, Float32]:
 def int4_blocks(
     weight: Float32, block: int, importance: Float32 | None = None, signed: bool = False
 ) -> tuple[Int8, Float32]:
-    """weight: [N, K]; importance: [K], the inputs' mean squares.
+    """(values [N, K] in [-8, 7], scales [N, K / block]). weight: [N, K], finite, K a multiple of block.
 
-    Gives values [N, K] in [-8, 7] and scales [N, K / block].
-
-    A block's scale is the one of a small grid with the least squared error, each input's weighed by its importance (the
-    diagonal of the layer's output error: AWQ's clip search, Lin et al. 2023, arXiv 2306.00978, section 3.2), then
-    refitted to the values by least squares. block 0: one scale an output, scales [N]. signed: scales may be negative,
-    which gives the magnitude 8 to whichever sign has the larger one; TensorRT takes none. Blocks of zeros get the scale
-    1. Needs finite weights, K = n * block.
+    importance: [K], the inputs' mean squares. block 0: one scale per output, scales [N]. A block's scale is the one of
+    a small grid with the least squared error, weighted by importance (the diagonal of the layer's output error: AWQ's
+    clip search, Lin et al. 2023, arXiv 2306.00978, section 3.2), then refitted to the values by least squares. signed:
+    scales may be negative, so that the value -8 serves whichever sign is larger; TensorRT takes none. Blocks of zeros
+    get the scale 1.
     """
     outputs, inputs = weight.shape
     size = block or inputs
@@ -62,7 +59,7 @@ def int4_blocks(
 
 
 def restore(values: npt.NDArray[Any], scales: Float32) -> Float32:
-    """values: [N, K]; scales: [N], or [N, K / block]. Gives [N, K], values * scales rounded once."""
+    """values * scales, [N, K] float32, rounded once. values: [N, K]. scales: [N] or [N, K / block]."""
     outputs, inputs = values.shape
     restored = np.empty(values.shape, np.float32)
     grouped = scales.reshape(outputs, -1, 1)
@@ -73,16 +70,13 @@ def restore(values: npt.NDArray[Any], scales: Float32) -> Float32:
 
 
 def row_slices(shape: tuple[int, ...]) -> list[slice]:
-    """Rows in pieces of at most SLICE elements, a row at least."""
+    """Slices of rows of at most SLICE elements each, or of one row."""
     step = max(1, SLICE // max(1, shape[1]))
     return [slice(start, start + step) for start in range(0, shape[0], step)]
 
 
 def _search(blocks: Float32, importance: Float32, signed: bool) -> Float32:
-    """blocks: [rows, count, size]; the scales [rows, count] with the least weighted error.
-
-    Ties go to the first of the grid.
-    """
+    """Scales [rows, count] with the least weighted error; ties go to the larger ratio. blocks: [rows, count, size]."""
     high, low = blocks.max(axis=2), blocks.min(axis=2)
     if signed:
         whole = np.where(high > -low, high, low) / np.float32(INT4_LOW)
@@ -96,12 +90,12 @@ def _search(blocks: Float32, importance: Float32, signed: bool) -> Float32:
         better = error < least
         best, least = np.where(better, tried, best), np.where(better, error, least)
     fitted = _refit(blocks, importance, best)
-    # The values that the fitted scale rounds to may be others, and worse.
+    # The fitted scale may round to other values, which may be worse.
     return np.where(_error(blocks, importance, fitted) < least, fitted, best)
 
 
 def _refit(blocks: Float32, importance: Float32, scale: Float32) -> Float32:
-    """The scale with the least weighted error for the values that `scale` gives."""
+    """The scale with the least weighted error for the values that `scale` rounds to."""
     values = _rounded(blocks, scale[..., None])
     weighed = values * importance
     down = np.einsum("rcs,rcs->rc", weighed, values)
@@ -125,18 +119,18 @@ def _rounded(blocks: Float32, scale: Float32) -> Float32:
 
 
 def per_output(weight: Float32, limit: float) -> Float32:
-    """The scales [N] that bring each row's largest magnitude to `limit`."""
+    """The scales [N] that map each row's largest magnitude to `limit`."""
     return _usable_scales(np.maximum(weight.max(axis=1), -weight.min(axis=1)) / np.float32(limit))
 
 
 def _usable_scales(scales: Float32) -> Float32:
-    """Scales of zero, and those too small to divide by, become 1."""
+    """`scales` with those replaced by 1 that are too small to divide by."""
     usable: Float32 = np.where(np.abs(scales) >= np.finfo(np.float32).tiny, scales, np.float32(1))
     return usable
 
 
 def _usable_importance(importance: Float32) -> Float32:
-    """With a mean of 1, and no channel without any say: one that calibration never saw is still used later."""
+    """Scaled to a mean of 1, and at least 1e-4: a channel that calibration never excited may be used later."""
     mean = float(importance.mean(dtype=np.float64))
     if not mean > 0:
         return np.ones_like(importance)

@@ -1,4 +1,4 @@
-"""A model's linear layers and embedding tables, found by their kind, and their weights by the parameters' names."""
+"""A model's linear layers and embedding tables, found by module type, with the names of their parameters."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from ...errors import CheckpointError
 
 @dataclass(frozen=True, eq=False)
 class LinearLayer:
-    """path: the module's name. weight: its parameter's name; of a head tied to the embedding, the embedding's.
+    """A linear layer. path: the module's name.
 
-    transposed: [K, N].
+    weight: its parameter's name; for a head tied to the embedding, the embedding's. transposed: the parameter is [K,
+    N].
     """
 
     path: str
@@ -35,7 +36,7 @@ class LinearLayer:
 
 
 def linear_layers(model: nn.Module) -> list[LinearLayer]:
-    """Every nn.Linear, and GPT-2's Conv1D, in the model's order."""
+    """Every nn.Linear and GPT-2 Conv1D, in the model's order."""
     names = parameter_names(model)
     found = []
     for path, module in model.named_modules():
@@ -48,13 +49,13 @@ def linear_layers(model: nn.Module) -> list[LinearLayer]:
 
 
 def tables(model: nn.Module) -> dict[str, nn.Parameter]:
-    """The embedding tables [V, H] by name: of tokens, and of learned positions."""
+    """Embedding tables [V, H] by name: of tokens and of learned positions."""
     found = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
     return {name: parameter for name, parameter in model.named_parameters() if id(parameter) in found}
 
 
 def parameter_names(model: nn.Module) -> dict[int, str]:
-    """By id; a parameter of several names has its first."""
+    """Names by the id of the parameter; a shared parameter has its first name."""
     return {id(parameter): name for name, parameter in model.named_parameters()}
 
 
@@ -64,5 +65,6 @@ def check_finite(model: nn.Module) -> None:
         if not bool(torch.isfinite(parameter.data).all()):
             count = int((~torch.isfinite(parameter.data)).sum())
             raise CheckpointError(
-                f"{name}: {count} of its {parameter.numel()} weights are NaN or infinite, expected finite ones; get the checkpoint again"
+                f"{name}: {count} of its {parameter.numel()} weights are NaN or infinite, expected finite ones; "
+                "get the checkpoint again"
             )

@@ -1,4 +1,4 @@
-"""What rounding a language model's last layer does to its distributions, in nats."""
+"""How quantizing the LM head alone changes a model's output distributions, in nats."""
 
 from __future__ import annotations
 
@@ -8,17 +8,16 @@ from torch import Tensor
 
 from .recipe import WeightRecipe
 
-# Tokens of a row that carry nearly all of its probability, and rows that are looked at.
+# Likeliest tokens compared per row, which carry nearly all of its probability, and rows compared.
 TOP = 64
 ROWS = 32
 
 
 def lm_head_divergence(rows: Tensor, matrix: Tensor, recipe: WeightRecipe) -> float:
-    """rows: [R, K] fp32, inputs of the head; matrix: [V, K].
+    """Mean KL divergence of softmax(rows @ matrix.T) from the same with a quantized matrix.
 
-    The mean KL divergence of softmax(rows @ matrix.T) from itself rounded.
-
-    Seen on each row's TOP likeliest tokens alone, so that a table of a large vocabulary is not quantized for it.
+    rows: [R, K] fp32, inputs of the LM head. matrix: [V, K]. Over each row's TOP likeliest tokens only, so that the
+    whole matrix of a large vocabulary need not be quantized for it.
     """
     rows = rows[:: max(1, rows.shape[0] // ROWS)]
     exact, tokens = (rows @ matrix.float().T).topk(min(TOP, matrix.shape[0]))  # [R, TOP]

@@ -1,4 +1,4 @@
-"""How far a quantized layer's outputs are off, on sampled rows of its inputs."""
+"""Relative error of a quantized layer's outputs, on sampled rows of its inputs."""
 
 from __future__ import annotations
 
@@ -16,10 +16,7 @@ SAMPLED_OUTPUTS = 256
 
 
 def output_error(rows: Tensor, matrix: Tensor, recipe: WeightRecipe) -> float:
-    """rows: [R, K] fp32; matrix: [N, K] fp32.
-
-    The squared error of rows @ matrix.T with both rounded, over its squared size.
-    """
+    """Relative squared error of rows @ matrix.T when both are quantized. rows: [R, K] fp32. matrix: [N, K] fp32."""
     exact = rows @ matrix.T
     restored = torch.from_numpy(recipe.restore(np.ascontiguousarray(matrix.numpy())))
     off = rounded_activations(rows, recipe) @ restored.T - exact
@@ -28,14 +25,14 @@ def output_error(rows: Tensor, matrix: Tensor, recipe: WeightRecipe) -> float:
 
 
 def sampled_outputs(layer: LinearLayer) -> Tensor:
-    """[N', K] fp32 of the layer's matrix: rows spread evenly over its outputs, a copy."""
+    """A copy [N', K] fp32 of rows of the layer's matrix, spread evenly over its outputs."""
     matrix = layer.matrix
     step = max(1, -(-matrix.shape[0] // SAMPLED_OUTPUTS))
     return matrix[::step].float().clone()
 
 
 def rescaled(recipe: WeightRecipe, scales: Tensor) -> WeightRecipe:
-    """The recipe for inputs that were divided by `scales` [K]."""
+    """The recipe for inputs divided by `scales` [K]."""
     if recipe.importance is None:
         return recipe
     return replace(recipe, importance=recipe.importance / scales.square().numpy())

@@ -1,7 +1,8 @@
-"""What makes the inputs of a group of linear layers, found by trying: which parameters scale those inputs, exactly.
+"""Finds, by trying, the parameters that exactly scale the inputs of a group of linear layers.
 
-No names of architectures: a candidate is scaled by powers of two, the layers behind it by their inverse, and the part
-of the model that holds both is run again. Only where every bit of what comes out is the same does the candidate count.
+It knows no architectures. A candidate (a norm, a preceding linear layer) is scaled by powers of two and the group by
+the inverse, and the part of the model that holds both runs again. The candidate counts only if every output bit is
+equal.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from .layers import LinearLayer, linear_layers
 
 @dataclass(frozen=True, eq=False)
 class Producer:
-    """Channels [start, start + count) of the first axis of `views`; input j of the group is made by channel spread[j] of them."""
+    """Channels [start, start + count) of the first axis of `views`; spread[j] is the one that makes input j."""
 
     path: str
     views: tuple[Tensor, ...]
@@ -36,7 +37,7 @@ class Producer:
 
 @dataclass(frozen=True, eq=False)
 class Call:
-    """What a module was given and gave, kept to run it again."""
+    """A module's arguments and output, kept to run it again."""
 
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
@@ -44,15 +45,15 @@ class Call:
 
 
 class Probe:
-    """One pass of `model` over a few tokens [1, T], with every module's call and every norm's output remembered."""
+    """One pass of `model` over a few tokens [1, T] that records every module's call and every norm's output."""
 
     def __init__(self, model: nn.Module, tokens: Tensor) -> None:
         self.model = model
         self.layers = linear_layers(model)
         self.modules = dict(model.named_modules())
         self.calls: dict[str, Call] = {}
-        self.makers: dict[str, str] = {}  # of a linear layer's input, the module that gave it
-        # by address: a slice of everything is another tensor, and a wrong guess is refused by trying
+        self.makers: dict[str, str] = {}  # linear layer -> the module that made its input
+        # By address, since a full slice is another tensor object; trying refuses a wrong guess.
         made: dict[int, str] = {}
         linear = {layer.path for layer in self.layers}
 
@@ -86,7 +87,7 @@ class Probe:
         return logits
 
     def producer(self, group: InputGroup) -> Producer | None:
-        """The first candidate that scales the group's inputs and nothing else."""
+        """The first candidate that scales the group's inputs and nothing else, or None."""
         if group.calls != 1 or any(layer.path not in self.calls for layer in group.layers):
             return None
         for producer in self._candidates(group):
@@ -97,7 +98,7 @@ class Probe:
         return None
 
     def try_scales(self, group: InputGroup, producer: Producer, scales: Tensor) -> bool:
-        """Apply powers of two [count]; take them back and say False unless they change no bit of what the model answers."""
+        """Apply powers of two [count]. Undo and return False if they change any bit of the model's output."""
         before = [layer.matrix.clone() for layer in group.layers] + [view.clone() for view in producer.views]
         apply(group, producer, scales)
         if self._unchanged(group, producer, scales, before):
@@ -107,7 +108,7 @@ class Probe:
         return False
 
     def unchanged(self) -> bool:
-        """Does the whole model still give the same logits, bit for bit?"""
+        """Whether the whole model still gives the same logits, bit for bit."""
         with torch.no_grad():
             return torch.equal(self.run(self.tokens), self.logits)
 
@@ -126,9 +127,9 @@ class Probe:
         by_input = scales[producer.spread]
         for layer, kept in zip(group.layers, before, strict=False):
             if not torch.equal(layer.matrix / by_input.to(kept.dtype), kept):
-                return False  # the dtype's range is left
+                return False  # out of the dtype's range
         path = _common([producer.path, *(layer.path for layer in group.layers)])
-        while path not in self.calls:  # a list of modules, which nobody calls
+        while path not in self.calls:  # a ModuleList is never called
             path = _parent(path)
         given: dict[str, Tensor] = {}
         hooks = [layer.module.register_forward_pre_hook(_keep(layer.path, given)) for layer in group.layers]
@@ -148,7 +149,7 @@ class Probe:
 
 
 def apply(group: InputGroup, producer: Producer, scales: Tensor) -> None:
-    """Divide what is produced by `scales` [count], multiply the group's columns by them."""
+    """Divide the producer's outputs by `scales` [count] and multiply the group's columns by them."""
     producer.scale(1 / scales)
     by_input = scales[producer.spread]
     for layer in group.layers:
@@ -161,7 +162,7 @@ def undo(group: InputGroup, producer: Producer, scales: Tensor) -> None:
 
 
 def _of_linear(layer: LinearLayer, inputs: int, parent: nn.Module) -> Iterator[Producer]:
-    """A layer whose outputs are the inputs, or the last or first of them are, or whose heads are repeated (grouped queries)."""
+    """Candidates of a layer whose outputs, or some of them, are the inputs, repeated by head for grouped queries."""
     bias = getattr(layer.module, "bias", None)
     views = (layer.matrix,) if bias is None else (layer.matrix, bias.data)
     outputs = layer.matrix.shape[0]
@@ -176,7 +177,7 @@ def _of_linear(layer: LinearLayer, inputs: int, parent: nn.Module) -> Iterator[P
 
 
 def _vectors(module: nn.Module) -> tuple[Tensor, ...]:
-    """A norm's weight and bias: everything that is the module's own, where all of it has one axis."""
+    """A norm's weight and bias: the module's own parameters if all of them have one axis, else none."""
     own = [parameter.data for parameter in module.parameters(recurse=False)]
     return tuple(own) if own and all(parameter.ndim == 1 for parameter in own) else ()
 
@@ -203,7 +204,7 @@ def _parent(path: str) -> str:
 
 
 def _common(paths: Sequence[str]) -> str:
-    """The path of the innermost module that holds all of `paths`, which are not that module themselves."""
+    """The path of the innermost module that properly contains all of `paths`."""
     parts = [path.split(".")[:-1] for path in paths]
     shared = []
     for names in zip(*parts, strict=False):

@@ -1,4 +1,4 @@
-"""What is done to each weight of a model, keyed by the name of its parameter."""
+"""The quantization recipe of a model: what is done to each weight, keyed by the name of its parameter."""
 
 from __future__ import annotations
 
@@ -16,14 +16,13 @@ from .integers import Float32
 
 @dataclass(frozen=True, eq=False)
 class WeightRecipe:
-    """One weight [N, K]: N outputs (rows of a table), K inputs.
+    """How one weight [N, K] is quantized: N outputs (rows of a table), K inputs.
 
-    block: int4, inputs that share a scale; 0: one scale an output. limit: int8, the largest magnitude (64 keeps x86's
-    sums of pairs below 2^15, TensorRT takes 127). importance: int4, [K], the mean square of each input, which weighs
-    the error in the search of the scales. signed: int4, scales may be negative (ONNX Runtime's MatMulNBits takes them,
-    TensorRT does not).
-    input_scale: a static scale of the activations: x / input_scale lies in the integer's (or fp8's) range; None: a
-    scale a row.
+    block: int4, inputs per scale; 0 is one scale per output. limit: int8, the largest magnitude (64 keeps the sums of
+    pairs of x86's int8 products below 2^15; TensorRT takes 127). importance: int4, [K], the mean square of each input,
+    which weights the error in the search for scales. signed: int4, scales may be negative (ONNX Runtime's MatMulNBits
+    takes them, TensorRT does not). input_scale: static scale of the activations, x / input_scale lies in the format's
+    range; None for a scale per row.
     """
 
     format: Format
@@ -39,9 +38,9 @@ class WeightRecipe:
         assert self.input_scale is None or 0 < self.input_scale < np.inf
 
     def quantize(self, weight: Float32) -> tuple[npt.NDArray[Any], Float32]:
-        """weight: [N, K] float32, finite.
+        """Quantize a weight [N, K] float32, finite.
 
-        Gives values [N, K] (int8; fp8: ml_dtypes.float8_e4m3fn) and scales [N] or [N, K / block].
+        Returns values [N, K] (int8; fp8: ml_dtypes.float8_e4m3fn) and scales [N] or [N, K / block].
         """
         assert self.format != "float", "a float weight has no values and scales"
         assert weight.ndim == 2
@@ -53,15 +52,13 @@ class WeightRecipe:
         return integers.int4_blocks(weight, self.block, self.importance, self.signed)
 
     def restore(self, weight: Float32) -> Float32:
-        """Quantized and back, [N, K] float32: the weight that the engine computes with."""
+        """Quantize and dequantize, [N, K] float32: the weight that the engine computes with."""
         return weight if self.format == "float" else integers.restore(*self.quantize(weight))
 
 
 @dataclass(frozen=True, eq=False)
 class Recipe:
-    """weights: by parameter name; what is not named stays as it is. notes: what was kept in a higher format, and
-    why, and what rounds by static scales.
-    """
+    """weights: by parameter name; others stay as they are. notes: what is kept in a higher format, and why."""
 
     weights: Mapping[str, WeightRecipe]
     notes: tuple[str, ...] = ()

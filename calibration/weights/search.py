@@ -1,4 +1,4 @@
-"""A recipe for a whole model: read its activations, migrate outliers, decide weight by weight."""
+"""The recipe of a whole model: collect activations, migrate outliers, decide weight by weight."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ from .recipe import Recipe, WeightRecipe
 from .smoothing import migrate
 from .static import input_scale, static_is_enough
 
-# The blocks of int4 that kernels take, from the coarsest to the finest.
+# Block sizes of int4 that kernels support, coarsest first.
 BLOCKS: dict[Family, tuple[int, ...]] = {"onnxruntime": (128, 64, 32, 16), "tensorrt": (128, 64, 32)}
 LIMITS: dict[Family, int] = {"onnxruntime": 64, "tensorrt": 127}
-# A group of layers is kept in a higher format where its relative squared error is this many times the model's median
-# ...
+# A group of layers is kept in a higher format if its relative squared error is this many times the model's median and
+# above the floor: where all errors are small, an outlier does no harm.
 OUTLIER = 8.0
-# ... and large in itself: an outlier of a model whose errors are all small hurts nobody.
 FLOORS: dict[Format, float] = {"int8": 1e-2, "fp8": 1e-2, "int4": 2e-2}
 HIGHER: dict[Format, Format] = {"int4": "int8", "int8": "float", "fp8": "float"}
-# Nats that rounding the head alone to int4 may cost; int8 costs some hundredths of that.
+# Divergence in nats that int4 for the LM head alone may cost; int8 costs a few hundredths of it.
 LM_HEAD_DIVERGENCE_LIMIT = 2e-3
+# Names listed in a note.
 SHOWN = 3
 RECIPE_STEPS = ("read activations", "migrate outliers", "choose scales")
 
 
 @dataclass(frozen=True)
 class RecipeOptions:
-    """block: of int4. static_activations: also where a scale a row is possible, if it is as good.
+    """block: of int4. static_activations: use static scales even where scales per row are possible, if as good.
 
-    migrating: scale the model first.
+    migrating: move outliers into the weights first.
     """
 
     block: int = 32
@@ -55,11 +55,12 @@ def choose(
     options: RecipeOptions | None = None,
     step: Callable[[str], None] = lambda _: None,
 ) -> Recipe:
-    """How the weights of `model` are stored in `format` for the engines of `family`; its weights are scaled in place meanwhile.
+    """How to store the weights of `model` in `format` for the engines of `family`.
 
-    token_batches: each [1, T] int64, what the layers are calibrated on. Scaling is by powers of two and changes none of
-    the model's answers (`smoothing.py`). Raises `CheckpointError` for weights that are not finite, `ParameterError` for
-    fp8 on ONNX Runtime and for a block that no kernel has. step: told the RECIPE_STEPS as they begin.
+    Scales the model's weights in place, by powers of two that change none of its logits (`smoothing.py`).
+    token_batches: calibration data, each [1, T] int64. step: called with each of RECIPE_STEPS as it begins. Raises
+    `CheckpointError` for weights that are not finite, `ParameterError` for fp8 on ONNX Runtime and for a block size
+    that no kernel supports.
     """
     search = _Search(model, token_batches, format, family, options or RecipeOptions())
     return search.recipe(step)
@@ -105,7 +106,7 @@ class _Search:
         return Recipe(dict(sorted(self.weights.items(), key=lambda item: order[item[0]])), tuple(self.notes))
 
     def of_layer(self, group: InputGroup, layer: LinearLayer, format: Format | None = None) -> WeightRecipe:
-        """The layer in `format`, its activations as the family rounds them."""
+        """The layer's recipe in `format`, with activations as the family rounds them."""
         found = self.of_shape(group.inputs, format or self.format)
         if found.format == "int4":
             return replace(found, importance=group.mean_square.numpy())
@@ -114,7 +115,7 @@ class _Search:
         return found
 
     def of_shape(self, inputs: int, format: Format) -> WeightRecipe:
-        """int8 where no block of int4 divides the inputs."""
+        """The recipe for a number of inputs: int8 in place of int4 if no block size divides them."""
         if format == "int4":
             for block in BLOCKS[self.family]:
                 if block <= self.options.block and inputs % block == 0:
@@ -123,7 +124,7 @@ class _Search:
         return WeightRecipe(format, limit=LIMITS[self.family])
 
     def decide(self, observations: Observations) -> None:
-        """Layers that share an input share a format, so that engines can merge them."""
+        """Decide by group: layers that share an input share a format, so that engines can merge them."""
         recipes = {group: [self.of_layer(group, layer) for layer in group.layers] for group in observations.groups}
         errors = {group: _error(group, recipes[group]) for group in recipes}
         typical = statistics.median(errors.values()) if errors else 0.0
@@ -143,11 +144,11 @@ class _Search:
         self.note(unfit, f"int8: no int4 block of {smallest} inputs or more divides theirs")
         self.note(
             kept,
-            f"{HIGHER[self.format]}: in {self.format} they would be off more than {OUTLIER:g} times as much as the model's others",
+            f"{HIGHER[self.format]}: in {self.format} their error would be above {OUTLIER:g} times the model's median",
         )
 
     def decide_head(self, observations: Observations) -> None:
-        """int4 for the last layer only where its rounding alone moves the model's distributions little."""
+        """Keep the LM head in int8 if int4 for it alone changes the model's distributions too much."""
         if not observations.groups:
             return
         group = observations.groups[-1]
@@ -158,21 +159,21 @@ class _Search:
                     self.weights[layer.weight] = self.of_layer(group, layer, "int8")
                     self.note(
                         [layer.weight],
-                        f"int8: the last layer in int4 alone moves the model's answers by {divergence:.4f} nats",
+                        f"int8: the last layer in int4 alone moves the model's distributions by {divergence:.4f} nats",
                     )
 
     def note_static_scales(self) -> None:
-        """Where rows could have scales of their own."""
+        """Note static scales where rows could have scales of their own."""
         rounding = [
             recipe for recipe in self.weights.values() if recipe.format == "int8" and self.family == "onnxruntime"
         ]
         if static := sum(recipe.input_scale is not None for recipe in rounding):
             self.notes.append(
-                f"{static} of {len(rounding)} layers in int8 round what they read by a static scale, the others row by row"
+                f"{static} of {len(rounding)} layers in int8 round activations by a static scale, the others row by row"
             )
 
     def decide_tables(self) -> None:
-        """The table of token embeddings, where it is not the head's as well: a lookup rounds no activations."""
+        """Decide on the token embeddings if they are not the LM head too: a lookup rounds no activations."""
         model: Any = self.model
         of_tokens = model.get_input_embeddings().weight
         for name, table in tables(model).items():
@@ -180,7 +181,7 @@ class _Search:
                 continue
             found = self.of_shape(table.shape[1], self.format)
             if found.format == "fp8":
-                continue  # a table is read a row at a time: nothing to win
+                continue  # a lookup reads one row: nothing to gain
             self.weights[name] = replace(found, limit=127)
 
     def note_the_rest(self) -> None:

@@ -1,8 +1,8 @@
-"""Outliers moved from activations into weights, by powers of two, so that no fp32 answer changes by a bit.
+"""Moves outliers from activations into weights by powers of two, so that no bit of the fp32 logits changes.
 
 SmoothQuant (Xiao et al. 2022, arXiv 2211.10438, section 4) and AWQ (Lin et al. 2023, arXiv 2306.00978, section 3.2)
-divide each input channel of a linear layer by s_j and multiply the weight's column by it. Here s_j is a power of two,
-which only moves exponents.
+divide each input channel j of a linear layer by s_j and multiply the weight's column by it. Here s_j is a power of two,
+so only exponents change.
 """
 
 from __future__ import annotations
@@ -21,22 +21,19 @@ from .producers import Probe, Producer, undo
 from .recipe import WeightRecipe
 
 Rule = Literal["smoothquant", "awq"]
-# The papers' grids are finer; powers of two leave no room for more. Above 0.5, channels that a few texts leave quiet
-# overflow a static scale in others.
+# Coarser than the papers' grids, since powers of two distinguish no more. Above 0.5, channels that are quiet in the
+# calibration texts overflow a static scale in other texts.
 STRENGTHS: dict[Rule, tuple[float, ...]] = {"smoothquant": (0.0, 0.25, 0.5), "awq": (0.0, 0.25, 0.5, 0.75)}
-# As many steps of 2 up or down from the group's middle.
+# Largest power of two, up or down from the group's mean.
 LARGEST_EXPONENT = 6
-# What a migration must win, since it was chosen on a few rows.
+# A migration must reduce the error at least to this share of it, since it is chosen on a few rows.
 WORTH = 0.98
 PROBED_TOKENS = 16
 
 
 @dataclass(frozen=True, eq=False)
 class Migration:
-    """What was done to one group. strength: 0 where nothing was.
-
-    errors: the relative squared error before and after.
-    """
+    """What was done to one group. strength: 0 for nothing. before, after: relative squared error."""
 
     weights: tuple[str, ...]
     producer: str
@@ -52,18 +49,17 @@ def migrate(
     rule: Rule,
     recipe_of: Callable[[InputGroup, LinearLayer], WeightRecipe],
 ) -> tuple[Observations, tuple[Migration, ...]]:
-    """Scale the weights of `model` in place where that lowers the error of a group's quantized outputs on its sampled rows.
+    """Scale the weights of `model` in place where that lowers the error of a group's quantized outputs.
 
-    tokens: [1, T], what candidates are tried on; a few are used. recipe_of: how a layer of a group is going to be
-    quantized. Gives the observations of the scaled model, and what was done to each group that has a producer
-    (`producers.py`). The model's logits stay equal, bit for bit; should they not, everything is taken back.
+    Errors are those on the sampled rows. tokens: [1, T], of which a few are used to try candidates. recipe_of: how a
+    layer of a group will be quantized. Returns the observations of the scaled model, and what was done to each group
+    that has a producer (`producers.py`). If the model's logits did not stay equal bit for bit, everything is undone.
     """
     probe = Probe(model, tokens[:, :PROBED_TOKENS])
     groups: list[InputGroup] = []
     done: list[tuple[InputGroup, Producer, Tensor]] = []
     migrations = []
-    # From the last to the first: what the probe remembers of a module's inputs holds as long as nothing in front of it
-    # was scaled.
+    # Last group first: the probe's recorded inputs of a module hold as long as nothing before it was scaled.
     for group in reversed(observations.groups):
         producer = probe.producer(group)
         if producer is None:
@@ -88,7 +84,7 @@ def migrate(
 def channel_scales(largest_inputs: Tensor, largest_weights: Tensor, strength: float, rule: Rule) -> Tensor:
     """Powers of two [K] around 1. SmoothQuant: max|x|^a / max|w|^(1 - a); AWQ: mean|x|^a.
 
-    Channels without any signal get 1.
+    Channels without signal get 1.
     """
     alive = (largest_inputs > 0) & (largest_weights > 0)
     if not bool(alive.any()):
@@ -103,10 +99,10 @@ def channel_scales(largest_inputs: Tensor, largest_weights: Tensor, strength: fl
 def _search(
     group: InputGroup, producer: Producer, rule: Rule, recipe_of: Callable[[InputGroup, LinearLayer], WeightRecipe]
 ) -> tuple[float, Tensor, float, float]:
-    """The strength and scales [count] with the least error, the error without and with them.
+    """(strength, scales [count], error without them, error with them) of the strength with the least error.
 
-    Scales are made of what one half of the texts shows and judged on the other: channels that are quiet in a few texts
-    may not be in the next.
+    Scales are computed from one half of the texts and judged on the other: channels that are quiet in a few texts may
+    be loud in others.
     """
     group = replace(group, largest=group.elsewhere)
     matrices = [sampled_outputs(layer) for layer in group.layers]
@@ -135,7 +131,7 @@ def _search(
 
 
 def _by_channel(values: Tensor, producer: Producer) -> Tensor:
-    """[K] to [count]: the largest over the inputs that a channel makes."""
+    """From [K] to [count]: the largest value of the inputs that a channel makes."""
     return torch.zeros(producer.count).scatter_reduce(0, producer.spread, values, "amax")
 
 

@@ -1,4 +1,4 @@
-"""Static scales of activations: one number a tensor, chosen on sampled rows."""
+"""Static activation scales: one per tensor, chosen on sampled rows."""
 
 from __future__ import annotations
 
@@ -13,17 +13,16 @@ from .floats import LARGEST
 from .output_error import output_error, sampled_outputs
 from .recipe import WeightRecipe
 
-# What the scale keeps of the largest magnitude that was seen.
+# Candidate scales, relative to the one that covers the largest magnitude seen.
 RATIOS = (1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1)
-# How much more error than a scale a row a static scale may cost.
+# Error that a static scale may have, relative to scales per row.
 STATIC_ERROR_RATIO = 1.05
 
 
 def input_scale(group: InputGroup, recipe: WeightRecipe, rows: Tensor | None = None) -> float:
-    """The scale of a small grid with the least squared error of the group's inputs, each weighed by its column of the weights.
+    """The scale of a small grid with the least squared error of the inputs, weighted by the weights' columns.
 
-    rows: [R, K], those it is judged on; None: all that were sampled. The largest magnitude is that of all tokens that
-    were read.
+    rows: [R, K] to judge on, by default all sampled rows. The largest magnitude is that of all tokens that were read.
     """
     rows = group.rows if rows is None else rows
     columns = torch.stack([layer.matrix.float().square().sum(0) for layer in group.layers]).sum(0)
@@ -40,7 +39,7 @@ def input_scale(group: InputGroup, recipe: WeightRecipe, rows: Tensor | None = N
 
 
 def static_is_enough(group: InputGroup, recipe: WeightRecipe) -> float | None:
-    """A static scale for the group's layers, chosen on half of the sampled rows, where it is as good as a scale a row on the rest."""
+    """A static scale chosen on half of the sampled rows, or None if scales per row are better on the other half."""
     chosen, held_back = group.rows[::2], group.rows[1::2]
     static = replace(recipe, input_scale=input_scale(group, recipe, chosen))
     for layer in group.layers:

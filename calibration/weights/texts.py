@@ -1,4 +1,4 @@
-"""The texts that a model reads while its layers are observed: the user's prompts, or a set that is shipped.
+"""Calibration texts: the user's prompts, or the built-in set.
 
 Imports no torch.
 """
@@ -15,10 +15,10 @@ DEFAULT = Path(__file__).parent / "default_texts.jsonl"
 
 
 def read_texts(path: Path | None) -> tuple[str, ...]:
-    """The prompts of a JSONL file, as `specexport bench` reads it; None: the shipped set (prose, code, chat, many languages).
+    """The prompts of a JSONL file as `specexport bench` reads it; None for the built-in set.
 
-    Of messages, their contents. Raises `ParameterError` for a file that cannot be used, and for token ids: target and
-    draft may speak different ones.
+    The built-in set has prose, code and chat in many languages. Messages are reduced to their contents. Raises
+    `ParameterError` for a file that cannot be used, and for token ids, which target and draft may not share.
     """
     lines, _ = read_prompt_lines(DEFAULT if path is None else path, skip_invalid=False, routed=False)
     return tuple(_text(line, path) for line in lines)

@@ -1,4 +1,4 @@
-"""The texts of calibration as the model reads them."""
+"""Calibration texts as batches of tokens."""
 
 from __future__ import annotations
 
@@ -10,18 +10,16 @@ from torch import Tensor
 
 from ...errors import ParameterError
 
-# Fewer say too little of which channels are large; more change nothing that can be measured and take minutes on large
-# models.
+# Fewer do not show which channels are large. More change nothing measurable and take minutes on large models.
 FEWEST_TOKENS = 512
 MOST_TOKENS = 8192
 
 
 def calibration_tokens(tokenizer: Any, texts: Sequence[str], length: int = 256) -> list[Tensor]:
-    """Batches [1, T] int64 with T <= length, at most MOST_TOKENS in all, taken evenly from all texts.
+    """Batches [1, T] int64, T <= length, of at most MOST_TOKENS in all, taken evenly from the texts.
 
-    tokenizer: a Hugging Face one. Every piece begins as a prompt does, with the special tokens that the tokenizer puts
-    in front: channels that only a first token makes large are seen. Raises `ParameterError` for fewer than
-    FEWEST_TOKENS.
+    tokenizer: Hugging Face's. Every batch begins with the tokenizer's leading special token, as prompts do, so that
+    channels that only the first token makes large are seen. Raises `ParameterError` for fewer than FEWEST_TOKENS.
     """
     pieces: list[list[int]] = []
     for text in texts:
@@ -35,12 +33,12 @@ def calibration_tokens(tokenizer: Any, texts: Sequence[str], length: int = 256) 
             f"the calibration prompts have {found} tokens, expected {FEWEST_TOKENS} at least; "
             "give more or longer ones, or leave --calibration-prompts out for the shipped set"
         )
-    followed = [piece for piece in pieces if len(piece) > 1]  # one token says nothing of what follows
+    followed = [piece for piece in pieces if len(piece) > 1]  # a single token has no next token to judge by
     return [torch.tensor([piece]) for piece in _evenly(followed or pieces, MOST_TOKENS)]
 
 
 def _evenly(pieces: list[list[int]], most: int) -> list[list[int]]:
-    """Every nth piece, with the smallest n that keeps the tokens within `most`; the first piece in any case."""
+    """Every nth piece, with the smallest n that keeps the tokens within `most`; at least the first piece."""
     for step in range(1, len(pieces) + 1):
         taken = pieces[::step]
         if sum(map(len, taken)) <= most:

@@ -118,7 +118,7 @@ def test_as_dict_is_json(session: Session) -> None:
 
 def test_what_the_session_cannot_do(session: Session, calls: list[Call], tmp_path: Path) -> None:
     for options, message in (
-        (BenchOptions(num_draft_tokens=5), "num_draft_tokens is 5; this bundle was built for 1 to 4"),
+        (BenchOptions(num_draft_tokens=5), "num_draft_tokens is 5.* 4"),
         (BenchOptions(drafter="oracle"), "drafter is 'oracle'"),
     ):
         for refuse in (check, bench):

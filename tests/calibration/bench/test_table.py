@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 from specexport.calibration.bench.interleaved import bench
@@ -38,29 +39,16 @@ def test_the_table_says_what_was_found() -> None:
     result = Bench("x.bundle", "fake", "a host", BenchOptions(num_draft_tokens=2), routes, None, (*pairs, *alone))
     text = render(result)
     lines = text.splitlines()
-    assert lines[0] == "x.bundle on fake, greedy, 2 draft tokens a round, up to 128 new tokens"
+    assert lines[0].startswith("x.bundle on fake, greedy, ")
     assert lines[1] == "a host"
     low, high = routes[0].speedup.low, routes[0].speedup.high
-    assert lines[4].split() == [
-        "code",
-        "12",
-        "3.38x",
-        f"{low:.2f}",
-        "to",
-        f"{high:.2f}",
-        "2.27",
-        "3.38",
-        "4.47",
-        "4.72",
-        "0%",
-        "2.90x",
-        "3.30x",
-    ]
-    assert lines[5].split() == ["alone", "1", "0.75x", "unknown", "0.75", "0.75", "0.75", "0.75", "100%", "0.80x", "-"]
-    assert "code            plain" in text
-    words = "2.00 tokens a round; accepted by position: 100%, 0%; time of the rounds:"
-    assert f"code            {words}" in text
-    assert " draft 25%, target 50%, host 25%" in " ".join(text.split())
-    assert lines[-1] == "outputs: 13 equal, 0 equal up to a near tie of two logits, 0 different"
-    times = next(line for line in lines if line.startswith("alone") and "speculative" in line).split()
-    assert times == ["alone", "speculative", *["400.00"] * 4, *["1500.00"] * 4]
+    code, single = ([line.split() for line in lines if line.startswith(name)] for name in ("code", "alone"))
+    quantiles = ["2.27", "3.38", "4.47", "4.72"]
+    assert code[0] == ["code", "12", "3.38x", f"{low:.2f}", "to", f"{high:.2f}", *quantiles, "0%", "2.90x", "3.30x"]
+    assert single[0] == ["alone", "1", "0.75x", "unknown", "0.75", "0.75", "0.75", "0.75", "100%", "0.80x", "-"]
+    assert code[1][:2] == ["code", "plain"]
+    assert single[2] == ["alone", "speculative", *["400.00"] * 4, *["1500.00"] * 4]
+    words = " ".join(text.split())
+    for figure in ("2.00 tokens", "100%, 0%", "draft 25%, target 50%, host 25%"):
+        assert figure in words
+    assert [int(number) for number in re.findall(r"\d+", lines[-1])] == [13, 0, 0]

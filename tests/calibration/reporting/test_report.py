@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from specexport.calibration.reporting.explanations import NO_SIGNALS
+from specexport.calibration.reporting.explanations import NO_SIGNALS, TITLES
 from specexport.calibration.reporting.figures import Style, figures
 from specexport.calibration.reporting.report import write_report
 from specexport.calibration.reporting.sections import sections
@@ -86,9 +86,9 @@ def page(html: str) -> Page:
 
 def test_sections_in_the_order_of_a_reader_who_has_a_minute(page: Page) -> None:
     found = [value for tag, name, value in page.attributes if (tag, name) == ("section", "id")]
-    assert found == [
-        "verdicts", "acceptance", "costs", "speedups", "distribution", "lengths", "predicted", "signals", "latency", "provenance",
-    ]  # fmt: skip
+    assert found == list(TITLES)
+    assert found[0] == "verdicts"
+    assert found[-1] == "provenance"
 
 
 def test_every_figure_is_on_the_page(html: str, page: Page) -> None:
@@ -216,13 +216,15 @@ def test_no_two_of_many_routes_look_alike() -> None:
 
 def test_matplotlib_s_file_becomes_an_element() -> None:
     svg = b"""<?xml version="1.0"?><!DOCTYPE svg PUBLIC "x" "http://www.w3.org/x">
-        <svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" width="9pt" viewBox="0 0 9 9">
-        <metadata>x</metadata><defs><style>* {}</style><path id="used" d="M 0
-        0"/></defs><g id="unused" clip-path="url(#used)"><use xlink:href="#used" style="fill: #010101; stroke: #020103"/></g>
+        <svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" width="9pt"
+        viewBox="0 0 9 9"><metadata>x</metadata><defs><style>* {}</style><path id="used" d="M 0
+        0"/></defs><g id="unused" clip-path="url(#used)">
+        <use xlink:href="#used" style="fill: #010101; stroke: #020103"/></g>
         <text style="font: 8px 'DejaVu Sans', sans-serif; text-anchor: middle">a &lt; b</text></svg>"""
     assert inline(svg, "x < y") == (
-        '<svg viewBox="0 0 9 9" role="img"><title>x &lt; y</title><defs><path id="svg-id-used" d="M 0 0" /></defs>'
-        '<g clip-path="url(#svg-id-used)"><use href="#svg-id-used" style="fill: currentColor; stroke: var(--series-3)" /></g>'
+        '<svg viewBox="0 0 9 9" role="img"><title>x &lt; y</title>'
+        '<defs><path id="svg-id-used" d="M 0 0" /></defs><g clip-path="url(#svg-id-used)">'
+        '<use href="#svg-id-used" style="fill: currentColor; stroke: var(--series-3)" /></g>'
         '<text style="font-size: 8px; text-anchor: middle">a &lt; b</text></svg>'
     )
 

@@ -27,7 +27,10 @@ def sigmoid(logit: Array) -> Array:
 def draft(
     chances: Array, logits: Array, features: Array = NO_FEATURES, rounds_a_request: int = 20, seed: int = 99
 ) -> tuple[JudgedTokens, Array]:
-    """Rounds of `chances`, `logits` `[rounds, k]`, `features` `[rounds, k, F]`, cut behind the first rejection; chances of what is left."""
+    """Rounds cut after the first rejection, and the chances of what is left.
+
+    chances, logits: `[rounds, k]`. features: `[rounds, k, F]`.
+    """
     accepted = np.random.default_rng(seed).random(chances.shape) < chances
     reached = np.cumprod(np.column_stack([np.ones(len(accepted), bool), accepted[:, :-1]]), axis=1).astype(bool)
     rounds, index = np.nonzero(reached)
@@ -223,7 +226,7 @@ def test_a_feature_that_only_tells_the_request_does_not_help() -> None:
 
 
 def test_no_request_has_a_say_in_what_it_is_judged_by(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither in weights, nor in their strength, nor in curves: its own fates turned round leave its chances as they were."""
+    """Not in weights, strengths or curves: flipping its own outcomes leaves its chances as they were."""
     seen: list[Array] = []
 
     def spy(signal: str, tokens: JudgedTokens, chances: Array) -> SignalQuality:

@@ -20,7 +20,7 @@ from specexport.errors import MissingPackageError
 
 
 def judged(chances: np.ndarray, draws: np.ndarray) -> tuple[JudgedTokens, np.ndarray]:
-    """Rounds `[rounds, k]` of true `chances`, cut behind the first rejection as a loop would; also the chances of what is left."""
+    """Rounds `[rounds, k]` of true `chances`, cut after the first rejection, and the chances of what is left."""
     accepted = draws < chances
     reached = np.cumprod(np.column_stack([np.ones(len(accepted), bool), accepted[:, :-1]]), axis=1).astype(bool)
     rounds, index = np.nonzero(reached)

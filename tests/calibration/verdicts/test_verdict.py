@@ -45,7 +45,7 @@ def candidate(
 
 
 def test_the_rule_charges_every_pass() -> None:
-    """Twelve tokens, rounds of + + -: three tokens each, four rounds of two drafts and a wide pass, against twelve plain ones."""
+    """Twelve tokens in rounds of ++-: four rounds of two draft passes and a wide pass, against twelve plain rounds."""
     found = replay_candidates([trace("++-" * 4)], costs(draft=0.3, row=0.1, host=0.05), ["model"])
     two = next(one.candidate for one in found if one.candidate.num_draft_tokens == 2)
     assert two.acceptance_length == pytest.approx(3.0)

@@ -1,4 +1,4 @@
-"""A candidate that does not give exactly the inputs over s, or whose output goes elsewhere too, is refused and put back."""
+"""A candidate that does not give exactly the inputs over s, or is read elsewhere too, is refused and undone."""
 
 from __future__ import annotations
 

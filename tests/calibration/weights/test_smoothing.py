@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 from specexport.calibration.weights.collect_activations import Observations, observe
-from specexport.calibration.weights.fake_quant import quantized_twin
+from specexport.calibration.weights.fake_quant import fake_quantized
 from specexport.calibration.weights.producers import Probe
 from specexport.calibration.weights.recipe import Recipe, WeightRecipe
 from specexport.calibration.weights.smoothing import Migration, Rule, channel_scales, migrate
@@ -106,7 +106,7 @@ def test_the_quantized_model_is_nearer(make: Make, batches: list[Tensor], rule: 
 
     def off() -> float:
         names = [name for name, parameter in model.named_parameters() if "proj" in name]
-        with quantized_twin(model, Recipe(dict.fromkeys(names, recipe))):
+        with fake_quantized(model, Recipe(dict.fromkeys(names, recipe))):
             return sum(
                 float((found - known).square().sum())
                 for found, known in zip(logits(model, batches), exact, strict=True)

@@ -11,7 +11,7 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 from specexport.bundle import Format, ModelSpec
-from specexport.calibration.weights.fake_quant import quantized_twin
+from specexport.calibration.weights.fake_quant import fake_quantized
 from specexport.calibration.weights.layers import linear_layers, tables
 from specexport.calibration.weights.recipe import Recipe, WeightRecipe
 from specexport.engines.onnxruntime.cpu import OrtDecoder
@@ -69,7 +69,7 @@ class Made:
         own = WeightRecipe(form, block=16 if form == "int4" else 0)
         recipe = Recipe(dict.fromkeys(names, own) | (others or {}))
         layers, size = probe_cache(model), int(model.get_output_embeddings().weight.shape[0])
-        with quantized_twin(model, recipe):
+        with fake_quantized(model, recipe):
             self.reference = record_reference(model, CONTRACT, size, spare=exact)
         self.graph = trace(model, layers, "ort", CONTRACT)
         optimize(self.graph, "ort")
