@@ -160,7 +160,6 @@ def test_options_reach_the_run(run: Run) -> None:
         (("--temperature", -1), "temperature is -1.0"),
         (("--top-p", 0), "top_p is 0.0"),
         (("--top-k", -1), "top_k is -1"),
-        (("--seed", -1), "seed is -1"),
         (("--route", "code", "--route", "codes"), "no prompt of the route 'codes'; the prompts have code, prose, chat"),
         (("--engine", "cuda"), "there is no engine 'cuda'"),
         (("--prompts", "none.jsonl"), "none.jsonl cannot be read: No such file"),
