@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -30,13 +31,10 @@ from .options import BUNDLE, DRAFTER, ENGINE, JSON, THREADS
 @JSON
 def verify(
     bundle: Path,
-    prompts: Path | None,
-    max_new_tokens: int,
-    trials: int,
-    drafter: str | None,
     engine: str | None,
     threads: int,
     as_json: bool,
+    **options: Any,
 ) -> None:
     """Prove losslessness on this host.
 
@@ -47,7 +45,7 @@ def verify(
     from ..runtime.proofs.verify import render, verify_session
     from ..runtime.session import load
 
-    result = verify_session(load(bundle, engine, threads), prompts, max_new_tokens, trials, drafter)
+    result = verify_session(load(bundle, engine, threads), **options)
     click.echo(json.dumps(result.as_dict()) if as_json else render(result))
     if not result.passed:
         raise SystemExit(1)

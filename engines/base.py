@@ -60,7 +60,7 @@ class Head(Protocol):
         ...
 
     def confidence(self) -> float:
-        """The logit of the last row: how sure the head is that the token drafted from it will be accepted, not yet calibrated."""
+        """The logit of the last row, not yet calibrated: how sure it is that the token drafted from it is accepted."""
         ...
 
     def features(self) -> NDArray[np.float32]:
@@ -85,7 +85,7 @@ class Chances:
 
 @dataclass(frozen=True)
 class RoundResult:
-    """draft_tokens `[k]`, confidence `[k]`: the largest probability of each one's softmax, NaN where logits were no numbers.
+    """draft_tokens `[k]`. confidence `[k]`: each one's largest softmax probability, NaN for logits that are no numbers.
 
     next_token is the vocabulary's size where the target's logits were no numbers.
     """

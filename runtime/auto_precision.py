@@ -61,21 +61,25 @@ def table_lines(table: dict[str, Any]) -> Iterator[str]:
     """A `PrecisionTable` as a text, what was taken marked."""
     allowed = table["max_divergence"]
     yield (
-        f"precision  measured on {table['host']}: {table['new_tokens']} tokens behind each of {table['prompts']} calibration texts, "
+        f"precision  measured on {table['host']}: {table['new_tokens']} tokens behind each of "
+        f"{table['prompts']} calibration texts, "
         f"the target to move by {allowed:g} nats at most"
     )
-    yield f"           {'target + draft':<15} {'MB':>8} {'nats':>7} {'plain':>7} {'drafts':>7} tokens/s (p10 to p90), tokens a round"
+    heads = f"{'target + draft':<15} {'MB':>8} {'nats':>7} {'plain':>7} {'drafts':>7}"
+    yield f"           {heads} tokens/s (p10 to p90), tokens a round"
     for row in table["candidates"]:
         mark = "  moves too far" if row["divergence"] > allowed else "  <- taken" if _is_taken(row, table) else ""
         yield (
-            f"           {_name(row):<15} {row['weight_bytes'] / 1e6:>8.1f} {row['divergence']:>7.4f} {row['plain']:>7.1f} "
+            f"           {_name(row):<15} {row['weight_bytes'] / 1e6:>8.1f} {row['divergence']:>7.4f} "
+            f"{row['plain']:>7.1f} "
             f"{row['speculative']:>7.1f} ({row['low']:.1f} to {row['high']:.1f}), {row['acceptance_length']:.2f}{mark}"
         )
     taken = next(row for row in table["candidates"] if _is_taken(row, table))
     plain = max((row for row in table["candidates"] if row["divergence"] <= allowed), key=lambda row: row["plain"])
     if plain["plain"] > taken["speculative"]:
         yield (
-            f"           faster on these texts without drafts: the target in {_called(plain['target'])}, {plain['plain']:.1f} tokens/s; "
+            f"           faster on these texts without drafts: the target in {_called(plain['target'])}, "
+            f"{plain['plain']:.1f} tokens/s; "
             "specexport calibrate decides by route"
         )
     yield from (f"           left out: {reason}" for reason in table["left_out"])

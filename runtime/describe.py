@@ -55,9 +55,11 @@ def render(description: dict[str, Any]) -> str:
     for role, memory in description["memory"].items():
         model = description[role]
         lines += [
-            f"{role:<10} {model['architecture']} from {model['source']}: {model['num_parameters'] / 1e6:.1f} M parameters, "
+            f"{role:<10} {model['architecture']} from {model['source']}: {model['num_parameters'] / 1e6:.1f} M "
+            "parameters, "
             f"{len(model['layers'])} layers, vocabulary {model['vocab_size']}",
-            f"           weights {memory['weights'] / 1e6:.1f} MB{_stored(model['format'])}, cache {memory['cache'] / 1e6:.1f} MB; "
+            f"           weights {memory['weights'] / 1e6:.1f} MB{_stored(model['format'])}, cache "
+            f"{memory['cache'] / 1e6:.1f} MB; "
             f"checkpoint {model['checkpoint_sha256'][:16]}",
             *(f"           {note}" for note in (*_fidelity(model["fidelity"]), *model["notes"])),
         ]
@@ -75,7 +77,8 @@ def render(description: dict[str, Any]) -> str:
     ]
     for proof in description["proofs"]:
         lines.append(
-            f"proved     {proof['role']} {proof['dialect']} on {proof['engine']}: {proof['rows']} rows up to {proof['length']} tokens, "
+            f"proved     {proof['role']} {proof['dialect']} on {proof['engine']}: {proof['rows']} rows up to "
+            f"{proof['length']} tokens, "
             f"{proof['max_error']:.1e} standard deviations off (allowed {proof['tolerance']:.0e})"
         )
     lines += table_lines(description["auto"]) if description["auto"] is not None else []
@@ -125,7 +128,8 @@ def _decisions(policy: dict[str, Any] | None, costs: dict[str, Any] | None) -> l
         lines.append("costs      none: routes that adapt draft their fixed numbers; specexport calibrate measures them")
     if costs is not None:
         lines.append(
-            f"costs      {costs['engine']}, {costs['threads'] or 'its own number of'} threads, {costs['host']}, made {costs['made']}"
+            f"costs      {costs['engine']}, {costs['threads'] or 'its own number of'} threads, {costs['host']}, "
+            f"made {costs['made']}"
         )
         for point in costs["points"]:
             rounds = " ".join(f"{time['median'] * 1e3:.2f}" for time in point["rounds"])
@@ -147,8 +151,10 @@ def _entry(entry: dict[str, Any]) -> str:
     if evidence is None:
         return f"{verdict}, {how}"
     return (
-        f"{verdict}, {how}; a = {evidence['acceptance_length']:.2f} tokens a round against a* = {evidence['break_even']:.2f}: "
-        f"{evidence['speedup']:.2f}x ({evidence['low']:.2f} to {evidence['high']:.2f}), slowest tenth {evidence['p10']:.2f}x, "
+        f"{verdict}, {how}; a = {evidence['acceptance_length']:.2f} tokens a round against a* = "
+        f"{evidence['break_even']:.2f}: "
+        f"{evidence['speedup']:.2f}x ({evidence['low']:.2f} to {evidence['high']:.2f}), slowest tenth "
+        f"{evidence['p10']:.2f}x, "
         f"{evidence['requests']} requests"
     )
 

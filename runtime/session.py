@@ -154,7 +154,7 @@ class Session:
         schedule: Schedule | None = None,
         **overrides: Any,
     ) -> Generation:
-        """The whole of `stream`, with the same parameters: text, tokens, finish reason and statistics of one request."""
+        """The whole of `stream`: text, tokens, finish reason and statistics of one request."""
         with closing(self.stream(prompt, params, schedule, **overrides)) as stream:
             chunks = list(stream)
         last = chunks[-1]

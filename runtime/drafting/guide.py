@@ -11,7 +11,7 @@ class Guide(Protocol):
     """Asked while a round drafts."""
 
     def include(self, index: int, logits: Logits) -> bool:
-        """Whether to take draft token `index`, from 0, that the last row of `logits` gives; asked before it is drawn."""
+        """Whether to take draft token `index`, from 0, that the last row of `logits` gives; before it is drawn."""
         ...
 
     def go_on(self, num_drafted: int) -> bool:

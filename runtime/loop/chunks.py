@@ -45,18 +45,22 @@ class Output:
 
     def __init__(self, tokenizer: Tokenizer, request: Request) -> None:
         self._detokenizer = Detokenizer(tokenizer, request.prompt)
-        self._stops = StopStrings(request.stops)
+        self._stops = StopStrings(request.stops) if request.stops else None
         self._stop_tokens, self._left = request.stop_tokens, request.limit
 
     def add(self, tokens: Sequence[int]) -> tuple[int, str, FinishReason | None]:
         """(how many of the round's tokens belong to the output, their text, why it ends with them)."""
-        kept, text = 0, ""
+        kept, text, stops = 0, "", self._stops
         finish: FinishReason | None = None
+        # A token at a time: what the text is must not depend on how many came at once.
         for token in tokens:
             kept += 1
-            if token not in self._stop_tokens:
-                text += self._stops.add(self._detokenizer.add(token))
-            if token in self._stop_tokens or self._stops.found:
+            if token in self._stop_tokens:
+                finish = "stop"
+                break
+            piece = self._detokenizer.add(token)
+            text += piece if stops is None else stops.add(piece)
+            if stops is not None and stops.found:
                 finish = "stop"
                 break
         self._left -= kept
@@ -66,6 +70,8 @@ class Output:
 
     def flush(self) -> str:
         """What was held back, when no more tokens come."""
+        if self._stops is None:
+            return self._detokenizer.flush()
         if self._stops.found:
             return ""
         text = self._stops.add(self._detokenizer.flush())
@@ -131,6 +137,7 @@ class Decoding:
             self.context.forget()
             graph = model.graphs.get(self.engine.dialect, error.role)
             raise EngineError(
-                f"{self.bundle.path(graph)} gave {error.value} as a logit behind position {position}, expected numbers; "
+                f"{self.bundle.path(graph)} gave {error.value} as a logit behind position {position}, expected "
+                "numbers; "
                 "the weights or the precision cannot run this sequence"
             ) from None

@@ -31,7 +31,7 @@ def device_rounds(engine: Engine, parameters: SamplingParameters, drafter: str |
 
 
 class DeviceRound:
-    """Draws the same noise from the same seed as `SamplingRule`, so that both ways to run a round give the same tokens up to rounding."""
+    """Draws the same noise from the same seed as `SamplingRule`: both ways give the same tokens up to rounding."""
 
     def __init__(
         self, context: Context, rounds: Rounds, parameters: SamplingParameters, drafts: bool, statistics: Statistics

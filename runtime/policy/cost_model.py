@@ -51,7 +51,8 @@ class CostPoint:
     def __post_init__(self) -> None:
         if not len(self.rounds) == len(self.verify) == len(self.host) >= 1:
             raise ValueError(
-                f"{len(self.rounds)} rounds, {len(self.verify)} verify passes and {len(self.host)} host times do not match"
+                f"{len(self.rounds)} rounds, {len(self.verify)} verify passes and {len(self.host)} host times "
+                "do not match"
             )
         if self.context < 1:
             raise ValueError(f"a context of {self.context} tokens cannot be; it must be at least 1")
@@ -119,7 +120,7 @@ class Costs:
         return len(self.points[0].rounds) - 1
 
     def at(self, context: int) -> RoundCosts:
-        """Medians at `context` tokens, between two measured contexts on the line through both, beyond them as at the nearest."""
+        """Medians at `context` tokens: between two measured contexts on the line through both, else the nearest's."""
         above = next((i for i, point in enumerate(self.points) if point.context >= context), len(self.points) - 1)
         high = self.points[above]
         low = self.points[above - 1] if above and context < high.context else high

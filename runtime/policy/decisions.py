@@ -61,7 +61,8 @@ class Decisions:
         if costs is not None and costs.max_draft_tokens != bundle.manifest.contract.max_draft_tokens:
             most = bundle.manifest.contract.max_draft_tokens
             raise BundleError(
-                f"{bundle.path(COSTS)} has rounds of up to {costs.max_draft_tokens} draft tokens, the bundle {most}; {_remedy(bundle)}"
+                f"{bundle.path(COSTS)} has rounds of up to {costs.max_draft_tokens} draft tokens, the bundle "
+                f"{most}; {_remedy(bundle)}"
             )
         return cls(policy, None if reason else costs, _chance(survival, engine.head, bundle) if survival else None)
 
@@ -163,7 +164,8 @@ def _chance(survival: Survival, head: Head | None, bundle: Bundle) -> Chance | N
     both = survival.signal == "both"
     if len(survival.head) != head.size + 1 + both:
         raise BundleError(
-            f"{bundle.path(SURVIVAL)} has a head of {len(survival.head)} weights, expected {head.size + 1 + both}; {_remedy(bundle)}"
+            f"{bundle.path(SURVIVAL)} has a head of {len(survival.head)} weights, expected "
+            f"{head.size + 1 + both}; {_remedy(bundle)}"
         )
     *weights, bias = survival.head
     head.set_weights(np.array([*weights[: head.size], bias], np.float32))

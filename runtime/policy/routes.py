@@ -62,7 +62,8 @@ class RoutePolicy:
     def __post_init__(self) -> None:
         if self.num_draft_tokens < (1 if self.verdict == "on" else 0):
             raise ValueError(
-                f"num_draft_tokens is {self.num_draft_tokens} where the verdict is {self.verdict!r}; it must be at least 1"
+                f"num_draft_tokens is {self.num_draft_tokens} where the verdict is {self.verdict!r}; it must be "
+                "at least 1"
             )
         if not self.chances or not all(0 <= chance <= 1 for chance in self.chances):  # NaN fails as well
             raise ValueError(f"chances are {list(self.chances)}; expected a probability for every draft token")
@@ -87,7 +88,8 @@ class Policy:
     def __post_init__(self) -> None:
         if self.schema_version != POLICY_VERSION:
             raise ValueError(
-                f"schema version {self.schema_version}, this specexport reads {POLICY_VERSION}; run specexport calibrate again"
+                f"schema version {self.schema_version}, this specexport reads {POLICY_VERSION}; run specexport "
+                "calibrate again"
             )
 
     def of(self, route: str | None) -> RoutePolicy:

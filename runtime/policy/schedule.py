@@ -41,7 +41,7 @@ Chance = Callable[[int, Logits], float]
 
 
 class Schedule(Protocol):
-    """guide: asked between draft passes; the session takes it away where the device runs whole rounds and nobody can ask.
+    """guide: asked between draft passes; taken away where the device runs whole rounds and nobody can ask.
 
     needs_host: the host has to run the rounds.
     """
@@ -50,7 +50,10 @@ class Schedule(Protocol):
     needs_host: bool
 
     def next(self, length: int, behind: int) -> int:
-        """Most tokens to draft in the next round of a sequence of `length`; the draft's cache lacks `behind` rows of it."""
+        """Most tokens to draft in the next round of a sequence of `length`.
+
+        behind: rows of it that the draft's cache lacks.
+        """
         ...
 
     def observe(self, num_drafted: int, num_accepted: int) -> None:
@@ -78,9 +81,9 @@ class FixedSchedule:
 class RouteState:
     """What a session remembers of a route between requests.
 
-    calibration_shift: logits added to the chances that are read off the draft's confidence. prior_shift: logits added to
-    the chances that calibration found by position. Both follow what is accepted. allowance: seconds saved up for the
-    next probe.
+    calibration_shift: logits added to the chances that are read off the draft's confidence. prior_shift: logits added
+    to the chances that calibration found by position. Both follow what is accepted. allowance: seconds saved up for
+    the next probe.
     """
 
     calibration_shift: float = 0.0
@@ -187,7 +190,7 @@ class AdaptiveSchedule:
         self._starts_off = False
 
     def _prospect(self, drafted: int, alive: float) -> float:
-        """The most that further draft tokens are expected to gain, in tokens, what their time is worth taken off; 0 at least."""
+        """The most that further draft tokens are expected to gain, in tokens, less their time's worth; 0 at least."""
         verify, gain, best = self._table.verify, 0.0, 0.0
         for index in range(drafted, self._most):
             alive *= self._expected[index]

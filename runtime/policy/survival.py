@@ -77,13 +77,15 @@ class Survival:
     def __post_init__(self) -> None:
         if self.schema_version != SURVIVAL_VERSION:
             raise ValueError(
-                f"schema version {self.schema_version}, this specexport reads {SURVIVAL_VERSION}; run specexport calibrate again"
+                f"schema version {self.schema_version}, this specexport reads {SURVIVAL_VERSION}; run "
+                "specexport calibrate again"
             )
         if not self.curves:
             raise ValueError("there is no curve")
         if (self.signal == "probability") == bool(self.head) or not all(map(math.isfinite, self.head)):
             raise ValueError(
-                f"the signal is {self.signal!r} and the head has {len(self.head)} weights; a head needs numbers, others none"
+                f"the signal is {self.signal!r} and the head has {len(self.head)} weights; a head needs "
+                "numbers, others none"
             )
 
     def chance(self, index: int, logit: float) -> float:

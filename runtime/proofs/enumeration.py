@@ -98,7 +98,11 @@ def measure(holds: Callable[[float], bool], steps: int = STEPS) -> float:
 
 def shares(token: Callable[[float], int], vocab: int, steps: int = STEPS) -> list[float]:
     """The share of uniforms for which `token`, a function that does not fall, is each of the ids."""
-    below = [0.0, *(measure(lambda uniform, v=v: token(uniform) <= v, steps) for v in range(vocab))]  # type: ignore[misc]
+
+    def up_to(last: int) -> float:
+        return measure(lambda uniform: token(uniform) <= last, steps)
+
+    below = [0.0, *map(up_to, range(vocab))]
     return [after - before for before, after in itertools.pairwise(below)]
 
 
@@ -127,7 +131,11 @@ def outcomes(
         deciding = [low + (high - low) * (int(rng.integers(1, 1000)) / 1000) for low, high in sides]
         deciding = [np.floor(uniform * steps) / steps for uniform in deciding]
         count = run(draft_tokens, [*deciding, 0.5])[0]
-        followers = shares(lambda uniform, head=tuple(deciding): run(draft_tokens, [*head, uniform])[1], vocab, steps)  # type: ignore[misc]
+
+        def follower(uniform: float, head: Sequence[float] = tuple(deciding)) -> int:
+            return run(draft_tokens, [*head, uniform])[1]
+
+        followers = shares(follower, vocab, steps)
         yield from ((count, token, probability * share) for token, share in enumerate(followers) if share)
 
 

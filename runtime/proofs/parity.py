@@ -158,7 +158,8 @@ def prove_decoder(
     proof = measure_decoder(decoder, reference, engine, dialect, role, arithmetic)
     if not proof.passed:
         raise ProofError(
-            f"{role} on {engine} ({dialect}): logits are {proof.max_error:.2g} standard deviations off the Hugging Face model's, "
+            f"{role} on {engine} ({dialect}): logits are {proof.max_error:.2g} standard deviations off the "
+            "Hugging Face model's, "
             f"{proof.tolerance:.0g} is allowed; report this with the checkpoint's config.json"
         )
     return proof

@@ -103,7 +103,10 @@ def _nudged(uniforms: NDArray[np.float32]) -> Iterator[NDArray[np.float64]]:
 
 
 def _between(token: int, drawn: Collection[int]) -> bool:
-    """Draws go by id, so what a uniform between the nudged ones draws lies between theirs; of a large vocabulary that may be several."""
+    """Draws go by id, so what a uniform between the nudged ones draws lies between theirs.
+
+    Of a large vocabulary that may be several.
+    """
     return bool(drawn) and min(drawn) <= token <= max(drawn)
 
 

@@ -122,10 +122,12 @@ def render(result: Report) -> str:
         equal = sum(entry.passed for entry in result.compiled)
         cases = sum(entry.cases for entry in result.compiled)
         lines.append(
-            f"rules      {equal} of {len(result.compiled)} compiled graphs give what the enumerated rules give, {cases} cases"
+            f"rules      {equal} of {len(result.compiled)} compiled graphs give what the enumerated rules give, "
+            f"{cases} cases"
         )
     lines += [
-        f"parity     {proof.role} on {proof.engine}: {proof.max_error:.1e} standard deviations off over {proof.rows} rows "
+        f"parity     {proof.role} on {proof.engine}: {proof.max_error:.1e} standard deviations off over "
+        f"{proof.rows} rows "
         f"and {proof.length} tokens "
         f"(allowed {proof.tolerance:.0e})"
         for proof in result.parity

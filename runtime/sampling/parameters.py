@@ -89,7 +89,8 @@ class SamplingParameters:
         default=None,
         metadata=option(
             Name(
-                help="model, ngram, suffix, ngram+model or suffix+model. [default: model if the bundle has one, else ngram]"
+                help="model, ngram, suffix, ngram+model or suffix+model. "
+                "[default: model if the bundle has one, else ngram]"
             )
         ),
     )

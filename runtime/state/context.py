@@ -21,7 +21,8 @@ class CachedDecoder:
     checkpoint: Callable[[], None] = nothing
 
     def step(self, tokens: Sequence[int], position: int) -> Logits:
-        self.rows = min(self.rows, position)  # a pass that fails leaves rows that nobody can tell
+        if position < self.rows:
+            self.rows = position  # a pass that fails leaves rows that nobody can tell
         logits = self.decoder.step(tokens, position)
         self.rows = position + len(tokens)
         return logits

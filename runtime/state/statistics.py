@@ -53,7 +53,7 @@ class Statistics:
 
     @property
     def acceptance_rate(self) -> float:
-        """accepted / drafted; not the per-token probability alpha of the papers, which looks at first rejections only."""
+        """accepted / drafted; not the papers' per-token probability alpha, which looks at first rejections only."""
         return self.accepted / self.drafted if self.drafted else 0.0
 
     @property

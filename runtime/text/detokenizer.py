@@ -9,6 +9,8 @@ from tokenizers import Tokenizer
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"  # what a tokenizer decodes half a character to
 # A character of UTF-8 has four bytes at most, so this many tokens can be all there is of an unfinished one.
 UNFINISHED = 3
+# Tokens that are held back at most; what is decoded for each new one stays small.
+HELD = 16
 
 
 class Detokenizer:
@@ -32,14 +34,17 @@ class Detokenizer:
 
     def add(self, token: int) -> str:
         self._tokens.append(token)
-        text = self._text(len(self._tokens))
+        end = len(self._tokens)
+        text = self._text(end)
         if not text.endswith(REPLACEMENT):
-            return self._emit(len(self._tokens), text)
+            return self._emit(end, text)
         boundary = self._boundary()
-        # Bytes that belong to no character, or replacement characters that the model wrote: only the last few tokens
-        # may still become something else.
-        end = len(self._tokens) - UNFINISHED if boundary is None else boundary
-        return self._emit(end, self._text(end))
+        if boundary is not None:
+            return self._emit(boundary, self._text(boundary))
+        # Bytes that belong to no character, or replacement characters that the model wrote.
+        if end - self._emitted <= HELD:
+            return ""
+        return self._emit(end - UNFINISHED, self._text(end - UNFINISHED))
 
     def flush(self) -> str:
         """What is left when no more tokens come: replacement characters, the model's own or of a character cut off."""

@@ -46,7 +46,7 @@ class SpecialTokens:
         return [self._mask_message(message, mark) for message in messages], mark
 
     def encode(self, rendered: str, mark: str) -> list[int]:
-        """Token ids of the template's text. Raises `PromptError` where the tokenizer has no way to write one as text."""
+        """Token ids of the template's text. Raises `PromptError` where the tokenizer cannot write one as text."""
         masked = rf"{mark}(\d{{7}})"
         literal = re.sub(masked, lambda found: chr(int(found[1])), rendered)
         own = self._names.findall(rendered)
