@@ -7,7 +7,7 @@ import json
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from importlib.util import find_spec
 
 import numpy as np
@@ -199,7 +199,7 @@ def _analyze(
     return Analysis(
         bundle=str(session.bundle.root),
         command=command,
-        made=datetime.now(UTC).isoformat(timespec="seconds"),
+        made=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         host=costs.host,
         engine=session.engine.name,
         temperature=options.temperature,

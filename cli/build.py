@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from .export_packages import EXPORTER_EXTRA, missing_packages
+from .export_packages import lacking
 from .options import compile_options, compiling
 
 
@@ -78,10 +78,9 @@ def build(target: str, draft: str | None, output: Path, engines: tuple[str, ...]
     Exports both models, checks the graphs against Hugging Face, and compiles them where an engine needs it. Without
     --draft, the bundle drafts by prompt lookup.
     """
+    if reasons := lacking():
+        raise click.ClickException("; ".join(reasons))
     from ..exporter.display import BuildDisplay
-
-    if missing := missing_packages():
-        raise click.ClickException(f"the package {missing[0]} is not installed; building needs: {EXPORTER_EXTRA}")
     from ..exporter.request.options import BuildOptions
     from ..exporter.storage.atomic_folder import check_free
     from ..runtime.auto_precision import read_precision, table_lines

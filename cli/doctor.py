@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .export_packages import EXPORTER_EXTRA, missing_packages
+from .export_packages import lacking
 from .options import JSON
 
 if TYPE_CHECKING:
@@ -40,6 +40,6 @@ def doctor(as_json: bool) -> None:
 def _building() -> Availability:
     from ..engines.base import Availability
 
-    if missing := missing_packages():
-        return Availability(False, f"{', '.join(missing)} not installed", EXPORTER_EXTRA)
+    if found := lacking():
+        return Availability(False, *found)
     return Availability(True, "the exporter's packages are installed")

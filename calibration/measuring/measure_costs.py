@@ -10,7 +10,7 @@ import random
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from statistics import median
 from time import perf_counter
 
@@ -95,7 +95,7 @@ class CostMeter:
             host=describe_host(session.engine.name),
             engine=session.engine.name,
             threads=session.threads,
-            made=datetime.now(UTC).isoformat(timespec="seconds"),
+            made=datetime.now(timezone.utc).isoformat(timespec="seconds"),
             target_prefill=median(self._target_prefill),
             draft_prefill=median(self._draft_prefill),
             points=tuple(map(self._point, self._contexts)),

@@ -16,6 +16,7 @@ from typing import Any, Literal
 from ...bundle import Bundle, Plan
 from ...errors import EngineError, MissingPackageError
 from ..base import Availability
+from ..versions import dotted, version_numbers
 
 # Runs plans that are version-compatible in place of `tensorrt`.
 LEAN = "tensorrt_lean"
@@ -139,15 +140,6 @@ def dialect_for(name: str, version: tuple[int, ...]) -> Literal["onnx", "rows"]:
     if version < oldest:
         raise EngineError(f"{TITLES[name]} {dotted(version)} is too old; {dotted(oldest)} or newer is needed")
     return "onnx" if name == "tensorrt_rtx" or version >= (10, 15) else "rows"
-
-
-def version_numbers(text: str) -> tuple[int, ...]:
-    """`10.3.0` -> (10, 3, 0), four numbers at most."""
-    return tuple(int(part) for part in re.findall(r"\d+", text)[:4])
-
-
-def dotted(version: tuple[int, ...]) -> str:
-    return ".".join(map(str, version))
 
 
 def plans_of(bundle: Bundle, engine: str) -> dict[str, Plan]:

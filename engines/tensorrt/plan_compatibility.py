@@ -8,7 +8,8 @@ from pathlib import Path
 from ...bundle import Bundle, Plan
 from ...errors import EngineError
 from ..cuda.protocol import Device
-from .api import Library, dotted, version_numbers
+from ..versions import dotted, version_numbers
+from .api import Library
 
 # What HardwareCompatibilityLevel.AMPERE_PLUS, which is what we compile with, starts at.
 AMPERE = (8, 0)

@@ -10,8 +10,9 @@ from typing import get_args
 from ...bundle import Role
 from ...engines.onnxruntime.cpu import availability as proving
 from ...engines.registry import ENGINES, LIBRARIES
-from ...engines.tensorrt.api import dialect_for, dotted
+from ...engines.tensorrt.api import dialect_for
 from ...engines.tensorrt.compile import CompileOptions, check_options, compiler
+from ...engines.versions import dotted
 from ...errors import EngineError, ParameterError
 from ..dialects import Dialect
 from .engine_formats import Capability, refusal

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from pathlib import Path
 
 import numpy as np
@@ -89,7 +89,7 @@ def make_manifest(
 ) -> Manifest:
     return Manifest(
         schema_version=SCHEMA_VERSION,
-        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         command=command,
         packages=package_versions(),
         contract=contract,

@@ -111,6 +111,11 @@ def test_the_ort_dialect_uses_the_fused_operators(exported: Exported) -> None:
     assert not {"TensorScatter", "Attention"} & set(found)
 
 
+def test_the_ort_dialect_loads_in_the_last_onnxruntime_for_python_3_10(exported: Exported) -> None:
+    """1.23 refuses opset 24, and int4's graphs at 23."""
+    assert {entry.domain: entry.version for entry in load(exported, "ort").opset_import} == {"": 21, "com.microsoft": 1}
+
+
 def test_the_onnx_dialect_uses_standard_operators_only(exported: Exported) -> None:
     model, layers = load(exported, "onnx"), len(exported.spec.layers)
     found = operators(model)

@@ -1,0 +1,76 @@
+"""What `build` and `doctor` say of a host that cannot build."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from specexport.cli import export_packages, main
+from specexport.cli.export_packages import OLDEST_PYTHON, PACKAGES, lacking
+
+PROJECT = tomllib.loads((Path(__file__).resolve().parent.parent / "pyproject.toml").read_text("utf-8"))["project"]
+
+
+def build() -> str:
+    """The one line that it ends with."""
+    done = CliRunner().invoke(main, ["build", "--target", "x", "--draft", "y", "-o", "z"])
+    assert (done.exit_code, done.stdout) == (1, "")
+    (line,) = done.stderr.splitlines()
+    return line
+
+
+def test_versions_are_those_of_the_extra() -> None:
+    extra = [line.partition(";")[0] for line in PROJECT["optional-dependencies"]["export"]]
+    assert [name + wanted for name, wanted in PACKAGES.items()] == [line for line in extra if "[" not in line]
+
+
+def test_this_host_can_build() -> None:
+    assert lacking() is None
+
+
+def older_python(patch: pytest.MonkeyPatch) -> str:
+    patch.setattr(export_packages, "OLDEST_PYTHON", (3, 99))
+    return r"building needs Python 3\.99 or newer, this is 3\.\d+\.\d+\S*; build where there is one"
+
+
+def version_of(name: str, found: str) -> Callable[[pytest.MonkeyPatch], str]:
+    def older_package(patch: pytest.MonkeyPatch) -> str:
+        version = export_packages.version
+        patch.setattr(export_packages, "version", lambda asked: found if asked == name else version(asked))
+        return re.escape(f"building needs {name}{PACKAGES[name]} (found {found}); {export_packages.EXPORTER_EXTRA}")
+
+    return older_package
+
+
+@pytest.mark.parametrize(
+    "host", [older_python, version_of("torch", "2.9.1+cpu"), version_of("torch", "3.0"), version_of("onnx-ir", "0.9")]
+)
+def test_doctor_and_build_say_the_same(
+    host: Callable[[pytest.MonkeyPatch], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = host(monkeypatch)
+    assert re.match(f"Error: {expected}", build())
+    lines = CliRunner().invoke(main, ["doctor"]).stdout.splitlines()
+    assert any(re.match(f"no   build: {expected}", line) for line in lines)
+
+
+@pytest.mark.parametrize(("name", "found"), [("torch", "2.10"), ("torch", "2.99.1"), ("onnx", "1.20.0")])
+def test_a_version_within_the_bounds(name: str, found: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    version_of(name, found)(monkeypatch)
+    assert lacking() is None
+
+
+def test_a_bundle_runs_on_an_older_python_than_it_is_built_on() -> None:
+    floor = re.match(r">=3\.(\d+)$", PROJECT["requires-python"])
+    assert floor
+    assert (3, int(floor[1])) == (3, 10) < OLDEST_PYTHON == (3, 11)
+
+
+def test_a_jetson_takes_tensorrt_from_jetpack_and_bindings_for_cuda_12() -> None:
+    extra = PROJECT["optional-dependencies"]["jetson"]
+    assert "cuda-bindings>=12.8,<13" in extra
+    assert not [line for line in extra if "tensorrt" in line]
