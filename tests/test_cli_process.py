@@ -63,8 +63,9 @@ def test_build_without_torch_says_which_extra_to_install(pair: Pair, tmp_path: P
             CLI, "build", "--target", pair.target, "--draft", pair.draft, "-o", tmp_path / "out", block=(missing,)
         )
         assert result.returncode == 1
-        expected = f"Error: the package {missing} is not installed; building needs: pip install 'specexport[export]'\n"
-        assert result.stderr == expected
+        assert len(result.stderr.splitlines()) == 1
+        assert f"{missing}>=" in result.stderr
+        assert "pip install 'specexport[export]'" in result.stderr
 
 
 @pytest.mark.parametrize(
