@@ -23,6 +23,7 @@ from .request.options import MAX_DIVERGENCE, BuildOptions
 from .request.precision_choice import AUTO
 from .rules.write import number_of_rules, write_rules
 from .storage.atomic_folder import new_folder, require_space, scratch_beside
+from .storage.copy_on_write import can_clone
 from .storage.manifest import make_manifest, write_maps, write_text
 from .storage.stage_cache import default_cache, open_cache
 
@@ -70,7 +71,7 @@ def build(
             contract = _contract(models, options)
         for warning in warnings:
             timed.note(f"warning: {warning}")
-        copied = cache.stat().st_dev != workplace.stat().st_dev  # else finished stages are linked
+        copied = not can_clone(cache, workplace)  # else finished stages share their blocks with the bundle
         size = sum(checkpoint.weight_bytes(contract.precision) for checkpoint in models.values())
         require_space(workplace, size * (copied + len(targets.compiled)))  # plans hold the weights again
         if auto:

@@ -30,8 +30,9 @@ from .quantize.scales import in_precision
 from .quantize.stored_weights import Made
 from .request.precision_choice import Numbers
 from .storage.atomic_folder import require_space
+from .storage.copy_on_write import clone_or_copy
 from .storage.manifest import reference_path
-from .storage.stage_cache import finished_stage, link_or_copy, make_stage, stage_key
+from .storage.stage_cache import finished_stage, make_stage, stage_key
 from .tracing.confidence_head import HEADED, probe_features
 from .tracing.trace import probe_cache, trace
 
@@ -89,8 +90,8 @@ def export_model(
             )
     spec = parse(ModelSpec, read_json(stage / SPEC) | {"source": checkpoint.source}, SPEC)
     for name in (*spec.graphs.values(), spec.weights):
-        link_or_copy(stage / Path(name).name, workplace / name)
-    link_or_copy(stage / REFERENCE, workplace / reference_path(role))
+        clone_or_copy(stage / Path(name).name, workplace / name)
+    clone_or_copy(stage / REFERENCE, workplace / reference_path(role))
     return spec
 
 

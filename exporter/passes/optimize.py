@@ -18,6 +18,7 @@ from .clean_up import CLEAN_UP
 from .fuse_skip import fuse_skip_rms_normalization
 from .fuse_transpose import fuse_transpose_into_matmul
 from .gqa_lengths import keep_lengths_on_device
+from .standard_norms import expand_rms_normalization
 from .weight_names import PREFIX
 
 # Tensors from this size on live in the weights file.
@@ -54,7 +55,7 @@ def optimize(model: ir.Model, dialect: Dialect) -> None:
             fuse_skip_layer_normalization,
             fuse_transpose_into_matmul,
         )
-        for change in (*fuses, keep_lengths_on_device):
+        for change in (*fuses, expand_rms_normalization, keep_lengths_on_device):
             change(model)
         model.opset_imports.setdefault("com.microsoft", 1)
         _fold(model)

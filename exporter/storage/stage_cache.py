@@ -11,7 +11,6 @@ import hashlib
 import json
 import os
 import re
-import shutil
 import time
 from collections.abc import Callable
 from dataclasses import asdict
@@ -86,18 +85,6 @@ def make_stage(cache: Path, key: str, make: Callable[[Path], None]) -> Path:
             if finished_stage(cache, key) is None:  # else another process was first, with the same content
                 raise
     return folder
-
-
-def link_or_copy(source: Path, destination: Path) -> None:
-    """One file on disk for the stage and the bundle where the file system allows it."""
-    destination.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        os.link(source, destination)
-    except OSError:
-        try:
-            shutil.copy2(source, destination)
-        except OSError as error:
-            raise OutputError(f"{destination} cannot be written: {error.strerror}") from None
 
 
 def _prune(cache: Path) -> None:

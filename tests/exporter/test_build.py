@@ -20,8 +20,10 @@ from specexport.exporter import compile as compile_module
 from specexport.exporter.build import BuildReport, build
 from specexport.exporter.checkpoints.checkpoint import Checkpoint
 from specexport.exporter.request.options import BuildOptions
+from specexport.exporter.storage import copy_on_write
 from specexport.exporter.storage.manifest import write_text
 from support.pair import Notes, Pair
+from support.standard_tools import check_graphs
 from support.tiny import make_tokenizer, save_checkpoint
 from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM
@@ -161,7 +163,10 @@ def test_too_small_a_disk_is_refused_beforehand(
     with pytest.raises(OutputError, match="the build needs"):
         run(cache=tmp_path / "empty")
     assert left(output) == []
-    run()  # what is finished and linked needs no space
+    with pytest.raises(OutputError, match="the build needs"):
+        run()  # finished stages are copied
+    monkeypatch.setattr(build_module, "can_clone", lambda *_: True)
+    run()  # unless they share their blocks with the bundle
 
 
 def test_plans_need_space_of_their_own(
@@ -175,16 +180,16 @@ def test_plans_need_space_of_their_own(
     assert left(output) == []
 
 
-@pytest.mark.parametrize("place", ["link_or_copy", "write_manifest"])
+@pytest.mark.parametrize("place", ["copy", "write_manifest"])
 def test_a_disk_that_fills_up_leaves_nothing(
     place: str, run: Callable[..., BuildReport], output: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*args: Any) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    if place == "link_or_copy":
-        monkeypatch.setattr(os, "link", fail)
-        monkeypatch.setattr(shutil, "copy2", fail)
+    if place == "copy":
+        monkeypatch.setattr(shutil, "copyfile", fail)
+        monkeypatch.setattr(copy_on_write, "_clone", lambda *_: False)
     else:
         monkeypatch.setattr(build_module, place, fail)
     with pytest.raises(OutputError, match=r"the disk is full|No space left"):
@@ -255,6 +260,7 @@ def test_a_bundle_for_a_device_with_tensorrt(run: Callable[..., BuildReport], pa
     assert (manifest.engines, manifest.plans) == (("tensorrt",), ())
     assert set(manifest.target.graphs) == {"onnx", "rows"} == {proof.dialect for proof in manifest.proofs}
     assert progress.notes[-1].endswith(f"on the device, run: specexport compile {output} --engine tensorrt")
+    check_graphs(output)
     with pytest.raises(
         EngineError, match=f"no plans for tensorrt; make them with: specexport compile {output} --engine tensorrt"
     ):

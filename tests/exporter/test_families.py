@@ -8,6 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import onnx
 import pytest
 import torch
 from specexport.bundle import Contract, Precision
@@ -82,6 +83,8 @@ def test_every_dialect_gives_the_logits_of_hugging_face(family: str, tmp_path: P
     model_type, config = (FAMILIES | MORE_FAMILIES)[family]
     exported = export(save_model(tmp_path / "checkpoint", model_type, config=config), tmp_path / "graphs")
     assert {dialect: exported.error(dialect) <= TOL / 10 for dialect in DIALECTS} == dict.fromkeys(DIALECTS, True)
+    for graph in exported.spec.graphs.values():
+        onnx.checker.check_model(exported.folder / graph)
 
 
 HALVES: list[tuple[str, Precision]] = [

@@ -22,6 +22,7 @@ from specexport.runtime.auto_precision import PRECISION
 from specexport.runtime.describe import describe, render
 from specexport.runtime.proofs.verify import verify_session
 from support.pair import Pair
+from support.standard_tools import check_graphs
 
 
 def made(pair: Pair, output: Path, cache: Path, **options: Any) -> Path:
@@ -34,6 +35,10 @@ def made(pair: Pair, output: Path, cache: Path, **options: Any) -> Path:
 def mixed(pair: Pair, cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The target in int8, the draft in int4. Not to be changed."""
     return made(pair, tmp_path_factory.mktemp("mixed") / "tiny.bundle", cache, precision="int8", draft_precision="int4")
+
+
+def test_onnx_accepts_every_graph(mixed: Path) -> None:
+    check_graphs(mixed)
 
 
 def test_the_bundle_says_what_was_done_and_what_it_cost(mixed: Path, built: Path) -> None:
@@ -163,6 +168,7 @@ def test_for_tensorrt_they_are_proved_here_and_compiled(
     assert {proof.dialect for proof in manifest.proofs} == {"onnx"}
     assert {plan.graph for plan in manifest.plans} >= {"graphs/target-onnx.onnx", "graphs/draft-onnx.onnx"}
     assert manifest.longest == manifest.contract.capacity  # only ONNX Runtime's attention writes a row more
+    check_graphs(bundle.root)
 
 
 def test_weights_that_are_no_numbers_are_named(pair: Pair, cache: Path, tmp_path: Path) -> None:

@@ -11,7 +11,6 @@ from specexport.exporter.storage.stage_cache import (
     UNUSED_DAYS,
     default_cache,
     finished_stage,
-    link_or_copy,
     make_stage,
     open_cache,
     stage_key,
@@ -132,20 +131,3 @@ def test_the_default_cache_follows_the_environment(monkeypatch: pytest.MonkeyPat
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     assert default_cache() == tmp_path / "home" / ".cache" / "specexport"
-
-
-def test_files_are_linked_or_else_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    source = tmp_path / "source"
-    source.write_bytes(b"abc")
-    link_or_copy(source, tmp_path / "deep" / "linked")
-    assert (tmp_path / "deep" / "linked").samefile(source)
-
-    def refuse(*paths: Path) -> None:
-        raise OSError
-
-    monkeypatch.setattr(os, "link", refuse)
-    link_or_copy(source, tmp_path / "copied")
-    assert (tmp_path / "copied").read_bytes() == b"abc"
-    assert not (tmp_path / "copied").samefile(source)
-    with pytest.raises(OutputError, match="cannot be written"):
-        link_or_copy(tmp_path / "gone", tmp_path / "copied2")
