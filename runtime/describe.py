@@ -118,7 +118,7 @@ def _decisions(policy: dict[str, Any] | None, costs: dict[str, Any] | None) -> l
     if policy is None:
         lines.append("policy     none: every round drafts the maximum; specexport calibrate measures and decides")
     else:
-        sampling = f"temperature {policy['temperature']:g}, floor of the slowest tenth {policy['floor']:g}"
+        sampling = f"temperature {policy['temperature']:g}, floor of p10 {policy['floor']:g}"
         lines.append(f"policy     made {policy['made']} on {policy['engine']}, {sampling}")
         lines += [
             f"           {name}: {_entry(entry)}"
@@ -151,10 +151,8 @@ def _entry(entry: dict[str, Any]) -> str:
     if evidence is None:
         return f"{verdict}, {how}"
     return (
-        f"{verdict}, {how}; a = {evidence['acceptance_length']:.2f} tokens a round against a* = "
-        f"{evidence['break_even']:.2f}: "
-        f"{evidence['speedup']:.2f}x ({evidence['low']:.2f} to {evidence['high']:.2f}), slowest tenth "
-        f"{evidence['p10']:.2f}x, "
+        f"{verdict}, {how}; a = {evidence['acceptance_length']:.2f} tokens per round, a* = {evidence['break_even']:.2f}: "
+        f"{evidence['speedup']:.2f}x ({evidence['low']:.2f} to {evidence['high']:.2f}), p10 {evidence['p10']:.2f}x, "
         f"{evidence['requests']} requests"
     )
 

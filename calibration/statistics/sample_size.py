@@ -30,22 +30,18 @@ def quantile_ranks(requests: int, share: float, confidence: float = 0.95) -> tup
 
 def what_samples_tell(requests: int) -> str:
     """A sentence on what is known of the p10 speedup and the p99 latency."""
-    number = "1 request tells" if requests == 1 else f"{requests} requests tell"
+    number = "1 request" if requests == 1 else f"{requests} requests"
     if requests < FEW:
-        return f"{number} little, whatever comes out"
+        return f"{number}: too few to tell anything"
     slow, _ = quantile_ranks(requests, 0.1)
     _, largest = quantile_ranks(requests, 0.99)
-    p10 = (
-        "nothing for sure about the p10 of the speedup"
-        if slow is None
-        else f"that the p10 of the speedup is at least the {_nth(slow)}smallest"
-    )
+    p10 = "p10 speedup without a lower end" if slow is None else f"p10 speedup at least the {_nth(slow)}smallest"
     p99 = (
-        "none is slow enough to bound the p99 of the latency"
+        "p99 latency without an upper end"
         if largest is None
-        else f"the p99 of the latency is at most the {_nth(requests - largest + 1)}largest"
+        else f"p99 latency at most the {_nth(requests - largest + 1)}largest"
     )
-    return f"{number} {p10}; {p99} (95 %)"
+    return f"{number}: {p10}, {p99} (95 %)"
 
 
 def _nth(rank: int) -> str:

@@ -40,7 +40,10 @@ def fit_survival(tokens: JudgedTokens, bundle: str, seed: int = 0) -> tuple[Surv
             "no draft token was judged, so nothing can be said of survival; give prompts that are continued by drafts"
         )
     scikit_learn("linear_model")
-    with import_module("threadpoolctl").threadpool_limits(1):  # comes with scikit-learn
+    limit = import_module("threadpoolctl").threadpool_limits  # comes with scikit-learn
+    # OpenBLAS sometimes flags an invalid operation for finite products, which would be a warning. A NaN in the result
+    # is an error of `Curve` and `Survival` anyway.
+    with limit(1), np.errstate(invalid="ignore"):
         return _fit(tokens, bundle, seed)
 
 

@@ -22,11 +22,8 @@ Mode = Literal["adaptive", "fixed"]
 class Evidence:
     """Why: what calibration found for the drafter and the best fixed number of draft tokens.
 
-    requests: whose response is not too short.
-
-    acceptance_length: tokens a round, a; break_even: those it takes, a*; speedup: a / a*, between low and high with 95
-    %;
-    p10: the slowest tenth of the requests' speedups.
+    requests: whose response is not too short. acceptance_length: a, tokens per round. break_even: a*, the tokens per
+    round it takes. speedup: a / a*, between low and high with 95 %. p10: 10th percentile of the requests' speedups.
     """
 
     requests: int
@@ -73,7 +70,7 @@ class RoutePolicy:
 class Policy:
     """default: for requests that name no route, or one that is not in `routes`.
 
-    temperature: of the requests it was made from. floor: what the slowest tenth of the requests had to reach.
+    temperature: of the requests it was made from. floor: what the p10 speedup had to reach.
     """
 
     schema_version: int

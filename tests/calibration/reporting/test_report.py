@@ -16,6 +16,7 @@ from specexport.calibration.reporting.sections import sections
 from specexport.calibration.reporting.summary import render
 from specexport.calibration.reporting.svg import DASHES, ID, INK, SERIES, drawing, inline, swatch
 from specexport.calibration.statistics.results import Analysis, Interval
+from specexport.calibration.statistics.sample_size import what_samples_tell
 from specexport.errors import MissingPackageError, OutputError
 from support import analyses
 from support.analyses import SCRIPT
@@ -265,7 +266,7 @@ def test_one_request_and_numbers_that_are_none(tmp_path: Path) -> None:
     measured = replace(entry.measured, speedup=Interval(0.0, math.nan, math.nan), speedups=())
     entry = replace(entry, chosen=chosen, candidates=(chosen,), speedups=(), measured=measured, buckets=())
     page = Page(written(analyses.analysis([entry], k_max=1), tmp_path))
-    assert "0 requests tell little" in page.text("verdicts")
+    assert what_samples_tell(0) in page.text("verdicts")
     for section in page.texts:
         assert not {"nan", "inf", "nanx", "infx"} & set(page.text(section).split())
     assert page.cells["verdicts"][1][-6:] == ["1.20x", "unknown", "-", "-", "0 of 1", "137"]
