@@ -85,7 +85,7 @@ def build(target: str, draft: str | None, output: Path, engines: tuple[str, ...]
     from ..exporter.storage.atomic_folder import check_free
     from ..runtime.auto_precision import read_precision, table_lines
 
-    # In front of the display and the slow imports: a wrong option is told at once.
+    # Before the display and the slow imports, so that a wrong option is refused at once.
     plans = compile_options(options)
     chosen = BuildOptions(engines=tuple(dict.fromkeys(engines)), compiling=plans, **options)
     chosen.check(draft, str(output))

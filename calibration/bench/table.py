@@ -11,7 +11,7 @@ from .results import Bench, RouteBench
 COLUMNS = 110
 LABEL = 16
 SPEEDUP_WIDTHS = (9, 9, 16, 8, 8, 8, 8, 9, 9, 10)
-TIME_WIDTHS = (9, 9, 9, 9, 13, 9, 9, 9)  # behind a label of 28 columns
+TIME_WIDTHS = (9, 9, 9, 9, 13, 9, 9, 9)  # after a label of 28 columns
 QUANTILES = ("p10", "p50", "p90", "p99")
 LEGEND = (
     "speedup: plain over speculative time per token, prefill excluded; whole: prefill included; p10 to p99: quantiles "

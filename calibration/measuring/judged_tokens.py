@@ -32,5 +32,5 @@ class JudgedTokens:
         return JudgedTokens(*(array[chosen] for array in vars(self).values()))
 
     def without_features(self) -> JudgedTokens:
-        """F = 0, for whoever does not read features: each `of` would copy them."""
+        """The tokens with F = 0, so that `of` has no features to copy."""
         return replace(self, features=self.features[:, :0])

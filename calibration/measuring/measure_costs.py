@@ -56,7 +56,7 @@ class CostMeter:
         wanted = contexts or [session.capacity // 16, session.capacity // 4, session.capacity]
         self._contexts = sorted({max(2, min(context, room)) for context in wanted})
         self._times: dict[tuple[int, int], _Times] = defaultdict(_Times)
-        self._target_prefill: list[float] = []  # seconds a token
+        self._target_prefill: list[float] = []  # seconds per token
         self._draft_prefill: list[float] = []
         self._order = random.Random(SEED)
         self._has_model = session.engine.draft is not None

@@ -1,4 +1,4 @@
-"""Requests of a measured run: prompts as tokens, with the room behind them."""
+"""Requests of a measured run: prompts as tokens, with the number of new tokens that fits."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ...runtime.text.prompt_file import REMEDY, PromptLine, first_of
 
 @dataclass(frozen=True)
 class Request:
-    """A prompt as the session takes it. max_new_tokens: as many as fit behind it, 1 at least."""
+    """A prompt as the session takes it. max_new_tokens: limited by the capacity, at least 1."""
 
     line: int
     route: str

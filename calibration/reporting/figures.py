@@ -101,7 +101,7 @@ def _cost_curve(analysis: Analysis) -> Figure:
                 ]
                 axes.plot(counts, [1.0, *costs[1:]], **ways)
         axes.set_ylim(bottom=0.8)
-        _positions(axes, analysis.costs.max_draft_tokens, "draft tokens a round, k", first=0)
+        _positions(axes, analysis.costs.max_draft_tokens, "draft tokens per round, k", first=0)
         axes.set_ylabel("time over a plain round = a*(k)")
     legend = [
         Entry(swatch(Style(index).line), f"{point.context} tokens of context") for index, point in enumerate(points)
@@ -118,7 +118,7 @@ def _break_even(route: RouteAnalysis) -> Figure:
     lengths = [candidate.acceptance_length for candidate in candidates]
     needed = [candidate.break_even for candidate in candidates]
     replayed = route.chosen.drafter == route.recorded_drafter  # the textbook's alpha is of the recorded runs' drafter
-    name = f"Tokens a round of {printable(route.route)} against the break-even line"
+    name = f"Tokens per round of {printable(route.route)} against the break-even line"
     drawn_as, expected_as = {"color": INK, "linestyle": DASHES[1]}, {"color": MUTED, "linestyle": DASHES[2]}
     with drawing(name, PANEL) as (axes, drawn):
         above = [one > other for one, other in zip(lengths, needed, strict=True)]
@@ -140,8 +140,8 @@ def _break_even(route: RouteAnalysis) -> Figure:
             axes.plot(counts, [route.textbook[count] for count in counts], **expected_as)
         axes.plot(counts, lengths, **Style(0).line)
         axes.set_ylim(bottom=0.8)
-        _positions(axes, max(counts, default=0), "draft tokens a round, k")
-        axes.set_ylabel("tokens a round")
+        _positions(axes, max(counts, default=0), "draft tokens per round, k")
+        axes.set_ylabel("tokens per round")
     legend = (
         Entry(swatch(Style(0).line), "a(k) on your text"),
         Entry(swatch(drawn_as), "a*(k) break-even"),
@@ -171,7 +171,7 @@ def _speedup(route: RouteAnalysis, styles: dict[str, Style], ceiling: float) -> 
         _positions(
             axes,
             max((candidate.num_draft_tokens for candidate in route.candidates), default=0),
-            "draft tokens a round, k",
+            "draft tokens per round, k",
         )
         axes.set_ylabel("S(k), speedup")
     legend = (Entry(swatch(styles[drafter].line), printable(drafter)) for drafter in drafters)

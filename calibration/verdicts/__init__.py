@@ -1,1 +1,1 @@
-"""Does it pay?"""
+"""Verdicts: does speculation pay on a route, and with which drafter and k."""

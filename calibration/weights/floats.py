@@ -1,4 +1,4 @@
-"""Weights in fp8 (e4m3, as ONNX's FLOAT8E4M3FN) with one scale an output."""
+"""Weights in fp8 (e4m3, as ONNX's FLOAT8E4M3FN) with one scale per output."""
 
 from __future__ import annotations
 
