@@ -17,6 +17,9 @@ from specexport.errors import EngineError, SpecExportError
 Result = TypeVar("Result")
 Hear = Callable[[Any], None]
 
+# Seconds that a process may take to give back what it had.
+MOST_FOR_THE_END = 10.0
+
 
 class EndedError(EngineError):
     """How the process ended that gave no result."""
@@ -40,17 +43,19 @@ def apart(work: Callable[..., Result], *arguments: Any, hear: Hear, seconds: flo
             if not receiver.poll(None if left == math.inf else max(left, 0.0)):
                 raise EndedError(f"took longer than the {seconds:.0f} s that were left for it")
             kind, value = receiver.recv()
-            if kind == "result":
-                result: Result = value
-                return result
+            if kind == "told":
+                hear(value)
+                continue
+            process.join(MOST_FOR_THE_END)
             if kind == "error":
                 raise EngineError(value)
-            hear(value)
+            result: Result = value
+            return result
     except (EOFError, ConnectionResetError):
         process.join()
         raise EndedError(_how(process.exitcode or 0)) from None
     finally:
-        process.kill()  # also one that hangs while it gives back what it had
+        process.kill()
         process.join()
         receiver.close()
 

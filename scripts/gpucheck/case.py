@@ -94,7 +94,7 @@ def _bundle(case: Case, news: News) -> Path:
         news.say("bundle: of an earlier run")
         return root
     with news.timed("make the checkpoints"):
-        checkpoints = _checkpoints(shape, case.work)
+        checkpoints = _checkpoints(case)
     options = BuildOptions(
         max_seq_len=shape.capacity,
         max_draft_tokens=shape.max_draft_tokens,
@@ -111,11 +111,13 @@ def _bundle(case: Case, news: News) -> Path:
     return root
 
 
-def _checkpoints(shape: Shape, work: Path) -> dict[Role, Path]:
-    found = shape.checkpoints(work)
+def _checkpoints(case: Case) -> dict[Role, Path]:
+    shape = case.shape
+    found = shape.checkpoints(case.work)
     if not all((folder / "config.json").is_file() for folder in found.values()):
-        require_space(work, 3 * 2 * shape.num_parameters)  # checkpoint, bundle and plans lie there at once
-        shape.write(work)
+        copies = 3 if case.engine in LIBRARIES else 2  # checkpoint, bundle and plans lie there at once
+        require_space(case.work, copies * 2 * shape.num_parameters)
+        shape.write(case.work)
     return found
 
 
