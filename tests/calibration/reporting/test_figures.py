@@ -60,7 +60,7 @@ def drawn(papers: list[Paper], analysis: Analysis) -> dict[str, list[tuple[Paper
     """By section. The papers are told apart by their titles."""
     begin = {
         "acceptance": ("Acceptance",),
-        "costs": ("A round", "Tokens a round"),
+        "costs": ("A round", "Tokens per round"),
         "speedups": ("Expected speedup",),
         "distribution": ("Speedups of",),
         "signals": ("Reliability",),
