@@ -11,8 +11,8 @@ from support.doubles import FakeDecoder, fake_session
 SVG = "{http://www.w3.org/2000/svg}"
 
 
-def test_the_rounds_are_those_of_the_run() -> None:
-    session = fake_session(Path("bundle"), FakeDecoder(), FakeDecoder(noise=0.4))
+def test_the_rounds_are_those_of_the_run(tmp_path: Path) -> None:
+    session = fake_session(tmp_path, FakeDecoder(), FakeDecoder(noise=0.4))
     rounds = record_rounds(session, "Hello", 6)
     emitted = [token.text for row in rounds for token in row if token.kind in ("accepted", "target")]
     session.reset()
