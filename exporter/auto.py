@@ -1,13 +1,12 @@
-"""`--precision auto`: every combination of formats is made and proved, run on this host, and the fastest good one is taken."""
+"""`--precision auto`: every combination of formats is made and proved, run on this host, and the fastest good one taken."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
-from pathlib import Path
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
-from ..bundle import ELEMENT_BYTES, Bundle, Contract, Format, ModelSpec, Proof, Role
-from ..calibration.precision_search import PrecisionPair, measure_speeds, pick
+from ..bundle import ELEMENT_BYTES, Bundle, Format, ModelSpec, Proof, Role
+from ..calibration.precision_search import PrecisionPair, Speed, measure_speeds, pick
 from ..engines.base import Engine
 from ..engines.onnxruntime.cpu import DIALECT, NAME, OrtDecoder, open_graph
 from ..errors import ProofError
@@ -17,107 +16,155 @@ from ..runtime.session import Session
 from .checkpoints.checkpoint import Checkpoint
 from .checkpoints.memory_check import require_memory_for_all
 from .checkpoints.shared_vocabulary import Translation
-from .dialects import Dialect
-from .export_model import Quantizing, export_model
-from .progress import Timed
+from .context import BuildContext
+from .export_model import ModelExport, Quantizing, export_model
 from .proving.prove import prove
+from .request.options import BuildOptions, CalibrationTexts
 from .request.precision_choice import Numbers
-from .storage.manifest import make_manifest, write_maps, write_text
+from .storage.disk_space import require_space_for
+from .storage.manifest import Contents, make_manifest, write_maps, write_text
 
 FORMATS: tuple[Format, ...] = ("float", "int8", "int4")
 PROMPTS = 12
 PROMPT_TOKENS = 48
 NEW_TOKENS = 48
 
+Models = Mapping[Role, Checkpoint]
+Variant = tuple[Role, Format]
+
+
+@dataclass
+class _Proved:
+    """Graphs that are what they should be. left_out: formats whose graphs are not, and how."""
+
+    specs: dict[Variant, ModelSpec] = field(default_factory=dict)
+    proofs: dict[Variant, tuple[Proof, ...]] = field(default_factory=dict)
+    left_out: list[str] = field(default_factory=list)
+
+    @property
+    def pairs(self) -> list[PrecisionPair]:
+        targets = [form for form in FORMATS if ("target", form) in self.specs]
+        drafts: list[Format | None] = [form for form in FORMATS if ("draft", form) in self.specs]
+        return [PrecisionPair(target, draft) for target in targets for draft in drafts or [None]]
+
 
 def measure_precisions(
-    models: dict[Role, Checkpoint],
-    contract: Contract,
+    models: Models,
     translation: Translation | None,
-    given: tuple[Sequence[str], bool],
-    max_divergence: float,
-    min_overlap: float,
-    scratch: Path,
-    cache: Path,
-    progress: Timed,
+    texts: CalibrationTexts,
+    options: BuildOptions,
+    context: BuildContext,
 ) -> PrecisionTable:
-    """Export all formats of both models under `scratch`, and measure every pair on the first tokens of the texts.
+    """Export all formats of both models, and measure every pair on the first tokens of the texts.
 
-    given: the texts of calibration, and whether they are the user's own.
-
-    A format whose graphs are not what they should be is left out. Raises what the exports raise, `ProofError` where
-    the unquantized graphs fail, and `OutputError` where all models at once do not fit into memory.
+    context: with a workplace of its own. A format whose graphs are not what they should be is left out. Raises what the
+    exports raise, `ProofError` where the unquantized graphs fail, and `OutputError` where all models at once do not fit
+    into memory or on the disk.
     """
     require_memory_for_all(sum(model.fp32_bytes // ELEMENT_BYTES["fp32"] for model in models.values()), FORMATS)
-    specs: dict[tuple[Role, Format], ModelSpec] = {}
-    proofs: dict[tuple[Role, Format], tuple[Proof, ...]] = {}
-    left_out: list[str] = []
-    dialects: tuple[Dialect, ...] = ("ort",)
-    for form in FORMATS:
-        place = scratch / form
-        forms = Numbers(contract.precision, {"target": form, "draft": form}, "onnxruntime")
-        made = {
-            role: export_model(
-                model, role, contract, place, cache, progress, dialects, Quantizing.of(forms, role, *given)
-            )
+    exports = {
+        form: {
+            role: ModelExport(model, role, ("ort",), Quantizing.of(_numbers(form, context), role, texts))
             for role, model in models.items()
         }
-        with progress.stage(f"prove {forms.name('target')}", len(made)) as step:
-            for role, spec in made.items():
-                try:
-                    proofs[role, form] = prove(place, {role: spec}, contract, (NAME,), step)
-                except ProofError as error:
-                    if form == FORMATS[0]:
-                        raise
-                    left_out.append(f"{role} in {form}: {error}")
-                else:
-                    specs[role, form] = _under(form, spec)
-    decoders = {key: OrtDecoder(scratch / spec.graphs[DIALECT], spec, contract) for key, spec in specs.items()}
-    text = write_text(models["target"], scratch)
-    first = {role: specs[role, FORMATS[0]] for role in models}
-    some = tuple(proof for role in models for proof in proofs[role, FORMATS[0]])
-    whole = make_manifest(contract, first, None, text, (NAME,), (), some, scratch, "")
-    formats = {role: [form for form in FORMATS if (role, form) in specs] for role in models}
-    pairs = [PrecisionPair(target, draft) for target in formats["target"] for draft in formats.get("draft", [None])]
+        for form in FORMATS
+    }
+    every = [export for of_format in exports.values() for export in of_format.values()]
+    sizes = {export.key(context.contract): export.weight_bytes(context.contract) for export in every}
+    require_space_for(sizes, context.cache, context.workplace)
+    proved = _Proved()
+    for form, of_format in exports.items():
+        _prove_format(form, of_format, context, proved)
+    sessions = _sessions(models, translation, proved, options, context)
+    prompts = _prompts(next(iter(sessions.values())), texts.texts)
+    with context.progress.stage("measure", len(prompts) + 1) as step:
+        speeds = measure_speeds(sessions, prompts, NEW_TOKENS, step)
+    candidates = _candidates(proved, speeds, context)
+    best = pick(candidates, options.divergence_allowed)
+    return PrecisionTable(
+        host=describe_host(NAME),
+        max_divergence=options.divergence_allowed,
+        prompts=len(prompts),
+        new_tokens=NEW_TOKENS,
+        target=best.target,
+        draft=best.draft,
+        candidates=tuple(candidates),
+        left_out=tuple(proved.left_out),
+    )
+
+
+def _numbers(form: Format, context: BuildContext) -> Numbers:
+    return Numbers(context.contract.precision, {"target": form, "draft": form}, "onnxruntime")
+
+
+def _prove_format(form: Format, exports: dict[Role, ModelExport], context: BuildContext, proved: _Proved) -> None:
+    """Adds to `proved`."""
+    place = replace(context, workplace=context.workplace / form)
+    made = {role: export_model(export, place) for role, export in exports.items()}
+    with context.progress.stage(f"prove {_numbers(form, context).name('target')}", len(made)) as step:
+        for role, spec in made.items():
+            try:
+                proofs = prove(place.workplace, {role: spec}, context.contract, (NAME,), step)
+            except ProofError as error:
+                if form == FORMATS[0]:
+                    raise
+                proved.left_out.append(f"{role} in {form}: {error}")
+            else:
+                proved.proofs[role, form], proved.specs[role, form] = proofs, _under(form, spec)
+
+
+def _sessions(
+    models: Models, translation: Translation | None, proved: _Proved, options: BuildOptions, context: BuildContext
+) -> dict[PrecisionPair, Session]:
+    """One a pair of formats; pairs share the decoders."""
+    folder, contract = context.workplace, context.contract
+    decoders = {key: OrtDecoder(folder / spec.graphs[DIALECT], spec, contract) for key, spec in proved.specs.items()}
+    first = {role: proved.specs[role, FORMATS[0]] for role in models}
+    some = tuple(proof for role in models for proof in proved.proofs[role, FORMATS[0]])
+    contents = Contents(first, write_text(models["target"], folder), (NAME,), some)
+    whole = make_manifest(contents, contract, folder, command="")
     sessions = {}
-    for pair in pairs:
-        keys: dict[Role, tuple[Role, Format]] = {"target": ("target", pair.target)}
+    for pair in proved.pairs:
+        keys: dict[Role, Variant] = {"target": ("target", pair.target)}
         if pair.draft is not None:
             keys["draft"] = ("draft", pair.draft)
-        of_pair = {role: specs[key] for role, key in keys.items()}
-        vocabulary = write_maps(translation, of_pair, min_overlap, scratch) if translation else None
-        proved = tuple(proof for key in keys.values() for proof in proofs[key])
+        specs = {role: proved.specs[key] for role, key in keys.items()}
         manifest = replace(
-            whole, target=of_pair["target"], draft=of_pair.get("draft"), vocabulary=vocabulary, proofs=proved
+            whole,
+            target=specs["target"],
+            draft=specs.get("draft"),
+            vocabulary=write_maps(translation, specs, options.min_overlap, folder) if translation else None,
+            proofs=tuple(proof for key in keys.values() for proof in proved.proofs[key]),
         )
         draft = decoders["draft", pair.draft] if pair.draft is not None else None
         engine = Engine(NAME, DIALECT, decoders["target", pair.target], draft, open_graph)
-        sessions[pair] = Session(Bundle(scratch, manifest), engine, policy=False)
-    prompts = _prompts(sessions[pairs[0]], given[0])
-    with progress.stage("measure", len(prompts) + 1) as step:
-        speeds = measure_speeds(sessions, prompts, NEW_TOKENS, step)
-    candidates = []
+        sessions[pair] = Session(Bundle(folder, manifest), engine, policy=False)
+    return sessions
+
+
+def _candidates(
+    proved: _Proved, speeds: Mapping[tuple[PrecisionPair, bool], Speed], context: BuildContext
+) -> list[PrecisionCandidate]:
     plain = {pair.target: speed.tokens_per_second for (pair, drafts), speed in speeds.items() if not drafts}
-    for pair in pairs:
-        target = specs["target", pair.target]
-        used = [target] if pair.draft is None else [target, specs["draft", pair.draft]]
+    candidates = []
+    for pair in proved.pairs:
+        target, speed = proved.specs["target", pair.target], speeds[pair, True]
+        used = [target] if pair.draft is None else [target, proved.specs["draft", pair.draft]]
         candidates.append(
             PrecisionCandidate(
                 target=pair.target,
                 draft=pair.draft,
-                weight_bytes=sum((scratch / spec.weights).stat().st_size for spec in used),
+                weight_bytes=sum((context.workplace / spec.weights).stat().st_size for spec in used),
                 perplexity_loss=target.fidelity.loss if target.fidelity else 0.0,
                 divergence=target.fidelity.divergence if target.fidelity else 0.0,
                 plain=plain[pair.target],
-                speculative=speeds[pair, True].tokens_per_second,
-                low=speeds[pair, True].low,
-                high=speeds[pair, True].high,
-                acceptance_length=speeds[pair, True].acceptance_length,
+                speculative=speed.tokens_per_second,
+                low=speed.low,
+                high=speed.high,
+                acceptance_length=speed.acceptance_length,
             )
         )
-    best = pick(candidates, max_divergence)
-    chosen = best.target, best.draft, tuple(candidates), tuple(left_out)
-    return PrecisionTable(describe_host(NAME), max_divergence, len(prompts), NEW_TOKENS, *chosen)
+    return candidates
 
 
 def _under(form: Format, spec: ModelSpec) -> ModelSpec:

@@ -9,22 +9,24 @@ from pathlib import Path
 
 from ..bundle import Bundle, Contract, Role, write_manifest
 from ..calibration.precision_search import write_precision
-from ..calibration.weights.texts import read_texts
 from ..calibration.weights.tokens import calibration_tokens
 from ..errors import ParameterError
 from .auto import measure_precisions
 from .checkpoints.checkpoint import Checkpoint
 from .checkpoints.pair import check_capacity, check_models
+from .checkpoints.shared_vocabulary import Translation
 from .compile import compile_bundle
-from .export_model import Quantizing, export_model
-from .progress import Progress, Silent, StageTime, Timed
+from .context import BuildContext
+from .export_model import ModelExport, Quantizing, export_model
+from .progress import BuildProgress, Silent, StageTime, Timed
 from .proving.prove import prove
-from .request.options import MAX_DIVERGENCE, BuildOptions
-from .request.precision_choice import AUTO
+from .request.engine_requirements import Targets
+from .request.options import BuildOptions, CalibrationTexts
+from .request.precision_choice import AUTO, Numbers
 from .rules.write import number_of_rules, write_rules
-from .storage.atomic_folder import new_folder, require_space, scratch_beside
-from .storage.copy_on_write import can_clone
-from .storage.manifest import make_manifest, write_maps, write_text
+from .storage.atomic_folder import new_folder, scratch_beside
+from .storage.disk_space import require_space_for
+from .storage.manifest import Contents, make_manifest, write_maps, write_text
 from .storage.stage_cache import default_cache, open_cache
 
 
@@ -35,12 +37,35 @@ class BuildReport:
     warnings: tuple[str, ...]
 
 
+@dataclass(frozen=True)
+class _Models:
+    """Target and draft as they were found. translation: between their tokens, where they have different ones."""
+
+    models: dict[Role, Checkpoint]
+    translation: Translation | None
+    warnings: tuple[str, ...]
+
+    @classmethod
+    def find(cls, target: str, draft: str | None, min_overlap: float) -> _Models:
+        models: dict[Role, Checkpoint] = {"target": Checkpoint.find(target)}
+        if draft is not None:
+            models["draft"] = Checkpoint.find(draft)
+        translation, warnings = check_models(models, min_overlap)
+        return cls(models, translation, tuple(warnings))
+
+    def exports(self, targets: Targets, numbers: Numbers, texts: CalibrationTexts) -> dict[Role, ModelExport]:
+        return {
+            role: ModelExport(model, role, targets.dialects, Quantizing.of(numbers, role, texts))
+            for role, model in self.models.items()
+        }
+
+
 def build(
     target: str,
     draft: str | None,
     output: str | os.PathLike[str],
     options: BuildOptions | None = None,
-    progress: Progress | None = None,
+    progress: BuildProgress | None = None,
     command: str = "specexport.exporter.build",
 ) -> BuildReport:
     """Compile `target` and `draft` (folders or hub ids) into a proven bundle at `output`.
@@ -53,59 +78,54 @@ def build(
     options = options or BuildOptions()
     timed = Timed(progress or Silent())
     cache = open_cache(options.cache or default_cache())
-    numbers, auto = options.numbers, options.precision == AUTO
     targets = options.check(draft, str(output))
     for note in targets.notes:
         timed.note(note)
-    own_texts = options.calibration_texts is not None
-    texts = read_texts(options.calibration_texts) if numbers.quantized or auto else ()
-
+    texts = options.read_texts()
     with new_folder(Path(output), options.force) as workplace:
         with timed.stage("check the pair", 1):
-            models: dict[Role, Checkpoint] = {"target": Checkpoint.find(target)}
-            if draft is not None:
-                models["draft"] = Checkpoint.find(draft)
-            translation, warnings = check_models(models, options.min_overlap)
-            for model in models.values() if own_texts else ():
-                calibration_tokens(model.tokenizer, texts)  # too few are told now, and not behind an export
-            contract = _contract(models, options)
-        for warning in warnings:
+            found = _Models.find(target, draft, options.min_overlap)
+            for model in found.models.values() if texts.own else ():
+                calibration_tokens(model.tokenizer, texts.texts)  # too few are told now, and not behind an export
+            context = BuildContext(_contract(found.models, options), workplace, cache, timed)
+        for warning in found.warnings:
             timed.note(f"warning: {warning}")
-        copied = not can_clone(cache, workplace)  # else finished stages share their blocks with the bundle
-        size = sum(checkpoint.weight_bytes(contract.precision) for checkpoint in models.values())
-        require_space(workplace, size * (copied + len(targets.compiled)))  # plans hold the weights again
-        if auto:
+        numbers = options.numbers
+        if options.precision == AUTO:
             with scratch_beside(workplace) as scratch:
-                allowed = (
-                    MAX_DIVERGENCE if options.max_divergence is None else options.max_divergence,
-                    options.min_overlap,
-                )
                 table = measure_precisions(
-                    models, contract, translation, (texts, own_texts), *allowed, scratch, cache, timed
+                    found.models, found.translation, texts, options, replace(context, workplace=scratch)
                 )
             gc.collect()  # the sessions of what was measured
             numbers = replace(numbers, formats={"target": table.target, "draft": table.draft or "float"})
             targets = options.targets(numbers, str(output))
             write_precision(workplace, table)
-        specs = {}
-        for role, model in models.items():
-            quantizing = Quantizing.of(numbers, role, texts, own_texts)
-            specs[role] = export_model(model, role, contract, workplace, cache, timed, targets.dialects, quantizing)
-        text = write_text(models["target"], workplace)
-        vocabulary = write_maps(translation, specs, options.min_overlap, workplace) if translation else None
-        with timed.stage("prove", len(specs) * len(specs["target"].graphs)) as step:
-            proofs = prove(workplace, specs, contract, options.engines, step)
-        with timed.stage("rules", number_of_rules(contract)) as step:
-            rules = write_rules(workplace, contract, specs["target"].vocab_size, step)
-        with timed.stage("write", 1):
-            manifest = make_manifest(
-                contract, specs, vocabulary, text, options.engines, rules, proofs, workplace, command
-            )
-            write_manifest(workplace, manifest)
-            bundle = Bundle.open(workplace, check_digests=False)  # what was written must be readable
+        exports = found.exports(targets, numbers, texts)
+        sizes = {export.key(context.contract): export.weight_bytes(context.contract) for export in exports.values()}
+        plans = len(targets.compiled) * sum(sizes.values())  # which hold the weights again
+        require_space_for(sizes, cache, workplace, plans)
+        bundle = _write(found, exports, context, options, command)
         for engine in targets.compiled:
             bundle = compile_bundle(bundle, engine, options.compiling, timed)
-    return BuildReport(Bundle(Path(output), bundle.manifest), tuple(timed.times), tuple(warnings))
+    return BuildReport(Bundle(Path(output), bundle.manifest), tuple(timed.times), found.warnings)
+
+
+def _write(
+    found: _Models, exports: dict[Role, ModelExport], context: BuildContext, options: BuildOptions, command: str
+) -> Bundle:
+    """Export the models, prove the graphs, and write everything but plans."""
+    contract, workplace, progress = context.contract, context.workplace, context.progress
+    specs = {role: export_model(export, context) for role, export in exports.items()}
+    text = write_text(found.models["target"], workplace)
+    vocabulary = write_maps(found.translation, specs, options.min_overlap, workplace) if found.translation else None
+    with progress.stage("prove", len(specs) * len(specs["target"].graphs)) as step:
+        proofs = prove(workplace, specs, contract, options.engines, step)
+    with progress.stage("rules", number_of_rules(contract)) as step:
+        rules = write_rules(workplace, contract, specs["target"].vocab_size, step)
+    with progress.stage("write", 1):
+        contents = Contents(specs, text, options.engines, proofs, vocabulary, rules)
+        write_manifest(workplace, make_manifest(contents, contract, workplace, command))
+        return Bundle.open(workplace, check_digests=False)  # what was written must be readable
 
 
 def _contract(models: dict[Role, Checkpoint], options: BuildOptions) -> Contract:

@@ -6,38 +6,24 @@ Needs no torch.
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from ..bundle import MANIFEST, Bundle, FileEntry, Plan, sha256, write_manifest
 from ..engines.cuda.driver import find_gpu
 from ..engines.registry import LIBRARIES
 from ..engines.tensorrt.api import Library, dialect_for
-from ..engines.tensorrt.compile import CompileOptions, Profile, compile_graph, compiler, model_profiles
+from ..engines.tensorrt.compile import CompileJob, CompileOptions, compile_graph, compiler, model_profiles
 from ..engines.tensorrt.monitor import STEPS
 from ..engines.tensorrt.network_checks import check_model, check_rule
 from ..errors import BundleError, EngineError, OutputError
-from .progress import Progress
+from .progress import BuildProgress
 from .storage.atomic_folder import temporary_sibling
 
 
-@dataclass(frozen=True)
-class _Job:
-    """One graph to compile; `graph` is its path in the bundle."""
-
-    graph: str
-    profiles: tuple[Profile, ...]
-    check: Callable[[Any], Iterator[str]]
-
-    @property
-    def name(self) -> str:
-        return Path(self.graph).stem
-
-
-def compile_bundle(bundle: Bundle, engine: str, options: CompileOptions, progress: Progress) -> Bundle:
+def compile_bundle(bundle: Bundle, engine: str, options: CompileOptions, progress: BuildProgress) -> Bundle:
     """Compile the bundle's models, and the rules that rounds need, for `engine`, in place of the plans that it has for it.
 
     Plans are new files under `engines/`. When all are there the manifest is replaced in one step: until then, and
@@ -58,10 +44,10 @@ def compile_bundle(bundle: Bundle, engine: str, options: CompileOptions, progres
     try:
         with temporary_sibling(folder) as temporary:
             with progress.stage(f"compile {engine}", STEPS * len(jobs)) as step:
-                for job in jobs:
-                    plan, announce = temporary / f"{job.name}.plan", partial(_announce, step, job.name)
-                    compile_graph(lib, bundle.path(job.graph), plan, job.profiles, options, job.check, announce)
-            compiled = _put_into_place(bundle, template, jobs, temporary, folder)
+                for graph, job in jobs.items():
+                    announce = partial(_announce, step, job.graph.stem)
+                    compile_graph(lib, job, temporary / _plan_name(graph), options, announce)
+            compiled = _put_into_place(bundle, template, list(jobs), temporary, folder)
     except OSError as error:
         reason = "the disk is full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else error.strerror or str(error)
         raise OutputError(f"{error.filename2 or error.filename or folder}: {reason}; the bundle is as it was") from None
@@ -71,10 +57,11 @@ def compile_bundle(bundle: Bundle, engine: str, options: CompileOptions, progres
     return compiled
 
 
-def _jobs(bundle: Bundle, lib: Library) -> list[_Job]:
+def _jobs(bundle: Bundle, lib: Library) -> dict[str, CompileJob]:
+    """By the graph's path in the bundle."""
     manifest, contract = bundle.manifest, bundle.manifest.contract
     dialect = dialect_for(lib.name, lib.version)
-    jobs = []
+    jobs = {}
     for model in manifest.models.values():
         if dialect not in model.graphs:
             if model.format != "float" and lib.name != "tensorrt":
@@ -88,9 +75,15 @@ def _jobs(bundle: Bundle, lib: Library) -> list[_Job]:
                 f"build it again with --engine tensorrt --tensorrt-version {version}"
             )
         check = partial(check_model, trt=lib.trt, spec=model, contract=contract, dialect=dialect)
-        jobs.append(_Job(model.graphs[dialect], model_profiles(contract), check))
+        graph = model.graphs[dialect]
+        jobs[graph] = CompileJob(bundle.path(graph), model_profiles(contract), check)
     # No round uses `adjust`: requests that change logits are decoded by the host.
-    return jobs + [_Job(rule.graph, (), check_rule) for rule in manifest.rules if rule.rule != "adjust"]
+    rules = [rule.graph for rule in manifest.rules if rule.rule != "adjust"]
+    return jobs | {graph: CompileJob(bundle.path(graph), (), check_rule) for graph in rules}
+
+
+def _plan_name(graph: str) -> str:
+    return f"{Path(graph).stem}.plan"
 
 
 def _template(lib: Library, engine: str, options: CompileOptions) -> Plan:
@@ -108,20 +101,20 @@ def _announce(step: Callable[[str], None], name: str, phase: str) -> None:
     step(f"{name}: {phase}")
 
 
-def _put_into_place(bundle: Bundle, template: Plan, jobs: list[_Job], temporary: Path, folder: Path) -> Bundle:
+def _put_into_place(bundle: Bundle, template: Plan, graphs: list[str], temporary: Path, folder: Path) -> Bundle:
     """Move the plans into `folder` and replace the manifest; when that fails, they go again."""
     root, manifest = bundle.root, bundle.manifest
     replaced = [plan.file for plan in manifest.plans if plan.engine == template.engine]
     plans, entries = [], {}
     try:
         folder.mkdir(exist_ok=True)
-        for job in jobs:
-            made = temporary / f"{job.name}.plan"
+        for graph in graphs:
+            made = temporary / _plan_name(graph)
             digest = sha256(made)
             # Named by content, so that no file of the bundle as it was is touched.
-            place = folder / f"{job.name}-{digest[:8]}.plan"
+            place = folder / f"{made.stem}-{digest[:8]}.plan"
             name = place.relative_to(root).as_posix()
-            plans.append(replace(template, graph=job.graph, file=name))
+            plans.append(replace(template, graph=graph, file=name))
             entries[name] = FileEntry(made.stat().st_size, digest)
             made.replace(place)
         # In front, so that it is the first choice of a host that can run it.

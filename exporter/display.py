@@ -10,7 +10,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 
 class BuildDisplay:
-    """Implements `exporter.progress.Progress`; a bar a stage, gone when the build ends. Respects NO_COLOR."""
+    """Implements `exporter.progress.BuildProgress`; a bar a stage, gone when the build ends. Respects NO_COLOR."""
 
     def __init__(self) -> None:
         self._console = Console(stderr=True)

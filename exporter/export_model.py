@@ -4,33 +4,38 @@ from __future__ import annotations
 
 import gc
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from ..bundle import ELEMENT_BYTES, Contract, Family, Format, ModelSpec, Role
+import onnx_ir as ir
+from transformers import PreTrainedModel
+
+from ..bundle import ELEMENT_BYTES, Contract, Family, Fidelity, Format, ModelSpec, Role
 from ..calibration.weights.fake_quant import fake_quantized
 from ..calibration.weights.fidelity import measure_fidelity, split
+from ..calibration.weights.recipe import Recipe
 from ..calibration.weights.search import RECIPE_STEPS, RecipeOptions, choose
 from ..calibration.weights.tokens import calibration_tokens
 from ..runtime.proofs.parity import save_reference
 from ..strict import parse, read_json
 from .checkpoints.checkpoint import Checkpoint
 from .checkpoints.half_precision import fp32_arithmetic
-from .checkpoints.memory_check import require_memory
+from .checkpoints.memory_check import RUN_BYTES, require_memory
+from .context import BuildContext
 from .dialects import Dialect
 from .passes.lint import refuse_traps
 from .passes.optimize import optimize, save
-from .progress import Timed
 from .proving.reference import record_reference
 from .quantize.apply import by_every_name, quantize
 from .quantize.scales import in_precision
 from .quantize.stored_weights import Made
+from .request.options import CalibrationTexts
 from .request.precision_choice import Numbers
-from .storage.atomic_folder import require_space
 from .storage.copy_on_write import clone_or_copy
+from .storage.disk_space import require_space
 from .storage.manifest import reference_path
 from .storage.stage_cache import finished_stage, make_stage, stage_key
 from .tracing.confidence_head import HEADED, probe_features
@@ -41,104 +46,118 @@ REFERENCE = "reference.npz"
 # Tokens of a calibration text that the model reads at once.
 LONGEST = 256
 
+Announce = Callable[[str], None]
+
 
 @dataclass(frozen=True)
 class Quantizing:
-    """How a model's weights are stored, for the engines of which family, and the texts that show what its layers are fed.
+    """How a model's weights are stored, and for the engines of which family.
 
-    own_texts: they are the user's, so that a static scale of activations that is as good on them may be used on a CPU.
+    texts: what its layers are fed meanwhile. Where they are the user's own, a static scale of activations that is as
+    good on them may be used on a CPU.
     """
 
     format: Format
     family: Family
-    texts: tuple[str, ...]
-    own_texts: bool = False
+    texts: CalibrationTexts
 
     @classmethod
-    def of(cls, numbers: Numbers, role: Role, texts: Sequence[str], own_texts: bool) -> Quantizing | None:
+    def of(cls, numbers: Numbers, role: Role, texts: CalibrationTexts) -> Quantizing | None:
         """None for a model whose weights stay as they are."""
         form = numbers.formats[role]
-        return cls(form, numbers.family, tuple(texts), own_texts) if form != "float" else None
+        return cls(form, numbers.family, texts) if form != "float" else None
 
 
-def export_model(
-    checkpoint: Checkpoint,
-    role: Role,
-    contract: Contract,
-    workplace: Path,
-    cache: Path,
-    progress: Timed,
-    dialects: tuple[Dialect, ...],
-    quantizing: Quantizing | None = None,
-) -> ModelSpec:
+@dataclass(frozen=True)
+class ModelExport:
+    """One model, and what is to be made of it."""
+
+    checkpoint: Checkpoint
+    role: Role
+    dialects: tuple[Dialect, ...]
+    quantizing: Quantizing | None = None
+
+    @property
+    def format(self) -> Format:
+        return self.quantizing.format if self.quantizing else "float"
+
+    @property
+    def label(self) -> str:
+        return f"export {self.role}" + (f" in {self.format}" if self.quantizing else "")
+
+    @property
+    def exact_widths(self) -> bool:
+        """Whether rows are to have the same bits in passes of any width: where plain decoding must equal verification."""
+        return self.quantizing is not None and self.quantizing.family == "onnxruntime" and self.role == "target"
+
+    @property
+    def steps(self) -> int:
+        """Announced while the model is exported."""
+        quantizing = len(RECIPE_STEPS) + 1 + len(self.dialects) if self.quantizing else 0
+        return 2 + 2 * len(self.dialects) + 1 + quantizing
+
+    def key(self, contract: Contract) -> str:
+        """Of the stage that holds the result."""
+        inputs: dict[str, Any] = dict(role=self.role, checkpoint=self.checkpoint.digest, contract=asdict(contract))
+        if self.quantizing is not None:
+            tokenizer = self.checkpoint.tokenizer.backend_tokenizer.to_str()
+            inputs |= dict(quantizing=asdict(self.quantizing), tokenizer=tokenizer)
+        return stage_key(dialects=self.dialects, **inputs)
+
+    def weight_bytes(self, contract: Contract) -> int:
+        """About the size of the file of weights."""
+        if self.quantizing is None:
+            return self.checkpoint.weight_bytes(contract.precision)
+        return int(self.checkpoint.fp32_bytes / ELEMENT_BYTES["fp32"] * RUN_BYTES[self.format])
+
+
+def export_model(export: ModelExport, context: BuildContext) -> ModelSpec:
     """Put the model's graphs under `workplace/graphs` and its reference under `workplace/reference`."""
-    label = f"export {role}" + (f" in {quantizing.format}" if quantizing else "")
-    inputs: dict[str, Any] = dict(role=role, checkpoint=checkpoint.digest, contract=asdict(contract), dialects=dialects)
-    if quantizing is not None:
-        inputs |= dict(quantizing=asdict(quantizing), tokenizer=checkpoint.tokenizer.backend_tokenizer.to_str())
-    key = stage_key(**inputs)
-    stage = finished_stage(cache, key)
+    checkpoint, contract = export.checkpoint, context.contract
+    key = export.key(contract)
+    stage = finished_stage(context.cache, key)
     if stage is not None:
-        progress.reused(label)
+        context.progress.reused(export.label)
     else:
-        require_space(cache, checkpoint.weight_bytes(contract.precision))
-        require_memory(checkpoint.fp32_bytes // ELEMENT_BYTES["fp32"], contract.precision, quantizing is not None)
-        calibrating = (len(RECIPE_STEPS) + 1 + len(dialects)) * (quantizing is not None)
-        with progress.stage(label, 2 + 2 * len(dialects) + 1 + calibrating) as step:
-            stage = make_stage(
-                cache, key, lambda folder: _export(checkpoint, role, contract, dialects, quantizing, folder, step)
-            )
+        require_space(context.cache, export.weight_bytes(contract))
+        parameters = checkpoint.fp32_bytes // ELEMENT_BYTES["fp32"]
+        require_memory(parameters, contract.precision, export.quantizing is not None)
+        with context.progress.stage(export.label, export.steps) as step:
+            stage = make_stage(context.cache, key, lambda folder: _export(export, contract, folder, step))
     spec = parse(ModelSpec, read_json(stage / SPEC) | {"source": checkpoint.source}, SPEC)
     for name in (*spec.graphs.values(), spec.weights):
-        clone_or_copy(stage / Path(name).name, workplace / name)
-    clone_or_copy(stage / REFERENCE, workplace / reference_path(role))
+        clone_or_copy(stage / Path(name).name, context.workplace / name)
+    clone_or_copy(stage / REFERENCE, context.workplace / reference_path(export.role))
     return spec
 
 
-def _export(
-    checkpoint: Checkpoint,
-    role: Role,
-    contract: Contract,
-    dialects: tuple[Dialect, ...],
-    quantizing: Quantizing | None,
-    folder: Path,
-    step: Callable[[str], None],
-) -> None:
+def _export(export: ModelExport, contract: Contract, folder: Path, step: Announce) -> None:
     step("load")
+    checkpoint = export.checkpoint
     model = checkpoint.load(contract.precision)
     layers = probe_cache(model)
     vocab_size = int(model.get_output_embeddings().weight.shape[0])
-    features = probe_features(model) if role == "draft" and HEADED in dialects else 0
+    features = probe_features(model) if export.role == "draft" and HEADED in export.dialects else 0
     recipe, fidelity = None, None
-    exact_widths = quantizing is not None and quantizing.family == "onnxruntime" and role == "target"
-    if quantizing is not None:
-        with fp32_arithmetic(model):
-            used, held = split(
-                calibration_tokens(
-                    checkpoint.tokenizer, quantizing.texts, min(LONGEST, checkpoint.max_positions or LONGEST)
-                )
-            )
-            chosen = RecipeOptions(static_activations=quantizing.own_texts)
-            recipe = choose(model, used, quantizing.format, quantizing.family, chosen, step)
-            if quantizing.family == "tensorrt":
-                recipe = in_precision(recipe, contract.precision)
-            step("measure fidelity")
-            fidelity = measure_fidelity(model, recipe, held, quantizing.own_texts)
+    if export.quantizing is not None:
+        recipe, fidelity = _recipe(export.quantizing, checkpoint, model, contract, step)
     step("reference logits")
     with fake_quantized(model, recipe) if recipe else nullcontext():
-        reference = record_reference(model, contract, vocab_size, spare=exact_widths)
-    graphs, made = {}, Made()
-    for dialect in dialects:
+        reference = record_reference(model, contract, vocab_size, spare=export.exact_widths)
+    graphs: dict[Dialect, ir.Model] = {}
+    made: Made = {}
+    for dialect in export.dialects:
         step(f"trace {dialect}")
         graphs[dialect] = trace(model, layers, dialect, contract, features if dialect == HEADED else 0)
         step(f"optimize {dialect}")
         optimize(graphs[dialect], dialect)
         if recipe is not None:
             step(f"quantize {dialect}")
-            quantize(graphs[dialect], dialect, by_every_name(recipe, model), contract.capacity, made, exact_widths)
+            named = by_every_name(recipe, model)
+            quantize(graphs[dialect], dialect, named, contract.capacity, made, export.exact_widths)
         refuse_traps(graphs[dialect], dialect, checkpoint.architecture)
     step("write")
-    paths, weights = save(graphs, folder, role)
+    paths, weights = save(graphs, folder, export.role)
     save_reference(folder / REFERENCE, reference)
     spec = ModelSpec(
         source=checkpoint.source,
@@ -150,10 +169,25 @@ def _export(
         graphs={dialect: f"graphs/{name}" for dialect, name in paths.items()},
         weights=f"graphs/{weights}",
         features=features,
-        format=quantizing.format if quantizing else "float",
+        format=export.format,
         notes=recipe.notes if recipe else (),
         fidelity=fidelity,
     )
     (folder / SPEC).write_text(json.dumps(asdict(spec)))
     del model, graphs
     gc.collect()  # the graphs refer to each other in cycles, and hold the weights
+
+
+def _recipe(
+    quantizing: Quantizing, checkpoint: Checkpoint, model: PreTrainedModel, contract: Contract, step: Announce
+) -> tuple[Recipe, Fidelity]:
+    """How each weight is stored, and what that does to the model's distributions."""
+    longest = min(LONGEST, checkpoint.max_positions or LONGEST)
+    with fp32_arithmetic(model):
+        used, held = split(calibration_tokens(checkpoint.tokenizer, quantizing.texts.texts, longest))
+        options = RecipeOptions(static_activations=quantizing.texts.own)
+        recipe = choose(model, used, quantizing.format, quantizing.family, options, step)
+        if quantizing.family == "tensorrt":
+            recipe = in_precision(recipe, contract.precision)
+        step("measure fidelity")
+        return recipe, measure_fidelity(model, recipe, held, quantizing.texts.own)

@@ -9,7 +9,7 @@ from time import perf_counter
 from typing import Protocol
 
 
-class Progress(Protocol):
+class BuildProgress(Protocol):
     def stage(self, label: str, steps: int) -> AbstractContextManager[Callable[[str], None]]:
         """Enter a stage; the function it gives announces the next of its steps."""
         ...
@@ -38,7 +38,7 @@ class StageTime:
 class Timed:
     """Measures the stages of another progress: `times` in the order they ended."""
 
-    def __init__(self, inner: Progress) -> None:
+    def __init__(self, inner: BuildProgress) -> None:
         self.inner = inner
         self.times: list[StageTime] = []
 

@@ -353,7 +353,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> list[CompileOptions]:
 
     given: list[CompileOptions] = []
 
-    def compile_graph(lib: Any, graph: Path, plan: Path, profiles: Any, options: CompileOptions, *rest: Any) -> None:
+    def compile_graph(lib: Any, job: Any, plan: Path, options: CompileOptions, *rest: Any) -> None:
         given.append(options)
         plan.write_bytes(b"plan")
 

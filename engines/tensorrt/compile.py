@@ -24,6 +24,15 @@ Profile = Mapping[str, tuple[Shape, Shape, Shape]]
 
 
 @dataclass(frozen=True)
+class CompileJob:
+    """graph: an ONNX file. check: yields what is wrong with the parsed network."""
+
+    graph: Path
+    profiles: tuple[Profile, ...]
+    check: Callable[[Any], Iterator[str]]
+
+
+@dataclass(frozen=True)
 class CompileOptions:
     """compute_capabilities: of the GPUs to compile for, `8.9` and so on; none leaves it to the library.
 
@@ -121,26 +130,20 @@ def model_profiles(contract: Contract) -> tuple[Profile, ...]:
 
 
 def compile_graph(
-    lib: Library,
-    graph: Path,
-    plan: Path,
-    profiles: tuple[Profile, ...],
-    options: CompileOptions,
-    check: Callable[[Any], Iterator[str]],
-    step: Callable[[str], None],
+    lib: Library, job: CompileJob, plan: Path, options: CompileOptions, step: Callable[[str], None]
 ) -> None:
-    """Compile the ONNX file `graph` into the file `plan`, which appears whole or not at all.
+    """Compile the job's graph into the file `plan`, which appears whole or not at all.
 
-    check: yields what is wrong with the parsed network. step: announces the next of `STEPS` parts.
+    step: announces the next of `STEPS` parts.
     Raises `EngineError` with the reason when it cannot be parsed, checked or compiled. An interrupt ends the build.
     """
     builder = _builder(lib)
-    network, _parser = _parse(lib, builder, graph)  # the parser owns the weights
+    network, _parser = _parse(lib, builder, job.graph)  # the parser owns the weights
     _allow_decomposition(network, lib.trt)
-    for problem in check(network):
-        raise EngineError(f"{graph.name} must not be compiled: {problem}; build the bundle again")
+    for problem in job.check(network):
+        raise EngineError(f"{job.graph.name} must not be compiled: {problem}; build the bundle again")
     config = _config(lib, builder, options)
-    for profile in profiles:
+    for profile in job.profiles:
         config.add_optimization_profile(_profile(lib, builder, profile))
     monitor = Monitor(step)
     config.progress_monitor = progress_monitor(lib.trt, monitor)
@@ -158,7 +161,7 @@ def compile_graph(
             monitor.cancel()
             raise
     if serialized is None:
-        raise EngineError(f"{lib.title} cannot compile {graph.name}: {lib.reason()}")
+        raise EngineError(f"{lib.title} cannot compile {job.graph.name}: {lib.reason()}")
     monitor.finish()
     if options.timing_cache is not None:
         _write(options.timing_cache, config.get_timing_cache().serialize())

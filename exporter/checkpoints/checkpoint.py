@@ -24,7 +24,7 @@ from transformers.utils.logging import disable_progress_bar, set_verbosity_error
 
 from ...bundle import ELEMENT_BYTES, Precision, sha256
 from ...errors import CheckpointError, UnsupportedModelError
-from .half_precision import DTYPES
+from .half_precision import TORCH_DTYPES
 
 WANTED = ["*.json", "*.safetensors", "*.jinja", "*.txt", "*.model"]
 UNWANTED = ["consolidated*", "*/*.safetensors"]  # the same weights again, in forms that transformers does not load
@@ -180,7 +180,7 @@ class Checkpoint:
 
     def load(self, precision: Precision) -> PreTrainedModel:
         """The model in `precision` for inference. Raises `CheckpointError` for missing or unreadable weights."""
-        options: dict[str, Any] = dict(config=self.config, dtype=DTYPES[precision], output_loading_info=True)
+        options: dict[str, Any] = dict(config=self.config, dtype=TORCH_DTYPES[precision], output_loading_info=True)
         options |= dict(experts_implementation="batched_mm", use_safetensors=True, trust_remote_code=False)
         try:
             model, info = AutoModelForCausalLM.from_pretrained(self.folder, **options)

@@ -14,8 +14,8 @@ BASE = 700_000_000
 # from few bits, in fp32, and the few bits themselves. An estimate; `benchmarks/build_memory.py --precision int8` holds
 # a build against it.
 RESTORED_BYTES = 4 + 1
-# What a weight takes in a session of ONNX Runtime, as its kernels keep it, scales included.
-RUN_BYTES: dict[Format, float] = {"float": 4.0, "int8": 1.1, "int4": 0.8}
+# What a weight takes in a session of ONNX Runtime, as its kernels keep it, scales included; and at most in a file.
+RUN_BYTES: dict[Format, float] = {"float": 4.0, "int8": 1.1, "int4": 0.8, "fp8": 1.1}
 MEMINFO = Path("/proc/meminfo")
 GROUP = Path("/sys/fs/cgroup")
 

@@ -15,7 +15,8 @@ from ...calibration.weights.recipe import Recipe
 from .constants import constant
 from .merge_linears import Group, groups, is_table, matrix, name_of, put_in_place
 
-STEPS = 127
+# From 0 to the largest magnitude of a row.
+STEPS_OF_ONE = 127
 # What 0 is called among the uint8 activations.
 ZERO = np.uint8(128)
 
@@ -31,7 +32,7 @@ def quantize_rows(model: ir.Model, recipe: Recipe) -> int:
         if key not in rounded:
             nodes, rounded[key] = _rounded(graph, group[0].input, own.input_scale)
         activations, row_scale = rounded[key]
-        nodes += _product(graph, group, recipe, activations, own.input_scale or 1 / STEPS, row_scale)
+        nodes += _product(graph, group, recipe, activations, own.input_scale or 1 / STEPS_OF_ONE, row_scale)
         put_in_place(graph, group, nodes)
         changed += len(group)
     return changed
@@ -55,7 +56,7 @@ def _rounded(
     )
     unit = ir.node("Div", [values, largest.outputs[0]])
     rounding = ir.node(
-        "QuantizeLinear", [unit.outputs[0], constant(graph, "rows.step", np.array(1 / STEPS, np.float32)), zero]
+        "QuantizeLinear", [unit.outputs[0], constant(graph, "rows.step", np.array(1 / STEPS_OF_ONE, np.float32)), zero]
     )
     return [magnitudes, largest, unit, rounding], (rounding.outputs[0], largest.outputs[0])
 

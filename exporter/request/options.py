@@ -1,4 +1,7 @@
-"""What a build is asked for. Imports nothing heavy, so that a wrong option is refused at once."""
+"""What a build is asked for.
+
+Imports nothing heavy, so that a wrong option is refused at once.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,14 @@ from .precision_choice import AUTO, Numbers, choose_numbers
 
 # Nats; int4 moves models that take to it by 0.01 to 0.02.
 MAX_DIVERGENCE = 0.02
+
+
+@dataclass(frozen=True)
+class CalibrationTexts:
+    """What a model reads while its layers are observed. own: the user's, not the shipped ones."""
+
+    texts: tuple[str, ...] = ()
+    own: bool = False
 
 
 @dataclass(frozen=True)
@@ -78,6 +89,17 @@ class BuildOptions:
     def numbers(self) -> Numbers:
         return choose_numbers(self.engines, self.precision, self.draft_precision)
 
+    @property
+    def divergence_allowed(self) -> float:
+        """Of `auto`, in nats."""
+        return MAX_DIVERGENCE if self.max_divergence is None else self.max_divergence
+
+    def read_texts(self) -> CalibrationTexts:
+        """Empty where nothing is quantized. Raises `ParameterError`."""
+        if not (self.numbers.quantized or self.precision == AUTO):
+            return CalibrationTexts()
+        return CalibrationTexts(read_texts(self.calibration_texts), self.calibration_texts is not None)
+
     def check(self, draft: str | None, output: str) -> Targets:
         """What the engines ask for.
 
@@ -85,8 +107,7 @@ class BuildOptions:
         """
         if draft is None and self.draft_precision is not None:
             raise ParameterError(f"--draft-precision is {self.draft_precision}, but there is no --draft; leave it out")
-        if self.calibration_texts is not None:
-            read_texts(self.calibration_texts)
+        self.read_texts()
         return self.targets(self.numbers, output)
 
     def targets(self, numbers: Numbers, output: str) -> Targets:

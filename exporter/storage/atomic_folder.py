@@ -128,15 +128,6 @@ def check_free(final: Path, force: bool) -> None:
             raise OutputError(f"{final} exists and is no bundle (it has no {MANIFEST}); --force replaces bundles only")
 
 
-def require_space(folder: Path, needed: int) -> None:
-    """Raises `OutputError` when the disk of `folder` has fewer than `needed` bytes free."""
-    while not folder.exists():
-        folder = folder.parent
-    free = shutil.disk_usage(folder).free
-    if free < needed:
-        raise OutputError(f"the build needs {needed / 1e9:.1f} GB under {folder}, where {free / 1e9:.1f} GB are free")
-
-
 def discard(folder: Path) -> None:
     if folder.is_symlink():
         folder.unlink()

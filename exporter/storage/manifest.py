@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -76,31 +77,34 @@ def reference_path(role: Role) -> str:
     return f"reference/{role}.npz"
 
 
-def make_manifest(
-    contract: Contract,
-    specs: dict[Role, ModelSpec],
-    vocabulary: SharedVocabulary | None,
-    text: TextSpec,
-    engines: tuple[str, ...],
-    rules: tuple[RuleSpec, ...],
-    proofs: tuple[Proof, ...],
-    workplace: Path,
-    command: str,
-) -> Manifest:
+@dataclass(frozen=True)
+class Contents:
+    """What was made for a bundle. specs: of its models. engines: that it is built for."""
+
+    specs: dict[Role, ModelSpec]
+    text: TextSpec
+    engines: tuple[str, ...]
+    proofs: tuple[Proof, ...]
+    vocabulary: SharedVocabulary | None = None
+    rules: tuple[RuleSpec, ...] = ()
+
+
+def make_manifest(contents: Contents, contract: Contract, workplace: Path, command: str) -> Manifest:
+    """workplace: the folder with all files of the bundle but the manifest."""
     return Manifest(
         schema_version=SCHEMA_VERSION,
         created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         command=command,
         packages=package_versions(),
         contract=contract,
-        target=specs["target"],
-        draft=specs.get("draft"),
-        vocabulary=vocabulary,
-        text=text,
-        engines=engines,
-        rules=rules,
+        target=contents.specs["target"],
+        draft=contents.specs.get("draft"),
+        vocabulary=contents.vocabulary,
+        text=contents.text,
+        engines=contents.engines,
+        rules=contents.rules,
         plans=(),
-        references={role: reference_path(role) for role in specs},
-        proofs=proofs,
+        references={role: reference_path(role) for role in contents.specs},
+        proofs=contents.proofs,
         files=list_files(workplace),
     )

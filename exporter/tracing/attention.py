@@ -29,7 +29,7 @@ HARMLESS |= {"cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k", "
 # range of fp16, because a compiler may lower the softmax.
 HIDDEN = torch.finfo(torch.float16).min
 
-Pair = tuple[Tensor, Tensor]  # key and value, [1, num_kv_heads, rows, head_dim] each
+KeyValue = tuple[Tensor, Tensor]  # key and value, [1, num_kv_heads, rows, head_dim] each
 
 
 @dataclass
@@ -42,14 +42,14 @@ class StaticCache:
     """
 
     position: Tensor
-    past: list[Pair]
+    past: list[KeyValue]
     columns: Tensor | None = None
-    written: dict[int, Pair] = field(default_factory=dict)
+    written: dict[int, KeyValue] = field(default_factory=dict)
     is_compileable: bool = False
     # transformers reads these for hybrid caches; here every layer holds every row.
     is_sliding: list[bool] = field(default_factory=list)
 
-    def update(self, key: Tensor, value: Tensor, layer_idx: int, *args: Any, **kwargs: Any) -> Pair:
+    def update(self, key: Tensor, value: Tensor, layer_idx: int, *args: Any, **kwargs: Any) -> KeyValue:
         return key, value
 
     def get_seq_length(self, layer_idx: int = 0) -> Tensor:
@@ -69,7 +69,7 @@ class StaticCache:
 class Layer:
     """One layer's share of the cache, and how it attends. window: tokens seen, 0 for all. softcap: 0.0 for none."""
 
-    past: Pair
+    past: KeyValue
     position: Tensor
     columns: Tensor | None
     scale: float
@@ -77,7 +77,7 @@ class Layer:
     softcap: float
 
 
-def scatter_and_attend(query: Tensor, key: Tensor, value: Tensor, layer: Layer) -> tuple[Tensor, Pair]:
+def scatter_and_attend(query: Tensor, key: Tensor, value: Tensor, layer: Layer) -> tuple[Tensor, KeyValue]:
     """The `onnx` dialect; query `[1, H, T, D]`, key and value `[1, H_kv, T, D]`, result `[1, H, T, D]` and the cache."""
     columns = layer.columns
     assert columns is not None
@@ -100,7 +100,7 @@ def scatter_and_attend(query: Tensor, key: Tensor, value: Tensor, layer: Layer) 
     return output, (key_all, value_all)
 
 
-def group_query_attention(query: Tensor, key: Tensor, value: Tensor, layer: Layer) -> tuple[Tensor, Pair]:
+def group_query_attention(query: Tensor, key: Tensor, value: Tensor, layer: Layer) -> tuple[Tensor, KeyValue]:
     """The `ort` dialect; shapes as in `scatter_and_attend`. Rows are appended behind `position` in place."""
     heads, length, kv_heads = query.shape[1], query.shape[2], key.shape[1]
     packed = [tensor.transpose(1, 2).reshape(1, length, -1) for tensor in (query, key, value)]
@@ -121,7 +121,7 @@ def group_query_attention(query: Tensor, key: Tensor, value: Tensor, layer: Laye
     return output.view(1, length, heads, -1).transpose(1, 2), (key_all, value_all)
 
 
-def attend_to_both(query: Tensor, key: Tensor, value: Tensor, layer: Layer) -> tuple[Tensor, Pair]:
+def attend_to_both(query: Tensor, key: Tensor, value: Tensor, layer: Layer) -> tuple[Tensor, KeyValue]:
     """The `rows` dialect; shapes as in `scatter_and_attend`, but what is given back are the new rows."""
     (past_key, past_value), position, columns = layer.past, layer.position, layer.columns
     assert columns is not None

@@ -19,7 +19,7 @@ from transformers import PreTrainedModel
 from ...bundle import CacheLayer, Contract
 from ...errors import UnsupportedModelError
 from ..checkpoints.checkpoint import first_line
-from ..checkpoints.half_precision import DTYPES
+from ..checkpoints.half_precision import TORCH_DTYPES
 from ..dialects import OPSETS, Dialect
 from .attention import StaticCache, static_cache_attention
 from .confidence_head import HEADED, OUTPUTS, WEIGHTS, confidence, embeddings_seen
@@ -76,7 +76,7 @@ def trace(
         inputs[WEIGHTS] = torch.zeros(features + 1)
     for name, layer in zip(names, (layer for layer in layers for _ in "kv"), strict=True):
         shape = (1, layer.num_kv_heads, contract.capacity, layer.head_dim)
-        inputs[f"past.{name}"] = torch.zeros(shape, dtype=DTYPES[contract.precision])
+        inputs[f"past.{name}"] = torch.zeros(shape, dtype=TORCH_DTYPES[contract.precision])
     shapes = [dynamic.get(name, {}) for name in inputs]
     written = "new" if dialect == "rows" else "present"
     by_row = ("logits", *(OUTPUTS if features else ()))

@@ -14,7 +14,7 @@ from specexport.engines.registry import LIBRARIES
 from specexport.errors import EngineError
 from specexport.exporter.build import build
 from specexport.exporter.request.options import BuildOptions
-from specexport.exporter.storage.atomic_folder import require_space
+from specexport.exporter.storage.disk_space import require_space
 from specexport.exporter.storage.stage_cache import stage_key
 
 from .apart import one_line

@@ -20,7 +20,7 @@ from specexport.exporter import compile as compile_module
 from specexport.exporter.build import BuildReport, build
 from specexport.exporter.checkpoints.checkpoint import Checkpoint
 from specexport.exporter.request.options import BuildOptions
-from specexport.exporter.storage import copy_on_write
+from specexport.exporter.storage import copy_on_write, disk_space
 from specexport.exporter.storage.manifest import write_text
 from support.pair import Notes, Pair
 from support.standard_tools import check_graphs
@@ -165,7 +165,7 @@ def test_too_small_a_disk_is_refused_beforehand(
     assert left(output) == []
     with pytest.raises(OutputError, match="the build needs"):
         run()  # finished stages are copied
-    monkeypatch.setattr(build_module, "can_clone", lambda *_: True)
+    monkeypatch.setattr(disk_space, "can_clone", lambda *_: True)
     run()  # unless they share their blocks with the bundle
 
 

@@ -20,7 +20,7 @@ from specexport.bundle import MANIFEST, Bundle, list_files, sha256
 from specexport.engines.cuda.driver import Gpu
 from specexport.engines.registry import load_engine
 from specexport.engines.tensorrt.api import Library, library, plans_of
-from specexport.engines.tensorrt.compile import CompileOptions
+from specexport.engines.tensorrt.compile import CompileJob, CompileOptions
 from specexport.engines.tensorrt.monitor import STEPS
 from specexport.errors import BundleError, EngineError, OutputError
 from specexport.exporter import compile as module
@@ -42,8 +42,8 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Plans of a few bytes, for what is not about compiling. What was asked for, in order."""
     asked: list[str] = []
 
-    def compile_graph(lib: Library, graph: Path, plan: Path, *given: Any) -> None:
-        asked.append(graph.name)
+    def compile_graph(lib: Library, job: CompileJob, plan: Path, *given: Any) -> None:
+        asked.append(job.graph.name)
         plan.write_bytes(os.urandom(8))
 
     monkeypatch.setattr(module, "compile_graph", compile_graph)
@@ -167,9 +167,7 @@ def test_graphs_that_are_not_what_the_manifest_says(bundle: Path, monkeypatch: p
     )
     rule = opened.manifest.rules[0]
     (bundle / rule.graph).write_bytes(onnx.parser.parse_model(LOOP).SerializeToString())
-    monkeypatch.setattr(
-        module, "_jobs", lambda bundle, lib: [job for job in jobs(bundle, lib) if job.graph == rule.graph]
-    )
+    monkeypatch.setattr(module, "_jobs", lambda bundle, lib: {rule.graph: jobs(bundle, lib)[rule.graph]})
     refuses(opened, f"{Path(rule.graph).name} must not be compiled: .* a CUDA graph cannot hold")
 
 

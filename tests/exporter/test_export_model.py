@@ -14,9 +14,11 @@ from specexport.bundle import Contract, ModelSpec, Role
 from specexport.errors import UnsupportedModelError
 from specexport.exporter import export_model as model_module
 from specexport.exporter.checkpoints.checkpoint import Checkpoint
+from specexport.exporter.context import BuildContext
 from specexport.exporter.dialects import Dialect
-from specexport.exporter.export_model import Quantizing, export_model
+from specexport.exporter.export_model import ModelExport, Quantizing, export_model
 from specexport.exporter.progress import Timed
+from specexport.exporter.request.options import CalibrationTexts
 from specexport.exporter.tracing import attention
 from specexport.exporter.tracing.attention import Layer
 from support.pair import Notes
@@ -39,9 +41,8 @@ def exporting(checkpoint: Checkpoint, folder: Path) -> Callable[..., tuple[Model
     ) -> tuple[ModelSpec, Notes]:
         notes = Notes()
         place = folder / str(next(count))
-        return export_model(
-            checkpoint, "draft", contract, place, folder / "cache", Timed(notes), dialects, quantizing
-        ), notes
+        context = BuildContext(contract, place, folder / "cache", Timed(notes))
+        return export_model(ModelExport(checkpoint, "draft", dialects, quantizing), context), notes
 
     return export
 
@@ -49,17 +50,9 @@ def exporting(checkpoint: Checkpoint, folder: Path) -> Callable[..., tuple[Model
 def test_a_stage_is_of_one_precision_and_of_its_dialects(
     checkpoint: Checkpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def write(
-        checkpoint: Checkpoint,
-        role: str,
-        contract: Contract,
-        dialects: tuple[Dialect, ...],
-        quantizing: Any,
-        folder: Path,
-        step: Any,
-    ) -> None:
-        names = {dialect: f"graphs/{role}-{dialect}.onnx" for dialect in dialects}
-        spec = ModelSpec("", "", "", 1, 1, (), dict(names), f"graphs/{role}.weights", 0, "float", (), None)
+    def write(export: ModelExport, contract: Contract, folder: Path, step: Any) -> None:
+        names = {dialect: f"graphs/{export.role}-{dialect}.onnx" for dialect in export.dialects}
+        spec = ModelSpec("", "", "", 1, 1, (), dict(names), f"graphs/{export.role}.weights", 0, "float", (), None)
         for name in (*names.values(), spec.weights, model_module.REFERENCE):
             (folder / Path(name).name).write_text(contract.precision)
         (folder / model_module.SPEC).write_text(json.dumps(asdict(spec)))
@@ -73,9 +66,9 @@ def test_a_stage_is_of_one_precision_and_of_its_dialects(
     assert all(notes.notes == ["export draft: reused from an earlier build"] for _, notes in again)
     assert set(again[3][0].graphs) == set(more)
     recipes = [
-        Quantizing("int8", "onnxruntime", ("a",)),
-        Quantizing("int4", "onnxruntime", ("a",)),
-        Quantizing("int8", "onnxruntime", ("b",)),
+        Quantizing("int8", "onnxruntime", CalibrationTexts(("a",))),
+        Quantizing("int4", "onnxruntime", CalibrationTexts(("a",))),
+        Quantizing("int8", "onnxruntime", CalibrationTexts(("b",))),
     ]
     quantized = [export(quantizing=recipe) for recipe in [*recipes, *recipes]]
     assert [bool(notes.stages) for _, notes in quantized] == [True] * 3 + [False] * 3
@@ -93,7 +86,8 @@ def test_a_stage_is_of_one_precision_and_of_its_dialects(
 def test_only_the_ort_graph_of_a_draft_has_a_head(
     role: Role, dialects: tuple[Dialect, ...], features: int, checkpoint: Checkpoint, tmp_path: Path
 ) -> None:
-    spec = export_model(checkpoint, role, CONTRACT, tmp_path, tmp_path / "cache", Timed(Notes()), dialects)
+    context = BuildContext(CONTRACT, tmp_path, tmp_path / "cache", Timed(Notes()))
+    spec = export_model(ModelExport(checkpoint, role, dialects), context)
     assert spec.features == features
     graph = onnx.load(tmp_path / spec.graphs[dialects[0]], load_external_data=False).graph
     assert ("head" in {value.name for value in graph.input}) is (features > 0)

@@ -19,6 +19,7 @@ from specexport.engines.cuda.driver import Gpu
 from specexport.engines.tensorrt import compile
 from specexport.engines.tensorrt.api import Library, library
 from specexport.engines.tensorrt.compile import (
+    CompileJob,
     CompileOptions,
     check_options,
     compile_graph,
@@ -49,14 +50,9 @@ def write(folder: Path, text: str) -> Path:
 def compiled(graph: Path, lib: Library | None = None, options: CompileOptions | None = None, **given: Any) -> list[str]:
     """The steps that were announced; the plan lies beside the graph."""
     steps: list[str] = []
-    arguments = dict(profiles=PROFILES, check=lambda network: iter(()), step=steps.append) | given
-    compile_graph(
-        lib or library("tensorrt_rtx"),
-        graph,
-        graph.with_suffix(".plan"),
-        options=options or CompileOptions(),
-        **arguments,
-    )
+    job = CompileJob(graph, **dict(profiles=PROFILES, check=lambda network: iter(())) | given)
+    plan, chosen = graph.with_suffix(".plan"), options or CompileOptions()
+    compile_graph(lib or library("tensorrt_rtx"), job, plan, chosen, steps.append)
     return steps
 
 

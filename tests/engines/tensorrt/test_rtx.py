@@ -15,7 +15,7 @@ import onnx
 import pytest
 from specexport.bundle import CacheLayer, Contract, ModelSpec, Precision
 from specexport.engines.tensorrt.api import library
-from specexport.engines.tensorrt.compile import CompileOptions, Profile, compile_graph, model_profiles
+from specexport.engines.tensorrt.compile import CompileJob, CompileOptions, Profile, compile_graph, model_profiles
 from specexport.engines.tensorrt.network_checks import check_model
 from specexport.exporter.checkpoints.checkpoint import Checkpoint
 from specexport.exporter.dialects import Dialect
@@ -148,15 +148,8 @@ def plan_bytes(
     lib = library("tensorrt_rtx")
     check = partial(check_model, trt=trt, spec=spec, contract=contract, dialect=dialect)
     plan = folder / "model.plan"
-    compile_graph(
-        lib,
-        folder / spec.graphs[dialect],
-        plan,
-        profiles or model_profiles(contract),
-        CompileOptions(),
-        check,
-        lambda step: None,
-    )
+    job = CompileJob(folder / spec.graphs[dialect], profiles or model_profiles(contract), check)
+    compile_graph(lib, job, plan, CompileOptions(), lambda step: None)
     return plan.stat().st_size, (folder / spec.weights).stat().st_size
 
 

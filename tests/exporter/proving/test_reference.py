@@ -10,7 +10,7 @@ import torch
 from specexport.bundle import Contract, Precision
 from specexport.errors import UnsupportedModelError
 from specexport.exporter.checkpoints.checkpoint import Checkpoint
-from specexport.exporter.checkpoints.half_precision import DTYPES
+from specexport.exporter.checkpoints.half_precision import TORCH_DTYPES
 from specexport.exporter.proving.reference import record_reference
 from specexport.runtime.proofs.parity import contexts, schedule
 from support.tiny import LLAMA, save_model
@@ -49,7 +49,7 @@ def test_a_model_in_half_precision_means_its_own_weights_in_fp32(precision: Prec
     expected = record_reference(wide, CONTRACT, LLAMA["vocab_size"])
     for one, other in zip(recorded, expected, strict=True):
         np.testing.assert_allclose(one.logits, other.logits, atol=1e-5)
-    assert {parameter.dtype for parameter in narrow.parameters()} == {DTYPES[precision]}
+    assert {parameter.dtype for parameter in narrow.parameters()} == {TORCH_DTYPES[precision]}
 
 
 def test_a_model_that_cannot_be_evaluated_is_one_line(checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,18 +2,16 @@ from __future__ import annotations
 
 import errno
 import os
-import shutil
 import signal
 import subprocess
 import sys
-from collections import namedtuple
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from specexport.bundle import MANIFEST
 from specexport.errors import OutputError
-from specexport.exporter.storage.atomic_folder import NEW, OLD, new_folder, require_space, temporary_sibling
+from specexport.exporter.storage.atomic_folder import NEW, OLD, new_folder, temporary_sibling
 
 
 def names(folder: Path) -> list[str]:
@@ -223,11 +221,3 @@ def test_the_name_of_the_output_is_no_pattern(tmp_path: Path) -> None:
     with temporary_sibling(tmp_path / "out[1]"):
         pass
     assert names(tmp_path) == [f".out1.{LEFT}"]
-
-
-def test_a_small_disk_is_refused_beforehand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    usage = namedtuple("usage", "total used free")
-    monkeypatch.setattr(shutil, "disk_usage", lambda folder: usage(10, 0, 2_000_000_000))
-    require_space(tmp_path / "not" / "there", 1_999_999_999)
-    with pytest.raises(OutputError, match=r"needs 3\.0 GB under .*, where 2\.0 GB are free"):
-        require_space(tmp_path / "not" / "there", 3_000_000_000)
