@@ -26,7 +26,7 @@ PROMPTS = Path(__file__).parent.parent / "examples/prompts"
 
 
 @dataclass(frozen=True)
-class Pair:
+class PromptRuns:
     """One prompt, both ways. Times in seconds behind the prefill; both start from an empty cache."""
 
     plain: Statistics
@@ -37,21 +37,21 @@ class Pair:
         return self.speculative.tokens_per_second / self.plain.tokens_per_second
 
 
-def run_pair(session: Session, prompt: list[int], k: int, max_new_tokens: int, plain_first: bool) -> Pair:
+def run_both(session: Session, prompt: list[int], k: int, max_new_tokens: int, plain_first: bool) -> PromptRuns:
     found = {}
     for speculate in (False, True) if plain_first else (True, False):
         session.reset()
         options = dict(speculate=speculate, num_draft_tokens=k, max_new_tokens=max_new_tokens, stop_token_ids=())
         found[speculate] = session.generate(prompt, **options).statistics
-    return Pair(found[False], found[True])
+    return PromptRuns(found[False], found[True])
 
 
-def total_speedup(pairs: list[Pair]) -> float:
+def total_speedup(pairs: list[PromptRuns]) -> float:
     """Plain over speculative time of all prompts together; both emitted the same number of tokens."""
     return sum(pair.plain.decode_seconds for pair in pairs) / sum(pair.speculative.decode_seconds for pair in pairs)
 
 
-def bootstrap(pairs: list[Pair]) -> tuple[float, float]:
+def bootstrap(pairs: list[PromptRuns]) -> tuple[float, float]:
     rng = np.random.default_rng(0)
     draws = [total_speedup([pairs[i] for i in rng.integers(0, len(pairs), len(pairs))]) for _ in range(1000)]
     low, high = np.percentile(draws, [2.5, 97.5])
@@ -60,8 +60,8 @@ def bootstrap(pairs: list[Pair]) -> tuple[float, float]:
 
 def measure_route(session: Session, route: str, k: int, limit: int | None, max_new_tokens: int) -> dict[str, object]:
     prompts = [session.encode(prompt) for prompt in read_prompts(PROMPTS / f"{route}.jsonl")][:limit]
-    run_pair(session, prompts[0], k, max_new_tokens, True)  # warm-up
-    pairs = [run_pair(session, prompt, k, max_new_tokens, index % 2 == 0) for index, prompt in enumerate(prompts)]
+    run_both(session, prompts[0], k, max_new_tokens, True)  # warm-up
+    pairs = [run_both(session, prompt, k, max_new_tokens, index % 2 == 0) for index, prompt in enumerate(prompts)]
     context = int(np.mean([len(prompt) for prompt in prompts])) + max_new_tokens // 2
     meter = CostMeter(session, [context])
     meter.measure(8)

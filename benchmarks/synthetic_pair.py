@@ -22,7 +22,7 @@ from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 EXAMPLES = Path(__file__).parent.parent / "examples"
 TOKENIZER = EXAMPLES / "demo_pair/target"
 NEW_TOKENS = 48
-TOLERANCE = 0.01
+ACCEPTANCE_TOLERANCE = 0.01
 
 
 @dataclass(frozen=True)
@@ -173,7 +173,7 @@ def tune(
         current = middle
         found = agreement(target, draft, texts, new_tokens)
         print(f"later layers scaled by {math.exp(middle):.4f}: agreement {found:.3f}", file=sys.stderr)
-        if abs(found - wanted) <= TOLERANCE:
+        if abs(found - wanted) <= ACCEPTANCE_TOLERANCE:
             break
         low, high = (middle, high) if found > wanted else (low, middle)
     return math.exp(current)

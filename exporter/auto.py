@@ -1,4 +1,4 @@
-"""`--precision auto`: every combination of formats is made and proved, run on this host, and the fastest good one taken."""
+"""`--precision auto`: every combination of formats, proved and run on this host; the fastest good one is taken."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from ..engines.cuda.driver import find_gpu
 from ..engines.registry import LIBRARIES
 from ..engines.tensorrt.api import Library, dialect_for
 from ..engines.tensorrt.compile import CompileJob, CompileOptions, compile_graph, compiler, model_profiles
-from ..engines.tensorrt.monitor import STEPS
+from ..engines.tensorrt.monitor import STEPS_PER_GRAPH
 from ..engines.tensorrt.network_checks import check_model, check_rule
 from ..errors import BundleError, EngineError, OutputError
 from .progress import BuildProgress
@@ -24,7 +24,7 @@ from .storage.atomic_folder import temporary_sibling
 
 
 def compile_bundle(bundle: Bundle, engine: str, options: CompileOptions, progress: BuildProgress) -> Bundle:
-    """Compile the bundle's models, and the rules that rounds need, for `engine`, in place of the plans that it has for it.
+    """Compile the bundle's models, and the rules that rounds need, for `engine`, whose earlier plans go.
 
     Plans are new files under `engines/`. When all are there the manifest is replaced in one step: until then, and
     whatever happens, the bundle is what it was.
@@ -35,7 +35,8 @@ def compile_bundle(bundle: Bundle, engine: str, options: CompileOptions, progres
     """
     if engine not in LIBRARIES:
         raise EngineError(
-            f"there is nothing to compile for {engine!r}; plans are made for {' and '.join(LIBRARIES)}, name one of them"
+            f"there is nothing to compile for {engine!r}; "
+            f"plans are made for {' and '.join(LIBRARIES)}, name one of them"
         )
     lib = compiler(engine, options)
     jobs = _jobs(bundle, lib)
@@ -43,7 +44,7 @@ def compile_bundle(bundle: Bundle, engine: str, options: CompileOptions, progres
     folder = bundle.root / "engines" / engine
     try:
         with temporary_sibling(folder) as temporary:
-            with progress.stage(f"compile {engine}", STEPS * len(jobs)) as step:
+            with progress.stage(f"compile {engine}", STEPS_PER_GRAPH * len(jobs)) as step:
                 for graph, job in jobs.items():
                     announce = partial(_announce, step, job.graph.stem)
                     compile_graph(lib, job, temporary / _plan_name(graph), options, announce)

@@ -1,4 +1,4 @@
-"""One model of the pair, from checkpoint to graphs in the dialects asked for and the reference logits for their proof."""
+"""One model of the pair, from its checkpoint to graphs in several dialects and the reference logits of their proof."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class ModelExport:
 
     @property
     def exact_widths(self) -> bool:
-        """Whether rows are to have the same bits in passes of any width: where plain decoding must equal verification."""
+        """Whether rows are to have the same bits in passes of any width, so that verification equals plain decoding."""
         return self.quantizing is not None and self.quantizing.family == "onnxruntime" and self.role == "target"
 
     @property

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 NAME = "onnxruntime"
 DIALECT = "ort"
-DTYPES: dict[Precision, type[np.floating]] = {"fp32": np.float32, "fp16": np.float16}
+NUMPY_DTYPES: dict[Precision, type[np.floating]] = {"fp32": np.float32, "fp16": np.float16}
 # A layout for convolutions, which language models lack: on some fp16 graphs onnxruntime 1.31 crashes while it looks for
 # them.
 UNUSED_OPTIMIZERS = ["NchwcTransformer"]
@@ -103,14 +103,14 @@ class OrtDecoder:
     def __init__(
         self, path: Path, spec: ModelSpec, contract: Contract, threads: int = 0, dialect: str = DIALECT
     ) -> None:
-        if contract.precision not in DTYPES:
+        if contract.precision not in NUMPY_DTYPES:
             raise EngineError(
                 f"{path} is in {contract.precision}, which ONNX Runtime has hardly any CPU kernels for; "
                 "run it with --engine tensorrt, tensorrt-rtx or onnxruntime-cuda, or build it with --precision fp16 or fp32"
             )
         self.vocab_size = spec.vocab_size
         self._path, self._spec, self._contract = path, spec, contract
-        self._dtype = DTYPES[contract.precision]
+        self._dtype = NUMPY_DTYPES[contract.precision]
         self._places_rows = dialect == "rows"
         self.head = OrtHead(spec.features, contract.widest_step) if dialect == DIALECT and spec.features else None
         # How much of the cache a pass may look at; GroupQueryAttention knows by itself.

@@ -134,7 +134,7 @@ def compile_graph(
 ) -> None:
     """Compile the job's graph into the file `plan`, which appears whole or not at all.
 
-    step: announces the next of `STEPS` parts.
+    step: announces the next of `STEPS_PER_GRAPH` parts.
     Raises `EngineError` with the reason when it cannot be parsed, checked or compiled. An interrupt ends the build.
     """
     builder = _builder(lib)

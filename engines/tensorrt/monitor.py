@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from threading import Lock
 from typing import Any
 
-STEPS = 10  # of one graph
+STEPS_PER_GRAPH = 10  # of a progress display
 
 
 @dataclass
@@ -20,7 +20,7 @@ class _Phase:
 class Monitor:
     """Called by TensorRT from any thread: phases start and make steps, one inside the other.
 
-    step: announces the next of `STEPS` parts, by the name of the phase that runs then.
+    step: announces the next of `STEPS_PER_GRAPH` parts, by the name of the phase that runs then.
     """
 
     def __init__(self, step: Callable[[str], None]) -> None:
@@ -46,13 +46,13 @@ class Monitor:
 
     def finish(self) -> None:
         """Announce what is left: a library may tell less than it promised."""
-        while self._announced < STEPS:
+        while self._announced < STEPS_PER_GRAPH:
             self._next("done")
 
     def _announce(self, name: str) -> None:
         with self._lock:
             # The first part begins with the build, the last ends with it.
-            while self._announced < STEPS and self._announced <= self._fraction(name) * STEPS:
+            while self._announced < STEPS_PER_GRAPH and self._announced <= self._fraction(name) * STEPS_PER_GRAPH:
                 self._next(name.lower())
 
     def _next(self, name: str) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 from ...bundle import Contract, ModelSpec
 
-DTYPES = {"fp32": "FLOAT", "fp16": "HALF", "bf16": "BF16"}
+TENSORRT_DTYPES = {"fp32": "FLOAT", "fp16": "HALF", "bf16": "BF16"}
 # Layers that wait for a value on the device, to know whether, how often or over how much they run.
 WAITING = (
     "TRIP_LIMIT",
@@ -41,12 +41,16 @@ def check_model(network: Any, trt: Any, spec: ModelSpec, contract: Contract, dia
     outputs = {tensor.name: tensor for tensor in (network.get_output(index) for index in range(network.num_outputs))}
     for name, layer in spec.cache_names("past"):
         cache = (1, layer.num_kv_heads, contract.capacity, layer.head_dim)
-        yield from _ends(inputs, "input", name, cache, DTYPES[contract.precision])
+        yield from _ends(inputs, "input", name, cache, TENSORRT_DTYPES[contract.precision])
         if dialect == "rows":
             new = (1, layer.num_kv_heads, -1, layer.head_dim)
-            yield from _ends(outputs, "output", name.replace("past", "new", 1), new, DTYPES[contract.precision])
+            yield from _ends(
+                outputs, "output", name.replace("past", "new", 1), new, TENSORRT_DTYPES[contract.precision]
+            )
         else:
-            yield from _ends(outputs, "output", name.replace("past", "present", 1), cache, DTYPES[contract.precision])
+            yield from _ends(
+                outputs, "output", name.replace("past", "present", 1), cache, TENSORRT_DTYPES[contract.precision]
+            )
     if dialect != "rows":
         yield from _check_updates(network, spec)
         yield from _check_attention(network, trt, spec)

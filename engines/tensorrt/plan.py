@@ -24,7 +24,7 @@ from .api import Library
 Enqueue = Callable[[], None]
 
 # Of what the host reads and writes.
-DTYPES: dict[str, DTypeLike] = {"FLOAT": np.float32, "INT64": np.int64, "INT32": np.int32, "BOOL": np.bool_}
+NUMPY_OF_TENSORRT: dict[str, DTypeLike] = {"FLOAT": np.float32, "INT64": np.int64, "INT32": np.int32, "BOOL": np.bool_}
 
 
 class LoadedPlan:
@@ -81,7 +81,7 @@ class LoadedPlan:
 
     def array(self, name: str) -> tuple[DTypeLike, int]:
         """Type and number of elements of an input or output of fixed shape."""
-        return DTYPES[self._engine.get_tensor_dtype(name).name], math.prod(self.shape(name))
+        return NUMPY_OF_TENSORRT[self._engine.get_tensor_dtype(name).name], math.prod(self.shape(name))
 
     def bind(
         self,

@@ -189,7 +189,8 @@ class Checkpoint:
         missing = sorted(info["missing_keys"])
         if missing:
             raise CheckpointError(
-                f"{self.source}: {len(missing)} weights are missing, the first is {missing[0]}; the checkpoint is not whole"
+                f"{self.source}: {len(missing)} weights are missing, the first is {missing[0]}; "
+                "the checkpoint is not whole"
             )
         model.eval()
         model.requires_grad_(False)
@@ -225,7 +226,8 @@ def _check_decoder(source: str, config: Any) -> None:
         )
     if any("dynamic" in str(rope.get("rope_type")) for rope in _rotary(config.get_text_config())):
         raise UnsupportedModelError(
-            f"{source} changes its rotary frequencies with the sequence's length (rope_type dynamic), which cached rows cannot follow"
+            f"{source} changes its rotary frequencies with the sequence's length (rope_type dynamic), "
+            "which cached rows cannot follow"
         )
 
 

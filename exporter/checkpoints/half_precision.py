@@ -1,4 +1,4 @@
-"""Half precision: the dtypes of a contract's precisions, and a model's answers without the rounding between its layers."""
+"""Half precision: torch's dtypes, and a model's answers without the rounding between its layers."""
 
 from __future__ import annotations
 

@@ -21,7 +21,10 @@ GROUP = Path("/sys/fs/cgroup")
 
 
 def require_memory(parameters: int, precision: Precision, quantized: bool) -> None:
-    """Raises `OutputError` where exporting a model of `parameters` weights needs more memory than is free; unknown is enough."""
+    """Raises `OutputError` where exporting a model of `parameters` weights needs more memory than is free.
+
+    Where that is not known, there is enough.
+    """
     needed = BASE + parameters * (ELEMENT_BYTES[precision] + RESTORED_BYTES * quantized)
     remedy = "on a larger host"
     if quantized:
@@ -32,7 +35,7 @@ def require_memory(parameters: int, precision: Precision, quantized: bool) -> No
 
 
 def require_memory_for_all(parameters: int, formats: Sequence[Format]) -> None:
-    """Raises `OutputError` where sessions over models of `parameters` weights together, in all `formats` at once, do not fit."""
+    """Raises `OutputError` where sessions of `parameters` weights do not fit into memory in all `formats` at once."""
     needed = BASE + parameters * sum(RUN_BYTES[form] for form in formats)
     remedy = "with a --precision of your choice, or on a larger host"
     _require(
@@ -46,12 +49,13 @@ def _require(needed: float, what: str, remedy: str) -> None:
     free = available()
     if free is not None and needed > free:
         raise OutputError(
-            f"{what} needs about {needed / 1e9:.1f} GB of memory, {free / 1e9:.1f} GB are free; close what else runs, or build {remedy}"
+            f"{what} needs about {needed / 1e9:.1f} GB of memory, {free / 1e9:.1f} GB are free; "
+            f"close what else runs, or build {remedy}"
         )
 
 
 def available() -> int | None:
-    """Bytes that this process can still get, without swapping: of the host, and of its control group where that is less."""
+    """Bytes that this process can still get without swapping: of the host, or of its control group if less."""
     try:
         lines = dict(line.split(":", 1) for line in MEMINFO.read_text().splitlines())
         free = int(lines["MemAvailable"].split()[0]) * 1024

@@ -88,9 +88,10 @@ def _translate(target: Checkpoint, draft: Checkpoint, min_overlap: float) -> tup
     found = f"target and draft have different tokenizers ({difference}): the draft has {shared} of the target's "
     found += f"{len(translation.target.ids)} tokens ({overlap:.1%})"
     if not shared or overlap < min_overlap:
+        needed = f"{min_overlap:.1%}" if min_overlap else "one"
         raise PairError(
-            f"{found}, {f'{min_overlap:.1%}' if min_overlap else 'one'} or more are needed. Choose a draft of the target's family, "
-            "a smaller --min-overlap, or leave --draft out for drafts that are looked up in the text"
+            f"{found}, {needed} or more are needed. Choose a draft of the target's family, a smaller "
+            "--min-overlap, or leave --draft out for drafts that are looked up in the text"
         )
     if overlap < FALLS_QUICKLY:
         found += (

@@ -1,4 +1,4 @@
-"""`SimplifiedLayerNormalization(x + skip)` to `com.microsoft::SkipSimplifiedLayerNormalization`, where the types allow it.
+"""`SimplifiedLayerNormalization(x + skip)` to `SkipSimplifiedLayerNormalization`, where the types allow it.
 
 The norm alone may have a scale of another type than its input, as models in half precision have that scale in fp32. The
 fused operator has one type for all of it, and onnxscript's own rule does not look.

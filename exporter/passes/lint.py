@@ -1,4 +1,4 @@
-"""What TensorRT takes without an error and answers with wrong tokens, or cannot build: found in the graph, before it is compiled.
+"""What TensorRT takes in silence and answers with wrong tokens, or cannot build: found before it is compiled.
 
 What shows only in a network or a plan (decomposable attention, aliases) is checked where those are made, in `engines/`.
 """
@@ -18,13 +18,14 @@ from ..dialects import Dialect
 OLD_OPSET = 20
 OLD_OPERATORS = frozenset(
     """
-    Abs Acos Acosh Add And ArgMax ArgMin Asin Asinh Atan Atanh Cast CastLike Ceil Celu Clip Concat Constant ConstantOfShape Cos Cosh
-    CumSum DequantizeLinear Div Einsum Elu Equal Erf Exp Expand Flatten Floor Gather GatherElements GatherND Gelu Gemm Greater
-    GreaterOrEqual HardSigmoid HardSwish Identity IsInf IsNaN LayerNormalization LeakyRelu Less LessOrEqual Log LogSoftmax
-    LpNormalization MatMul Max Mean Min Mish Mod Mul Neg Not OneHot Or Pad PRelu Pow QuantizeLinear Range Reciprocal ReduceLogSum
-    ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum ReduceSumSquare Relu Reshape Round ScatterElements ScatterND
-    Selu Shape Sigmoid Sign Sin Sinh Size Slice Softmax Softplus Softsign Split Sqrt Squeeze Sub Sum Tan Tanh ThresholdedRelu Tile
-    TopK Transpose Trilu Unsqueeze Where Xor
+    Abs Acos Acosh Add And ArgMax ArgMin Asin Asinh Atan Atanh Cast CastLike Ceil Celu Clip Concat Constant
+    ConstantOfShape Cos Cosh CumSum DequantizeLinear Div Einsum Elu Equal Erf Exp Expand Flatten Floor Gather
+    GatherElements GatherND Gelu Gemm Greater GreaterOrEqual HardSigmoid HardSwish Identity IsInf IsNaN
+    LayerNormalization LeakyRelu Less LessOrEqual Log LogSoftmax LpNormalization MatMul Max Mean Min Mish Mod Mul Neg
+    Not OneHot Or Pad PRelu Pow QuantizeLinear Range Reciprocal ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean
+    ReduceMin ReduceProd ReduceSum ReduceSumSquare Relu Reshape Round ScatterElements ScatterND Selu Shape Sigmoid
+    Sign Sin Sinh Size Slice Softmax Softplus Softsign Split Sqrt Squeeze Sub Sum Tan Tanh ThresholdedRelu Tile TopK
+    Transpose Trilu Unsqueeze Where Xor
     """.split()  # noqa: SIM905
 )
 ATTENTION_INPUTS = ("Q", "K", "V", "attn_mask", "past_key", "past_value", "nonpad_kv_seqlen")
@@ -113,7 +114,7 @@ def _scatter(node: ir.Node) -> Iterator[str]:
 
 
 def _caches(graph: ir.Graph, dialect: Dialect) -> Iterator[str]:
-    """Pairs of `past.*` and `present.*` (or `new.*`): both there, of one type and shape, and in the dialect `onnx` one memory."""
+    """Each `past.*` has a `present.*` (or `new.*`) of one type and shape, and in the dialect `onnx` of one memory."""
     outputs = {value.name: value for value in graph.outputs}
     for past in graph.inputs:
         if not (past.name or "").startswith("past."):
@@ -131,7 +132,8 @@ def _caches(graph: ir.Graph, dialect: Dialect) -> Iterator[str]:
         if dialect == "rows":
             rows, expected = rows[:2] + rows[3:], shape[:2] + shape[3:]
         if rows != expected or written.dtype != past.dtype:
-            yield f"{name} is {written.dtype} {_shown(written.shape)} and {past.name} {past.dtype} {_shown(shape)}; they must be alike"
+            ours, theirs = f"{written.dtype} {_shown(written.shape)}", f"{past.dtype} {_shown(shape)}"
+            yield f"{name} is {ours} and {past.name} {theirs}; they must be alike"
         node = written.producer()
         if dialect == "onnx" and (node is None or node.op_type != "TensorScatter" or node.inputs[0] is not past):
             yield f"{name} is not {past.name} written in place, so the two cannot share memory"

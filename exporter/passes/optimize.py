@@ -1,4 +1,4 @@
-"""From traced graphs to files: optimized for their dialect, both over one file of weights as the checkpoint has them."""
+"""From traced graphs to files: optimized for their dialect, all over one file of weights as the checkpoint has them."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def _same(one: ir.TensorProtocol, other: ir.TensorProtocol) -> bool:
 
 
 def _fold(model: ir.Model) -> None:
-    """Constant folding that leaves weights alone (their transposes would be written out, under no name), and exact simplifications.
+    """Constant folding and exact simplifications. Weights stay: their transposes would be written out, under no name.
 
     The optimizer's default rules also drop `x + c` for any |c| <= 1e-8, which some models' norms have as epsilon.
     """

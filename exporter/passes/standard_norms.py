@@ -1,8 +1,8 @@
 """`SimplifiedLayerNormalization` back to standard operators, where nothing was fused into it.
 
-ONNX Runtime registered the operator in ONNX's own domain, where `onnx.checker` knows no such name (microsoft/onnxruntime
-issue 7573), so graphs that hold it are refused by every tool that checks. At load ONNX Runtime fuses these operators
-into the same node again: what runs does not change.
+ONNX Runtime registered the operator in ONNX's own domain, where `onnx.checker` knows no such name (issue 7573 of
+microsoft/onnxruntime), so graphs that hold it are refused by every tool that checks. At load ONNX Runtime fuses these
+operators into the same node again: what runs does not change.
 
 A Transpose in front of a norm, as of gemma3's queries and keys, is moved behind it. ONNX Runtime would push it in
 between the operators, before it looks for norms, and would not find this one.

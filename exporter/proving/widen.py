@@ -1,7 +1,7 @@
-"""A graph in half precision, or with quantized weights, to the same in fp32, for proofs on hosts that lack kernels or memory for it.
+"""A graph in half precision, or with quantized weights, to the same in fp32, for proofs on any host.
 
-ONNX Runtime's CPU provider has hardly any kernels in bf16; where it lacks one in fp16 it keeps the weights in fp32 as
-well.
+ONNX Runtime's CPU provider has hardly any kernels in bf16, and where it lacks one in fp16 it keeps the weights in fp32
+as well.
 """
 
 from __future__ import annotations
@@ -18,11 +18,10 @@ TYPES = ("to", "dtype", "output_dtype")
 
 
 def widen(model: ir.Model) -> bool:
-    """Every value of half precision becomes fp32, and every rounding to integers or fp8 plain arithmetic; returns whether there was any.
+    """Half precision becomes fp32, and rounding to integers or fp8 plain arithmetic; returns whether there was any.
 
     Weights that lie in files stay there as they are, each behind a Cast. They become inputs with a default, which
-    nothing
-    folds: a weight is widened in each pass, and its fp32 form does not outlive its use.
+    nothing folds: a weight is widened in each pass, and its fp32 form does not outlive its use.
     """
     rounded = widen_quantized(model)
     graph = model.graph
@@ -48,7 +47,7 @@ def widen(model: ir.Model) -> bool:
 
 
 def _cast(graph: ir.Graph, weight: ir.Value) -> None:
-    """A Cast behind the weight; rows that are picked from it, as an embedding's are, are cast when they have been picked."""
+    """A Cast behind the weight; of an embedding, behind the rows that are picked from it."""
     uses = list(weight.uses())
     picks = [use for use in uses if use.node.op_type == "Gather" and use.idx == 0]
     for count, use in enumerate(picks):

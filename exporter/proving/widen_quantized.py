@@ -88,7 +88,7 @@ def _pick(graph: ir.Graph, gather: ir.Node, node: ir.Node, values: ir.Value) -> 
 
 
 def _products(graph: ir.Graph, node: ir.Node, values: ir.Value, scales: ir.Value) -> list[ir.Node]:
-    """`values [..., K]` times `scales [...]`, or `[K]` where the node says that they are of the last axis; `[N, K]` also by blocks."""
+    """`values [..., K]` times `scales [...]`, or `[K]` where they are of the last axis; `[N, K]` also by blocks."""
     wide = ir.node("Cast", [values], {"to": int(FLOAT)})
     axis, block = node.attributes.get_int("axis", 1), node.attributes.get_int("block_size", 0)
     assert axis == 1 or not block, "blocks of outputs"

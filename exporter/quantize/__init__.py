@@ -1,1 +1,1 @@
-"""Graph passes that store weights in fewer bits: one pass a file, each over the linear layers that `linears.py` finds."""
+"""Graph passes that store weights in fewer bits: one a file, each over the linear layers of `linears.py`."""

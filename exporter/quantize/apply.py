@@ -51,7 +51,7 @@ def quantize(model: ir.Model, dialect: Dialect, recipe: Recipe, capacity: int, m
 
 
 def by_every_name(recipe: Recipe, model: Module) -> Recipe:
-    """The same for graphs, where a tied weight has the last of its names: a parameter's entry under all the names that it has."""
+    """A recipe with each parameter's entry under all its names: in graphs, a tied weight has the last of them."""
     names: dict[int, list[str]] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
         names.setdefault(id(parameter), []).append(name)

@@ -1,4 +1,4 @@
-"""A traced graph with its weights as a recipe has them, for TensorRT and TensorRT-RTX: the dialects `onnx` and `rows`."""
+"""A recipe in a traced graph for TensorRT and TensorRT-RTX: the dialects `onnx` and `rows`."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ def quantize_rows(model: ir.Model, recipe: Recipe) -> int:
 def _rounded(
     graph: ir.Graph, values: ir.Value, scale: float | None
 ) -> tuple[list[ir.Node], tuple[ir.Value, ir.Value | None]]:
-    """`values [..., K]` as uint8, and by what each row is to be multiplied, `[..., 1]`; None for a scale that all rows share.
+    """`values [..., K]` as uint8, and the scale of each row, `[..., 1]`; None where all rows share one.
 
     A row of zeros is divided by 0; what its NaN is rounded to is multiplied by 0 again.
     """

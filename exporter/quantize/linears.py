@@ -1,4 +1,4 @@
-"""The linear layers of a traced graph: products with a stored weight, in the forms that tracing and fusing leave them in."""
+"""The linear layers of a traced graph: products with a stored weight, as tracing and fusing leave them."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def linears(graph: ir.Graph) -> list[Linear]:
 
 
 def _linear(node: ir.Node) -> Iterator[Linear]:
-    """Of `MatMul(x, w)`, `MatMul(x, Transpose(w))`, `FusedMatMul(x, w, transB=1)` and `Gemm(x, w, bias)`; nothing for other nodes."""
+    """Of `MatMul(x, w)`, `MatMul(x, Transpose(w))`, `FusedMatMul(x, w, transB=1)` and `Gemm(x, w, bias)`; else none."""
     if node.op_type not in ("MatMul", "FusedMatMul", "Gemm") or len(node.inputs) < 2:
         return
     value, weight = node.inputs[0], node.inputs[1]

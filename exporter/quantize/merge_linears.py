@@ -1,4 +1,4 @@
-"""Linear layers that read the same values become one product: queries with keys and values, a gate with what it gates."""
+"""Linear layers that read the same values become one product: query, key and value; a gate and what it gates."""
 
 from __future__ import annotations
 

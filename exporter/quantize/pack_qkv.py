@@ -42,7 +42,7 @@ def pack_attention(model: ir.Model) -> int:
 
 
 def _part(value: ir.Value) -> tuple[ir.Value, ir.Value | None]:
-    """The value, or what it was before a stored bias was added, and that bias; Reshapes to `[1, T, n]` are looked through."""
+    """The value, or what a stored bias was added to, and that bias. Looks through Reshapes to `[1, T, n]`."""
     node = value.producer()
     if node is not None and node.op_type == "Reshape" and node.inputs[0] is not None:
         return _part(node.inputs[0])

@@ -1,4 +1,4 @@
-"""The rotary embedding into `GroupQueryAttention`, which turns queries and keys itself, from tables of cosines and sines.
+"""The rotary embedding into `GroupQueryAttention`, which turns queries and keys by tables of cosines and sines.
 
 Su et al. 2021 (arXiv 2104.09864), as transformers writes it: `x * cos + turned(x) * sin` with `turned(x) = [-x2, x1]`
 over the halves of a head. That is about twenty small operators a layer, whose calls cost more than their arithmetic.
@@ -34,7 +34,7 @@ class Rotated:
 
 
 def absorb_rotary(model: ir.Model, capacity: int) -> int:
-    """Returns the number of attention layers that turn by themselves now; the tables have a row for each of `capacity` positions.
+    """Returns the number of attention layers that turn by themselves now. capacity: rows of the tables.
 
     A layer stays as it is whose queries and keys are turned otherwise: in part, by pairs of neighbours, or not at all;
     or whose heads have a width that the operator's kernel does not turn.
@@ -102,7 +102,7 @@ def _turned(value: ir.Value | None, heads: ir.Value) -> bool:
 def _tables(
     model: ir.Model, cos: ir.Value, sin: ir.Value, capacity: int, number: int
 ) -> tuple[ir.Value, ir.Value] | None:
-    """`cos` and `sin` at every position, `[capacity, D / 2]` each, or None where a head's halves are turned by other angles."""
+    """`cos` and `sin` by position, `[capacity, D / 2]` each; None where a head's halves are turned by other angles."""
     found = _evaluate(model, (cos, sin), capacity)
     values = []
     for name, table in zip(("cos", "sin"), found, strict=True):

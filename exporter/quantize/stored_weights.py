@@ -59,7 +59,7 @@ Made = dict[str, Stored]
 
 
 def dequantize(graph: ir.Graph, weight: ir.Value, transposed: bool, own: WeightRecipe, made: Made) -> None:
-    """Everything that reads the weight reads `DequantizeLinear(values, scales)` instead, behind a Transpose if it is `[K, N]`."""
+    """Put `DequantizeLinear(values, scales)` in the weight's place, and a Transpose behind it if it is `[K, N]`."""
     name = parameter_name(weight)
     assert weight.const_value is not None
     assert weight.dtype is not None

@@ -1,4 +1,4 @@
-"""Weight-only int4 for TensorRT: DequantizeLinear by blocks of inputs, symmetric; the product is one of the graph's other type.
+"""Weight-only int4 for TensorRT: DequantizeLinear by blocks of inputs, symmetric; products are of the graph's type.
 
 ONNX's DequantizeLinear of opset 21: `[N, K] int4`, two a byte and the first in the low half, scales `[N, K / block]`,
 axis 1.

@@ -1,4 +1,4 @@
-"""Which engine runs which numbers: of `--precision`, those of all values (fp32, fp16, bf16) and those of weights (int8, int4, fp8).
+"""Which engine runs which precision: of all values (fp32, fp16, bf16), or of weights (int8, int4, fp8).
 
 Sources, as of November 2026. ONNX Runtime: its CPU provider has kernels for int8 and for int4 in blocks
 (`MatMulNBits`), and none for products in fp8 or bf16. TensorRT: its ONNX parser reads fp8 from version 9.0 and int4
@@ -35,11 +35,12 @@ def refusal(engine: str, precision: str, capability: Capability | None = None, o
     """Why `engine` cannot run it, in one line that says what can; empty when it can."""
     if precision in formats_of(engine, capability):
         return ""
+    known = ", ".join(formats_of(engine, capability))
     if capability is not None and precision in RUNS[engine]:
         needed, given = (".".join(map(str, numbers)) for numbers in (LEAST[engine][precision], capability))
         where = f"on compute capability {given}; that takes {needed} or later"
     else:
         others = [name for name, formats in RUNS.items() if precision in formats]
         where = f"; {precision} runs on {', '.join(others)}" if others else ""
-        return f"{option} is {precision}, which engine {engine} cannot run; it runs {', '.join(formats_of(engine, capability))}{where}"
-    return f"{option} is {precision}, which engine {engine} cannot run {where}; it runs {', '.join(formats_of(engine, capability))}"
+        return f"{option} is {precision}, which engine {engine} cannot run; it runs {known}{where}"
+    return f"{option} is {precision}, which engine {engine} cannot run {where}; it runs {known}"

@@ -64,7 +64,8 @@ def choose_numbers(engines: tuple[str, ...], precision: str, draft_precision: st
     if not numbers.quantized:
         if named["draft"] != precision:
             raise ParameterError(
-                f"--draft-precision is {named['draft']}, --precision {precision}; unless one is quantized they must be equal"
+                f"--draft-precision is {named['draft']}, --precision {precision}; "
+                "unless one is quantized they must be equal"
             )
         return Numbers(cast(Precision, precision), formats, family)
     for role, name in named.items():
@@ -76,7 +77,8 @@ def choose_numbers(engines: tuple[str, ...], precision: str, draft_precision: st
     if compiled and len(compiled) < len(engines):
         other = next(engine for engine in engines if engine not in compiled)
         raise ParameterError(
-            f"--precision is {precision}: {other} and {compiled[0]} round in different ways, and would give different text; "
+            f"--precision is {precision}: {other} and {compiled[0]} round in different ways, "
+            "and would give different text; "
             "build a bundle for each"
         )
     return numbers

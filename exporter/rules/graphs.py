@@ -1,4 +1,4 @@
-"""The rules of `runtime/sampling/rules.py` as ONNX graphs, so that a round never leaves the device: select, accept, adjust.
+"""The rules of `runtime/sampling/rules.py` as ONNX graphs, so that a round stays on the device.
 
 Standard operators only, for ONNX Runtime, TensorRT and TensorRT-RTX. Shapes are fixed: vocab is the vocabulary's size,
 k the number of draft tokens, R = k + 1 the target's rows. Nothing of the vocabulary's size is stored in a graph.
@@ -35,8 +35,9 @@ def select_greedy(vocab_size: int) -> onnx.ModelProto:
 
 
 def select(vocab_size: int) -> onnx.ModelProto:
-    """logits `[1, vocab]`, noise `[1]`, sampling `[4]` -> token `[1] int64`, draft_probs `[1, vocab]`, confidence `[1]`.
+    """A draw from one row of logits, by `sampling` (see `parts.processed_probs`).
 
+    logits `[1, vocab]`, noise `[1]`, sampling `[4]` -> token `[1] int64`, draft_probs `[1, vocab]`, confidence `[1]`.
     draft_probs: what the token was drawn from. confidence: as of `select_greedy`, the same whatever was drawn.
     """
     op = RuleGraph("select")
@@ -52,9 +53,10 @@ def select(vocab_size: int) -> onnx.ModelProto:
 
 
 def accept_greedy(vocab_size: int, num_draft_tokens: int) -> onnx.ModelProto:
-    """logits `[R, vocab]`, draft_tokens `[k] int64`, position `[1] int64` -> num_accepted, next_token, next_position `[1] int64`.
+    """A draft token stands while it is the argmax.
 
-    A draft token stands while it is the argmax. position: the cache row of the last known token, the first one that was
+    logits `[R, vocab]`, draft_tokens `[k] int64`, position `[1] int64` -> num_accepted, next_token, next_position, each
+    `[1] int64`. position: the cache row of the last known token, the first one that was
     fed; next_position: that of next_token. Cache rows behind it hold rejected tokens and are overwritten.
     Where a row of logits that was needed is no numbers, next_token is vocab and num_accepted the row's index.
     """
@@ -63,13 +65,14 @@ def accept_greedy(vocab_size: int, num_draft_tokens: int) -> onnx.ModelProto:
     draft_tokens, position = op.integers("draft_tokens", num_draft_tokens), op.integers("position", 1)
     best = argmax(op, logits, vocab_size)  # [R]
     num_accepted = _leading(op, op.Equal(draft_tokens, rows(op, best, 0, num_draft_tokens)), num_draft_tokens)
-    return _accepted(op, logits, num_accepted, op.Gather(best, num_accepted), position, num_draft_tokens, vocab_size)
+    return _accepted(op, logits, num_accepted, op.Gather(best, num_accepted), position)
 
 
 def accept(vocab_size: int, num_draft_tokens: int, verification: Verification) -> onnx.ModelProto:
-    """logits `[R, vocab]`, draft_tokens `[k] int64`, draft_probs `[k, vocab]`, noise `[R]`, sampling `[4]`, position `[1] int64`
-    -> num_accepted, next_token, next_position `[1] int64`, positions as of `accept_greedy`.
+    """Token or block verification of drafts that were drawn.
 
+    logits `[R, vocab]`, draft_tokens `[k] int64`, draft_probs `[k, vocab]`, noise `[R]`, sampling `[4]`, position
+    `[1] int64` -> num_accepted, next_token, next_position `[1] int64`, positions as of `accept_greedy`.
     draft_probs: what the draft tokens were drawn from, one-hot where they were not. noise: one uniform a draft token,
     and the last one for the token that follows.
     """
@@ -100,11 +103,11 @@ def accept(vocab_size: int, num_draft_tokens: int, verification: Verification) -
         scale = 1.0
     mass = _following(op, target_probs, draft_probs, num_accepted, scale, num_draft_tokens)
     next_token = draw(op, mass, element(op, noise, num_draft_tokens), vocab_size)
-    return _accepted(op, logits, num_accepted, next_token, position, num_draft_tokens, vocab_size)
+    return _accepted(op, logits, num_accepted, next_token, position)
 
 
 def adjust(vocab_size: int, num_rows: int, num_draft_tokens: int) -> onnx.ModelProto:
-    """What changes logits in front of the temperature, as `runtime/sampling/adjustment.py`: bias and bans, penalties, minimum length.
+    """What changes logits in front of the temperature, as `runtime/sampling/adjustment.py`.
 
     logits `[rows, vocab]`, draft_tokens `[k] int64` (no such input for k = 0), prompt_counts `[vocab]`, output_counts
     `[vocab]`, bias `[vocab]` (-inf bans), stop_bias `[vocab]` (-inf at stop tokens, else 0), penalties `[3]`
@@ -176,7 +179,7 @@ def _following(
     scale: Operand,
     num_draft_tokens: int,
 ) -> ir.Value:
-    """`[1, vocab]`: what the next token is drawn from, not normalised: max(scale * target - draft, 0), behind all k the target."""
+    """What the next token is drawn from, `[1, vocab]`: max(scale * target - draft, 0), or behind all k the target."""
     target = op.Gather(target_probs, num_accepted, axis=0)
     draft = op.Gather(draft_probs, op.Min(num_accepted, num_draft_tokens - 1), axis=0)
     rejected = op.Less(num_accepted, num_draft_tokens)
@@ -186,16 +189,12 @@ def _following(
 
 
 def _accepted(
-    op: RuleGraph,
-    logits: ir.Value,
-    num_accepted: ir.Value,
-    next_token: ir.Value,
-    position: ir.Value,
-    num_draft_tokens: int,
-    vocab_size: int,
+    op: RuleGraph, logits: ir.Value, num_accepted: ir.Value, next_token: ir.Value, position: ir.Value
 ) -> onnx.ModelProto:
     """A round ends in front of the first row that is no numbers, with a token that there is not."""
-    num_sound = first_unsound(op, logits, num_draft_tokens + 1)
+    assert logits.shape is not None
+    num_rows, vocab_size = (int(size) for size in logits.shape.numpy())
+    num_sound = first_unsound(op, logits, num_rows)
     sound = op.Less(num_accepted, num_sound)
     num_accepted = op.Min(num_accepted, num_sound)
     next_token = op.Where(sound, next_token, vocab_size)

@@ -45,7 +45,7 @@ def argmax(op: RuleGraph, logits: ir.Value, vocab_size: int) -> ir.Value:
 
 
 def first_unsound(op: RuleGraph, logits: ir.Value, num_rows: int) -> ir.Value:
-    """`[rows, vocab] -> [1] int64`: the first row with a NaN or +inf, or with nothing finite; beyond all rows where none is."""
+    """`[rows, vocab] -> [1] int64`: the first row with a NaN or +inf, or nothing finite; else the number of rows."""
     # A maximum may pass NaN by, so every logit is compared.
     numbers = op.ReduceMin(op.Where(op.LessOrEqual(logits, LARGEST), 1, 0), [1], keepdims=0)
     finite = op.GreaterOrEqual(op.ReduceMax(logits, [1], keepdims=0), -LARGEST)
@@ -63,7 +63,7 @@ def confidence(op: RuleGraph, logits: ir.Value) -> ir.Value:
 
 
 def processed_probs(op: RuleGraph, logits: ir.Value, sampling: ir.Value, vocab_size: int) -> ir.Value:
-    """`[rows, vocab] -> [rows, vocab]`, as `runtime/sampling/truncation.py`: temperature, top-k, top-p, min-p, ties kept together.
+    """`[rows, vocab] -> [rows, vocab]`: truncated and normalised as by `runtime/sampling/truncation.py`, ties together.
 
     sampling `[4]`: temperature > 0, top_k (0 is off), top_p (1 is off), min_p (0 is off). Logits of -inf have
     probability 0.
@@ -115,8 +115,9 @@ def _lowest_kept(
 
 
 def draw(op: RuleGraph, mass: ir.Value, noise: ir.Value, vocab_size: int) -> ir.Value:
-    """mass `[1, vocab]`, not normalised, noise `[1]` in [0, 1) -> token `[1] int64`, by the cumulative sum, never one of mass 0.
+    """A token of `mass` by its cumulative sum, never one of mass 0.
 
+    mass `[1, vocab]`, not normalised, noise `[1]` in [0, 1) -> token `[1] int64`.
     First the block, then the token in it. A GPU adds up in an order of its own, so neither sum is relied upon to rise.
     """
     blocks = -(-vocab_size // BLOCK)
@@ -133,7 +134,7 @@ def draw(op: RuleGraph, mass: ir.Value, noise: ir.Value, vocab_size: int) -> ir.
 
 
 def _first_beyond(op: RuleGraph, cumulative: ir.Value, mass: ir.Value, goal: ir.Value, size: int) -> ir.Value:
-    """`[size] -> [1] int64`: the first place of mass whose cumulative sum exceeds `goal`, else the last place of mass."""
+    """`[size] -> [1] int64`: the first place whose cumulative sum exceeds `goal`, else the last place of mass."""
     places = op.Range(0, size, 1)
     possible = op.Greater(mass, 0.0)
     first = op.ReduceMin(op.Where(op.And(op.Greater(cumulative, goal), possible), places, size), [0], keepdims=1)

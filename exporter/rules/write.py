@@ -30,8 +30,8 @@ def write_rules(
         proof = measure_rule(open_graph(path), spec, vocab_size)
         if not proof.passed:
             raise ProofError(
-                f"{path.stem}: {proof.wrong} of {proof.cases} cases differ from the numpy rule, numbers by {proof.max_error:.1g}; "
-                "report this with the vocabulary's size"
+                f"{path.stem}: {proof.wrong} of {proof.cases} cases differ from the numpy rule, "
+                f"numbers by {proof.max_error:.1g}; report this with the vocabulary's size"
             )
         specs.append(spec)
     return tuple(specs)

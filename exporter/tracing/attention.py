@@ -78,7 +78,7 @@ class Layer:
 
 
 def scatter_and_attend(query: Tensor, key: Tensor, value: Tensor, layer: Layer) -> tuple[Tensor, KeyValue]:
-    """The `onnx` dialect; query `[1, H, T, D]`, key and value `[1, H_kv, T, D]`, result `[1, H, T, D]` and the cache."""
+    """The `onnx` dialect: query `[1, H, T, D]`, key, value `[1, H_kv, T, D]` -> result `[1, H, T, D]`, the cache."""
     columns = layer.columns
     assert columns is not None
     key_all, value_all = (
@@ -134,7 +134,7 @@ def attend_to_both(query: Tensor, key: Tensor, value: Tensor, layer: Layer) -> t
 
 
 def _attend(query: Tensor, keys: list[Tensor], values: list[Tensor], places: Tensor, layer: Layer) -> Tensor:
-    """Attention in plain operators, over parts of keys and values that lie, all together, at `places` of the sequence."""
+    """Attention in plain operators, over parts of keys and values that lie at `places` of the sequence."""
     _, heads, length, width = query.shape
     kv_heads = keys[0].shape[1]
     # The heads that share keys stand below each other as rows, so that keys and values need no copies.

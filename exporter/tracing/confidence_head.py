@@ -25,7 +25,7 @@ OUTPUTS = ("features", "confidence")
 
 @dataclass
 class Seen:
-    """What passed through the model's embeddings in one pass: hidden `[1, R, H]`, embedded `[1, T, E]`, one entry a call."""
+    """What passed through the embeddings in one pass: hidden `[1, R, H]`, embedded `[1, T, E]`, one entry a call."""
 
     hidden: list[Tensor] = field(default_factory=list)
     embedded: list[Tensor] = field(default_factory=list)
@@ -48,7 +48,7 @@ def probe_features(model: PreTrainedModel) -> int:
 
 @contextmanager
 def embeddings_seen(model: PreTrainedModel, keep: Callable[[Tensor], Tensor] = lambda hidden: hidden) -> Iterator[Seen]:
-    """What the output embedding reads and the input embedding gives while the context lasts; the former reads `keep(hidden)`."""
+    """What the output embedding reads, which is now `keep(hidden)`, and the input embedding gives in the context."""
     seen = Seen()
 
     def before(module: torch.nn.Module, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -68,7 +68,7 @@ def embeddings_seen(model: PreTrainedModel, keep: Callable[[Tensor], Tensor] = l
 
 
 def confidence(seen: Seen, weights: Tensor, keep: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
-    """`features [1, R, F] float32` and the head's logit `[1, R] float32` by its weights `[F + 1] float32`, the bias last."""
+    """`features [1, R, F]` and the head's logit `[1, R]` by its weights `[F + 1]`, the bias last; all float32."""
     (hidden,), (embedded,) = seen.hidden, seen.embedded
     features = torch.cat([hidden.float(), keep(embedded).float()], -1)
     return features, features @ weights[:-1] + weights[-1:]

@@ -105,9 +105,9 @@ def trace(
 
 
 class StaticDecoder(torch.nn.Module):
-    """`(tokens, position, columns unless ort, head if any, *past) -> (logits, features and confidence if any, *written)`.
+    """Any `AutoModelForCausalLM` over a static cache.
 
-    Around any `AutoModelForCausalLM`.
+    `(tokens, position, columns unless ort, head if any, *past) -> (logits, features and confidence if any, *written)`
     """
 
     def __init__(self, model: PreTrainedModel, dialect: Dialect, widest_step: int, has_head: bool = False) -> None:

@@ -17,9 +17,9 @@ import numpy as np
 from ..sampling.acceptance import VERIFY, Verify
 from ..sampling.distribution import Distribution, Probabilities
 
-STEPS = 2**53  # uniforms are multiples of 2**-53
+UNIFORM_STEPS = 2**53  # uniforms are multiples of 2**-53
 # Float64 rounding, over a few hundred additions.
-TOLERANCE = 1e-12
+PROBABILITY_TOLERANCE = 1e-12
 SIZES = ((3, 1), (4, 1), (3, 2), (4, 2), (3, 3))  # (vocabulary, k)
 
 # draft tokens, uniforms [k + 1] -> (num_accepted, next_token)
@@ -87,7 +87,7 @@ class Enumeration:
         return worst
 
 
-def measure(holds: Callable[[float], bool], steps: int = STEPS) -> float:
+def measure(holds: Callable[[float], bool], steps: int = UNIFORM_STEPS) -> float:
     """The share of uniforms for which `holds` is true, when it is true up to some uniform and false from there on."""
     low, high = 0, steps
     while low < high:
@@ -96,7 +96,7 @@ def measure(holds: Callable[[float], bool], steps: int = STEPS) -> float:
     return low / steps
 
 
-def shares(token: Callable[[float], int], vocab: int, steps: int = STEPS) -> list[float]:
+def shares(token: Callable[[float], int], vocab: int, steps: int = UNIFORM_STEPS) -> list[float]:
     """The share of uniforms for which `token`, a function that does not fall, is each of the ids."""
 
     def up_to(last: int) -> float:
@@ -107,7 +107,7 @@ def shares(token: Callable[[float], int], vocab: int, steps: int = STEPS) -> lis
 
 
 def outcomes(
-    run: Run, draft_tokens: tuple[int, ...], vocab: int, rng: np.random.Generator, steps: int = STEPS
+    run: Run, draft_tokens: tuple[int, ...], vocab: int, rng: np.random.Generator, steps: int = UNIFORM_STEPS
 ) -> Iterator[Outcome]:
     """Every `(num_accepted, next_token, probability)` of one draft, uniforms integrated out.
 
@@ -156,7 +156,7 @@ def enumerate_rule(verify: Verify, target: Chain, draft: Chain, k: int, judged_b
     return enumerate_rounds(run, target, draft, k)
 
 
-def enumerate_rounds(run: Run, target: Chain, draft: Chain, k: int, steps: int = STEPS) -> Enumeration:
+def enumerate_rounds(run: Run, target: Chain, draft: Chain, k: int, steps: int = UNIFORM_STEPS) -> Enumeration:
     """The same of any way to judge a draft of `target` by uniforms that are multiples of 1 / steps."""
     rng = np.random.default_rng(k)
     joint: dict[tuple[int, ...], float] = defaultdict(float)
@@ -184,7 +184,7 @@ class Exactness:
 
     @property
     def passed(self) -> bool:
-        return self.error <= TOLERANCE
+        return self.error <= PROBABILITY_TOLERANCE
 
 
 def check_rules(seeds: int = 1) -> list[Exactness]:

@@ -29,7 +29,7 @@ Arithmetic = Precision | Literal["widened"] | Format
 # Trained and deeper models get some room. With rounded activations, sums in another order round some values the other
 # way, which rounds more of them behind: int8 is off by 1e-5 with one layer, 7e-2 with five, 3e-1 with 24 random ones,
 # where that is what rounding itself does. A wrong mask, window or position is off by 2 and more in every one of them.
-TOLERANCE: dict[Arithmetic, float] = {
+LOGIT_TOLERANCE: dict[Arithmetic, float] = {
     "fp32": 1e-3,
     "widened": 2e-2,
     "fp16": 1e-1,
@@ -148,7 +148,7 @@ def measure_decoder(
     decoder: Decoder, reference: list[ReferenceStep], engine: str, dialect: str, role: str, arithmetic: Arithmetic
 ) -> Proof:
     rows, length = sum(entry.step.rows for entry in reference), max(entry.step.end for entry in reference)
-    return Proof(engine, dialect, role, rows, length, max_error(decoder, reference), TOLERANCE[arithmetic])
+    return Proof(engine, dialect, role, rows, length, max_error(decoder, reference), LOGIT_TOLERANCE[arithmetic])
 
 
 def prove_decoder(

@@ -25,7 +25,7 @@ from ..sampling.truncation import processed_distribution
 
 NUDGE = 2e-5
 # Of a probability, and of an adjusted logit in units of 1.
-TOLERANCE = 1e-5
+RULE_TOLERANCE = 1e-5
 PARAMETERS = (
     SamplingParameters(temperature=1.0),
     SamplingParameters(temperature=0.7, top_k=50),
@@ -58,7 +58,7 @@ class RuleProof:
 
     @property
     def passed(self) -> bool:
-        return self.wrong == 0 and self.max_error <= TOLERANCE
+        return self.wrong == 0 and self.max_error <= RULE_TOLERANCE
 
 
 def measure_rule(run: RunGraph, spec: RuleSpec, vocab_size: int) -> RuleProof:

@@ -21,7 +21,7 @@ from specexport.engines.cuda.driver import Gpu
 from specexport.engines.registry import load_engine
 from specexport.engines.tensorrt.api import Library, library, plans_of
 from specexport.engines.tensorrt.compile import CompileJob, CompileOptions
-from specexport.engines.tensorrt.monitor import STEPS
+from specexport.engines.tensorrt.monitor import STEPS_PER_GRAPH
 from specexport.errors import BundleError, EngineError, OutputError
 from specexport.exporter import compile as module
 from specexport.exporter.compile import compile_bundle
@@ -81,8 +81,8 @@ def test_a_compiled_bundle(bundle: Path) -> None:
         # That it is a plan, and of this version, is all that can be told without a GPU.
         runtime = trt.Runtime(library("tensorrt_rtx").logger)
         assert runtime.get_engine_validity((bundle / plan.file).read_bytes())[1] == 0
-    assert progress.stages == [(f"compile {ENGINE}", STEPS * len(graphs))]
-    assert len(progress.steps) == STEPS * len(graphs)
+    assert progress.stages == [(f"compile {ENGINE}", STEPS_PER_GRAPH * len(graphs))]
+    assert len(progress.steps) == STEPS_PER_GRAPH * len(graphs)
     assert progress.steps[0] == f"compile {ENGINE}: target-onnx: building engine"
 
 
@@ -229,10 +229,10 @@ def test_a_graph_that_fails_leaves_the_bundle_as_it_was(
     before = content(bundle)
     made = module.compile_graph
 
-    def stop(lib: Library, graph: Path, *given: Any) -> None:
-        if graph.stem == "accept_block_2":
+    def stop(lib: Library, job: CompileJob, *given: Any) -> None:
+        if job.graph.stem == "accept_block_2":
             raise EngineError("no kernel")
-        made(lib, graph, *given)
+        made(lib, job, *given)
 
     monkeypatch.setattr(module, "compile_graph", stop)
     with pytest.raises(EngineError, match="no kernel"):

@@ -17,10 +17,10 @@ from specexport.exporter.checkpoints.checkpoint import Checkpoint
 from specexport.exporter.dialects import DIALECTS, Dialect
 from specexport.exporter.tracing import attention
 from specexport.exporter.tracing.attention import Layer
-from specexport.runtime.proofs.parity import TOLERANCE
+from specexport.runtime.proofs.parity import LOGIT_TOLERANCE
 from support.tiny import CONTRACT, LLAMA, export, save_model
 
-TOL = TOLERANCE["fp32"]
+TOL = LOGIT_TOLERANCE["fp32"]
 # Every window is shorter than the proof's schedule.
 SLIDING = LLAMA | dict(sliding_window=8)
 GEMMA = SLIDING | dict(head_dim=16, query_pre_attn_scalar=7)
@@ -102,7 +102,7 @@ def test_every_dialect_in_half_precision(family: str, precision: Precision, tmp_
     exported = export(
         save_model(tmp_path / "checkpoint", model_type, config=config), tmp_path / "graphs", contract=contract
     )
-    allowed = TOLERANCE["widened" if precision == "bf16" else precision] / 4
+    allowed = LOGIT_TOLERANCE["widened" if precision == "bf16" else precision] / 4
     assert {dialect: exported.error(dialect) <= allowed for dialect in DIALECTS} == dict.fromkeys(DIALECTS, True)
 
 
@@ -160,7 +160,7 @@ def test_a_wrong_attention_fails_the_proof_by_far(
     monkeypatch.setitem(attention.EMITTERS, dialect, wrong)
     exported = export(checkpoints[family], tmp_path / "graphs", (dialect,), replace(CONTRACT, precision=precision))
     try:
-        assert exported.error(dialect) > 3 * max(TOLERANCE[precision], TOL)
+        assert exported.error(dialect) > 3 * max(LOGIT_TOLERANCE[precision], TOL)
     except EngineError as error:  # a row beyond the capacity
         assert mutant == "rows one too far", error  # noqa: PT017
 

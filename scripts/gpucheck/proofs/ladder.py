@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from specexport.bundle import Contract, Precision
 from specexport.exporter.checkpoints.checkpoint import Checkpoint
-from specexport.runtime.proofs.parity import TOLERANCE, ReferenceStep, Step, max_error
+from specexport.runtime.proofs.parity import LOGIT_TOLERANCE, ReferenceStep, Step, max_error
 
 from ..finding import Finding
 from ..session_under_test import Subject
@@ -20,7 +20,7 @@ from .parity import decoders
 def prove_ladder(subject: Subject) -> Iterator[Finding]:
     session = subject.session
     contract = session.bundle.manifest.contract
-    tolerance = TOLERANCE[contract.precision]
+    tolerance = LOGIT_TOLERANCE[contract.precision]
     for role, decoder in decoders(session):
         steps = ladder_steps(contract, decoder.vocab_size)
         error = max_error(decoder, record(subject.checkpoints[role], contract.precision, steps))

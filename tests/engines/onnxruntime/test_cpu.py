@@ -10,7 +10,7 @@ from specexport.engines.base import Logits
 from specexport.engines.onnxruntime.cpu import OrtDecoder, availability, load
 from specexport.errors import BundleError, EngineError, ParameterError
 from specexport.exporter.dialects import DIALECTS, Dialect
-from specexport.runtime.proofs.parity import POISON, TOLERANCE, load_reference, max_error
+from specexport.runtime.proofs.parity import LOGIT_TOLERANCE, POISON, load_reference, max_error
 from specexport.strict import parse, read_json
 from support.pair import Pair
 from support.tiny import Exported, export
@@ -227,7 +227,7 @@ def test_fp16(dialect: Dialect, half: Exported, graphs: Exported) -> None:
     logits = feed(decoder, 16, 5)
     assert logits.dtype == np.float32
     expected = feed(graphs.decoder(dialect), 16, 5)
-    assert 0 < np.abs(logits - expected).max() < TOLERANCE["fp16"] * expected.std()
+    assert 0 < np.abs(logits - expected).max() < LOGIT_TOLERANCE["fp16"] * expected.std()
     decoder.overwrite_rows(16, POISON)
     assert np.array_equal(decoder.step(TOKENS[16:21], 16), logits)
     assert sum(array.nbytes for array in decoder._caches) == half.spec.cache_bytes(half.contract)

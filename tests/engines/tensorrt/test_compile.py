@@ -27,7 +27,7 @@ from specexport.engines.tensorrt.compile import (
     describe_compiler,
     model_profiles,
 )
-from specexport.engines.tensorrt.monitor import STEPS, Monitor
+from specexport.engines.tensorrt.monitor import STEPS_PER_GRAPH, Monitor
 from specexport.errors import EngineError, MissingPackageError, ParameterError
 
 trt = pytest.importorskip("tensorrt_rtx")
@@ -67,7 +67,7 @@ def refusal(graph: Path, **given: Any) -> str:
 
 def test_a_plan_and_its_progress(graph: Path) -> None:
     steps = compiled(graph)
-    assert len(steps) == STEPS
+    assert len(steps) == STEPS_PER_GRAPH
     assert steps[0] == "building engine"
     assert graph.with_suffix(".plan").stat().st_size > 1000
     assert sorted(path.name for path in graph.parent.iterdir()) == ["graph.onnx", "graph.plan"]

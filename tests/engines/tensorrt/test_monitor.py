@@ -5,7 +5,7 @@ from __future__ import annotations
 from threading import Thread
 from time import sleep
 
-from specexport.engines.tensorrt.monitor import STEPS, Monitor
+from specexport.engines.tensorrt.monitor import STEPS_PER_GRAPH, Monitor
 
 
 def make() -> tuple[Monitor, list[str]]:
@@ -25,7 +25,7 @@ def test_steps_come_as_their_part_is_done() -> None:
     assert len(steps) == 6
     assert set(steps[1:]) == {"tactics"}
     monitor.step_complete("Building", 1)
-    assert len(steps) == STEPS
+    assert len(steps) == STEPS_PER_GRAPH
 
 
 def test_what_a_build_leaves_out_is_announced_at_its_end() -> None:
@@ -35,7 +35,7 @@ def test_what_a_build_leaves_out_is_announced_at_its_end() -> None:
     assert len(steps) == 3
     monitor.finish()
     monitor.finish()
-    assert len(steps) == STEPS
+    assert len(steps) == STEPS_PER_GRAPH
 
 
 def test_never_more_steps_than_promised_nor_a_step_back() -> None:
@@ -47,7 +47,7 @@ def test_never_more_steps_than_promised_nor_a_step_back() -> None:
     monitor.step_complete("never started", 3)
     monitor.phase_start("empty", None, 0)
     monitor.phase_start("orphan", "never started", 1)
-    assert len(steps) == STEPS
+    assert len(steps) == STEPS_PER_GRAPH
 
 
 def test_phases_side_by_side_count_by_their_parents() -> None:
@@ -91,4 +91,4 @@ def test_threads_announce_one_after_the_other() -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    assert most == [1] * STEPS
+    assert most == [1] * STEPS_PER_GRAPH

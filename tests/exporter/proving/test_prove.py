@@ -10,7 +10,7 @@ from specexport.bundle import Proof
 from specexport.errors import ProofError
 from specexport.exporter.proving import prove as prove_module
 from specexport.exporter.proving.prove import prove, widened
-from specexport.runtime.proofs.parity import TOLERANCE, ReferenceStep, save_reference
+from specexport.runtime.proofs.parity import LOGIT_TOLERANCE, ReferenceStep, save_reference
 from support.tiny import CONTRACT, Exported, export, save_model
 
 AS_IS, WIDENED = "onnxruntime", "onnxruntime, widened"
@@ -38,7 +38,7 @@ def proofs_of(exported: Exported, engines: tuple[str, ...], folder: Path) -> dic
 def test_fp32_is_run_as_it_is(exported: Exported, tmp_path: Path) -> None:
     found = proofs_of(exported, ("tensorrt",), tmp_path)
     assert {dialect: (proof.engine, proof.tolerance) for dialect, proof in found.items()} == dict.fromkeys(
-        ("onnx", "ort", "rows"), (AS_IS, TOLERANCE["fp32"])
+        ("onnx", "ort", "rows"), (AS_IS, LOGIT_TOLERANCE["fp32"])
     )
     assert all(proof.max_error < 1e-4 for proof in found.values())
 
@@ -56,7 +56,7 @@ def test_fp16_is_run_as_it_is_where_that_is_what_will_run(
     found = proofs_of(half, engines, tmp_path)
     assert (found["onnx"].engine, found["ort"].engine) == (WIDENED, ort)
     for proof in found.values():
-        assert proof.tolerance == TOLERANCE["fp16" if proof.engine == AS_IS else "widened"]
+        assert proof.tolerance == LOGIT_TOLERANCE["fp16" if proof.engine == AS_IS else "widened"]
         assert (proof.max_error > 1e-4) == (proof.engine == AS_IS)  # rounding shows
 
 

@@ -23,7 +23,7 @@ from specexport.exporter.quantize import apply, matmul_nbits
 from specexport.exporter.quantize.apply import by_every_name, quantize
 from specexport.exporter.quantize.rotary import absorb_rotary
 from specexport.exporter.tracing.trace import probe_cache, trace
-from specexport.runtime.proofs.parity import TOLERANCE, max_error
+from specexport.runtime.proofs.parity import LOGIT_TOLERANCE, max_error
 from support.tiny import CONTRACT, LLAMA, save_model
 
 # Large enough that no weight counts as a small constant, heads as wide as the kernel turns them.
@@ -117,7 +117,7 @@ def test_int4_and_how_a_llama_is_packed(tmp_path: Path) -> None:
     made = Made(tmp_path, "llama", "int4")
     count = made.count()
     assert (made.changed, count["MatMulNBits"]) == (8, 5)  # q+k+v, o, gate+up, down, head
-    assert made.error < TOLERANCE["int4"] / 3
+    assert made.error < LOGIT_TOLERANCE["int4"] / 3
     (attention,) = made.attention()
     assert attention.attributes["do_rotary"].as_int() == 1
     assert attention.inputs[1] is None
@@ -151,7 +151,7 @@ def test_a_graph_whose_scales_are_another_layers_is_seen(tmp_path: Path) -> None
         assert values.const_value is not None
         values.const_value = ir.tensor(values.const_value.numpy()[::-1].copy())
 
-    assert Made(tmp_path, "llama", "int8", swap).error > TOLERANCE["int8"]
+    assert Made(tmp_path, "llama", "int8", swap).error > LOGIT_TOLERANCE["int8"]
 
 
 def test_heads_that_the_kernel_does_not_turn_are_left(tmp_path: Path) -> None:
@@ -186,7 +186,7 @@ def rows(decoder: OrtDecoder, width: int) -> np.ndarray:
 @pytest.mark.parametrize(("family", "form"), [("qwen2, biases", "int8"), ("gemma2, softcap", "int4")])
 def test_rows_have_the_same_bits_in_passes_of_any_width(family: str, form: Format, tmp_path: Path) -> None:
     made = Made(tmp_path, family, form, exact=True)
-    assert made.error < TOLERANCE[form] / 3
+    assert made.error < LOGIT_TOLERANCE[form] / 3
     alone = rows(made.decoder, 1)
     for width in (2, 4):
         np.testing.assert_array_equal(rows(made.decoder, width), alone)

@@ -16,7 +16,7 @@ from specexport.engines.onnxruntime.cpu import OrtDecoder
 from specexport.exporter.checkpoints.checkpoint import Checkpoint
 from specexport.exporter.dialects import DIALECTS, Dialect
 from specexport.exporter.tracing.confidence_head import probe_features
-from specexport.runtime.proofs.parity import TOLERANCE
+from specexport.runtime.proofs.parity import LOGIT_TOLERANCE
 from support.tiny import CONTRACT, LLAMA, VOCAB, Exported, export, save_model
 from transformers import AutoModelForCausalLM, GPT2LMHeadModel, LlamaForCausalLM, PreTrainedModel
 
@@ -103,7 +103,7 @@ def test_features_and_confidence(family: str, tmp_path: Path) -> None:
     checkpoint = save_model(tmp_path / "checkpoint", model_type, config=config)
     exported = export(checkpoint, tmp_path / "graphs", ("ort",), role="draft")
     assert exported.spec.features == size
-    assert exported.error("ort") <= TOLERANCE["fp32"] / 10
+    assert exported.error("ort") <= LOGIT_TOLERANCE["fp32"] / 10
     decoder = exported.decoder("ort")
     assert decoder.head is not None
     weights = RNG.normal(size=size + 1).astype(np.float32)
@@ -122,7 +122,7 @@ def test_features_and_confidence(family: str, tmp_path: Path) -> None:
 def test_half_precision_shows_features_in_fp32(precision: Precision, tmp_path: Path) -> None:
     checkpoint = save_model(tmp_path / "checkpoint")
     exported = export(checkpoint, tmp_path / "graphs", ("ort",), replace(CONTRACT, precision=precision), role="draft")
-    assert exported.error("ort") <= TOLERANCE["widened" if precision == "bf16" else precision]
+    assert exported.error("ort") <= LOGIT_TOLERANCE["widened" if precision == "bf16" else precision]
     graph = load(exported, "ort").graph
     types = {value.name: value.type.tensor_type.elem_type for value in (*graph.input, *graph.output)}
     assert {types[name] for name in ("head", "features", "confidence")} == {onnx.TensorProto.FLOAT}
@@ -239,5 +239,5 @@ def test_a_draft_without_a_head_is_exported(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(LlamaForCausalLM, "get_input_embeddings", lambda self: None)
     exported = export(save_model(tmp_path / "checkpoint"), tmp_path / "graphs", ("ort",), role="draft")
     assert exported.spec.features == 0
-    assert exported.error("ort") <= TOLERANCE["fp32"] / 10
+    assert exported.error("ort") <= LOGIT_TOLERANCE["fp32"] / 10
     assert exported.decoder("ort").head is None

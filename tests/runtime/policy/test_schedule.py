@@ -11,7 +11,7 @@ import pytest
 from specexport.runtime.policy.cost_model import CostPoint, Costs, MeasuredTime
 from specexport.runtime.policy.routes import RoutePolicy
 from specexport.runtime.policy.schedule import PROBE_BUDGET, AdaptiveSchedule, FixedSchedule, RouteState
-from specexport.runtime.proofs.enumeration import TOLERANCE, Chain, outcomes
+from specexport.runtime.proofs.enumeration import PROBABILITY_TOLERANCE, Chain, outcomes
 from specexport.runtime.sampling.acceptance import VERIFY
 from specexport.runtime.sampling.distribution import Distribution
 
@@ -260,7 +260,7 @@ def test_what_the_schedule_looks_at_leaves_the_output_alone(verify: str) -> None
 
     lengths = {len(tokens) for tokens in itertools.chain(*(itertools.product(range(3), repeat=n) for n in range(k)))}
     assert len(lengths) > 1
-    assert largest_error(joint(verify, include, k, target, draft), target, k) <= TOLERANCE
+    assert largest_error(joint(verify, include, k, target, draft), target, k) <= PROBABILITY_TOLERANCE
 
 
 @pytest.mark.parametrize("verify", VERIFY)
@@ -280,7 +280,7 @@ def test_the_enumeration_finds_a_schedule_that_looks_ahead(verify: str) -> None:
         for count, follower, probability in outcomes(run, kept, target.vocab, np.random.default_rng(0)):
             found[((*kept[:count], follower))[:1]] += chance * probability
     errors = [abs(found[(token,)] - target.probability((token,))) for token in range(3)]
-    assert max(errors) > 1000 * TOLERANCE
+    assert max(errors) > 1000 * PROBABILITY_TOLERANCE
 
 
 def test_lookups_are_asked_for_the_best_number_although_somebody_could_read_a_model() -> None:

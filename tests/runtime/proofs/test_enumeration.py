@@ -6,7 +6,14 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
-from specexport.runtime.proofs.enumeration import SIZES, TOLERANCE, Chain, Enumeration, check_rules, enumerate_rule
+from specexport.runtime.proofs.enumeration import (
+    PROBABILITY_TOLERANCE,
+    SIZES,
+    Chain,
+    Enumeration,
+    check_rules,
+    enumerate_rule,
+)
 from specexport.runtime.sampling.acceptance import VERIFY, verify_block, verify_tokens
 from specexport.runtime.sampling.distribution import Distribution
 
@@ -42,15 +49,15 @@ class Greedy(Chain):
 def test_the_output_is_the_targets_own(rule: str, vocab: int, k: int, seed: int) -> None:
     target = Chain(vocab, seed)
     result = enumerate_rule(VERIFY[rule], target, Chain(vocab, 100 + seed), k)
-    assert sum(result.joint.values()) == pytest.approx(1.0, abs=TOLERANCE)
-    assert result.error(target) <= TOLERANCE
+    assert sum(result.joint.values()) == pytest.approx(1.0, abs=PROBABILITY_TOLERANCE)
+    assert result.error(target) <= PROBABILITY_TOLERANCE
 
 
 @pytest.mark.parametrize("rule", VERIFY)
 @pytest.mark.parametrize("seed", range(3))
 def test_the_output_of_a_draft_without_chance_is_the_targets_own(rule: str, seed: int) -> None:
     target = Chain(4, seed)
-    assert enumerate_rule(VERIFY[rule], target, Greedy(Chain(4, 100 + seed)), 2).error(target) <= TOLERANCE
+    assert enumerate_rule(VERIFY[rule], target, Greedy(Chain(4, 100 + seed)), 2).error(target) <= PROBABILITY_TOLERANCE
 
 
 @pytest.mark.parametrize("rule", VERIFY)
@@ -86,7 +93,7 @@ def test_a_greedy_draft_judged_by_its_softmax_is_found_out() -> None:
     first = [sum(p for tokens, p in result.joint.items() if tokens[0] == token) for token in range(3)]
     assert first == pytest.approx([5 / 6, 0.0, 1 / 6], abs=1e-12)
     assert result.error(target) > 0.1
-    assert enumerate_rule(verify_tokens, target, greedy, 1).error(target) <= TOLERANCE
+    assert enumerate_rule(verify_tokens, target, greedy, 1).error(target) <= PROBABILITY_TOLERANCE
 
 
 def worst(verify: Callable[..., tuple[int, int]], seeds: int = 3) -> float:
@@ -120,7 +127,7 @@ def token_mutant(
 
 
 def test_mutants_of_token_verification_are_found_out() -> None:
-    assert worst(token_mutant()) <= TOLERANCE
+    assert worst(token_mutant()) <= PROBABILITY_TOLERANCE
     assert worst(token_mutant(accepts=lambda u, d, t: u * d <= t)) == 1.0  # what the target excludes comes at u = 0
     assert worst(token_mutant(accepts=lambda u, d, t: u < t)) > 1e-3
     assert worst(token_mutant(residual=lambda t, d: np.abs(t - d))) > 1e-3  # not clipped
@@ -165,7 +172,7 @@ def block_mutant(
 
 
 def test_mutants_of_block_verification_are_found_out() -> None:
-    assert worst(block_mutant()) <= TOLERANCE
+    assert worst(block_mutant()) <= PROBABILITY_TOLERANCE
     assert worst(block_mutant(cap=2.0)) > 1e-3
     assert worst(block_mutant(chance_of=lambda left, ratio: ratio)) > 1e-3
     assert worst(block_mutant(scaled=False)) > 1e-4
@@ -185,9 +192,9 @@ def test_check_rules_reports_what_it_saw() -> None:
 def test_an_error_is_seen_however_it_is_hidden() -> None:
     target = Fixed(0.5, 0.5, 0.0)
     exact = enumerate_rule(verify_tokens, target, Fixed(0.3, 0.3, 0.4), 1)
-    assert exact.error(target) <= TOLERANCE
+    assert exact.error(target) <= PROBABILITY_TOLERANCE
     tilted = Enumeration(
         exact.joint | {(0, 0): exact.joint[0, 0] + 1e-9, (1, 1): exact.joint[1, 1] - 1e-9}, exact.length
     )
-    assert tilted.error(target) > TOLERANCE
+    assert tilted.error(target) > PROBABILITY_TOLERANCE
     assert Enumeration(exact.joint | {(2, 0): 1e-300}, exact.length).error(target) == 1.0

@@ -8,7 +8,7 @@ import pytest
 from specexport.bundle import Contract
 from specexport.errors import ProofError
 from specexport.runtime.proofs.parity import (
-    TOLERANCE,
+    LOGIT_TOLERANCE,
     Arithmetic,
     ReferenceStep,
     contexts,
@@ -195,9 +195,9 @@ def test_the_tolerance_is_in_standard_deviations_of_the_logits() -> None:
         prove(decoder)
 
 
-@pytest.mark.parametrize("arithmetic", TOLERANCE)
+@pytest.mark.parametrize("arithmetic", LOGIT_TOLERANCE)
 def test_each_arithmetic_has_a_tolerance_of_its_own(arithmetic: Arithmetic) -> None:
-    reference, tolerance = reference_of(), TOLERANCE[arithmetic]
+    reference, tolerance = reference_of(), LOGIT_TOLERANCE[arithmetic]
     assert tolerance < 1  # what is wrong is off by whole standard deviations
     decoder = SlightlyOff(CONTRACT, VOCAB)
     decoder.error = 0.8 * tolerance
