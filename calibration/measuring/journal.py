@@ -6,7 +6,6 @@ A JSONL file: `{"journal": 1, "header": {...}}`, then a line `{"key": ..., "row"
 from __future__ import annotations
 
 import errno
-import fcntl
 import json
 import os
 import stat
@@ -16,6 +15,7 @@ from types import TracebackType
 from typing import Any
 
 from ...errors import OutputError
+from ...locks import lock, require_locks
 
 VERSION = 1
 START = b'{"journal": '
@@ -96,6 +96,7 @@ class Journal:
 
 
 def _open_locked(path: Path) -> FileIO:
+    require_locks()
     path.parent.mkdir(parents=True, exist_ok=True)
     while True:
         # Unbuffered: a buffer would retry a failed write on close and fail again.
@@ -115,7 +116,7 @@ def _open_locked(path: Path) -> FileIO:
 
 def _lock(path: Path, file: FileIO) -> None:
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        lock(file)
     except BlockingIOError:
         raise OutputError(
             f"{path} is in use by another run; wait for its end, or keep this run in another file"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import re
 import shutil
@@ -17,6 +16,7 @@ from types import FrameType
 
 from ...bundle import MANIFEST
 from ...errors import OutputError
+from ...locks import lock, require_locks
 
 # In the temporary folder: what becomes the output, and what it replaces while the two are swapped.
 NEW = "new"
@@ -30,7 +30,9 @@ def temporary_sibling(final: Path) -> Iterator[Path]:
 
     What killed processes left goes first: a folder whose lock is free. A lock holds across containers, where the ids of
     processes mean nothing, and ends with its process. Where folders cannot be locked (NFS), what was left stays.
+    Raises `OutputError` on a system without locks.
     """
+    require_locks()
     final.parent.mkdir(parents=True, exist_ok=True)
     ours = re.compile(rf"\.{re.escape(final.name)}\.tmp-[a-z0-9_]{{8}}")
     for path in final.parent.iterdir():
@@ -110,7 +112,7 @@ def _locked(folder: Path) -> Iterator[bool]:
 
 def _lock(descriptor: int) -> bool:
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        lock(descriptor)
     except OSError:
         return False
     return True
