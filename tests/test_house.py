@@ -75,7 +75,9 @@ except specexport.SpecExportError as error:
     assert run_without(BLOCKED, code, tmp_path) == "BundleError"
 
 
-@pytest.mark.parametrize("name", ["load", "Session", "Generation", "Chunk", "Statistics", "SpecExportError"])
+@pytest.mark.parametrize(
+    "name", ["load", "Session", "SamplingParameters", "Stream", "Generation", "Chunk", "Statistics", "SpecExportError"]
+)
 def test_the_public_names(name: str) -> None:
     import specexport
 
