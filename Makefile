@@ -4,7 +4,7 @@ BIN := .venv/bin
 PAIR := examples/demo_pair
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: demo test lint bench clean
+.PHONY: demo test test-all lint bench clean
 
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "specexport needs Python 3.11 or newer, this is " + sys.version)'
@@ -16,8 +16,13 @@ demo: .venv/ready
 	$(BIN)/specexport build --target $(PAIR)/target --draft $(PAIR)/draft --output demo.bundle --force
 	$(BIN)/python examples/demo.py demo.bundle
 
+# What a contributor runs before every commit; it touches every rule.
 test: .venv/ready
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+	$(BIN)/python -m pytest -n auto --maxprocesses 8 --dist worksteal -m "not slow and not gpu"
+
+# The same at length: more families, more trials, whole builds.
+test-all: .venv/ready
+	$(BIN)/python -m pytest -n auto --maxprocesses 8 --dist worksteal
 
 lint: .venv/ready
 	$(BIN)/ruff check .

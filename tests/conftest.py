@@ -2,43 +2,74 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 from support.pair import Pair
 
 # No test asks the hub, and every refusal of a name that is no folder comes at once.
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
+Once = Callable[[str, Callable[[Path], object]], Path]
+
 
 @pytest.fixture(scope="session", autouse=True)
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The folder of finished stages, never the user's own."""
-    base = tmp_path_factory.mktemp("cache")
+def cache(pytestconfig: pytest.Config) -> Iterator[Path]:
+    """The stages of this run and of earlier ones, never the user's own. Their keys hash the exporter's sources.
+
+    Tests about reuse take a folder of their own.
+    """
     with pytest.MonkeyPatch.context() as patch:
+        base = pytestconfig.cache.mkdir("stages")
         patch.setenv("XDG_CACHE_HOME", str(base))
         yield base / "specexport"
 
 
 @pytest.fixture(scope="session")
-def pair(tmp_path_factory: pytest.TempPathFactory) -> Pair:
-    from support.tiny import save_checkpoint
+def once(tmp_path_factory: pytest.TempPathFactory) -> Once:
+    """once(name, make): the folder `name` of this run, which the first worker to ask for it makes with `make(folder)`."""
+    base = tmp_path_factory.getbasetemp()
+    shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base  # a worker's base lies in the run's
 
-    base = tmp_path_factory.mktemp("pair")
-    return Pair(save_checkpoint(base / "target", seed=1), save_checkpoint(base / "draft", seed=2, num_hidden_layers=1))
+    def once(name: str, make: Callable[[Path], object]) -> Path:
+        folder, done = shared / name, shared / f"{name}.done"
+        with FileLock(shared / f"{name}.lock"):
+            if not done.exists():
+                make(folder)
+                done.touch()
+        return folder
+
+    return once
 
 
 @pytest.fixture(scope="session")
-def built(pair: Pair, cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A bundle of the pair, built once. Not to be changed: `bundle` is a copy for that."""
-    from specexport.exporter.build import build
-    from specexport.exporter.request.options import BuildOptions
+def pair(once: Once) -> Pair:
+    def make(folder: Path) -> None:
+        from support.tiny import save_checkpoint
 
-    output = tmp_path_factory.mktemp("built") / "tiny.bundle"
-    build(str(pair.target), str(pair.draft), output, BuildOptions(max_seq_len=64, prompt_chunk=16, cache=cache))
-    return output
+        save_checkpoint(folder / "target", seed=1)
+        save_checkpoint(folder / "draft", seed=2, num_hidden_layers=1)
+
+    base = once("pair", make)
+    return Pair(base / "target", base / "draft")
+
+
+@pytest.fixture(scope="session")
+def built(pair: Pair, cache: Path, once: Once) -> Path:
+    """A bundle of the pair, built once. Not to be changed: `bundle` is a copy for that."""
+
+    def make(folder: Path) -> None:
+        from specexport.exporter.build import build
+        from specexport.exporter.request.options import BuildOptions
+
+        folder.mkdir()
+        options = BuildOptions(max_seq_len=64, prompt_chunk=16, cache=cache)
+        build(str(pair.target), str(pair.draft), folder / "tiny.bundle", options)
+
+    return once("built", make) / "tiny.bundle"
 
 
 @pytest.fixture

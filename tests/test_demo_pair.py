@@ -15,6 +15,8 @@ from specexport.exporter.request.options import BuildOptions
 from specexport.runtime.policy.cost_model import COSTS_VERSION, CostPoint, Costs, MeasuredTime
 from specexport.runtime.proofs.equality import check_equality
 
+pytestmark = pytest.mark.slow
+
 EXAMPLES = Path(__file__).parent.parent / "examples"
 PAIR = EXAMPLES / "demo_pair"
 ROUTES = ("code", "prose", "random")

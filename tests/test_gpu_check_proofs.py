@@ -45,6 +45,8 @@ from gpucheck.session_under_test import Subject, open_subject
 from gpucheck.shapes import Shape
 from gpucheck.timing import interleaved
 
+pytestmark = pytest.mark.slow
+
 MODEL = Llama(2, 32, 4, 2, 48, 16, tied=False, positions=64, spread=0.35)
 SHAPE = Shape("tiny", MODEL, MODEL, capacity=64, max_draft_tokens=2, strangeness=0.1, sampled=True, walks=True)
 EFFORT = Effort(repetitions=2, trials=300, new_tokens=10, prompts=2, every_width=True, every_span=True)

@@ -14,6 +14,8 @@ from transformers import LlamaForCausalLM
 sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
 from synthetic_pair import Found, Shape, greedy, loops, make_pair, make_target, read_prompts
 
+pytestmark = pytest.mark.slow
+
 SHAPE = Shape(layers=4, hidden=64, heads=4, kv_heads=2, intermediate=128, outliers=8)
 NEW_TOKENS = 16
 

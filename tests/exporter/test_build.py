@@ -19,9 +19,11 @@ from specexport.exporter import build as build_module
 from specexport.exporter import compile as compile_module
 from specexport.exporter.build import BuildReport, build
 from specexport.exporter.checkpoints.checkpoint import Checkpoint
+from specexport.exporter.export_model import SPEC
 from specexport.exporter.request.options import BuildOptions
 from specexport.exporter.storage import copy_on_write, disk_space
 from specexport.exporter.storage.manifest import write_text
+from specexport.strict import read_json
 from support.pair import Notes, Pair
 from support.standard_tools import check_graphs
 from support.tiny import make_tokenizer, save_checkpoint
@@ -91,9 +93,14 @@ def test_a_repeated_build_reuses_its_stages(run: Callable[..., BuildReport]) -> 
     assert len([step for step in progress.steps if step.startswith("prove")]) == 4
 
 
-def test_a_harmed_stage_is_made_again(run: Callable[..., BuildReport], cache: Path, tmp_path: Path) -> None:
-    copied = Path(shutil.copytree(cache, tmp_path / "cache"))
-    for path in copied.glob("*/draft.weights"):  # of other tests' drafts too
+def test_a_harmed_stage_is_made_again(
+    run: Callable[..., BuildReport], built: Path, cache: Path, tmp_path: Path
+) -> None:
+    manifest, copied = Bundle.open(built).manifest, tmp_path / "cache"
+    for path in cache.glob(f"*/{SPEC}"):  # of the same checkpoints
+        if read_json(path)["checkpoint_sha256"] in {model.checkpoint_sha256 for model in manifest.models.values()}:
+            shutil.copytree(path.parent, copied / path.parent.name)
+    for path in copied.glob("*/draft.weights"):
         path.write_bytes(path.read_bytes()[:-1] + bytes([path.read_bytes()[-1] ^ 1]))
     report = run(cache=copied)
     assert {time.label: time.reused for time in report.times if time.label in EXPORTS} == dict(
@@ -234,6 +241,7 @@ def test_an_unknown_engine(run: Callable[..., BuildReport], output: Path) -> Non
     assert left(output) == []
 
 
+@pytest.mark.slow
 def test_a_bundle_with_plans(run: Callable[..., BuildReport], output: Path) -> None:
     """Compiled by TensorRT-RTX behind the proof; what runs without a GPU runs as before."""
     pytest.importorskip("tensorrt_rtx")
@@ -291,7 +299,7 @@ def test_the_smallest_capacity_and_a_chunk_beyond_it(run: Callable[..., BuildRep
     assert generation.statistics.acceptance_rate == 1.0
 
 
-@pytest.mark.parametrize("wide", ["target", "draft"])
+@pytest.mark.parametrize("wide", ["draft", pytest.param("target", marks=pytest.mark.slow)])
 def test_vocabularies_padded_to_different_sizes(
     wide: str, run: Callable[..., BuildReport], output: Path, tmp_path: Path
 ) -> None:

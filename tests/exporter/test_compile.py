@@ -58,6 +58,7 @@ def content(root: Path) -> dict[str, str]:
     return {path.relative_to(root).as_posix(): sha256(path) for path in root.rglob("*") if path.is_file()}
 
 
+@pytest.mark.slow
 def test_a_compiled_bundle(bundle: Path) -> None:
     before, inode = Bundle.open(bundle).manifest, (bundle / MANIFEST).stat().st_ino
     progress = Notes()

@@ -16,6 +16,8 @@ from specexport.exporter.build import build
 from specexport.exporter.request.options import BuildOptions
 from support.pair import Pair
 
+pytestmark = pytest.mark.slow
+
 Start = Callable[[str], subprocess.Popen[str]]
 
 

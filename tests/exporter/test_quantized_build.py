@@ -76,6 +76,7 @@ def test_a_sequence_may_fill_all_but_one_row(mixed: Path) -> None:
         assert len(prompt) + len(made.tokens) == session.capacity
 
 
+@pytest.mark.slow
 def test_auto_leaves_what_moves_too_far(pair: Pair, cache: Path, tmp_path: Path) -> None:
     build(
         str(pair.draft),
@@ -87,6 +88,7 @@ def test_auto_leaves_what_moves_too_far(pair: Pair, cache: Path, tmp_path: Path)
     assert (manifest.target.format, set(manifest.target.graphs), manifest.draft) == ("float", {"onnx", "ort"}, None)
 
 
+@pytest.mark.slow
 def test_auto_goes_on_without_a_format_whose_graphs_are_wrong(
     pair: Pair, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -123,6 +125,7 @@ def test_a_precision_for_no_draft(pair: Pair, cache: Path, tmp_path: Path) -> No
         )
 
 
+@pytest.mark.slow
 def test_auto_measures_every_pair_and_takes_one_that_keeps_the_quality(pair: Pair, cache: Path, tmp_path: Path) -> None:
     bundle = Bundle.open(made(pair, tmp_path / "auto.bundle", cache, precision="auto", max_divergence=10.0))
     table = json.loads((bundle.root / PRECISION).read_text())
@@ -149,6 +152,7 @@ def test_auto_measures_every_pair_and_takes_one_that_keeps_the_quality(pair: Pai
     assert not list(tmp_path.glob(".*"))  # nothing is left of the others
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("precisions", "formats"),
     [

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
-from dataclasses import dataclass, replace
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import onnx
+import onnx_ir as ir
 import torch
+from filelock import FileLock
 from specexport.bundle import Contract, ModelSpec, Role
 from specexport.engines.onnxruntime.cpu import OrtDecoder
 from specexport.exporter.checkpoints.checkpoint import Checkpoint
@@ -15,9 +22,11 @@ from specexport.exporter.dialects import DIALECTS, Dialect
 from specexport.exporter.passes.optimize import optimize, save
 from specexport.exporter.proving.prove import widened
 from specexport.exporter.proving.reference import record_reference
+from specexport.exporter.storage.stage_cache import default_cache, finished_stage, make_stage, stage_key
 from specexport.exporter.tracing.confidence_head import HEADED, probe_features
 from specexport.exporter.tracing.trace import probe_cache, trace
-from specexport.runtime.proofs.parity import ReferenceStep, max_error
+from specexport.runtime.proofs.parity import ReferenceStep, load_reference, max_error, save_reference
+from specexport.strict import parse, read_json
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
 
@@ -120,6 +129,7 @@ def export(
     stem: str = "model",
     role: Role = "target",
 ) -> Exported:
+    """Trace the checkpoint now: what a test that patches the exporter needs. All others take `export_cached`."""
     model = Checkpoint.find(str(checkpoint)).load(contract.precision)
     layers = probe_cache(model)
     vocab_size = int(model.get_output_embeddings().weight.shape[0])
@@ -137,3 +147,55 @@ def export(
         str(checkpoint), name, "", size, vocab_size, layers, dict(paths), weights, features, "float", (), None
     )
     return Exported(folder, spec, reference, contract, model.num_parameters())
+
+
+def export_cached(
+    checkpoint: Path,
+    folder: Path,
+    dialects: tuple[Dialect, ...] = DIALECTS,
+    contract: Contract = CONTRACT,
+    stem: str = "model",
+    role: Role = "target",
+) -> Exported:
+    """`export`, or a copy of its files while checkpoint, exporter and packages are the same."""
+
+    def write(stage: Path) -> None:
+        made = export(checkpoint, stage / "graphs", dialects, contract, stem, role)
+        save_reference(stage / "reference.npz", made.reference)
+        (stage / "spec.json").write_text(json.dumps(asdict(made.spec)))
+
+    with cached(checkpoint, contract, (dialects, stem, role), write) as stage:
+        shutil.copytree(stage / "graphs", folder, dirs_exist_ok=True)
+        reference = load_reference(stage / "reference.npz")
+        spec = parse(ModelSpec, read_json(stage / "spec.json") | {"source": str(checkpoint)}, "spec.json")
+    return Exported(folder, spec, reference, contract, spec.num_parameters)
+
+
+def traced(checkpoint: Path, dialect: Dialect = "ort", contract: Contract = CONTRACT) -> ir.Model:
+    """The optimized graph of a checkpoint, in memory; traced once while checkpoint, exporter and packages are the same."""
+
+    def write(stage: Path) -> None:
+        model = Checkpoint.find(str(checkpoint)).load(contract.precision)
+        graph = trace(model, probe_cache(model), dialect, contract)
+        optimize(graph, dialect)
+        onnx.save_model(ir.to_proto(graph), stage / "graph.onnx")
+
+    with cached(checkpoint, contract, ("traced", dialect), write) as stage:
+        return ir.from_proto(onnx.load_model(stage / "graph.onnx"))
+
+
+@contextmanager
+def cached(checkpoint: Path, contract: Contract, given: object, write: Callable[[Path], None]) -> Iterator[Path]:
+    """The stage that `write(folder)` makes of a checkpoint, held while it is read."""
+    key = stage_key(
+        tests=hashlib.sha256(Path(__file__).read_bytes()).hexdigest(),
+        checkpoint=Checkpoint.find(str(checkpoint)).digest,
+        contract=asdict(contract),
+        spans=contract.spans,  # of a constant that tests make smaller
+        given=given,
+    )
+    cache = default_cache()
+    locks = cache.with_name("locks")
+    locks.mkdir(parents=True, exist_ok=True)
+    with FileLock(locks / key):  # another worker may be at it
+        yield finished_stage(cache, key) or make_stage(cache, key, write)

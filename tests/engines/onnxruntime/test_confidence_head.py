@@ -17,7 +17,7 @@ from specexport.engines.onnxruntime.cuda_decoder import OrtCudaDecoder
 from specexport.errors import BundleError, EngineError
 from specexport.runtime.proofs.parity import POISON, max_error
 from support.recorded_onnxruntime import Recorder
-from support.tiny import LLAMA, Exported, export, save_model
+from support.tiny import LLAMA, Exported, export_cached, save_model
 
 RNG = np.random.default_rng(0)
 TOKENS = RNG.integers(0, 288, 64).tolist()
@@ -28,7 +28,7 @@ F = 64
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory: pytest.TempPathFactory) -> Exported:
     base = tmp_path_factory.mktemp("exported")
-    return export(save_model(base / "checkpoint", config=LLAMA), base / "graphs", ("ort",), role="draft")
+    return export_cached(save_model(base / "checkpoint", config=LLAMA), base / "graphs", ("ort",), role="draft")
 
 
 def on_cpu(exported: Exported, spec: ModelSpec | None = None) -> OrtDecoder:
@@ -142,7 +142,7 @@ def test_a_graph_with_another_head_than_the_manifests(make: Make, exported: Expo
 
 @BOTH
 def test_a_graph_without_the_manifests_head(make: Make, exported: Exported, tmp_path: Path) -> None:
-    plain = export(Path(exported.spec.source), tmp_path, ("ort",))
+    plain = export_cached(Path(exported.spec.source), tmp_path, ("ort",))
     assert make(plain).head is None
     with pytest.raises(BundleError, match=r"confidence, features, head too many or too few; build the bundle again"):
         make(plain, dataclasses.replace(plain.spec, features=F))

@@ -13,7 +13,7 @@ from specexport.exporter.dialects import DIALECTS, Dialect
 from specexport.runtime.proofs.parity import LOGIT_TOLERANCE, POISON, load_reference, max_error
 from specexport.strict import parse, read_json
 from support.pair import Pair
-from support.tiny import Exported, export
+from support.tiny import Exported, export_cached
 
 RNG = np.random.default_rng(0)
 TOKENS = RNG.integers(0, 288, 64).tolist()
@@ -22,10 +22,8 @@ TOKENS = RNG.integers(0, 288, 64).tolist()
 @pytest.fixture(scope="module")
 def opened(built: Path, pair: Pair, tmp_path_factory: pytest.TempPathFactory) -> Bundle:
     """The built bundle, its target in the dialect `rows` too."""
-    from support.tiny import export
-
     bundle = Bundle.open(built)
-    made = export(pair.target, tmp_path_factory.mktemp("rows"), ("rows",), bundle.manifest.contract)
+    made = export_cached(pair.target, tmp_path_factory.mktemp("rows"), ("rows",), bundle.manifest.contract)
     target = bundle.manifest.target
     graphs = target.graphs | {"rows": str(made.folder / made.spec.graphs["rows"])}
     return dataclasses.replace(
@@ -36,7 +34,7 @@ def opened(built: Path, pair: Pair, tmp_path_factory: pytest.TempPathFactory) ->
 @pytest.fixture(scope="module")
 def graphs(opened: Bundle, tmp_path_factory: pytest.TempPathFactory) -> Exported:
     """The target in every dialect; the bundle has no `rows`."""
-    return export(
+    return export_cached(
         Path(opened.manifest.target.source), tmp_path_factory.mktemp("graphs"), contract=opened.manifest.contract
     )
 
@@ -217,7 +215,7 @@ def test_bf16_is_for_other_engines(opened: Bundle) -> None:
 @pytest.fixture(scope="module")
 def half(opened: Bundle, tmp_path_factory: pytest.TempPathFactory) -> Exported:
     contract = dataclasses.replace(opened.manifest.contract, precision="fp16")
-    return export(Path(opened.manifest.target.source), tmp_path_factory.mktemp("half"), contract=contract)
+    return export_cached(Path(opened.manifest.target.source), tmp_path_factory.mktemp("half"), contract=contract)
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)

@@ -24,7 +24,7 @@ from specexport.errors import BundleError, EngineError
 from specexport.exporter.passes.gqa_lengths import keep_lengths_on_device
 from specexport.runtime.proofs.parity import POISON, prove_decoder
 from support.recorded_onnxruntime import Recorder, StillSession
-from support.tiny import CONTRACT, LLAMA, Exported, export, save_model
+from support.tiny import CONTRACT, LLAMA, Exported, export_cached, save_model
 
 TOKENS = np.random.default_rng(0).integers(0, 288, 64).tolist()
 PAST = ["past.0.key", "past.0.value", "past.1.key", "past.1.value"]
@@ -33,7 +33,7 @@ PAST = ["past.0.key", "past.0.value", "past.1.key", "past.1.value"]
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory: pytest.TempPathFactory) -> Exported:
     base = tmp_path_factory.mktemp("exported")
-    return as_for_cuda(export(save_model(base / "checkpoint"), base / "graphs", ("ort",)))
+    return as_for_cuda(export_cached(save_model(base / "checkpoint"), base / "graphs", ("ort",)))
 
 
 def as_for_cuda(exported: Exported) -> Exported:
@@ -75,7 +75,7 @@ def test_the_references_logits(decoder: OrtCudaDecoder, exported: Exported) -> N
 
 def test_a_sliding_windows_logits(tmp_path: Path) -> None:
     checkpoint = save_model(tmp_path / "checkpoint", "mistral", config=LLAMA | dict(sliding_window=8))
-    exported = as_for_cuda(export(checkpoint, tmp_path, ("ort",)))
+    exported = as_for_cuda(export_cached(checkpoint, tmp_path, ("ort",)))
     prove_decoder(make(exported), exported.reference, "onnxruntime-cuda", "ort", "target", "fp32")
 
 

@@ -38,13 +38,13 @@ def short_spans() -> Iterator[None]:
 def kept(pair: Pair, tmp_path_factory: pytest.TempPathFactory) -> Bundle:
     """A bundle of the pair with every dialect, as a build leaves it but for the manifest on disk."""
     from specexport.exporter.rules.write import write_rules
-    from support.tiny import VOCAB, export
+    from support.tiny import VOCAB, export_cached
 
     root = tmp_path_factory.mktemp("device")
     bundle = write_bundle(root, CONTRACT, VOCAB)
     specs = {}
     for role, checkpoint in (("target", pair.target), ("draft", pair.draft)):
-        made = export(checkpoint, root / "graphs", contract=CONTRACT, stem=role)
+        made = export_cached(checkpoint, root / "graphs", contract=CONTRACT, stem=role)
         save_reference(root / f"reference/{role}.npz", made.reference)
         graphs = {dialect: f"graphs/{name}" for dialect, name in made.spec.graphs.items()}
         specs[role] = replace(made.spec, graphs=graphs, weights=f"graphs/{made.spec.weights}")

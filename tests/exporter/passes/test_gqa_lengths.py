@@ -12,7 +12,7 @@ from onnx_ir import serde
 from specexport.bundle import Role
 from specexport.engines.onnxruntime.cpu import _session
 from specexport.exporter.passes.gqa_lengths import keep_lengths_on_device
-from support.tiny import LLAMA, export, save_model
+from support.tiny import LLAMA, export_cached, save_model
 
 CAPACITY, WIDTH, VOCAB = 16, 8, 32
 RNG = np.random.default_rng(0)
@@ -188,7 +188,9 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
 @pytest.mark.parametrize("family", FAMILIES)
 def test_graphs_as_exported(family: str, role: Role, tmp_path: Path) -> None:
     model_type, config = FAMILIES[family]
-    exported = export(save_model(tmp_path / "checkpoint", model_type, config=config), tmp_path, ("ort",), role=role)
+    exported = export_cached(
+        save_model(tmp_path / "checkpoint", model_type, config=config), tmp_path, ("ort",), role=role
+    )
     assert (exported.spec.features > 0) is (role == "draft")
     path = tmp_path / exported.spec.graphs["ort"]
     model = ir.load(path)

@@ -10,8 +10,13 @@ from specexport.bundle import Proof
 from specexport.errors import ProofError
 from specexport.exporter.proving import prove as prove_module
 from specexport.exporter.proving.prove import prove, widened
+<<<<<<< HEAD
 from specexport.runtime.proofs.parity import LOGIT_TOLERANCE, ReferenceStep, save_reference
 from support.tiny import CONTRACT, Exported, export, save_model
+=======
+from specexport.runtime.proofs.parity import TOLERANCE, ReferenceStep, save_reference
+from support.tiny import CONTRACT, Exported, export_cached, save_model
+>>>>>>> 82cb8f5 (wip: fast and slow sets, stages kept between runs)
 
 AS_IS, WIDENED = "onnxruntime", "onnxruntime, widened"
 
@@ -19,7 +24,7 @@ AS_IS, WIDENED = "onnxruntime", "onnxruntime, widened"
 @pytest.fixture(scope="module")
 def half(tmp_path_factory: pytest.TempPathFactory) -> Exported:
     base = tmp_path_factory.mktemp("half")
-    return export(
+    return export_cached(
         save_model(base / "checkpoint"), base / "graphs", ("onnx", "ort"), replace(CONTRACT, precision="fp16")
     )
 

@@ -17,14 +17,20 @@ from specexport.calibration.weights.recipe import Recipe, WeightRecipe
 from specexport.engines.onnxruntime.cpu import OrtDecoder
 from specexport.errors import UnsupportedModelError
 from specexport.exporter.checkpoints.checkpoint import Checkpoint
-from specexport.exporter.passes.optimize import optimize, save
+from specexport.exporter.passes.optimize import save
 from specexport.exporter.proving.reference import record_reference
 from specexport.exporter.quantize import apply, matmul_nbits
 from specexport.exporter.quantize.apply import by_every_name, quantize
 from specexport.exporter.quantize.rotary import absorb_rotary
+<<<<<<< HEAD
 from specexport.exporter.tracing.trace import probe_cache, trace
 from specexport.runtime.proofs.parity import LOGIT_TOLERANCE, max_error
 from support.tiny import CONTRACT, LLAMA, save_model
+=======
+from specexport.exporter.tracing.trace import probe_cache
+from specexport.runtime.proofs.parity import TOLERANCE, max_error
+from support.tiny import CONTRACT, LLAMA, save_model, traced
+>>>>>>> 82cb8f5 (wip: fast and slow sets, stages kept between runs)
 
 # Large enough that no weight counts as a small constant, heads as wide as the kernel turns them.
 SIZES = LLAMA | dict(hidden_size=128, intermediate_size=160, num_hidden_layers=1, initializer_range=0.1)
@@ -64,15 +70,15 @@ class Made:
         others: dict[str, WeightRecipe] | None = None,
     ) -> None:
         model_type, config = FAMILIES[family] if isinstance(family, str) else family
-        model = Checkpoint.find(str(save_model(folder / "checkpoint", model_type, config=config))).load("fp32")
+        checkpoint = save_model(folder / "checkpoint", model_type, config=config)
+        model = Checkpoint.find(str(checkpoint)).load("fp32")
         names = {layer.weight for layer in linear_layers(model)} | set(tables(model))
         own = WeightRecipe(form, block=16 if form == "int4" else 0)
         recipe = Recipe(dict.fromkeys(names, own) | (others or {}))
         layers, size = probe_cache(model), int(model.get_output_embeddings().weight.shape[0])
         with fake_quantized(model, recipe):
             self.reference = record_reference(model, CONTRACT, size, spare=exact)
-        self.graph = trace(model, layers, "ort", CONTRACT)
-        optimize(self.graph, "ort")
+        self.graph = traced(checkpoint)
         self.layers = len(linear_layers(model))
         self.changed = quantize(
             self.graph, "ort", by_every_name(recipe, model), CONTRACT.capacity, {}, exact_widths=exact
@@ -156,17 +162,13 @@ def test_a_graph_whose_scales_are_another_layers_is_seen(tmp_path: Path) -> None
 
 def test_heads_that_the_kernel_does_not_turn_are_left(tmp_path: Path) -> None:
     config = SIZES | dict(hidden_size=96, head_dim=24)
-    model = Checkpoint.find(str(save_model(tmp_path, config=config))).load("fp32")
-    graph = trace(model, probe_cache(model), "ort", CONTRACT)
-    optimize(graph, "ort")
+    graph = traced(save_model(tmp_path, config=config))
     assert absorb_rotary(graph, CONTRACT.capacity) == 0
 
 
 def test_tables_reach_as_far_as_the_cache(tmp_path: Path) -> None:
-    model = Checkpoint.find(str(save_model(tmp_path, config=SIZES))).load("fp32")
     contract = replace(CONTRACT, capacity=96)
-    graph = trace(model, probe_cache(model), "ort", contract)
-    optimize(graph, "ort")
+    graph = traced(save_model(tmp_path, config=SIZES), contract=contract)
     assert absorb_rotary(graph, contract.capacity) == 1
     shapes = [
         list(value.const_value.shape) for name, value in graph.graph.initializers.items() if name.startswith("rotary.")

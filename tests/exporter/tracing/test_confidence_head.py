@@ -16,8 +16,13 @@ from specexport.engines.onnxruntime.cpu import OrtDecoder
 from specexport.exporter.checkpoints.checkpoint import Checkpoint
 from specexport.exporter.dialects import DIALECTS, Dialect
 from specexport.exporter.tracing.confidence_head import probe_features
+<<<<<<< HEAD
 from specexport.runtime.proofs.parity import LOGIT_TOLERANCE
 from support.tiny import CONTRACT, LLAMA, VOCAB, Exported, export, save_model
+=======
+from specexport.runtime.proofs.parity import TOLERANCE
+from support.tiny import CONTRACT, LLAMA, VOCAB, Exported, export, export_cached, save_model
+>>>>>>> 82cb8f5 (wip: fast and slow sets, stages kept between runs)
 from transformers import AutoModelForCausalLM, GPT2LMHeadModel, LlamaForCausalLM, PreTrainedModel
 
 RNG = np.random.default_rng(0)
@@ -101,7 +106,7 @@ def feed_in_parts(
 def test_features_and_confidence(family: str, tmp_path: Path) -> None:
     model_type, config, size = FAMILIES[family]
     checkpoint = save_model(tmp_path / "checkpoint", model_type, config=config)
-    exported = export(checkpoint, tmp_path / "graphs", ("ort",), role="draft")
+    exported = export_cached(checkpoint, tmp_path / "graphs", ("ort",), stem="no-logits-to-keep", role="draft")
     assert exported.spec.features == size
     assert exported.error("ort") <= LOGIT_TOLERANCE["fp32"] / 10
     decoder = exported.decoder("ort")
@@ -121,8 +126,14 @@ def test_features_and_confidence(family: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("precision", ["fp16", "bf16"])
 def test_half_precision_shows_features_in_fp32(precision: Precision, tmp_path: Path) -> None:
     checkpoint = save_model(tmp_path / "checkpoint")
+<<<<<<< HEAD
     exported = export(checkpoint, tmp_path / "graphs", ("ort",), replace(CONTRACT, precision=precision), role="draft")
     assert exported.error("ort") <= LOGIT_TOLERANCE["widened" if precision == "bf16" else precision]
+=======
+    contract = replace(CONTRACT, precision=precision)
+    exported = export_cached(checkpoint, tmp_path / "graphs", ("ort",), contract, role="draft")
+    assert exported.error("ort") <= TOLERANCE["widened" if precision == "bf16" else precision]
+>>>>>>> 82cb8f5 (wip: fast and slow sets, stages kept between runs)
     graph = load(exported, "ort").graph
     types = {value.name: value.type.tensor_type.elem_type for value in (*graph.input, *graph.output)}
     assert {types[name] for name in ("head", "features", "confidence")} == {onnx.TensorProto.FLOAT}
@@ -145,7 +156,7 @@ def load(exported: Exported, dialect: Dialect) -> onnx.ModelProto:
 @pytest.fixture(scope="module")
 def tied(exported: Exported, tmp_path_factory: pytest.TempPathFactory) -> Exported:
     """The tied model of `exported` as a draft."""
-    return export(Path(exported.spec.source), tmp_path_factory.mktemp("draft"), role="draft")
+    return export_cached(Path(exported.spec.source), tmp_path_factory.mktemp("draft"), role="draft")
 
 
 def test_a_head_adds_an_input_and_two_outputs(tied: Exported) -> None:
