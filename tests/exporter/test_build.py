@@ -93,6 +93,7 @@ def test_a_repeated_build_reuses_its_stages(run: Callable[..., BuildReport]) -> 
     assert len([step for step in progress.steps if step.startswith("prove")]) == 4
 
 
+@pytest.mark.slow
 def test_a_harmed_stage_is_made_again(
     run: Callable[..., BuildReport], built: Path, cache: Path, tmp_path: Path
 ) -> None:
@@ -260,6 +261,7 @@ def test_a_bundle_with_plans(run: Callable[..., BuildReport], output: Path) -> N
     assert len(specexport.load(output).generate([5, 6, 7], max_new_tokens=5, stop_token_ids=()).tokens) == 5
 
 
+@pytest.mark.slow
 def test_a_bundle_for_a_device_with_tensorrt(run: Callable[..., BuildReport], pair: Pair, output: Path) -> None:
     """Made and proved where there is none: the graphs of both dialects, and what is left to do."""
     progress = Notes()
@@ -289,6 +291,7 @@ def test_a_compilation_that_fails_leaves_nothing(
     assert left(output) == []
 
 
+@pytest.mark.slow
 def test_the_smallest_capacity_and_a_chunk_beyond_it(run: Callable[..., BuildReport], pair: Pair, output: Path) -> None:
     report = run(target=pair.draft, max_seq_len=16, max_draft_tokens=1, prompt_chunk=1000)
     assert report.bundle.manifest.contract.widths == (1, 2, 16)
@@ -299,7 +302,8 @@ def test_the_smallest_capacity_and_a_chunk_beyond_it(run: Callable[..., BuildRep
     assert generation.statistics.acceptance_rate == 1.0
 
 
-@pytest.mark.parametrize("wide", ["draft", pytest.param("target", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("wide", ["draft", "target"])
 def test_vocabularies_padded_to_different_sizes(
     wide: str, run: Callable[..., BuildReport], output: Path, tmp_path: Path
 ) -> None:

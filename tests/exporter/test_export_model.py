@@ -22,13 +22,13 @@ from specexport.exporter.request.options import CalibrationTexts
 from specexport.exporter.tracing import attention
 from specexport.exporter.tracing.attention import Layer
 from support.pair import Notes
-from support.tiny import CONTRACT, make_tokenizer, save_model
+from support.tiny import CONTRACT, LLAMA, make_tokenizer, save_model
 from torch.onnx.ops import symbolic
 
 
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
-    folder = save_model(tmp_path_factory.mktemp("model"))
+    folder = save_model(tmp_path_factory.mktemp("model"), config=LLAMA | dict(num_hidden_layers=1))
     make_tokenizer().save_pretrained(folder)
     return Checkpoint.find(str(folder))
 

@@ -93,10 +93,10 @@ def test_every_dialect_gives_the_logits_of_hugging_face(family: str, tmp_path: P
 
 
 HALVES = [
-    pytest.param("gemma2, softcap", "fp16"),
+    pytest.param("gpt2, learned positions", "bf16"),
+    pytest.param("gemma2, softcap", "fp16", marks=pytest.mark.slow),
     pytest.param("gemma2, softcap", "bf16", marks=pytest.mark.slow),
     pytest.param("mixtral", "fp16", marks=pytest.mark.slow),
-    pytest.param("gpt2, learned positions", "bf16"),
 ]
 
 
@@ -176,6 +176,7 @@ def test_a_wrong_attention_fails_the_proof_by_far(
         assert mutant == "rows one too far", error  # noqa: PT017
 
 
+@pytest.mark.slow
 def test_stale_rows_fail_the_proof(
     checkpoints: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -216,7 +217,7 @@ def test_the_ladder_is_proved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert exported.error("onnx") > 10 * TOL
 
 
-@pytest.mark.parametrize("ignored", [False, True])
+@pytest.mark.parametrize("ignored", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_a_window_wider_than_the_first_steps_is_proved_too(
     ignored: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

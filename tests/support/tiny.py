@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shutil
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +24,9 @@ from specexport.exporter.proving.reference import record_reference
 from specexport.exporter.storage.stage_cache import default_cache, finished_stage, make_stage, stage_key
 from specexport.exporter.tracing.confidence_head import HEADED, probe_features
 from specexport.exporter.tracing.trace import probe_cache, trace
-from specexport.runtime.proofs.parity import ReferenceStep, load_reference, max_error, save_reference
-from specexport.strict import parse, read_json
+from specexport.runtime.proofs.parity import ReferenceStep, max_error
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
 
 torch.set_num_threads(1)  # tiny matrices gain nothing from more
 
@@ -121,6 +119,45 @@ class Exported:
             )
 
 
+Trace = Callable[[Path, PreTrainedModel, Dialect, Contract, int], ir.Model]
+
+
+def trace_now(
+    checkpoint: Path, model: PreTrainedModel, dialect: Dialect, contract: Contract, features: int
+) -> ir.Model:
+    graph = trace(model, probe_cache(model), dialect, contract, features)
+    optimize(graph, dialect)
+    return graph
+
+
+def trace_once(
+    checkpoint: Path, model: PreTrainedModel, dialect: Dialect, contract: Contract, features: int
+) -> ir.Model:
+    """The same from the stage cache, while checkpoint, exporter and packages are as they were."""
+    key = stage_key(
+        tests=hashlib.sha256(Path(__file__).read_bytes()).hexdigest(),
+        checkpoint=Checkpoint.find(str(checkpoint)).digest,
+        contract=asdict(contract),
+        spans=contract.spans,  # of a constant that tests make smaller
+        given=(dialect, features),
+    )
+
+    def write(stage: Path) -> None:
+        onnx.save_model(ir.to_proto(trace_now(checkpoint, model, dialect, contract, features)), stage / "graph.onnx")
+
+    cache = default_cache()
+    locks = cache.with_name("locks")
+    locks.mkdir(parents=True, exist_ok=True)
+    with FileLock(locks / key):  # another worker may be at it
+        stage = finished_stage(cache, key) or make_stage(cache, key, write)
+        return ir.from_proto(onnx.load_model(stage / "graph.onnx"))
+
+
+def traced(checkpoint: Path, dialect: Dialect = "ort", contract: Contract = CONTRACT) -> ir.Model:
+    """The optimized graph of a checkpoint. Not for tests that patch the exporter."""
+    return trace_once(checkpoint, Checkpoint.find(str(checkpoint)).load(contract.precision), dialect, contract, 0)
+
+
 def export(
     checkpoint: Path,
     folder: Path,
@@ -128,74 +165,24 @@ def export(
     contract: Contract = CONTRACT,
     stem: str = "model",
     role: Role = "target",
+    trace: Trace = trace_now,
 ) -> Exported:
-    """Trace the checkpoint now: what a test that patches the exporter needs. All others take `export_cached`."""
+    """Traced anew: what a test that patches the exporter needs. All others take `export_cached`."""
     model = Checkpoint.find(str(checkpoint)).load(contract.precision)
-    layers = probe_cache(model)
     vocab_size = int(model.get_output_embeddings().weight.shape[0])
     reference = record_reference(model, contract, vocab_size)
     features = probe_features(model) if role == "draft" else 0
     graphs = {
-        dialect: trace(model, layers, dialect, contract, features if dialect == HEADED else 0) for dialect in dialects
+        dialect: trace(checkpoint, model, dialect, contract, features if dialect == HEADED else 0)
+        for dialect in dialects
     }
-    for dialect, graph in graphs.items():
-        optimize(graph, dialect)
     folder.mkdir(parents=True, exist_ok=True)
     paths, weights = save(graphs, folder, stem)
-    name, size = type(model).__name__, model.num_parameters()
+    name, size, layers = type(model).__name__, model.num_parameters(), probe_cache(model)
     spec = ModelSpec(
         str(checkpoint), name, "", size, vocab_size, layers, dict(paths), weights, features, "float", (), None
     )
     return Exported(folder, spec, reference, contract, model.num_parameters())
 
 
-def export_cached(
-    checkpoint: Path,
-    folder: Path,
-    dialects: tuple[Dialect, ...] = DIALECTS,
-    contract: Contract = CONTRACT,
-    stem: str = "model",
-    role: Role = "target",
-) -> Exported:
-    """`export`, or a copy of its files while checkpoint, exporter and packages are the same."""
-
-    def write(stage: Path) -> None:
-        made = export(checkpoint, stage / "graphs", dialects, contract, stem, role)
-        save_reference(stage / "reference.npz", made.reference)
-        (stage / "spec.json").write_text(json.dumps(asdict(made.spec)))
-
-    with cached(checkpoint, contract, (dialects, stem, role), write) as stage:
-        shutil.copytree(stage / "graphs", folder, dirs_exist_ok=True)
-        reference = load_reference(stage / "reference.npz")
-        spec = parse(ModelSpec, read_json(stage / "spec.json") | {"source": str(checkpoint)}, "spec.json")
-    return Exported(folder, spec, reference, contract, spec.num_parameters)
-
-
-def traced(checkpoint: Path, dialect: Dialect = "ort", contract: Contract = CONTRACT) -> ir.Model:
-    """The optimized graph of a checkpoint, in memory; traced once while checkpoint, exporter and packages are the same."""
-
-    def write(stage: Path) -> None:
-        model = Checkpoint.find(str(checkpoint)).load(contract.precision)
-        graph = trace(model, probe_cache(model), dialect, contract)
-        optimize(graph, dialect)
-        onnx.save_model(ir.to_proto(graph), stage / "graph.onnx")
-
-    with cached(checkpoint, contract, ("traced", dialect), write) as stage:
-        return ir.from_proto(onnx.load_model(stage / "graph.onnx"))
-
-
-@contextmanager
-def cached(checkpoint: Path, contract: Contract, given: object, write: Callable[[Path], None]) -> Iterator[Path]:
-    """The stage that `write(folder)` makes of a checkpoint, held while it is read."""
-    key = stage_key(
-        tests=hashlib.sha256(Path(__file__).read_bytes()).hexdigest(),
-        checkpoint=Checkpoint.find(str(checkpoint)).digest,
-        contract=asdict(contract),
-        spans=contract.spans,  # of a constant that tests make smaller
-        given=given,
-    )
-    cache = default_cache()
-    locks = cache.with_name("locks")
-    locks.mkdir(parents=True, exist_ok=True)
-    with FileLock(locks / key):  # another worker may be at it
-        yield finished_stage(cache, key) or make_stage(cache, key, write)
+export_cached = partial(export, trace=trace_once)

@@ -20,22 +20,20 @@ TOKENS = RNG.integers(0, 288, 64).tolist()
 
 
 @pytest.fixture(scope="module")
-def opened(built: Path, pair: Pair, tmp_path_factory: pytest.TempPathFactory) -> Bundle:
-    """The built bundle, its target in the dialect `rows` too."""
-    bundle = Bundle.open(built)
-    made = export_cached(pair.target, tmp_path_factory.mktemp("rows"), ("rows",), bundle.manifest.contract)
-    target = bundle.manifest.target
-    graphs = target.graphs | {"rows": str(made.folder / made.spec.graphs["rows"])}
-    return dataclasses.replace(
-        bundle, manifest=dataclasses.replace(bundle.manifest, target=dataclasses.replace(target, graphs=graphs))
-    )
+def graphs(pair: Pair, tmp_path_factory: pytest.TempPathFactory) -> Exported:
+    """The target in every dialect; the bundle has no `rows`."""
+    return export_cached(pair.target, tmp_path_factory.mktemp("graphs"), stem="target")
 
 
 @pytest.fixture(scope="module")
-def graphs(opened: Bundle, tmp_path_factory: pytest.TempPathFactory) -> Exported:
-    """The target in every dialect; the bundle has no `rows`."""
-    return export_cached(
-        Path(opened.manifest.target.source), tmp_path_factory.mktemp("graphs"), contract=opened.manifest.contract
+def opened(built: Path, graphs: Exported) -> Bundle:
+    """The built bundle, its target in the dialect `rows` too."""
+    bundle = Bundle.open(built)
+    assert bundle.manifest.contract == graphs.contract
+    target = bundle.manifest.target
+    paths = target.graphs | {"rows": str(graphs.folder / graphs.spec.graphs["rows"])}
+    return dataclasses.replace(
+        bundle, manifest=dataclasses.replace(bundle.manifest, target=dataclasses.replace(target, graphs=paths))
     )
 
 

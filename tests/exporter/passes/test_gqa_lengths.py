@@ -184,8 +184,18 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("role", ["target", "draft"])  # a draft has a confidence head
-@pytest.mark.parametrize("family", FAMILIES)
+FAST: set[tuple[str, Role]] = {("llama", "draft"), ("a sliding window", "target")}
+ROLES: tuple[Role, ...] = ("target", "draft")  # a draft has a confidence head
+
+
+@pytest.mark.parametrize(
+    ("family", "role"),
+    [
+        pytest.param(family, role, marks=[pytest.mark.slow] * ((family, role) not in FAST))
+        for family in FAMILIES
+        for role in ROLES
+    ],
+)
 def test_graphs_as_exported(family: str, role: Role, tmp_path: Path) -> None:
     model_type, config = FAMILIES[family]
     exported = export_cached(

@@ -15,18 +15,21 @@ from specexport.runtime.proofs.parity import LOGIT_TOLERANCE, ReferenceStep, sav
 from support.tiny import CONTRACT, Exported, export, save_model
 =======
 from specexport.runtime.proofs.parity import TOLERANCE, ReferenceStep, save_reference
+<<<<<<< HEAD
 from support.tiny import CONTRACT, Exported, export_cached, save_model
 >>>>>>> 82cb8f5 (wip: fast and slow sets, stages kept between runs)
+=======
+from support.pair import Pair
+from support.tiny import CONTRACT, Exported, export_cached
+>>>>>>> d1f0235 (scripts/mutants: 92 faults planted one at a time; exports of tests kept by dialect)
 
 AS_IS, WIDENED = "onnxruntime", "onnxruntime, widened"
 
 
 @pytest.fixture(scope="module")
-def half(tmp_path_factory: pytest.TempPathFactory) -> Exported:
-    base = tmp_path_factory.mktemp("half")
-    return export_cached(
-        save_model(base / "checkpoint"), base / "graphs", ("onnx", "ort"), replace(CONTRACT, precision="fp16")
-    )
+def half(pair: Pair, tmp_path_factory: pytest.TempPathFactory) -> Exported:
+    contract = replace(CONTRACT, precision="fp16")
+    return export_cached(pair.target, tmp_path_factory.mktemp("half"), ("onnx", "ort"), contract)
 
 
 def proofs_of(exported: Exported, engines: tuple[str, ...], folder: Path) -> dict[str, Proof]:

@@ -1,0 +1,10 @@
+"""Do the tests see what they are for? Plants one fault at a time and tells which set catches it."""
+
+from __future__ import annotations
+
+import sys
+
+from mutation.command import main
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""Faults that the tests must see, planted one at a time."""

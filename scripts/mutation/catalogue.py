@@ -1,0 +1,12 @@
+"""All mutants, by the part of the tree that they are in."""
+
+from __future__ import annotations
+
+from .bundle_mutants import BUNDLE
+from .engine_mutants import ENGINES
+from .exporter_mutants import EXPORTER
+from .loop_mutants import LOOP
+from .proof_mutants import PROOFS
+from .sampling_mutants import SAMPLING
+
+MUTANTS = (*SAMPLING, *LOOP, *PROOFS, *BUNDLE, *EXPORTER, *ENGINES)

@@ -1,0 +1,119 @@
+"""Faults in decoders, in the device's round and in what it stands on."""
+
+from __future__ import annotations
+
+from .mutant import Mutant
+
+CPU, CUDA_DECODER = "engines/onnxruntime/cpu.py", "engines/onnxruntime/cuda_decoder.py"
+GRAPH_CACHE, STAGING, DEVICE = (f"engines/cuda/{name}.py" for name in ("graph_cache", "staging", "device"))
+DECODER, ROUND, PLACE_ROWS = (f"engines/tensorrt/{name}.py" for name in ("decoder", "round_graph", "place_rows"))
+ON_CUDA = ("tests/engines/cuda",)
+ON_TENSORRT = (
+    "tests/engines/tensorrt/test_decoder.py",
+    "tests/engines/tensorrt/test_round_graph_sequence.py",
+    "tests/engines/tensorrt/test_engine.py",
+)
+
+ENGINES = (
+    Mutant(
+        "a pass on the CPU looks at fewer columns than it writes",
+        CPU,
+        "size = (count, self._contract.span(end) if self._spans else 0)",
+        "size = (count, self._contract.span(max(1, position)) if self._spans else 0)",
+        ("tests/engines/onnxruntime/test_cpu.py",),
+    ),
+    Mutant(
+        "a padded chunk's tokens of the pass before",
+        CUDA_DECODER,
+        "bound.tokens[0, count:] = 0",
+        "pass",
+        ("tests/engines/onnxruntime/test_cuda_decoder.py",),
+    ),
+    Mutant(
+        "a captured graph is not waited for",
+        GRAPH_CACHE,
+        """            self._device.launch(graph)
+            self._device.synchronize()""",
+        "            self._device.launch(graph)",
+        (*ON_CUDA, *ON_TENSORRT),
+    ),
+    Mutant(
+        "work is captured before it has run",
+        GRAPH_CACHE,
+        """        work()
+        self._device.synchronize()
+        self._graphs[key]""",
+        "        self._graphs[key]",
+        (*ON_CUDA, *ON_TENSORRT),
+    ),
+    Mutant(
+        "places of a slot by bytes",
+        STAGING,
+        "Address(self.address + index * self.host.itemsize)",
+        "Address(self.address + index)",
+        (*ON_CUDA, *ON_TENSORRT),
+    ),
+    Mutant(
+        "slots that are not aligned",
+        STAGING,
+        "return -(-size // ALIGNMENT) * ALIGNMENT",
+        "return size",
+        (*ON_CUDA, *ON_TENSORRT),
+    ),
+    Mutant(
+        "device memory is not cleared",
+        DEVICE,
+        'self._call("cuMemsetD8Async", address, 0, size, self.stream)',
+        "pass",
+        ON_CUDA,
+    ),
+    Mutant(
+        "a failed capture stays open",
+        DEVICE,
+        'status, graph = self._driver.attempt("cuStreamEndCapture", self.stream)',
+        "status, graph = -1, None",
+        ON_CUDA,
+    ),
+    Mutant(
+        "a round's graph is known by its rule and width alone",
+        ROUND,
+        "self._replay.run((rule, k, span), lambda:",
+        "self._replay.run((rule, k), lambda:",
+        ON_TENSORRT,
+    ),
+    Mutant(
+        "the draft's first pass is judged by its first row",
+        ROUND,
+        "copy(draft.logits, draft.logits + self._row_bytes, self._row_bytes)",
+        "pass",
+        ON_TENSORRT,
+    ),
+    Mutant(
+        "one distribution for all draft tokens",
+        ROUND,
+        "copy(self._draft_probs + index * self._row_bytes, self._drawn, self._row_bytes)",
+        "copy(self._draft_probs, self._drawn, self._row_bytes)",
+        ON_TENSORRT,
+    ),
+    Mutant(
+        "a lost logit is a token",
+        ROUND,
+        "self._target.vocab_size if lost else next_token",
+        "next_token",
+        ON_TENSORRT,
+    ),
+    Mutant(
+        "a pass on the device looks at fewer columns than it writes",
+        DECODER,
+        "return self._contract.span(position + width)",
+        "return self._contract.span(max(1, position))",
+        ON_TENSORRT,
+    ),
+    Mutant(
+        "rows are placed from the position of another pass",
+        PLACE_ROWS,
+        "add.u64 %d7, %d6, %d7;",
+        "mov.u64 %d7, %d6;",
+        ("tests/engines/tensorrt/test_place_rows.py",),
+    ),
+)

@@ -1,0 +1,174 @@
+"""Faults in tracing, in the passes over graphs, in the rule graphs and in the maps between vocabularies."""
+
+from __future__ import annotations
+
+from .mutant import Mutant
+
+ATTENTION, LINT, LENGTHS = (
+    "exporter/tracing/attention.py",
+    "exporter/passes/lint.py",
+    "exporter/passes/gqa_lengths.py",
+)
+ROWS, EXACT = "exporter/quantize/int8_rows.py", "exporter/quantize/batch_invariant.py"
+NBITS, QDQ, APPLY = (f"exporter/quantize/{name}.py" for name in ("matmul_nbits", "qdq", "apply"))
+GRAPHS, PARTS = "exporter/rules/graphs.py", "exporter/rules/parts.py"
+VOCABULARY = "exporter/checkpoints/shared_vocabulary.py"
+FAMILIES = ("tests/exporter/test_families.py",)
+QUANTIZE, RULES = ("tests/exporter/quantize",), ("tests/exporter/rules",)
+
+EXPORTER = (
+    Mutant(
+        "a window of one row more",
+        ATTENTION,
+        "return mask & (columns > rows - window) if window else mask",
+        "return mask & (columns >= rows - window) if window else mask",
+        FAMILIES,
+    ),
+    Mutant(
+        "a row sees the one behind it",
+        ATTENTION,
+        "mask = columns <= rows",
+        "mask = columns <= rows + 1",
+        FAMILIES,
+    ),
+    Mutant(
+        "attention without the softcap",
+        ATTENTION,
+        'attributes["softcap"] = layer.softcap',
+        'attributes["softcap"] = 0.0',
+        FAMILIES,
+    ),
+    Mutant(
+        "lint passes causal attention",
+        LINT,
+        'if node.attributes.get_int("is_causal", 0):',
+        'if node.attributes.get_int("is_causal", 0) > 1:',
+        ("tests/exporter/passes/test_lint.py",),
+    ),
+    Mutant(
+        "lint passes caches written twice",
+        LINT,
+        'elif sum(use.node.op_type == "TensorScatter" for use in cache.uses()) > 1:',
+        'elif sum(use.node.op_type == "TensorScatter" for use in cache.uses()) > 2:',
+        ("tests/exporter/passes/test_lint.py",),
+    ),
+    Mutant(
+        "lint passes new operators for old versions",
+        LINT,
+        "if node.domain or node.op_type not in OLD_OPERATORS:",
+        "if node.domain:",
+        ("tests/exporter/passes/test_lint.py",),
+    ),
+    Mutant(
+        "lengths of the first new token",
+        LENGTHS,
+        'constant("last", [-1])',
+        'constant("last", [0])',
+        ("tests/exporter/passes/test_gqa_lengths.py",),
+    ),
+    Mutant(
+        "rows scaled by their largest value, not magnitude",
+        ROWS,
+        'ir.node("Abs", [values])',
+        'ir.node("Relu", [values])',
+        QUANTIZE,
+    ),
+    Mutant(
+        "layers with other static scales share what is rounded",
+        ROWS,
+        "key = (group[0].input, own.input_scale)",
+        "key = (group[0].input, None)",
+        QUANTIZE,
+    ),
+    Mutant(
+        "a row alone is multiplied alone",
+        EXACT,
+        'constant(graph, "exact.one", np.array([1]))',
+        'constant(graph, "exact.one", np.array([2]))',
+        ("tests/exporter/quantize/test_apply.py",),
+    ),
+    Mutant(
+        "int4 with the halves of a byte swapped",
+        NBITS,
+        "shifted[:, ::2] | (shifted[:, 1::2] << 4)",
+        "shifted[:, 1::2] | (shifted[:, ::2] << 4)",
+        QUANTIZE,
+    ),
+    Mutant(
+        "inputs of other scales share their Q/DQ",
+        QDQ,
+        "key = (linear.input, own.format, own.input_scale)",
+        "key = (linear.input, own.format, 0.0)",
+        QUANTIZE,
+    ),
+    Mutant(
+        "a weight that stays as it was goes unnoticed",
+        APPLY,
+        'own.format != "float" and value.dtype in FLOATS and value.uses()',
+        "not value.uses()",
+        QUANTIZE,
+    ),
+    Mutant(
+        "the token rule's graph accepts at equality",
+        GRAPHS,
+        "op.Less(op.Mul(uniforms, of_draft), of_target)",
+        "op.LessOrEqual(op.Mul(uniforms, of_draft), of_target)",
+        RULES,
+    ),
+    Mutant(
+        "the block rule's graph accepts the shortest",
+        GRAPHS,
+        "scale = op.Gather(op.Concat([1.0], ratios, axis=0), num_accepted)",
+        "scale = 1.0",
+        RULES,
+    ),
+    Mutant(
+        "a row of the adjustment's graph counts its own token",
+        GRAPHS,
+        "float(token < first + row)",
+        "float(token <= first + row)",
+        RULES,
+    ),
+    Mutant(
+        "rows that are no numbers are accepted",
+        GRAPHS,
+        "num_accepted = op.Min(num_accepted, num_sound)",
+        "num_accepted = op.Min(num_accepted, num_draft_tokens)",
+        RULES,
+    ),
+    Mutant(
+        "a graph draws by the sum of all blocks",
+        PARTS,
+        "op.Sub(goal, before)",
+        "goal",
+        RULES,
+    ),
+    Mutant(
+        "a graph's argmax takes the last of a tie",
+        PARTS,
+        "return op.ReduceMin(op.Where(best, op.Range(0, vocab_size, 1), vocab_size), [1], keepdims=0)",
+        "return op.ReduceMax(op.Where(best, op.Range(0, vocab_size, 1), -1), [1], keepdims=0)",
+        RULES,
+    ),
+    Mutant(
+        "one id of the draft for two of the target",
+        VOCABULARY,
+        "theirs = (token for token in draft.by_bytes.get(value, ()) if token not in taken)",
+        "theirs = iter(draft.by_bytes.get(value, ()))",
+        ("tests/exporter/checkpoints/test_shared_vocabulary.py",),
+    ),
+    Mutant(
+        "ids that the draft's model lacks are shared",
+        VOCABULARY,
+        "if ours < target_size and theirs < draft_size]",
+        "if ours < target_size]",
+        ("tests/exporter/checkpoints/test_shared_vocabulary.py",),
+    ),
+    Mutant(
+        "special tokens are text",
+        VOCABULARY,
+        "if spelled[token] and token not in self.special",
+        "if spelled[token]",
+        ("tests/exporter/checkpoints/test_shared_vocabulary.py",),
+    ),
+)

@@ -1,0 +1,173 @@
+"""Faults in the sequence and its roll-back, the loop, drafts, the schedule and text."""
+
+from __future__ import annotations
+
+from .mutant import Mutant
+
+CONTEXT, LOOP_FILE = "runtime/state/context.py", "runtime/loop/speculate.py"
+DRAFTERS, LOOKUP, TRANSLATE = (f"runtime/drafting/{name}.py" for name in ("drafters", "lookup", "translate"))
+SCHEDULE, DEVICE_ROUNDS = "runtime/policy/schedule.py", "runtime/loop/device_rounds.py"
+DETOKENIZER, CHAT = "runtime/text/detokenizer.py", "runtime/text/chat_template.py"
+IN_LOOP = ("tests/runtime/state", "tests/runtime/loop", "tests/runtime/drafting")
+IN_SCHEDULE = ("tests/runtime/policy",)
+
+LOOP = (
+    Mutant(
+        "roll-back forgets the draft's cache",
+        CONTEXT,
+        """        for cached in self.decoders:
+            cached.rows = min(cached.rows, rows)""",
+        """        for cached in self.decoders[:1]:
+            cached.rows = min(cached.rows, rows)""",
+        IN_LOOP,
+    ),
+    Mutant(
+        "the prompt's last token is not fed again",
+        CONTEXT,
+        "self.target.rows = min(self.target.rows, len(prompt) - 1)",
+        "self.target.rows = min(self.target.rows, len(prompt))",
+        (*IN_LOOP, "tests/runtime/test_session.py"),
+    ),
+    Mutant(
+        "a kept prefix reaches behind the first difference",
+        CONTEXT,
+        "self.keep(common)",
+        "self.keep(common + 1)",
+        (*IN_LOOP, "tests/runtime/test_session.py"),
+    ),
+    Mutant(
+        "forgetting leaves the caches as they are",
+        CONTEXT,
+        "cached.decoder.overwrite_rows(0, 0.0)",
+        "pass",
+        (*IN_LOOP, "tests/runtime/test_session_failures.py"),
+    ),
+    Mutant(
+        "roll-back keeps a rejected row",
+        LOOP_FILE,
+        "context.keep(len(tokens) + num_accepted)",
+        "context.keep(len(tokens) + num_accepted + 1)",
+        IN_LOOP,
+    ),
+    Mutant(
+        "a round drafts beyond the limit",
+        LOOP_FILE,
+        "round.run(tokens, min(count, limit - 1))",
+        "round.run(tokens, min(count, limit))",
+        IN_LOOP,
+    ),
+    Mutant(
+        "the draft lacks a row behind full acceptance",
+        DRAFTERS,
+        "self._cached.step(tokens[-2:], max(0, len(tokens) - 2))",
+        "self._cached.step(tokens[-1:], len(tokens) - 1)",
+        ("tests/runtime/drafting", "tests/runtime/loop"),
+    ),
+    Mutant(
+        "a lookup beside a model takes short matches",
+        DRAFTERS,
+        "SHORTEST_ALONE if lookup == name else SHORTEST_BESIDE_A_MODEL",
+        "SHORTEST_ALONE",
+        ("tests/runtime/drafting",),
+    ),
+    Mutant(
+        "a lookup takes more than its match is long",
+        LOOKUP,
+        "_continued(tokens, place, min(count, best)) if best",
+        "_continued(tokens, place, count) if best",
+        ("tests/runtime/drafting/test_lookup.py",),
+    ),
+    Mutant(
+        "the shortest n-gram first",
+        LOOKUP,
+        "range(longest, shortest - 1, -1)",
+        "range(shortest, longest + 1)",
+        ("tests/runtime/drafting/test_lookup.py",),
+    ),
+    Mutant(
+        "a narrow draft is fed the first id that it lacks",
+        TRANSLATE,
+        "token if token < self.vocab_size else 0",
+        "token if token <= self.vocab_size else 0",
+        ("tests/runtime/drafting",),
+    ),
+    Mutant(
+        "translated logits read by the target's ids",
+        TRANSLATE,
+        "translated[:, self._target_ids] = logits[:, self._draft_ids]",
+        "translated[:, self._target_ids] = logits[:, self._target_ids % logits.shape[1]]",
+        ("tests/runtime/drafting/test_translate.py",),
+    ),
+    Mutant(
+        "a draft token is worth what its time is not asked",
+        SCHEDULE,
+        "worth = alive - self._rate * (verify[index + 1] - verify[index]) + self._ahead",
+        "worth = alive + self._ahead",
+        IN_SCHEDULE,
+    ),
+    Mutant(
+        "the best fixed number counts each token as alive",
+        SCHEDULE,
+        """            alive *= chance
+            tokens += alive""",
+        """            alive *= chance
+            tokens += chance""",
+        IN_SCHEDULE,
+    ),
+    Mutant(
+        "probes that nobody has saved up for",
+        SCHEDULE,
+        "if state.allowance < price:",
+        "if state.allowance < 0.0:",
+        IN_SCHEDULE,
+    ),
+    Mutant(
+        "a rejected token counts as accepted",
+        SCHEDULE,
+        "error += (index < num_accepted) - chance",
+        "error += (index <= num_accepted) - chance",
+        IN_SCHEDULE,
+    ),
+    Mutant(
+        "the device's round leaves the draft a row too many",
+        DEVICE_ROUNDS,
+        "draft.rows = len(tokens) + k - 1",
+        "draft.rows = len(tokens) + k",
+        ("tests/runtime/loop",),
+    ),
+    Mutant(
+        "noise for the device rounded up to one",
+        DEVICE_ROUNDS,
+        "np.minimum(uniforms.astype(np.float32), np.nextafter(np.float32(1.0), np.float32(0.0)))",
+        "uniforms.astype(np.float32)",
+        ("tests/runtime/loop",),
+    ),
+    Mutant(
+        "half a character is emitted",
+        DETOKENIZER,
+        "if len(now) <= len(before) or now.endswith(REPLACEMENT):",
+        "if len(now) <= len(before):",
+        ("tests/runtime/text",),
+    ),
+    Mutant(
+        "the last of several stop strings wins",
+        DETOKENIZER,
+        "return self._release(min(places))",
+        "return self._release(max(places))",
+        ("tests/runtime/text",),
+    ),
+    Mutant(
+        "the start of a stop string is not held back",
+        DETOKENIZER,
+        "sizes = range(min(len(stop) - 1, len(self._held)), 0, -1)",
+        "sizes = range(min(len(stop) - 2, len(self._held)), 0, -1)",
+        ("tests/runtime/text",),
+    ),
+    Mutant(
+        "chat without the start of the assistant's turn",
+        CHAT,
+        "add_generation_prompt=True",
+        "add_generation_prompt=False",
+        ("tests/runtime/text",),
+    ),
+)

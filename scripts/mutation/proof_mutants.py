@@ -1,0 +1,68 @@
+"""Faults in what proves: parity, equality, the chi-squared test."""
+
+from __future__ import annotations
+
+from .mutant import Mutant
+
+PARITY, EQUALITY = "runtime/proofs/parity.py", "runtime/proofs/equality.py"
+CHI_SQUARED, ENUMERATION = "runtime/proofs/chi_squared.py", "runtime/proofs/enumeration.py"
+TESTS = "tests/runtime/proofs"
+
+PROOFS = (
+    Mutant(
+        "parity does not poison what was rejected",
+        PARITY,
+        "return feed(widest, position + 1, poison=True)  # only the fed token stands",
+        "return feed(widest, position + 1)  # only the fed token stands",
+        (f"{TESTS}/test_parity.py",),
+    ),
+    Mutant(
+        "parity passes NaN",
+        PARITY,
+        "difference if np.isfinite(difference) else np.inf",
+        "difference if np.isfinite(difference) else 0.0",
+        (f"{TESTS}/test_parity.py",),
+    ),
+    Mutant(
+        "parity allows a thousand times as much",
+        PARITY,
+        '"fp32": 1e-3,',
+        '"fp32": 1.0,',
+        (f"{TESTS}/test_parity.py", "tests/exporter/test_families.py", "tests/exporter/proving"),
+    ),
+    Mutant(
+        "parity does not climb the ladder of spans",
+        PARITY,
+        "for edge in [span for span in contract.spans if span in room][:1]:",
+        "for edge in [span for span in contract.spans if span in room][:0]:",
+        (f"{TESTS}/test_parity.py", "tests/exporter/test_families.py"),
+    ),
+    Mutant(
+        "every difference is a near tie",
+        EQUALITY,
+        "self.margin <= 2 * self.delta",
+        "self.margin >= 0.0",
+        (f"{TESTS}/test_equality.py", f"{TESTS}/test_verify.py"),
+    ),
+    Mutant(
+        "an output that ends early is equal",
+        EQUALITY,
+        "if len(speculative) != len(plain):",
+        "if len(speculative) > len(plain):",
+        (f"{TESTS}/test_equality.py",),
+    ),
+    Mutant(
+        "the same width is not asked",
+        EQUALITY,
+        "return self.same_width and self.near_tie",
+        "return self.near_tie",
+        (f"{TESTS}/test_equality.py", f"{TESTS}/test_verify.py"),
+    ),
+    Mutant(
+        "what cannot be is only unlikely",
+        CHI_SQUARED,
+        'statistic = float("inf") if impossible else sum(',
+        "statistic = sum(",
+        ("tests/runtime/sampling/test_distribution.py",),
+    ),
+)

@@ -1,0 +1,74 @@
+"""A copy of the checkout that may be broken, and pytest in it."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from .mutant import Mutant
+
+CAUGHT, PASSED, NONE_COLLECTED = 1, 0, 5  # exit statuses of pytest
+FAST, SLOW = "not slow and not gpu", "slow and not gpu"
+# Seconds; a fault that makes a loop endless is caught too.
+LONGEST = 3600
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Of one run: whether a test failed, and which was the first."""
+
+    failed: bool
+    first: str
+
+
+class BrokenRunError(Exception):
+    """pytest ended in another way than with tests that pass or fail."""
+
+
+class Tree:
+    """Tracked files as they are in the checkout, committed or not."""
+
+    def __init__(self, checkout: Path, folder: Path) -> None:
+        self.root = folder / "specexport"
+        listed = subprocess.run(["git", "ls-files", "-z"], cwd=checkout, check=True, capture_output=True).stdout
+        for name in filter(None, os.fsdecode(listed).split("\0")):
+            if (checkout / name).is_file():
+                (self.root / name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(checkout / name, self.root / name)
+        self._environment = os.environ | {
+            "PYTHONPATH": str(folder),  # in front of what is installed
+            "PYTHONDONTWRITEBYTECODE": "1",  # a file changed twice within a second would be taken for the same
+            "TOKENIZERS_PARALLELISM": "false",
+        }
+
+    @contextmanager
+    def with_fault(self, mutant: Mutant) -> Iterator[None]:
+        path, text = self.root / mutant.file, mutant.planted(self.root)
+        before = path.read_text(encoding="utf-8")
+        path.write_text(text, encoding="utf-8")
+        try:
+            yield
+        finally:
+            path.write_text(before, encoding="utf-8")
+
+    def run(self, tests: Sequence[str], marks: str, workers: str = "0") -> Outcome:
+        """Until the first failure. Raises `BrokenRunError` where pytest could not run them."""
+        command = [sys.executable, "-m", "pytest", "-x", "-rfE", "--tb=no", "-n", workers, "--dist", "worksteal"]
+        command += ["-m", marks, *tests]
+        try:
+            done = subprocess.run(
+                command, cwd=self.root, env=self._environment, capture_output=True, text=True, timeout=LONGEST
+            )
+        except subprocess.TimeoutExpired:
+            return Outcome(True, f"no end after {LONGEST} s")
+        if done.returncode not in (CAUGHT, PASSED, NONE_COLLECTED):
+            raise BrokenRunError(f"pytest ended with status {done.returncode}:\n{(done.stdout + done.stderr)[-3000:]}")
+        first = re.search(r"^(?:FAILED|ERROR) (\S+)", done.stdout, re.MULTILINE)
+        return Outcome(done.returncode == CAUGHT, first[1] if first else "")
