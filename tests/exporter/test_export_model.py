@@ -86,12 +86,8 @@ def test_a_stage_is_of_one_precision_and_of_its_dialects(
 def test_only_the_ort_graph_of_a_draft_has_a_head(
     role: Role, dialects: tuple[Dialect, ...], features: int, checkpoint: Checkpoint, cache: Path, tmp_path: Path
 ) -> None:
-<<<<<<< HEAD
-    context = BuildContext(CONTRACT, tmp_path, tmp_path / "cache", Timed(Notes()))
+    context = BuildContext(CONTRACT, tmp_path, cache, Timed(Notes()))
     spec = export_model(ModelExport(checkpoint, role, dialects), context)
-=======
-    spec = export_model(checkpoint, role, CONTRACT, tmp_path, cache, Timed(Notes()), dialects)
->>>>>>> 82cb8f5 (wip: fast and slow sets, stages kept between runs)
     assert spec.features == features
     graph = onnx.load(tmp_path / spec.graphs[dialects[0]], load_external_data=False).graph
     assert ("head" in {value.name for value in graph.input}) is (features > 0)

@@ -17,13 +17,8 @@ from specexport.exporter.checkpoints.checkpoint import Checkpoint
 from specexport.exporter.dialects import DIALECTS, Dialect
 from specexport.exporter.tracing import attention
 from specexport.exporter.tracing.attention import Layer
-<<<<<<< HEAD
 from specexport.runtime.proofs.parity import LOGIT_TOLERANCE
-from support.tiny import CONTRACT, LLAMA, export, save_model
-=======
-from specexport.runtime.proofs.parity import TOLERANCE
 from support.tiny import CONTRACT, LLAMA, export, export_cached, save_model
->>>>>>> 82cb8f5 (wip: fast and slow sets, stages kept between runs)
 
 TOL = LOGIT_TOLERANCE["fp32"]
 # Every window is shorter than the proof's schedule.

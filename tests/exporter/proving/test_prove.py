@@ -10,18 +10,9 @@ from specexport.bundle import Proof
 from specexport.errors import ProofError
 from specexport.exporter.proving import prove as prove_module
 from specexport.exporter.proving.prove import prove, widened
-<<<<<<< HEAD
 from specexport.runtime.proofs.parity import LOGIT_TOLERANCE, ReferenceStep, save_reference
-from support.tiny import CONTRACT, Exported, export, save_model
-=======
-from specexport.runtime.proofs.parity import TOLERANCE, ReferenceStep, save_reference
-<<<<<<< HEAD
-from support.tiny import CONTRACT, Exported, export_cached, save_model
->>>>>>> 82cb8f5 (wip: fast and slow sets, stages kept between runs)
-=======
 from support.pair import Pair
 from support.tiny import CONTRACT, Exported, export_cached
->>>>>>> d1f0235 (scripts/mutants: 92 faults planted one at a time; exports of tests kept by dialect)
 
 AS_IS, WIDENED = "onnxruntime", "onnxruntime, widened"
 

@@ -22,15 +22,9 @@ from specexport.exporter.proving.reference import record_reference
 from specexport.exporter.quantize import apply, matmul_nbits
 from specexport.exporter.quantize.apply import by_every_name, quantize
 from specexport.exporter.quantize.rotary import absorb_rotary
-<<<<<<< HEAD
-from specexport.exporter.tracing.trace import probe_cache, trace
-from specexport.runtime.proofs.parity import LOGIT_TOLERANCE, max_error
-from support.tiny import CONTRACT, LLAMA, save_model
-=======
 from specexport.exporter.tracing.trace import probe_cache
-from specexport.runtime.proofs.parity import TOLERANCE, max_error
+from specexport.runtime.proofs.parity import LOGIT_TOLERANCE, max_error
 from support.tiny import CONTRACT, LLAMA, save_model, traced
->>>>>>> 82cb8f5 (wip: fast and slow sets, stages kept between runs)
 
 # Large enough that no weight counts as a small constant, heads as wide as the kernel turns them.
 SIZES = LLAMA | dict(hidden_size=128, intermediate_size=160, num_hidden_layers=1, initializer_range=0.1)

@@ -16,13 +16,8 @@ from specexport.engines.onnxruntime.cpu import OrtDecoder
 from specexport.exporter.checkpoints.checkpoint import Checkpoint
 from specexport.exporter.dialects import DIALECTS, Dialect
 from specexport.exporter.tracing.confidence_head import probe_features
-<<<<<<< HEAD
 from specexport.runtime.proofs.parity import LOGIT_TOLERANCE
-from support.tiny import CONTRACT, LLAMA, VOCAB, Exported, export, save_model
-=======
-from specexport.runtime.proofs.parity import TOLERANCE
 from support.tiny import CONTRACT, LLAMA, VOCAB, Exported, export, export_cached, save_model
->>>>>>> 82cb8f5 (wip: fast and slow sets, stages kept between runs)
 from transformers import AutoModelForCausalLM, GPT2LMHeadModel, LlamaForCausalLM, PreTrainedModel
 
 RNG = np.random.default_rng(0)
@@ -128,14 +123,9 @@ def test_features_and_confidence(family: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("precision", ["fp16", pytest.param("bf16", marks=pytest.mark.slow)])
 def test_half_precision_shows_features_in_fp32(precision: Precision, tmp_path: Path) -> None:
     checkpoint = save_model(tmp_path / "checkpoint")
-<<<<<<< HEAD
-    exported = export(checkpoint, tmp_path / "graphs", ("ort",), replace(CONTRACT, precision=precision), role="draft")
-    assert exported.error("ort") <= LOGIT_TOLERANCE["widened" if precision == "bf16" else precision]
-=======
     contract = replace(CONTRACT, precision=precision)
     exported = export_cached(checkpoint, tmp_path / "graphs", ("ort",), contract, role="draft")
-    assert exported.error("ort") <= TOLERANCE["widened" if precision == "bf16" else precision]
->>>>>>> 82cb8f5 (wip: fast and slow sets, stages kept between runs)
+    assert exported.error("ort") <= LOGIT_TOLERANCE["widened" if precision == "bf16" else precision]
     graph = load(exported, "ort").graph
     types = {value.name: value.type.tensor_type.elem_type for value in (*graph.input, *graph.output)}
     assert {types[name] for name in ("head", "features", "confidence")} == {onnx.TensorProto.FLOAT}

@@ -214,7 +214,9 @@ def penalties_of_the_rounds_start(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_penalties_of_the_rounds_start_are_found_out(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
-    options = SamplingParameters(temperature=1.0, presence_penalty=-2.0, frequency_penalty=-2.0)  # what was said is said again
+    options = SamplingParameters(
+        temperature=1.0, presence_penalty=-2.0, frequency_penalty=-2.0
+    )  # what was said is said again
     penalties_of_the_rounds_start(monkeypatch)
     assert not sample(session, options, MUTANT_TRIALS).passed
 
