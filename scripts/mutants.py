@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from mutation.command import main
+from mutation.command import main  # type: ignore[import-not-found]  # this folder is on the path when it runs
 
 if __name__ == "__main__":
     sys.exit(main())
