@@ -10,7 +10,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from ..bundle import Bundle
+from ..bundle import Bundle, Contract
+from ..errors import EngineError
 
 Logits = NDArray[np.float32]
 
@@ -37,6 +38,14 @@ class Decoder(Protocol):
     def overwrite_rows(self, start: int, value: float) -> None:
         """Fill every cache row from `start` on, for proofs that rows beyond the position are never read."""
         ...
+
+
+def check_rows(end: int, contract: Contract) -> None:
+    """Raises `EngineError` for a pass that would write cache rows up to `end`, beyond the buffers' last one."""
+    if end > contract.capacity:
+        raise EngineError(
+            f"a pass would write {end} cache rows, the capacity is {contract.capacity}; shorten the sequence"
+        )
 
 
 Arrays = Mapping[str, NDArray[np.generic]]

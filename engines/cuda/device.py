@@ -1,11 +1,14 @@
-"""A GPU by the CUDA driver: memory, one stream, and graphs that replay what was captured on it. Implements `Device`."""
+"""A GPU by the CUDA driver: memory, one stream, and graphs that replay what was captured on it. Implements `Device`.
+
+A thread has one current context, which the host's other libraries set too. So every call makes sure of ours, and
+`entered` gives the thread back as it was found.
+"""
 
 from __future__ import annotations
 
 import ctypes
-import threading
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import numpy as np
@@ -32,12 +35,23 @@ class CudaDevice:
         with ExitStack() as releases:  # what fails half-way is released; `close` does it else, the last made first
             self._context = driver.call("cuDevicePrimaryCtxRetain", device)
             releases.callback(driver.attempt, "cuDevicePrimaryCtxRelease", device)
-            self._thread = threading.local()
-            # The default stream waits for every other one; TensorRT synchronizes where it is used.
-            self.stream = int(self._call("cuStreamCreate", driver.bindings.CUstream_flags.CU_STREAM_NON_BLOCKING))
-            releases.callback(driver.attempt, "cuStreamDestroy", self.stream)
-            self._done = self._event(releases, timed=False)
+            with self.entered(), ExitStack() as made:
+                # The default stream waits for every other one; TensorRT synchronizes where it is used.
+                self.stream = int(self._call("cuStreamCreate", driver.bindings.CUstream_flags.CU_STREAM_NON_BLOCKING))
+                made.callback(driver.attempt, "cuStreamDestroy", self.stream)
+                self._done = self._event(made, timed=False)
+                releases.push(made.pop_all())
             self._releases = releases.pop_all()
+
+    @contextmanager
+    def entered(self) -> Iterator[None]:
+        found = self._driver.call("cuCtxGetCurrent")
+        self._enter()
+        try:
+            yield
+        finally:
+            if int(found) != int(self._context):
+                self._driver.attempt("cuCtxSetCurrent", found)
 
     def memory(self) -> tuple[int, int]:
         self._enter()
@@ -135,11 +149,11 @@ class CudaDevice:
         """Waits first. Arrays made by `pinned` are gone afterwards. Twice is harmless."""
         if not self._is_open:
             return
-        self._enter()
-        self._is_open = False
-        # After a fault of the GPU every call fails, which must not keep the rest from being released.
-        self._driver.attempt("cuStreamSynchronize", self.stream)
-        self._releases.close()
+        with self.entered():
+            self._is_open = False
+            # After a fault of the GPU every call fails, which must not keep the rest from being released.
+            self._driver.attempt("cuStreamSynchronize", self.stream)
+            self._releases.close()
 
     def _event(self, releases: ExitStack, timed: bool) -> Any:
         event = self._call("cuEventCreate", 0 if timed else self._driver.bindings.CUevent_flags.CU_EVENT_DISABLE_TIMING)
@@ -160,8 +174,8 @@ class CudaDevice:
         return value
 
     def _enter(self) -> None:
-        """The context is current in each thread for itself, and a server's threads differ from the one that loaded."""
-        assert self._is_open, "the device was closed"
-        if not hasattr(self._thread, "entered"):
+        """Make the context current in this thread, which may not be the one that loaded."""
+        if not self._is_open:
+            raise EngineError(f"{self.name} was closed; load the bundle again")
+        if int(self._driver.call("cuCtxGetCurrent")) != int(self._context):
             self._driver.call("cuCtxSetCurrent", self._context)
-            self._thread.entered = True

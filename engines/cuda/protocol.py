@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any, NewType, Protocol
 
 import numpy as np
@@ -26,6 +27,10 @@ class Device(Protocol):
     name: str
     compute_capability: tuple[int, int]
     stream: int
+
+    def entered(self) -> AbstractContextManager[None]:
+        """The GPU is the calling thread's within, and what it was before afterwards: other libraries have theirs."""
+        ...
 
     def memory(self) -> tuple[int, int]:
         """Bytes free and bytes in all."""

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from ...bundle import Bundle, CacheLayer, Contract, ModelSpec, Precision
 from ...errors import BundleError, EngineError, ParameterError
-from ..base import Availability, Engine, Logits, RunGraph
+from ..base import Availability, Engine, Logits, RunGraph, check_rows
 from .confidence_head import OrtHead, head_shapes
 from .pool import configure
 
@@ -134,7 +134,7 @@ class OrtDecoder:
     def step(self, tokens: Sequence[int], position: int) -> Logits:
         count = len(tokens)
         end = position + count
-        assert end <= self._contract.capacity, "a write beyond the capacity would be lost in silence"
+        check_rows(end, self._contract)
         size = (count, self._contract.span(end) if self._spans else 0)
         bound = self._bindings.get(size)
         if bound is None:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from ...bundle import Contract, ModelSpec, Precision
 from ...errors import BundleError
-from ..base import Logits
+from ..base import Logits, check_rows
 from ..cuda.driver import size_text
 from .confidence_head import OrtCudaHead, head_shapes
 from .cuda_errors import explain
@@ -108,7 +108,7 @@ class OrtCudaDecoder:
             cache.update_inplace(rows)
 
     def _run(self, width: int, tokens: Sequence[int], position: int, read: bool = False) -> _Bound:
-        assert position + width <= self._contract.capacity, "a write beyond the capacity would destroy other memory"
+        check_rows(position + width, self._contract)
         bound, count = self._bound[width], len(tokens)
         bound.tokens[0, :count] = tokens
         bound.tokens[0, count:] = 0

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Sequence
 
 import numpy as np
 
 from ...bundle import ELEMENT_BYTES, Contract, ModelSpec, Role
-from ..base import Logits
+from ..base import Logits, check_rows
 from ..cuda.graph_cache import Replay
 from ..cuda.protocol import Address, Device
 from ..cuda.staging import Page, Slot
@@ -20,7 +21,7 @@ class TensorRTDecoder:
     """Buffers are made once. `enqueue` is for rounds on the device, `step` and `feed` are a `Decoder`'s.
 
     tokens, positions: slots of `inputs` by width; logits: `[widest step, vocab] float32` on the device, rows of the
-    last pass.
+    last pass. suspect: the last row of logits that was looked at was not finite, so that cache rows may not be either.
     """
 
     def __init__(
@@ -62,6 +63,7 @@ class TensorRTDecoder:
         self._placer = RowPlacer(device, entries, contract.capacity) if entries else None
         self._passes: dict[tuple[int, int], Enqueue] = {}
         self._replay = Replay(device)
+        self.suspect = False
 
     def enqueue(self, width: int, span: int) -> None:
         """A pass over what lies in `tokens[width]` and `positions[width]`, looking at the first `span` cache rows."""
@@ -77,8 +79,10 @@ class TensorRTDecoder:
         if count > widest:  # a prompt chunk, of which only the last token's logits are wanted
             self.feed(tokens[:-1], position)
             return self.step(tokens[-1:], position + count - 1)
-        span = self._set(count, tokens, position)
-        self._replay.run(("step", count, span), lambda: self._step(count, span))
+        with self._device.entered():
+            span = self._set(count, tokens, position)
+            self._replay.run(("step", count, span), lambda: self._step(count, span))
+        self.suspect = not math.isfinite(self._host_logits[count - 1, 0])
         return self._host_logits[:count]
 
     def feed(self, tokens: Sequence[int], position: int) -> None:
@@ -89,22 +93,35 @@ class TensorRTDecoder:
                 count, width = min(count, chunk), chunk  # padded: rows behind `tokens` are dead, and written over
             else:
                 count = width = min(count, widest)
-            span = self._set(width, tokens[:count], position)
-            self._replay.run(("feed", width, span), lambda width=width, span=span: self._feed(width, span))  # type: ignore[misc]
+            with self._device.entered():
+                span = self._set(width, tokens[:count], position)
+                self._replay.run(("feed", width, span), lambda width=width, span=span: self._feed(width, span))  # type: ignore[misc]
             tokens, position = tokens[count:], position + count
 
     def overwrite_rows(self, start: int, value: float) -> None:
         element, capacity = ELEMENT_BYTES[self._contract.precision], self._contract.capacity
         pattern = _pattern(value, self._contract.precision)
-        for address, layer in self._caches.values():
-            for head in range(layer.num_kv_heads):
-                first = address + (head * capacity + start) * layer.head_dim * element
-                self._device.fill(first, pattern, (capacity - start) * layer.head_dim, element)
-        self._device.synchronize()
+        with self._device.entered():
+            for address, layer in self._caches.values():
+                for head in range(layer.num_kv_heads):
+                    first = address + (head * capacity + start) * layer.head_dim * element
+                    self._device.fill(first, pattern, (capacity - start) * layer.head_dim, element)
+            self._device.synchronize()
+
+    def prepare(self, position: int) -> None:
+        """In front of a pass that writes from row `position` on: clear what a suspect pass may have left behind it.
+
+        A masked row has weight 0, and 0 * NaN would still be NaN: a rejected draft token that fp16 has no numbers for
+        must not end a request which plain decoding would have gone on with.
+        """
+        if self.suspect:
+            self.overwrite_rows(position, 0.0)
+            self.suspect = False
 
     def _set(self, width: int, tokens: Sequence[int], position: int) -> int:
         """Put a pass's inputs into their mirrors; returns its span."""
-        assert position + width <= self._contract.capacity, "a write beyond the capacity would be lost in silence"
+        check_rows(position + width, self._contract)
+        self.prepare(position)
         slot = self.tokens[width].host
         slot[: len(tokens)] = tokens
         slot[len(tokens) :] = 0

@@ -45,10 +45,11 @@ def load_bundle(
         if not is_open:
             return
         is_open = False
-        with suppress(EngineError):
-            device.synchronize()  # contexts may still be at work, after an interrupt
-        for plan in loaded.values():
-            plan.close()
+        with device.entered():
+            with suppress(EngineError):
+                device.synchronize()  # contexts may still be at work, after an interrupt
+            for plan in loaded.values():
+                plan.close()
         device.close()
 
     try:
@@ -56,8 +57,9 @@ def load_bundle(
         for plan in plans.values():
             check_fit(bundle, plan, library, device)
         _check_complete(name, bundle, plans)
-        _load_plans(bundle, plans, library, device, settings, loaded)
-        return _engine(name, bundle, device, loaded, close)
+        with device.entered():
+            _load_plans(bundle, plans, library, device, settings, loaded)
+            return _engine(name, bundle, device, loaded, close)
     except BaseException:
         close()
         raise
@@ -131,10 +133,11 @@ def device_graph(plan: LoadedPlan, device: Device, scratch: Address) -> RunGraph
     def run(arrays: Arrays) -> Arrays:
         for name in plan.inputs:
             slots[name].host[:] = np.ravel(arrays[name])
-        inputs.send()
-        enqueue()
-        outputs.receive()
-        device.synchronize()
+        with device.entered():
+            inputs.send()
+            enqueue()
+            outputs.receive()
+            device.synchronize()
         return {name: slots[name].host.reshape(plan.shape(name)).copy() for name in plan.outputs}
 
     return run

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from ...errors import EngineError
 from ..cuda.protocol import Address, Device
 
 _WARP, _ROWS = 32, 8  # threads to a row, rows to a block
@@ -106,7 +107,8 @@ class RowPlacer:
         """entries: for each tensor the address of its new rows `[heads, count, row]`, its cache `[heads, capacity, row]`, heads,
         and bytes of a row, a multiple of 4.
         """
-        assert all(row_bytes % 4 == 0 for *_, row_bytes in entries), "rows are copied by four bytes"
+        if odd := [row_bytes for *_, row_bytes in entries if row_bytes % 4]:
+            raise EngineError(f"a cache row of {odd[0]} bytes cannot be placed; it must be a multiple of 4")
         size = 32 * len(entries)
         self._table = device.allocate(size, "the table of new rows")
         mirror = device.pinned(size)

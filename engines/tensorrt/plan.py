@@ -103,7 +103,8 @@ class LoadedPlan:
                 f"{self._file}: inputs and outputs {', '.join(sorted(missing))} do not match; compile the bundle again"
             )
         for name, address in addresses.items():
-            assert address % ALIGNMENT == 0, f"{name} is not aligned"
+            if address % ALIGNMENT:
+                raise EngineError(f"{self._file}: the address of {name} is not a multiple of {ALIGNMENT}")
         self._check_aliases(addresses)
         self._library.forget()
         context = self._engine.create_execution_context(self._context_argument)

@@ -20,7 +20,7 @@ import numpy as np
 
 from ...bundle import Contract
 from ...errors import EngineError
-from ..base import Chances, RoundResult
+from ..base import Chances, RoundResult, check_rows
 from ..cuda.graph_cache import Replay
 from ..cuda.protocol import Address, Device
 from ..cuda.staging import Page, Slot
@@ -38,7 +38,11 @@ class PassDecoder(Protocol):
     tokens: dict[int, Slot]
     positions: dict[int, Slot]
 
+    suspect: bool
+
     def enqueue(self, width: int, span: int) -> None: ...
+
+    def prepare(self, position: int) -> None: ...
 
 
 class DeviceRounds:
@@ -68,9 +72,11 @@ class DeviceRounds:
         )
         self._positions, self._draft_noise, self._noise, self._select_noise, self._sampling = self._inputs.slots
         self._outputs = Page(
-            device, "the rounds' outputs", [(np.int64, k), (np.float32, k), *[(np.int64, 1)] * 3, (np.float32, 1)]
+            device,
+            "the rounds' outputs",
+            [(np.int64, k), (np.float32, k), *[(np.int64, 1)] * 3, *[(np.float32, 1)] * 2],
         )
-        self._draft_tokens, self._confidence, *accepted, self._selected = self._outputs.slots
+        self._draft_tokens, self._confidence, *accepted, self._selected, self._last_logit = self._outputs.slots
         self._num_accepted, self._next_token, self._next_position = accepted
         self._row_bytes = 4 * vocab_size
         self._drawn = device.allocate(self._row_bytes, "a token's probabilities")
@@ -80,14 +86,17 @@ class DeviceRounds:
 
     def run(self, tokens: Sequence[int], num_draft_tokens: int, chances: Chances | None) -> RoundResult:
         k, position = num_draft_tokens, len(tokens) - 1
-        assert len(tokens) + k <= self._contract.capacity, "a write beyond the capacity would be lost in silence"
-        assert k == 0 or len(tokens) > 1, "the first draft pass feeds two tokens"
+        check_rows(len(tokens) + k, self._contract)
+        draft = self._draft if k else None
+        if k and (draft is None or len(tokens) < 2):
+            raise EngineError(f"a round of {k} draft tokens behind {len(tokens)} needs a draft and two tokens at least")
+        self._target.prepare(position)
         self._target.tokens[k + 1].host[0] = tokens[-1]
         self._target.positions[k + 1].host[0] = position
-        if k:
-            assert self._draft is not None
-            self._draft.tokens[2].host[:] = tokens[-2:]
-            self._draft.positions[2].host[0] = position - 1
+        if draft is not None:
+            draft.prepare(position - 1)
+            draft.tokens[2].host[:] = tokens[-2:]
+            draft.positions[2].host[0] = position - 1
             self._positions.host[:k] = range(position, position + k)
         rule = GREEDY
         if chances is not None:
@@ -96,7 +105,12 @@ class DeviceRounds:
             self._draft_noise.host[:k] = chances.draft_noise
             self._noise.host[: k + 1] = chances.noise
         span = self._contract.span(len(tokens) + k)
-        self._replay.run((rule, k, span), lambda: self._round(rule, k, span))
+        with self._device.entered():
+            self._replay.run((rule, k, span), lambda: self._round(rule, k, span))
+        # Rows attend to those before them: where any of a pass was not finite, the last one is not.
+        self._target.suspect = not np.isfinite(self._last_logit.host[0])
+        if draft is not None:
+            draft.suspect = bool(np.isnan(self._confidence.host[:k]).any())
         return self._result(k, position)
 
     def warm_up(self) -> None:
@@ -120,6 +134,7 @@ class DeviceRounds:
             self._propose(k, span, sampled)
             copy(target.tokens[k + 1].at(1), self._draft_tokens.address, 8 * k)
         target.enqueue(k + 1, span)
+        copy(self._last_logit.address, target.logits + k * self._row_bytes, 4)
         if k:
             self._accept(rule, k)()
         else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,6 +41,9 @@ class Meter:
         self.counts = Counts()
         self.last_graph: Any = None
         self._capturing = self._muted = False
+
+    def entered(self) -> AbstractContextManager[None]:
+        return self._device.entered()
 
     def memory(self) -> tuple[int, int]:
         return self._device.memory()

@@ -74,7 +74,7 @@ class FakeDriver:
         CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR = 75
         CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR = 76
 
-    _NEEDS_NO_CONTEXT: ClassVar = re.compile("cuInit|cuDriver|cuDevice|cuCtxSetCurrent|cuGetError")
+    _NEEDS_NO_CONTEXT: ClassVar = re.compile("cuInit|cuDriver|cuDevice|cuCtx|cuGetError")
     _NOT_WHILE_CAPTURING: ClassVar = re.compile(
         "cuMemAlloc|cuMemHostAlloc|cuMemFree|cuModuleLoadData|cu(Stream|Event)Synchronize"
     )
@@ -96,6 +96,7 @@ class FakeDriver:
         self._name, self._compute_capability, self._version, self._devices = name, compute_capability, version, devices
         self._handles = count(0x1000)
         self._objects: dict[int, Any] = {}
+        self._owners: dict[int, int] = {}  # the context that each handle was made in
         self._thread = threading.local()
         self._queue: list[Callable[[], None]] = []
         self._captured: list[Callable[[], None]] | None = None
@@ -110,7 +111,7 @@ class FakeDriver:
             self.calls.append((name, *arguments))
             if name in self.failures:
                 return self.failures[name], None
-            if not self._NEEDS_NO_CONTEXT.match(name) and getattr(self._thread, "context", None) not in self.live:
+            if not self._NEEDS_NO_CONTEXT.match(name) and self._current not in self.live:
                 return CUresult.CUDA_ERROR_INVALID_CONTEXT, None
             if self.capturing and self._NOT_WHILE_CAPTURING.match(name):
                 self._invalidated = True
@@ -130,6 +131,8 @@ class FakeDriver:
         handle = next(self._handles)
         self.live[handle] = kind
         self._objects[handle] = thing
+        if kind != "context":
+            self._owners[handle] = self._current
         return handle
 
     def _release(self, handle: int, kind: str) -> Status:
@@ -138,7 +141,14 @@ class FakeDriver:
 
     def _object(self, handle: int, kind: str) -> Any:
         assert self.live.get(handle) == kind, f"{handle:#x} is no {kind}, or was released"
+        owner = self._owners.get(handle)
+        assert owner in (None, self._current), f"{kind} {handle:#x} belongs to another context than the thread's"
         return self._objects[handle]
+
+    @property
+    def _current(self) -> int:
+        """The context of the calling thread, 0 for none."""
+        return getattr(self._thread, "context", 0)
 
     def _run(self, until: Callable[[], bool]) -> None:
         while self._queue and not until():
@@ -180,14 +190,18 @@ class FakeDriver:
         ]
 
     def cuDevicePrimaryCtxRetain(self, dev: int) -> tuple[int, int]:
-        return OK, self._make("context")
+        return OK, self._make("context", dev)
 
     def cuDevicePrimaryCtxRelease(self, dev: int) -> Status:
-        context = next(handle for handle, kind in self.live.items() if kind == "context")
-        return self._release(context, "context")
+        contexts = [handle for handle, kind in self.live.items() if kind == "context" and self._objects[handle] == dev]
+        return self._release(contexts[0], "context")
+
+    def cuCtxGetCurrent(self) -> tuple[int, int]:
+        return OK, self._current
 
     def cuCtxSetCurrent(self, ctx: int) -> Status:
-        self._object(ctx, "context")
+        if ctx:
+            self._object(ctx, "context")
         self._thread.context = ctx
         return (OK,)
 

@@ -80,6 +80,30 @@ class Micro:
         )
 
 
+@dataclass(frozen=True)
+class Overflowing(Micro):
+    """The cache rows of one token, the last, are `value`, infinite as those of fp16 can be; `shift` is added to its logit.
+
+    In the dialect `rows` a pass leaves out those of its own rows that are masked, as causal kernels do; of older ones a
+    masked row is multiplied by 0.
+    """
+
+    value: float = np.inf
+    shift: float = 0.0
+
+    @property
+    def next(self) -> NDArray[np.float32]:
+        found = super().next
+        found[:, -1] += self.shift
+        return found
+
+    def tables(self) -> list[tuple[NDArray[np.float32], NDArray[np.float32]]]:
+        found = super().tables()
+        for rows, _ in found:
+            rows[-1] = self.value
+        return found
+
+
 class MicroDecoder:
     """The same in numpy, on the host."""
 
@@ -155,6 +179,7 @@ def graph(model: Micro, contract: Contract, dialect: str = "onnx") -> onnx.Model
         "one": np.array(1),
         "zero": np.array(0),
         "zeros": np.array([0]),
+        "one.axis": np.array([1]),
         "far": np.array([1 << 40]),
         "widest": np.array([contract.widest_step]),
         "minus_one": np.array([-1]),
@@ -178,17 +203,27 @@ def graph(model: Micro, contract: Contract, dialect: str = "onnx") -> onnx.Model
     op("Squeeze", "tokens zeros", "token.row")
     parts = [op("Gather", "next token.row", "followers")]
 
-    def attend(rows: str, columns: str, visible: str, head: str, layer: CacheLayer, output: str) -> None:
-        """rows `[1, heads, n, head_dim]` at `columns [n]` as far as they are `visible [T, n]`."""
+    def attend(
+        rows: str, columns: str, visible: str, head: str, layer: CacheLayer, output: str, skips: bool = False
+    ) -> None:
+        """rows `[1, heads, n, head_dim]` at `columns [n]` as far as they are `visible [T, n]`. skips: leaves out the others."""
         op("Cast", rows, f"{output}.float", to=TensorProto.FLOAT)
         op("Transpose", f"{output}.float", f"{output}.turned", perm=[0, 2, 1, 3])
         constants[f"{output}.shape"] = np.array([-1, layer.num_kv_heads * layer.head_dim])
         op("Reshape", f"{output}.turned {output}.shape", f"{output}.flat")
         op("MatMul", f"{output}.flat {head}", f"{output}.scores")
         op("Gather", f"weight {columns}", f"{output}.weights")
+        if skips:
+            op("Unsqueeze", f"{output}.weights minus_one", f"{output}.by.row")
+            op("Mul", f"{output}.by.row {output}.scores", f"{output}.weighted")
+            op("Unsqueeze", f"{visible} minus_one", f"{output}.visible")
+            op("Where", f"{output}.visible {output}.weighted nothing", f"{output}.seen")
+            parts.append(op("ReduceSum", f"{output}.seen one.axis", output, keepdims=0))
+            return
         op("Where", f"{visible} {output}.weights nothing", f"{output}.weight")
         parts.append(op("MatMul", f"{output}.weight {output}.scores", output))
 
+    overflows = isinstance(model, Overflowing)
     op("LessOrEqual", "columns row.column", "visible")
     op("Less", "columns position", "visible.past")
     op("LessOrEqual", "row.numbers row.column", "visible.new")
@@ -200,7 +235,7 @@ def graph(model: Micro, contract: Contract, dialect: str = "onnx") -> onnx.Model
         if dialect == "rows":
             op("Slice", f"{name} zeros span rows_axis", f"{name}.seen")
             attend(f"{name}.seen", "columns", "visible.past", f"{name}.head", layer, f"{name}.old.part")
-            attend(new, "row.numbers", "visible.new", f"{name}.head", layer, f"{name}.new.part")
+            attend(new, "row.numbers", "visible.new", f"{name}.head", layer, f"{name}.new.part", overflows)
         else:
             present = op(
                 "TensorScatter", f"{name} {new} position", name.replace("past", "present"), axis=2, mode="linear"

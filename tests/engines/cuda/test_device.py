@@ -5,6 +5,7 @@ import re
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -28,7 +29,8 @@ def device(fake: FakeDriver) -> CudaDevice:
 
 
 def names(fake: FakeDriver) -> list[str]:
-    return [name for name, *_ in fake.calls]
+    """All calls but those that see to the thread's context."""
+    return [name for name, *_ in fake.calls if not name.startswith("cuCtx")]
 
 
 def arguments(fake: FakeDriver, name: str) -> list[tuple[object, ...]]:
@@ -162,6 +164,46 @@ def test_closing_twice_is_harmless(fake: FakeDriver, device: CudaDevice) -> None
     assert fake.calls == []
 
 
+# The contexts of others.
+
+
+def everything_else(device: CudaDevice) -> None:
+    address = device.allocate(8, "a test")
+    device.fill(address, 1, 8, 1)
+    device.copy(device.pinned(8).ctypes.data, address, 8)
+    graph = device.capture(lambda: device.fill(address, 2, 8, 1))
+    device.launch(graph)
+    device.elapsed(lambda: None)
+    device.synchronize()
+    device.memory()
+
+
+def test_another_library_may_make_its_context_current(fake: FakeDriver, device: CudaDevice) -> None:
+    """As `torch.cuda.set_device(1)` does, at any time, in a thread that has called before."""
+    _, foreign = fake.cuDevicePrimaryCtxRetain(1)
+    everything_else(device)
+    for current in (foreign, 0):
+        fake.cuCtxSetCurrent(current)
+        everything_else(device)
+    fake.cuCtxSetCurrent(foreign)
+    device.close()
+    assert fake.live == {foreign: "context"}
+
+
+def test_a_thread_keeps_the_context_that_it_had(fake: FakeDriver) -> None:
+    _, foreign = fake.cuDevicePrimaryCtxRetain(1)
+    for current in (foreign, 0):
+        fake.cuCtxSetCurrent(current)
+        device = CudaDevice(driver=Driver(fake))
+        assert fake.cuCtxGetCurrent() == (0, current)
+        with suppress(StopError), device.entered():
+            everything_else(device)
+            raise StopError
+        assert fake.cuCtxGetCurrent() == (0, current)
+        device.close()
+        assert fake.cuCtxGetCurrent() == (0, current)
+
+
 def test_closing_goes_on_after_a_fault_of_the_gpu(fake: FakeDriver, device: CudaDevice) -> None:
     everything(device)
     device.close()
@@ -201,7 +243,7 @@ CALLS: list[Callable[[CudaDevice], object]] = [
 @pytest.mark.parametrize("call", CALLS)
 def test_nothing_may_be_called_after_close(device: CudaDevice, call: Callable[[CudaDevice], object]) -> None:
     device.close()
-    with pytest.raises(AssertionError, match="the device was closed"):
+    with pytest.raises(EngineError, match="Fake GPU was closed"):
         call(device)
 
 

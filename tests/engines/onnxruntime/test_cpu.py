@@ -159,7 +159,7 @@ def test_a_sequence_up_to_the_last_row(decoder: OrtDecoder, opened: Bundle) -> N
 
 
 def test_a_write_beyond_the_capacity_is_no_silent_loss(decoder: OrtDecoder) -> None:
-    with pytest.raises(AssertionError, match="capacity"):
+    with pytest.raises(EngineError, match="capacity"):
         decoder.step(TOKENS[:2], 63)
 
 

@@ -20,7 +20,7 @@ from specexport.engines.tensorrt.plan import LoadedPlan
 from specexport.errors import EngineError
 from support.fake_device import FakeDevice
 from support.fake_tensorrt import FakeTensorRT, plan
-from support.micro import TYPES, VOCAB, Micro, MicroDecoder, graph
+from support.micro import TYPES, VOCAB, Micro, MicroDecoder, Overflowing, graph
 
 CONTRACT = Contract(capacity=64, max_draft_tokens=4, prompt_chunk=16, precision="fp32")
 WIDEST, CHUNK, CAPACITY = 5, 16, 64
@@ -242,7 +242,7 @@ def test_a_prompt_chunk_gives_the_logits_of_its_last_token(made: Made, count: in
 def test_a_write_beyond_the_capacity_is_not_even_tried(made: Made) -> None:
     for call in (made.decoder.step, made.decoder.feed):
         for position, count in ((64, 1), (60, 5), (50, 15)):
-            with pytest.raises(AssertionError, match="beyond the capacity"):
+            with pytest.raises(EngineError, match="the capacity is 64"):
                 call(TOKENS[:count], position)
 
 
@@ -276,6 +276,30 @@ def test_a_step_copies_its_own_rows_of_logits_and_no_more(tmp_path: Path) -> Non
         assert made.decoder.step(TOKENS[:width], 0).shape == (width, VOCAB)
         copies = [line for line in made.device.log if line.startswith("copy")]
         assert copies == [f"copy {12 * 256}", f"copy {4 * width * VOCAB}"], "inputs to the device, logits to the host"
+
+
+# Rows that are not finite.
+
+
+def test_a_rejected_token_whose_rows_are_infinite_leaves_nothing(tmp_path: Path) -> None:
+    """A masked row has weight 0, and 0 * inf is NaN."""
+    contract, model, bad = replace(CONTRACT, precision="fp16"), Overflowing(), VOCAB - 1
+    made, host = make(tmp_path, contract, "rows", model), MicroDecoder(MODEL, contract)
+    for decoder in (made.decoder, host):
+        decoder.feed(TOKENS[:9], 0)  # type: ignore[attr-defined]
+    for rejected in ([bad], [4, bad, bad], [bad, 5, 6]):
+        logits = made.decoder.step([TOKENS[9], *rejected], 9)
+        first = 1 + rejected.index(bad)
+        assert np.isfinite(logits[:first]).all()
+        assert not np.isfinite(logits[first:, 0]).any()
+        expected = host.step([TOKENS[9]], 9)
+        assert np.allclose(made.decoder.step([TOKENS[9]], 9), expected, atol=1e-5)
+        made.decoder.step([TOKENS[9], *rejected], 9)
+        made.decoder.feed([TOKENS[9]], 9)
+        assert np.allclose(made.decoder.step([TOKENS[10]], 10), host.step([TOKENS[10]], 10), atol=1e-5)
+    made.device.log.clear()
+    made.decoder.step([TOKENS[11]], 11)
+    assert made.device.log == ["launch", "wait"], "nothing is cleared where all was finite"
 
 
 # Warming up.

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from specexport.engines.cuda.protocol import Address
 from specexport.engines.tensorrt.place_rows import PTX, RowPlacer
+from specexport.errors import EngineError
 from support.fake_device import FakeDevice
 from support.fake_kernels import KERNELS, place_rows
 from support.host_memory import HostMemory
@@ -207,5 +208,5 @@ def test_one_launch_places_the_rows_of_every_cache(monkeypatch: pytest.MonkeyPat
 
 
 def test_a_row_that_is_no_whole_number_of_words() -> None:
-    with pytest.raises(AssertionError, match="copied by four bytes"):
+    with pytest.raises(EngineError, match="multiple of 4"):
         RowPlacer(FakeDevice(), [(Address(256), Address(512), 1, 6)], 4)

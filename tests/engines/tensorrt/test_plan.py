@@ -313,7 +313,7 @@ def test_names_that_do_not_match(loaded: Loaded) -> None:
 
 @pytest.mark.parametrize("name", ["tokens", "past.0.key", "logits"])
 def test_an_address_that_is_not_aligned(loaded: Loaded, name: str) -> None:
-    with pytest.raises(AssertionError, match=f"{name} is not aligned"):
+    with pytest.raises(EngineError, match=f"{name} is not a multiple of 256"):
         loaded.bind(**{name: loaded.addresses[name] + 8})
 
 

@@ -18,7 +18,7 @@ from specexport.errors import EngineError
 from specexport.runtime.session import Session
 from support.fake_device import FakeDevice
 from support.fake_engine import load_fake
-from support.micro import VOCAB, Micro, MicroDecoder, host_engine, micro_bundle
+from support.micro import VOCAB, Micro, MicroDecoder, Overflowing, host_engine, micro_bundle
 
 CONTRACT = Contract(capacity=64, max_draft_tokens=4, prompt_chunk=16, precision="fp32")
 TARGET, DRAFT = Micro(), Micro(noise=2.0)
@@ -44,12 +44,13 @@ class Made:
         dialect: str = "onnx",
         draft: Micro | None = DRAFT,
         vocabulary: SharedVocabulary | None = None,
+        target: Micro = TARGET,
     ) -> None:
         root.mkdir(exist_ok=True)
-        bundle = micro_bundle(root, contract, TARGET, draft, has_draft=draft is not None, dialect=dialect)
+        bundle = micro_bundle(root, contract, target, draft, has_draft=draft is not None, dialect=dialect)
         if vocabulary is not None:
             numbers = np.arange(vocabulary.shared_tokens)
-            to_draft = np.arange(VOCAB) % (draft or TARGET).vocab_size
+            to_draft = np.arange(VOCAB) % (draft or target).vocab_size
             np.savez(root / vocabulary.maps, to_draft=to_draft, shared=np.stack([numbers, numbers]))
             bundle = replace(bundle, manifest=replace(bundle.manifest, vocabulary=vocabulary))
         self.contract, self.device = contract, FakeDevice()
@@ -57,8 +58,8 @@ class Made:
         self.bundle, self.engine = load_fake(bundle, self.device, dialect, VERSIONS[dialect])
         self.at_load = [*self.device.log]
         self.session = Session(self.bundle, self.engine)
-        self.host = Session(bundle, host_engine(contract, TARGET, draft, draft is not None))
-        self.target = MicroDecoder(TARGET, contract)
+        self.host = Session(bundle, host_engine(contract, target, draft, draft is not None))
+        self.target = MicroDecoder(target, contract)
         self.draft = MicroDecoder(draft, contract) if draft else None
 
     @property
@@ -216,9 +217,9 @@ def test_the_ladder_begins_at_512(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 def test_no_row_beyond_the_capacity(made: Made) -> None:
     for length, k in ((65, 0), (64, 1), (61, 4)):
-        with pytest.raises(AssertionError, match="beyond the capacity"):
+        with pytest.raises(EngineError, match="the capacity is 64"):
             made.rounds.run(TOKENS[:length], k, None)
-    with pytest.raises(AssertionError, match="feeds two tokens"):
+    with pytest.raises(EngineError, match="two tokens at least"):
         made.rounds.run(TOKENS[:1], 1, None)
     assert made.rounds.run(TOKENS[:1], 0, None).draft_tokens == []
     made.session._context.forget()
@@ -468,6 +469,23 @@ def test_the_session_goes_on_behind_them(made: Made, options: dict[str, Any]) ->
             made.session._context.forget()
         made.host.reset()
         made.same(TOKENS[:20], max_new_tokens=9, **options)
+
+
+def test_rejected_tokens_whose_rows_are_infinite_do_not_end_a_request(tmp_path: Path) -> None:
+    """The draft proposes nothing else, and the target never takes it: plain decoding would have gone on."""
+    target, draft = Overflowing(shift=-1e3), Overflowing(noise=2.0, value=0.0, shift=1e3)
+    made = Made(tmp_path / "bundle", dialect="rows", draft=draft, target=target)
+    made.host = Session(made.bundle, host_engine(CONTRACT, replace(target, value=0.0), draft))
+    kinds: list[dict[str, Any]] = [
+        {},
+        {"temperature": 1.0, "verification": "token", "seed": 3},
+        {"drafter": "suffix+model"},
+    ]
+    for options in kinds:
+        ours = made.same(TOKENS[:7], max_new_tokens=12, **options)
+        assert (ours.statistics.drafted > 12, ours.statistics.accepted) == (True, 0)
+        assert VOCAB - 1 not in ours.tokens
+        made.same([*TOKENS[:7], *ours.tokens[:5], 3, 1, 4], max_new_tokens=5, speculate=False)
 
 
 @pytest.mark.parametrize(
