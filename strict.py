@@ -1,4 +1,4 @@
-"""Frozen dataclasses from untrusted JSON and back: unknown, missing and mistyped keys are errors that name themselves."""
+"""Frozen dataclasses from untrusted JSON and back: errors name the keys that are unknown, missing or mistyped."""
 
 from __future__ import annotations
 

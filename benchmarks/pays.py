@@ -4,9 +4,8 @@
 
 1. `calibrate` on every second prompt of the routes code, prose and random.
 2. On the other prompts plain decoding, every fixed number of draft tokens, and the adaptive session (the route named,
-and
-   not), all in turn on each prompt. Tables: speedup over plain by route and on the stream of all routes, with 95 % intervals by
-   prompt; adaptive against the best fixed number; predicted against measured; what recording costs.
+   and not), all in turn on each prompt. Tables: speedup over plain by route and on the stream of all routes, with 95 %
+   intervals by prompt; adaptive against the best fixed number; predicted against measured; what recording costs.
 
 Writes costs.json, survival.json, policy.json and report.html into the bundle.
 """
@@ -148,7 +147,8 @@ def main() -> None:
     timed = time_all(Session(session.bundle, session.engine), confirming)
     table, rows = tables(timed, analysis)
     print(
-        f"\n{describe_host(session.engine.name)}; {len(deciding)} prompts to decide by, {len(confirming)} to confirm on\n"
+        f"\n{describe_host(session.engine.name)}; "
+        f"{len(deciding)} prompts to decide by, {len(confirming)} to confirm on\n"
     )
     print(table)
     if arguments.json:

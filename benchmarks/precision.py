@@ -1,6 +1,7 @@
-"""Bundles of one pair in several precisions, in turn: quality, size, passes by width, speed, acceptance, and what widths change.
+"""Bundles of one pair in several precisions, in turn: quality, size, passes, speed, acceptance, what widths change.
 
-    python benchmarks/precision.py fp32=demo.bundle int8=int8.bundle int4=int4.bundle [--route code] [--limit 4] [--max-new-tokens 48]
+    python benchmarks/precision.py fp32=demo.bundle int8=int8.bundle int4=int4.bundle
+        [--route code] [--limit 4] [--max-new-tokens 48]
 
 Ratios are to the first bundle, of medians over the same passes or prompts. `apart`: the largest difference of a logit
 between a row that runs alone and the same row among others, in standard deviations of the logits. `floor`: the time to
@@ -62,7 +63,8 @@ def main(
         t1 = f"{median(times[name][1]) * 1e3:.2f}"
         over = f"{median(times[name][1]) / floor:.2f}"
         print(
-            f"| {name} | {size / 1e6:.1f} | {loss} | {t1} | {over} | {' | '.join(ratios)} | {apart(session, widths[-1]):.1e} |"
+            f"| {name} | {size / 1e6:.1f} | {loss} | {t1} | {over} | {' | '.join(ratios)} "
+            f"| {apart(session, widths[-1]):.1e} |"
         )
     compare(sessions, routes, limit, max_new_tokens)
 
@@ -162,8 +164,8 @@ def compare(sessions: dict[str, Session], routes: tuple[str, ...], limit: int, m
         ratios = sorted(ours / theirs for ours, theirs in zip(rates[name, True], base, strict=True))
         spread = f"{ratios[len(ratios) // 10]:.2f} to {ratios[-1 - len(ratios) // 10]:.2f}"
         print(
-            f"| {name} | {median(rates[name, False]):.1f} | {median(rates[name, True]):.1f} | {median(ratios):.2f}x ({spread}) "
-            f"| {np.mean(lengths[name]):.2f} | {equal[name]} |"
+            f"| {name} | {median(rates[name, False]):.1f} | {median(rates[name, True]):.1f} "
+            f"| {median(ratios):.2f}x ({spread}) | {np.mean(lengths[name]):.2f} | {equal[name]} |"
         )
 
 

@@ -80,7 +80,7 @@ def drawn(weight: torch.Tensor, gain: float, generator: torch.Generator) -> None
 
 
 def drawn_norm(weight: torch.Tensor, outliers: float, generator: torch.Generator) -> None:
-    """About 1, and one channel in 200 (two at the least) `outliers` / 2 to `outliers` times as large: those make int8 activations hard."""
+    """About 1; one channel in 200 (two at the least) is `outliers` / 2 to `outliers`: hard for int8 activations."""
     weight.copy_(torch.exp(0.15 * torch.randn(weight.shape, generator=generator)))
     chosen = torch.randperm(len(weight), generator=generator)[: max(2, len(weight) // 200)]
     weight[chosen] *= outliers / 2 * (1 + torch.rand(len(chosen), generator=generator))
@@ -165,7 +165,7 @@ def loops(texts: torch.Tensor, longest: int = 4) -> float:
 def tune(
     target: LlamaForCausalLM, draft: LlamaForCausalLM, shape: Shape, wanted: float, texts: torch.Tensor, new_tokens: int
 ) -> float:
-    """Scale the later layers until the draft agrees as wanted on `texts`, by bisection on the factor's logarithm; returns the factor."""
+    """The factor for the later layers with which the draft agrees as wanted on `texts`; bisects its logarithm."""
     low, high, current = math.log(1e-3), math.log(4.0), 0.0
     for _ in range(10):
         middle = (low + high) / 2
@@ -228,7 +228,8 @@ def main() -> None:
     )
     print(f"agreement {found.agreement:.3f} on prompts that were not tuned on (wanted {arguments.agreement})")
     print(
-        f"greedy text: {found.distinct:.0%} of {NEW_TOKENS} tokens are different ones, {found.loops:.0%} of the texts end in a short loop"
+        f"greedy text: {found.distinct:.0%} of {NEW_TOKENS} tokens are different ones, "
+        f"{found.loops:.0%} of the texts end in a short loop"
     )
 
 

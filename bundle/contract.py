@@ -18,7 +18,8 @@ class Contract:
     """What every model graph of the bundle keeps.
 
     inputs   `tokens [1, T] int64`, `position [1] int64`, `past.{i}.key/value [1, num_kv_heads, capacity, head_dim]` in
-             `precision`; in the dialects `onnx` and `rows` also `columns [C] int64`, 0 to C - 1: the cache rows looked at
+             `precision`; in the dialects `onnx` and `rows` also `columns [C] int64`, 0 to C - 1: the cache rows
+             looked at
     outputs  `logits [1, R, vocab] fp32` with R = T for T <= widest_step and R = 1 (the last row) beyond it,
              `present.{i}.key/value`, bound to the same memory as `past`; in the dialect `rows` instead
              `new.{i}.key/value [1, num_kv_heads, T, head_dim]`, which the caller places at `position`
@@ -42,7 +43,8 @@ class Contract:
         smallest = max(16, 4 * self.widest_step)  # what the proof's schedule walks through
         if self.capacity < smallest:
             raise ValueError(
-                f"a capacity of {self.capacity} is too small; {self.max_draft_tokens} draft tokens need {smallest} or more"
+                f"a capacity of {self.capacity} is too small; "
+                f"{self.max_draft_tokens} draft tokens need {smallest} or more"
             )
         if self.prompt_chunk < 1:
             raise ValueError(f"prompt_chunk is {self.prompt_chunk}; it must be at least 1")

@@ -24,11 +24,11 @@ Family = Literal["onnxruntime", "tensorrt"]
 
 @dataclass(frozen=True)
 class Fidelity:
-    """What quantizing did to a model, on `tokens` tokens of text that it was not calibrated on: the user's own, or the shipped.
+    """What quantizing did to a model, on `tokens` tokens of text that it was not calibrated on.
 
-    perplexity: of the next tokens of that text; exact_perplexity: the same before. divergence: mean KL of its
-    distributions from the model's before, in nats. agreement: the part of the tokens behind which the likeliest token
-    is the same, 0 to 1.
+    own_texts: the user's text, not the shipped one. perplexity: of the next tokens of that text; exact_perplexity: the
+    same before. divergence: mean KL of its distributions from the model's before, in nats. agreement: the part of the
+    tokens behind which the likeliest token is the same, 0 to 1.
     """
 
     tokens: int
@@ -45,7 +45,8 @@ class Fidelity:
 
     @property
     def measured_on(self) -> str:
-        return f"{self.tokens} held-out tokens of {'the calibration prompts given' if self.own_texts else 'the shipped texts'}"
+        source = "the calibration prompts given" if self.own_texts else "the shipped texts"
+        return f"{self.tokens} held-out tokens of {source}"
 
 
 @dataclass(frozen=True)
@@ -127,9 +128,10 @@ RuleName = Literal["select", "select_greedy", "accept_greedy", "accept_token", "
 
 @dataclass(frozen=True)
 class RuleSpec:
-    """A graph of `exporter/rules/graphs.py`: what a round does between the models, for `num_draft_tokens` (k) and the target's vocabulary.
+    """A graph of `exporter/rules/graphs.py`: what a round does between the models, for the target's vocabulary.
 
-    rows: of the logits that it takes: k + 1 behind the target, 1 behind the draft (k is then what was drafted before).
+    num_draft_tokens: k. rows: of the logits that it takes: k + 1 behind the target, 1 behind the draft (k is then what
+    was drafted before).
     """
 
     rule: RuleName
@@ -219,7 +221,8 @@ class Manifest:
 
     @property
     def longest(self) -> int:
-        """Most tokens of a sequence: the capacity, but for the row behind a pass that `exporter/quantize/batch_invariant.py` writes."""
+        """Most tokens of a sequence: the capacity, less the row that a quantized pass writes behind its own."""
+        # exporter/quantize/batch_invariant.py
         spare = self.target.format != "float" and "ort" in self.target.graphs
         return self.contract.capacity - spare
 

@@ -149,7 +149,7 @@ def train(
     rate: float,
     log: Log,
 ) -> None:
-    """Next-token prediction for the target, distillation for the draft. batch_at: a step's tokens `[rows, length] int64`."""
+    """Next-token prediction for the target, distillation for the draft. batch_at: tokens `[rows, length] int64`."""
     optimizers = [
         Optimizer(target, 0.02 * rate, 0.004 * rate, steps),
         Optimizer(draft, 0.02 * rate, 0.006 * rate, steps),
@@ -184,7 +184,7 @@ def generate(target: LlamaForCausalLM, stream: torch.Tensor, rows: int, greedy: 
 def distill(
     target: LlamaForCausalLM, draft: LlamaForCausalLM, stream: torch.Tensor, rounds: int, rows: int, log: Log
 ) -> None:
-    """On-policy distillation: each round generates `rows` rows, greedy in two rounds of three, and learns from all kept."""
+    """On-policy distillation: a round generates `rows` rows, greedy in two rounds of three; it learns from all kept."""
     passes = max(1, rows // 16)
     optimizer = Optimizer(draft, 0.01, 0.003, rounds * passes)
     corpus = batches(stream, 256, 4096, 3)

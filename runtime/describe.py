@@ -151,7 +151,8 @@ def _entry(entry: dict[str, Any]) -> str:
     if evidence is None:
         return f"{verdict}, {how}"
     return (
-        f"{verdict}, {how}; a = {evidence['acceptance_length']:.2f} tokens per round, a* = {evidence['break_even']:.2f}: "
+        f"{verdict}, {how}; "
+        f"a = {evidence['acceptance_length']:.2f} tokens per round, a* = {evidence['break_even']:.2f}: "
         f"{evidence['speedup']:.2f}x ({evidence['low']:.2f} to {evidence['high']:.2f}), p10 {evidence['p10']:.2f}x, "
         f"{evidence['requests']} requests"
     )

@@ -30,7 +30,7 @@ def cache(pytestconfig: pytest.Config) -> Iterator[Path]:
 
 @pytest.fixture(scope="session")
 def once(tmp_path_factory: pytest.TempPathFactory) -> Once:
-    """once(name, make): the folder `name` of this run, which the first worker to ask for it makes with `make(folder)`."""
+    """once(name, make): the folder `name` of this run; the first worker to ask for it makes it with `make(folder)`."""
     base = tmp_path_factory.getbasetemp()
     shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base  # a worker's base lies in the run's
 

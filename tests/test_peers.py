@@ -21,7 +21,9 @@ from interleave import Measured, System, run
 from process import RunnerError, RunnerProcess
 from protocol import Stopwatch, converted
 
-HELLO = 'import json, sys\nprint(json.dumps({"name": "fake", "versions": {}, "speculative": True, "widths": False}), flush=True)\n'
+HELLO = """import json, sys
+print(json.dumps({"name": "fake", "versions": {}, "speculative": True, "widths": False}), flush=True)
+"""
 ECHO = HELLO + 'for line in sys.stdin: print(json.dumps({"tokens": json.loads(line)["prompt_tokens"]}), flush=True)\n'
 DIES = HELLO + 'sys.stdin.readline()\nsys.exit("out of memory\\nsecond line")\n'
 

@@ -1,4 +1,4 @@
-"""benchmarks/synthetic_pair.py on a few narrow layers: the draft is the target's beginning, and agreement is what was asked for."""
+"""benchmarks/synthetic_pair.py on a few narrow layers: the draft is the target's beginning, and agrees as asked for."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """specexport and its peers on the same requests, greedy, in turn, one computing at a time.
 
-    python benchmarks/peers/compare.py TARGET DRAFT --bundle int8=B.bundle [--bundle fp32=A.bundle] [--peers llamacpp,openvino]
+    python benchmarks/peers/compare.py TARGET DRAFT --bundle int8=B.bundle [--bundle fp32=A.bundle]
+        [--peers llamacpp,openvino]
 
 TARGET and DRAFT are checkpoint folders (`benchmarks/synthetic_pair.py` makes a pair); each peer converts them itself,
 once. The first bundle is what the others are held against. Needs the environments of `benchmarks/peers/setup.py`, and a
@@ -148,8 +149,8 @@ def main() -> None:
     for name, versions in found["versions"].items():
         print(f"{name}: " + ", ".join(f"{package} {version}" for package, version in versions.items()))
     print(
-        f"{settings['requests']} requests of at most {settings['prompt_tokens']} tokens, {settings['new_tokens']} new tokens each, "
-        f"greedy, k = {settings['k']}, {settings['threads']} threads each\n"
+        f"{settings['requests']} requests of at most {settings['prompt_tokens']} tokens, "
+        f"{settings['new_tokens']} new tokens each, greedy, k = {settings['k']}, {settings['threads']} threads each\n"
     )
     print(markdown(found["rows"], found["reference"]))
     if found["widths"]:

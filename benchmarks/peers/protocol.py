@@ -1,7 +1,8 @@
 """The side of the runners: a process that loads a pair once and answers requests, one JSON object a line each way.
 
     -> {"prompt_tokens": [...], "new_tokens": 64, "speculative": true, "k": 4}
-    <- {"seconds_first": 0.2, "tokens_first": 1, "seconds_decode": 0.8, "cpu_decode": 1.6, "tokens": [...], "rounds": 20}
+    <- {"seconds_first": 0.2, "tokens_first": 1, "seconds_decode": 0.8, "cpu_decode": 1.6, "tokens": [...],
+        "rounds": 20}
     -> {"widths": [1, 5], "context": 256, "repeats": 20}
     <- {"milliseconds": {"1": 12.0, "5": 17.2}}
 

@@ -1,5 +1,6 @@
-"""onnxruntime-genai: models of its own builder from the checkpoints, int8 or int4 (MatMulNBits, blocks of 32, accuracy level 4).
+"""onnxruntime-genai: models of its own builder from the checkpoints.
 
+int8 or int4 is MatMulNBits, in blocks of 32, at accuracy level 4.
 Speculation is a model of type `speculative`, whose configuration is the target's with the draft's decoder beside it.
 """
 

@@ -1,4 +1,4 @@
-"""OpenVINO GenAI: LLMPipeline, plain and with a draft model; int8 weights by optimum-intel (nncf, one scale an output)."""
+"""OpenVINO GenAI: LLMPipeline, plain and with a draft; int8 weights by optimum-intel (nncf, one scale an output)."""
 
 from __future__ import annotations
 

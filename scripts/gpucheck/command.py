@@ -58,7 +58,8 @@ def one_of(allowed: tuple[str, ...]) -> Callable[[click.Context, click.Parameter
     "shapes",
     callback=one_of(SHAPE_NAMES),
     metavar="NAME,...",
-    help=f"Pairs: {', '.join(SHAPE_NAMES)}. [default: tiny, demo (small where it is missing) and the largest that fits]",
+    help=f"Pairs: {', '.join(SHAPE_NAMES)}. "
+    "[default: tiny, demo (small where it is missing) and the largest that fits]",
 )
 @click.option(
     "--precision", "precisions", callback=one_of(NUMBERS), metavar="NAME,...", default="fp16", show_default=True

@@ -105,7 +105,7 @@ class Meter:
         return self._device.elapsed(work)
 
     def graph_time(self, graph: Any) -> Sample:
-        """Takes the milliseconds of one replay of `graph`, from as many as make the way to the GPU small beside them."""
+        """Milliseconds of one replay of `graph`, from as many as make the way to the GPU small beside them."""
 
         def replay(times: int) -> float:
             def launches() -> None:

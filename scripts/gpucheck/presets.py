@@ -10,7 +10,8 @@ from dataclasses import dataclass
 class Effort:
     """repetitions: of every timing. trials: of every chi-squared test. new_tokens: of a generation.
 
-    seconds: for all pairs together. prompts: generations of each kind. every_width, every_span: or only the first and the last of them.
+    seconds: for all pairs together. prompts: generations of each kind. every_width, every_span: or only the first and
+    the last of them.
     """
 
     repetitions: int

@@ -126,7 +126,8 @@ def _outcome(outcome: Outcome) -> Iterator[str]:
         sign = "<=" if measure.at_most else ">="
         asked = f"asked {sign} {measure.limit:g} {measure.unit}".rstrip()
         measured = f"{measure.measured:.3g} {measure.unit}".rstrip()
-        yield f"{'met' if measure.met else 'NOT MET':<8} {measure.name}: {measured} at the worst ({measure.where}), {asked}"
+        met = "met" if measure.met else "NOT MET"
+        yield f"{met:<8} {measure.name}: {measured} at the worst ({measure.where}), {asked}"
 
 
 def _measurements(found: Measurements) -> Iterator[str]:
@@ -137,8 +138,8 @@ def _measurements(found: Measurements) -> Iterator[str]:
         yield f"rule     {rule.rule} of {rule.k}: {_ms(rule.ms)}"
     for round in found.rounds:
         yield (
-            f"round    {round.rule:<6} k {round.k} span {round.span:>5}: {_ms(round.gpu)} on the GPU, {round.over_parts:.3f}x its passes, "
-            f"{round.host * 1e3:.0f} us of the host"
+            f"round    {round.rule:<6} k {round.k} span {round.span:>5}: {_ms(round.gpu)} on the GPU, "
+            f"{round.over_parts:.3f}x its passes, {round.host * 1e3:.0f} us of the host"
         )
     for speed in found.speeds:
         yield (

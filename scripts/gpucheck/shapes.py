@@ -1,5 +1,4 @@
-"""The pairs that are built: a tiny one whose samples can be counted, the demo pair or one of its sizes, and the sizes that
-people run."""
+"""The pairs that are built: one whose samples can be counted, the demo pair in one of its sizes, what people run."""
 
 from __future__ import annotations
 
@@ -66,7 +65,7 @@ class Shape:
         return sum(model.num_parameters for model in (self.target, self.draft) if model is not None)
 
     def fits(self, gpu: Gpu, precision: str) -> bool:
-        """Whether weights and caches leave a tenth and 2 GiB of the memory for everything else; quantized weights as if in fp16."""
+        """Whether weights (as if in fp16) and caches leave a tenth and 2 GiB of the memory for everything else."""
         models = [model for model in (self.target, self.draft) if model is not None]
         rows = sum(2 * model.layers * model.kv_heads * model.head_dim * self.capacity for model in models)
         element = next((size for name, size in ELEMENT_BYTES.items() if name == precision), ELEMENT_BYTES["fp16"])

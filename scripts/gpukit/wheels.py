@@ -11,7 +11,7 @@ from pathlib import Path
 
 from .install import KitError
 
-# Each engine's library. onnxruntime-gpu 1.31 is built with CUDA 13.0; TensorRT-RTX brings no CUDA library but the driver's.
+# Each engine's library. onnxruntime-gpu 1.31 is built with CUDA 13.0; TensorRT-RTX needs no CUDA but the driver's.
 ENGINES = {
     "onnxruntime-cuda": ("onnxruntime-gpu>=1.31",),
     "tensorrt-rtx": ("tensorrt-rtx-cu13-bindings", "tensorrt-rtx-cu13", "tensorrt-rtx-cu13-libs"),

@@ -308,7 +308,8 @@ def test_without_torch(bundle: Path) -> None:
         from specexport.exporter import compile as module
         from specexport.exporter.progress import Silent
         module.compile_graph = lambda lib, graph, plan, *rest: plan.write_bytes(b"plan")
-        print(len(module.compile_bundle(Bundle.open({str(bundle)!r}), {ENGINE!r}, module.CompileOptions(), Silent()).manifest.plans))
+        opened = Bundle.open({str(bundle)!r})
+        print(len(module.compile_bundle(opened, {ENGINE!r}, module.CompileOptions(), Silent()).manifest.plans))
     """
     done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, check=False)
     assert (done.stdout, done.stderr) == ("16\n", "")

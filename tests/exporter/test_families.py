@@ -175,7 +175,7 @@ def test_a_wrong_attention_fails_the_proof_by_far(
 def test_stale_rows_fail_the_proof(
     checkpoints: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The dialect `rows` reads the cache as it was before the pass: from the position on it holds what was rolled back."""
+    """The dialect `rows` reads the cache from before the pass: from the position on it holds what was rolled back."""
 
     def stale(query: Any, key: Any, value: Any, layer: Layer) -> Any:
         (past_key, past_value), columns = layer.past, layer.columns

@@ -88,7 +88,8 @@ def test_a_killed_build(
 
 
 def test_a_stage_killed_while_it_is_made(start: Start, tmp_path: Path) -> None:
-    before = f"cache = Path({str(tmp_path / 'cache')!r}); from specexport.exporter import export_model; export_model.trace = hang"
+    before = f"cache = Path({str(tmp_path / 'cache')!r}); "
+    before += "from specexport.exporter import export_model; export_model.trace = hang"
     with start(before) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "hanging\n"

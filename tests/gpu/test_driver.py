@@ -1,4 +1,4 @@
-"""The driver layer alone on the GPU of this host: memory, copies, graphs and the kernel, without any engine's library."""
+"""The driver layer alone on this host's GPU: memory, copies, graphs and the kernel, without any engine's library."""
 
 from __future__ import annotations
 

@@ -19,8 +19,9 @@ PROMPT = [1, 2, 3, 4, 0, 2, 1]  # positions 0 to 6; the first token comes from t
 
 
 class Breaks(FakeDecoder):
-    """From cache row `at` on the logits are `value`, and afterwards all are: what is in the cache, dead or alive, poisons
-    the whole until it is overwritten.
+    """From cache row `at` on the logits are `value`, and afterwards all are.
+
+    What is in the cache, dead or alive, poisons the whole until it is overwritten.
     """
 
     def __init__(self, at: int, value: Any = np.nan, **options: Any) -> None:

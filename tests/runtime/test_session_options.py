@@ -294,7 +294,8 @@ def test_statistics_tell_what_was_looked_up(make_session: MakeSession) -> None:
 def test_the_whole_vocabulary_with_everything_at_once(make_session: MakeSession) -> None:
     session = make_session(vocab=VOCAB, draft_vocab=VOCAB + 7, stop_token_ids=(5,))
     options = dict(
-        temperature=0.9, top_k=40, top_p=0.9, min_p=0.01, repetition_penalty=1.1, presence_penalty=0.5, frequency_penalty=0.2,
+        temperature=0.9, top_k=40, top_p=0.9, min_p=0.01,
+        repetition_penalty=1.1, presence_penalty=0.5, frequency_penalty=0.2,
         logit_bias={7: 2.0}, banned_tokens=[9, 10], min_new_tokens=20, seed=3,
     )  # fmt: skip
     for drafter, verification in itertools.product(DRAFTERS, ("block", "token")):

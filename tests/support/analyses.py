@@ -104,7 +104,8 @@ def route(
         tokens=requests * 96,
         rounds=round(requests * 96 / widest.acceptance_length),
         policy=RoutePolicy(verdict, chosen.drafter, chosen.num_draft_tokens, "adaptive", (alpha,) * k_max, evidence),
-        words=f"{WORDS[verdict]}, with {chosen.num_draft_tokens} draft tokens by {chosen.drafter}: {chosen.speedup.value:.2f}x expected.",
+        words=f"{WORDS[verdict]}, with {chosen.num_draft_tokens} draft tokens by {chosen.drafter}: "
+        f"{chosen.speedup.value:.2f}x expected.",
         missing=137 if verdict == "undecided" else 0,
         candidates=candidates,
         chosen=chosen,
@@ -145,7 +146,7 @@ SIGNALS = (
 
 
 def analysis(routes: Sequence[RouteAnalysis] | None = None, k_max: int = 4, draft: bool = True) -> Analysis:
-    """Three routes, ON, UNDECIDED and OFF, the last with a name that is no friend; by default of a pair with a draft model."""
+    """Three routes, ON, UNDECIDED and OFF, the last with an unfriendly name; by default of a pair with a draft."""
     if routes is None:
         routes = (
             route("code", "on", 0.8),

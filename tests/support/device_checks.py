@@ -1,4 +1,4 @@
-"""What every `Device` must do, seen through its own methods alone: run on a real GPU, and on the one that is not there."""
+"""What every `Device` must do, seen through its own methods alone: run on a real GPU, and on the fake one."""
 
 from __future__ import annotations
 

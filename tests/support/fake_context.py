@@ -1,4 +1,4 @@
-"""An execution context of a fake TensorRT: what is bound, what is refused, and what must not change behind a captured graph."""
+"""An execution context of a fake TensorRT: what is bound or refused, and what a captured graph needs left unchanged."""
 
 from __future__ import annotations
 
@@ -136,7 +136,8 @@ class IExecutionContext(Part):
             return f"no address is set for {', '.join(unbound)}"
         user_managed = self._config._strategy == ExecutionContextAllocationStrategy.USER_MANAGED
         if user_managed and self._scratch[1] < self._engine.device_memory_size_v2:
-            return f"the context needs {self._engine.device_memory_size_v2} bytes of device memory, and has {self._scratch[1]}"
+            needed = self._engine.device_memory_size_v2
+            return f"the context needs {needed} bytes of device memory, and has {self._scratch[1]}"
         apart = [
             name for name, source in self._graph.aliases.items() if self._addresses[name] != self._addresses[source]
         ]

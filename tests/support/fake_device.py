@@ -21,7 +21,8 @@ class FakeDevice(CudaDevice):
     """log: what was asked for, a line each, in order; what a capture took in starts with `captured`.
 
         allocate 4096 for the target's cache | pinned 64 | copy 64 | fill 256 x 2 | kernel place_rows (1, 4, 1)
-        bind model.tokens | shape model.tokens [1, 2] | execute model 0 | capture | end of capture | launch | wait | close
+        bind model.tokens | shape model.tokens [1, 2] | execute model 0 | capture | end of capture | launch | wait
+        close
 
     A copy over the end of an allocation, two ends of a copy that overlap, and anything after `close` are
     `AssertionError`s; memory that is used up, and memory asked for during a capture, are `EngineError`s of the driver.

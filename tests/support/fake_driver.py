@@ -1,4 +1,4 @@
-"""Stands in for the module `cuda.bindings.driver`: one GPU whose memory is the host's, and whose work waits until it is waited for.
+"""Stands in for the module `cuda.bindings.driver`: one GPU in the host's memory, whose work waits until waited for.
 
 What the real driver reports as a status is a status here; what it would leave undefined is an `AssertionError`.
 """

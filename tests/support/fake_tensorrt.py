@@ -1,4 +1,4 @@
-"""Stands in for the module `tensorrt` or `tensorrt_rtx` where there is no GPU: what a runtime uses of it, over a `FakeDevice`.
+"""Stands in for the module `tensorrt` or `tensorrt_rtx` without a GPU: what a runtime uses, over a `FakeDevice`.
 
 A plan is a few bytes that name an ONNX graph (`plan`), which ONNX Runtime runs on the CPU in exactly the memory that is
 bound. What TensorRT answers with False or None is answered so here, with a line in the log; what it leaves undefined is
@@ -90,7 +90,8 @@ class Runtime(Part):
         capability = "{}.{}".format(*trt._device.compute_capability)
         if content["compute_capabilities"] and capability not in content["compute_capabilities"]:
             made_for = ", ".join(content["compute_capabilities"])
-            text = f"The engine plan file is generated on an incompatible device: expecting compute {capability} got compute {made_for}"
+            text = "The engine plan file is generated on an incompatible device: "
+            text += f"expecting compute {capability} got compute {made_for}"
             problems.append((EngineInvalidityDiagnostics.UNSUPPORTED_CC, text))
         return problems
 

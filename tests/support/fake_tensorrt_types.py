@@ -101,7 +101,7 @@ class Logger(ILogger):
 
 
 class Part:
-    """An object of the library: without what this version of it lacks, and closed to attributes that it does not have."""
+    """An object of the library: without what this version lacks, and closed to attributes that it does not have."""
 
     def __init__(self, trt: FakeTensorRT) -> None:
         self._trt = trt

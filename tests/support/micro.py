@@ -1,4 +1,4 @@
-"""Models of a few numbers, written as graphs by hand: they load in milliseconds, and every wrong cache row shows in their logits.
+"""Models of a few numbers, written as graphs by hand: they load at once, and a wrong cache row shows in their logits.
 
 cache row      of a token: its row of a random table, for each layer a key and a value
 logits[t]      next[token[t]] + the sum over rows c <= position + t of weight[c] * row[c] @ head
@@ -82,7 +82,7 @@ class Micro:
 
 @dataclass(frozen=True)
 class Overflowing(Micro):
-    """The cache rows of one token, the last, are `value`, infinite as those of fp16 can be; `shift` is added to its logit.
+    """The cache rows of the last token are `value`, infinite as those of fp16 can be; `shift` is added to its logit.
 
     In the dialect `rows` a pass leaves out those of its own rows that are masked, as causal kernels do; of older ones a
     masked row is multiplied by 0.
@@ -206,7 +206,7 @@ def graph(model: Micro, contract: Contract, dialect: str = "onnx") -> onnx.Model
     def attend(
         rows: str, columns: str, visible: str, head: str, layer: CacheLayer, output: str, skips: bool = False
     ) -> None:
-        """rows `[1, heads, n, head_dim]` at `columns [n]` as far as they are `visible [T, n]`. skips: leaves out the others."""
+        """rows `[1, heads, n, head_dim]` at `columns [n]` that are `visible [T, n]`. skips: leaves out the others."""
         op("Cast", rows, f"{output}.float", to=TensorProto.FLOAT)
         op("Transpose", f"{output}.float", f"{output}.turned", perm=[0, 2, 1, 3])
         constants[f"{output}.shape"] = np.array([-1, layer.num_kv_heads * layer.head_dim])

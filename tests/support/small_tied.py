@@ -1,4 +1,4 @@
-"""A small graph with what is quantized: a table that rows are picked from and that the output shares, and layers in both layouts."""
+"""A small graph with what is quantized: a table of rows that the output shares, and layers in both layouts."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ def make_tokenizer(vocab_size: int = VOCAB, lines: list[str] = LINES) -> PreTrai
 
 
 def save_model(folder: Path, model_type: str = "llama", seed: int = 0, config: dict[str, Any] | None = None) -> Path:
-    """A random model whose logits depend visibly on every position: large weights, norms and biases that are not 1 or 0."""
+    """A random model whose logits depend visibly on every position: large weights, norms not 1, biases not 0."""
     torch.manual_seed(seed)
     model = AutoModelForCausalLM.from_config(AutoConfig.for_model(model_type, **(LLAMA if config is None else config)))
     with torch.no_grad():

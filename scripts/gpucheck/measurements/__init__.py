@@ -22,7 +22,7 @@ from .speed import Speed, measure_speed
 
 @dataclass(frozen=True)
 class PassTime:
-    """clock: `gpu`, milliseconds of its replayed graph, or `host`, of the call, where the engine's library has the GPU to itself."""
+    """clock: of the milliseconds: `gpu`, a replayed graph, or `host`, the call, where the library owns the GPU."""
 
     role: Role
     width: int

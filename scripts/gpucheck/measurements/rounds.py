@@ -36,7 +36,7 @@ class RoundKey:
 
     @property
     def rules(self) -> Iterator[RuleKey]:
-        """In order: a token picked behind each draft pass, and then acceptance; without a draft, the token that follows."""
+        """In order: a token picked behind each draft pass, then acceptance; without a draft, the token that follows."""
         yield from [self.select] * max(1, self.k)
         if self.k:
             yield self.accept

@@ -1,4 +1,4 @@
-"""Steps on both sides of every span's end, and over it, against transformers: each looks at another part of the cache."""
+"""Steps on both sides of every span's end, and over it, against transformers: each reads another part of the cache."""
 
 from __future__ import annotations
 
@@ -28,14 +28,16 @@ def prove_ladder(subject: Subject) -> Iterator[Finding]:
         yield Finding(
             f"ladder, {role}",
             error <= tolerance,
-            f"{error:.1e} standard deviations off at widths {_widths(contract)} around rows {spans} (allowed {tolerance:.0e})",
+            f"{error:.1e} standard deviations off at widths {_widths(contract)} around rows {spans} "
+            f"(allowed {tolerance:.0e})",
         )
     session.reset()
 
 
 def ladder_steps(contract: Contract, vocab_size: int) -> list[Step]:
-    """One sequence as long as the capacity, fed up to behind each span's end, and then again in steps that end one row in
-    front of the span's end, at it and one row behind it, rows behind them poisoned. The next chunk lies across it.
+    """One sequence as long as the capacity, fed up to behind each span's end, and then again in steps about that end.
+
+    They end one row in front of it, at it and one row behind it, rows behind them poisoned. The next chunk lies across.
     """
     tokens = np.random.default_rng(1).integers(0, vocab_size, contract.capacity)
     chunk, steps, end = contract.prompt_chunk, list[Step](), 0

@@ -28,7 +28,8 @@ def prove_requests(session: Session, prompt: Sequence[int]) -> Iterator[Finding]
         after = session.generate(prompt, PARAMS)
         kept = 0 if first is stranger else len(prompt) - 1
         passed = after.tokens == fresh and after.statistics.reused_tokens == kept
-        detail = f"{'the same' if after.tokens == fresh else 'other'} tokens as from nothing, {after.statistics.reused_tokens} rows kept"
+        same = "the same" if after.tokens == fresh else "other"
+        detail = f"{same} tokens as from nothing, {after.statistics.reused_tokens} rows kept"
         yield Finding(f"a request behind {title} cancelled stream", passed, detail)
     for role, decoder in decoders(session):
         yield _poisoned(session, role, decoder, prompt, fresh)
@@ -44,7 +45,7 @@ def _cancel(session: Session, prompt: Sequence[int]) -> None:
 
 
 def _poisoned(session: Session, role: Role, decoder: Decoder, prompt: Sequence[int], fresh: tuple[int, ...]) -> Finding:
-    """NaN in the cache, in the middle of a request: it must end in an error, and the next one must know nothing of it."""
+    """NaN in the cache, in the middle of a request, must end it in an error; the next one must know nothing of it."""
     session.reset()
     stream = session.stream(prompt, PARAMS)
     next(stream)

@@ -43,7 +43,8 @@ def prove_rounds(subject: Subject, prompts: Sequence[Sequence[int]], effort: Eff
     equal = sum(entry.same_width for entry in equalities)
     near = sum(entry.first_difference is not None and entry.near_tie for entry in equalities)
     narrow = sum(entry.first_difference is None for entry in equalities)
-    detail = f"{equal} of {len(prompts)} prompts equal at the same width; at width 1 {narrow} are, {near} up to a near tie of two logits"
+    detail = f"{equal} of {len(prompts)} prompts equal at the same width; "
+    detail += f"at width 1 {narrow} are, {near} up to a near tie of two logits"
     yield Finding("greedy rounds give plain decoding's tokens", all(entry.passed for entry in equalities), detail)
 
 
@@ -85,7 +86,8 @@ def _against_host(
             same += _shown(ours) == _shown(theirs)
             accepted += ours.statistics.accepted
         count = len(prompts) * len(drafts)
-        detail = f"{same} of {count} generations have the same tokens and the same accepted drafts; {accepted} drafts were accepted"
+        detail = f"{same} of {count} generations have the same tokens and the same accepted drafts; "
+        detail += f"{accepted} drafts were accepted"
         yield Finding(f"device rounds give the host's, {title}", same >= least * count, detail)
 
 

@@ -29,7 +29,7 @@ def prove_samples(session: Session, prompt: Sequence[int], effort: Effort) -> It
         found = sample_session(session, prompt, way, expected, effort.trials)
         title = f"{way.verification} verification" if way.speculate else "plain"
         kept = f", top-k {way.top_k}, top-p {way.top_p}" if way.top_k else ""
-        detail = f"chi-squared {found.statistic:.1f} over {found.cells} cells and {found.trials} trials (a right one stays below "
-        detail += f"{found.limit:.1f}), {found.mean_acceptance_length:.2f} tokens a round"
+        detail = f"chi-squared {found.statistic:.1f} over {found.cells} cells and {found.trials} trials "
+        detail += f"(a right one stays below {found.limit:.1f}), {found.mean_acceptance_length:.2f} tokens a round"
         yield Finding(f"samples at temperature {way.temperature}{kept}, {title}", found.passed, detail)
     session.reset()

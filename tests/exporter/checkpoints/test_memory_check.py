@@ -49,7 +49,10 @@ def test_what_does_not_fit_is_refused_before_it_starts(host: Path) -> None:
 
 def test_formats_that_are_measured_side_by_side_must_fit_together(host: Path) -> None:
     require_memory_for_all(1_000_000_000, ("float", "int8"))
-    message = r"--precision auto, which runs 1.0 billion weights in 3 formats side by side, needs about 6.6 GB of memory, 6.5 GB are free"
+    message = (
+        r"--precision auto, which runs 1.0 billion weights in 3 formats side by side, "
+        r"needs about 6.6 GB of memory, 6.5 GB are free"
+    )
     (host / "meminfo").write_text("MemAvailable: 6350000 kB\n")
     with pytest.raises(OutputError, match=message):
         require_memory_for_all(1_000_000_000, ("float", "int8", "int4"))

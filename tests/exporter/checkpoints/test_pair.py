@@ -115,9 +115,10 @@ def test_too_few_shared_tokens_are_refused(pair: Pair, draft: Path) -> None:
     with pytest.raises(PairError) as caught:
         check(pair.target, draft, 0.998)
     assert str(caught.value) == (
-        "target and draft have different tokenizers (vocabulary of 288 against 287 tokens, 1 ids differ, the first is 287: "
-        f"{max(vocabulary, key=vocabulary.__getitem__)!r} against None): the draft has 287 of the target's 288 tokens (99.7%), "
-        "99.8% or more are needed. Choose a draft of the target's family, a smaller --min-overlap, or leave --draft out for drafts "
+        "target and draft have different tokenizers (vocabulary of 288 against 287 tokens, 1 ids differ, "
+        f"the first is 287: {max(vocabulary, key=vocabulary.__getitem__)!r} against None): "
+        "the draft has 287 of the target's 288 tokens (99.7%), 99.8% or more are needed. "
+        "Choose a draft of the target's family, a smaller --min-overlap, or leave --draft out for drafts "
         "that are looked up in the text"
     )
 

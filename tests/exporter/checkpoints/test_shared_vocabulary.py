@@ -1,4 +1,4 @@
-"""Tokens of two tokenizers are paired by the bytes they stand for; and a draft of another tokenizer, from build to tokens."""
+"""Tokens of two tokenizers are paired by the bytes they stand for; a draft of another tokenizer, build to tokens."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each known trap of TensorRT, set in a graph that has none, is found and named; and the exporter's own graphs have none."""
+"""Each known trap of TensorRT, set in a graph that has none, is found and named; the exporter's graphs have none."""
 
 from __future__ import annotations
 

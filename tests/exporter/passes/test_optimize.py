@@ -1,4 +1,4 @@
-"""What is in a bundle's graphs: weights once, the operators of the dialect, the contract's names, no trace of this machine."""
+"""A bundle's graphs: weights once, the dialect's operators, the contract's names, nothing of this machine."""
 
 from __future__ import annotations
 

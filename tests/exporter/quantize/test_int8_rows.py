@@ -11,7 +11,9 @@ from specexport.exporter.quantize.int8_rows import quantize_rows
 from support.small_graphs import graph, operators, run, weight
 
 INT8 = WeightRecipe("int8")
-ONE = "agraph (float[1, t, 64] x, float[48, 64] w) => (float[1, t, 48] y) { y = com.microsoft.FusedMatMul<transB = 1>(x, w) }"
+ONE = """agraph (float[1, t, 64] x, float[48, 64] w) => (float[1, t, 48] y) {
+    y = com.microsoft.FusedMatMul<transB = 1>(x, w)
+}"""
 TWO = """agraph (float[1, t, 64] x, float[48, 64] v, float[32, 64] w) => (float[1, t, 48] y, float[1, t, 32] z) {
     y = com.microsoft.FusedMatMul<transB = 1>(x, v) z = com.microsoft.FusedMatMul<transB = 1>(x, w) }"""
 X = (

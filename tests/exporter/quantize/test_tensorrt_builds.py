@@ -94,7 +94,7 @@ def constants(layers: list[str]) -> Iterator[tuple[str, str]]:
 
 @pytest.mark.parametrize("form", FORMS)
 def test_weights_are_read_as_narrow_as_they_are_stored(form: str, tmp_path: Path) -> None:
-    """By a product that they are restored in, or in which they are multiplied as they are; a table's rows behind the Gather."""
+    """By a product that they are restored in, or multiplied in as they are; a table's rows behind the Gather."""
     own, dtype = FORMS[form]
     path = written(graph(), in_precision(recipe(own), "fp16"), tmp_path)
     plan, listener = build(path, "SM89")

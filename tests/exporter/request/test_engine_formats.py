@@ -16,7 +16,8 @@ def test_every_engine_has_its_line() -> None:
 
 def test_what_an_engine_lacks_is_refused_with_what_it_has_and_who_has_it() -> None:
     assert refusal("onnxruntime", "fp8") == (
-        "--precision is fp8, which engine onnxruntime cannot run; it runs fp32, fp16, int8, int4; fp8 runs on tensorrt, tensorrt-rtx"
+        "--precision is fp8, which engine onnxruntime cannot run; it runs fp32, fp16, int8, int4; "
+        "fp8 runs on tensorrt, tensorrt-rtx"
     )
     assert refusal("onnxruntime", "int8", option="--draft-precision") == ""
     assert refusal("onnxruntime", "fp4", option="--draft-precision") == (

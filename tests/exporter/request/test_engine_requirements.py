@@ -114,14 +114,18 @@ def test_versions_that_are_none(version: str) -> None:
 @pytest.mark.parametrize(
     ("engines", "given", "error", "message"),
     [
-        (("onnxruntime",), dict(precision="bf16"), ParameterError, "--precision is bf16, which engine onnxruntime cannot run"),
+        (("onnxruntime",), dict(precision="bf16"), ParameterError,
+         "--precision is bf16, which engine onnxruntime cannot run"),
         (("tensorrt-rtx", "onnxruntime"), dict(precision="bf16"), ParameterError, "engine onnxruntime cannot run"),
-        (("onnxruntime-cuda",), dict(precision="fp32"), ParameterError, "engine onnxruntime-cuda cannot run; it runs fp16, bf16; fp32"),
-        (("tensorrt", "cuda"), {}, EngineError, "there is no engine 'cuda'; the engines are onnxruntime, onnxruntime-cuda, t"),
+        (("onnxruntime-cuda",), dict(precision="fp32"), ParameterError,
+         "engine onnxruntime-cuda cannot run; it runs fp16, bf16; fp32"),
+        (("tensorrt", "cuda"), {}, EngineError,
+         "there is no engine 'cuda'; the engines are onnxruntime, onnxruntime-cuda, t"),
         (("tensorrt",), dict(version="10.2"), EngineError, r"TensorRT 10\.2 is too old; 10\.3 or newer"),
         (("tensorrt",), dict(compute_capabilities=("8.9",)), EngineError, "TensorRT has no --compute-capability"),
         (("tensorrt-rtx",), dict(version_compatible=True), EngineError, "TensorRT-RTX has no --version-compatible"),
-        (("tensorrt-rtx",), dict(compute_capabilities=("8.7",)), EngineError, r"cannot compile for compute capability 8\.7"),
+        (("tensorrt-rtx",), dict(compute_capabilities=("8.7",)), EngineError,
+         r"cannot compile for compute capability 8\.7"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_built(

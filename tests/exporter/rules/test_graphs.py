@@ -186,7 +186,7 @@ def test_large_vocabularies(vocab: int, sampling: Sampling) -> None:
 
 
 def test_every_uniform_draws_its_own_token() -> None:
-    """The middle of every token's share, and the first uniform of it; tokens without mass lie between, before and behind."""
+    """The middle of every token's share, and its first uniform; tokens without mass lie between, before and behind."""
     vocab = 1200
     probs = np.zeros(vocab)
     probs[np.arange(3, vocab - 150, 5)] = 1.0
@@ -244,7 +244,9 @@ def test_greedy_accepts_up_to_the_first_difference(k: int) -> None:
 def chances(
     verification: str, target: np.ndarray, draft: np.ndarray, tokens: np.ndarray, near: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Bounds `[k]` of the uniforms that surely accept, and of those that surely do not, when probabilities are `near` right.
+    """Bounds `[k]` of the uniforms that surely accept, and of those that surely do not.
+
+    near: how far probabilities may be off.
 
     target `[k + 1, vocab]`, draft `[k, vocab]`. For block verification of Z and 1 - P: both can be next to nothing.
     """
@@ -373,7 +375,7 @@ def test_drafts_without_chance(verification: Verification) -> None:
 @pytest.mark.parametrize("verification", VERIFICATIONS)
 @pytest.mark.parametrize("uniform", [0.0, 0.5, BELOW_ONE])
 def test_probabilities_of_exactly_zero_and_one(verification: Verification, uniform: float) -> None:
-    """The target excludes the second draft token, and is sure of the first; a uniform of 0 must not accept what cannot be."""
+    """The target excludes the second draft token and is sure of the first; a uniform of 0 must not accept it."""
     logits = np.full((3, 6), -np.inf)
     logits[0, 2] = logits[1, 4] = logits[2, 5] = 1.0
     draft_probs = [[0, 0, 1, 0, 0, 0], [0, 0.5, 0, 0, 0.5, 0]]

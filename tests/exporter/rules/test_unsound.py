@@ -1,4 +1,4 @@
-"""Logits that are no numbers: the compiled rules stop in front of them and say so, since no host looks at the logits."""
+"""Logits that are no numbers: the compiled rules stop in front of them and say so; no host looks at the logits."""
 
 from __future__ import annotations
 

@@ -22,7 +22,8 @@ def names(folder: Path) -> list[str]:
 def held(tmp_path: Path) -> Iterator[Path]:
     """The temporary folder of a build of `out` that is at work in another process."""
     script = "import pathlib, sys; from specexport.exporter.storage.atomic_folder import temporary_sibling\n"
-    script += "with temporary_sibling(pathlib.Path(sys.argv[1])) as folder: print(folder.parent, flush=True); sys.stdin.read()"
+    script += "with temporary_sibling(pathlib.Path(sys.argv[1])) as folder:"
+    script += " print(folder.parent, flush=True); sys.stdin.read()"
     command = [sys.executable, "-c", script, str(tmp_path / "out")]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None

@@ -1,4 +1,4 @@
-"""The confidence head of a draft's graph: it reads what the Hugging Face model's embeddings read and give, and costs no weight."""
+"""The confidence head of a draft's graph: it reads what the Hugging Face embeddings read and give, without weights."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ def test_a_head_costs_no_weight(tied: Exported, exported: Exported) -> None:
 
 
 def test_a_head_costs_few_nodes(tied: Exported, exported: Exported) -> None:
-    """A pass of a small draft costs by its nodes: the rows are picked by one node each, which pays for the head's own."""
+    """A pass of a small draft costs by its nodes: one node each picks the rows, which pays for the head's own."""
     assert len(load(tied, "ort").graph.node) <= len(load(exported, "ort").graph.node)
 
 

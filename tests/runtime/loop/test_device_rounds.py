@@ -1,4 +1,4 @@
-"""Rounds that a device runs whole, as the session sees them: a double that drafts and verifies behind the protocol's back."""
+"""Rounds that a device runs whole, as the session sees them; a double drafts, verifies behind the protocol's back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""costs.json, policy.json and survival.json: read with a bundle, refused where they are wrong, followed by the session."""
+"""costs.json, policy.json and survival.json: read with a bundle, refused where wrong, followed by the session."""
 
 from __future__ import annotations
 

@@ -312,7 +312,7 @@ def test_off_is_plain_until_probes_say_otherwise() -> None:
 
 
 def test_what_may_follow_can_be_worth_a_token_that_is_not() -> None:
-    """Where a pass over two tokens costs as much as one over five, a doubtful token pays with sure ones behind it, and alone not."""
+    """If two tokens cost a pass as much as five, a doubtful one pays with sure ones behind it, and not alone."""
 
     def time(seconds: float) -> MeasuredTime:
         return MeasuredTime(seconds, seconds, seconds)

@@ -103,7 +103,7 @@ def test_every_k_has_its_rules(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["select", "accept_token_2", "accept_block_2"])
 def test_tokens_smaller_than_the_nudge(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """As in a vocabulary of 128k, where several tokens share what float32 may move: those in between are right, those beyond are not."""
+    """As in a vocabulary of 128k, where what float32 may move spans several tokens: those are right, others are not."""
     monkeypatch.setattr(rule_parity, "NUDGE", 0.02)
     spec, make = specs(3)[name]
     assert prove(spec, make(), tmp_path).passed

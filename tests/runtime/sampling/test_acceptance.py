@@ -173,7 +173,7 @@ def test_the_chance_of_a_place_within_the_block() -> None:
 
 
 def test_the_follower_of_a_block_comes_from_the_scaled_excess() -> None:
-    """One token of two stands with P_1 = 1/2: what follows is max(0.5 * target - draft, 0), here token 0 and 1 by 3 to 1."""
+    """One token of two stands with P_1 = 1/2: max(0.5 * target - draft, 0) follows, here token 0 and 1 by 3 to 1."""
     target = Target([0.25, 0.75, 0.0], [0.6, 0.4, 0.0], [1.0, 0.0, 0.0])
     drafts = [of(0.5, 0.5, 0.0), of(0.0, 0.1, 0.9)]  # 0.5 * target - draft = 0.3, 0.1, -0.9
     for uniform, token in ((0.0, 0), (0.749, 0), (0.751, 1), (ALMOST_ONE, 1)):

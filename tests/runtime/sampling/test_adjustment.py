@@ -72,7 +72,7 @@ def test_the_repetition_penalty_moves_both_signs_down_and_counts_once() -> None:
 
 @pytest.mark.parametrize(("presence", "frequency"), [(0.7, 0.0), (0.0, 0.4), (1.5, -0.3), (-2.0, 2.0)])
 def test_presence_and_frequency_by_the_formula(presence: float, frequency: float) -> None:
-    """logit - count * frequency - (count > 0) * presence, of the output alone (OpenAI API, "Frequency and presence penalties")."""
+    """logit - count * frequency - (count > 0) * presence of the output (OpenAI: "frequency and presence penalties")."""
     adjusts = adjustment(presence_penalty=presence, frequency_penalty=frequency)
     assert np.array_equal(adjust(adjusts), LOGITS)  # the prompt does not count
     adjusts.extend([2, 7, 2])

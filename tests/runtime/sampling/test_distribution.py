@@ -273,7 +273,7 @@ def test_what_cannot_be_is_infinitely_wrong() -> None:
 
 
 def test_the_limit_is_the_quantile() -> None:
-    """Chi-squared of 100 degrees of freedom exceeds 182.13 with probability 1e-6 (by mpmath's incomplete gamma function)."""
+    """Chi-squared of 100 degrees of freedom exceeds 182.13 with probability 1e-6 (incomplete gamma by mpmath)."""
     joint = {(token,): 1 / 101 for token in range(101)}
     _, limit, cells = chi_squared(joint, Counter({(token,): 100 for token in range(101)}))
     assert cells == 101

@@ -31,16 +31,20 @@ TEMPLATES = {
     "special tokens": "{{ bos_token }}{% for m in messages %}[{{ m.role }}]{{ m.content }}{{ eos_token }}{% endfor %}",
     "absent special token": "{{ pad_token }}|{% if unk_token is defined %}defined{% else %}absent{% endif %}",
     "blocks with spaces": "   {% for m in messages %}  \n  {{ m.content }}\n   {% endfor %}\n\nend\n",
-    "loop controls": "{% for m in messages %}{% if m.role == 'system' %}{% continue %}{% endif %}{{ m.content }}{% break %}{% endfor %}",
+    "loop controls": "{% for m in messages %}{% if m.role == 'system' %}{% continue %}{% endif %}"
+    "{{ m.content }}{% break %}{% endfor %}",
     "tojson": "{{ messages | tojson }}",
     "tojson indent": "{{ messages[3].extra | tojson(indent=2) }}",
     "tojson options": "{{ messages[3].extra | tojson(ensure_ascii=True, separators=(',', ':'), sort_keys=True) }}",
     "namespace": "{% set ns = namespace(n=0) %}{% for m in messages %}{% set ns.n = ns.n + 1 %}{% endfor %}{{ ns.n }}",
-    "unused raise": "{% if messages | length > 9 %}{{ raise_exception('too many') }}{% endif %}{{ messages[0].content }}",
-    "tools are none": "{% if tools is not none %}tools{% endif %}{% if documents is not none %}documents{% endif %}plain",
+    "unused raise": "{% if messages | length > 9 %}{{ raise_exception('too many') }}{% endif %}"
+    "{{ messages[0].content }}",
+    "tools are none": "{% if tools is not none %}tools{% endif %}"
+    "{% if documents is not none %}documents{% endif %}plain",
     "tools defined": "{% if not tools is defined %}undefined{% else %}{{ tools }}{% endif %}",
     "generation": "{% for m in messages %}{{ m.role }}{% generation %}{{ m.content }}{% endgeneration %}{% endfor %}",
-    "slices and tests": "{% for m in messages[1:] %}{{ loop.index0 }}{{ m.content.split()[0] if m.content is string }}{% endfor %}",
+    "slices and tests": "{% for m in messages[1:] %}"
+    "{{ loop.index0 }}{{ m.content.split()[0] if m.content is string }}{% endfor %}",
     "no html escaping": "{{ messages[0].content }}",
     "dates": "{{ strftime_now('%Y') }}",
 }
