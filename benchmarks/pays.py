@@ -147,7 +147,7 @@ def main() -> None:
     timed = time_all(Session(session.bundle, session.engine), confirming)
     table, rows = tables(timed, analysis)
     print(
-        f"\n{describe_host(session.engine.name)}; "
+        f"\n{describe_host(session.engine.name, session.engine.device)}; "
         f"{len(deciding)} prompts to decide by, {len(confirming)} to confirm on\n"
     )
     print(table)

@@ -260,7 +260,7 @@ def _header(session: Session, requests: Sequence[Request], options: CalibrateOpt
     return {
         "bundle": bundle_identity(session.bundle),
         "engine": session.engine.name,
-        "host": describe_host(session.engine.name),
+        "host": describe_host(session.engine.name, session.engine.device),
         "threads": session.threads,
         "prompts": hashlib.sha256(prompts.encode()).hexdigest(),
         "sampling": asdict(options.sampling),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .options import BUNDLE, DRAFTER, ENGINE, JSON, THREADS
+from .options import BUNDLE, DRAFTER, JSON, running
 from .progress_bar import bar
 
 if TYPE_CHECKING:
@@ -51,8 +51,7 @@ if TYPE_CHECKING:
     type=click.Path(path_type=Path),
     help="File that keeps finished pairs, so that the same command resumes. [default: BUNDLE/calibration/bench.jsonl]",
 )
-@ENGINE
-@THREADS
+@running
 @JSON
 def bench(
     bundle: Path,
@@ -61,8 +60,7 @@ def bench(
     routes: tuple[str, ...],
     limit: int | None,
     journal: Path | None,
-    engine: str | None,
-    threads: int,
+    where: dict[str, Any],
     as_json: bool,
     **options: Any,
 ) -> None:
@@ -85,7 +83,7 @@ def bench(
 
     chosen = BenchOptions(**options)
     lines, broken = read_prompt_lines(prompts, skip_invalid)
-    session = load(bundle, engine, threads)
+    session = load(bundle, **where)
     requests, refused = fit(session, lines, chosen.max_new_tokens, skip_invalid)
     for message in (*broken, *refused):
         click.echo(f"left out: {message}", err=True)
@@ -97,7 +95,9 @@ def bench(
         try:
             with bar("bench") as advance:
                 costs = read_decision(session.bundle, Costs, COSTS)
-                fresh = costs is not None and not stale(costs, session.engine.name, session.threads)
+                fresh = costs is not None and not stale(
+                    costs, session.engine.name, session.threads, session.engine.device
+                )
                 result = run(session, requests, chosen, kept, advance, predict_by(costs) if costs and fresh else None)
         except KeyboardInterrupt:
             done = len(kept.finished)

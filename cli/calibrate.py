@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from .options import BUNDLE, ENGINE, JSON, THREADS
+from .options import BUNDLE, JSON, running
 from .progress_bar import bar
 
 
@@ -54,8 +54,7 @@ from .progress_bar import bar
     help="Write a policy with a fixed number of draft tokens instead of an adaptive one.",
 )
 @click.option("--report", type=click.Path(path_type=Path), help="HTML report. [default: BUNDLE/report.html]")
-@ENGINE
-@THREADS
+@running
 @JSON
 def calibrate(
     bundle: Path,
@@ -65,8 +64,7 @@ def calibrate(
     max_new_tokens: int,
     fixed: bool,
     report: Path | None,
-    engine: str | None,
-    threads: int,
+    where: dict[str, Any],
     as_json: bool,
     **options: Any,
 ) -> None:
@@ -87,14 +85,14 @@ def calibrate(
     if report is not None and (report.is_dir() or not report.parent.is_dir()):
         raise click.ClickException(f"--report is {report}; expected a file in a folder that exists")
     if prompts is None:
-        session = load(bundle, engine, threads, policy=False)
+        session = load(bundle, **where, policy=False)
         with bar("costs") as advance:
             costs = measure_only(session, chosen, advance)
         click.echo(json.dumps(asdict(costs)) if as_json else str(bundle / "costs.json"))
         return
     check_packages()
     lines, broken = read_prompt_lines(prompts, skip_invalid)
-    session = load(bundle, engine, threads, policy=False)
+    session = load(bundle, **where, policy=False)
     requests, refused = fit(session, lines, max_new_tokens, skip_invalid)
     for message in (*broken, *refused):
         click.echo(f"left out: {message}", err=True)

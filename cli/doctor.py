@@ -22,7 +22,8 @@ def doctor(as_json: bool) -> None:
 
     For everything else it says what to install.
     """
-    from ..engines.registry import LIBRARIES, availabilities
+    from ..engines.catalogue import LIBRARIES
+    from ..engines.registry import availabilities
     from ..engines.tensorrt.api import LEAN, library
     from ..engines.tensorrt.api import found as usable
     from ..engines.tensorrt.compile import describe_compiler

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .options import BUNDLE, ENGINE, JSON, THREADS
+from .options import BUNDLE, JSON, running
 from .sampling_options import sampling_options
 
 if TYPE_CHECKING:
@@ -21,15 +21,13 @@ if TYPE_CHECKING:
 @click.option("--prompt", help="Text to continue; '-' reads stdin.")
 @click.option("--messages", type=click.File(), help="JSON file with a list of chat messages {role, content}.")
 @sampling_options
-@ENGINE
-@THREADS
+@running
 @JSON
 def generate(
     bundle: Path,
     prompt: str | None,
     messages: Any,
-    engine: str | None,
-    threads: int,
+    where: dict[str, Any],
     as_json: bool,
     **options: Any,
 ) -> None:
@@ -45,7 +43,7 @@ def generate(
         given: Any = _stdin() if prompt == "-" else prompt
     else:
         given = _messages(messages)
-    session = load(bundle, engine, threads)
+    session = load(bundle, **where)
     stream = session.stream(given, **options)
     text, finish_reason, statistics = "", "cancelled", None
     tokens: list[int] = []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import fields
+from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,9 +14,12 @@ if TYPE_CHECKING:
     from ..engines.tensorrt.compile import CompileOptions
 
 BUNDLE = click.argument("bundle", type=click.Path(path_type=Path))
-ENGINE = click.option("--engine", help="Engine to run on. [default: the first of the bundle that this host can run]")
-THREADS = click.option(
-    "--threads", type=click.IntRange(0, 1024), default=0, help="CPU threads. [default: the engine's choice]"
+RUNNING = (
+    click.option("--engine", help="Engine to run on. [default: the first of the bundle that this host can run]"),
+    click.option(
+        "--threads", type=click.IntRange(0, 1024), default=0, help="CPU threads. [default: the engine's choice]"
+    ),
+    click.option("--device", type=click.IntRange(0), help="Which GPU, counted from 0. [default: the first]"),
 )
 DRAFTER = click.option(
     "--drafter",
@@ -45,6 +49,18 @@ COMPILING = (
         help="TensorRT: file of kernel timings that later builds reuse.",
     ),
 )
+
+
+def running(command: Callable[..., None]) -> Callable[..., None]:
+    """Adds the options of where a session runs; the command gets them as one `where`, keywords of `load`."""
+
+    @wraps(command)
+    def run(*, engine: str | None, threads: int, device: int | None, **others: Any) -> None:
+        command(where={"engine": engine, "threads": threads, "device": device}, **others)
+
+    for option in reversed(RUNNING):
+        run = option(run)
+    return run
 
 
 def compiling(command: Callable[..., None]) -> Callable[..., None]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from .options import BUNDLE, DRAFTER, ENGINE, JSON, THREADS
+from .options import BUNDLE, DRAFTER, JSON, running
 
 
 @click.command()
@@ -26,13 +26,11 @@ from .options import BUNDLE, DRAFTER, ENGINE, JSON, THREADS
     help="Sampled generations for L3: at least hundreds; 10000 find small errors. [default: no L3]",
 )
 @DRAFTER
-@ENGINE
-@THREADS
+@running
 @JSON
 def verify(
     bundle: Path,
-    engine: str | None,
-    threads: int,
+    where: dict[str, Any],
     as_json: bool,
     **options: Any,
 ) -> None:
@@ -45,7 +43,7 @@ def verify(
     from ..runtime.proofs.verify import render, verify_session
     from ..runtime.session import load
 
-    result = verify_session(load(bundle, engine, threads), **options)
+    result = verify_session(load(bundle, **where), **options)
     click.echo(json.dumps(result.as_dict()) if as_json else render(result))
     if not result.passed:
         raise SystemExit(1)

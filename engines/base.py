@@ -138,6 +138,7 @@ class Engine:
     rounds: Rounds | None = None  # where the device can do whole rounds
     close: Callable[[], None] = nothing  # gives back what the engine holds
     head: Head | None = None  # of the draft, where its graph has one
+    device: int = 0  # which GPU, where it runs on one
 
 
 @dataclass(frozen=True)
@@ -150,6 +151,6 @@ class Availability:
 
 
 class EngineModule(Protocol):
-    def load(self, bundle: Bundle, threads: int) -> Engine: ...
+    def load(self, bundle: Bundle, threads: int, device: int) -> Engine: ...
 
     def availability(self) -> Availability: ...

@@ -6,32 +6,24 @@ from importlib import import_module
 from typing import cast
 
 from ..bundle import Bundle
-from ..errors import EngineError
+from ..errors import EngineError, ParameterError
 from .base import Availability, Engine, EngineModule
-
-# name -> module with `load` and `availability`
-ENGINES = {
-    "onnxruntime": "onnxruntime.cpu",
-    "onnxruntime-cuda": "onnxruntime.cuda",
-    "tensorrt": "tensorrt.enterprise",
-    "tensorrt-rtx": "tensorrt.rtx",
-}
-
-# engine -> the library that compiles plans for it
-LIBRARIES = {"tensorrt": "tensorrt", "tensorrt-rtx": "tensorrt_rtx"}
+from .catalogue import ENGINES, LIBRARIES
 
 
 def engine_module(name: str) -> EngineModule:
     """Raises `EngineError` for a name that no engine has."""
     if name not in ENGINES:
         raise EngineError(f"there is no engine {name!r}; the engines are {', '.join(ENGINES)}")
-    return cast(EngineModule, import_module(f".{ENGINES[name]}", __package__))
+    return cast(EngineModule, import_module(f".{ENGINES[name].module}", __package__))
 
 
-def load_engine(bundle: Bundle, name: str | None = None, threads: int = 0) -> Engine:
+def load_engine(bundle: Bundle, name: str | None = None, threads: int = 0, device: int | None = None) -> Engine:
     """Load the bundle's models on engine `name`, or on the first one of the bundle that this host can run.
 
-    Raises `EngineError` when the bundle was not built for the engine or the host cannot run it.
+    device: which GPU, as the driver counts those that it shows, by default the first.
+    Raises `EngineError` when the bundle was not built for the engine or the host cannot run it, and `ParameterError`
+    for a device that is negative, or is given to an engine on the CPU.
     """
     built = bundle.manifest.engines
     if name is None:
@@ -42,6 +34,9 @@ def load_engine(bundle: Bundle, name: str | None = None, threads: int = 0) -> En
             )
         name = usable[0]
     module = engine_module(name)
+    if device is not None and not (ENGINES[name].on_gpu and device >= 0):
+        expected = "it must be 0 or more" if ENGINES[name].on_gpu else f"engine {name} runs on the CPU; leave it out"
+        raise ParameterError(f"device is {device}; {expected}")
     if name not in built:
         remedy = (
             f"run: specexport compile {bundle.root} --engine {name}"
@@ -52,7 +47,7 @@ def load_engine(bundle: Bundle, name: str | None = None, threads: int = 0) -> En
     found = module.availability()
     if not found.usable:
         raise EngineError(f"engine {name}: {found.detail}; {found.remedy}")
-    return module.load(bundle, threads)
+    return module.load(bundle, threads, device or 0)
 
 
 def availabilities() -> dict[str, Availability]:

@@ -12,8 +12,8 @@ from functools import partial
 from pathlib import Path
 
 from ..bundle import MANIFEST, Bundle, FileEntry, Plan, sha256, write_manifest
+from ..engines.catalogue import LIBRARIES
 from ..engines.cuda.driver import find_gpu
-from ..engines.registry import LIBRARIES
 from ..engines.tensorrt.api import Library, dialect_for
 from ..engines.tensorrt.compile import CompileJob, CompileOptions, compile_graph, compiler, model_profiles
 from ..engines.tensorrt.monitor import STEPS_PER_GRAPH

@@ -51,14 +51,16 @@ def load(
     threads: int = 0,
     check_digests: bool = True,
     policy: bool = True,
+    device: int | None = None,
 ) -> Session:
     """Load a bundle. engine: a name from `specexport doctor`, by default the first usable one of the bundle.
 
     threads: of the engine, 0 for its own choice. check_digests: compare every file's SHA-256 with the manifest (about a
-    second per 1.5 GB). policy: follow the bundle's policy.json. Raises `BundleError`, `EngineError`.
+    second per 1.5 GB). policy: follow the bundle's policy.json. device: which GPU, counted from 0 among those that
+    `CUDA_VISIBLE_DEVICES` leaves, by default the first. Raises `BundleError`, `EngineError`, `ParameterError`.
     """
     bundle = Bundle.open(Path(path), check_digests)
-    loaded = load_engine(bundle, engine, threads)
+    loaded = load_engine(bundle, engine, threads, device)
     try:
         return Session(bundle, loaded, threads, policy)
     except BaseException:

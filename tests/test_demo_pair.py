@@ -9,7 +9,7 @@ import pytest
 from specexport import Session, load
 from specexport.calibration.measuring.recorder import Recorder, agreement
 from specexport.calibration.measuring.trace_replay import Trace, replay
-from specexport.calibration.verdicts.verdict import decide, replay_candidates
+from specexport.calibration.verdicts.verdict import Criteria, decide, replay_candidates
 from specexport.exporter.build import build
 from specexport.exporter.request.options import BuildOptions
 from specexport.runtime.policy.cost_model import COSTS_VERSION, CostPoint, Costs, MeasuredTime
@@ -101,7 +101,6 @@ def test_code_pays_and_random_does_not(session: Session, route: str, verdict: st
             session.reset()
             statistics = session.generate(prompt, max_new_tokens=64, num_draft_tokens=2).statistics
             assert statistics.rounds == len(list(replay(traces[-1], "model", 2)))
-    policy, _ = decide(
-        traces, replay_candidates(traces, typical_costs(session), ("model",)), ("model",), 4, 0.9, "adaptive"
-    )
+    replayed = replay_candidates(traces, typical_costs(session), ("model",))
+    policy, _ = decide(traces, replayed, Criteria(("model",), 0.9, "adaptive"), most=4)
     assert policy.verdict == verdict

@@ -60,8 +60,8 @@ def bench(
     routes = list(dict.fromkeys(pair.route for pair in pairs))
     summaries = tuple(summarize(route, [pair for pair in pairs if pair.route == route], predict) for route in routes)
     overall = summarize("all", pairs, None) if len(routes) > 1 else None
-    name = session.engine.name
-    return Bench(session.bundle.root.name, name, describe_host(name), options, summaries, overall, tuple(pairs))
+    name, host = session.engine.name, describe_host(session.engine.name, session.engine.device)
+    return Bench(session.bundle.root.name, name, host, options, summaries, overall, tuple(pairs))
 
 
 def check(session: Session, requests: Sequence[Request], options: BenchOptions) -> None:
@@ -78,15 +78,15 @@ def check(session: Session, requests: Sequence[Request], options: BenchOptions) 
 
 def journal_header(session: Session, requests: Sequence[Request], options: BenchOptions) -> dict[str, Any]:
     """What must be equal for one run to resume another."""
-    root, engine = session.bundle.root, session.engine.name
+    root, engine = session.bundle.root, session.engine
     given = [[request.line, request.route, list(request.tokens), request.max_new_tokens] for request in requests]
     return {
         "command": "bench",
         "bundle": bundle_identity(session.bundle),
         "files": {path.name: sha256(path) for path in sorted(root.glob("*.json"))},  # the plans and the policy
-        "engine": engine,
+        "engine": engine.name,
         "threads": session.threads,
-        "host": describe_host(engine),
+        "host": describe_host(engine.name, engine.device),
         "options": asdict(options),
         "requests": hashlib.sha256(json.dumps(given).encode()).hexdigest(),
     }

@@ -29,6 +29,7 @@ class CudaDevice:
 
     def __init__(self, index: int = 0, driver: Driver | None = None) -> None:
         self._driver = driver = driver or load_driver()
+        self.index = index
         self.name, self.compute_capability, _, _ = find_gpu(index, driver)
         device = driver.call("cuDeviceGet", index)
         self._is_open = True

@@ -84,7 +84,9 @@ def find_gpu(index: int = 0, driver: Driver | None = None) -> Gpu:
 
 
 def _version(driver: Driver) -> int:
-    """Of CUDA as the driver serves it, 12060 for 12.6: bindings of that major version, whatever the minor one, and of older ones."""
+    """Of CUDA as the driver serves it, 12060 for 12.6: bindings of that major version, whatever the minor one, and of
+    older ones.
+    """
     try:
         status, version = driver.attempt("cuDriverGetVersion")
     except RuntimeError:  # both versions of the bindings look for the library at the first call
@@ -96,7 +98,8 @@ def _version(driver: Driver) -> int:
     needed = driver.bindings.CUDA_VERSION // 1000
     if version // 1000 < needed:
         raise EngineError(
-            f"the NVIDIA driver serves CUDA {_readable(version)}, the installed cuda-bindings need {needed}.0 or newer; "
+            f"the NVIDIA driver serves CUDA {_readable(version)}, the installed cuda-bindings need {needed}.0 or "
+            "newer; "
             f"update the driver, or: pip install 'cuda-bindings<{needed}'"
         )
     return int(version)

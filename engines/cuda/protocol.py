@@ -24,6 +24,7 @@ class Device(Protocol):
     Addresses are of device memory, or of arrays made by `pinned`. Raises `EngineError` for whatever the driver refuses.
     """
 
+    index: int  # as the driver counts
     name: str
     compute_capability: tuple[int, int]
     stream: int

@@ -13,7 +13,9 @@ from .protocol import ALIGNMENT, Address, Device
 
 @dataclass(frozen=True)
 class Slot:
-    """One array. host: its mirror, which the device sees after `Page.send`, or which shows the device's after `Page.receive`."""
+    """One array. host: its mirror, which the device sees after `Page.send`, or which shows the device's after
+    `Page.receive`.
+    """
 
     address: Address
     host: NDArray[np.generic]

@@ -50,7 +50,9 @@ class OrtHead:
 
 @dataclass(frozen=True)
 class _Returned:
-    """One width's outputs: where the device writes them, and the host's arrays `[1, rows, F]` and `[1, rows]` with their values."""
+    """One width's outputs: where the device writes them, and the host's arrays `[1, rows, F]` and `[1, rows]` with
+    their values.
+    """
 
     device: tuple[Any, Any]
     arrays: tuple[Floats, Floats]
@@ -99,6 +101,7 @@ def checked(weights: Floats, size: int) -> Floats:
     """Contiguous and in float32, as a device copies them. Raises `EngineError` for another number of weights."""
     if weights.shape != (size + 1,):
         raise EngineError(
-            f"the confidence head takes {size + 1} weights, the bias last, and was given {list(weights.shape)}; calibrate again"
+            f"the confidence head takes {size + 1} weights, the bias last, and was given {list(weights.shape)}; "
+            "calibrate again"
         )
     return np.ascontiguousarray(weights, np.float32)

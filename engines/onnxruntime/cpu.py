@@ -19,7 +19,9 @@ from numpy.typing import NDArray
 from ...bundle import Bundle, CacheLayer, Contract, ModelSpec, Precision
 from ...errors import BundleError, EngineError, ParameterError
 from ..base import Availability, Engine, Logits, RunGraph, check_rows
+from ..versions import dotted, version_numbers
 from .confidence_head import OrtHead, head_shapes
+from .graph_check import Signature, check_graph
 from .pool import configure
 
 if TYPE_CHECKING:
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
 
 NAME = "onnxruntime"
 DIALECT = "ort"
+OLDEST = (1, 23)  # the first that runs opset 21 with int4 in blocks; the last with wheels for Python 3.10
 NUMPY_DTYPES: dict[Precision, type[np.floating]] = {"fp32": np.float32, "fp16": np.float16}
 # A layout for convolutions, which language models lack: on some fp16 graphs onnxruntime 1.31 crashes while it looks for
 # them.
@@ -42,11 +45,18 @@ def availability() -> Availability:
     except ImportError as error:  # a shared library that is missing, or made for another system
         reason = str(error).partition("\n")[0]
         return Availability(False, f"onnxruntime is installed, but cannot be imported: {reason}", "install it again")
+    if version_numbers(ort.__version__)[:2] < OLDEST:
+        needed = dotted(OLDEST)
+        return Availability(
+            False,
+            f"onnxruntime {ort.__version__} does not run these graphs, {needed} is needed",
+            f"pip install 'onnxruntime>={needed}'",
+        )
     return Availability(True, f"onnxruntime {ort.__version__}, CPU")
 
 
-def load(bundle: Bundle, threads: int = 0) -> Engine:
-    """Load both models; `threads` 0 leaves the number to ONNX Runtime (one a physical core)."""
+def load(bundle: Bundle, threads: int = 0, device: int = 0) -> Engine:
+    """Load both models; `threads` 0 is one a physical core. `device` is for engines on GPUs."""
     if not 0 <= threads <= 1024:
         raise ParameterError(f"threads is {threads}; it must be 0 (the engine's choice) or from 1 to 1024")
     manifest = bundle.manifest
@@ -106,7 +116,8 @@ class OrtDecoder:
         if contract.precision not in NUMPY_DTYPES:
             raise EngineError(
                 f"{path} is in {contract.precision}, which ONNX Runtime has hardly any CPU kernels for; "
-                "run it with --engine tensorrt, tensorrt-rtx or onnxruntime-cuda, or build it with --precision fp16 or fp32"
+                "run it with --engine tensorrt, tensorrt-rtx or onnxruntime-cuda, or build it with --precision fp16 "
+                "or fp32"
             )
         self.vocab_size = spec.vocab_size
         self._path, self._spec, self._contract = path, spec, contract
@@ -190,31 +201,17 @@ class OrtDecoder:
 
     def _check(self) -> None:
         """The graph's inputs and outputs against the contract. Raises `BundleError`."""
-        path, spec, again = self._path, self._spec, "build the bundle again"
-        found = {value.name: value for value in (*self._session.get_inputs(), *self._session.get_outputs())}
-        caches = {name: layer for side in ("past", self._side) for name, layer in spec.cache_names(side)}
-        head = head_shapes(self.head.size if self.head else 0, self._contract.rows_name)
-        expected = {"tokens", "position", "logits", *head, *caches, *(("columns",) if self._spans else ())}
-        if set(found) != expected:
-            raise BundleError(
-                f"{path} has the inputs and outputs {', '.join(sorted(set(found) ^ expected))} too many or too few; {again}"
-            )
-        # onnxruntime's names: tensor(float), tensor(float16)
-        kind = f"tensor({np.dtype(self._dtype).name.replace('32', '')})"
-        for name, layer in caches.items():
-            shape = [1, layer.num_kv_heads, self._contract.capacity, layer.head_dim]
-            if name.startswith("new"):
-                shape[2] = found[name].shape[2]  # T, as the graph calls it
-            if found[name].shape != shape:
-                raise BundleError(
-                    f"{path}: {name} has the shape {found[name].shape}, the manifest says {shape}; {again}"
-                )
-            if found[name].type != kind:
-                raise BundleError(
-                    f"{path}: {name} is a {found[name].type}, the manifest says {self._contract.precision}; {again}"
-                )
-        for name, wanted in {"logits": [1, self._contract.rows_name, spec.vocab_size], **head}.items():
-            if found[name].shape != wanted:
-                raise BundleError(
-                    f"{path}: {name} has the shape {found[name].shape}, the manifest says {wanted}; {again}"
-                )
+        spec, contract = self._spec, self._contract
+        element = f"tensor({np.dtype(self._dtype).name.replace('32', '')})"  # tensor(float), tensor(float16)
+        expected: dict[str, Signature | None] = {"tokens": None, "position": None}
+        if self._spans:
+            expected["columns"] = None
+        sides: tuple[Literal["past", "new", "present"], ...] = ("past", self._side)
+        for side in sides:
+            rows = None if side == "new" else contract.capacity  # None: as many as the pass has tokens
+            for name, layer in spec.cache_names(side):
+                expected[name] = (element, [1, layer.num_kv_heads, rows, layer.head_dim])
+        head = head_shapes(self.head.size if self.head else 0, contract.rows_name)
+        by_row: dict[str, list[int | str]] = {"logits": [1, contract.rows_name, spec.vocab_size], **head}
+        expected |= {name: ("tensor(float)", shape) for name, shape in by_row.items()}
+        check_graph(self._path, self._session, expected)

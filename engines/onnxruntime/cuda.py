@@ -19,7 +19,7 @@ import numpy as np
 from ...bundle import Bundle, ModelSpec
 from ...errors import BundleError, EngineError, ParameterError
 from ..base import Availability, Engine
-from .cuda_decoder import OrtCudaDecoder
+from .cuda_decoder import OrtCudaDecoder, Place
 from .cuda_errors import explain, reason
 from .pool import configure
 
@@ -54,11 +54,11 @@ def availability() -> Availability:
             False, f"{name} replays CUDA graphs wrongly, {needed} is needed", f"pip install 'onnxruntime-gpu>={needed}'"
         )
     _preload(ort)
-    return _probe(ort) or Availability(True, f"{name}, CUDA")
+    return _probe(ort, Place("cuda", 0)) or Availability(True, f"{name}, CUDA")
 
 
-def load(bundle: Bundle, threads: int = 0) -> Engine:
-    """Load both models, and capture their graphs.
+def load(bundle: Bundle, threads: int = 0, device: int = 0) -> Engine:
+    """Load both models onto GPU `device`, and capture their graphs.
 
     Bundles in fp16 or bf16; `threads` are those of ONNX Runtime's pool on the CPU.
     """
@@ -72,16 +72,19 @@ def load(bundle: Bundle, threads: int = 0) -> Engine:
     import onnxruntime as ort
 
     _preload(ort)
+    place = Place("cuda", device)
+    if device and (problem := _probe(ort, place)):  # `availability` has asked for the first one
+        raise EngineError(f"GPU {device}: {problem.detail}; {problem.remedy}")
 
     def decoder(spec: ModelSpec) -> OrtCudaDecoder:
         if DIALECT not in spec.graphs:
             raise BundleError(f"{bundle.root} has no {DIALECT} graph of {spec.source}; build the bundle again")
         path = bundle.path(spec.graphs[DIALECT])
-        return OrtCudaDecoder(ort, _session(ort, path, threads), "cuda", path, spec, manifest.contract)
+        return OrtCudaDecoder(ort, _session(ort, path, threads, device), place, path, spec, manifest.contract)
 
     target = decoder(manifest.target)  # the larger one first
     draft = decoder(manifest.draft) if manifest.draft else None
-    return Engine(NAME, DIALECT, target, draft, head=draft.head if draft else None)
+    return Engine(NAME, DIALECT, target, draft, head=draft.head if draft else None, device=device)
 
 
 def _preload(ort: Any) -> None:
@@ -90,11 +93,11 @@ def _preload(ort: Any) -> None:
         ort.preload_dlls()
 
 
-def _probe(ort: Any) -> Availability | None:
-    """What keeps ONNX Runtime from putting a number on the GPU, or None."""
+def _probe(ort: Any, place: Place) -> Availability | None:
+    """What keeps ONNX Runtime from putting a number on that GPU, or None."""
     ort.set_default_logger_severity(FATAL)  # what it logs is told below
     try:
-        ort.OrtValue.ortvalue_from_numpy(np.zeros(1, np.float32), "cuda", 0)
+        ort.OrtValue.ortvalue_from_numpy(np.zeros(1, np.float32), *place)
         return None
     except Exception as error:  # onnxruntime raises its own types straight from C++
         found = reason(error)
@@ -122,13 +125,13 @@ def _missing_library(folder: Path) -> str | None:
     return None
 
 
-def _session(ort: Any, path: Path, threads: int) -> Any:
+def _session(ort: Any, path: Path, threads: int, device: int = 0) -> Any:
     options = ort.SessionOptions()
     configure(options, threads)
     options.log_severity_level = FATAL  # what it refuses is raised too
     # Its arena would take up to twice the memory of the weights.
     options.add_session_config_entry("session.use_device_allocator_for_initializers", "1")
-    providers = [(PROVIDER, {"enable_cuda_graph": "1"}), "CPUExecutionProvider"]
+    providers = [(PROVIDER, {"device_id": str(device), "enable_cuda_graph": "1"}), "CPUExecutionProvider"]
     try:
         session = ort.InferenceSession(path, options, providers=providers, enable_fallback=0)
     except Exception as error:  # onnxruntime raises its own types straight from C++

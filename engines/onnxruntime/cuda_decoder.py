@@ -10,17 +10,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ...bundle import Contract, ModelSpec, Precision
-from ...errors import BundleError
 from ..base import Logits, check_rows
+from ..chunks import feed_passes
 from ..cuda.driver import size_text
 from .confidence_head import OrtCudaHead, head_shapes
 from .cuda_errors import explain
+from .graph_check import Signature, check_graph
 
 # By precision: numpy's type of a cache element (bits, where numpy lacks the type), what `bind_input` calls it, and ONNX
 # Runtime's name.
@@ -30,6 +31,13 @@ ELEMENTS: dict[Precision, tuple[type[np.generic], Any, str]] = {
     "bf16": (np.uint16, 16, "tensor(bfloat16)"),
 }
 SIDES: tuple[Literal["past", "present"], ...] = ("past", "present")
+
+
+class Place(NamedTuple):
+    """Where buffers lie, as ONNX Runtime names it: `cuda` or `cpu`, and which one of them."""
+
+    kind: str
+    number: int
 
 
 @dataclass(frozen=True)
@@ -50,21 +58,15 @@ class OrtCudaDecoder:
 
     head: the graph's, if any.
 
-    ort: the module onnxruntime. session: of the graph at `path`. device: `cuda`, or `cpu` to prove all this without a
-    GPU. Raises `BundleError` for a graph that is not what the manifest says, `EngineError` for one that the GPU cannot
+    ort: the module onnxruntime. session: of the graph at `path`. place: a GPU, or the CPU to prove all this without
+    one. Raises `BundleError` for a graph that is not what the manifest says, `EngineError` for one that the GPU cannot
     hold.
     """
 
-    def __init__(self, ort: Any, session: Any, device: str, path: Path, spec: ModelSpec, contract: Contract) -> None:
+    def __init__(self, ort: Any, session: Any, place: Place, path: Path, spec: ModelSpec, contract: Contract) -> None:
         self.vocab_size = spec.vocab_size
-        self._ort, self._session, self._device, self._path, self._spec, self._contract = (
-            ort,
-            session,
-            device,
-            path,
-            spec,
-            contract,
-        )
+        self._ort, self._session, self._where = ort, session, place
+        self._path, self._spec, self._contract = path, spec, contract
         self._check()
         self._position = np.zeros(1, np.int64)
         try:
@@ -89,15 +91,8 @@ class OrtCudaDecoder:
         return logits
 
     def feed(self, tokens: Sequence[int], position: int) -> None:
-        widest, chunk, capacity = self._contract.widest_step, self._contract.prompt_chunk, self._contract.capacity
-        while tokens:
-            count = len(tokens)
-            if count > widest and position + chunk <= capacity:
-                count, width = min(count, chunk), chunk  # rows behind `tokens` are dead, and written over
-            else:
-                count = width = min(count, widest)
-            self._run(width, tokens[:count], position)
-            tokens, position = tokens[count:], position + count
+        for width, part, start in feed_passes(tokens, position, self._contract, self._contract.widest_step + 1):
+            self._run(width, part, start)
 
     def overwrite_rows(self, start: int, value: float) -> None:
         # Of a bf16 only the bits are at hand: the upper half of a float's.
@@ -140,7 +135,7 @@ class OrtCudaDecoder:
             for (name, _), shape, value in zip(
                 self._spec.cache_names(side), self._cache_shapes(), self._caches, strict=True
             ):
-                bind(name, self._device, 0, element, shape, value.data_ptr())
+                bind(name, *self._where, element, shape, value.data_ptr())
         options = self._ort.RunOptions()
         options.add_run_config_entry("gpu_graph_id", str(width))
         return _Bound(
@@ -149,37 +144,20 @@ class OrtCudaDecoder:
 
     def _place(self, array: NDArray[Any]) -> Any:
         """The array as a value on the device."""
-        return self._ort.OrtValue.ortvalue_from_numpy(array, self._device, 0)
+        return self._ort.OrtValue.ortvalue_from_numpy(array, *self._where)
 
     def _cache_shapes(self) -> list[list[int]]:
         layers = (layer for _, layer in self._spec.cache_names("past"))
         return [[1, layer.num_kv_heads, self._contract.capacity, layer.head_dim] for layer in layers]
 
     def _check(self) -> None:
-        """Caches are bound by address, so the graph must be what the manifest says. Raises `BundleError`."""
-        found = {
-            value.name: (value.type, value.shape)
-            for value in (*self._session.get_inputs(), *self._session.get_outputs())
-        }
-        kind = ELEMENTS[self._contract.precision][2]
-        expected: dict[str, tuple[str, list[int | str]]] = {
-            name: (kind, [*shape])
-            for side in SIDES
-            for (name, _), shape in zip(self._spec.cache_names(side), self._cache_shapes(), strict=True)
-        }
-        rows_name = self._contract.rows_name
-        by_row: dict[str, list[int | str]] = {
-            "logits": [1, rows_name, self.vocab_size],
-            **head_shapes(self._spec.features, rows_name),
-        }
+        """The graph's inputs and outputs against the contract. Raises `BundleError`."""
+        kind, rows_name = ELEMENTS[self._contract.precision][2], self._contract.rows_name
+        expected: dict[str, Signature | None] = {"tokens": None, "position": None}
+        for side in SIDES:
+            for (name, _), shape in zip(self._spec.cache_names(side), self._cache_shapes(), strict=True):
+                expected[name] = (kind, shape)
+        head = head_shapes(self._spec.features, rows_name)
+        by_row: dict[str, list[int | str]] = {"logits": [1, rows_name, self.vocab_size], **head}
         expected |= {name: ("tensor(float)", shape) for name, shape in by_row.items()}
-        again = "build the bundle again"
-        names = found.keys() ^ (expected.keys() | {"tokens", "position"})
-        if names:
-            raise BundleError(
-                f"{self._path} has the inputs and outputs {', '.join(sorted(names))} too many or too few; {again}"
-            )
-        for name, wanted in expected.items():
-            if found[name] != wanted:
-                there, said = (f"{kind} {shape}" for kind, shape in (found[name], wanted))
-                raise BundleError(f"{self._path}: {name} is a {there}, the manifest says {said}; {again}")
+        check_graph(self._path, self._session, expected)

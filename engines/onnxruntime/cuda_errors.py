@@ -23,7 +23,8 @@ def explain(error: Exception, what: str) -> EngineError:
         asked = ASKED.search(text)
         size = f", {size_text(int(asked[1]))} more asked" if asked else ""
         return EngineError(
-            f"{what}: out of device memory{size}; lower --max-seq-len or --prompt-chunk, or close what else uses the GPU (see nvidia-smi)"
+            f"{what}: out of device memory{size}; lower --max-seq-len or --prompt-chunk, or close what else uses the "
+            "GPU (see nvidia-smi)"
         )
     if NOT_ALL_ON_CUDA in text:
         return EngineError(

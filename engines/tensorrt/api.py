@@ -23,7 +23,8 @@ LEAN = "tensorrt_lean"
 TITLES = {"tensorrt": "TensorRT", "tensorrt_rtx": "TensorRT-RTX", LEAN: "TensorRT's lean runtime"}
 
 INSTALL = {
-    "tensorrt": "install tensorrt-cu12-libs or tensorrt-cu13-libs from NVIDIA's package index, or TensorRT's system packages",
+    "tensorrt": "install tensorrt-cu12-libs or tensorrt-cu13-libs from NVIDIA's package index, "
+    "or TensorRT's system packages",
     "tensorrt_rtx": "install it again: pip install --force-reinstall 'specexport[tensorrt-rtx]'",
     LEAN: "install it again: pip install --force-reinstall 'specexport[tensorrt-lean]'",
 }
@@ -147,6 +148,7 @@ def plans_of(bundle: Bundle, engine: str) -> dict[str, Plan]:
     plans = {plan.graph: plan for plan in bundle.manifest.plans if plan.engine == engine}
     if not plans:
         raise EngineError(
-            f"{bundle.root} has no plans for {engine}; make them with: specexport compile {bundle.root} --engine {engine}"
+            f"{bundle.root} has no plans for {engine}; make them with: specexport compile {bundle.root} --engine "
+            f"{engine}"
         )
     return plans

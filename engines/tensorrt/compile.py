@@ -12,8 +12,8 @@ from typing import Any
 
 from ...bundle import Contract
 from ...errors import EngineError, ParameterError
+from ..catalogue import LIBRARIES
 from ..cuda.driver import find_gpu
-from ..registry import LIBRARIES
 from .api import TITLES, Library, dialect_for, library
 from .monitor import Monitor, progress_monitor
 from .network_checks import attention_layers
@@ -196,7 +196,9 @@ def _problem(error: Any) -> str:
 
 
 def _allow_decomposition(network: Any, trt: Any) -> None:
-    """Attention without a kernel of its own is then made of other ones, instead of failing the build; in fp32 that is all of it."""
+    """Attention without a kernel of its own is then made of other ones, instead of failing the build; in fp32 that is
+    all of it.
+    """
     for layer in attention_layers(network, trt):
         layer.attention.decomposable = True
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from ...bundle import ELEMENT_BYTES, Contract, ModelSpec, Role
 from ..base import Logits, check_rows
+from ..chunks import feed_passes
 from ..cuda.graph_cache import Replay
 from ..cuda.protocol import Address, Device
 from ..cuda.staging import Page, Slot
@@ -86,17 +87,10 @@ class TensorRTDecoder:
         return self._host_logits[:count]
 
     def feed(self, tokens: Sequence[int], position: int) -> None:
-        widest, chunk, capacity = self._contract.widest_step, self._contract.prompt_chunk, self._contract.capacity
-        while tokens:
-            count = len(tokens)
-            if position + chunk <= capacity:
-                count, width = min(count, chunk), chunk  # padded: rows behind `tokens` are dead, and written over
-            else:
-                count = width = min(count, widest)
+        for width, part, start in feed_passes(tokens, position, self._contract, pad_from=1):
             with self._device.entered():
-                span = self._set(width, tokens[:count], position)
+                span = self._set(width, part, start)
                 self._replay.run(("feed", width, span), lambda width=width, span=span: self._feed(width, span))  # type: ignore[misc]
-            tokens, position = tokens[count:], position + count
 
     def overwrite_rows(self, start: int, value: float) -> None:
         element, capacity = ELEMENT_BYTES[self._contract.precision], self._contract.capacity

@@ -83,7 +83,9 @@ def _load_plans(
     settings: Settings | None,
     loaded: dict[str, LoadedPlan],
 ) -> None:
-    """The smallest first: of weights that are streamed, the draft's stay on the device as long as there is room, and the target's go."""
+    """The smallest first: of weights that are streamed, the draft's stay on the device as long as there is room, and
+    the target's go.
+    """
     manifest = bundle.manifest
     reserved = RESERVED_BYTES
     for spec in manifest.models.values():
@@ -120,7 +122,7 @@ def _engine(
         return None if plan is None else device_graph(plan, device, scratch)
 
     dialect = next(dialect for dialect, graph in manifest.target.graphs.items() if graph in loaded)
-    return Engine(name, dialect, target, draft, open_graph, rounds, close)
+    return Engine(name, dialect, target, draft, open_graph, rounds, close, device=device.index)
 
 
 def device_graph(plan: LoadedPlan, device: Device, scratch: Address) -> RunGraph:

@@ -20,7 +20,7 @@ def availability() -> Availability:
     return found(_describe)
 
 
-def load(bundle: Bundle, threads: int = 0) -> Engine:
+def load(bundle: Bundle, threads: int = 0, device: int = 0) -> Engine:
     """`threads` is for engines on the CPU. Raises `EngineError`."""
     plans = plans_of(bundle, NAME)
     runtime = _runtime()
@@ -29,7 +29,7 @@ def load(bundle: Bundle, threads: int = 0) -> Engine:
             f"this host has the lean runtime only, which runs version-compatible plans; make them with: "
             f"specexport compile {bundle.root} --engine {NAME} --version-compatible, or install TensorRT"
         )
-    return load_bundle(NAME, bundle, runtime, CudaDevice())
+    return load_bundle(NAME, bundle, runtime, CudaDevice(device))
 
 
 def _runtime() -> Library:

@@ -104,7 +104,8 @@ class RowPlacer:
     """Places the new rows of all caches of a model by one launch."""
 
     def __init__(self, device: Device, entries: Sequence[tuple[Address, Address, int, int]], capacity: int) -> None:
-        """entries: for each tensor the address of its new rows `[heads, count, row]`, its cache `[heads, capacity, row]`, heads,
+        """entries: for each tensor the address of its new rows `[heads, count, row]`, its cache `[heads, capacity,
+        row]`, heads,
         and bytes of a row, a multiple of 4.
         """
         if odd := [row_bytes for *_, row_bytes in entries if row_bytes % 4]:
@@ -119,6 +120,8 @@ class RowPlacer:
         self._heads = max(heads for _, _, heads, _ in entries)
 
     def enqueue(self, position: Address, count: int) -> None:
-        """Enqueue the placing of `count` rows a head at the int64 that lies at `position`; rows beyond the capacity are dropped."""
+        """Enqueue the placing of `count` rows a head at the int64 that lies at `position`; rows beyond the capacity are
+        dropped.
+        """
         blocks = -(-self._heads * count // _ROWS)
         self._launch((blocks, self._tensors, 1), (_WARP, _ROWS, 1), (self._table, position, count, self._capacity))

@@ -58,7 +58,8 @@ class LoadedPlan:
                 streaming = "" if library.name == "tensorrt_rtx" else ", compile with --weight-streaming"
                 raise EngineError(
                     f"out of device memory for {file.name}: {size_text(file.stat().st_size)} asked, "
-                    f"{size_text(free)} of {size_text(total)} free; choose a smaller --precision{streaming} or close what else uses the GPU"
+                    f"{size_text(free)} of {size_text(total)} free; choose a smaller --precision{streaming} or close "
+                    "what else uses the GPU"
                 )
             raise EngineError(f"{file} cannot be loaded: {library.reason()}")
         if getattr(self._engine, "streamable_weights_size", 0):
@@ -154,5 +155,6 @@ class LoadedPlan:
         if not done:
             free, total = self._device.memory()
             raise EngineError(
-                f"{self._file}: {problem}: {self._library.reason()} ({size_text(free)} of {size_text(total)} of device memory free)"
+                f"{self._file}: {problem}: {self._library.reason()} ({size_text(free)} of {size_text(total)} of "
+                "device memory free)"
             )

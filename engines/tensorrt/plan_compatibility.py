@@ -21,7 +21,8 @@ def check_fit(bundle: Bundle, plan: Plan, library: Library, device: Device) -> N
     again = f"compile it here: specexport compile {bundle.root} --engine {plan.engine}"
     if version_numbers(plan.version) != library.version:
         raise EngineError(
-            f"{file} was made by version {plan.version}, this host has {library.title}; it needs the same version: {again}"
+            f"{file} was made by version {plan.version}, this host has {library.title}; it needs the same version: "
+            f"{again}"
         )
     capability = device.compute_capability
     built_for = [version_numbers(text) for text in plan.compute_capabilities]

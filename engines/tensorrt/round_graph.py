@@ -114,7 +114,8 @@ class DeviceRounds:
         return self._result(k, position)
 
     def warm_up(self) -> None:
-        """Capture what requests need, so that none of them waits for it; token verification is captured when it is asked for.
+        """Capture what requests need, so that none of them waits for it; token verification is captured when it is
+        asked for.
 
         Writes rows into the caches.
         """
@@ -207,7 +208,8 @@ class DeviceRounds:
         num_accepted, next_position = int(self._num_accepted.host[0]), int(self._next_position.host[0])
         if not 0 <= num_accepted <= k or next_position != position + num_accepted + 1:
             raise EngineError(
-                f"the device's round went wrong: {num_accepted} of {k} draft tokens accepted, from position {position} to {next_position}; "
+                f"the device's round went wrong: {num_accepted} of {k} draft tokens accepted, from position "
+                f"{position} to {next_position}; "
                 "report this with the output of specexport doctor"
             )
         return RoundResult(

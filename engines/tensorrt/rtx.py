@@ -19,13 +19,13 @@ def availability() -> Availability:
     return found(_describe)
 
 
-def load(bundle: Bundle, threads: int = 0) -> Engine:
+def load(bundle: Bundle, threads: int = 0, device: int = 0) -> Engine:
     """`threads` is for engines on the CPU. Raises `EngineError`."""
     plans = plans_of(bundle, NAME)
     runtime = library("tensorrt_rtx")
     names = {bundle.path(plan.file): bundle.manifest.files[plan.file].sha256 for plan in plans.values()}
     caches = RuntimeCaches(runtime.trt, names, default_folder())
-    engine = load_bundle(NAME, bundle, runtime, CudaDevice(), caches.settings)
+    engine = load_bundle(NAME, bundle, runtime, CudaDevice(device), caches.settings)
     caches.save()
 
     def close() -> None:

@@ -15,7 +15,9 @@ def default_folder() -> Path:
 
 
 class RuntimeCaches:
-    """A cache that is lost, or was made on another GPU or driver, only costs the time to compile again: nothing here raises."""
+    """A cache that is lost, or was made on another GPU or driver, only costs the time to compile again: nothing here
+    raises.
+    """
 
     def __init__(self, trt: Any, names: Mapping[Path, str], folder: Path) -> None:
         """names: the name of the cache of each plan, which must tell its contents."""
@@ -23,7 +25,9 @@ class RuntimeCaches:
         self._caches: list[tuple[Path, bytes, Any]] = []
 
     def settings(self, engine: Any, plan: Path) -> Any:
-        """What `create_execution_context` is given: kernels for exactly the shapes that are bound, compiled before they are captured."""
+        """What `create_execution_context` is given: kernels for exactly the shapes that are bound, compiled before they
+        are captured.
+        """
         trt = self._trt
         config = engine.create_runtime_config()
         config.set_execution_context_allocation_strategy(trt.ExecutionContextAllocationStrategy.USER_MANAGED)

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from typing import get_args
 
 from ...bundle import Role
+from ...engines.catalogue import ENGINES, LIBRARIES, Capability
 from ...engines.onnxruntime.cpu import availability as proving
-from ...engines.registry import ENGINES, LIBRARIES
 from ...engines.tensorrt.api import dialect_for
 from ...engines.tensorrt.compile import CompileOptions, check_options, compiler
 from ...engines.versions import dotted
 from ...errors import EngineError, ParameterError
 from ..dialects import Dialect
-from .engine_formats import Capability, refusal
+from .engine_formats import refusal
 from .precision_choice import Numbers
 
 OPTIONS: dict[Role, str] = {"target": "--precision", "draft": "--draft-precision"}

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ...calibration.weights.texts import read_texts
-from ...engines.registry import LIBRARIES
+from ...engines.catalogue import LIBRARIES
 from ...engines.tensorrt.compile import CompileOptions
 from ...errors import ParameterError
 from .engine_requirements import Targets, choose_targets, parse_version

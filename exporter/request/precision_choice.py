@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import cast
 
 from ...bundle import FORMATS, PRECISIONS, Family, Format, Precision, Role
-from ...engines.registry import LIBRARIES
+from ...engines.catalogue import ENGINES, LIBRARIES
 from ...errors import ParameterError
 
 # What quantized models compute in between their layers, and keep in their caches.
@@ -58,7 +58,7 @@ def choose_numbers(engines: tuple[str, ...], precision: str, draft_precision: st
                 f"{option} is {name}; it must be one of {', '.join(NAMES)}{', auto' * (option == '--precision')}"
             )
     compiled = [engine for engine in engines if engine in LIBRARIES]
-    family: Family = "tensorrt" if compiled else "onnxruntime"
+    family = ENGINES[compiled[0]].family if compiled else "onnxruntime"
     formats: dict[Role, Format] = {role: name if name in FORMATS else "float" for role, name in named.items()}
     numbers = Numbers(ELEMENT[family], formats, family)
     if not numbers.quantized:

@@ -50,7 +50,7 @@ class Decisions:
         check_policy(policy, bundle)
         costs = read_decision(bundle, Costs, COSTS)
         survival = read_decision(bundle, Survival, SURVIVAL)
-        reason = stale(costs, engine.name, threads)
+        reason = stale(costs, engine.name, threads, engine.device)
         entries = (policy.default, *policy.routes.values())
         if reason and any(entry.mode == "adaptive" or (costs and entry.verdict != "off") for entry in entries):
             LOG.warning(
@@ -80,14 +80,14 @@ class Decisions:
         return entry.drafter, FixedSchedule(entry.num_draft_tokens if entry.verdict != "off" else 0)
 
 
-def stale(costs: Costs | None, engine: str, threads: int) -> str | None:
+def stale(costs: Costs | None, engine: str, threads: int, device: int = 0) -> str | None:
     """Why costs say nothing about this engine on this host, None where they do."""
     if costs is None:
         return f"there is no {COSTS}"
     for name, theirs, ours in (
         ("engine", costs.engine, engine),
         ("threads", costs.threads, threads),
-        ("host", costs.host, describe_host(engine)),
+        ("host", costs.host, describe_host(engine, device)),
     ):
         if theirs != ours:
             return f"{COSTS} was measured with {name} {theirs}, this is {ours}"

@@ -10,6 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from ...bundle import Bundle
+from ...engines.catalogue import ENGINES
 from ...errors import EngineError
 
 
@@ -27,8 +28,8 @@ def bundle_identity(bundle: Bundle) -> str:
     return hashlib.sha256(json.dumps([models, asdict(manifest.contract)], sort_keys=True).encode()).hexdigest()
 
 
-def describe_host(engine: str) -> str:
-    """The processor, its cores and vector extensions; for engines of a GPU that GPU's name as well."""
+def describe_host(engine: str, device: int = 0) -> str:
+    """The processor, its cores and vector extensions; for engines on a GPU the name of GPU `device` as well."""
     lines = _lines("/proc/cpuinfo")
     values = {
         key: next((line.partition(":")[2].strip() for line in lines if line.startswith(key)), "")
@@ -40,16 +41,17 @@ def describe_host(engine: str) -> str:
     extensions = [flag for flag in ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_int8") if flag in flags]
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     parts = [f"{name}, {cores} cores", *extensions]
-    if engine != "onnxruntime":
-        parts.append(_gpu())
+    info = ENGINES.get(engine)  # costs.json may name an engine of a later version
+    if info is not None and info.on_gpu:
+        parts.append(_gpu(device))
     return " ".join(parts)
 
 
-def _gpu() -> str:
+def _gpu(device: int) -> str:
     from ...engines.cuda.driver import find_gpu
 
     try:
-        return find_gpu().name
+        return find_gpu(device).name
     except EngineError:  # an engine that gets along without cuda-bindings
         return "a GPU"
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from time import perf_counter
 
 from specexport.bundle import ELEMENT_BYTES, Bundle, Role
-from specexport.engines.registry import LIBRARIES
+from specexport.engines.catalogue import LIBRARIES
 from specexport.errors import EngineError
 from specexport.exporter.build import build
 from specexport.exporter.request.options import BuildOptions

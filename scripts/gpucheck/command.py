@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 import click
 from specexport.bundle import FORMATS, PRECISIONS
 from specexport.engines.base import Availability
+from specexport.engines.catalogue import ENGINES
 from specexport.engines.cuda.driver import Gpu, find_gpu, size_text
-from specexport.engines.registry import ENGINES, engine_module
+from specexport.engines.registry import engine_module
 from specexport.errors import EngineError, ParameterError, SpecExportError
 
 from .apart import EndedError, apart
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from .timing import Spread
 
 CPU_ENGINE = "onnxruntime"
-GPU_ENGINES = tuple(name for name in ENGINES if name != CPU_ENGINE)
+GPU_ENGINES = tuple(name for name, info in ENGINES.items() if info.on_gpu)
 SHAPE_NAMES = ("tiny", "small", "demo", "1b", "8b")
 NUMBERS = (*PRECISIONS, *(name for name in FORMATS if name != "float"))
 OUTPUT = Path(__file__).parents[2] / "docs/measurements"

@@ -35,7 +35,7 @@ OPTIONS = CalibrateOptions(bursts=1)
 @pytest.fixture(autouse=True)
 def host(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("calibration.calibrate", "calibration.measuring.measure_costs", "runtime.policy.decisions"):
-        monkeypatch.setattr(f"specexport.{name}.describe_host", lambda engine: "a host")
+        monkeypatch.setattr(f"specexport.{name}.describe_host", lambda *_: "a host")
 
 
 @pytest.fixture

@@ -8,9 +8,10 @@ import pytest
 from specexport.bundle import Bundle
 from specexport.engines import registry
 from specexport.engines.base import Availability
+from specexport.engines.catalogue import ENGINES
 from specexport.engines.onnxruntime import cpu
-from specexport.engines.registry import ENGINES, availabilities, engine_module, load_engine
-from specexport.errors import EngineError
+from specexport.engines.registry import availabilities, engine_module, load_engine
+from specexport.errors import EngineError, ParameterError
 
 
 @pytest.fixture(scope="module")
@@ -37,17 +38,25 @@ def test_the_order_of_the_bundle_decides(opened: Bundle, monkeypatch: pytest.Mon
     """Engines that this host lacks are passed over, whatever the order."""
     assert load_engine(built_for(opened, "tensorrt", "tensorrt-rtx", "onnxruntime")).name == "onnxruntime"
     loaded = SimpleNamespace(
-        availability=lambda: Availability(True, "a GPU"), load=lambda bundle, threads: SimpleNamespace(name="device")
+        availability=lambda: Availability(True, "a GPU"),
+        load=lambda bundle, threads, device: SimpleNamespace(name=f"GPU {device}"),
     )
     module = registry.engine_module
     monkeypatch.setattr(registry, "engine_module", lambda name: loaded if name == "tensorrt" else module(name))
-    assert load_engine(built_for(opened, "tensorrt", "onnxruntime")).name == "device"
+    assert load_engine(built_for(opened, "tensorrt", "onnxruntime")).name == "GPU 0"
+    assert load_engine(built_for(opened, "tensorrt", "onnxruntime"), device=3).name == "GPU 3"
     assert load_engine(built_for(opened, "onnxruntime", "tensorrt")).name == "onnxruntime"
 
 
 def test_an_unknown_name_lists_the_names(opened: Bundle) -> None:
     with pytest.raises(EngineError, match="there is no engine 'cuda'; the engines are onnxruntime"):
         load_engine(opened, "cuda")
+
+
+@pytest.mark.parametrize(("name", "device"), [("onnxruntime", 0), ("onnxruntime", 1), ("tensorrt", -1)])
+def test_a_device_that_the_engine_cannot_have(opened: Bundle, name: str, device: int) -> None:
+    with pytest.raises(ParameterError, match=f"^device is {device}; "):
+        load_engine(built_for(opened, "onnxruntime", "tensorrt"), name, device=device)
 
 
 def test_an_engine_the_bundle_was_not_built_for(opened: Bundle) -> None:

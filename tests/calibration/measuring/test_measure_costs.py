@@ -56,7 +56,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
         "runtime.drafting.drafters",
     ):
         monkeypatch.setattr(f"specexport.{module}.perf_counter", made)
-    monkeypatch.setattr("specexport.calibration.measuring.measure_costs.describe_host", lambda engine: "a host")
+    monkeypatch.setattr("specexport.calibration.measuring.measure_costs.describe_host", lambda *_: "a host")
     return made
 
 

@@ -87,7 +87,8 @@ def test_a_driver_of_an_older_major_version() -> None:
     with pytest.raises(
         EngineError,
         match=re.escape(
-            "serves CUDA 11.8, the installed cuda-bindings need 12.0 or newer; update the driver, or: pip install 'cuda-bindings<12'"
+            "serves CUDA 11.8, the installed cuda-bindings need 12.0 or newer; update the driver, or: pip install "
+            "'cuda-bindings<12'"
         ),
     ):
         find_gpu(0, Driver(FakeDriver(version=11080)))

@@ -1,4 +1,6 @@
-"""The confidence head of a draft in both decoders of ONNX Runtime; the one for CUDA on the CPU provider, and its calls recorded."""
+"""The confidence head of a draft in both decoders of ONNX Runtime; the one for CUDA on the CPU provider, and its calls
+recorded.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ import pytest
 from specexport.bundle import Bundle, ModelSpec
 from specexport.engines.onnxruntime.cpu import OrtDecoder, load
 from specexport.engines.onnxruntime.cpu import _session as cpu_session
-from specexport.engines.onnxruntime.cuda_decoder import OrtCudaDecoder
+from specexport.engines.onnxruntime.cuda_decoder import OrtCudaDecoder, Place
 from specexport.errors import BundleError, EngineError
 from specexport.runtime.proofs.parity import POISON, max_error
 from support.recorded_onnxruntime import Recorder
@@ -38,7 +40,7 @@ def on_cpu(exported: Exported, spec: ModelSpec | None = None) -> OrtDecoder:
 def on_device(exported: Exported, spec: ModelSpec | None = None, recorder: Recorder | None = None) -> OrtCudaDecoder:
     path = exported.folder / exported.spec.graphs["ort"]
     session = recorder.session(path) if recorder else cpu_session(path, 0)
-    return OrtCudaDecoder(recorder or ort, session, "cpu", path, spec or exported.spec, exported.contract)
+    return OrtCudaDecoder(recorder or ort, session, Place("cpu", 0), path, spec or exported.spec, exported.contract)
 
 
 BOTH = pytest.mark.parametrize("make", [on_cpu, on_device])

@@ -16,6 +16,7 @@ import pytest
 from specexport.bundle import Bundle, Contract, ModelSpec, Precision
 from specexport.engines.onnxruntime import cuda
 from specexport.engines.onnxruntime.cuda import _session, availability, load
+from specexport.engines.onnxruntime.cuda_decoder import Place
 from specexport.errors import BundleError, EngineError, ParameterError
 from support.doubles import CONTRACT, write_bundle
 
@@ -35,6 +36,7 @@ class FakeOrt(ModuleType):
         self.__version__ = version
         self.severities: list[int] = []
         self.sessions: list[tuple[Any, dict[str, Any]]] = []
+        self.gpus = 1
         self.runs_on, self.fails = ["CUDAExecutionProvider", "CPUExecutionProvider"], ""
         self._cuda, self._refusal = cuda, refusal
         self.OrtValue = SimpleNamespace(ortvalue_from_numpy=self.place)
@@ -48,8 +50,10 @@ class FakeOrt(ModuleType):
         print("Failed to load libcublasLt.so.13")  # noqa: T201
 
     def place(self, array: Any, device: str, number: int) -> None:
-        assert (device, number) == ("cuda", 0)
-        assert self.severities == [4]
+        assert device == "cuda"
+        assert self.severities[-1] == 4
+        if number >= self.gpus:
+            raise RuntimeError("cuda_call.cc:154 CUDA failure 101: invalid device ordinal ; GPU=0 ; file=a.cc ; \n\n")
         if self._refusal is not None:
             raise RuntimeError(self._refusal)
 
@@ -158,10 +162,10 @@ def test_missing_libraries(
 
 def test_a_session_asks_for_cuda_graphs_and_for_no_way_out(install: Callable[..., FakeOrt]) -> None:
     fake = install()
-    _session(fake, Path("a.onnx"), 0)
+    _session(fake, Path("a.onnx"), 0, 3)
     ((options, given),) = fake.sessions
     assert given == dict(
-        providers=[("CUDAExecutionProvider", {"enable_cuda_graph": "1"}), "CPUExecutionProvider"],
+        providers=[("CUDAExecutionProvider", {"device_id": "3", "enable_cuda_graph": "1"}), "CPUExecutionProvider"],
         enable_fallback=0,
     )
     assert options.use_per_session_threads
@@ -217,13 +221,15 @@ def test_a_bundle_becomes_an_engine(
 ) -> None:
     fake, made = install(), []
 
-    def decoder(runtime: Any, session: Any, device: str, path: Path, spec: ModelSpec, contract: Contract) -> Any:
-        made.append((runtime, session.get_providers()[0], device, spec.source, contract.precision))
+    def decoder(runtime: Any, session: Any, place: Place, path: Path, spec: ModelSpec, contract: Contract) -> Any:
+        made.append((runtime, session.get_providers()[0], place, spec.source, contract.precision))
         return SimpleNamespace(file=path.name, head=f"head of {spec.source}")
 
     monkeypatch.setattr(cuda, "OrtCudaDecoder", decoder)
     bundle = bundle_in(precision, tmp_path)
-    engine: Any = load(bundle)
+    fake.gpus = 2
+    engine: Any = load(bundle, device=1)
+    assert engine.device == 1
     assert (engine.name, engine.dialect) == ("onnxruntime-cuda", "ort")
     assert (engine.target.file, engine.draft.file, engine.head) == (
         "target.ort.onnx",
@@ -231,13 +237,20 @@ def test_a_bundle_becomes_an_engine(
         "head of org/draft",
     )
     assert sorted(made, key=lambda entry: entry[3]) == [
-        (fake, "CUDAExecutionProvider", "cuda", f"org/{role}", precision) for role in ("draft", "target")
+        (fake, "CUDAExecutionProvider", ("cuda", 1), f"org/{role}", precision) for role in ("draft", "target")
     ]
     manifest = dataclasses.replace(
         bundle.manifest, draft=None, references={"target": "x"}, proofs=bundle.manifest.proofs[:1]
     )
     alone = load(Bundle(bundle.root, manifest))
     assert (alone.draft, alone.head) == (None, None)
+
+
+def test_a_gpu_that_the_host_lacks(install: Callable[..., FakeOrt], tmp_path: Path) -> None:
+    fake = install()
+    with pytest.raises(EngineError, match=r"^GPU 1: no GPU can be used: invalid device ordinal; see what nvidia-smi"):
+        load(bundle_in("fp16", tmp_path), device=1)
+    assert not fake.sessions
 
 
 def test_on_this_host_it_says_why_not_or_works(capfd: pytest.CaptureFixture[str]) -> None:

@@ -19,7 +19,7 @@ from specexport.bundle import Contract, ModelSpec, Precision
 from specexport.engines.base import Decoder
 from specexport.engines.onnxruntime.cpu import OrtDecoder
 from specexport.engines.onnxruntime.cpu import _session as cpu_session
-from specexport.engines.onnxruntime.cuda_decoder import OrtCudaDecoder
+from specexport.engines.onnxruntime.cuda_decoder import OrtCudaDecoder, Place
 from specexport.errors import BundleError, EngineError
 from specexport.exporter.passes.gqa_lengths import keep_lengths_on_device
 from specexport.runtime.proofs.parity import POISON, prove_decoder
@@ -49,7 +49,7 @@ def make(
 ) -> OrtCudaDecoder:
     path = exported.folder / exported.spec.graphs["ort"]
     return OrtCudaDecoder(
-        runtime, cpu_session(path, 0), "cpu", path, spec or exported.spec, contract or exported.contract
+        runtime, cpu_session(path, 0), Place("cpu", 0), path, spec or exported.spec, contract or exported.contract
     )
 
 
@@ -187,7 +187,8 @@ def recorded(exported: Exported) -> Recorded:
     recorder = Recorder()
     path = exported.folder / exported.spec.graphs["ort"]
     return Recorded(
-        OrtCudaDecoder(recorder, recorder.session(path), "cpu", path, exported.spec, exported.contract), recorder
+        OrtCudaDecoder(recorder, recorder.session(path), Place("cpu", 0), path, exported.spec, exported.contract),
+        recorder,
     )
 
 
@@ -271,7 +272,7 @@ def test_overwritten_rows_go_back_to_the_device(recorded: Recorded) -> None:
 def test_half_precision_caches(precision: Precision, kind: str, element: Any, exported: Exported) -> None:
     session = StillSession(exported.spec, CONTRACT.capacity, kind)
     contract = dataclasses.replace(CONTRACT, precision=precision)
-    decoder = OrtCudaDecoder(ort, session, "cpu", Path("graph.onnx"), exported.spec, contract)
+    decoder = OrtCudaDecoder(ort, session, Place("cpu", 0), Path("graph.onnx"), exported.spec, contract)
     places = {(device, number, kind, tuple(shape)) for _, device, number, kind, shape, _ in session.bound}
     assert places == {("cpu", 0, element, (1, 2, CONTRACT.capacity, 8))}
     decoder.overwrite_rows(3, -1.5)

@@ -5,7 +5,10 @@ from specexport.engines.onnxruntime.cuda_errors import explain
 from specexport.errors import EngineError
 
 SOURCE = "/onnxruntime_src/onnxruntime/core"
-FULL = f"{SOURCE}/framework/bfc_arena.cc:360 void* Allocate(size_t) Failed to allocate memory for requested buffer of size 2147483648\n"
+FULL = (
+    f"{SOURCE}/framework/bfc_arena.cc:360 void* Allocate(size_t) "
+    "Failed to allocate memory for requested buffer of size 2147483648\n"
+)
 NO_GPU = (
     f"{SOURCE}/cuda_call.cc:154 CUDA failure 100: no CUDA-capable device is detected ; "
     "GPU=0 ; hostname=secret ; file=a.cc ; line=1 ; \n\n"

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from specexport.bundle import Bundle, Plan
-from specexport.engines.registry import LIBRARIES
+from specexport.engines.catalogue import LIBRARIES
 from specexport.engines.tensorrt.api import LEAN, Library, dialect_for, found, library, plans_of
 from specexport.errors import EngineError, MissingPackageError
 from support.doubles import write_bundle

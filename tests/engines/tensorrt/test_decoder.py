@@ -51,7 +51,9 @@ class Made:
         return found
 
     def passes(self) -> list[tuple[int, int]]:
-        """(width, span) of each pass since the last call, as they were asked for; those of replayed graphs are not seen."""
+        """(width, span) of each pass since the last call, as they were asked for; those of replayed graphs are not
+        seen.
+        """
         lines = [line for line in self.device.log if line.startswith("execute")]
         self.device.log.clear()
         found = [re.findall(r"tokens\[1, (\d+)\] columns\[(\d+)\]", line) for line in lines]
@@ -100,7 +102,9 @@ def expected_rows(end: int) -> list[np.ndarray]:
 
 
 def test_feeding_any_number_of_tokens_up_to_the_capacity(made: Made) -> None:
-    """From 1 to a chunk and a step, at every position near the end: all rows are written, each in its place, and none before it."""
+    """From 1 to a chunk and a step, at every position near the end: all rows are written, each in its place, and none
+    before it.
+    """
     fresh(made)
     first = CAPACITY - 2 * CHUNK - WIDEST
     made.decoder.feed(TOKENS[:first], 0)

@@ -20,7 +20,8 @@ from support.fake_tensorrt_types import OF_RTX, SINCE_10_15, Severity
 # A cache of rows (token, token); logits[t] = token[t] + the sum of the whole cache; last: the last two tokens at most.
 MODEL = """
 <ir_version: 11, opset_import: ["": 24]>
-model (int64[1,T] tokens, int64[1] position, float[1,1,8,2] past) => (float[1,T] logits, float[1,R] last, float[1,1,8,2] present)
+model (int64[1,T] tokens, int64[1] position, float[1,1,8,2] past)
+    => (float[1,T] logits, float[1,R] last, float[1,1,8,2] present)
 {
     numbers = Cast<to=1>(tokens)
     axes = Constant<value_ints=[1,3]>()

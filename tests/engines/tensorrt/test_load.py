@@ -1,4 +1,6 @@
-"""Loading a bundle on TensorRT and TensorRT-RTX: what a user is told where it cannot be, and that nothing is left behind."""
+"""Loading a bundle on TensorRT and TensorRT-RTX: what a user is told where it cannot be, and that nothing is left
+behind.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +9,7 @@ import re
 import shutil
 import weakref
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -83,7 +86,8 @@ class Host:
         found: Library = self.libraries[name]
         return found
 
-    def open(self) -> FakeDevice:
+    def open(self, index: int = 0) -> FakeDevice:
+        self.device.index = index
         self.opened.append(self.device)
         return self.device
 
@@ -154,7 +158,10 @@ def test_the_engine_has_the_name_and_the_dialect(host: Host, unplanned: Bundle) 
 # What a user is told.
 
 
-PLACEHOLDER = "tensorrt is installed as a placeholder without its libraries (libnvinfer.so.10 is missing); install tensorrt-cu12-libs"
+PLACEHOLDER = (
+    "tensorrt is installed as a placeholder without its libraries (libnvinfer.so.10 is missing); "
+    "install tensorrt-cu12-libs"
+)
 
 
 def no_gpu(host: Host) -> None:
@@ -205,6 +212,13 @@ def test_a_host_that_cannot_run_it(
         enterprise._describe()
     assert str(caught.value) == message
     assert host.opened == []
+
+
+@pytest.mark.parametrize("name", ["tensorrt", "tensorrt-rtx"])
+def test_it_runs_on_the_gpu_that_is_named(host: Host, unplanned: Bundle, name: str) -> None:
+    with closing(load_engine(planned(unplanned, name), device=1)) as engine:
+        assert engine.device == 1
+    assert [device.index for device in host.opened] == [1]
 
 
 def test_a_gpu_that_the_plans_were_not_made_for(host: Host, unplanned: Bundle) -> None:
@@ -260,7 +274,9 @@ def test_too_little_memory_for_the_plan(host: Host, unplanned: Bundle) -> None:
 def test_weights_that_may_be_streamed_leave_room_for_all_else(
     host: Host, unplanned: Bundle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The smallest plan is loaded first, and each leaves what the larger ones, the caches, the logits and the libraries need."""
+    """The smallest plan is loaded first, and each leaves what the larger ones, the caches, the logits and the libraries
+    need.
+    """
     bundle = planned(unplanned)
     loaded: list[tuple[str, int]] = []
     make = LoadedPlan.__init__

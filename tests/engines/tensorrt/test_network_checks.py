@@ -1,4 +1,6 @@
-"""Networks that TensorRT takes and that give wrong tokens, each parsed by TensorRT-RTX from a graph that is right but for one thing."""
+"""Networks that TensorRT takes and that give wrong tokens, each parsed by TensorRT-RTX from a graph that is right but
+for one thing.
+"""
 
 from __future__ import annotations
 
@@ -154,7 +156,8 @@ rule (float[8] x, int64 count) => (float[8] y) {
 }"""
 BRANCH = """<ir_version: 8, opset_import: ["": 18]>
 rule (float[8] x, bool go) => (float[8] y) {
-    y = If (go) <then_branch = one () => (float[8] a) { a = Add (x, x) }, else_branch = other () => (float[8] b) { b = Neg (x) }>
+    y = If (go) <then_branch = one () => (float[8] a) { a = Add (x, x) },
+        else_branch = other () => (float[8] b) { b = Neg (x) }>
 }"""
 
 

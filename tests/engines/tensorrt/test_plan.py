@@ -32,7 +32,8 @@ CONTRACT = Contract(capacity=16, max_draft_tokens=1, prompt_chunk=4, precision="
 MODEL = Micro(layers=(CacheLayer(2, 4),), vocab_size=5)
 SCRATCH = 4096
 RULE = """<ir_version: 8, opset_import: ["": 18]>
-rule (float[2, 3] x, bool[1] go, int64[4] count, int32[1] small) => (float[2, 3] y, bool[1] went, int64[4] counted, int32[1] little) {
+rule (float[2, 3] x, bool[1] go, int64[4] count, int32[1] small)
+    => (float[2, 3] y, bool[1] went, int64[4] counted, int32[1] little) {
     y = Neg (x)
     went = Not (go)
     counted = Neg (count)
@@ -354,7 +355,8 @@ def test_a_library_that_gives_no_context(loaded: Loaded, monkeypatch: pytest.Mon
     monkeypatch.setattr(fake_tensorrt.ICudaEngine, "create_execution_context", nothing)
     message = refusal(loaded.bind)
     assert re.search(
-        r"onnx\.plan: no execution context: no memory for a context \(102\d\.\d MiB of 1\.0 GiB of device memory free\)$",
+        r"onnx\.plan: no execution context: no memory for a context "
+        r"\(102\d\.\d MiB of 1\.0 GiB of device memory free\)$",
         message,
     )
 

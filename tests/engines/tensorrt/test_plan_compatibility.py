@@ -89,7 +89,9 @@ def test_the_version_that_made_it_fits(host: Callable[..., Host]) -> None:
     ],
 )
 def test_a_plan_by_another_version(host: Callable[..., Host], made: str, here: str, compatible: bool) -> None:
-    """Even one that is version-compatible: it holds no runtime of its version, whose code would be taken from the bundle."""
+    """Even one that is version-compatible: it holds no runtime of its version, whose code would be taken from the
+    bundle.
+    """
     found = host(version=here)
     assert found.refusal(made, version_compatible=compatible) == (
         f"was made by version {made}, this host has TensorRT {here}; it needs the same version: "

@@ -1,4 +1,6 @@
-"""Whole rounds on the device, in every order: rules, numbers of draft tokens and spans that alternate, and what ends a round."""
+"""Whole rounds on the device, in every order: rules, numbers of draft tokens and spans that alternate, and what ends a
+round.
+"""
 
 from __future__ import annotations
 
@@ -382,7 +384,9 @@ def other_ids() -> Iterator[Any]:
 def test_a_draft_whose_ids_are_not_the_targets(
     tmp_path: Path, draft: Micro, vocabulary: SharedVocabulary | None
 ) -> None:
-    """The device would feed the target ids of another tokenizer, or read beyond a row: the host drafts, the device decodes plainly."""
+    """The device would feed the target ids of another tokenizer, or read beyond a row: the host drafts, the device
+    decodes plainly.
+    """
     made = Made(tmp_path / "bundle", draft=draft, vocabulary=vocabulary)
     assert not made.rounds.drafts
     assert not [line for line in made.at_load if "the draft's probabilities" in line]

@@ -108,7 +108,9 @@ Graphs = Callable[[str, Precision], tuple[Path, ModelSpec]]
 
 @pytest.fixture(scope="module")
 def graphs(tmp_path_factory: pytest.TempPathFactory) -> Graphs:
-    """A model of the demo pair by role and precision: the folder with its graphs, `onnx` and in fp16 `rows` too, and its spec."""
+    """A model of the demo pair by role and precision: the folder with its graphs, `onnx` and in fp16 `rows` too, and
+    its spec.
+    """
 
     @cache
     def graphs(role: str, precision: Precision) -> tuple[Path, ModelSpec]:

@@ -2,16 +2,15 @@ from __future__ import annotations
 
 import pytest
 from specexport.bundle import FORMATS, PRECISIONS
-from specexport.engines.registry import ENGINES
-from specexport.exporter.request.engine_formats import LEAST, RUNS, formats_of, refusal
+from specexport.engines.catalogue import ENGINES
+from specexport.exporter.request.engine_formats import formats_of, refusal
 
 NAMES = (*PRECISIONS, *FORMATS)
 
 
-def test_every_engine_has_its_line() -> None:
-    assert set(RUNS) == set(ENGINES)
-    assert all(set(names) <= set(NAMES) for names in RUNS.values())
-    assert all(set(least) <= set(RUNS[engine]) for engine, least in LEAST.items())
+def test_the_catalogue_names_precisions_that_there_are() -> None:
+    assert all(set(info.formats) <= set(NAMES) for info in ENGINES.values())
+    assert all(set(info.least) <= set(info.formats) for info in ENGINES.values())
 
 
 def test_what_an_engine_lacks_is_refused_with_what_it_has_and_who_has_it() -> None:

@@ -252,9 +252,7 @@ def session_with(tmp_path: Path, default: RoutePolicy, **routes: RoutePolicy) ->
 
 
 def test_the_session_follows_its_policy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        "specexport.runtime.policy.decisions.describe_host", lambda engine: describe_host("onnxruntime")
-    )
+    monkeypatch.setattr("specexport.runtime.policy.decisions.describe_host", lambda *_: describe_host("onnxruntime"))
     old = session_with(tmp_path, OFF, code=ON, lookup=replace(ON, drafter="ngram"), quick=ADAPTIVE)
     session = Session(old.bundle, old.engine)
     prompt = [5, 6, 5, 6, 5]

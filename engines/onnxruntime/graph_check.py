@@ -1,0 +1,33 @@
+"""A graph's inputs and outputs against what the manifest says: caches are bound by address, so nothing may differ."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ...errors import BundleError
+
+# ONNX Runtime's name of an element type, and a shape, whose size is None where the manifest does not say it.
+Signature = tuple[str, Sequence[int | str | None]]
+
+
+def check_graph(path: Path, session: Any, expected: Mapping[str, Signature | None]) -> None:
+    """session: an `InferenceSession`. expected: by name; None where only the name matters. Raises `BundleError`."""
+    found = {value.name: value for value in (*session.get_inputs(), *session.get_outputs())}
+    again = "build the bundle again"
+    if names := found.keys() ^ expected.keys():
+        raise BundleError(f"{path} has the inputs and outputs {', '.join(sorted(names))} too many or too few; {again}")
+    for name, signature in expected.items():
+        if signature is None:
+            continue
+        kind, shape = signature
+        there = found[name]
+        fits = len(there.shape) == len(shape) and all(
+            size is None or size == given for size, given in zip(shape, there.shape, strict=True)
+        )
+        if there.type != kind or not fits:
+            said = [given if size is None else size for size, given in zip(shape, there.shape, strict=False)]
+            raise BundleError(
+                f"{path}: {name} is a {there.type} {there.shape}, the manifest says {kind} {said}; {again}"
+            )
