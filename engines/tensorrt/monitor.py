@@ -60,7 +60,7 @@ class Monitor:
         self._step(name)
 
     def _fraction(self, name: str | None) -> float:
-        """How much is done: of every phase its finished steps, and of its running one as much as the phase inside it."""
+        """How much is done: of each phase its finished steps, and of its running one as much as the phase inside it."""
         part = 0.0
         while name in self._phases:
             phase = self._phases[name]

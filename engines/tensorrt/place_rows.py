@@ -1,4 +1,4 @@
-"""The kernel that places new rows into the caches, for TensorRT before 10.15, whose engines cannot write into a cache."""
+"""The kernel that places new rows into the caches, for TensorRT before 10.15, whose engines cannot write into one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What TensorRT-RTX compiles for the GPU at hand when an engine first runs, kept across starts: one file for each plan."""
+"""What TensorRT-RTX compiles for the GPU at hand when an engine first runs, kept across starts: one file a plan."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The checks of tests/gpu/test_driver.py on the device that is not there, so that they are right when a GPU is at hand."""
+"""The checks of tests/gpu/test_driver.py on the simulated device, so that they are right when a GPU is at hand."""
 
 from __future__ import annotations
 

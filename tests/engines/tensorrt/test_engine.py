@@ -187,7 +187,7 @@ def test_a_rule_that_is_asked_for_first_is_captured_then(kept: Bundle) -> None:
 
 
 def test_warming_up_leaves_clean_caches(kept: Bundle) -> None:
-    """A masked row has weight 0, and 0 * NaN is NaN: nothing may lie in the caches that some sequence of zeros came to."""
+    """A masked row has weight 0, and 0 * NaN is NaN: nothing may lie in the caches that zeros as tokens came to."""
     session, device = on_device(kept)
     for decoder in (session.engine.target, session.engine.draft):
         for address, layer in decoder._caches.values():  # type: ignore[union-attr]

@@ -326,7 +326,7 @@ def test_a_cache_that_is_not_updated_in_place(loaded: Loaded) -> None:
 
 @pytest.mark.parametrize("version", ["10.16.1", "10.3.0"])
 def test_a_cache_that_the_plan_copies(device: FakeDevice, folder: Path, tmp_path: Path, version: str) -> None:
-    """Compiled from a graph without TensorScatter, or by a version that knows of none: wrong tokens without an error."""
+    """Compiled from a graph without TensorScatter, or by a version that has none: wrong tokens without an error."""
     text = """<ir_version: 8, opset_import: ["": 18]>
     model (float[1, 1, 4, 2] past) => (float[1, 1, 4, 2] present) { present = Neg (past) }"""
     model = onnx.parser.parse_model(text)

@@ -84,7 +84,7 @@ class Made:
         return ours
 
     def feed(self, count: int) -> None:
-        """Both models hold `TOKENS[:count]` but for the last token, on the device and on the host; rubbish lies behind."""
+        """Both models hold `TOKENS[:count]` but for the last token, on device and host; rubbish lies behind."""
         for ours, theirs in zip(self.decoders, (self.target, self.draft), strict=True):
             assert theirs is not None
             for decoder in (ours, theirs):
