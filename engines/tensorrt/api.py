@@ -122,7 +122,7 @@ def _one_line(message: str) -> str:
 
 
 def found(find: Callable[[], str]) -> Availability:
-    """Usable with what `find` says, or not, with the error that it raises, in the form `what is lacking; what to do`."""
+    """Usable with what `find` says, or not, with the error that it raises, as in `what is lacking; what to do`."""
     try:
         return Availability(True, find())
     except EngineError as error:

@@ -145,8 +145,8 @@ LOOP = (
     Mutant(
         "half a character is emitted",
         DETOKENIZER,
-        "if len(now) <= len(before) or now.endswith(REPLACEMENT):",
-        "if len(now) <= len(before):",
+        "if place == self._emitted or not self._text(place).endswith(REPLACEMENT):",
+        "if place == self._emitted or self._text(place):",
         ("tests/runtime/text",),
     ),
     Mutant(
