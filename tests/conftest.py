@@ -65,7 +65,7 @@ def built(pair: Pair, cache: Path, once: Once) -> Path:
         from specexport.exporter.build import build
         from specexport.exporter.request.options import BuildOptions
 
-        folder.mkdir()
+        folder.mkdir(exist_ok=True)  # a worker before this one may have failed
         options = BuildOptions(max_seq_len=64, prompt_chunk=16, cache=cache)
         build(str(pair.target), str(pair.draft), folder / "tiny.bundle", options)
 

@@ -150,11 +150,14 @@ class CudaDevice:
         """Waits first. Arrays made by `pinned` are gone afterwards. Twice is harmless."""
         if not self._is_open:
             return
-        with self.entered():
-            self._is_open = False
-            # After a fault of the GPU every call fails, which must not keep the rest from being released.
-            self._driver.attempt("cuStreamSynchronize", self.stream)
-            self._releases.close()
+        self._is_open = False
+        # After a fault of the GPU every call fails, which must not keep the rest from being released.
+        status, found = self._driver.attempt("cuCtxGetCurrent")
+        self._driver.attempt("cuCtxSetCurrent", self._context)
+        self._driver.attempt("cuStreamSynchronize", self.stream)
+        self._releases.close()
+        if status == SUCCESS and int(found) != int(self._context):
+            self._driver.attempt("cuCtxSetCurrent", found)
 
     def _event(self, releases: ExitStack, timed: bool) -> Any:
         event = self._call("cuEventCreate", 0 if timed else self._driver.bindings.CUevent_flags.CU_EVENT_DISABLE_TIMING)

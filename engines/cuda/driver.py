@@ -6,7 +6,9 @@ from importlib import import_module
 from typing import Any, NamedTuple
 
 from ...errors import EngineError, MissingPackageError
+from ..versions import dotted, version_numbers
 
+OLDEST = (12, 8)  # of cuda-bindings
 SUCCESS, OUT_OF_MEMORY, STUB_LIBRARY, NO_DEVICE = 0, 2, 34, 100  # of CUresult
 _NO_LIBRARY = (
     "the NVIDIA driver's library (libcuda) is not on this host; install the driver, or give the container the GPU"
@@ -51,11 +53,15 @@ class Driver:
 
 
 def load_driver() -> Driver:
-    """Raises `MissingPackageError` without cuda-bindings."""
+    """Raises `MissingPackageError` without cuda-bindings, and `EngineError` where they are too old."""
     try:
-        return Driver(import_module("cuda.bindings.driver"))
+        bindings, version = import_module("cuda.bindings.driver"), import_module("cuda.bindings").__version__
     except ModuleNotFoundError:
         raise MissingPackageError("cuda-bindings", "cuda") from None
+    if version_numbers(version)[:2] < OLDEST:
+        needed = dotted(OLDEST)
+        raise EngineError(f"cuda-bindings {version} is too old; pip install 'cuda-bindings>={needed}'")
+    return Driver(bindings)
 
 
 def find_gpu(index: int = 0, driver: Driver | None = None) -> Gpu:

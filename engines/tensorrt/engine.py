@@ -6,7 +6,7 @@ The two differ by a library and its settings.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -45,12 +45,13 @@ def load_bundle(
         if not is_open:
             return
         is_open = False
-        with device.entered():
-            with suppress(EngineError):
+        with ExitStack() as stack:
+            stack.callback(device.close)
+            with suppress(EngineError):  # after a fault of the GPU every call fails
+                stack.enter_context(device.entered())
                 device.synchronize()  # contexts may still be at work, after an interrupt
             for plan in loaded.values():
                 plan.close()
-        device.close()
 
     try:
         plans = plans_of(bundle, name)
@@ -127,10 +128,11 @@ def _engine(
 
 def device_graph(plan: LoadedPlan, device: Device, scratch: Address) -> RunGraph:
     """A graph of fixed shapes, such as a rule's, from host arrays to host arrays."""
-    inputs = Page(device, "a graph's inputs", [plan.array(name) for name in plan.inputs])
-    outputs = Page(device, "a graph's outputs", [plan.array(name) for name in plan.outputs])
-    slots = dict(zip((*plan.inputs, *plan.outputs), (*inputs.slots, *outputs.slots), strict=True))
-    enqueue = plan.bind(0, {}, {name: slot.address for name, slot in slots.items()}, scratch)
+    with device.entered():
+        inputs = Page(device, "a graph's inputs", [plan.array(name) for name in plan.inputs])
+        outputs = Page(device, "a graph's outputs", [plan.array(name) for name in plan.outputs])
+        slots = dict(zip((*plan.inputs, *plan.outputs), (*inputs.slots, *outputs.slots), strict=True))
+        enqueue = plan.bind(0, {}, {name: slot.address for name, slot in slots.items()}, scratch)
 
     def run(arrays: Arrays) -> Arrays:
         for name in plan.inputs:

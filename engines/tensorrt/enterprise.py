@@ -10,7 +10,7 @@ from ...errors import EngineError, MissingPackageError
 from ..base import Availability, Engine
 from ..cuda.device import CudaDevice
 from ..cuda.driver import find_gpu
-from .api import LEAN, Library, found, library, plans_of
+from .api import LEAN, Library, dialect_for, found, library, plans_of
 from .engine import load_bundle
 
 NAME = "tensorrt"
@@ -46,4 +46,6 @@ def _runtime() -> Library:
 def _describe() -> str:
     gpu = find_gpu()
     major, minor = gpu.compute_capability
-    return f"{_runtime().title}, {gpu.name} ({major}.{minor}), driver for CUDA {gpu.driver}"
+    lib = _runtime()
+    dialect_for(lib.name, lib.version)  # raises for one that is too old
+    return f"{lib.title}, {gpu.name} ({major}.{minor}), driver for CUDA {gpu.driver}"

@@ -8,7 +8,7 @@ from ...bundle import Bundle
 from ..base import Availability, Engine
 from ..cuda.device import CudaDevice
 from ..cuda.driver import find_gpu
-from .api import found, library, plans_of
+from .api import dialect_for, found, library, plans_of
 from .engine import load_bundle
 from .rtx_cache import RuntimeCaches, default_folder
 
@@ -38,4 +38,6 @@ def load(bundle: Bundle, threads: int = 0, device: int = 0) -> Engine:
 def _describe() -> str:
     gpu = find_gpu()
     major, minor = gpu.compute_capability
-    return f"{library('tensorrt_rtx').title}, {gpu.name} ({major}.{minor}), driver for CUDA {gpu.driver}"
+    lib = library("tensorrt_rtx")
+    dialect_for(lib.name, lib.version)  # raises for one that is too old
+    return f"{lib.title}, {gpu.name} ({major}.{minor}), driver for CUDA {gpu.driver}"

@@ -60,7 +60,7 @@ def finished_stage(cache: Path, key: str) -> Path | None:
     folder = cache / key
     try:
         recorded = json.loads((folder / STAGE).read_text())
-    except (OSError, json.JSONDecodeError):
+    except (OSError, ValueError):
         discard(folder)
         return None
     found = {name: asdict(entry) for name, entry in list_files(folder).items() if name != STAGE}

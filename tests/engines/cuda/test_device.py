@@ -6,11 +6,12 @@ import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from types import ModuleType
 
 import numpy as np
 import pytest
 from specexport.engines.cuda.device import CudaDevice
-from specexport.engines.cuda.driver import Driver, Gpu, find_gpu, size_text
+from specexport.engines.cuda.driver import Driver, Gpu, find_gpu, load_driver, size_text
 from specexport.engines.cuda.protocol import ALIGNMENT
 from specexport.engines.tensorrt.place_rows import PTX
 from specexport.errors import EngineError, MissingPackageError
@@ -54,6 +55,21 @@ def test_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
         match=re.escape("cuda-bindings is not installed; install it with: pip install 'specexport[cuda]'"),
     ):
         CudaDevice()
+
+
+@pytest.mark.parametrize(
+    ("version", "usable"), [("12.7.9", False), ("11.8", False), ("12.8.0", True), ("13.0.1", True)]
+)
+def test_bindings_that_are_too_old(version: str, usable: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    bindings = ModuleType("cuda.bindings")
+    bindings.__version__ = version  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "cuda.bindings", bindings)
+    monkeypatch.setitem(sys.modules, "cuda.bindings.driver", ModuleType("cuda.bindings.driver"))
+    if usable:
+        load_driver()
+    else:
+        with pytest.raises(EngineError, match=rf"bindings {version} is too old; pip install 'cuda-bindings>=12\.8'"):
+            load_driver()
 
 
 class NoLibrary(FakeDriver):
@@ -212,11 +228,13 @@ def test_closing_goes_on_after_a_fault_of_the_gpu(fake: FakeDriver, device: Cuda
     broken = FakeDriver()
     device = CudaDevice(driver=Driver(broken))
     everything(device)
-    broken.failures.update(dict.fromkeys(releases, CUresult.CUDA_ERROR_ILLEGAL_ADDRESS))
+    contexts = ["cuCtxGetCurrent", "cuCtxSetCurrent"]
+    broken.failures.update(dict.fromkeys((*releases, *contexts), CUresult.CUDA_ERROR_ILLEGAL_ADDRESS))
     broken.calls.clear()
     device.close()
     assert names(broken) == releases[-len(names(broken)) :], "each was asked for, and refused"
     assert len(names(broken)) == 8
+    device.close()  # twice is harmless
 
 
 def test_another_thread_may_close(fake: FakeDriver, device: CudaDevice) -> None:

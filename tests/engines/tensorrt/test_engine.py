@@ -125,12 +125,13 @@ def test_the_models_give_the_reference_logits(sessions: tuple[Session, Session])
 
 
 def test_the_rule_graphs_on_the_device_equal_the_numpy_rules(kept: Bundle) -> None:
-    session, _ = on_device(kept)
+    session, device = on_device(kept)
     open_graph, vocab_size = session.engine.open_graph, session.engine.target.vocab_size
     assert open_graph is not None
     measured = {}
     for spec in kept.manifest.rules:
         run = open_graph(kept.path(spec.graph))
+        assert device.driver.cuCtxGetCurrent() == (0, 0), "the thread's context is given back"
         assert (run is None) == (spec.rule == "adjust")
         if run is not None and spec.num_draft_tokens in (0, 3):
             measured[spec.rule] = measure_rule(run, spec, vocab_size)

@@ -172,6 +172,10 @@ def old_driver(host: Host) -> None:
     host.drive(FakeDriver(version=11080))
 
 
+def old_library(host: Host) -> None:
+    host.libraries["tensorrt"] = Library("tensorrt", FakeTensorRT(host.device, "8.6.1"))
+
+
 def no_package(host: Host) -> None:
     host.libraries["tensorrt"] = MissingPackageError("tensorrt", "tensorrt")
 
@@ -195,6 +199,7 @@ UNUSABLE: list[tuple[Callable[[Host], None], str]] = [
         "update the driver, or: pip install 'cuda-bindings<12'",
     ),
     (no_package, "the package tensorrt is not installed; install it with: pip install 'specexport[tensorrt]'"),
+    (old_library, "TensorRT 8.6.1 is too old; 10.3 or newer is needed"),
     (placeholder, PLACEHOLDER),
     (no_bindings, "the package cuda-bindings is not installed; install it with: pip install 'specexport[tensorrt]'"),
 ]
@@ -486,7 +491,8 @@ def test_work_is_waited_for_before_contexts_go(host: Host, unplanned: Bundle, mo
 
 def test_a_faulty_device_is_closed_all_the_same(host: Host, unplanned: Bundle, held: list[tuple[int, int]]) -> None:
     engine = load_engine(planned(unplanned))
-    host.device.driver.failures |= dict.fromkeys(("cuEventRecord", "cuEventSynchronize", "cuStreamSynchronize"), 700)
+    failing = ("cuCtxGetCurrent", "cuEventRecord", "cuEventSynchronize", "cuStreamSynchronize")
+    host.device.driver.failures |= dict.fromkeys(failing, 700)
     engine.close()
     assert held == [(0, 0)]
     assert host.device.driver.live == {}
@@ -520,7 +526,7 @@ def interrupted(host: Host, bundle: Bundle) -> None:
 FAILURES = [
     *(bad_plan, no_context, interrupted),
     *map(driver_failure, ("cuMemAlloc", "cuMemHostAlloc", "cuMemcpyAsync", "cuMemsetD8Async", "cuEventRecord")),
-    *map(driver_failure, ("cuStreamBeginCapture", "cuGraphInstantiate")),
+    *map(driver_failure, ("cuStreamBeginCapture", "cuGraphInstantiate", "cuCtxGetCurrent")),
 ]
 
 

@@ -47,7 +47,7 @@ def test_a_failed_stage_leaves_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("harm", ["flip", "remove", "add", "record", "no record"])
+@pytest.mark.parametrize("harm", ["flip", "remove", "add", "record", "bytes", "no record"])
 def test_a_harmed_stage_is_removed(harm: str, tmp_path: Path) -> None:
     folder = make_stage(tmp_path, KEY, write)
     if harm == "flip":
@@ -58,6 +58,8 @@ def test_a_harmed_stage_is_removed(harm: str, tmp_path: Path) -> None:
         (folder / "more").touch()
     elif harm == "record":
         (folder / stage_cache.STAGE).write_text("{")
+    elif harm == "bytes":
+        (folder / stage_cache.STAGE).write_bytes(b"\xff")
     else:
         (folder / stage_cache.STAGE).unlink()
     assert finished_stage(tmp_path, KEY) is None
