@@ -13,6 +13,8 @@ from support.pair import Pair
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
+pytest_plugins = ["support.messages", "pytester"]  # the fixture `refused`; pytest within tests
+
 Once = Callable[[str, Callable[[Path], object]], Path]
 
 

@@ -12,6 +12,7 @@ from specexport.errors import BundleError, ParameterError, PromptError, SessionB
 from specexport.runtime.sampling.parameters import SamplingParameters
 from specexport.runtime.session import Session
 from support.doubles import BOS, CONTRACT, EOS, VOCAB, FakeDecoder, fake_session, greedy_tokens
+from support.messages import Refused
 from tokenizers.processors import TemplateProcessing
 
 MakeSession = Callable[..., Session]
@@ -94,9 +95,9 @@ def test_the_capacity_ends_with_length(make_session: MakeSession) -> None:
     assert found.tokens == expected(session, PROMPT, CONTRACT.capacity - len(PROMPT))
 
 
-def test_a_prompt_that_fills_the_capacity_is_refused(make_session: MakeSession) -> None:
+def test_a_prompt_that_fills_the_capacity_is_refused(refused: Refused, make_session: MakeSession) -> None:
     session = make_session()
-    with pytest.raises(PromptError, match=r"the prompt has 48 tokens, the bundle's capacity is 48"):
+    with refused(PromptError):
         session.generate([1] * CONTRACT.capacity)
     longest = session.generate([1] * (CONTRACT.capacity - 1))
     assert longest.tokens == expected(session, [1] * (CONTRACT.capacity - 1), 1)
@@ -195,11 +196,11 @@ def test_closing_a_stream_leaves_the_session_right(make_session: MakeSession) ->
         assert session.generate(other, max_new_tokens=12).tokens == expected(session, other, 12)
 
 
-def test_a_second_stream_is_refused_while_one_is_open(make_session: MakeSession) -> None:
+def test_a_second_stream_is_refused_while_one_is_open(refused: Refused, make_session: MakeSession) -> None:
     session = make_session()
     stream = session.stream(PROMPT, max_new_tokens=20)
     first = next(stream)
-    with pytest.raises(SessionBusyError, match="in the middle of another stream"):
+    with refused(SessionBusyError):
         session.generate("other")
     with pytest.raises(SessionBusyError):
         session.reset()
@@ -279,60 +280,56 @@ def test_top_k_of_one_is_greedy(make_session: MakeSession) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    "options",
     [
-        ({"max_new_tokens": 0}, "max_new_tokens is 0"),
-        ({"max_new_tokens": -1}, "max_new_tokens is -1"),
-        ({"temperature": -1.0}, "temperature is -1"),
-        ({"top_k": -1}, "top_k is -1"),
-        ({"top_p": 0.0}, "top_p is 0"),
-        ({"top_k": 1.5}, "top_k is 1.5; it must be a whole number"),
-        ({"top_p": float("nan")}, "top_p is nan"),
-        ({"min_p": 1.5}, "min_p is 1.5; it must be from 0 to 1"),
-        ({"repetition_penalty": 0.0}, "repetition_penalty is 0.0; it must be"),
-        ({"presence_penalty": -3}, "presence_penalty is -3; it must be from -2 to 2"),
-        ({"frequency_penalty": float("inf")}, "frequency_penalty is inf; it must be from -2 to 2"),
-        ({"logit_bias": {0: 101.0}}, "logit_bias of token 0 is 101.0; it must be from -100 to 100"),
-        ({"logit_bias": {VOCAB: 1.0}}, f"logit_bias names token {VOCAB}; ids go from 0 to {VOCAB - 1}"),
-        ({"banned_tokens": [-1]}, f"banned_tokens names token -1; ids go from 0 to {VOCAB - 1}"),
-        ({"banned_tokens": range(VOCAB)}, f"are all {VOCAB} tokens; at least one must be left"),
-        (
-            {"banned_tokens": range(VOCAB - 1), "min_new_tokens": 1, "stop_token_ids": VOCAB - 1},
-            "at least one must be left",
-        ),
-        ({"min_new_tokens": -1}, "min_new_tokens is -1; it must be 0 or more"),
-        ({"verification": "none"}, "verification is 'none'; it must be 'block' or 'token'"),
-        ({"drafter": "oracle"}, "drafter is 'oracle'; it must be one of model, ngram"),
-        ({"seed": -(2**63) - 1}, "seed is -"),
-        ({"num_draft_tokens": 5}, "num_draft_tokens is 5; this bundle was built for 0 to 4"),
-        ({"num_draft_tokens": -1}, "num_draft_tokens is -1"),
-        ({"stop": ""}, "a stop string is empty"),
+        {"max_new_tokens": 0},
+        {"max_new_tokens": -1},
+        {"temperature": -1.0},
+        {"top_k": -1},
+        {"top_p": 0.0},
+        {"top_k": 1.5},
+        {"top_p": float("nan")},
+        {"min_p": 1.5},
+        {"repetition_penalty": 0.0},
+        {"presence_penalty": -3},
+        {"frequency_penalty": float("inf")},
+        {"logit_bias": {0: 101.0}},
+        {"logit_bias": {VOCAB: 1.0}},
+        {"banned_tokens": [-1]},
+        {"banned_tokens": range(VOCAB)},
+        {"banned_tokens": range(VOCAB - 1), "min_new_tokens": 1, "stop_token_ids": VOCAB - 1},
+        {"min_new_tokens": -1},
+        {"verification": "none"},
+        {"drafter": "oracle"},
+        {"seed": -(2**63) - 1},
+        {"num_draft_tokens": 5},
+        {"num_draft_tokens": -1},
+        {"stop": ""},
     ],
 )
 def test_absurd_options_are_refused_at_the_call(
-    make_session: MakeSession, options: dict[str, Any], message: str
+    refused: Refused, make_session: MakeSession, options: dict[str, Any]
 ) -> None:
     session = make_session()
-    with pytest.raises(ParameterError, match=message) as caught:
+    with refused(ParameterError):
         session.stream(PROMPT, **options)
-    assert "\n" not in str(caught.value)
     assert session.generate(PROMPT, max_new_tokens=5).tokens == expected(session, PROMPT, 5)
 
 
 @pytest.mark.parametrize(
-    ("prompt", "message"),
+    "prompt",
     [
-        ("", "the prompt is empty"),
-        ([], "the prompt is empty"),
-        ([0, VOCAB], f"the prompt holds token {VOCAB} at position 1; ids go from 0 to {VOCAB - 1}"),
-        ([-1], "the prompt holds token -1 at position 0"),
-        ("a lone \ud800 surrogate", "no valid Unicode"),
-        ([{"role": "user", "content": "x"}, 5], "message 1 is '5'"),
-        ([{"content": "x"}], "message 0 is"),
+        "",
+        [],
+        [0, VOCAB],
+        [-1],
+        "a lone \ud800 surrogate",
+        [{"role": "user", "content": "x"}, 5],
+        [{"content": "x"}],
     ],
 )
-def test_absurd_prompts_are_refused_at_the_call(make_session: MakeSession, prompt: Any, message: str) -> None:
-    with pytest.raises(PromptError, match=message):
+def test_absurd_prompts_are_refused_at_the_call(refused: Refused, make_session: MakeSession, prompt: Any) -> None:
+    with refused(PromptError):
         make_session(chat_template="{{ messages[0].content }}").stream(prompt)
 
 
@@ -344,14 +341,14 @@ def test_ids_may_come_from_numpy(make_session: MakeSession) -> None:
     assert session.generate(tuple(ids.tolist()), max_new_tokens=5).tokens == expected(session, PROMPT, 5)
 
 
-def test_ids_that_are_no_integers(make_session: MakeSession) -> None:
-    with pytest.raises(ParameterError, match=r"token 0 of the prompt is 1\.5; it must be a whole number"):
+def test_ids_that_are_no_integers(refused: Refused, make_session: MakeSession) -> None:
+    with refused(ParameterError):
         make_session().stream([1.5])  # type: ignore[list-item]
 
 
 @pytest.mark.parametrize("prompt", [b"bytes", {"role": "user", "content": "x"}, None, 3])
-def test_a_prompt_of_another_type(prompt: Any, make_session: MakeSession) -> None:
-    with pytest.raises(PromptError, match=f"the prompt is of type {type(prompt).__name__}"):
+def test_a_prompt_of_another_type(refused: Refused, prompt: Any, make_session: MakeSession) -> None:
+    with refused(PromptError):
         make_session().stream(prompt)
 
 
@@ -365,9 +362,10 @@ def test_a_prompt_of_another_type(prompt: Any, make_session: MakeSession) -> Non
         dict(stop_token_ids=["x"]),
     ],
 )
-def test_an_option_of_another_type_is_named(options: dict[str, Any], make_session: MakeSession) -> None:
-    (name,) = options
-    with pytest.raises(ParameterError, match=name):
+def test_an_option_of_another_type_is_named(
+    refused: Refused, options: dict[str, Any], make_session: MakeSession
+) -> None:
+    with refused(ParameterError):
         make_session().stream("x", **options)
 
 
@@ -419,7 +417,7 @@ def test_a_special_token_in_chat_is_text_and_in_a_text_prompt_a_token(make_sessi
     assert session.encode("[user]<eos>") == [*b"[user]", EOS]
 
 
-def test_parameters_as_an_object_as_keywords_or_both(make_session: MakeSession) -> None:
+def test_parameters_as_an_object_as_keywords_or_both(refused: Refused, make_session: MakeSession) -> None:
     session = make_session()
     params = SamplingParameters(temperature=1.0, seed=3, max_new_tokens=9)
     wanted = session.generate(PROMPT, temperature=1.0, seed=3, max_new_tokens=9).tokens
@@ -428,7 +426,7 @@ def test_parameters_as_an_object_as_keywords_or_both(make_session: MakeSession) 
     assert tuple(token for chunk in session.stream(PROMPT, params) for token in chunk.tokens) == wanted
     with pytest.raises(TypeError, match="temprature"):
         session.stream(PROMPT, temprature=1.0)
-    with pytest.raises(ParameterError, match="params is"):
+    with refused(ParameterError):
         session.stream(PROMPT, {"temperature": 1.0})
 
 
@@ -463,14 +461,14 @@ def test_the_time_to_the_first_token_begins_at_the_call(
     assert statistics.decode_seconds == 0.0
 
 
-def test_messages_without_a_template(make_session: MakeSession) -> None:
-    with pytest.raises(BundleError, match="no chat template"):
+def test_messages_without_a_template(refused: Refused, make_session: MakeSession) -> None:
+    with refused(BundleError):
         make_session().stream([{"role": "user", "content": "x"}])
 
 
-def test_a_broken_tokenizer_is_named(make_session: MakeSession) -> None:
+def test_a_broken_tokenizer_is_named(refused: Refused, make_session: MakeSession) -> None:
     session = make_session()
     path = session.bundle.path(session.bundle.manifest.text.tokenizer)
     path.write_text("{}")
-    with pytest.raises(BundleError, match=r"tokenizer\.json is no tokenizer"):
+    with refused(BundleError):
         Session(session.bundle, session.engine)

@@ -15,6 +15,7 @@ from specexport.runtime.sampling.parameters import SamplingParameters
 from specexport.runtime.sampling.truncation import processed_distribution
 from specexport.runtime.session import Session
 from support.doubles import VOCAB, FakeDecoder, check_invariant, fake_session, greedy_tokens
+from support.messages import Refused
 
 MakeSession = Callable[..., Session]
 # Few ids, so that the text repeats itself and every drafter has something to say.
@@ -265,14 +266,10 @@ def test_without_a_draft_model_the_text_is_looked_up(make_session: MakeSession) 
 
 
 @pytest.mark.parametrize("drafter", ["model", "suffix+model"])
-def test_without_a_draft_model_none_can_be_asked_for(make_session: MakeSession, drafter: str) -> None:
+def test_without_a_draft_model_none_can_be_asked_for(refused: Refused, make_session: MakeSession, drafter: str) -> None:
     session = make_session(has_draft=False)
-    with pytest.raises(ParameterError) as caught:
+    with refused(ParameterError):
         session.stream(PROMPT, drafter=drafter)
-    assert (
-        str(caught.value)
-        == f"drafter is {drafter!r}; it must be one of ngram, suffix, since this bundle was built without --draft"
-    )
     with pytest.raises(ParameterError):  # also where it would not be used
         session.stream(PROMPT, drafter=drafter, speculate=False)
     assert session.generate(PROMPT, max_new_tokens=5).tokens == expected(session, PROMPT, 5)

@@ -22,6 +22,7 @@ from specexport.runtime.drafting.lookup import NgramLookup
 from specexport.runtime.state.context import CachedDecoder, Context
 from specexport.runtime.state.statistics import Statistics
 from support.doubles import FakeDecoder, check_invariant, greedy_tokens
+from support.messages import Refused
 
 VOCAB = 9
 TINY = Contract(capacity=40, max_draft_tokens=4, prompt_chunk=8, precision="fp32")
@@ -203,25 +204,14 @@ def test_the_default_is_the_model_where_there_is_one() -> None:
 
 
 @pytest.mark.parametrize("name", ["", "models", "model+ngram", "ngram+suffix", "ngram+", 3, True, [], object])
-def test_names_that_no_drafter_has(name: object) -> None:
-    with pytest.raises(ParameterError) as caught:
+def test_names_that_no_drafter_has(refused: Refused, name: object) -> None:
+    with refused(ParameterError):
         check_drafter(name, has_model=True)  # type: ignore[arg-type]
-    assert (
-        str(caught.value) == f"drafter is {name!r}; it must be one of model, ngram, suffix, ngram+model, suffix+model"
-    )
-    with pytest.raises(ParameterError) as caught:
+    with refused(ParameterError):
         check_drafter(name, has_model=False)  # type: ignore[arg-type]
-    assert (
-        str(caught.value)
-        == f"drafter is {name!r}; it must be one of ngram, suffix, since this bundle was built without --draft"
-    )
 
 
 @pytest.mark.parametrize("name", ["model", "ngram+model", "suffix+model"])
-def test_a_model_that_is_not_there(name: str) -> None:
-    with pytest.raises(ParameterError) as caught:
+def test_a_model_that_is_not_there(refused: Refused, name: str) -> None:
+    with refused(ParameterError):
         check_drafter(name, has_model=False)
-    assert (
-        str(caught.value)
-        == f"drafter is {name!r}; it must be one of ngram, suffix, since this bundle was built without --draft"
-    )

@@ -10,6 +10,7 @@ from specexport.engines.base import Logits
 from specexport.errors import BundleError
 from specexport.runtime.drafting.translate import NarrowDecoder, TranslatedDecoder, load_maps
 from support.doubles import FakeDecoder, FeedsByStep
+from support.messages import Refused
 
 TO_DRAFT = np.array([2, 0, 1, 1, 0], np.int64)  # the target has 5 tokens, the draft 3
 SHARED = np.array([[0, 1, 3], [2, 0, 1]], np.int64)
@@ -101,27 +102,27 @@ def with_id(array: np.ndarray, place: tuple[int, ...], token: int) -> np.ndarray
 
 
 @pytest.mark.parametrize(
-    ("to_draft", "shared", "message"),
+    ("to_draft", "shared"),
     [
-        (TO_DRAFT[:4], SHARED, "the manifest says otherwise"),
-        (TO_DRAFT[:, None], SHARED, "the manifest says otherwise"),
-        (TO_DRAFT, SHARED[:, :2], "the manifest says otherwise"),
-        (TO_DRAFT, SHARED.T, "the manifest says otherwise"),
-        (TO_DRAFT.astype(np.int32), SHARED, "the manifest says otherwise"),
-        (TO_DRAFT, SHARED.astype(np.float64), "the manifest says otherwise"),
-        (with_id(TO_DRAFT, (1,), 3), SHARED, "names token 3 of 3"),
-        (with_id(TO_DRAFT, (1,), -1), SHARED, "names token"),
-        (TO_DRAFT, with_id(SHARED, (0, 2), 5), "names token 5 of 5"),
-        (TO_DRAFT, with_id(SHARED, (1, 2), 3), "names token 3 of 3"),
-        (TO_DRAFT, with_id(SHARED, (0, 0), -1), "names token"),
+        (TO_DRAFT[:4], SHARED),
+        (TO_DRAFT[:, None], SHARED),
+        (TO_DRAFT, SHARED[:, :2]),
+        (TO_DRAFT, SHARED.T),
+        (TO_DRAFT.astype(np.int32), SHARED),
+        (TO_DRAFT, SHARED.astype(np.float64)),
+        (with_id(TO_DRAFT, (1,), 3), SHARED),
+        (with_id(TO_DRAFT, (1,), -1), SHARED),
+        (TO_DRAFT, with_id(SHARED, (0, 2), 5)),
+        (TO_DRAFT, with_id(SHARED, (1, 2), 3)),
+        (TO_DRAFT, with_id(SHARED, (0, 0), -1)),
     ],
 )
-def test_maps_that_do_not_fit_are_refused(to_draft: np.ndarray, shared: np.ndarray, message: str, path: Path) -> None:
+def test_maps_that_do_not_fit_are_refused(
+    refused: Refused, to_draft: np.ndarray, shared: np.ndarray, path: Path
+) -> None:
     np.savez(path, to_draft=to_draft, shared=shared)
-    with pytest.raises(BundleError, match=message) as caught:
+    with refused(BundleError):
         load_maps(path, VOCABULARY, 5, 3)
-    assert "\n" not in str(caught.value)
-    assert str(path) in str(caught.value)
 
 
 def objects(path: Path) -> None:
@@ -148,6 +149,6 @@ DAMAGES: dict[str, Callable[[Path], object]] = {
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_what_holds_no_maps_is_refused(damage: str, path: Path) -> None:
     DAMAGES[damage](path)
-    with pytest.raises(BundleError, match=r"maps\.npz .*build the bundle again") as caught:
+    with pytest.raises(BundleError, match=r"maps\.npz .*build the bundle again") as caught:  # numpy's words between
         load_maps(path, VOCABULARY, 5, 3)
     assert "\n" not in str(caught.value)

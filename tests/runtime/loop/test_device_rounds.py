@@ -23,6 +23,7 @@ from specexport.runtime.sampling.parameters import SamplingParameters
 from specexport.runtime.sampling.truncation import processed_distribution
 from specexport.runtime.session import Session
 from support.doubles import CONTRACT, FakeDecoder, check_invariant, fake_session, greedy_tokens
+from support.messages import Refused
 
 PROMPT = [5, 9, 200, 31, 7, 7, 90, 14, 3, 77, 120]
 
@@ -208,19 +209,19 @@ def test_the_capacity_ends_the_last_rounds(pair: tuple[Session, Session, FakeRou
 
 
 @pytest.mark.parametrize(
-    ("spoil", "role"),
+    "spoil",
     [
-        ({"next_token": 258}, "target"),
-        ({"next_token": -1}, "target"),
-        ({"confidence": [0.5, math.nan, 0.5, 0.5]}, "draft"),
+        {"next_token": 258},
+        {"next_token": -1},
+        {"confidence": [0.5, math.nan, 0.5, 0.5]},
     ],
 )
 def test_logits_that_are_no_numbers_are_named(
-    pair: tuple[Session, Session, FakeRounds], spoil: dict[str, Any], role: str
+    refused: Refused, pair: tuple[Session, Session, FakeRounds], spoil: dict[str, Any]
 ) -> None:
     host, device, rounds = pair
     rounds.spoil = spoil
-    with pytest.raises(EngineError, match=f"{role}.ort.onnx gave nan as a logit behind position"):
+    with refused(EngineError):
         device.generate(PROMPT, max_new_tokens=12)
     rounds.spoil = {}
     assert host.generate(PROMPT, max_new_tokens=12).tokens == device.generate(PROMPT, max_new_tokens=12).tokens

@@ -21,6 +21,7 @@ from specexport.runtime.policy.schedule import AdaptiveSchedule, FixedSchedule
 from specexport.runtime.policy.survival import SURVIVAL, Curve, Survival
 from specexport.runtime.session import Session
 from support.doubles import FakeDecoder, fake_session, write_bundle
+from support.messages import Refused
 
 ON = RoutePolicy("on", "model", 2, "fixed", (0.7,), None)
 OFF = RoutePolicy("off", "model", 0, "fixed", (0.1,), None)
@@ -129,7 +130,7 @@ def test_the_probability_is_read_from_the_drafts_last_row(bundle: Bundle) -> Non
     assert chance(0, np.stack([sure, unsure])) == pytest.approx(0.5 - 0.25 * np.log(2))
 
 
-def test_the_head_gets_its_weights_and_is_read(bundle: Bundle) -> None:
+def test_the_head_gets_its_weights_and_is_read(refused: Refused, bundle: Bundle) -> None:
     write_policy(bundle, ADAPTIVE)
     write_decision(bundle, costs_of(bundle), COSTS)
     write_decision(bundle, survival_of(bundle, (1.0, 2.0, 3.0, 4.0)), SURVIVAL)
@@ -139,7 +140,7 @@ def test_the_head_gets_its_weights_and_is_read(bundle: Bundle) -> None:
     assert chance is not None
     assert chance(0, np.zeros((1, 3), np.float32)) == 0.75
     assert Decisions.load(bundle, engine(), 0).chance is None  # this engine has no head
-    with pytest.raises(BundleError, match="a head of 4 weights, expected 8"):
+    with refused(BundleError):
         Decisions.load(bundle, engine(FakeHead(7)), 0)
 
 
@@ -184,10 +185,10 @@ def test_no_costs_at_all(bundle: Bundle, caplog: pytest.LogCaptureFixture) -> No
     assert stale(costs_of(bundle), "onnxruntime", 0) is None
 
 
-def test_a_policy_of_another_bundle_is_refused(bundle: Bundle, tmp_path: Path) -> None:
+def test_a_policy_of_another_bundle_is_refused(refused: Refused, bundle: Bundle, tmp_path: Path) -> None:
     write_policy(bundle)
     edit(bundle.path(POLICY), bundle="0" * 64)
-    with pytest.raises(BundleError, match=r"policy.json was made for another bundle; run specexport calibrate"):
+    with refused(BundleError):
         Decisions.load(bundle, engine(), 0)
 
 
@@ -198,35 +199,34 @@ def test_another_contract_is_another_bundle(bundle: Bundle) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    "changes",
     [
-        ({"verdict": "maybe"}, "'on', 'off', 'undecided'"),
-        ({"num_draft_tokens": 5}, "default.num_draft_tokens is 5; this bundle was built for 0 to 4"),
-        ({"num_draft_tokens": 0}, "must be at least 1"),
-        ({"num_draft_tokens": "2"}, "a value of type int"),
-        ({"drafter": "oracle"}, "default: drafter is 'oracle'"),
-        ({"mode": "clever"}, "'adaptive', 'fixed'"),
-        ({"chances": [1.5]}, "expected a probability"),
-        ({"chances": []}, "expected a probability"),
-        ({"extra": 1}, "unknown key 'extra'"),
+        {"verdict": "maybe"},
+        {"num_draft_tokens": 5},
+        {"num_draft_tokens": 0},
+        {"num_draft_tokens": "2"},
+        {"drafter": "oracle"},
+        {"mode": "clever"},
+        {"chances": [1.5]},
+        {"chances": []},
+        {"extra": 1},
     ],
 )
-def test_an_edited_policy_is_checked(bundle: Bundle, changes: dict[str, Any], message: str) -> None:
+def test_an_edited_policy_is_checked(refused: Refused, bundle: Bundle, changes: dict[str, Any]) -> None:
     write_policy(bundle)
     path = bundle.path(POLICY)
     edit(path, default=json.loads(path.read_text())["default"] | changes)
-    with pytest.raises(BundleError, match=message) as caught:
+    with refused(BundleError):
         Decisions.load(bundle, engine(), 0)
-    assert "policy.json" in str(caught.value)
 
 
-def test_a_policy_that_is_no_json(bundle: Bundle) -> None:
+def test_a_policy_that_is_no_json(refused: Refused, bundle: Bundle) -> None:
     bundle.path(POLICY).write_text("{")
-    with pytest.raises(BundleError, match=r"policy.json cannot be read as JSON: .*; run specexport calibrate"):
+    with refused(BundleError):
         Decisions.load(bundle, engine(), 0)
 
 
-def test_writing_replaces_as_a_whole(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_writing_replaces_as_a_whole(refused: Refused, bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
     write_policy(bundle, ON)
     before = bundle.path(POLICY).read_text()
 
@@ -235,7 +235,7 @@ def test_writing_replaces_as_a_whole(bundle: Bundle, monkeypatch: pytest.MonkeyP
 
     with monkeypatch.context() as patch:
         patch.setattr(Path, "write_text", full)
-        with pytest.raises(OutputError, match=f"{bundle.root} cannot be written: No space"):
+        with refused(OutputError):
             write_policy(bundle, OFF)
     assert bundle.path(POLICY).read_text() == before
     assert [path.name for path in bundle.root.iterdir() if "policy" in path.name] == [POLICY]
@@ -251,7 +251,7 @@ def session_with(tmp_path: Path, default: RoutePolicy, **routes: RoutePolicy) ->
     return made
 
 
-def test_the_session_follows_its_policy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_session_follows_its_policy(refused: Refused, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("specexport.runtime.policy.decisions.describe_host", lambda *_: describe_host("onnxruntime"))
     old = session_with(tmp_path, OFF, code=ON, lookup=replace(ON, drafter="ngram"), quick=ADAPTIVE)
     session = Session(old.bundle, old.engine)
@@ -268,7 +268,7 @@ def test_the_session_follows_its_policy(tmp_path: Path, monkeypatch: pytest.Monk
     assert len(session.generate(prompt, max_new_tokens=24, num_draft_tokens=3).statistics.drafted_by_position) == 3
     assert session.generate(prompt, max_new_tokens=24, drafter="model").statistics.drafted > 0
     assert session.generate(prompt, max_new_tokens=24, route="code", speculate=False).statistics.drafted == 0
-    with pytest.raises(ParameterError, match="route is 5"):
+    with refused(ParameterError):
         session.generate(prompt, route=5)  # type: ignore[arg-type]
 
 
@@ -308,13 +308,11 @@ def test_a_fixed_policy_of_another_host_is_told_too(bundle: Bundle, caplog: pyte
     assert "with host another" in caplog.text
 
 
-def test_costs_of_fewer_draft_tokens_are_refused(bundle: Bundle) -> None:
+def test_costs_of_fewer_draft_tokens_are_refused(refused: Refused, bundle: Bundle) -> None:
     write_policy(bundle, ADAPTIVE)
     costs = costs_of(bundle)
     point = costs.points[0]
     short = replace(point, rounds=point.rounds[:3], verify=point.verify[:3], host=point.host[:3])
     write_decision(bundle, replace(costs, points=(short,)), COSTS)
-    with pytest.raises(
-        BundleError, match=r"costs.json has rounds of up to 2 draft tokens, the bundle 4; run specexport calibrate"
-    ):
+    with refused(BundleError):
         Decisions.load(bundle, engine(), 0)

@@ -19,6 +19,7 @@ from specexport.runtime.proofs.parity import (
     schedule,
 )
 from support.doubles import FakeDecoder
+from support.messages import Refused
 
 CONTRACT = Contract(capacity=40, max_draft_tokens=3, prompt_chunk=8, precision="fp32")
 VOCAB = 11
@@ -119,10 +120,9 @@ def test_a_right_decoder_is_proved() -> None:
     "wrong",
     [OffByOne, NeverRewrites, SeesStaleRows, SeesTheNextRow, ForgetsTheFirstRow, SlidingWindow, LeakyMask, Appends],
 )
-def test_a_wrong_decoder_is_caught(wrong: type[FakeDecoder]) -> None:
-    with pytest.raises(ProofError, match=r"target on fake \(ort\): logits are .* standard deviations off") as caught:
+def test_a_wrong_decoder_is_caught(refused: Refused, wrong: type[FakeDecoder]) -> None:
+    with refused(ProofError):
         prove(wrong(CONTRACT, VOCAB))
-    assert "\n" not in str(caught.value)
 
 
 LADDER = Contract(capacity=80, max_draft_tokens=3, prompt_chunk=8, precision="fp32")
@@ -179,9 +179,9 @@ def test_a_decoder_that_is_wrong_about_spans_is_caught(wrong: type[FakeDecoder])
         prove_decoder(wrong(LADDER, VOCAB), reference, "fake", "onnx", "target", "fp32")
 
 
-def test_not_a_number_is_infinitely_wrong() -> None:
+def test_not_a_number_is_infinitely_wrong(refused: Refused) -> None:
     assert max_error(NotANumber(CONTRACT, VOCAB), reference_of()) == np.inf
-    with pytest.raises(ProofError, match="inf standard deviations"):
+    with refused(ProofError):
         prove(NotANumber(CONTRACT, VOCAB))
 
 

@@ -10,6 +10,7 @@ from specexport.errors import BundleError, MissingPackageError, PromptError
 from specexport.runtime.text.chat_template import ChatTemplate
 from specexport.runtime.text.messages import check_messages
 from support.doubles import byte_tokenizer
+from support.messages import Refused
 from transformers import PreTrainedTokenizerFast
 
 SPECIAL = {"bos_token": "<bos>", "eos_token": "<eos>"}
@@ -76,15 +77,15 @@ def test_dates_are_todays() -> None:
     assert render_chat("{{ strftime_now('%Y') }}", CONVERSATION, {}) == str(datetime.now().year)
 
 
-def test_raise_exception_refuses_the_messages() -> None:
+def test_raise_exception_refuses_the_messages(refused: Refused) -> None:
     template = "{% if messages[0].role == 'system' %}{{ raise_exception('System role not supported') }}{% endif %}"
-    with pytest.raises(PromptError, match="the chat template refuses these messages: System role not supported"):
+    with refused(PromptError):
         render_chat(template, CONVERSATION, {})
 
 
 @pytest.mark.parametrize("content", [None, 3, {"a": 1}])
-def test_content_of_a_wrong_type_is_a_prompt_error(content: object) -> None:
-    with pytest.raises(PromptError, match=r"message 0 has the content "):
+def test_content_of_a_wrong_type_is_a_prompt_error(refused: Refused, content: object) -> None:
+    with refused(PromptError):
         render_chat(CHATML, [{"role": "user", "content": content}], {})
 
 
@@ -92,13 +93,13 @@ def test_a_message_of_tool_calls_needs_no_content() -> None:
     assert render_chat("{{ messages[0].tool_calls[0] }}", [{"role": "assistant", "tool_calls": ["f"]}], {}) == "f"
 
 
-def test_an_error_within_the_template_is_a_prompt_error() -> None:
-    with pytest.raises(PromptError, match="refuses these messages"):
+def test_an_error_within_the_template_is_a_prompt_error(refused: Refused) -> None:
+    with refused(PromptError):
         render_chat("{{ messages[0].content + 1 }}", [{"role": "user", "content": "x"}], {})
 
 
-def test_a_key_that_the_template_needs() -> None:
-    with pytest.raises(PromptError, match="refuses these messages"):
+def test_a_key_that_the_template_needs(refused: Refused) -> None:
+    with refused(PromptError):
         render_chat("{{ messages[0].name.first }}", CONVERSATION, {})
 
 
@@ -109,28 +110,28 @@ def test_a_template_cannot_leave_the_sandbox() -> None:
         render_chat("{{ messages.append(1) }}", CONVERSATION, {})
 
 
-def test_a_broken_template_is_the_bundles_fault() -> None:
-    with pytest.raises(BundleError, match="the chat template cannot be parsed"):
+def test_a_broken_template_is_the_bundles_fault(refused: Refused) -> None:
+    with refused(BundleError):
         render_chat("{% for m in messages %}", CONVERSATION, {})
 
 
 @pytest.mark.parametrize(
-    ("messages", "message"),
+    "messages",
     [
-        ([], "there are no messages"),
-        ([{"role": "user", "content": "x"}, "text"], "message 1 is 'text'"),
-        ([{"content": "x"}], "message 0 is"),
-        ([{"role": 3, "content": "x"}], "message 0 is"),
+        [],
+        [{"role": "user", "content": "x"}, "text"],
+        [{"content": "x"}],
+        [{"role": 3, "content": "x"}],
     ],
 )
-def test_messages_that_are_none(messages: list[Any], message: str) -> None:
-    with pytest.raises(PromptError, match=message):
+def test_messages_that_are_none(refused: Refused, messages: list[Any]) -> None:
+    with refused(PromptError):
         render_chat(CHATML, messages, {})
 
 
-def test_jinja2_is_asked_for_by_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_jinja2_is_asked_for_by_its_extra(refused: Refused, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "jinja2", None)
-    with pytest.raises(MissingPackageError, match=r"pip install 'specexport\[chat\]'"):
+    with refused(MissingPackageError):
         render_chat(CHATML, CONVERSATION, {})
 
 
@@ -175,22 +176,20 @@ def test_parts_of_a_role_that_the_template_does_not_take() -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "named"),
+    "content",
     [
-        ([{"type": "image_url", "image_url": {"url": "x"}}], "'image_url'"),
-        ([{"type": "text", "text": "x"}, {"type": "input_audio"}], "'input_audio'"),
-        (["text"], "'text'"),
-        ([{"text": "x"}], "'text'"),
-        ([{"type": "text"}], "None"),
-        ([{"type": "text", "text": 5}], "'5'"),
-        ([{"type": 5}], "5"),
+        [{"type": "image_url", "image_url": {"url": "x"}}],
+        [{"type": "text", "text": "x"}, {"type": "input_audio"}],
+        ["text"],
+        [{"text": "x"}],
+        [{"type": "text"}],
+        [{"type": "text", "text": 5}],
+        [{"type": 5}],
     ],
 )
-def test_parts_that_are_no_texts_are_refused_in_one_line(content: Any, named: str) -> None:
-    with pytest.raises(PromptError, match=r"message 1 has ") as caught:
+def test_parts_that_are_no_texts_are_refused_in_one_line(refused: Refused, content: Any) -> None:
+    with refused(PromptError):
         check_messages([PARTS[0], {"role": "user", "content": content}])
-    assert named in str(caught.value)
-    assert "\n" not in str(caught.value)
 
 
 def test_a_template_is_parsed_once(monkeypatch: pytest.MonkeyPatch) -> None:
