@@ -27,6 +27,7 @@ from specexport.runtime.sampling.parameters import SamplingParameters
 from specexport.runtime.session import Session
 from specexport.strict import parse
 from support.doubles import CONTRACT, FakeDecoder, fake_session
+from support.messages import Refused
 
 LONG = Contract(capacity=320, max_draft_tokens=3, prompt_chunk=16, precision="fp32")
 OPTIONS = CalibrateOptions(bursts=1)
@@ -72,12 +73,12 @@ def prices(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return price
 
 
-def test_contexts_stay_inside_the_capacity(session: Session, tmp_path: Path) -> None:
+def test_contexts_stay_inside_the_capacity(refused: Refused, session: Session, tmp_path: Path) -> None:
     meter = CostMeter(session, [1, 5000])
     meter.measure(1)
     assert [point.context for point in meter.costs().points] == [2, 280]
     small = fake_session(tmp_path / "small", FakeDecoder(CONTRACT), FakeDecoder(CONTRACT))
-    with pytest.raises(ParameterError, match="a capacity of 48 tokens is too small"):
+    with refused(ParameterError):
         CostMeter(small)
 
 
@@ -197,7 +198,7 @@ def test_plain_and_speculative_take_turns_in_going_first(
     assert first == [True, False, True, False]
 
 
-def test_drafters_to_choose_among(session: Session, prices: list[float]) -> None:
+def test_drafters_to_choose_among(refused: Refused, session: Session, prices: list[float]) -> None:
     for drafters in ((), ("ngram", "suffix"), ("all",)):
         routes = calibrate(session, requests(6), replace(OPTIONS, drafters=drafters), "x").routes
         allowed = (
@@ -209,7 +210,7 @@ def test_drafters_to_choose_among(session: Session, prices: list[float]) -> None
         )
         assert all(route.policy.drafter in allowed for route in routes)
         assert {one.drafter for one in routes[0].candidates} == set(module._possible_drafters(session))
-    with pytest.raises(ParameterError, match="--drafter is oracle"):
+    with refused(ParameterError):
         calibrate(session, requests(2), replace(OPTIONS, drafters=("oracle",)), "x")
 
 
@@ -246,8 +247,8 @@ def test_costs_alone_leave_the_policy(session: Session, prices: list[float]) -> 
 
 
 @pytest.mark.parametrize("floor", [-1.0, 11.0, float("nan")])
-def test_a_floor_out_of_range(floor: float) -> None:
-    with pytest.raises(ParameterError, match="--floor"):
+def test_a_floor_out_of_range(refused: Refused, floor: float) -> None:
+    with refused(ParameterError):
         CalibrateOptions(floor=floor)
 
 

@@ -19,6 +19,7 @@ from specexport.errors import OutputError, ParameterError
 from specexport.runtime.session import Session
 from support.bench_runs import requests
 from support.doubles import CONTRACT, FakeDecoder, fake_session
+from support.messages import Refused
 
 OPTIONS = BenchOptions(max_new_tokens=9)
 Call = dict[str, Any]
@@ -116,19 +117,19 @@ def test_as_dict_is_json(session: Session) -> None:
     assert len(row["pairs"]) == 3
 
 
-def test_what_the_session_cannot_do(session: Session, calls: list[Call], tmp_path: Path) -> None:
-    for options, message in (
-        (BenchOptions(num_draft_tokens=5), "num_draft_tokens is 5.* 4"),
-        (BenchOptions(drafter="oracle"), "drafter is 'oracle'"),
+def test_what_the_session_cannot_do(refused: Refused, session: Session, calls: list[Call], tmp_path: Path) -> None:
+    for options in (
+        BenchOptions(num_draft_tokens=5),
+        BenchOptions(drafter="oracle"),
     ):
         for refuse in (check, bench):
-            with pytest.raises(ParameterError, match=message):
+            with refused(ParameterError):
                 refuse(session, requests(2), options)
-    with pytest.raises(ParameterError, match="there are no requests"):
+    with refused(ParameterError):
         bench(session, [], OPTIONS)
     assert calls == []
     alone = fake_session(tmp_path / "alone", FakeDecoder(), None)
-    with pytest.raises(ParameterError, match="built without --draft"):
+    with refused(ParameterError):
         check(alone, requests(2), BenchOptions(drafter="model"))
     check(alone, requests(2), BenchOptions(drafter="ngram", num_draft_tokens=4))
 
@@ -233,7 +234,7 @@ def test_what_makes_another_run(session: Session, tmp_path: Path, monkeypatch: p
     assert len({json.dumps(entry) for entry in seen}) == len(seen)
 
 
-def test_rows_that_are_no_pairs(session: Session, opened: Callable[..., Journal]) -> None:
+def test_rows_that_are_no_pairs(refused: Refused, session: Session, opened: Callable[..., Journal]) -> None:
     with opened() as journal:
         bench(session, requests(), OPTIONS, journal)
         path, rows = journal.path, dict(journal.finished)
@@ -248,5 +249,5 @@ def test_rows_that_are_no_pairs(session: Session, opened: Callable[..., Journal]
         path.unlink()
         with opened() as journal:
             journal.add("0/0", rows["0/0"] | change)
-            with pytest.raises(OutputError, match=r"row 0/0.*delete the file to start over"):
+            with refused(OutputError):
                 bench(session, requests(), OPTIONS, journal)

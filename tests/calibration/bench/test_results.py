@@ -6,26 +6,27 @@ import pytest
 from specexport.calibration.bench.results import BenchOptions
 from specexport.errors import ParameterError
 from support.bench_runs import run
+from support.messages import Refused
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    "options",
     [
-        (dict(num_draft_tokens=0), "num_draft_tokens is 0; it must be at least 1, or there is nothing to compare"),
-        (dict(repeats=0), "repeats is 0"),
-        (dict(max_new_tokens=0), "max_new_tokens is 0"),
-        (dict(temperature=-1.0), "temperature is -1.0"),
-        (dict(top_k=-1), "top_k is -1"),
-        (dict(top_p=0.0), "top_p is 0.0"),
-        (dict(seed=-(2**63) - 1), "seed is -"),
+        dict(num_draft_tokens=0),
+        dict(repeats=0),
+        dict(max_new_tokens=0),
+        dict(temperature=-1.0),
+        dict(top_k=-1),
+        dict(top_p=0.0),
+        dict(seed=-(2**63) - 1),
     ],
 )
-def test_options_that_cannot_be(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(ParameterError, match=message):
+def test_options_that_cannot_be(refused: Refused, options: dict[str, Any]) -> None:
+    with refused(ParameterError):
         BenchOptions(**options)
 
 
-def test_runs_that_cannot_be() -> None:
+def test_runs_that_cannot_be(refused: Refused) -> None:
     for harm in (
         dict(emitted=0),
         dict(rounds=0),
@@ -34,5 +35,5 @@ def test_runs_that_cannot_be() -> None:
         dict(decode=float("nan")),
         dict(decode=float("inf")),
     ):
-        with pytest.raises(ValueError, match="cannot be"):
+        with refused(ValueError):
             run(**({"decode": 1.0} | harm))

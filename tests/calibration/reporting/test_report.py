@@ -20,6 +20,7 @@ from specexport.calibration.statistics.sample_size import what_samples_tell
 from specexport.errors import MissingPackageError, OutputError
 from support import analyses
 from support.analyses import SCRIPT
+from support.messages import Refused
 
 VOID = {"meta", "br", "hr", "img", "input", "link"}
 # A whole analysis drawn once.
@@ -272,7 +273,9 @@ def test_one_request_and_numbers_that_are_none(tmp_path: Path) -> None:
     assert page.cells["verdicts"][1][-6:] == ["1.20x", "unknown", "-", "-", "0 of 1", "137"]
 
 
-def test_a_write_that_fails_leaves_the_old_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_write_that_fails_leaves_the_old_report(
+    refused: Refused, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     place = tmp_path / "report.html"
     place.write_text("old", encoding="utf-8")
 
@@ -280,15 +283,14 @@ def test_a_write_that_fails_leaves_the_old_report(tmp_path: Path, monkeypatch: p
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("os.fsync", full)
-    with pytest.raises(OutputError, match=r"report\.html cannot be written: No space left on device") as error:
+    with refused(OutputError):
         write_report(analyses.lookups_only(), place)
-    assert "\n" not in str(error.value)
     assert place.read_text(encoding="utf-8") == "old"
     assert [file.name for file in tmp_path.iterdir()] == ["report.html"]
 
 
-def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(OutputError, match="cannot be written"):
+def test_a_folder_that_is_not_there(refused: Refused, tmp_path: Path) -> None:
+    with refused(OutputError):
         write_report(analyses.lookups_only(), tmp_path / "missing" / "report.html")
 
 
@@ -299,7 +301,9 @@ def test_the_file_is_as_readable_as_others(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("package", ["matplotlib", "jinja2"])
-def test_a_missing_package_names_the_extra(package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_names_the_extra(
+    refused: Refused, package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     imported = builtins.__import__
 
     def refuse(name: str, *arguments: Any, **others: Any) -> Any:
@@ -308,6 +312,6 @@ def test_a_missing_package_names_the_extra(package: str, tmp_path: Path, monkeyp
         return imported(name, *arguments, **others)
 
     monkeypatch.setattr(builtins, "__import__", refuse)
-    with pytest.raises(MissingPackageError, match=rf"the package {package} is not installed.*specexport\[calibrate\]"):
+    with refused(MissingPackageError):
         write_report(ANALYSIS, tmp_path / "report.html")
     assert list(tmp_path.iterdir()) == []

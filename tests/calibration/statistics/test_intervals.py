@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from specexport.calibration.statistics.intervals import FEW, UNBOUNDED, _student_quantile, quantiles, ratio_interval
 from specexport.errors import ParameterError
+from support.messages import Refused
 
 SPREAD = 0.35
 
@@ -117,8 +118,8 @@ def test_blocks_of_draws_are_all_counted(monkeypatch: pytest.MonkeyPatch) -> Non
         ([1, 2], [1, math.inf]),
     ],
 )
-def test_ratios_of_nothing_are_refused(above: list[float], below: list[float]) -> None:
-    with pytest.raises(ParameterError, match="denominators"):
+def test_ratios_of_nothing_are_refused(refused: Refused, above: list[float], below: list[float]) -> None:
+    with refused(ParameterError):
         ratio_interval(above, below)
 
 
@@ -129,9 +130,9 @@ def test_students_quantile_is_that_of_the_tables(freedom: int, expected: float) 
     assert _student_quantile(freedom) == pytest.approx(expected, abs=6e-4)
 
 
-def test_quantiles() -> None:
+def test_quantiles(refused: Refused) -> None:
     found = quantiles(range(101))
     assert (found.p10, found.p50, found.p90, found.p99) == (10, 50, 90, 99)
     assert quantiles([2.0]).p10 == quantiles([2.0]).p99 == 2.0
-    with pytest.raises(ParameterError, match="no values"):
+    with refused(ParameterError):
         quantiles([])
