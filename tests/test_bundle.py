@@ -21,6 +21,7 @@ from specexport.bundle import (
 )
 from specexport.errors import BundleError
 from support.doubles import write_bundle
+from support.messages import Refused
 
 WEIGHTS = "graphs/draft.weights"
 
@@ -354,8 +355,8 @@ def test_widths_of_a_contract() -> None:
 @pytest.mark.parametrize(
     ("capacity", "drafts", "chunk"), [(64, 0, 8), (64, 4, 0), (19, 4, 8), (15, 1, 1), (0, 1, 1), (-5, 1, 1)]
 )
-def test_absurd_contracts(capacity: int, drafts: int, chunk: int) -> None:
-    with pytest.raises(ValueError, match=r"must be at least 1|too small"):
+def test_absurd_contracts(refused: Refused, capacity: int, drafts: int, chunk: int) -> None:
+    with refused(ValueError):
         Contract(capacity, drafts, chunk, "fp32")
 
 

@@ -23,6 +23,7 @@ from gpucheck.report import Report
 from specexport.errors import EngineError
 from support import gpu_cases
 from support.gpu_measurements import RIGHT, here, report
+from support.messages import Refused
 
 # In a process of its own.
 
@@ -35,29 +36,25 @@ def test_work_apart_tells_and_returns() -> None:
 
 
 @pytest.mark.parametrize(
-    ("work", "said"),
+    "work",
     [
-        (gpu_cases.refused, "there is no such bundle; build it"),
-        (gpu_cases.mistaken, "ValueError: of ours"),
-        (
-            gpu_cases.without_package,
-            "the package torch is not installed; building needs: pip install 'specexport[export]'",
-        ),
+        gpu_cases.refused,
+        gpu_cases.mistaken,
+        gpu_cases.without_package,
     ],
 )
-def test_what_is_raised_apart_is_raised_here(work: Any, said: str) -> None:
-    with pytest.raises(EngineError) as caught:
+def test_what_is_raised_apart_is_raised_here(refused: Refused, work: Any) -> None:
+    with refused(EngineError) as caught:
         apart(work, hear=lambda told: None)
-    assert str(caught.value) == said
     assert not isinstance(caught.value, EndedError)
 
 
 @pytest.mark.parametrize(
-    ("work", "said"),
-    [(gpu_cases.crashes, "the process was ended by SIGSEGV"), (gpu_cases.exits, "the process ended with exit code 3")],
+    "work",
+    [gpu_cases.crashes, gpu_cases.exits],
 )
-def test_a_process_that_dies_says_how(work: Any, said: str, capfd: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(EndedError, match=f"^{said}$"):
+def test_a_process_that_dies_says_how(refused: Refused, work: Any, capfd: pytest.CaptureFixture[str]) -> None:
+    with refused(EndedError):
         apart(work, hear=lambda told: None)
     assert ("in crashes" in capfd.readouterr().err) == (work is gpu_cases.crashes)  # where Python was
 
@@ -70,14 +67,14 @@ def time_is_up(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     return lambda: now.append(now.pop() + 601.0)
 
 
-def test_a_process_that_hangs_is_ended(time_is_up: Callable[[], None]) -> None:
+def test_a_process_that_hangs_is_ended(refused: Refused, time_is_up: Callable[[], None]) -> None:
     heard: list[str] = []
 
     def hear(line: str) -> None:
         heard.append(line)
         time_is_up()
 
-    with pytest.raises(EndedError, match="took longer than the 600 s that were left for it"):
+    with refused(EndedError):
         apart(gpu_cases.hangs, hear=hear, seconds=600)
     assert heard == ["waiting"]
 

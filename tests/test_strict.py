@@ -7,6 +7,7 @@ from typing import Any, Literal
 import pytest
 from specexport.errors import BundleError
 from specexport.strict import parse, read_json
+from support.messages import Refused
 
 
 @dataclass(frozen=True)
@@ -50,60 +51,59 @@ def test_parses_nested_dataclasses_and_back() -> None:
     assert parse(Outer, asdict(parsed) | {"items": [{"width": 2}, {"width": 3}]}, "file") == parsed
 
 
-def test_an_object_may_be_missing_but_is_checked_where_it_is_there() -> None:
+def test_an_object_may_be_missing_but_is_checked_where_it_is_there(refused: Refused) -> None:
     assert parse(Outer, GOOD, "file").spare is None
     assert parse(Outer, GOOD | {"spare": {"width": 4}}, "file").spare == Inner(4)
     assert parse(Outer, GOOD | {"choice": "b"}, "file").choice == "b"
-    with pytest.raises(BundleError, match=r"file\.choice: found \"c\", expected one of 'a', 'b'"):
+    with refused(BundleError):
         parse(Outer, GOOD | {"choice": "c"}, "file")
-    for spare, message in (
-        ({"width": 0}, r"file\.spare: width must be at least 1"),
-        ({}, r"file\.spare: the key 'width'"),
-        ([], "expected an"),
+    for spare in (
+        {"width": 0},
+        {},
+        [],
     ):
-        with pytest.raises(BundleError, match=message):
+        with refused(BundleError):
             parse(Outer, GOOD | {"spare": spare}, "file")
 
 
-def test_an_integer_is_a_float_but_not_the_other_way() -> None:
+def test_an_integer_is_a_float_but_not_the_other_way(refused: Refused) -> None:
     assert parse(Outer, GOOD | {"ratio": 2}, "file").ratio == 2.0
-    with pytest.raises(BundleError, match=r"file\.inner\.width: found 2\.0, expected a value of type int"):
+    with refused(BundleError):
         parse(Outer, GOOD | {"inner": {"width": 2.0}}, "file")
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    "change",
     [
-        ({"extra": 1}, r"file: unknown key 'extra'; known are name, ratio, mode"),
-        ({"name": 1}, r"file\.name: found 1, expected a value of type str"),
-        ({"ratio": "1"}, r'file\.ratio: found "1", expected a value of type float'),
-        ({"ratio": True}, r"file\.ratio: found true, expected a value of type float"),
-        ({"mode": "c"}, r"file\.mode: found \"c\", expected one of 'a', 'b'"),
-        ({"inner": [1]}, r"file\.inner: found \[1\], expected an object"),
-        ({"inner": {"width": True}}, r"file\.inner\.width: found true, expected a value of type int"),
-        ({"inner": {"width": 0}}, r"file\.inner: width must be at least 1"),
-        ({"inner": {}}, r"file\.inner: the key 'width' is missing"),
-        ({"items": {"width": 1}}, r"file\.items: found .* expected a list"),
-        ({"items": [{"width": 1}, {"width": "2"}]}, r"file\.items\[1\]\.width: found \"2\""),
-        ({"table": [1]}, r"file\.table: found \[1\], expected an object"),
-        ({"table": {"k": "v"}}, r"file\.table\.k: found \"v\""),
-        ({"note": 3}, r"file\.note: found 3, expected a value of type str"),
+        {"extra": 1},
+        {"name": 1},
+        {"ratio": "1"},
+        {"ratio": True},
+        {"mode": "c"},
+        {"inner": [1]},
+        {"inner": {"width": True}},
+        {"inner": {"width": 0}},
+        {"inner": {}},
+        {"items": {"width": 1}},
+        {"items": [{"width": 1}, {"width": "2"}]},
+        {"table": [1]},
+        {"table": {"k": "v"}},
+        {"note": 3},
     ],
 )
-def test_refusals_name_the_key(change: dict[str, Any], message: str) -> None:
-    with pytest.raises(BundleError, match=message) as caught:
+def test_refusals_name_the_key(refused: Refused, change: dict[str, Any]) -> None:
+    with refused(BundleError):
         parse(Outer, GOOD | change, "file")
-    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("value", [None, [], "text", 3])
-def test_a_value_that_is_no_object_is_refused(value: object) -> None:
-    with pytest.raises(BundleError, match=r"file: found .* expected an object"):
+def test_a_value_that_is_no_object_is_refused(refused: Refused, value: object) -> None:
+    with refused(BundleError):
         parse(Outer, value, "file")
 
 
-def test_read_json_names_a_missing_file(tmp_path: Path) -> None:
-    with pytest.raises(BundleError, match=r"gone\.json is missing"):
+def test_read_json_names_a_missing_file(refused: Refused, tmp_path: Path) -> None:
+    with refused(BundleError):
         read_json(tmp_path / "gone.json")
 
 
@@ -114,11 +114,11 @@ def test_read_json_names_a_missing_file(tmp_path: Path) -> None:
 )
 def test_read_json_names_a_file_that_is_not_json(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "bad.json").write_bytes(content)
-    with pytest.raises(BundleError, match=r"bad\.json cannot be read as JSON") as caught:
+    with pytest.raises(BundleError, match=r"bad\.json cannot be read as JSON") as caught:  # then this Python's words
         read_json(tmp_path / "bad.json")
     assert "\n" not in str(caught.value)
 
 
-def test_read_json_of_a_folder(tmp_path: Path) -> None:
-    with pytest.raises(BundleError, match="cannot be read as JSON"):
+def test_read_json_of_a_folder(refused: Refused, tmp_path: Path) -> None:
+    with refused(BundleError):
         read_json(tmp_path)

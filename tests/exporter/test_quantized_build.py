@@ -21,6 +21,7 @@ from specexport.exporter.request.options import BuildOptions
 from specexport.runtime.auto_precision import PRECISION
 from specexport.runtime.describe import describe, render
 from specexport.runtime.proofs.verify import verify_session
+from support.messages import Refused
 from support.pair import Pair
 from support.standard_tools import check_graphs
 
@@ -115,8 +116,8 @@ def test_auto_goes_on_without_a_format_whose_graphs_are_wrong(
         build(str(pair.target), str(pair.draft), tmp_path / "none.bundle", options)
 
 
-def test_a_precision_for_no_draft(pair: Pair, cache: Path, tmp_path: Path) -> None:
-    with pytest.raises(ParameterError, match="--draft-precision is int8, but there is no --draft; leave it out"):
+def test_a_precision_for_no_draft(refused: Refused, pair: Pair, cache: Path, tmp_path: Path) -> None:
+    with refused(ParameterError):
         build(
             str(pair.target),
             None,
@@ -175,38 +176,36 @@ def test_for_tensorrt_they_are_proved_here_and_compiled(
     check_graphs(bundle.root)
 
 
-def test_weights_that_are_no_numbers_are_named(pair: Pair, cache: Path, tmp_path: Path) -> None:
+def test_weights_that_are_no_numbers_are_named(refused: Refused, pair: Pair, cache: Path, tmp_path: Path) -> None:
     broken = Path(shutil.copytree(pair.target, tmp_path / "broken"))
     weights = load_file(broken / "model.safetensors")
     weights["model.layers.1.mlp.up_proj.weight"][3, 4] = torch.nan
     save_file(weights, broken / "model.safetensors", {"format": "pt"})
-    with pytest.raises(
-        CheckpointError, match=r"model\.layers\.1\.mlp\.up_proj\.weight: 1 of its 1536 weights are NaN or infinite"
-    ):
+    with refused(CheckpointError):
         made(Pair(broken, pair.draft), tmp_path / "out.bundle", cache, precision="int8")
 
 
 @pytest.mark.parametrize(
-    ("lines", "message"),
+    "lines",
     [
-        ("", "has no line that can be used"),
-        ('{"prompt": "def add(a, b):"}\n', "the calibration prompts have [1-9][0-9]* tokens, expected 512 at least"),
-        ("words\n", r"line 1: found 'words', which is not JSON, expected [^;]*$"),
-        ('{"route": "a", "prompt": [1, 2, 3]}\n', "line 1: found token ids, expected a text or messages"),
+        "",
+        '{"prompt": "def add(a, b):"}\n',
+        "words\n",
+        '{"route": "a", "prompt": [1, 2, 3]}\n',
     ],
 )
 def test_calibration_prompts_that_are_too_few(
-    lines: str, message: str, pair: Pair, cache: Path, tmp_path: Path
+    refused: Refused, lines: str, pair: Pair, cache: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "prompts.jsonl").write_text(lines)
-    with pytest.raises(ParameterError, match=message):
+    with refused(ParameterError):
         made(pair, tmp_path / "out.bundle", cache, precision="int8", calibration_texts=tmp_path / "prompts.jsonl")
 
 
-def test_options_that_quantize_nothing(pair: Pair) -> None:
-    with pytest.raises(ParameterError, match="--calibration-prompts is for quantized weights; --precision is fp16"):
+def test_options_that_quantize_nothing(refused: Refused, pair: Pair) -> None:
+    with refused(ParameterError):
         BuildOptions(precision="fp16", calibration_texts=Path("prompts.jsonl"))
-    with pytest.raises(ParameterError, match="--max-divergence is for --precision auto; --precision is int8"):
+    with refused(ParameterError):
         BuildOptions(precision="int8", max_divergence=0.02)
-    with pytest.raises(ParameterError, match="--max-divergence is nan; it must be 0 or more"):
+    with refused(ParameterError):
         BuildOptions(precision="auto", max_divergence=float("nan"))

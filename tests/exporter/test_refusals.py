@@ -18,6 +18,7 @@ from specexport.exporter.checkpoints import checkpoint
 from specexport.exporter.checkpoints.checkpoint import Checkpoint
 from specexport.exporter.checkpoints.pair import check_models
 from specexport.exporter.tracing.trace import probe_cache
+from support.messages import Refused
 from support.pair import Pair
 from support.tiny import CONTRACT, LLAMA, edit_json, export, save_model
 from transformers.utils import logging
@@ -102,22 +103,22 @@ def test_weights_of_another_shape(folder: Path) -> None:
     assert refusal(folder).startswith(f"{folder}: the weights cannot be loaded: ")
 
 
-def test_truncated_weights(folder: Path) -> None:
+def test_truncated_weights(refused: Refused, folder: Path) -> None:
     path = folder / "model.safetensors"
     path.write_bytes(path.read_bytes()[:-100])
     assert str(folder) in refusal(folder)
-    with pytest.raises(CheckpointError, match="is damaged"):
+    with refused(CheckpointError):
         Checkpoint.find(str(folder)).fp32_bytes  # noqa: B018
 
 
-def test_weights_that_cannot_be_read(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_weights_that_cannot_be_read(refused: Refused, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(path: Path, *_: object) -> None:
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
 
     monkeypatch.setattr(checkpoint, "sha256", refuse)
     monkeypatch.setattr(checkpoint, "safe_open", refuse)
     for name in ("digest", "fp32_bytes"):
-        with pytest.raises(CheckpointError, match=r"model\.safetensors|config\.json"):
+        with refused(CheckpointError):
             getattr(Checkpoint.find(str(folder)), name)
 
 
@@ -154,16 +155,14 @@ def test_weights_that_transformers_would_not_take_from_safetensors(folder: Path)
     assert refusal(folder).startswith(f"{folder}: the weights cannot be loaded: ")
 
 
-@pytest.mark.parametrize(
-    ("content", "message"), [("{", "index.json cannot be used"), ("{}", "cannot be used"), (None, "is missing; the")]
-)
-def test_shards_that_are_not_whole(content: str | None, message: str, folder: Path) -> None:
+@pytest.mark.parametrize("content", ["{", "{}", None])
+def test_shards_that_are_not_whole(refused: Refused, content: str | None, folder: Path) -> None:
     last = folder / shard(folder)[1]
     if content is None:
         last.unlink()
     else:
         (folder / "model.safetensors.index.json").write_text(content)
-    with pytest.raises(CheckpointError, match=message):
+    with refused(CheckpointError):
         Checkpoint.find(str(folder)).fp32_bytes  # noqa: B018
 
 
@@ -191,9 +190,9 @@ def test_weights_in_another_form_are_not_downloaded(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("value", ["</s>", [1, "2"], 1.5, True])
-def test_stop_tokens_that_are_no_ids(value: object, folder: Path) -> None:
+def test_stop_tokens_that_are_no_ids(refused: Refused, value: object, folder: Path) -> None:
     edit_json(folder / "generation_config.json", eos_token_id=value)
-    with pytest.raises(CheckpointError, match=r"generation_config\.json has the eos_token_id .*; expected a token id"):
+    with refused(CheckpointError):
         Checkpoint.find(str(folder)).stop_token_ids  # noqa: B018
 
 
@@ -279,28 +278,22 @@ DYNAMIC = LLAMA | dict(rope_parameters=dict(rope_type="dynamic", rope_theta=1e4,
 
 
 @pytest.mark.parametrize(
-    ("model_type", "config", "reason"),
+    ("model_type", "config"),
     [
-        ("mamba", dict(vocab_size=96, hidden_size=32, num_hidden_layers=2, state_size=4), "returns no key-value cache"),
-        (
-            "lfm2",
-            LLAMA | dict(layer_types=["conv", "full_attention"]),
-            "layer 0 keeps a state that is no key-value cache",
-        ),
-        ("bloom", BLOOM, "2 of 2 layers attend by code of their own"),
-        ("falcon", FALCON | dict(alibi=True), "2 of 2 layers attend by code of their own"),
-        ("gpt_oss", SINKS, "layer 0 passes s_aux to attention"),
-        ("deepseek_v3", LATENT | dict(n_routed_experts=4, first_k_dense_replace=2), "they must be equal"),
-        ("llama", DYNAMIC, "changes its rotary frequencies with the sequence's length"),
+        ("mamba", dict(vocab_size=96, hidden_size=32, num_hidden_layers=2, state_size=4)),
+        ("lfm2", LLAMA | dict(layer_types=["conv", "full_attention"])),
+        ("bloom", BLOOM),
+        ("falcon", FALCON | dict(alibi=True)),
+        ("gpt_oss", SINKS),
+        ("deepseek_v3", LATENT | dict(n_routed_experts=4, first_k_dense_replace=2)),
+        ("llama", DYNAMIC),
     ],
 )
 def test_a_model_that_cannot_keep_the_contract(
-    model_type: str, config: dict[str, Any], reason: str, tmp_path: Path
+    refused: Refused, model_type: str, config: dict[str, Any], tmp_path: Path
 ) -> None:
     folder = save_model(tmp_path / "checkpoint", model_type, config=config)
-    with pytest.raises(UnsupportedModelError) as caught:
+    with refused(UnsupportedModelError) as caught:
         export(folder, tmp_path / "graphs", ("ort",), CONTRACT)
-    assert reason in str(caught.value)
-    assert "\n" not in str(caught.value)
     assert "ForCausalLM" in str(caught.value) or str(folder) in str(caught.value)
     assert not (tmp_path / "graphs").exists()

@@ -12,6 +12,7 @@ from specexport.errors import PairError, ParameterError
 from specexport.exporter.checkpoints.checkpoint import Checkpoint
 from specexport.exporter.checkpoints.pair import check_capacity, check_models, tokenizer_differences
 from specexport.exporter.checkpoints.shared_vocabulary import Translation
+from support.messages import Refused
 from support.pair import Pair
 from support.tiny import edit_json, make_tokenizer
 
@@ -130,7 +131,7 @@ def test_a_small_overlap_is_told_with_what_it_costs(pair: Pair, draft: Path) -> 
     assert "258 of the target's 288 tokens (89.6%). Acceptance falls quickly with the overlap" in warning
 
 
-def test_no_shared_token_is_refused_at_any_floor(pair: Pair, draft: Path) -> None:
+def test_no_shared_token_is_refused_at_any_floor(refused: Refused, pair: Pair, draft: Path) -> None:
     def rename(tokenizer: dict[str, Any]) -> None:
         tokenizer["model"]["merges"] = []
         tokenizer["model"]["vocab"] = {f"other words {index}": index for index in range(2, 9)} | {"<x>": 0, "<y>": 1}
@@ -139,7 +140,7 @@ def test_no_shared_token_is_refused_at_any_floor(pair: Pair, draft: Path) -> Non
 
     change_tokenizer(draft, rename)
     edit_json(draft / "tokenizer_config.json", bos_token=None, eos_token=None)
-    with pytest.raises(PairError, match=r"has 0 of the target's 288 tokens \(0\.0%\), one or more are needed"):
+    with refused(PairError):
         check(pair.target, draft, 0.0)
 
 
@@ -186,10 +187,10 @@ def test_capacity_follows_the_shorter_positions(pair: Pair, draft: Path) -> None
     assert check_capacity(models(draft, draft), None) == 4096
 
 
-def test_capacity_beyond_the_positions_is_refused(pair: Pair, draft: Path) -> None:
+def test_capacity_beyond_the_positions_is_refused(refused: Refused, pair: Pair, draft: Path) -> None:
     edit_json(draft / "config.json", max_position_embeddings=48)
-    with pytest.raises(ParameterError, match="--max-seq-len is 49; the draft's positions end at 48"):
+    with refused(ParameterError):
         check_capacity(models(pair.target, draft), 49)
-    with pytest.raises(ParameterError, match="--max-seq-len is 129; the target's positions end at 128"):
+    with refused(ParameterError):
         check_capacity(models(pair.target, draft), 129)
     assert check_capacity(models(pair.target, draft), 48) == 48

@@ -11,6 +11,7 @@ import pytest
 from specexport.errors import UnsupportedModelError
 from specexport.exporter.dialects import DIALECTS, Dialect
 from specexport.exporter.passes.lint import lint, refuse_traps
+from support.messages import Refused
 from support.tiny import Exported
 
 BOOL, FLOAT, INT64 = ir.DataType.BOOL, ir.DataType.FLOAT, ir.DataType.INT64
@@ -205,22 +206,21 @@ TRAPS: dict[str, tuple[Dialect, Callable[[ir.Model], None], str]] = {
 
 
 @pytest.mark.parametrize("trap", TRAPS)
-def test_a_trap_is_found_and_named(trap: str, exported: Exported) -> None:
+def test_a_trap_is_found_and_named(refused: Refused, trap: str, exported: Exported) -> None:
     dialect, change, message = TRAPS[trap]
     model = ir.load(path_of(exported, dialect))
     change(model)
     assert [finding for finding in lint(model, dialect) if re.match(message, finding)]
-    with pytest.raises(UnsupportedModelError, match=r"^SomeForCausalLM cannot be compiled by TensorRT: ") as caught:
+    with refused(UnsupportedModelError):
         refuse_traps(model, dialect, "SomeForCausalLM")
-    assert "\n" not in str(caught.value)
 
 
-def test_every_finding_is_counted(exported: Exported) -> None:
+def test_every_finding_is_counted(refused: Refused, exported: Exported) -> None:
     model = ir.load(path_of(exported, "onnx"))
     for node in nodes(model, "Attention"):
         no_mask(model, node)
     assert len(lint(model, "onnx")) == 2
-    with pytest.raises(UnsupportedModelError, match=r"layer 0\) has no mask, .* \(and 1 more\)$"):
+    with refused(UnsupportedModelError):
         refuse_traps(model, "onnx", "x")
 
 

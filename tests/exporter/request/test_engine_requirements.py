@@ -14,6 +14,7 @@ from specexport.errors import EngineError, MissingPackageError, ParameterError
 from specexport.exporter.request import engine_requirements
 from specexport.exporter.request.engine_requirements import Targets, choose_targets, parse_version
 from specexport.exporter.request.precision_choice import choose_numbers
+from support.messages import Refused
 
 pytest.importorskip("tensorrt_rtx")
 
@@ -106,32 +107,28 @@ def test_version_compatible_plans_are_for_the_lean_runtime_of_the_same_version(h
 
 
 @pytest.mark.parametrize("version", ["10", "10.x", "", "ten", "10.3.0.26.1", "-10.3"])
-def test_versions_that_are_none(version: str) -> None:
-    with pytest.raises(ParameterError, match=r"--tensorrt-version is .*; it must look like 10\.3"):
+def test_versions_that_are_none(refused: Refused, version: str) -> None:
+    with refused(ParameterError):
         parse_version(version)
 
 
 @pytest.mark.parametrize(
-    ("engines", "given", "error", "message"),
+    ("engines", "given", "error"),
     [
-        (("onnxruntime",), dict(precision="bf16"), ParameterError,
-         "--precision is bf16, which engine onnxruntime cannot run"),
-        (("tensorrt-rtx", "onnxruntime"), dict(precision="bf16"), ParameterError, "engine onnxruntime cannot run"),
-        (("onnxruntime-cuda",), dict(precision="fp32"), ParameterError,
-         "engine onnxruntime-cuda cannot run; it runs fp16, bf16; fp32"),
-        (("tensorrt", "cuda"), {}, EngineError,
-         "there is no engine 'cuda'; the engines are onnxruntime, onnxruntime-cuda, t"),
-        (("tensorrt",), dict(version="10.2"), EngineError, r"TensorRT 10\.2 is too old; 10\.3 or newer"),
-        (("tensorrt",), dict(compute_capabilities=("8.9",)), EngineError, "TensorRT has no --compute-capability"),
-        (("tensorrt-rtx",), dict(version_compatible=True), EngineError, "TensorRT-RTX has no --version-compatible"),
-        (("tensorrt-rtx",), dict(compute_capabilities=("8.7",)), EngineError,
-         r"cannot compile for compute capability 8\.7"),
+        (("onnxruntime",), dict(precision="bf16"), ParameterError),
+        (("tensorrt-rtx", "onnxruntime"), dict(precision="bf16"), ParameterError),
+        (("onnxruntime-cuda",), dict(precision="fp32"), ParameterError),
+        (("tensorrt", "cuda"), {}, EngineError),
+        (("tensorrt",), dict(version="10.2"), EngineError),
+        (("tensorrt",), dict(compute_capabilities=("8.9",)), EngineError),
+        (("tensorrt-rtx",), dict(version_compatible=True), EngineError),
+        (("tensorrt-rtx",), dict(compute_capabilities=("8.7",)), EngineError),
     ],
 )  # fmt: skip
 def test_what_cannot_be_built(
-    engines: tuple[str, ...], given: dict[str, Any], error: type[Exception], message: str
+    refused: Refused, engines: tuple[str, ...], given: dict[str, Any], error: type[Exception]
 ) -> None:
-    with pytest.raises(error, match=message):
+    with refused(error):
         choose(*engines, **given)
 
 
@@ -151,11 +148,11 @@ def test_rtx_that_is_missing_is_an_error_at_once(monkeypatch: pytest.MonkeyPatch
     assert choose("tensorrt").compiled == ()
 
 
-def test_graphs_are_proved_on_onnx_runtime_whatever_they_are_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_graphs_are_proved_on_onnx_runtime_whatever_they_are_for(
+    refused: Refused, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(
         engine_requirements, "proving", lambda: Availability(False, "onnxruntime is not installed", "install it")
     )
-    with pytest.raises(
-        EngineError, match="the graphs cannot be proved on this host: onnxruntime is not installed; install it"
-    ):
+    with refused(EngineError):
         choose("tensorrt-rtx")
