@@ -15,6 +15,7 @@ from specexport.bundle import MANIFEST
 from specexport.cli import main
 from specexport.engines.tensorrt.compile import CompileOptions
 from specexport.runtime.sampling.parameters import SamplingParameters
+from support.messages import Refused
 from support.pair import Pair
 
 Run = Callable[..., Result]
@@ -69,7 +70,9 @@ def build(run: Run, pair: Pair, cache: Path, built: Path, tmp_path: Path) -> Cal
     return build
 
 
-def test_build_prints_the_bundle_and_tells_the_rest_on_stderr(build: Callable[..., Result], tmp_path: Path) -> None:
+def test_build_prints_the_bundle_and_tells_the_rest_on_stderr(
+    refused: Refused, build: Callable[..., Result], tmp_path: Path
+) -> None:
     result = build()
     assert result.exit_code == 0
     assert result.stdout == f"{tmp_path / 'out.bundle'}\n"
@@ -81,7 +84,7 @@ def test_build_prints_the_bundle_and_tells_the_rest_on_stderr(build: Callable[..
         "proved draft ort: ",
     ):
         assert line in result.stderr
-    assert error(build()) == f"{tmp_path / 'out.bundle'} exists; choose another --output, or replace it with --force"
+    refused.says(error(build()))
     assert build("--force").exit_code == 0
 
 
@@ -133,9 +136,9 @@ def test_a_folder_that_is_no_checkpoint(build: Callable[..., Result], tmp_path: 
     assert [path.name for path in tmp_path.iterdir()] == ["empty"]
 
 
-def test_build_without_its_options_is_a_usage_error(run: Run) -> None:
-    assert "Missing option '--target'" in error(run("build"), 2)
-    assert "No such command 'no-such-command'" in error(run("no-such-command"), 2)
+def test_build_without_its_options_is_a_usage_error(refused: Refused, run: Run) -> None:
+    refused.says(error(run("build"), 2))
+    refused.says(error(run("no-such-command"), 2))
 
 
 def test_generate_streams_the_text(run: Run, built: Path) -> None:
@@ -245,44 +248,41 @@ def test_messages_that_are_none(content: bytes, run: Run, built: Path, tmp_path:
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    "options",
     [
-        (("--prompt", ""), "the prompt is empty"),
-        (("--prompt", "a b c d " * 100), "the bundle's capacity is 64"),
-        (("--prompt", "\udcff"), "no valid Unicode"),
-        (("--prompt", "x", "--temperature", -1), "temperature is -1.0"),
-        (("--prompt", "x", "--temperature", "nan"), "temperature is nan"),
-        (("--prompt", "x", "--temperature", "inf"), "temperature is inf"),
-        (("--prompt", "x", "--top-k", -3), "top_k is -3"),
-        (("--prompt", "x", "--top-p", 0), "top_p is 0.0"),
-        (("--prompt", "x", "--top-p", 1.5), "top_p is 1.5"),
-        (("--prompt", "x", "--min-p", 1.5), "min_p is 1.5; it must be from 0 to 1 (0 is off)"),
-        (("--prompt", "x", "--min-p", "nan"), "min_p is nan"),
-        (("--prompt", "x", "--repetition-penalty", 0), "repetition_penalty is 0.0; it must be "),
-        (("--prompt", "x", "--presence-penalty", 3), "presence_penalty is 3.0; it must be from -2 to 2"),
-        (("--prompt", "x", "--frequency-penalty", -3), "frequency_penalty is -3.0; it must be from -2 to 2"),
-        (("--prompt", "x", "--logit-bias", "3=101"), "logit_bias of token 3 is 101.0; it must be from -100 to 100"),
-        (("--prompt", "x", "--logit-bias", "3=nan"), "logit_bias of token 3 is nan"),
-        (("--prompt", "x", "--logit-bias", "1000000=1"), "logit_bias names token 1000000; ids go from 0 to"),
-        (("--prompt", "x", "--ban-token", -1), "banned_tokens names token -1; ids go from 0 to"),
-        (("--prompt", "x", "--min-new-tokens", -1), "min_new_tokens is -1; it must be 0 or more"),
-        (
-            ("--prompt", "x", "--drafter", "oracle"),
-            "drafter is 'oracle'; it must be one of model, ngram, suffix, ngram+model, suffix+model",
-        ),
-        (("--prompt", "x", "--seed", -(2**63) - 1), "seed is -9"),
-        (("--prompt", "x", "--max-new-tokens", 0), "max_new_tokens is 0"),
-        (("--prompt", "x", "--num-draft-tokens", 9), "num_draft_tokens is 9; this bundle was built for 0 to 4"),
-        (("--prompt", "x", "--stop", ""), "a stop string is empty"),
-        (("--prompt", "x", "--engine", "cuda"), "there is no engine 'cuda'"),
+        ("--prompt", ""),
+        ("--prompt", "a b c d " * 100),
+        ("--prompt", "\udcff"),
+        ("--prompt", "x", "--temperature", -1),
+        ("--prompt", "x", "--temperature", "nan"),
+        ("--prompt", "x", "--temperature", "inf"),
+        ("--prompt", "x", "--top-k", -3),
+        ("--prompt", "x", "--top-p", 0),
+        ("--prompt", "x", "--top-p", 1.5),
+        ("--prompt", "x", "--min-p", 1.5),
+        ("--prompt", "x", "--min-p", "nan"),
+        ("--prompt", "x", "--repetition-penalty", 0),
+        ("--prompt", "x", "--presence-penalty", 3),
+        ("--prompt", "x", "--frequency-penalty", -3),
+        ("--prompt", "x", "--logit-bias", "3=101"),
+        ("--prompt", "x", "--logit-bias", "3=nan"),
+        ("--prompt", "x", "--logit-bias", "1000000=1"),
+        ("--prompt", "x", "--ban-token", -1),
+        ("--prompt", "x", "--min-new-tokens", -1),
+        ("--prompt", "x", "--drafter", "oracle"),
+        ("--prompt", "x", "--seed", -(2**63) - 1),
+        ("--prompt", "x", "--max-new-tokens", 0),
+        ("--prompt", "x", "--num-draft-tokens", 9),
+        ("--prompt", "x", "--stop", ""),
+        ("--prompt", "x", "--engine", "cuda"),
     ],
 )
-def test_requests_that_are_refused(options: tuple[object, ...], message: str, run: Run, built: Path) -> None:
-    assert message in error(run("generate", built, *options))
+def test_requests_that_are_refused(refused: Refused, options: tuple[object, ...], run: Run, built: Path) -> None:
+    refused.says(error(run("generate", built, *options)))
 
 
-def test_a_prompt_on_stdin_that_is_no_text(run: Run, built: Path) -> None:
-    assert "UTF-8" in error(run("generate", built, "--prompt", "-", input=b"\xff\xfe"))
+def test_a_prompt_on_stdin_that_is_no_text(refused: Refused, run: Run, built: Path) -> None:
+    refused.says(error(run("generate", built, "--prompt", "-", input=b"\xff\xfe")))
 
 
 @pytest.mark.parametrize(
@@ -341,8 +341,8 @@ def test_a_harmed_bundle(harm: str, command: tuple[str, ...], run: Run, bundle: 
     assert message in (last_line if command[0] == "compile" else error)(result)
 
 
-def test_a_bundle_whose_name_is_too_long(run: Run) -> None:
-    assert "too long" in error(run("inspect", "x" * 300))
+def test_a_bundle_whose_name_is_too_long(refused: Refused, run: Run) -> None:
+    refused.says(error(run("inspect", "x" * 300)))
 
 
 @pytest.fixture
@@ -409,8 +409,8 @@ def test_what_cannot_be_compiled(
     assert (bundle / MANIFEST).read_bytes() == before
 
 
-def test_compile_needs_an_engine(run: Run, bundle: Path) -> None:
-    assert "Missing option '--engine'" in error(run("compile", bundle), 2)
+def test_compile_needs_an_engine(refused: Refused, run: Run, bundle: Path) -> None:
+    refused.says(error(run("compile", bundle), 2))
 
 
 def test_inspect(run: Run, built: Path) -> None:
@@ -452,11 +452,13 @@ def test_verify_fails_on_a_consistent_bundle_that_is_wrong(run: Run, bundle: Pat
 
 
 @pytest.mark.parametrize("content", [None, b"not json\n", b'{"text": "x"}\n', b"[]\n", b'{"prompt": 3}\n', b"\xff\n"])
-def test_verify_with_prompts_that_are_none(content: bytes | None, run: Run, built: Path, tmp_path: Path) -> None:
+def test_verify_with_prompts_that_are_none(
+    refused: Refused, content: bytes | None, run: Run, built: Path, tmp_path: Path
+) -> None:
     path = tmp_path / "prompts.jsonl"
     if content is not None:
         path.write_bytes(content)
-    assert str(path) in error(run("verify", built, "--prompts", path))
+    refused.says(error(run("verify", built, "--prompts", path)))
 
 
 def test_doctor(run: Run) -> None:

@@ -11,6 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 from specexport.calibration import calibrate as module
 from specexport.cli import main
+from support.messages import Refused
 
 Run = Callable[..., Result]
 LINES: list[dict[str, Any]] = [
@@ -41,7 +42,9 @@ def error(result: Result, code: int = 1) -> str:
     return line
 
 
-def test_calibrate_writes_what_generate_and_inspect_follow(run: Run, bundle: Path, prompts: Path) -> None:
+def test_calibrate_writes_what_generate_and_inspect_follow(
+    refused: Refused, run: Run, bundle: Path, prompts: Path
+) -> None:
     result = run("calibrate", "--prompts", prompts, "--max-new-tokens", 8, "--json")
     assert result.exit_code == 0, (result.exception, result.stderr)
     found = json.loads(result.stdout)
@@ -70,7 +73,7 @@ def test_calibrate_writes_what_generate_and_inspect_follow(run: Run, bundle: Pat
     policy["bundle"] = "0" * 64
     (bundle / "policy.json").write_text(json.dumps(policy))
     for command in (("generate", "--prompt", "def"), ("inspect",)):
-        assert "policy.json was made for another bundle; run specexport calibrate" in error(run(*command))
+        refused.says(error(run(*command)))
     assert run("calibrate", "--prompts", prompts, "--max-new-tokens", 4).exit_code == 0  # which mends it
 
 
@@ -94,18 +97,17 @@ def test_the_summary_is_for_people(run: Run, prompts: Path, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    ("line", "message"),
+    "line",
     [
-        ('{"route": "code", "prompt": ', "line 7"),
-        ('{"prompt": "no route"}', 'line 7: found no "route"'),
-        (json.dumps({"route": "code", "prompt": "def " * 200}), "capacity is 64"),
+        '{"route": "code", "prompt": ',
+        '{"prompt": "no route"}',
+        json.dumps({"route": "code", "prompt": "def " * 200}),
     ],
+    ids=["cut", "without a route", "too long"],
 )
-def test_lines_that_cannot_be_used(run: Run, prompts: Path, line: str, message: str) -> None:
+def test_lines_that_cannot_be_used(refused: Refused, run: Run, prompts: Path, line: str) -> None:
     prompts.write_text(prompts.read_text() + "\n" + line)
-    found = error(run("calibrate", "--prompts", prompts, "--max-new-tokens", 4))
-    assert message in found
-    assert "--skip-invalid" in found
+    refused.says(error(run("calibrate", "--prompts", prompts, "--max-new-tokens", 4)))
     result = run("calibrate", "--prompts", prompts, "--max-new-tokens", 4, "--skip-invalid", "--json")
     assert result.exit_code == 0, result.stderr
     assert "left out: " in result.stderr
@@ -133,18 +135,15 @@ def test_an_interrupt_says_how_to_go_on(run: Run, prompts: Path, bundle: Path, m
     assert len(ran) == 4
 
 
-def test_no_such_drafter(run: Run, prompts: Path) -> None:
-    assert "--drafter is oracle; with this bundle and engine it must be one of model" in error(
-        run("calibrate", "--prompts", prompts, "--drafter", "oracle")
-    )
+def test_no_such_drafter(refused: Refused, run: Run, prompts: Path) -> None:
+    refused.says(error(run("calibrate", "--prompts", prompts, "--drafter", "oracle")))
 
 
 @pytest.mark.parametrize("package", ["scikit-learn", "matplotlib", "jinja2"])
 def test_a_missing_package_is_told_before_the_run(
-    run: Run, prompts: Path, monkeypatch: pytest.MonkeyPatch, package: str
+    refused: Refused, run: Run, prompts: Path, monkeypatch: pytest.MonkeyPatch, package: str
 ) -> None:
     absent = package.replace("scikit-learn", "sklearn")
     monkeypatch.setattr(module, "find_spec", lambda name: None if name == absent else name)
     monkeypatch.setattr(module, "record", lambda *arguments, **options: pytest.fail("it ran"))
-    found = error(run("calibrate", "--prompts", prompts))
-    assert f"the package {package} is not installed; install it with: pip install 'specexport[calibrate]'" in found
+    refused.says(error(run("calibrate", "--prompts", prompts)))
