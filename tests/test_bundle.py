@@ -60,97 +60,90 @@ def test_text_beyond_ascii_survives(root: Path) -> None:
     assert Bundle.open(root).manifest.command.endswith("./modèle 模型")
 
 
-def test_a_flipped_byte_is_found_by_its_digest(root: Path) -> None:
+def test_a_flipped_byte_is_found_by_its_digest(refused: Refused, root: Path) -> None:
     content = bytearray((root / WEIGHTS).read_bytes())
     content[0] ^= 1
     (root / WEIGHTS).write_bytes(content)
-    assert "draft.weights was changed after the build" in refusal(root)
+    refused.says(refusal(root))
     Bundle.open(root, check_digests=False)
 
 
-def test_a_cut_file_is_found_without_its_digest(root: Path) -> None:
+def test_a_cut_file_is_found_without_its_digest(refused: Refused, root: Path) -> None:
     (root / WEIGHTS).write_bytes(b"cut")
-    message = refusal(root, check_digests=False)
-    assert "draft.weights has 3 bytes" in message
-    assert f"says {len(WEIGHTS)}" in message
+    refused.says(refusal(root, check_digests=False))
 
 
-def test_a_missing_file(root: Path) -> None:
+def test_a_missing_file(refused: Refused, root: Path) -> None:
     (root / WEIGHTS).unlink()
-    assert "draft.weights is missing" in refusal(root, check_digests=False)
+    refused.says(refusal(root, check_digests=False))
 
 
-def test_a_folder_in_the_place_of_a_file(root: Path) -> None:
+def test_a_folder_in_the_place_of_a_file(refused: Refused, root: Path) -> None:
     (root / WEIGHTS).unlink()
     (root / WEIGHTS).mkdir()
-    assert "draft.weights is missing" in refusal(root)
+    refused.says(refusal(root))
 
 
-def test_no_folder(tmp_path: Path) -> None:
-    assert "nothing.bundle does not exist; make it with" in refusal(tmp_path / "nothing.bundle")
+def test_no_folder(refused: Refused, tmp_path: Path) -> None:
+    refused.says(refusal(tmp_path / "nothing.bundle"))
     (tmp_path / "file").touch()
-    assert "file is a file; a bundle is a folder" in refusal(tmp_path / "file")
+    refused.says(refusal(tmp_path / "file"))
 
 
-def test_a_folder_without_manifest(tmp_path: Path) -> None:
-    assert "manifest.json is missing" in refusal(tmp_path)
+def test_a_folder_without_manifest(refused: Refused, tmp_path: Path) -> None:
+    refused.says(refusal(tmp_path))
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", "null", '"text"'])
-def test_a_manifest_that_is_no_json_object(root: Path, content: str) -> None:
+def test_a_manifest_that_is_no_json_object(refused: Refused, root: Path, content: str) -> None:
     (root / MANIFEST).write_text(content, encoding="utf-8")
-    assert MANIFEST in refusal(root)
+    refused.says(refusal(root))
 
 
-def test_an_unknown_key(root: Path) -> None:
+def test_an_unknown_key(refused: Refused, root: Path) -> None:
     edit(root, lambda m: m["contract"].update(colour="red"))
-    assert "manifest.json.contract: unknown key 'colour'" in refusal(root)
+    refused.says(refusal(root))
 
 
-def test_a_missing_key(root: Path) -> None:
+def test_a_missing_key(refused: Refused, root: Path) -> None:
     edit(root, lambda m: m["draft"].pop("weights"))
-    assert "manifest.json.draft: the key 'weights' is missing" in refusal(root)
+    refused.says(refusal(root))
 
 
-def test_a_mistyped_key(root: Path) -> None:
+def test_a_mistyped_key(refused: Refused, root: Path) -> None:
     edit(root, lambda m: m["text"].update(stop_token_ids=[1, "2"]))
-    assert 'manifest.json.text.stop_token_ids[1]: found "2"' in refusal(root)
+    refused.says(refusal(root))
 
 
-def test_a_contract_that_cannot_be(root: Path) -> None:
+def test_a_contract_that_cannot_be(refused: Refused, root: Path) -> None:
     edit(root, lambda m: m["contract"].update(capacity=1))
-    assert "manifest.json.contract: a capacity of 1 is too small" in refusal(root)
+    refused.says(refusal(root))
 
 
-def test_a_model_without_a_head_has_no_features_and_none_has_fewer(root: Path) -> None:
+def test_a_model_without_a_head_has_no_features_and_none_has_fewer(refused: Refused, root: Path) -> None:
     edit(root, lambda m: m["draft"].update(features=0))
     edit(root, lambda m: m["target"].update(features=-1))
-    assert refusal(root).endswith("manifest.json.target: features is -1; it must be 0, for no confidence head, or more")
+    refused.says(refusal(root))
 
 
-def test_a_newer_schema_is_named_before_its_unknown_keys(root: Path) -> None:
+def test_a_newer_schema_is_named_before_its_unknown_keys(refused: Refused, root: Path) -> None:
     edit(root, lambda m: m.update(schema_version=SCHEMA_VERSION + 1, later="key"))
-    assert (
-        f"has schema version {SCHEMA_VERSION + 1}, this specexport reads {SCHEMA_VERSION}; update specexport"
-        in refusal(root)
-    )
+    refused.says(refusal(root))
 
 
-def test_an_older_schema_is_to_be_built_again(root: Path) -> None:
+def test_an_older_schema_is_to_be_built_again(refused: Refused, root: Path) -> None:
     """Schema 1, as it was before drafts could be missing: the version is named, and not the keys that it lacks."""
     edit(root, lambda m: [m.update(schema_version=1), m.pop("vocabulary"), m.pop("rules")])
-    message = refusal(root)
-    said = f"manifest.json has schema version 1, this specexport reads {SCHEMA_VERSION}; build the bundle again"
-    assert message.endswith(f"{said}, which was made with: {json.loads((root / MANIFEST).read_text())['command']}")
+    refused.says(refusal(root))
     for command in ("specexport\x1b[2J", 7, None):
         edit(root, lambda m, command=command: m.update(command=command))
-        assert refusal(root).endswith(said)
+        refused.says(refusal(root))
 
 
 @pytest.mark.parametrize("version", [0, -1, "1", "2", None, True, 1.5, 2.0])
-def test_another_schema_version(root: Path, version: object) -> None:
+def test_another_schema_version(refused: Refused, root: Path, version: object) -> None:
     edit(root, lambda m: m.update(schema_version=version))
-    assert "schema" in refusal(root)
+    refused.says(refusal(root))
 
 
 @pytest.mark.parametrize(
@@ -174,9 +167,9 @@ def test_a_path_that_escapes_or_is_none(root: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["../outside", "/etc/hostname"])
-def test_an_escaping_path_is_named(root: Path, name: str) -> None:
+def test_an_escaping_path_is_named(refused: Refused, root: Path, name: str) -> None:
     edit(root, lambda m: m["files"].update({name: {"bytes": 1, "sha256": "0"}}))
-    assert repr(name) in refusal(root)
+    refused.says(refusal(root))
 
 
 def in_the_hubs_layout(root: Path, cache: Path) -> Path:
@@ -196,22 +189,22 @@ def test_a_bundle_in_the_hubs_cache_opens(root: Path, tmp_path: Path) -> None:
     assert Bundle.open(snapshot).manifest == Bundle.open(root).manifest
 
 
-def test_what_a_link_leads_to_is_checked_as_any_file_is(root: Path, tmp_path: Path) -> None:
+def test_what_a_link_leads_to_is_checked_as_any_file_is(refused: Refused, root: Path, tmp_path: Path) -> None:
     snapshot = in_the_hubs_layout(root, tmp_path / "models--me--pair")
     blob = (snapshot / WEIGHTS).resolve()
     content = blob.read_bytes()
     blob.write_bytes(content[:-1] + b"?")
-    assert "SHA-256 differs" in refusal(snapshot)
+    refused.says(refusal(snapshot))
     blob.write_bytes(content + b"?")
-    assert f"{len(content) + 1} bytes" in refusal(snapshot, check_digests=False)
+    refused.says(refusal(snapshot, check_digests=False))
     blob.unlink()
-    assert "is missing" in refusal(snapshot)
+    refused.says(refusal(snapshot))
 
 
-def test_a_link_to_itself(root: Path) -> None:
+def test_a_link_to_itself(refused: Refused, root: Path) -> None:
     (root / WEIGHTS).unlink()
     (root / WEIGHTS).symlink_to(root / WEIGHTS)
-    assert "draft.weights" in refusal(root)
+    refused.says(refusal(root))
 
 
 def test_a_linked_bundle_opens(root: Path) -> None:
@@ -219,13 +212,13 @@ def test_a_linked_bundle_opens(root: Path) -> None:
     assert Bundle.open(root.parent / "link.bundle").manifest == Bundle.open(root).manifest
 
 
-def test_every_file_that_the_manifest_refers_to_must_be_listed(root: Path) -> None:
+def test_every_file_that_the_manifest_refers_to_must_be_listed(refused: Refused, root: Path) -> None:
     names = list(Bundle.open(root).manifest.referenced_files())
     assert len(names) == len(set(names)) == len(list_files(root))
     for name in names:
         write_manifest(root, write_bundle(root, chat_template="{{ messages }}").manifest)
         edit(root, lambda m, name=name: m["files"].pop(name))
-        assert f"refers to {name!r}" in refusal(root)
+        refused.says(refusal(root))
 
 
 @pytest.fixture
@@ -252,7 +245,9 @@ def test_with_a_draft_there_are_two_models(root: Path) -> None:
 
 
 @pytest.mark.parametrize("key", ["references", "proofs"])
-def test_every_model_has_its_reference_and_its_proof_and_no_other_has(key: str, root: Path, alone: Path) -> None:
+def test_every_model_has_its_reference_and_its_proof_and_no_other_has(
+    refused: Refused, key: str, root: Path, alone: Path
+) -> None:
     def drop(manifest: dict[str, Any]) -> None:
         if key == "references":
             manifest[key].pop("draft")
@@ -266,19 +261,19 @@ def test_every_model_has_its_reference_and_its_proof_and_no_other_has(key: str, 
             manifest[key].append(manifest[key][0] | {"role": "draft"})
 
     edit(root, drop)
-    assert f"{key} are of target, expected target and draft" in refusal(root)
+    refused.says(refusal(root))
     edit(alone, add)
-    assert f"{key} are of draft, target, expected target" in refusal(alone)
+    refused.says(refusal(alone))
     edit(alone, lambda m: m.update({key: type(m[key])()}))
-    assert f"{key} are of no model, expected target" in refusal(alone)
+    refused.says(refusal(alone))
 
 
 VOCABULARY = {"maps": "graphs/draft.weights", "shared_tokens": 3, "target_tokens": 12, "draft_tokens": 4}
 
 
-def test_a_vocabulary_of_a_draft_that_is_not_there(alone: Path) -> None:
+def test_a_vocabulary_of_a_draft_that_is_not_there(refused: Refused, alone: Path) -> None:
     edit(alone, lambda m: m.update(vocabulary=VOCABULARY | {"maps": "graphs/target.weights"}))
-    assert "manifest.json: there is a shared vocabulary, but no draft" in refusal(alone)
+    refused.says(refusal(alone))
 
 
 def test_a_shared_vocabulary(root: Path) -> None:
@@ -302,29 +297,29 @@ def with_rule(root: Path, rule: dict[str, Any]) -> None:
     )
 
 
-def test_compiled_rules(root: Path) -> None:
+def test_compiled_rules(refused: Refused, root: Path) -> None:
     with_rule(root, RULE)
     opened = Bundle.open(root)
     assert opened.manifest.rules == (RuleSpec("accept_token", 4, 5, "graphs/rules/accept.onnx"),)
     (root / RULE["graph"]).write_bytes(b"RULE")
-    assert "accept.onnx was changed after the build" in refusal(root)
+    refused.says(refusal(root))
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    "change",
     [
-        ({"rule": "accept_all"}, "manifest.json.rules[0].rule: found"),
-        ({"graph": "graphs/rules/other.onnx"}, "refers to 'graphs/rules/other.onnx', which its list of files lacks"),
-        ({"rows": None}, "manifest.json.rules[0].rows: found null"),
+        {"rule": "accept_all"},
+        {"graph": "graphs/rules/other.onnx"},
+        {"rows": None},
     ],
 )
-def test_compiled_rules_that_are_none(change: dict[str, Any], message: str, root: Path) -> None:
+def test_compiled_rules_that_are_none(refused: Refused, change: dict[str, Any], root: Path) -> None:
     with_rule(root, RULE | change)
-    assert message in refusal(root)
+    refused.says(refusal(root))
 
 
 @pytest.mark.parametrize("part", ["maps", "graph"])
-def test_files_of_a_vocabulary_and_of_a_rule_must_be_listed(part: str, root: Path) -> None:
+def test_files_of_a_vocabulary_and_of_a_rule_must_be_listed(refused: Refused, part: str, root: Path) -> None:
     (root / "extra").write_bytes(b"x")
     edit(
         root,
@@ -334,7 +329,7 @@ def test_files_of_a_vocabulary_and_of_a_rule_must_be_listed(part: str, root: Pat
             else m.update(rules=[RULE | {"graph": "extra"}])
         ),
     )
-    assert "refers to 'extra', which its list of files lacks; build the bundle again" in refusal(root)
+    refused.says(refusal(root))
 
 
 def test_list_files_has_sizes_and_digests(tmp_path: Path) -> None:
@@ -380,7 +375,7 @@ def with_plan(root: Path) -> None:
 
 @pytest.mark.parametrize("content", [None, b"longer", b"nalp"])
 def test_a_plan_that_is_lost_or_changed_is_compiled_again_and_the_bundle_not_built_again(
-    root: Path, content: bytes | None
+    refused: Refused, root: Path, content: bytes | None
 ) -> None:
     with_plan(root)
     plan = root / "engines/tensorrt-rtx/target.plan"
@@ -388,13 +383,13 @@ def test_a_plan_that_is_lost_or_changed_is_compiled_again_and_the_bundle_not_bui
     plan.unlink()
     if content is not None:
         plan.write_bytes(content)
-    assert refusal(root).endswith(f"; make it again with: specexport compile {root} --engine tensorrt-rtx")
+    refused.says(refusal(root))
     assert len(Bundle.open(root, without_plans="tensorrt-rtx").manifest.plans) == 1
     with pytest.raises(BundleError):
         Bundle.open(root, without_plans="tensorrt")
 
 
-def test_plans_must_be_listed_among_the_files(root: Path) -> None:
+def test_plans_must_be_listed_among_the_files(refused: Refused, root: Path) -> None:
     with_plan(root)
     edit(root, lambda m: m["files"].pop("engines/tensorrt-rtx/target.plan"))
-    assert "refers to 'engines/tensorrt-rtx/target.plan', which its list of files lacks" in refusal(root)
+    refused.says(refusal(root))

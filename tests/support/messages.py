@@ -129,6 +129,7 @@ def refused(request: pytest.FixtureRequest, tmp_path: Path, tmp_path_factory: py
     shared = base.parent if hasattr(config, "workerinput") else base  # a worker's base lies in the run's
     places = {
         re.escape(str(tmp_path)): "<tmp>",
+        re.escape(str(shared)) + r"(?:/popen-gw\d+)?/([a-z_]+)\d+\b": r"<run>/\1",  # made by `mktemp`
         re.escape(str(shared)) + r"(/popen-gw\d+)?": "<run>",
         re.escape(str(config.rootpath)): "<checkout>",
     }

@@ -11,6 +11,7 @@ from specexport.engines.cuda.protocol import ALIGNMENT, Device
 from specexport.errors import EngineError
 from support.fake_device import FakeDevice
 from support.host_memory import HostMemory
+from support.messages import Refused
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -134,29 +135,29 @@ def test_copies_that_a_gpu_may_do_in_silence(device: FakeDevice, mistake: str) -
 
 
 @pytest.mark.parametrize("call", [lambda device: device.allocate(8, "a test"), lambda device: device.pinned(8)])
-def test_memory_cannot_be_had_during_a_capture(device: FakeDevice, call: Callable[[FakeDevice], object]) -> None:
-    with pytest.raises(EngineError, match="STREAM_CAPTURE_UNSUPPORTED"):
+def test_memory_cannot_be_had_during_a_capture(
+    refused: Refused, device: FakeDevice, call: Callable[[FakeDevice], object]
+) -> None:
+    with refused(EngineError):
         device.capture(lambda: call(device) and None)
     assert not device.capturing
     call(device)
 
 
-def test_waiting_during_a_capture(device: FakeDevice) -> None:
-    with pytest.raises(EngineError, match="STREAM_CAPTURE_UNSUPPORTED"):
+def test_waiting_during_a_capture(refused: Refused, device: FakeDevice) -> None:
+    with refused(EngineError):
         device.capture(device.synchronize)
 
 
-def test_memory_ends(device: FakeDevice) -> None:
+def test_memory_ends(refused: Refused, device: FakeDevice) -> None:
     device.allocate(1 << 15, "the target's cache")
     device.allocate(1 << 14, "the draft's cache")
-    with pytest.raises(
-        EngineError, match=r"out of device memory for the logits: 32\.0 KiB asked, 16\.0 KiB of 64\.0 KiB free; lower"
-    ):
+    with refused(EngineError):
         device.allocate(1 << 15, "the logits")
     device.allocate(1 << 14, "the logits")
 
 
-def test_memory_is_given_back(device: FakeDevice) -> None:
+def test_memory_is_given_back(refused: Refused, device: FakeDevice) -> None:
     address, host = device.allocate(8, "a test"), device.pinned(8)
     device.close()
     assert device.driver.live == {}
@@ -164,7 +165,7 @@ def test_memory_is_given_back(device: FakeDevice) -> None:
     assert host.tolist() == [0xDD] * 8, "what is read after closing is rubbish"
     with pytest.raises(AssertionError):
         device.view(address, 8)
-    with pytest.raises(EngineError, match="was closed"):
+    with refused(EngineError):
         device.synchronize()
     device.close()
 

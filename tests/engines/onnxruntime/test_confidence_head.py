@@ -18,6 +18,7 @@ from specexport.engines.onnxruntime.cpu import _session as cpu_session
 from specexport.engines.onnxruntime.cuda_decoder import OrtCudaDecoder, Place
 from specexport.errors import BundleError, EngineError
 from specexport.runtime.proofs.parity import POISON, max_error
+from support.messages import Refused
 from support.recorded_onnxruntime import Recorder
 from support.tiny import LLAMA, Exported, export_cached, save_model
 
@@ -113,11 +114,11 @@ def test_a_steps_confidence_does_not_hang_on_stale_rows(make: Make, exported: Ex
 
 @BOTH
 @pytest.mark.parametrize("shape", [(F,), (F + 2,), (1, F + 1), ()])
-def test_weights_of_another_number_are_refused(make: Make, shape: tuple[int, ...], exported: Exported) -> None:
+def test_weights_of_another_number_are_refused(
+    refused: Refused, make: Make, shape: tuple[int, ...], exported: Exported
+) -> None:
     decoder = make(exported)
-    with pytest.raises(
-        EngineError, match=r"the confidence head takes 65 weights, the bias last, and was given \[.*\]; calibrate again"
-    ):
+    with refused(EngineError):
         decoder.head.set_weights(np.zeros(shape, np.float32))
 
 
@@ -135,18 +136,18 @@ def test_weights_are_copied_whatever_their_type_and_layout(make: Make, exported:
 
 
 @BOTH
-def test_a_graph_with_another_head_than_the_manifests(make: Make, exported: Exported) -> None:
-    with pytest.raises(BundleError, match=r"confidence, features, head too many or too few; build the bundle again"):
+def test_a_graph_with_another_head_than_the_manifests(refused: Refused, make: Make, exported: Exported) -> None:
+    with refused(BundleError):
         make(exported, dataclasses.replace(exported.spec, features=0))
-    with pytest.raises(BundleError, match=r"head .*\[65\], the manifest says .*\[66\]; build the bundle again"):
+    with refused(BundleError):
         make(exported, dataclasses.replace(exported.spec, features=65))
 
 
 @BOTH
-def test_a_graph_without_the_manifests_head(make: Make, exported: Exported, tmp_path: Path) -> None:
+def test_a_graph_without_the_manifests_head(refused: Refused, make: Make, exported: Exported, tmp_path: Path) -> None:
     plain = export_cached(Path(exported.spec.source), tmp_path, ("ort",))
     assert make(plain).head is None
-    with pytest.raises(BundleError, match=r"confidence, features, head too many or too few; build the bundle again"):
+    with refused(BundleError):
         make(plain, dataclasses.replace(plain.spec, features=F))
 
 

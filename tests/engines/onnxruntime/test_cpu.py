@@ -14,6 +14,7 @@ from specexport.errors import BundleError, EngineError, ParameterError
 from specexport.exporter.dialects import DIALECTS, Dialect
 from specexport.runtime.proofs.parity import LOGIT_TOLERANCE, POISON, load_reference, max_error
 from specexport.strict import parse, read_json
+from support.messages import Refused
 from support.pair import Pair
 from support.tiny import Exported, export_cached
 
@@ -160,8 +161,8 @@ def test_a_sequence_up_to_the_last_row(decoder: OrtDecoder, opened: Bundle) -> N
     np.testing.assert_allclose(feed(decoder, 16, 16, 16, 15, 1)[-1], expected[-1], atol=1e-3)
 
 
-def test_a_write_beyond_the_capacity_is_no_silent_loss(decoder: OrtDecoder) -> None:
-    with pytest.raises(EngineError, match="capacity"):
+def test_a_write_beyond_the_capacity_is_no_silent_loss(refused: Refused, decoder: OrtDecoder) -> None:
+    with refused(EngineError):
         decoder.step(TOKENS[:2], 63)
 
 
@@ -173,43 +174,38 @@ def test_two_engines_of_one_process_do_not_share_caches(opened: Bundle) -> None:
     assert np.array_equal(one.step(TOKENS[16:21], 16), expected)
 
 
-def test_a_graph_with_other_layers_than_the_manifests(opened: Bundle) -> None:
+def test_a_graph_with_other_layers_than_the_manifests(refused: Refused, opened: Bundle) -> None:
     target = opened.manifest.target
-    with pytest.raises(BundleError, match=r"present\.1\.key, .*too many or too few"):
+    with refused(BundleError):
         make(opened, spec=dataclasses.replace(target, layers=target.layers[:1]))
-    with pytest.raises(BundleError, match=r"past\.0\.key is a tensor\(float\) \[1, 2, 64, 8\], .* \[1, 1, 64, 8\]"):
+    with refused(BundleError):
         make(opened, spec=dataclasses.replace(target, layers=(CacheLayer(1, 8),) * 2))
-    with pytest.raises(BundleError, match=r"'at_most_5_rows', 288\], the manifest says .*\[1, 'at_most_5_rows', 300\]"):
+    with refused(BundleError):
         make(opened, spec=dataclasses.replace(target, vocab_size=300))
-    with pytest.raises(BundleError, match="the manifest says"):
+    with refused(BundleError):
         make(opened, contract=dataclasses.replace(opened.manifest.contract, capacity=128))
-    with pytest.raises(BundleError, match=r"'at_most_5_rows'.* the manifest says .*'at_most_4_rows'"):
+    with refused(BundleError):
         make(opened, contract=dataclasses.replace(opened.manifest.contract, max_draft_tokens=3))
 
 
-def test_a_graph_of_another_dialect(graphs: Exported) -> None:
-    for dialect, other, named in (
-        ("onnx", "ort", "columns"),
-        ("ort", "onnx", "columns"),
-        ("onnx", "rows", r"new\.0\.key"),
+def test_a_graph_of_another_dialect(refused: Refused, graphs: Exported) -> None:
+    for dialect, other in (
+        ("onnx", "ort"),
+        ("ort", "onnx"),
+        ("onnx", "rows"),
     ):
-        with pytest.raises(BundleError, match=f"{named}.* too many or too few"):
+        with refused(BundleError):
             OrtDecoder(graphs.folder / graphs.spec.graphs[dialect], graphs.spec, graphs.contract, dialect=other)
 
 
-def test_a_graph_of_another_precision(opened: Bundle) -> None:
-    with pytest.raises(
-        BundleError, match=r"past\.0\.key is a .*, the manifest says tensor\(float16\) .*; build the bundle again"
-    ):
+def test_a_graph_of_another_precision(refused: Refused, opened: Bundle) -> None:
+    with refused(BundleError):
         make(opened, contract=dataclasses.replace(opened.manifest.contract, precision="fp16"))
 
 
-def test_bf16_is_for_other_engines(opened: Bundle) -> None:
-    with pytest.raises(
-        EngineError, match=r"is in bf16, .* run it with --engine tensorrt, tensorrt-rtx or onnxruntime-cuda, or build"
-    ) as caught:
+def test_bf16_is_for_other_engines(refused: Refused, opened: Bundle) -> None:
+    with refused(EngineError):
         make(opened, contract=dataclasses.replace(opened.manifest.contract, precision="bf16"))
-    assert "\n" not in str(caught.value)
 
 
 @pytest.fixture(scope="module")
@@ -261,9 +257,9 @@ def test_new_rows_are_placed_at_the_position(graphs: Exported) -> None:
         assert not placed[:, :, 21:].any()
 
 
-def test_a_bundle_without_the_engines_dialect(opened: Bundle) -> None:
+def test_a_bundle_without_the_engines_dialect(refused: Refused, opened: Bundle) -> None:
     target = dataclasses.replace(opened.manifest.target, graphs={"onnx": opened.manifest.target.graphs["onnx"]})
-    with pytest.raises(BundleError, match="has no ort graph"):
+    with refused(BundleError):
         load(Bundle(opened.root, dataclasses.replace(opened.manifest, target=target)))
 
 
@@ -289,8 +285,8 @@ def test_weights_cut_short_are_one_line(bundle: Path) -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_a_negative_number_of_threads(opened: Bundle) -> None:
-    with pytest.raises(ParameterError, match="threads is -1"):
+def test_a_negative_number_of_threads(refused: Refused, opened: Bundle) -> None:
+    with refused(ParameterError):
         load(opened, -1)
 
 
@@ -300,18 +296,16 @@ def test_it_is_available_here() -> None:
 
 
 def test_a_version_that_is_too_old_is_said_at_doctor_and_at_load_alike(
-    opened: Bundle, monkeypatch: pytest.MonkeyPatch
+    refused: Refused, opened: Bundle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ort, "__version__", "1.22.1")
     found = availability()
     assert not found.usable
     assert "1.23" in found.remedy
-    with pytest.raises(EngineError) as caught:
+    with refused(EngineError):
         load_engine(opened)
-    assert "doctor" in str(caught.value)
-    with pytest.raises(EngineError) as caught:
+    with refused(EngineError):
         load_engine(opened, "onnxruntime")
-    assert str(caught.value) == f"engine onnxruntime: {found.detail}; {found.remedy}"
     monkeypatch.setattr(ort, "__version__", "1.100.0")
     assert availability().usable
 

@@ -19,6 +19,7 @@ from specexport.engines.onnxruntime.cuda import _session, availability, load
 from specexport.engines.onnxruntime.cuda_decoder import Place
 from specexport.errors import BundleError, EngineError, ParameterError
 from support.doubles import CONTRACT, write_bundle
+from support.messages import Refused
 
 NO_GPU = (
     "cuda_call.cc:154 CUDA failure 100: no CUDA-capable device is detected ; GPU=0 ; hostname=secret ; file=a.cc ; \n\n"
@@ -172,19 +173,19 @@ def test_a_session_asks_for_cuda_graphs_and_for_no_way_out(install: Callable[...
     assert options.get_session_config_entry("session.use_device_allocator_for_initializers") == "1"
 
 
-def test_a_session_that_runs_on_the_cpu_is_refused(install: Callable[..., FakeOrt]) -> None:
+def test_a_session_that_runs_on_the_cpu_is_refused(refused: Refused, install: Callable[..., FakeOrt]) -> None:
     fake = install()
     fake.runs_on = ["CPUExecutionProvider"]
-    with pytest.raises(EngineError, match=r"loaded a\.onnx on the CPU instead of the GPU; see: specexport doctor"):
+    with refused(EngineError):
         _session(fake, Path("a.onnx"), 0)
 
 
-def test_a_graph_with_parts_on_the_cpu_is_refused(install: Callable[..., FakeOrt]) -> None:
+def test_a_graph_with_parts_on_the_cpu_is_refused(refused: Refused, install: Callable[..., FakeOrt]) -> None:
     fake = install()
     fake.fails = (
         "[ONNXRuntimeError] : 1 : FAIL : This session cannot use the graph capture feature as requested by the user"
     )
-    with pytest.raises(EngineError, match=r"cannot load a\.onnx: ONNX Runtime would run parts of it on the CPU"):
+    with refused(EngineError):
         _session(fake, Path("a.onnx"), 0)
 
 
@@ -194,24 +195,22 @@ def bundle_in(precision: Precision, root: Path, dialect: str = "ort") -> Bundle:
     return Bundle(root, dataclasses.replace(bundle.manifest, target=target))
 
 
-def test_a_bundle_in_fp32_is_refused(install: Callable[..., FakeOrt], tmp_path: Path) -> None:
+def test_a_bundle_in_fp32_is_refused(refused: Refused, install: Callable[..., FakeOrt], tmp_path: Path) -> None:
     fake = install()
-    with pytest.raises(
-        EngineError, match=r"is in fp32, which ONNX Runtime has no CUDA attention for; build it with --precision fp16"
-    ):
+    with refused(EngineError):
         load(bundle_in("fp32", tmp_path))
     assert not fake.sessions
 
 
-def test_a_bundle_without_the_dialect(install: Callable[..., FakeOrt], tmp_path: Path) -> None:
+def test_a_bundle_without_the_dialect(refused: Refused, install: Callable[..., FakeOrt], tmp_path: Path) -> None:
     install()
-    with pytest.raises(BundleError, match="has no ort graph of org/target"):
+    with refused(BundleError):
         load(bundle_in("fp16", tmp_path, "onnx"))
 
 
 @pytest.mark.parametrize("threads", [-1, 1025])
-def test_threads_out_of_range(threads: int, tmp_path: Path) -> None:
-    with pytest.raises(ParameterError, match=f"threads is {threads}; it must be"):
+def test_threads_out_of_range(refused: Refused, threads: int, tmp_path: Path) -> None:
+    with refused(ParameterError):
         load(bundle_in("fp16", tmp_path), threads)
 
 
@@ -246,9 +245,9 @@ def test_a_bundle_becomes_an_engine(
     assert (alone.draft, alone.head) == (None, None)
 
 
-def test_a_gpu_that_the_host_lacks(install: Callable[..., FakeOrt], tmp_path: Path) -> None:
+def test_a_gpu_that_the_host_lacks(refused: Refused, install: Callable[..., FakeOrt], tmp_path: Path) -> None:
     fake = install()
-    with pytest.raises(EngineError, match=r"^GPU 1: no GPU can be used: invalid device ordinal; see what nvidia-smi"):
+    with refused(EngineError):
         load(bundle_in("fp16", tmp_path), device=1)
     assert not fake.sessions
 

@@ -23,6 +23,7 @@ from specexport.engines.onnxruntime.cuda_decoder import OrtCudaDecoder, Place
 from specexport.errors import BundleError, EngineError
 from specexport.exporter.passes.gqa_lengths import keep_lengths_on_device
 from specexport.runtime.proofs.parity import POISON, prove_decoder
+from support.messages import Refused
 from support.recorded_onnxruntime import Recorder, StillSession
 from support.tiny import CONTRACT, LLAMA, Exported, export_cached, save_model
 
@@ -154,8 +155,8 @@ def test_rows_behind_the_position_are_never_read_and_those_before_are(decoder: O
     assert not np.allclose(decoder.step(TOKENS[16:21], 16), expected, atol=1e-2)
 
 
-def test_a_write_beyond_the_capacity_is_no_silent_loss(decoder: OrtCudaDecoder) -> None:
-    with pytest.raises(EngineError, match="capacity"):
+def test_a_write_beyond_the_capacity_is_no_silent_loss(refused: Refused, decoder: OrtCudaDecoder) -> None:
+    with refused(EngineError):
         decoder.step(TOKENS[:2], 63)
 
 
@@ -284,41 +285,39 @@ def test_half_precision_caches(precision: Precision, kind: str, element: Any, ex
         assert (values[:, :, 3:] == -1.5).all()
 
 
-def test_a_graph_in_another_precision_than_the_manifests(exported: Exported) -> None:
-    with pytest.raises(BundleError, match=r"past\.0\.key is a tensor\(float\) .*, the manifest says tensor\(float16\)"):
+def test_a_graph_in_another_precision_than_the_manifests(refused: Refused, exported: Exported) -> None:
+    with refused(BundleError):
         make(exported, contract=dataclasses.replace(CONTRACT, precision="fp16"))
 
 
-def test_a_graph_with_other_layers_than_the_manifests(exported: Exported) -> None:
+def test_a_graph_with_other_layers_than_the_manifests(refused: Refused, exported: Exported) -> None:
     spec = exported.spec
-    with pytest.raises(BundleError, match=r"present\.1\.key, .*too many or too few"):
+    with refused(BundleError):
         make(exported, spec=dataclasses.replace(spec, layers=spec.layers[:1]))
-    with pytest.raises(
-        BundleError, match=r"past\.0\.key is a .*64, 8\], the manifest says .*128, 8\]; build the bundle again"
-    ):
+    with refused(BundleError):
         make(exported, contract=dataclasses.replace(CONTRACT, capacity=128))
-    with pytest.raises(BundleError, match=r"at_most_5_rows', 288\], the manifest says .* 300\]"):
+    with refused(BundleError):
         make(exported, spec=dataclasses.replace(spec, vocab_size=300))
-    with pytest.raises(BundleError, match=r"'at_most_5_rows'.* the manifest says .*'at_most_4_rows'"):
+    with refused(BundleError):
         make(exported, contract=dataclasses.replace(CONTRACT, max_draft_tokens=3))
 
 
 FULL = "bfc_arena.cc:360 void* Allocate(size_t) Failed to allocate memory for requested buffer of size 2147483648\n"
 
 
-def test_too_little_memory_for_the_buffers_says_how_much_they_are(exported: Exported) -> None:
+def test_too_little_memory_for_the_buffers_says_how_much_they_are(refused: Refused, exported: Exported) -> None:
     def full(*given: Any) -> Any:
         raise RuntimeError(FULL)
 
     runtime = SimpleNamespace(OrtValue=SimpleNamespace(ortvalue_from_numpy=full), RunOptions=ort.RunOptions)
-    with pytest.raises(EngineError, match=r"caches of 16\.0 KiB.*: out of device memory, 2\.0 GiB more asked"):
+    with refused(EngineError):
         make(exported, runtime=runtime)
 
 
-def test_a_failing_pass_says_which(recorded: Recorded) -> None:
+def test_a_failing_pass_says_which(refused: Refused, recorded: Recorded) -> None:
     def fail(*given: Any) -> None:
         raise RuntimeError("CUDA failure 719: unspecified launch failure ; GPU=0 ; hostname=secret")
 
     recorded.decoder._session.run_with_iobinding = fail
-    with pytest.raises(EngineError, match=r"onnx failed on 2 tokens at position 3: unspecified launch failure$"):
+    with refused(EngineError):
         recorded.decoder.step([1, 2], 3)

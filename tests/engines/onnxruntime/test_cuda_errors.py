@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 from specexport.engines.onnxruntime.cuda_errors import explain
 from specexport.errors import EngineError
+from support.messages import Refused
 
 SOURCE = "/onnxruntime_src/onnxruntime/core"
 FULL = (
@@ -16,33 +17,21 @@ NO_GPU = (
 
 
 @pytest.mark.parametrize(
-    ("text", "expected"),
+    "text",
     [
-        (FULL, r"^x: out of device memory, 2\.0 GiB more asked; lower --max-seq-len or --prompt-chunk"),
-        (
-            "[ONNXRuntimeError] : 6 : FAIL : CUDA failure 2: out of memory ; GPU=0 ; hostname=secret",
-            r"^x: out of device memory; lower",
-        ),
-        ("CUBLAS failure 3: CUBLAS_STATUS_ALLOC_FAILED ; GPU=0", r"^x: out of device memory; lower"),
-        (NO_GPU, r"^x: no CUDA-capable device is detected$"),
-        (
-            "[ONNXRuntimeError] : 1 : FAIL : This session cannot use the graph capture feature as requested",
-            "parts of it on the CPU",
-        ),
-        (
-            f"[ONNXRuntimeError] : 1 : FAIL : {SOURCE}/a.cc:2 bool f() a != b was false. Provider type is not set.\n",
-            r"^x: Provider type is not set\.$",
-        ),
-        (
-            "[ONNXRuntimeError] : 2 : INVALID_ARGUMENT : Got invalid dimensions\nindex: 2",
-            r"^x: Got invalid dimensions$",
-        ),
+        FULL,
+        "[ONNXRuntimeError] : 6 : FAIL : CUDA failure 2: out of memory ; GPU=0 ; hostname=secret",
+        "CUBLAS failure 3: CUBLAS_STATUS_ALLOC_FAILED ; GPU=0",
+        NO_GPU,
+        "[ONNXRuntimeError] : 1 : FAIL : This session cannot use the graph capture feature as requested",
+        f"[ONNXRuntimeError] : 1 : FAIL : {SOURCE}/a.cc:2 bool f() a != b was false. Provider type is not set.\n",
+        "[ONNXRuntimeError] : 2 : INVALID_ARGUMENT : Got invalid dimensions\nindex: 2",
     ],
 )
-def test_exceptions_of_onnx_runtime_become_one_line(text: str, expected: str) -> None:
+def test_exceptions_of_onnx_runtime_become_one_line(refused: Refused, text: str) -> None:
     error = explain(RuntimeError(text), "x")
     assert isinstance(error, EngineError)
-    with pytest.raises(EngineError, match=expected):
+    with refused(EngineError):
         raise error
     assert "\n" not in str(error)
     assert "secret" not in str(error)

@@ -15,6 +15,7 @@ from specexport.engines.catalogue import LIBRARIES
 from specexport.engines.tensorrt.api import LEAN, Library, dialect_for, found, library, plans_of
 from specexport.errors import EngineError, MissingPackageError
 from support.doubles import write_bundle
+from support.messages import Refused
 
 trt = pytest.importorskip("tensorrt_rtx")
 
@@ -73,13 +74,11 @@ def test_two_in_one_process(install: Callable[..., None]) -> None:
     assert rtx.trt.Builder(rtx.logger) is not None
 
 
-@pytest.mark.parametrize(
-    ("name", "extra"), [("tensorrt", "tensorrt"), ("tensorrt_rtx", "tensorrt-rtx"), (LEAN, "tensorrt-lean")]
-)
-def test_one_that_is_not_installed(name: str, extra: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", ["tensorrt", "tensorrt_rtx", LEAN])
+def test_one_that_is_not_installed(refused: Refused, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, name, None)
     monkeypatch.setattr("specexport.engines.tensorrt.api._is_installed", lambda name: False)
-    with pytest.raises(MissingPackageError, match=rf"the package {name} is not installed; .* 'specexport\[{extra}\]'"):
+    with refused(MissingPackageError):
         library(name)
 
 
@@ -176,25 +175,22 @@ def test_the_dialect_for_a_version(name: str, version: tuple[int, ...], dialect:
 
 
 @pytest.mark.parametrize(
-    ("name", "version", "message"),
+    ("name", "version"),
     [
-        ("tensorrt", (10, 2, 99), "TensorRT 10.2.99 is too old; 10.3 or newer is needed"),
-        ("tensorrt", (8, 6), "TensorRT 8.6 is too old"),
-        ("tensorrt_rtx", (1, 3, 0), "TensorRT-RTX 1.3.0 is too old; 1.4 or newer is needed"),
+        ("tensorrt", (10, 2, 99)),
+        ("tensorrt", (8, 6)),
+        ("tensorrt_rtx", (1, 3, 0)),
     ],
 )
-def test_versions_that_are_too_old(name: str, version: tuple[int, ...], message: str) -> None:
-    with pytest.raises(EngineError, match=message):
+def test_versions_that_are_too_old(refused: Refused, name: str, version: tuple[int, ...]) -> None:
+    with refused(EngineError):
         dialect_for(name, version)
 
 
-def test_plans_of_an_engine(tmp_path: Path) -> None:
+def test_plans_of_an_engine(refused: Refused, tmp_path: Path) -> None:
     bundle = write_bundle(tmp_path)
     plans = tuple(Plan(engine, f"{engine}.onnx", f"{engine}.plan", "1.7", (), False, False) for engine in LIBRARIES)
     with_plans = Bundle(bundle.root, dataclasses.replace(bundle.manifest, plans=plans))
     assert plans_of(with_plans, "tensorrt") == {"tensorrt.onnx": plans[0]}
-    with pytest.raises(
-        EngineError,
-        match=f"no plans for tensorrt-rtx; make them with: specexport compile {tmp_path} --engine tensorrt-rtx",
-    ):
+    with refused(EngineError):
         plans_of(bundle, "tensorrt-rtx")

@@ -29,6 +29,7 @@ from specexport.engines.tensorrt.compile import (
 )
 from specexport.engines.tensorrt.monitor import STEPS_PER_GRAPH, Monitor
 from specexport.errors import EngineError, MissingPackageError, ParameterError
+from support.messages import Refused
 
 trt = pytest.importorskip("tensorrt_rtx")
 
@@ -202,16 +203,16 @@ def test_profiles_of_a_model() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    "options",
     [
-        (dict(compute_capabilities=("89",)), "--compute-capability is 89; it must look like 8.9"),
-        (dict(compute_capabilities=("8.9", "8.x")), "--compute-capability is 8.x"),
-        (dict(compute_capabilities=("",)), "--compute-capability is ;"),
-        (dict(compute_capabilities=("8.9", "8.6", "8.9")), "give each one once"),
+        dict(compute_capabilities=("89",)),
+        dict(compute_capabilities=("8.9", "8.x")),
+        dict(compute_capabilities=("",)),
+        dict(compute_capabilities=("8.9", "8.6", "8.9")),
     ],
 )
-def test_options_that_are_none(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(ParameterError, match=re.escape(message)):
+def test_options_that_are_none(refused: Refused, options: dict[str, Any]) -> None:
+    with refused(ParameterError):
         CompileOptions(**options)
 
 
@@ -229,43 +230,33 @@ def test_options_as_the_command_line_has_them() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "options", "message"),
+    ("name", "options"),
     [
-        (
-            "tensorrt",
-            dict(compute_capabilities=("8.9",)),
-            "TensorRT has no --compute-capability: it compiles for the GPU of this host",
-        ),
-        ("tensorrt_rtx", dict(hardware_compatible=True), "TensorRT-RTX has no --hardware-compatible"),
-        ("tensorrt_rtx", dict(version_compatible=True), "TensorRT-RTX has no --version-compatible"),
-        ("tensorrt_rtx", dict(weight_streaming=True), "TensorRT-RTX has no --weight-streaming"),
-        (
-            "tensorrt_rtx",
-            dict(timing_cache=Path("x")),
-            "TensorRT-RTX has no --timing-cache: it chooses kernels on the device; leave it out",
-        ),
+        ("tensorrt", dict(compute_capabilities=("8.9",))),
+        ("tensorrt_rtx", dict(hardware_compatible=True)),
+        ("tensorrt_rtx", dict(version_compatible=True)),
+        ("tensorrt_rtx", dict(weight_streaming=True)),
+        ("tensorrt_rtx", dict(timing_cache=Path("x"))),
     ],
 )
-def test_options_that_a_library_lacks(name: str, options: dict[str, Any], message: str) -> None:
-    with pytest.raises(EngineError, match=message):
+def test_options_that_a_library_lacks(refused: Refused, name: str, options: dict[str, Any]) -> None:
+    with refused(EngineError):
         check_options(name, CompileOptions(**options))
 
 
-def test_the_compiler_for_rtx() -> None:
+def test_the_compiler_for_rtx(refused: Refused) -> None:
     assert compiler("tensorrt-rtx", CompileOptions(("8.9", "12.0"))) is library("tensorrt_rtx")
-    with pytest.raises(
-        EngineError, match=r"cannot compile for compute capability 9\.0; it has 7\.5, 8\.0, 8\.6, 8\.9, 12\.0"
-    ):
+    with refused(EngineError):
         compiler("tensorrt-rtx", CompileOptions(("8.9", "9.0")))
-    with pytest.raises(EngineError, match="has no --weight-streaming"):
+    with refused(EngineError):
         compiler("tensorrt-rtx", CompileOptions(weight_streaming=True))
     assert describe_compiler("tensorrt-rtx").startswith(
         f"TensorRT-RTX {trt.__version__}, for compute capabilities 7.5, 8.0"
     )
 
 
-def test_the_compiler_for_tensorrt_needs_its_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(MissingPackageError, match="the package tensorrt is not installed"):
+def test_the_compiler_for_tensorrt_needs_its_gpu(refused: Refused, monkeypatch: pytest.MonkeyPatch) -> None:
+    with refused(MissingPackageError):
         compiler("tensorrt", CompileOptions())
     other = SimpleNamespace(name="tensorrt", trt=SimpleNamespace(), version=(10, 16), title="TensorRT 10.16")
     monkeypatch.setattr(compile, "library", lambda name: other)
@@ -274,15 +265,15 @@ def test_the_compiler_for_tensorrt_needs_its_gpu(monkeypatch: pytest.MonkeyPatch
         raise EngineError("no GPU")
 
     monkeypatch.setattr(compile, "find_gpu", none)
-    with pytest.raises(EngineError, match="no GPU"):
+    with refused(EngineError):
         compiler("tensorrt", CompileOptions())
     monkeypatch.setattr(compile, "find_gpu", lambda: Gpu("Orin", (8, 7), "12.6", 8))
     assert compiler("tensorrt", CompileOptions(hardware_compatible=True)) is other
     assert describe_compiler("tensorrt") == "TensorRT 10.16, for Orin"
-    with pytest.raises(EngineError, match="has no --compute-capability"):
+    with refused(EngineError):
         compiler("tensorrt", CompileOptions(("8.7",)))
     other.version = (10, 2)
-    with pytest.raises(EngineError, match=r"TensorRT 10\.2 is too old"):
+    with refused(EngineError):
         compiler("tensorrt", CompileOptions())
 
 
@@ -367,8 +358,8 @@ def test_the_timing_cache_is_written_and_read(graph: Path, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("cache", [None, "refused"])
-def test_a_timing_cache_of_another_gpu(cache: str | None, tmp_path: Path) -> None:
-    with pytest.raises(EngineError, match=r"the timing cache \S+ is of another version or GPU; name another file"):
+def test_a_timing_cache_of_another_gpu(refused: Refused, cache: str | None, tmp_path: Path) -> None:
+    with refused(EngineError):
         configured(CompileOptions(timing_cache=tmp_path / "times"), times=cache)
 
 

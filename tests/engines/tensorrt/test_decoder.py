@@ -20,6 +20,7 @@ from specexport.engines.tensorrt.plan import LoadedPlan
 from specexport.errors import EngineError
 from support.fake_device import FakeDevice
 from support.fake_tensorrt import FakeTensorRT, plan
+from support.messages import Refused
 from support.micro import TYPES, VOCAB, Micro, MicroDecoder, Overflowing, graph
 
 CONTRACT = Contract(capacity=64, max_draft_tokens=4, prompt_chunk=16, precision="fp32")
@@ -243,10 +244,10 @@ def test_a_prompt_chunk_gives_the_logits_of_its_last_token(made: Made, count: in
         assert np.allclose(logits, host.step(TOKENS[position : position + count], position), atol=1e-5)
 
 
-def test_a_write_beyond_the_capacity_is_not_even_tried(made: Made) -> None:
+def test_a_write_beyond_the_capacity_is_not_even_tried(refused: Refused, made: Made) -> None:
     for call in (made.decoder.step, made.decoder.feed):
         for position, count in ((64, 1), (60, 5), (50, 15)):
-            with pytest.raises(EngineError, match="the capacity is 64"):
+            with refused(EngineError):
                 call(TOKENS[:count], position)
 
 
@@ -379,47 +380,36 @@ def test_memory_is_what_the_contract_says(tmp_path: Path, precision: Precision, 
     assert sum(row * CAPACITY for row in rows) == MODEL.spec("target").cache_bytes(contract)
 
 
-@pytest.mark.parametrize(
-    ("room", "purpose"),
-    [
-        *((100, "the draft's cache"), (17_400, "the draft's cache"), (17_500, "the row numbers")),
-        *((18_000, "the draft's logits"), (21_000, "the draft's inputs")),
-    ],
-)
-def test_too_little_memory_names_the_model_and_the_buffer(tmp_path: Path, room: int, purpose: str) -> None:
+@pytest.mark.parametrize("room", [100, 17_400, 17_500, 18_000, 21_000])
+def test_too_little_memory_names_the_model_and_the_buffer(refused: Refused, tmp_path: Path, room: int) -> None:
     onnx.save(graph(MODEL, CONTRACT), tmp_path / "model.onnx")
     (tmp_path / "model.plan").write_bytes(plan(tmp_path / "model.onnx", model_profiles(CONTRACT)))
     device = FakeDevice()
     loaded = LoadedPlan(Library("tensorrt", FakeTensorRT(device)), tmp_path / "model.plan", device)
     device.driver.free = room
-    with pytest.raises(
-        EngineError, match=rf"out of device memory for {purpose}: .* asked, .* free; lower --max-seq-len"
-    ):
+    with refused(EngineError):
         TensorRTDecoder("draft", loaded, MODEL.spec("draft"), CONTRACT, device, loaded.scratch_bytes)  # type: ignore[arg-type]
 
 
-def test_a_plan_of_another_model_is_refused(tmp_path: Path) -> None:
+def test_a_plan_of_another_model_is_refused(refused: Refused, tmp_path: Path) -> None:
     made = make(tmp_path)
     other = Micro(layers=(*MODEL.layers, CacheLayer(1, 4)))
     decoder = TensorRTDecoder(
         "target", made.decoder._plan, other.spec("target"), CONTRACT, made.device, made.decoder._scratch
     )
-    with pytest.raises(
-        EngineError,
-        match=r"inputs and outputs past\.3\.key, past\.3\.value, present.* do not match; compile the bundle again",
-    ):
+    with refused(EngineError):
         decoder.step([1], 0)
 
 
 @pytest.mark.parametrize(
-    ("other", "vocab_size", "found", "expected"),
+    ("other", "vocab_size"),
     [
-        (replace(CONTRACT, max_draft_tokens=3), VOCAB, [1, 1, VOCAB], [1, 5, VOCAB]),
-        (CONTRACT, VOCAB + 1, [1, 5, VOCAB + 1], [1, 5, VOCAB]),
+        (replace(CONTRACT, max_draft_tokens=3), VOCAB),
+        (CONTRACT, VOCAB + 1),
     ],
 )
 def test_a_plan_that_gives_other_logits_is_refused(
-    tmp_path: Path, other: Contract, vocab_size: int, found: Any, expected: Any
+    refused: Refused, tmp_path: Path, other: Contract, vocab_size: int
 ) -> None:
     """It would leave rows of an earlier pass in the buffer, or write over its end."""
     made = make(tmp_path)
@@ -427,7 +417,7 @@ def test_a_plan_that_gives_other_logits_is_refused(
     (tmp_path / "other.plan").write_bytes(plan(tmp_path / "other.onnx", model_profiles(CONTRACT)))
     loaded = LoadedPlan(Library("tensorrt", FakeTensorRT(made.device)), tmp_path / "other.plan", made.device)
     decoder = TensorRTDecoder("target", loaded, MODEL.spec("target"), CONTRACT, made.device, made.decoder._scratch)
-    with pytest.raises(EngineError, match=re.escape(f"logits has the shape {found}, expected {expected}: ")):
+    with refused(EngineError):
         decoder.step(TOKENS[:5], 0)
     with pytest.raises(EngineError, match="logits has the shape") if vocab_size > VOCAB else nullcontext():
         decoder.feed(TOKENS[:16], 0)  # one row
