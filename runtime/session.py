@@ -5,11 +5,10 @@ from __future__ import annotations
 import logging
 import os
 import weakref
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from threading import Lock
+from threading import Condition, Lock, RLock
 from time import perf_counter
 from typing import Any
 
@@ -88,8 +87,12 @@ class Session:
         self._context = Context(CachedDecoder(engine.target, chunk), cached_draft)
         self._decoding = Decoding(bundle, engine, self.tokenizer, self._context)
         self._lock = Lock()  # held by the open stream
+        # Held by the thread inside of a call that passes run in, or that gives `_lock` or takes it: for a short while,
+        # and known as the thread's own, where a signal handler must not wait for it.
+        self._running = RLock()
         self._stream: weakref.ref[Stream] | None = None
-        self._closed = False
+        self._closed = False  # no request comes after this
+        self._given_back = False  # the engine
 
     def _draft_decoder(self) -> Decoder | None:
         """The draft as a decoder of the target's ids."""
@@ -132,19 +135,15 @@ class Session:
         another stream of the session is open, `SessionClosedError`.
         """
         start = perf_counter()
-        self._check_open()
-        if self._lock.locked():
-            raise _busy()
+        self._check_free()
         parameters = with_overrides(params, overrides)
         request = make_request(self.bundle, self.decisions, self.encode(prompt), parameters, schedule)
         statistics, cancellation = Statistics(), Cancellation()
         chunks = self._decoding.chunks(request, statistics, cancellation)
-        self._acquire()
-        stream = Stream(chunks, cancellation, self._lock.release)
-        self._stream = weakref.ref(stream)
-        if self._closed:  # by another thread, which has not seen this stream
-            stream.close()
-            self._check_open()
+        with self._running:
+            self._acquire()
+            stream = Stream(chunks, cancellation, self._running, self._lock.release)
+            self._stream = weakref.ref(stream)
         statistics.setup_seconds = statistics.total_seconds = perf_counter() - start
         return stream
 
@@ -175,26 +174,40 @@ class Session:
 
     def reset(self) -> None:
         """Forget the cached prefix, so that the next request starts from nothing. Raises `SessionBusyError`."""
-        with self._exclusive():
-            self._context.truncate(0)
+        self._check_free()
+        with self._running:
+            self._acquire()
+            try:
+                self._context.truncate(0)
+            finally:
+                self._lock.release()
 
     def close(self) -> None:
         """Give back what the engine holds, device memory above all. Closing again does nothing.
 
         An open stream is closed first, one that another thread is running at its next prompt chunk or round; iterating
-        it further raises `SessionClosedError`.
+        it further raises `SessionClosedError`. From several threads at once, each returns when the session is closed.
+        Raises `SessionBusyError` from within another call of the same thread, as in a signal handler; that request is
+        then cancelled.
         """
-        if self._closed:
-            return
-        self._closed = True
+        if _holds(self._running) and not self._given_back:
+            self.cancel()
+            raise _busy()
+        self._closed = True  # at once, lest a thread with many requests begins the next one
         try:
-            stream = self._stream() if self._stream is not None else None
-            if stream is not None:
-                stream.close(_closed())
-            self._lock.acquire()  # kept: no request comes after this
-        except BaseException:
-            self._closed = False
-            raise
+            self.cancel()
+            with self._running:
+                self._close()
+        finally:
+            self._closed = self._given_back  # open as before, if it was interrupted while it waited
+
+    def _close(self) -> None:
+        if self._given_back:
+            return
+        stream = self._stream() if self._stream is not None else None
+        if stream is not None:
+            stream.close(_closed())
+        self._closed = self._given_back = True
         self.engine.close()
 
     def __enter__(self) -> Session:
@@ -213,19 +226,25 @@ class Session:
         if self._closed:
             raise _closed()
 
-    def _acquire(self) -> None:
-        if not self._lock.acquire(blocking=False):
-            self._check_open()
+    def _check_free(self) -> None:
+        """Before anything is waited for."""
+        self._check_open()
+        if self._lock.locked():
             raise _busy()
 
-    @contextmanager
-    def _exclusive(self) -> Iterator[None]:
+    def _acquire(self) -> None:
         self._check_open()
-        self._acquire()
-        try:
-            yield
-        finally:
-            self._lock.release()
+        if not self._lock.acquire(blocking=False):
+            raise _busy()
+
+
+def _holds(lock: RLock) -> bool:
+    """Whether this thread holds `lock`."""
+    try:
+        Condition(lock).notify(0)
+    except RuntimeError:
+        return False
+    return True
 
 
 def _busy() -> SessionBusyError:

@@ -17,11 +17,15 @@ class Stream(Iterator[Chunk]):
     """
 
     def __init__(
-        self, chunks: Generator[Chunk, None, None], cancellation: Cancellation, release: Callable[[], None]
+        self,
+        chunks: Generator[Chunk, None, None],
+        cancellation: Cancellation,
+        running: RLock,
+        release: Callable[[], None],
     ) -> None:
         self._chunks, self._cancellation, self._release = chunks, cancellation, release
-        self._running = RLock()  # around every step, so that another thread closes in between
-        self._open = True
+        self._running = running  # the session's, around every step, so that another thread closes in between
+        self._open, self._ended = True, False  # and the session is given back in between
         self._error: SpecExportError | None = None
 
     def __next__(self) -> Chunk:
@@ -51,6 +55,8 @@ class Stream(Iterator[Chunk]):
         within a step, as in a signal handler.
         """
         self.cancel()
+        if self._ended:  # another stream may be running by now
+            return
         with self._running:
             if not self._open:
                 return
@@ -67,6 +73,7 @@ class Stream(Iterator[Chunk]):
         if self._open:
             self._open = False
             self._release()
+            self._ended = True
 
     def __del__(self) -> None:
         self.close()

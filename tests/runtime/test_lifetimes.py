@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import threading
 from collections.abc import Callable, Iterator
@@ -289,7 +290,7 @@ def in_thread(work: Callable[[], Any]) -> tuple[threading.Thread, list[Any]]:
         except BaseException as error:
             found.append(error)
 
-    thread = threading.Thread(target=run)
+    thread = threading.Thread(target=run, daemon=True)  # one that hangs must not keep the process
     thread.start()
     return thread, found
 
@@ -341,6 +342,94 @@ def test_a_stream_cannot_be_closed_from_within(session: Session, monkeypatch: py
     assert len(refused) == 1
     assert session.generate(PROMPT, max_new_tokens=9).tokens == expected(session, PROMPT, 9)
     session.close()
+
+
+class CloseTogether(Session):
+    """Two closing threads both find the session open before either says that it is not."""
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if name == "_closed" and value is True and self.together.n_waiting < 2 and not self.together.broken:
+            with contextlib.suppress(threading.BrokenBarrierError):
+                self.together.wait(2)
+        super().__setattr__(name, value)
+
+    together = threading.Barrier(2)
+
+
+def test_two_threads_close_once(session: Session) -> None:
+    closes: list[str] = []
+    both = CloseTogether(session.bundle, replace(session.engine, close=lambda: closes.append("close")))
+    closing = [in_thread(both.close) for _ in range(2)]
+    for thread, _ in closing:
+        thread.join(10)
+    assert [found for _, found in closing] == [[None], [None]]
+    assert closes == ["close"]
+
+
+def test_the_second_to_close_waits_for_the_first(session: Session) -> None:
+    reached, go, closes = threading.Event(), threading.Event(), 0
+
+    def close() -> None:
+        nonlocal closes
+        reached.set()
+        assert go.wait(10)
+        closes += 1
+
+    slow = Session(session.bundle, replace(session.engine, close=close))
+    first, _ = in_thread(slow.close)
+    assert reached.wait(10)
+    second, found = in_thread(lambda: (slow.close(), closes)[1])
+    second.join(0.05)
+    assert found == []
+    go.set()
+    first.join(10)
+    second.join(10)
+    assert found == [1]
+
+
+def test_closing_from_within_a_reset_or_the_call_of_stream_is_refused(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a signal handler: the thread that it would wait for is its own."""
+    refused: list[type[BaseException]] = []
+
+    def closing(method: Callable[..., Any]) -> Callable[..., Any]:
+        def closes_first(*given: Any) -> Any:
+            with pytest.raises(SessionBusyError) as caught:
+                session.close()
+            refused.append(caught.type)
+            return method(*given)
+
+        return closes_first
+
+    for owner, name, call in (
+        (Context, "truncate", session.reset),
+        (session_module, "Stream", lambda: session.generate([1, 2], max_new_tokens=2)),
+        (Stream, "_end", lambda: session.generate([1, 2], max_new_tokens=2)),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(owner, name, closing(getattr(owner, name)))
+            thread, found = in_thread(call)
+            thread.join(10)
+            assert not thread.is_alive()
+            assert not any(isinstance(value, BaseException) for value in found)
+        assert refused
+        refused.clear()
+    assert session.generate(PROMPT, max_new_tokens=9).tokens == expected(session, PROMPT, 9)
+    session.close()
+
+
+def test_closing_that_is_interrupted_while_it_waits_leaves_the_session_open(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(session, "cancel", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            session.close()
+    assert session.generate(PROMPT, max_new_tokens=9).tokens == expected(session, PROMPT, 9)
 
 
 # On a device, nothing is left behind.
