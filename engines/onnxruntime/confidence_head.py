@@ -91,6 +91,11 @@ class OrtCudaHead:
         features: Floats = self._read(0)[0]
         return features
 
+    def close(self) -> None:
+        """Give back what lies on the device."""
+        self._returned.clear()
+        self._weights = None
+
     def _read(self, which: int) -> Floats:
         returned = self._returned[self.width]
         returned.values[which].update_inplace(returned.device[which])

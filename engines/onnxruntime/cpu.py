@@ -9,19 +9,19 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
+from weakref import WeakSet
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ...bundle import Bundle, CacheLayer, Contract, ModelSpec, Precision
 from ...errors import BundleError, EngineError, ParameterError
-from ..base import Availability, Engine, Logits, RunGraph, check_rows
+from ..base import Arrays, Availability, Engine, Logits, check_rows
 from ..versions import dotted, version_numbers
 from .confidence_head import OrtHead, head_shapes
-from .graph_check import Signature, check_graph
+from .graph_check import Signature, check_graph, still_open
 from .pool import configure
 
 if TYPE_CHECKING:
@@ -67,15 +67,39 @@ def load(bundle: Bundle, threads: int = 0, device: int = 0) -> Engine:
         return OrtDecoder(bundle.path(spec.graphs[DIALECT]), spec, manifest.contract, threads)
 
     draft = decoder(manifest.draft) if manifest.draft else None
-    head = draft.head if draft else None
-    return Engine(NAME, DIALECT, decoder(manifest.target), draft, partial(open_graph, threads=threads), head=head)
+    target, graphs = decoder(manifest.target), WeakSet[OrtGraph]()
+
+    def open_one(path: Path) -> OrtGraph:
+        graph = open_graph(path, threads)
+        graphs.add(graph)
+        return graph
+
+    def close() -> None:
+        for part in (*graphs, *((draft,) if draft else ()), target):
+            part.close()
+
+    return Engine(NAME, DIALECT, target, draft, open_one, close=close, head=draft.head if draft else None)
 
 
-def open_graph(path: Path, threads: int = 0) -> RunGraph:
+def open_graph(path: Path, threads: int = 0) -> OrtGraph:
     """A graph of verification rules, for proofs: the CPU's own loop uses their numpy twins."""
-    session = _session(path, threads)
-    names = [output.name for output in session.get_outputs()]
-    return lambda arrays: dict(zip(names, session.run(names, dict(arrays)), strict=True))
+    return OrtGraph(path, _session(path, threads))
+
+
+class OrtGraph:
+    """Implements `RunGraph`."""
+
+    def __init__(self, path: Path, session: ort.InferenceSession) -> None:
+        self._path = path
+        self._session: ort.InferenceSession | None = session
+        self._names = [output.name for output in session.get_outputs()]
+
+    def __call__(self, arrays: Arrays) -> Arrays:
+        session = still_open(self._session, self._path)
+        return dict(zip(self._names, session.run(self._names, dict(arrays)), strict=True))
+
+    def close(self) -> None:
+        self._session = None
 
 
 def _session(path: Path, threads: int) -> ort.InferenceSession:
@@ -126,8 +150,8 @@ class OrtDecoder:
         self.head = OrtHead(spec.features, contract.widest_step) if dialect == DIALECT and spec.features else None
         # How much of the cache a pass may look at; GroupQueryAttention knows by itself.
         self._spans = () if dialect == "ort" else contract.spans
-        self._session = _session(path, threads)
-        self._check()
+        self._session: ort.InferenceSession | None = _session(path, threads)
+        self._check(self._session)
         import onnxruntime as ort
 
         self._value = ort.OrtValue.ortvalue_from_numpy  # aliases the array, no copy
@@ -146,6 +170,7 @@ class OrtDecoder:
         count = len(tokens)
         end = position + count
         check_rows(end, self._contract)
+        session = still_open(self._session, self._path)
         size = (count, self._contract.span(end) if self._spans else 0)
         bound = self._bindings.get(size)
         if bound is None:
@@ -153,7 +178,7 @@ class OrtDecoder:
         bound.tokens[:] = tokens
         self._position[0] = position
         try:
-            self._session.run_with_iobinding(bound.io)
+            session.run_with_iobinding(bound.io)
         except Exception as error:  # onnxruntime raises its own types straight from C++
             raise EngineError(
                 f"{self._path} failed on {count} tokens at position {position}: {str(error).splitlines()[0]}"
@@ -172,13 +197,20 @@ class OrtDecoder:
         for array in self._caches:
             array[:, :, start:] = value
 
+    def close(self) -> None:
+        """Give back model, caches and bindings. Closing again does nothing."""
+        self._bindings.clear()
+        self._cache_values.clear()
+        self._caches.clear()
+        self._session = None
+
     def _rows(self, layer: CacheLayer, count: int) -> Rows:
         return np.zeros((1, layer.num_kv_heads, count, layer.head_dim), self._dtype)
 
     def _bind(self, width: int, span: int) -> _Binding:
         rows = width if width <= self._contract.widest_step else 1
         tokens, logits = self._tokens[:width], self._logits[:rows]
-        io = self._session.io_binding()
+        io = still_open(self._session, self._path).io_binding()
         io.bind_ortvalue_input("tokens", self._value(tokens[None]))
         io.bind_ortvalue_input("position", self._position_value)
         if span:
@@ -199,7 +231,7 @@ class OrtDecoder:
         """What the graph gives back of the caches."""
         return "new" if self._places_rows else "present"
 
-    def _check(self) -> None:
+    def _check(self, session: ort.InferenceSession) -> None:
         """The graph's inputs and outputs against the contract. Raises `BundleError`."""
         spec, contract = self._spec, self._contract
         element = f"tensor({np.dtype(self._dtype).name.replace('32', '')})"  # tensor(float), tensor(float16)
@@ -214,4 +246,4 @@ class OrtDecoder:
         head = head_shapes(self.head.size if self.head else 0, contract.rows_name)
         by_row: dict[str, list[int | str]] = {"logits": [1, contract.rows_name, spec.vocab_size], **head}
         expected |= {name: ("tensor(float)", shape) for name, shape in by_row.items()}
-        check_graph(self._path, self._session, expected)
+        check_graph(self._path, session, expected)

@@ -84,7 +84,13 @@ def load(bundle: Bundle, threads: int = 0, device: int = 0) -> Engine:
 
     target = decoder(manifest.target)  # the larger one first
     draft = decoder(manifest.draft) if manifest.draft else None
-    return Engine(NAME, DIALECT, target, draft, head=draft.head if draft else None, device=device)
+
+    def close() -> None:
+        for decoder in (draft, target):
+            if decoder is not None:
+                decoder.close()
+
+    return Engine(NAME, DIALECT, target, draft, close=close, head=draft.head if draft else None, device=device)
 
 
 def _preload(ort: Any) -> None:

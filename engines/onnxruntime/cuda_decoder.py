@@ -21,7 +21,7 @@ from ..chunks import feed_passes
 from ..cuda.driver import size_text
 from .confidence_head import OrtCudaHead, head_shapes
 from .cuda_errors import explain
-from .graph_check import Signature, check_graph
+from .graph_check import Signature, check_graph, still_open
 
 # By precision: numpy's type of a cache element (bits, where numpy lacks the type), what `bind_input` calls it, and ONNX
 # Runtime's name.
@@ -84,6 +84,7 @@ class OrtCudaDecoder:
 
     def step(self, tokens: Sequence[int], position: int) -> Logits:
         count = len(tokens)
+        still_open(self._session, self._path)
         if count not in self._bound:  # padding stands last, where a chunk's logits come from
             self.feed(tokens[:-1], position)
             return self.step(tokens[-1:], position + count - 1)
@@ -102,8 +103,17 @@ class OrtCudaDecoder:
             rows[:, :, start:] = element
             cache.update_inplace(rows)
 
+    def close(self) -> None:
+        """Give back model, captured graphs and buffers. Closing again does nothing."""
+        self._bound.clear()  # bindings before what they bind
+        if self.head is not None:
+            self.head.close()
+        self._caches.clear()
+        self._session = self._position_value = None
+
     def _run(self, width: int, tokens: Sequence[int], position: int, read: bool = False) -> _Bound:
         check_rows(position + width, self._contract)
+        session = still_open(self._session, self._path)
         bound, count = self._bound[width], len(tokens)
         bound.tokens[0, :count] = tokens
         bound.tokens[0, count:] = 0
@@ -111,7 +121,7 @@ class OrtCudaDecoder:
         try:
             bound.tokens_value.update_inplace(bound.tokens)
             self._position_value.update_inplace(self._position)
-            self._session.run_with_iobinding(bound.io, bound.options)  # returns when the GPU is done
+            session.run_with_iobinding(bound.io, bound.options)  # returns when the GPU is done
             if read:
                 bound.logits_value.update_inplace(bound.device_logits)
                 if self.head is not None:

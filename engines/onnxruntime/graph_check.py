@@ -1,12 +1,17 @@
-"""A graph's inputs and outputs against what the manifest says: caches are bound by address, so nothing may differ."""
+"""A graph's inputs and outputs against what the manifest says: caches are bound by address, so nothing may differ.
+
+And whether it is still open.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from ...errors import BundleError
+from ...errors import BundleError, EngineError
+
+T = TypeVar("T")
 
 # ONNX Runtime's name of an element type, and a shape, whose size is None where the manifest does not say it.
 Signature = tuple[str, Sequence[int | str | None]]
@@ -31,3 +36,10 @@ def check_graph(path: Path, session: Any, expected: Mapping[str, Signature | Non
             raise BundleError(
                 f"{path}: {name} is a {there.type} {there.shape}, the manifest says {kind} {said}; {again}"
             )
+
+
+def still_open(session: T | None, path: Path) -> T:
+    """The session of the graph at `path`, None once it was closed, which raises `EngineError`."""
+    if session is None:
+        raise EngineError(f"{path} was closed; load the bundle again")
+    return session

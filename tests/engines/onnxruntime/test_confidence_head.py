@@ -5,6 +5,8 @@ recorded.
 from __future__ import annotations
 
 import dataclasses
+import gc
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -248,3 +250,14 @@ def test_all_is_bound_before_the_first_graph_is_captured(recorded: Recorded) -> 
     first = calls.index("run")
     assert not {"bind", "value"} & set(calls[first:])
     assert calls.count("bind") == calls.count("run") == 6
+
+
+def test_a_closed_decoder_frees_its_head(exported: Exported) -> None:
+    """Also while somebody still holds the head, as the engine does."""
+    decoder = on_device(exported)
+    head = decoder.head
+    assert head is not None
+    held = [weakref.ref(head._weights), *(weakref.ref(part) for one in head._returned.values() for part in one.device)]
+    decoder.close()
+    gc.collect()
+    assert [ref() for ref in held if ref() is not None] == []

@@ -1,16 +1,19 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
+import weakref
 from pathlib import Path
 
 import numpy as np
 import onnxruntime as ort
 import pytest
+import specexport
 from specexport.bundle import MANIFEST, Bundle, CacheLayer, Contract, Manifest, ModelSpec
 from specexport.engines.base import Logits
 from specexport.engines.onnxruntime.cpu import OrtDecoder, availability, load
 from specexport.engines.registry import load_engine
-from specexport.errors import BundleError, EngineError, ParameterError
+from specexport.errors import BundleError, EngineError, ParameterError, SessionClosedError
 from specexport.exporter.dialects import DIALECTS, Dialect
 from specexport.runtime.proofs.parity import LOGIT_TOLERANCE, POISON, load_reference, max_error
 from specexport.strict import parse, read_json
@@ -317,3 +320,45 @@ def test_it_is_not_available_without_its_package(monkeypatch: pytest.MonkeyPatch
     found = availability()
     assert not found.usable
     assert "pip install 'specexport[onnxruntime]'" in found.remedy
+
+
+def test_a_closed_session_frees_the_engine(built: Path) -> None:
+    """Also while somebody still holds the session, its engine, and a graph of rules."""
+    session = specexport.load(built, engine="onnxruntime")
+    engine, rules = session.engine, session.bundle.manifest.rules
+    assert engine.open_graph is not None
+    graph = engine.open_graph(session.bundle.path(rules[0].graph))
+    session.generate([1, 2, 3], max_new_tokens=4)
+    decoders = [engine.target, engine.draft]
+    held = [
+        weakref.ref(thing)
+        for decoder in decoders
+        for thing in (
+            decoder._session,
+            decoder._session._sess,
+            *decoder._caches,
+            *decoder._cache_values,
+            *(bound.io for bound in decoder._bindings.values()),
+        )
+    ]
+    held.append(weakref.ref(graph._session))
+    session.close()
+    gc.collect()
+    assert [ref() for ref in held if ref() is not None] == []
+    with pytest.raises(SessionClosedError):
+        session.generate([1, 2, 3])
+    engine.close()
+    for call in (lambda: engine.target.step([1], 0), lambda: graph({})):
+        with pytest.raises(EngineError, match="was closed"):
+            call()
+
+
+def test_a_graph_that_nobody_holds_is_not_kept_by_its_engine(built: Path) -> None:
+    with specexport.load(built, engine="onnxruntime") as session:
+        engine = session.engine
+        assert engine.open_graph is not None
+        graph = engine.open_graph(session.bundle.path(session.bundle.manifest.rules[0].graph))
+        held = weakref.ref(graph._session)
+        del graph
+        gc.collect()
+        assert held() is None

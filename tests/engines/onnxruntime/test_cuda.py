@@ -219,10 +219,11 @@ def test_a_bundle_becomes_an_engine(
     precision: Precision, install: Callable[..., FakeOrt], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fake, made = install(), []
+    closed: list[str] = []
 
     def decoder(runtime: Any, session: Any, place: Place, path: Path, spec: ModelSpec, contract: Contract) -> Any:
         made.append((runtime, session.get_providers()[0], place, spec.source, contract.precision))
-        return SimpleNamespace(file=path.name, head=f"head of {spec.source}")
+        return SimpleNamespace(file=path.name, head=f"head of {spec.source}", close=lambda: closed.append(spec.source))
 
     monkeypatch.setattr(cuda, "OrtCudaDecoder", decoder)
     bundle = bundle_in(precision, tmp_path)
@@ -235,6 +236,8 @@ def test_a_bundle_becomes_an_engine(
         "draft.ort.onnx",
         "head of org/draft",
     )
+    engine.close()
+    assert closed == ["org/draft", "org/target"]
     assert sorted(made, key=lambda entry: entry[3]) == [
         (fake, "CUDAExecutionProvider", ("cuda", 1), f"org/{role}", precision) for role in ("draft", "target")
     ]
@@ -243,6 +246,8 @@ def test_a_bundle_becomes_an_engine(
     )
     alone = load(Bundle(bundle.root, manifest))
     assert (alone.draft, alone.head) == (None, None)
+    alone.close()
+    assert closed[2:] == ["org/target"]
 
 
 def test_a_gpu_that_the_host_lacks(refused: Refused, install: Callable[..., FakeOrt], tmp_path: Path) -> None:

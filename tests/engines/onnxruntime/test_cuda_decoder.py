@@ -6,6 +6,8 @@ No GPU is needed.
 from __future__ import annotations
 
 import dataclasses
+import gc
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -321,3 +323,25 @@ def test_a_failing_pass_says_which(refused: Refused, recorded: Recorded) -> None
     recorded.decoder._session.run_with_iobinding = fail
     with refused(EngineError):
         recorded.decoder.step([1, 2], 3)
+
+
+def test_a_closed_decoder_holds_nothing(exported: Exported) -> None:
+    decoder = make(exported)
+    decoder.step(TOKENS[:2], 0)
+    held = [
+        weakref.ref(thing)
+        for thing in (
+            decoder._session,
+            decoder._session._sess,
+            decoder._position_value,
+            *decoder._caches,
+            *(thing for bound in decoder._bound.values() for thing in (bound.io, bound.device_logits)),
+        )
+    ]
+    decoder.close()
+    decoder.close()
+    gc.collect()
+    assert [ref() for ref in held if ref() is not None] == []
+    for call in (lambda: decoder.step([1], 0), lambda: decoder.step(TOKENS[:7], 0), lambda: decoder.feed([1], 0)):
+        with pytest.raises(EngineError, match="was closed"):
+            call()
