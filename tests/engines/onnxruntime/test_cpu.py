@@ -322,7 +322,7 @@ def test_it_is_not_available_without_its_package(monkeypatch: pytest.MonkeyPatch
     assert "pip install 'specexport[onnxruntime]'" in found.remedy
 
 
-def test_a_closed_session_frees_the_engine(built: Path) -> None:
+def test_a_closed_session_frees_the_engine(refused: Refused, built: Path) -> None:
     """Also while somebody still holds the session, its engine, and a graph of rules."""
     session = specexport.load(built, engine="onnxruntime")
     engine, rules = session.engine, session.bundle.manifest.rules
@@ -349,7 +349,7 @@ def test_a_closed_session_frees_the_engine(built: Path) -> None:
         session.generate([1, 2, 3])
     engine.close()
     for call in (lambda: engine.target.step([1], 0), lambda: graph({})):
-        with pytest.raises(EngineError, match="was closed"):
+        with refused(EngineError):
             call()
 
 

@@ -343,5 +343,5 @@ def test_a_closed_decoder_holds_nothing(exported: Exported) -> None:
     gc.collect()
     assert [ref() for ref in held if ref() is not None] == []
     for call in (lambda: decoder.step([1], 0), lambda: decoder.step(TOKENS[:7], 0), lambda: decoder.feed([1], 0)):
-        with pytest.raises(EngineError, match="was closed"):
+        with pytest.raises(EngineError):
             call()
