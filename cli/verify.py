@@ -43,7 +43,7 @@ def verify(
     from ..runtime.proofs.verify import render, verify_session
     from ..runtime.session import load
 
-    result = verify_session(load(bundle, **where), **options)
+    result = verify_session(load(bundle, **where, policy=False), **options)
     click.echo(json.dumps(result.as_dict()) if as_json else render(result))
     if not result.passed:
         raise SystemExit(1)

@@ -11,9 +11,12 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
-from specexport.bundle import MANIFEST
+from specexport.bundle import MANIFEST, Bundle
 from specexport.cli import main
 from specexport.engines.tensorrt.compile import CompileOptions
+from specexport.runtime.policy.decisions import write_decision
+from specexport.runtime.policy.host_identity import bundle_identity
+from specexport.runtime.policy.routes import POLICY, POLICY_VERSION, Policy, RoutePolicy
 from specexport.runtime.sampling.parameters import SamplingParameters
 from support.messages import Refused
 from support.pair import Pair
@@ -432,6 +435,22 @@ def test_verify_passes_on_a_good_bundle(run: Run, built: Path, tmp_path: Path) -
     found = json.loads(run("verify", built, "--prompts", prompts, "--max-new-tokens", 8, "--json").stdout)
     assert found["passed"]
     assert found["prompts"] == found["equal_at_same_width"] == 2
+
+
+def test_verify_speculates_whatever_the_policy(run: Run, bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from specexport.runtime import session as module
+
+    loaded: list[Any] = []
+    real = module.load
+    monkeypatch.setattr(module, "load", lambda *given, **more: loaded.append(real(*given, **more)) or loaded[-1])
+    opened, off = Bundle.open(bundle), RoutePolicy("off", "model", 0, "fixed", (0.5,), None)
+    policy = Policy(POLICY_VERSION, bundle_identity(opened), "onnxruntime", "", 0.0, 0.9, off, {})
+    write_decision(opened, policy, POLICY)
+    assert module.load(bundle).decisions.policy is not None
+    found = json.loads(run("verify", bundle, "--max-new-tokens", 8, "--json").stdout)
+    assert found["passed"]
+    assert found["drafted"] > 0
+    assert loaded[-1].decisions.policy is None
 
 
 def test_verify_fails_on_a_consistent_bundle_that_is_wrong(run: Run, bundle: Path) -> None:

@@ -28,7 +28,10 @@ SMALLEST_CELL = 20
 
 @dataclass(frozen=True)
 class Sampled:
-    """One chi-squared test. limit: what the statistic exceeds with probability FALSE_ALARM if nothing is wrong."""
+    """One chi-squared test. limit: what the statistic exceeds with probability FALSE_ALARM if nothing is wrong.
+
+    drafted: draft tokens of all trials; 0 proves nothing of drafting.
+    """
 
     drafter: str
     verification: str
@@ -37,6 +40,7 @@ class Sampled:
     statistic: float
     limit: float
     mean_acceptance_length: float
+    drafted: int
 
     @property
     def passed(self) -> bool:
@@ -97,7 +101,7 @@ def sample_session(
         )
     length = len(next(iter(expected)))
     found: Counter[tuple[int, ...]] = Counter()
-    rounds = accepted = 0
+    rounds = accepted = drafted = 0
     # One round's tokens more than are looked at, so that the last round that matters drafts as many as any.
     params = replace(params, max_new_tokens=length + session.max_draft_tokens, stop_token_ids=())
     for seed in range(first_seed, first_seed + trials):
@@ -105,9 +109,11 @@ def sample_session(
         found[generation.tokens[:length]] += 1
         rounds += generation.statistics.rounds
         accepted += generation.statistics.accepted
+        drafted += generation.statistics.drafted
     statistic, limit, cells = chi_squared(expected, found)
     drafter = check_drafter(params.drafter, session.engine.draft is not None)
-    return Sampled(drafter, params.verification, trials, cells, statistic, limit, (rounds + accepted) / rounds)
+    length_accepted = (rounds + accepted) / rounds
+    return Sampled(drafter, params.verification, trials, cells, statistic, limit, length_accepted, drafted)
 
 
 def fewest_trials(expected: Joint) -> int:

@@ -10,7 +10,7 @@ Both fail where one output merely ends before the other: no rounding explains th
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -27,7 +27,7 @@ class Equality:
     the two outputs has; None where they are equal.
 
     margin: gap of the two best logits there, at width 1; delta: largest difference of a logit between the widths there.
-    complete: neither output ends early.
+    complete: neither output ends early. drafted: draft tokens of the speculative output; 0 proves nothing of drafting.
     """
 
     same_width: bool
@@ -35,6 +35,7 @@ class Equality:
     margin: float = 0.0
     delta: float = 0.0
     complete: bool = True
+    drafted: int = field(default=0, compare=False)
 
     @property
     def near_tie(self) -> bool:
@@ -49,14 +50,23 @@ class Equality:
 def check_equality(
     session: Session, prompt: Sequence[int], max_new_tokens: int, drafter: str | None = None
 ) -> Equality:
-    """Generate greedily three ways from `prompt` and compare. The session's cached prefix is forgotten."""
-    params = SamplingParameters(stop_token_ids=(), max_new_tokens=max_new_tokens, drafter=drafter)
+    """Generate greedily three ways from `prompt` and compare. The session's cached prefix is forgotten.
+
+    It drafts the bundle's maximum a round, whatever the policy says: what a policy of today leaves out is proved too.
+    """
+    params = SamplingParameters(
+        stop_token_ids=(),
+        max_new_tokens=max_new_tokens,
+        drafter=drafter,
+        num_draft_tokens=session.max_draft_tokens,
+    )
     try:
         session.reset()
         output = decode_request(session, prompt, params)
         session.reset()
         plain = session.generate(prompt, params, speculate=False).tokens
-        return judge(session, prompt, plain, output.tokens, output.widths)
+        found = judge(session, prompt, plain, output.tokens, output.widths)
+        return replace(found, drafted=sum(output.drafted))
     finally:
         session.reset()
 

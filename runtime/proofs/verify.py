@@ -45,6 +45,17 @@ class Report:
         tiers = (self.exactness, self.compiled, self.parity, self.equalities, self.sampled)
         return all(entry.passed for tier in tiers for entry in tier)
 
+    @property
+    def drafted(self) -> int:
+        """Draft tokens of L1 and L2 over all prompts."""
+        return sum(entry.drafted for entry in self.equalities)
+
+    @property
+    def undrafted(self) -> tuple[str, ...]:
+        """Checks that ran and drafted nothing: they hold, and say nothing of speculation."""
+        greedy = ("L1", "L2") if self.equalities and not self.drafted else ()
+        return greedy + tuple(f"L3 ({entry.verification} verification)" for entry in self.sampled if not entry.drafted)
+
     def as_dict(self) -> dict[str, Any]:
         return {
             "passed": self.passed,
@@ -56,6 +67,8 @@ class Report:
             "equal_at_width_1": sum(entry.first_difference is None for entry in self.equalities),
             "near_ties": sum(entry.first_difference is not None and entry.near_tie for entry in self.equalities),
             "incomplete": sum(not entry.complete for entry in self.equalities),
+            "drafted": self.drafted,
+            "undrafted": list(self.undrafted),
             "sampled": [asdict(entry) | {"passed": entry.passed} for entry in self.sampled],
         }
 
@@ -64,7 +77,8 @@ def verify_session(
     session: Session, prompts: Path | None, max_new_tokens: int, trials: int = 0, drafter: str | None = None
 ) -> Report:
     """The rules enumerated, the models against the recorded Hugging Face logits, greedy equality over the prompts, and
-    `trials` generations a way to draft and verify against the target's exact distribution.
+    `trials` generations a way to draft and verify against the target's exact distribution. All of them draft the
+    bundle's maximum a round, whatever its policy says.
 
     drafter: of the generations, by default the bundle's. prompts: JSONL as `specexport bench` takes it, routes or not.
     Raises `ParameterError` naming the line that is none.
@@ -106,7 +120,7 @@ def _sample(session: Session, prompt: Sequence[int], trials: int, drafter: str |
     session.reset()  # its cache was written behind its back
     verifications: tuple[Verification, ...] = ("block", "token")
     for verification in verifications:
-        way = replace(SAMPLED, drafter=drafter, verification=verification)
+        way = replace(SAMPLED, drafter=drafter, verification=verification, num_draft_tokens=session.max_draft_tokens)
         yield sample_session(session, prompt, way, expected, trials)
     session.reset()
 
@@ -133,22 +147,32 @@ def render(result: Report) -> str:
         for proof in result.parity
     ]
     lines += [
-        f"L1         {row['equal_at_same_width']} of {row['prompts']} prompts equal to plain greedy at the same width",
+        f"L1         {row['equal_at_same_width']} of {row['prompts']} prompts equal to plain greedy at the same width, "
+        f"{result.drafted} tokens drafted",
         f"L2         {row['equal_at_width_1']} of {row['prompts']} equal to plain greedy at width 1, "
         f"{row['near_ties']} equal up to a near tie of two logits"
         + (f", {row['incomplete']} where one output ends early" if row["incomplete"] else ""),
         *(
             f"L3         drafter {entry.drafter}, {entry.verification} verification: chi-squared {entry.statistic:.1f} "
-            f"over {entry.cells} cells and {entry.trials} trials "
+            f"over {entry.cells} cells and {entry.trials} trials, {entry.drafted} tokens drafted "
             f"(a right one exceeds {entry.limit:.1f} once in {round(1 / FALSE_ALARM):,} times)"
             for entry in result.sampled
         ),
         *(() if result.sampled else ("L3         sampled output was not tested; --trials 10000 does",)),
-        "passed"
-        if result.passed
-        else "FAILED: this bundle does not give the target's own output on this host; build it again here",
+        _outcome(result),
     ]
     return "\n".join(lines)
+
+
+def _outcome(result: Report) -> str:
+    if not result.passed:
+        return "FAILED: this bundle does not give the target's own output on this host; build it again here"
+    if result.undrafted:
+        return (
+            f"passed, but {' and '.join(result.undrafted)} drafted nothing, which proves nothing of speculation; "
+            "give more --max-new-tokens, other prompts or another --drafter"
+        )
+    return "passed"
 
 
 def _given(session: Session, path: Path, max_new_tokens: int) -> list[tuple[Sequence[int], int]]:

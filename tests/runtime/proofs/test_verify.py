@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 from specexport.bundle import Bundle, Proof
 from specexport.errors import ParameterError
+from specexport.runtime.policy.decisions import Decisions
+from specexport.runtime.policy.routes import POLICY_VERSION, Policy, RoutePolicy
 from specexport.runtime.proofs import verify
 from specexport.runtime.proofs.chi_squared import Sampled
 from specexport.runtime.proofs.enumeration import Exactness
@@ -102,7 +104,7 @@ def test_prompts_of_the_users(session: Session, tmp_path: Path, monkeypatch: pyt
 
     def check(session: Session, prompt: Sequence[int], max_new_tokens: int, drafter: str | None) -> Equality:
         asked.append((len(prompt), max_new_tokens))
-        return Equality(True, None)
+        return Equality(True, None, drafted=9)
 
     monkeypatch.setattr(verify, "check_equality", check)
     monkeypatch.setattr(session, "_encoder", PromptEncoder(with_template(session.bundle)))
@@ -132,6 +134,41 @@ def test_a_line_that_cannot_be_a_prompt_is_named(refused: Refused, session: Sess
         verify_session(session, path, 6)
 
 
+OFF = Policy(POLICY_VERSION, "x", "fake", "", 0.0, 0.9, RoutePolicy("off", "model", 0, "fixed", (0.5,), None), {})
+
+
+@pytest.mark.usefixtures("no_enumeration")
+@pytest.mark.parametrize("drafter", [None, "model", "ngram"])
+def test_every_check_speculates_whatever_the_policy(session: Session, drafter: str | None) -> None:
+    session.decisions = Decisions(OFF)
+    assert session.generate([1, 2, 3], max_new_tokens=6).statistics.drafted == 0
+    asked: list[tuple[Any, Any]] = []
+    real = session.stream
+
+    def stream(prompt: Any, params: Any, *rest: Any, **overrides: Any) -> Any:
+        asked.append((params.num_draft_tokens, params.drafter))
+        return real(prompt, params, *rest, **overrides)
+
+    session.stream = stream  # type: ignore[method-assign]
+    result = verify_session(session, None, 8, trials=1000, drafter=drafter)
+    assert set(asked) == {(CONTRACT.max_draft_tokens, drafter)}
+    assert result.passed
+    if drafter != "ngram":  # which may find nothing
+        assert all(entry.drafted > 0 for entry in (*result.equalities, *result.sampled))
+        assert result.undrafted == ()
+
+
+@pytest.mark.usefixtures("no_enumeration")
+def test_checks_that_drafted_nothing_say_so(session: Session) -> None:
+    """A single new token leaves nothing to draft."""
+    result = verify_session(session, None, 1)
+    assert (result.passed, result.drafted, result.undrafted) == (True, 0, ("L1", "L2"))
+    assert json.loads(json.dumps(result.as_dict()))["undrafted"] == ["L1", "L2"]
+    assert render(result).splitlines()[-1] != render(verify_session(session, None, 6)).splitlines()[-1] == "passed"
+    sampled = (Sampled("ngram", "token", 100, 9, 1.0, 30.0, 1.0, 0),)
+    assert verification(sampled=sampled).undrafted == ("L3 (token verification)",)
+
+
 def proof(error: float) -> Proof:
     return Proof("fake", "ort", "target", 10, 30, error, 1e-3)
 
@@ -141,7 +178,7 @@ def exact(error: float) -> Exactness:
 
 
 def sampled(statistic: float) -> Sampled:
-    return Sampled("model", "block", 100, 9, statistic, 30.0, 2.0)
+    return Sampled("model", "block", 100, 9, statistic, 30.0, 2.0, 150)
 
 
 def verification(**tiers: Sequence[Any]) -> Report:
