@@ -1,8 +1,9 @@
 """Special tokens in chat: only the template writes them. What a message spells like one stays text.
 
 A place where a message spells a special token, or begins to, is masked before the template is rendered. So the special
-tokens in the rendered text are the template's own. Where taking the masks off makes more of them, the text is encoded
-by a copy of the tokenizer that has other names for its special tokens, and the template's are renamed alike.
+tokens in the rendered text are the template's own. Where taking the masks off makes more of them, in the text or in its
+tokens (a normalizer may write `<|END|>` in small letters), the text is encoded by a copy of the tokenizer that has
+other names for its special tokens, and the template's are renamed alike.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class SpecialTokens:
         self._beginnings = {name[:size] for name in self._ids for size in range(1, len(name))}
         # Names that no message can hold, since nobody can guess them.
         nonce = secrets.token_hex(8)
-        self._aliases = {name: f"\ue000{nonce}{place}\ue001" for place, name in enumerate(self._ids)}
+        self._aliases = {name: f"\ue000{nonce}{place:06}\ue001" for place, name in enumerate(self._ids)}
 
     def mask(self, messages: Sequence[Message]) -> tuple[list[dict[str, Any]], str]:
         """The messages, and the mark that stands where one of their texts spells a special token.
@@ -51,25 +52,34 @@ class SpecialTokens:
         literal = re.sub(masked, lambda found: chr(int(found[1])), rendered)
         own = self._names.findall(rendered)
         if self._names.findall(literal) == own:
-            return self._tokenizer.encode(literal, add_special_tokens=False).ids
+            tokens = self._tokenizer.encode(literal, add_special_tokens=False).ids
+            if self._are(tokens, own):
+                return tokens
         renamed = re.sub(
             f"{masked}|{self._pattern}",
             lambda found: chr(int(found[1])) if found[1] else self._aliases[found[0]],
             rendered,
         )
-        tokenizer, unknown = self._renamed
-        tokens = tokenizer.encode(renamed, add_special_tokens=False).ids
-        numbers = set(self._ids.values()) - {unknown}
-        if [token for token in tokens if token in numbers] != [self._ids[name] for name in own]:
+        tokens = self._renamed.encode(renamed, add_special_tokens=False).ids
+        if not self._are(tokens, own):
             raise PromptError(
                 "the messages spell a special token that this tokenizer cannot write as text; leave it out"
             )
         return tokens
 
+    def _are(self, tokens: Sequence[int], own: Sequence[str]) -> bool:
+        """Whether the special tokens among `tokens` are `own`. What the tokenizer does not know is text as well."""
+        numbers = set(self._ids.values())
+        if [token for token in tokens if token in numbers] == [self._ids[name] for name in own]:
+            return True
+        numbers.discard(self._unknown)
+        wanted = [self._ids[name] for name in own if self._ids[name] != self._unknown]
+        return [token for token in tokens if token in numbers] == wanted
+
     def _mask_message(self, message: Message, mark: str) -> dict[str, Any]:
         masked = {key: value if key == "role" else self._mask(value, mark) for key, value in message.items()}
         if isinstance(message.get("content"), list):
-            masked["content"] = [part | {"text": self._mask(part["text"], mark)} for part in message["content"]]
+            masked["content"] = [self._mask(part, mark) | {"type": part["type"]} for part in message["content"]]
         return masked
 
     def _mask(self, value: Any, mark: str) -> Any:
@@ -95,8 +105,18 @@ class SpecialTokens:
         return text
 
     @cached_property
-    def _renamed(self) -> tuple[Tokenizer, int | None]:
-        """The tokenizer with the aliases as names, the ids being the same, and the id of what it does not know."""
+    def _unknown(self) -> int:
+        """The id of what the tokenizer does not know, -1 for none."""
+        model = json.loads(self._tokenizer.to_str())["model"]
+        if model.get("unk_token") is not None:
+            number = self._tokenizer.token_to_id(model["unk_token"])
+        else:
+            number = model.get("unk_id")
+        return -1 if number is None else int(number)
+
+    @cached_property
+    def _renamed(self) -> Tokenizer:
+        """The tokenizer with the aliases as names, the ids being the same."""
         description = json.loads(self._tokenizer.to_str())
         for token in description["added_tokens"]:
             token["content"] = self._aliases.get(token["content"], token["content"])
@@ -106,13 +126,11 @@ class SpecialTokens:
             model["vocab"] = {pieces.get(name, name): number for name, number in model["vocab"].items()}
         else:
             model["vocab"] = [[pieces.get(name, name), score] for name, score in model["vocab"]]
-        unknown = model.get("unk_id")
         if model.get("unk_token") is not None:
-            unknown = self._tokenizer.token_to_id(model["unk_token"])
             model["unk_token"] = pieces.get(model["unk_token"], model["unk_token"])
         description["post_processor"] = None  # unused, and it names special tokens
         try:
-            return Tokenizer.from_str(json.dumps(description)), unknown
+            return Tokenizer.from_str(json.dumps(description))
         except Exception as error:  # tokenizers raises a bare Exception
             raise PromptError(
                 f"the messages spell a special token, which this tokenizer cannot write as text ({error}); leave it out"
