@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -25,7 +27,9 @@ class Bundle:
         Raises `BundleError` naming the file and what is wrong with it.
         """
         root = Path(root)
-        if not root.is_dir():
+        with _readable(root, "give the path of another bundle"):
+            found = root.is_dir()
+        if not found:
             made = (
                 "a bundle is a folder"
                 if root.exists()
@@ -58,18 +62,23 @@ class Bundle:
         wanted = {name: entry for name, entry in files.items() if not name.startswith(ignored)}
         for name, entry in wanted.items():
             path = _file(self.root, name, self._remedy(name))
-            if path.stat().st_size != entry.bytes:
-                raise BundleError(
-                    f"{path} has {path.stat().st_size} bytes, the manifest says {entry.bytes}; {self._remedy(name)}"
-                )
+            with _readable(path, self._remedy(name)):
+                size = path.stat().st_size
+            if size != entry.bytes:
+                raise BundleError(f"{path} has {size} bytes, the manifest says {entry.bytes}; {self._remedy(name)}")
         if check_digests:
             with ThreadPoolExecutor() as pool:
-                digests = pool.map(lambda name: sha256(self.root / name), wanted)
+                digests = pool.map(self._digest, wanted)
             for name, digest in zip(wanted, digests, strict=True):
                 if digest != wanted[name].sha256:
                     raise BundleError(
                         f"{self.root / name} was changed after the build (SHA-256 differs); {self._remedy(name)}"
                     )
+
+    def _digest(self, name: str) -> str:
+        path = self.root / name
+        with _readable(path, self._remedy(name)):
+            return sha256(path)
 
     def _remedy(self, name: str) -> str:
         engine = next((plan.engine for plan in self.manifest.plans if plan.file == name), None)
@@ -78,6 +87,17 @@ class Bundle:
             if engine is None
             else f"make it again with: specexport compile {self.root} --engine {engine}"
         )
+
+
+@contextmanager
+def _readable(path: Path, remedy: str) -> Iterator[None]:
+    """Raises `BundleError` where the system refuses `path`."""
+    try:
+        yield
+    except OSError as error:
+        raise BundleError(
+            f"{path} cannot be read: {error.strerror or error}; see to its permissions and its disk, or {remedy}"
+        ) from None
 
 
 def _file(root: Path, name: str, remedy: str) -> Path:
@@ -89,8 +109,9 @@ def _file(root: Path, name: str, remedy: str) -> Path:
     if not name.isprintable() or pure.is_absolute() or ".." in pure.parts or "\\" in name:
         raise BundleError(f"{MANIFEST} names {name!r}, which lies outside of the bundle; do not use this bundle")
     try:
-        found = path.is_file()
-    except (OSError, RuntimeError):  # a name too long, a link to itself
+        with _readable(path, remedy):
+            found = path.is_file()
+    except RuntimeError:  # a link to itself
         found = False
     if not found:
         raise BundleError(f"{path} is missing; {remedy}")

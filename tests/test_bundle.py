@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import json
 import os
 from collections.abc import Callable
@@ -76,6 +77,24 @@ def test_a_cut_file_is_found_without_its_digest(refused: Refused, root: Path) ->
 def test_a_missing_file(refused: Refused, root: Path) -> None:
     (root / WEIGHTS).unlink()
     refused.says(refusal(root, check_digests=False))
+
+
+@pytest.mark.parametrize("refuses", ["is_dir", "is_file", "stat", "open"])
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EIO])
+def test_a_file_that_cannot_be_read(
+    refused: Refused, root: Path, monkeypatch: pytest.MonkeyPatch, refuses: str, number: int
+) -> None:
+    """Root may read everything, so the refusal is the test's."""
+    called, real = root if refuses == "is_dir" else root / WEIGHTS, getattr(Path, refuses)
+
+    def method(path: Path, *given: Any, **more: Any) -> Any:
+        if path == called:
+            raise OSError(number, os.strerror(number), str(path))
+        return real(path, *given, **more)
+
+    monkeypatch.setattr(Path, refuses, method)
+    with refused(BundleError):
+        Bundle.open(root)
 
 
 def test_a_folder_in_the_place_of_a_file(refused: Refused, root: Path) -> None:
