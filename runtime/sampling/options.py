@@ -6,13 +6,32 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from numbers import Integral, Real
+from numbers import Real
 from operator import index
 from typing import Any
 
 from ...errors import ParameterError
 
 BIAS_LIMIT = 100.0
+LONGEST_SHOWN = 200
+
+
+def shown(value: object) -> str:
+    """`value` for a message of one line, which an array's own representation need not be."""
+    text = repr(value)
+    text = text if text.isprintable() else " ".join(text.split())
+    return text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}..."
+
+
+def items(value: object) -> tuple[Any, ...] | None:
+    """What is in `value`, None where nothing can be: an array without dimensions says only when it is asked."""
+    if not isinstance(value, Iterable):
+        return None
+    try:
+        found = iter(value)
+    except TypeError:
+        return None
+    return tuple(found)
 
 
 def whole_number(name: str, value: object) -> int:
@@ -22,12 +41,12 @@ def whole_number(name: str, value: object) -> int:
             raise TypeError
         return index(value)  # type: ignore[arg-type]
     except TypeError:
-        raise ParameterError(f"{name} is {value!r}; it must be a whole number") from None
+        raise ParameterError(f"{name} is {shown(value)}; it must be a whole number") from None
 
 
 def _number(name: str, value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, Real):
-        raise ParameterError(f"{name} is {value!r}; it must be a number")
+        raise ParameterError(f"{name} is {shown(value)}; it must be a number")
     try:
         return float(value)
     except OverflowError:  # an int beyond all floats, and so beyond all ranges
@@ -87,8 +106,12 @@ class Whole(Option):
 @dataclass(frozen=True, kw_only=True)
 class Flag(Option):
     def check(self, name: str, value: Any) -> bool:
-        if value not in (0, 1):
-            raise ParameterError(f"{name} is {value!r}; it must be True or False")
+        try:
+            known = value in (0, 1)
+        except (TypeError, ValueError, RuntimeError):  # arrays are neither equal to a number nor not
+            known = False
+        if not known:
+            raise ParameterError(f"{name} is {shown(value)}; it must be True or False")
         return bool(value)
 
 
@@ -98,7 +121,7 @@ class Choice(Option):
 
     def check(self, name: str, value: Any) -> str:
         if not isinstance(value, str) or value not in self.names:
-            raise ParameterError(f"{name} is {value!r}; it must be {' or '.join(map(repr, self.names))}")
+            raise ParameterError(f"{name} is {shown(value)}; it must be {' or '.join(map(repr, self.names))}")
         return value
 
 
@@ -108,7 +131,7 @@ class Name(Option):
 
     def check(self, name: str, value: Any) -> str | None:
         if value is not None and not isinstance(value, str):
-            raise ParameterError(f"{name} is {value!r}; it must be the name of a {name}")
+            raise ParameterError(f"{name} is {shown(value)}; it must be the name of a {name}")
         return value
 
 
@@ -117,11 +140,10 @@ class Texts(Option):
     """One text or several, of at least one character each; None for none."""
 
     def check(self, name: str, value: Any) -> tuple[str, ...]:
-        texts = (value,) if isinstance(value, str) else () if value is None else value
-        if isinstance(texts, Iterable):
-            texts = tuple(texts)  # an iterator gives its items once
-        if not isinstance(texts, tuple) or not all(isinstance(text, str) for text in texts):
-            raise ParameterError(f"{name} is {value!r}; it must be a text or a list of texts")
+        # An iterator gives its items once.
+        texts = (value,) if isinstance(value, str) else () if value is None else items(value)
+        if texts is None or not all(isinstance(text, str) for text in texts):
+            raise ParameterError(f"{name} is {shown(value)}; it must be a text or a list of texts")
         if not all(texts):
             raise ParameterError(f"a {name} string is empty; give strings of at least one character")
         return texts
@@ -137,18 +159,19 @@ class TokenIds(Option):
     def check(self, name: str, value: Any) -> tuple[int, ...] | None:
         if value is None and self.optional:
             return None
-        if self.single and isinstance(value, Integral):
-            value = (value,)
-        if not isinstance(value, Iterable):
-            raise ParameterError(f"{name} is {value!r}; it must be a list of token ids")
-        return tuple(whole_number(f"a token of {name}", token) for token in value)
+        found = items(value)
+        if found is None and self.single and hasattr(value, "__index__"):
+            found = (value,)
+        if found is None:
+            raise ParameterError(f"{name} is {shown(value)}; it must be a list of token ids")
+        return tuple(whole_number(f"a token of {name}", token) for token in found)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Biases(Option):
     def check(self, name: str, value: Any) -> dict[int, float]:
         if not isinstance(value, Mapping):
-            raise ParameterError(f"{name} is {value!r}; it must map token ids to numbers")
+            raise ParameterError(f"{name} is {shown(value)}; it must map token ids to numbers")
         found: dict[int, float] = {}
         for token, bias in value.items():
             place = whole_number(f"a token of {name}", token)

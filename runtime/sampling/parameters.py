@@ -57,7 +57,7 @@ class SamplingParameters:
         metadata=option(Number(low=-2.0, high=2.0, off="0 is off", help="Penalty per occurrence in the output.")),
     )
     logit_bias: Mapping[int, float] = field(
-        default_factory=dict, metadata=option(Biases(help="Add BIAS to the logit of token ID; repeatable."))
+        default_factory=dict, hash=False, metadata=option(Biases(help="Add BIAS to the logit of token ID; repeatable."))
     )
     banned_tokens: Iterable[int] = field(
         default=(), metadata=option(TokenIds(flag="--ban-token", help="Never generate this token; repeatable."))

@@ -10,7 +10,7 @@ from tokenizers import Tokenizer
 
 from ...bundle import Bundle
 from ...errors import BundleError, PromptError
-from ..sampling.options import whole_number
+from ..sampling.options import items, whole_number
 from .chat_template import ChatTemplate
 from .messages import Message, check_messages
 from .special_tokens import SpecialTokens
@@ -57,14 +57,14 @@ class PromptEncoder:
     def _tokens(self, prompt: Prompt) -> list[int]:
         if isinstance(prompt, str):
             return self._encode_text(prompt)
-        if isinstance(prompt, bytes | Mapping) or not isinstance(prompt, Iterable):
+        found = None if isinstance(prompt, bytes | Mapping) else items(prompt)  # an iterator gives its items once
+        if found is None:
             raise PromptError(
                 f"the prompt is of type {type(prompt).__name__}; give a text, a list of messages or a list of token ids"
             )
-        items = list(prompt)  # an iterator gives its items once
-        if any(isinstance(item, Mapping) for item in items):
-            return self._encode_messages(check_messages(items))
-        return [whole_number(f"token {place} of the prompt", item) for place, item in enumerate(items)]
+        if any(isinstance(item, Mapping) for item in found):
+            return self._encode_messages(check_messages(found))
+        return [whole_number(f"token {place} of the prompt", item) for place, item in enumerate(found)]
 
     def _encode_text(self, text: str) -> list[int]:
         """Special tokens that the text spells become tokens, as with transformers."""

@@ -346,7 +346,7 @@ def test_ids_that_are_no_integers(refused: Refused, make_session: MakeSession) -
         make_session().stream([1.5])  # type: ignore[list-item]
 
 
-@pytest.mark.parametrize("prompt", [b"bytes", {"role": "user", "content": "x"}, None, 3])
+@pytest.mark.parametrize("prompt", [b"bytes", {"role": "user", "content": "x"}, None, 3, np.array(5)])
 def test_a_prompt_of_another_type(refused: Refused, prompt: Any, make_session: MakeSession) -> None:
     with refused(PromptError):
         make_session().stream(prompt)

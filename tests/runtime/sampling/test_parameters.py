@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -240,6 +241,52 @@ def test_ids_of_any_iterable() -> None:
     assert (parameters.banned_tokens, parameters.stop_token_ids) == ((1, 2), (3, 4))
     assert SamplingParameters(stop_token_ids=np.int64(3)).stop_token_ids == (3,)  # type: ignore[arg-type]
     assert SamplingParameters(stop_token_ids=None).stop_token_ids is None
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("speculate", np.array([1, 1])),
+        ("speculate", np.ones((3, 3))),
+        ("speculate", np.array([])),
+        ("stop_token_ids", np.array(5.0)),
+        ("stop_token_ids", np.array([[1], [2]])),
+        ("banned_tokens", np.array(5)),
+        ("stop", np.array("x")),
+        ("stop", np.zeros((2, 2))),
+        ("max_new_tokens", np.array([1, 2])),
+        ("temperature", np.zeros((2, 2))),
+        ("logit_bias", np.eye(20)),
+        ("drafter", np.zeros((2, 2))),
+    ],
+    ids=range(12),
+)
+def test_arrays_that_are_no_such_option(refused: Refused, name: str, value: Any) -> None:
+    with refused(ParameterError):
+        SamplingParameters(**{name: value})
+
+
+def test_arrays_without_dimensions_are_numbers() -> None:
+    given: dict[str, Any] = {"stop_token_ids": np.array(5), "max_new_tokens": np.array(7), "speculate": np.array(0)}
+    parameters = SamplingParameters(**given)
+    assert (parameters.stop_token_ids, parameters.max_new_tokens, parameters.speculate) == ((5,), 7, False)
+    assert type(parameters.stop_token_ids[0]) is type(parameters.max_new_tokens) is int  # type: ignore[index]
+
+
+def test_an_error_of_a_generator_is_its_own() -> None:
+    def ids() -> Iterator[int]:
+        yield 1
+        raise TypeError("the caller's own")
+
+    with pytest.raises(TypeError, match="the caller's own"):
+        SamplingParameters(banned_tokens=ids())
+
+
+def test_equal_parameters_have_one_hash() -> None:
+    options: dict[str, Any] = {"logit_bias": {3: 1.0, 1: 2.0}, "stop": ["a"], "banned_tokens": [1, 2], "seed": 3}
+    one, other = SamplingParameters(**options), SamplingParameters(**options | {"logit_bias": {1: 2.0, 3: 1.0}})
+    assert {one: "found"}[other] == "found"
+    assert one not in {SamplingParameters(), SamplingParameters(**options | {"logit_bias": {}})}
 
 
 @pytest.mark.parametrize(("name", "value"), [("speculate", "no"), ("speculate", None), ("drafter", 5), ("route", 5)])
