@@ -106,10 +106,12 @@ def summary(statistics: Statistics) -> str:
         ]
         parts += [f"{row.looked_up} of {row.drafted} draft tokens looked up"] if row.looked_up else []
     whole = row.total_seconds or 1.0
-    shares = (
+    shares = (  # they add up to the whole
+        ("setup", row.setup_seconds),
         ("prefill", row.prefill_seconds),
         ("draft", row.draft_seconds),
         ("target", row.target_seconds),
+        ("device", row.device_seconds),
         ("host", row.host_seconds),
     )
-    return ", ".join(parts) + "; " + " ".join(f"{name} {seconds / whole:.0%}" for name, seconds in shares)
+    return ", ".join(parts) + "; " + " ".join(f"{name} {seconds / whole:.0%}" for name, seconds in shares if seconds)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Callable
 from dataclasses import fields
@@ -13,11 +14,13 @@ import pytest
 from click.testing import CliRunner, Result
 from specexport.bundle import MANIFEST, Bundle
 from specexport.cli import main
+from specexport.cli.generate import summary
 from specexport.engines.tensorrt.compile import CompileOptions
 from specexport.runtime.policy.decisions import write_decision
 from specexport.runtime.policy.host_identity import bundle_identity
 from specexport.runtime.policy.routes import POLICY, POLICY_VERSION, Policy, RoutePolicy
 from specexport.runtime.sampling.parameters import SamplingParameters
+from specexport.runtime.state.statistics import Statistics
 from support.messages import Refused
 from support.pair import Pair
 
@@ -150,6 +153,25 @@ def test_generate_streams_the_text(run: Run, built: Path) -> None:
     assert result.exit_code == 0
     assert result.stdout == whole["text"] + "\n"
     assert result.stderr.startswith(f"[{whole['finish_reason']}] {len(whole['tokens'])} tokens, ")
+
+
+@pytest.mark.parametrize(
+    ("times", "shares"),
+    [
+        (
+            {"setup": 1, "prefill": 2, "draft": 3, "target": 4, "device": 0, "total": 20},
+            {"setup": 5, "prefill": 10, "draft": 15, "target": 20, "host": 50},
+        ),
+        ({"setup": 0, "prefill": 2, "device": 7, "total": 10}, {"prefill": 20, "device": 70, "host": 10}),
+        ({"prefill": 1, "total": 1}, {"prefill": 100}),
+        ({"total": 0}, {}),
+    ],
+)
+def test_shares_of_time_add_up(times: dict[str, float], shares: dict[str, int]) -> None:
+    line = summary(Statistics(**{f"{name}_seconds": value for name, value in times.items()}))
+    found = re.findall(r"(\w+) (\d+)%", line.partition(";")[2])
+    assert {name: int(share) for name, share in found} == shares
+    assert sum(shares.values()) == (100 if times["total"] else 0)
 
 
 def test_generate_json_is_one_object_and_nothing_else(run: Run, built: Path) -> None:
