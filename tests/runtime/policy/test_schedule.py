@@ -97,6 +97,8 @@ def test_the_rate_that_is_reached_anyway_raises_the_bar() -> None:
 def test_where_nobody_reads_confidence_the_best_fixed_number_is_taken() -> None:
     assert adaptive((0.9,), None).next(16, 2) == 4
     assert adaptive((0.9, 0.05), None, draft=0.3).next(16, 2) == 1
+    # 1 + 0.7 + 0.49 tokens in 1.5 s; a third would add 0.343 tokens in 0.25 s
+    assert adaptive((0.7,), None, draft=0.2).next(16, 2) == 2
     assert adaptive((0.9,), None).guide is None
 
 
