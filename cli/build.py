@@ -15,10 +15,10 @@ from .options import compile_options, compiling
 
 
 @click.command()
-@click.option("--target", required=True, help="Target model: a checkpoint folder or a Hugging Face model id.")
+@click.option("--target", required=True, help="Target model: a checkpoint folder, a GGUF file, or either on the hub (id, or id:file.gguf).")
 @click.option(
     "--draft",
-    help="Draft model, smaller: a checkpoint folder or a Hugging Face model id. [default: none, prompt lookup drafts]",
+    help="Draft model, smaller, given as the target is. [default: none, prompt lookup drafts]",
 )
 @click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="Bundle folder to create.")
 @click.option(

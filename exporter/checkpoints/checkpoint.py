@@ -42,9 +42,13 @@ class Checkpoint:
 
     @classmethod
     def find(cls, source: str) -> Checkpoint:
-        """A local folder, or else a hub id, which is downloaded. Raises `CheckpointError`."""
+        """A local folder or GGUF file, or else a hub id, which is downloaded. Raises `CheckpointError`."""
+        from .gguf import GGUF, find_gguf  # which derives from this class
+
         disable_progress_bar()  # the build shows its own
         set_verbosity_error()
+        if source.lower().endswith(GGUF):
+            return find_gguf(source)
         try:
             folder = Path(source).expanduser()
             found = folder.exists()
@@ -55,12 +59,14 @@ class Checkpoint:
                 raise CheckpointError(
                     f"there is no folder {source}; give a Hugging Face checkpoint: a folder or a hub id"
                 )
-            folder = _download(source)
+            folder = download(source)
         if not folder.is_dir():
             raise CheckpointError(f"{source} is a file; give the folder that holds config.json and *.safetensors")
         if not (folder / "config.json").is_file():
             raise CheckpointError(f"{source} has no config.json; give a Hugging Face checkpoint: a folder or a hub id")
         if not any(folder.glob("*.safetensors")):
+            if files := sorted(folder.glob(f"*{GGUF}")):
+                raise CheckpointError(f"{source} has no *.safetensors; give its GGUF file: {files[0]}")
             raise CheckpointError(
                 f"{source} has no *.safetensors; save the weights with save_pretrained of transformers"
             )
@@ -72,7 +78,7 @@ class Checkpoint:
             config = AutoConfig.from_pretrained(self.folder, trust_remote_code=False)
         except Exception as error:  # transformers raises ValueError, KeyError, OSError and its own
             raise CheckpointError(f"{self.source}: config.json cannot be used: {first_line(error)}") from None
-        _check_decoder(self.source, config)
+        check_decoder(self.source, config)
         return config
 
     @cached_property
@@ -148,6 +154,11 @@ class Checkpoint:
     @cached_property
     def stop_token_ids(self) -> tuple[int, ...]:
         """End-of-text ids of the tokenizer, the config and the generation config. Raises `CheckpointError`."""
+        found = self._named_ends()
+        return tuple(sorted({token for place, value in found.items() for token in self._ids(place, value)}))
+
+    def _named_ends(self) -> dict[str, Any]:
+        """What names tokens that end a text, and what it says."""
         found = {
             "config.json": getattr(self.config.get_text_config(), "eos_token_id", None),
             "the tokenizer": self.tokenizer.eos_token_id,
@@ -157,7 +168,7 @@ class Checkpoint:
                 found[GENERATION] = GenerationConfig.from_pretrained(self.folder).eos_token_id
             except Exception as error:
                 raise CheckpointError(f"{self.source}: {GENERATION} cannot be used: {first_line(error)}") from None
-        return tuple(sorted({token for place, value in found.items() for token in self._ids(place, value)}))
+        return found
 
     def _ids(self, place: str, value: Any) -> list[int]:
         ids = [] if value is None else value if isinstance(value, list | tuple) else [value]
@@ -171,12 +182,17 @@ class Checkpoint:
     def digest(self) -> str:
         """SHA-256 over the config and the weights: what the graphs depend on."""
         try:
-            lines = [f"{sha256(path)} {path.name}" for path in (self.folder / "config.json", *self.weights)]
+            lines = [f"{sha256(path)} {path.name}" for path in self._described]
         except OSError as error:
             raise CheckpointError(
                 f"{error.filename or self.source} cannot be read: {error.strerror or error}"
             ) from None
         return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+
+    @property
+    def _described(self) -> tuple[Path, ...]:
+        """The files that the graphs depend on."""
+        return (self.folder / "config.json", *self.weights)
 
     def load(self, precision: Precision) -> PreTrainedModel:
         """The model in `precision` for inference. Raises `CheckpointError` for missing or unreadable weights."""
@@ -186,29 +202,34 @@ class Checkpoint:
             model, info = AutoModelForCausalLM.from_pretrained(self.folder, **options)
         except Exception as error:
             raise CheckpointError(f"{self.source}: the weights cannot be loaded: {first_line(error)}") from None
-        missing = sorted(info["missing_keys"])
-        if missing:
-            raise CheckpointError(
-                f"{self.source}: {len(missing)} weights are missing, the first is {missing[0]}; "
-                "the checkpoint is not whole"
-            )
-        model.eval()
-        model.requires_grad_(False)
-        return model
+        return for_inference(self.source, model, info)
 
 
-def _download(source: str) -> Path:
+def for_inference(source: str, model: PreTrainedModel, info: dict[str, Any]) -> PreTrainedModel:
+    """info: what `from_pretrained` says of the loading. Raises `CheckpointError` for weights that were not there."""
+    missing = sorted(info["missing_keys"])
+    if missing:
+        raise CheckpointError(
+            f"{source}: {len(missing)} weights are missing, the first is {missing[0]}; the checkpoint is not whole"
+        )
+    model.eval()
+    model.requires_grad_(False)
+    return model
+
+
+def download(source: str, wanted: list[str] = WANTED) -> Path:
+    """The folder of a hub id, with the files that `wanted` names. Raises `CheckpointError`."""
     from huggingface_hub import snapshot_download
 
     try:
-        return Path(snapshot_download(source, allow_patterns=WANTED, ignore_patterns=UNWANTED))
+        return Path(snapshot_download(source, allow_patterns=wanted, ignore_patterns=UNWANTED))
     except Exception as error:  # network, permission and name errors, each of another type
         raise CheckpointError(
             f"{source} is neither a folder here nor a hub id that can be fetched: {first_line(error)}"
         ) from None
 
 
-def _check_decoder(source: str, config: Any) -> None:
+def check_decoder(source: str, config: Any) -> None:
     """Refuse what is no causal language model, by what the checkpoint says of itself."""
     known = set(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values())
     names = config.architectures or []

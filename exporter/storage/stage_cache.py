@@ -48,11 +48,15 @@ def open_cache(cache: Path) -> Path:
 
 def stage_key(**inputs: Any) -> str:
     """Digest of `inputs` (JSON values), of the exporter's sources and of the tracing packages' versions."""
-    package = Path(__file__).parents[2]
-    sources = sorted([path for pattern in SOURCES for path in package.glob(pattern)])
-    inputs["sources"] = [hashlib.sha256(path.read_bytes()).hexdigest() for path in sources]
+    inputs["sources"] = [hashlib.sha256(path.read_bytes()).hexdigest() for path in sources()]
     inputs["packages"] = package_versions()
     return hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()[:32]
+
+
+def sources() -> list[Path]:
+    """The files of the package that a stage depends on."""
+    package = Path(__file__).parents[2]
+    return sorted([path for pattern in SOURCES for path in package.glob(pattern)])
 
 
 def finished_stage(cache: Path, key: str) -> Path | None:

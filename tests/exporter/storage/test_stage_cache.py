@@ -126,6 +126,12 @@ def test_the_key_depends_on_inputs_versions_and_sources(monkeypatch: pytest.Monk
     assert key != stage_key(role="draft")
 
 
+def test_every_file_of_the_exporter_is_a_source() -> None:
+    """At any depth: else exports of older code would be taken for today's."""
+    package = Path(stage_cache.__file__).parents[2]
+    assert set(stage_cache.sources()) >= set((package / "exporter").rglob("*.py"))
+
+
 def test_the_default_cache_follows_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert default_cache() == tmp_path / "specexport"

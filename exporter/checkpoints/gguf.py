@@ -1,0 +1,212 @@
+"""A GGUF file as a checkpoint: transformers' own loader turns it into a model in floats, with its tokenizer.
+
+What that loader cannot read, or would leave out, is refused by the name that GGUF has for it. The format is that of the
+GGUF specification (docs/gguf.md of the ggml repository), whose header the package `gguf` reads.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    modeling_gguf_pytorch_utils,
+)
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+from ...bundle import Precision
+from ...errors import CheckpointError, MissingPackageError, UnsupportedModelError
+from .checkpoint import Checkpoint, check_decoder, download, first_line, for_inference
+from .half_precision import TORCH_DTYPES
+
+GGUF = ".gguf"
+MAGIC = b"GGUF"
+NEEDED = ("gguf", "accelerate")  # by transformers' loader
+# Tokens that end a text, a turn or a message.
+ENDS = ("tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id")
+# Divisors of the rotary frequencies, by which Llama 3.1 and later stretch their positions. transformers does not read
+# them.
+ROTARY_DIVISORS = "rope_freqs.weight"
+INSTEAD = "give the safetensors checkpoint that it was made from"
+
+
+def find_gguf(source: str) -> GgufCheckpoint:
+    """A file here, or `hub-id:file.gguf`, which is downloaded. Raises `CheckpointError`, `MissingPackageError`."""
+    path = Path(source).expanduser()
+    if not path.exists():
+        hub_id, colon, file = source.partition(":")
+        if not colon or hub_id.count("/") > 1 or hub_id.startswith((".", "/", "~")):
+            raise CheckpointError(f"there is no file {source}; give a GGUF file, or one of the hub as hub-id:file.gguf")
+        path = download(hub_id, [file]) / file
+        if not path.exists():
+            raise CheckpointError(f"{hub_id} on the hub has no file {file}; see the files of its page")
+    if not path.is_file():
+        raise CheckpointError(f"{source} is a folder; give a GGUF file")
+    if re.search(r"-\d{5}-of-\d{5}\.gguf$", path.name):
+        raise CheckpointError(f"{source} is one part of several, which transformers cannot read; {INSTEAD}")
+    for name in NEEDED:
+        if find_spec(name) is None:
+            raise MissingPackageError(name, "gguf")
+    try:
+        with path.open("rb") as file_:
+            magic = file_.read(len(MAGIC))
+    except OSError as error:
+        raise CheckpointError(f"{source} cannot be read: {error.strerror or error}") from None
+    if magic != MAGIC:
+        raise CheckpointError(f"{source} is no GGUF file: it starts with {magic!r}, expected {MAGIC!r}")
+    return GgufCheckpoint(source, path.parent, path.name)
+
+
+@dataclass(frozen=True)
+class GgufCheckpoint(Checkpoint):
+    """`folder` is the one that holds `file`."""
+
+    file: str
+
+    @property
+    def path(self) -> Path:
+        return self.folder / self.file
+
+    @cached_property
+    def header(self) -> Any:
+        """A `gguf.GGUFReader` over the file, whose tensors all can be turned into floats. Raises `CheckpointError`."""
+        from gguf import GGUFReader
+        from gguf.quants import dequantize
+
+        try:
+            header = GGUFReader(self.path)
+        except Exception as error:  # a file cut off ends in errors of numpy and struct
+            if unknown := re.search(r"(\d+)\)? is not a valid GGMLQuantizationType", str(error)):
+                raise UnsupportedModelError(
+                    f"{self.source} has weights of GGML type {unknown[1]}, which the package gguf does not know; "
+                    f"{INSTEAD}"
+                ) from None
+            raise CheckpointError(
+                f"{self.source} is damaged or not whole: {first_line(error)}; fetch the file again"
+            ) from None
+        for kind in sorted({tensor.tensor_type for tensor in header.tensors}):
+            some = next(tensor.data for tensor in header.tensors if tensor.tensor_type == kind)
+            try:
+                dequantize(some.reshape(-1, some.shape[-1])[:1], kind)
+            except (NotImplementedError, ValueError):
+                raise UnsupportedModelError(
+                    f"{self.source} has weights of type {kind.name}, which the package gguf cannot turn into floats; "
+                    f"{INSTEAD}"
+                ) from None
+        return header
+
+    @cached_property
+    def config(self) -> Any:
+        kind = self._value("general.architecture")
+        scaling = self._value(f"{kind}.rope.scaling.type")
+        if scaling not in (None, "none") and kind != "gpt-oss":
+            raise UnsupportedModelError(
+                f"{self.source} scales its rotary positions ({scaling}), which transformers does not read from GGUF; "
+                f"{INSTEAD}"
+            )
+        try:
+            config = AutoConfig.from_pretrained(self.folder, gguf_file=self.file, trust_remote_code=False)
+        except Exception as error:
+            raise UnsupportedModelError(
+                f"{self.source} is a {kind} model, whose GGUF files transformers cannot read ({first_line(error)}); "
+                f"{INSTEAD}"
+            ) from None
+        check_decoder(self.source, config)
+        return config
+
+    @cached_property
+    def tokenizer(self) -> PreTrainedTokenizerBase:
+        if "tokenizer.ggml.tokens" not in self.header.fields:
+            raise CheckpointError(f"{self.source} has no tokenizer; give a GGUF file that has one")
+        try:
+            tokenizer = AutoTokenizer.from_pretrained(self.folder, gguf_file=self.file, trust_remote_code=False)
+        except Exception as error:
+            raise CheckpointError(
+                f"{self.source}: transformers cannot read its tokenizer ({first_line(error)}); {INSTEAD}"
+            ) from None
+        return tokenizer
+
+    @property
+    def architecture(self) -> str:
+        return str(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[self.config.model_type])
+
+    @cached_property
+    def weights(self) -> tuple[Path, ...]:
+        return (self.path,)
+
+    @cached_property
+    def fp32_bytes(self) -> int:
+        return 4 * sum(_elements(tensor) for tensor in self.header.tensors)
+
+    @property
+    def _described(self) -> tuple[Path, ...]:
+        return self.weights
+
+    def load(self, precision: Precision) -> PreTrainedModel:
+        config = self.config
+        options: dict[str, Any] = dict(config=config, dtype=TORCH_DTYPES[precision], output_loading_info=True)
+        options |= dict(experts_implementation="batched_mm", trust_remote_code=False)
+        try:
+            with _without_bars():
+                model, info = AutoModelForCausalLM.from_pretrained(self.folder, gguf_file=self.file, **options)
+        except Exception as error:
+            raise CheckpointError(f"{self.source}: the weights cannot be loaded: {first_line(error)}") from None
+        self._check_all_read(model)
+        for tensor in self.header.tensors:
+            if tensor.name == ROTARY_DIVISORS:
+                _stretch(model, torch.from_numpy(np.array(tensor.data, np.float32)))
+        return for_inference(self.source, model, info)
+
+    def _check_all_read(self, model: PreTrainedModel) -> None:
+        """Raises `UnsupportedModelError` where the loader left weights out: it does so without a word."""
+        there = sum(_elements(tensor) for tensor in self.header.tensors if tensor.name != ROTARY_DIVISORS)
+        read = model.num_parameters()
+        if there != read:
+            raise UnsupportedModelError(
+                f"{self.source} has {there} weights, transformers makes a model of {read} of them; {INSTEAD}"
+            )
+
+    def _named_ends(self) -> dict[str, Any]:
+        model = {"the model": self.config.get_text_config().eos_token_id, "the tokenizer": self.tokenizer.eos_token_id}
+        return model | {key: self._value(key) for key in ENDS}
+
+    def _value(self, key: str) -> Any:
+        field = self.header.fields.get(key)
+        return None if field is None else field.contents()
+
+
+@contextmanager
+def _without_bars() -> Iterator[None]:
+    """The loader has a progress bar of its own that no setting of transformers turns off; the build shows its own."""
+    bar = modeling_gguf_pytorch_utils.tqdm
+    modeling_gguf_pytorch_utils.tqdm = lambda items, **_: items
+    try:
+        yield
+    finally:
+        modeling_gguf_pytorch_utils.tqdm = bar
+
+
+def _elements(tensor: Any) -> int:
+    return math.prod(int(size) for size in tensor.shape)
+
+
+def _stretch(model: PreTrainedModel, divisors: torch.Tensor) -> None:
+    """Divide the rotary frequencies, as llama.cpp does with these."""
+    for module in model.modules():
+        frequencies = getattr(module, "inv_freq", None)
+        if isinstance(frequencies, torch.Tensor):
+            module.inv_freq = frequencies / divisors

@@ -1,0 +1,106 @@
+"""Tiny GGUF files, as llama.cpp's converter writes them for a Llama checkpoint."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from gguf import GGMLQuantizationType, GGUFWriter
+from gguf.quants import quantize
+from numpy.typing import NDArray
+from safetensors.numpy import load_file
+
+NAMES = {
+    "self_attn.q_proj": "attn_q",
+    "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v",
+    "self_attn.o_proj": "attn_output",
+    "mlp.gate_proj": "ffn_gate",
+    "mlp.up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down",
+    "input_layernorm": "attn_norm",
+    "post_attention_layernorm": "ffn_norm",
+}
+ENDS = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
+
+
+def write_gguf(
+    checkpoint: Path,
+    path: Path,
+    kind: str = "F32",
+    tokenizer: bool = True,
+    architecture: str = "llama",
+    extra: dict[str, NDArray[np.float32]] | None = None,
+    values: dict[str, str] | None = None,
+) -> Path:
+    """The Llama in the folder `checkpoint` as one file, its matrices in `kind`.
+
+    tokenizer: whether it has one. extra: further tensors, by name. values: further entries of the header.
+    """
+    config = json.loads((checkpoint / "config.json").read_text())
+    writer = GGUFWriter(path, architecture)
+    writer.add_name("tiny")
+    writer.add_block_count(config["num_hidden_layers"])
+    writer.add_context_length(config["max_position_embeddings"])
+    writer.add_embedding_length(config["hidden_size"])
+    writer.add_feed_forward_length(config["intermediate_size"])
+    writer.add_head_count(config["num_attention_heads"])
+    writer.add_head_count_kv(config["num_key_value_heads"])
+    writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
+    writer.add_rope_freq_base(config["rope_parameters"]["rope_theta"])
+    writer.add_vocab_size(config["vocab_size"])
+    for key, value in (values or {}).items():
+        writer.add_string(key, value)
+    if tokenizer:
+        _add_tokenizer(writer, checkpoint)
+    heads = {"attn_q": config["num_attention_heads"], "attn_k": config["num_key_value_heads"]}
+    for name, weight in load_file(checkpoint / "model.safetensors").items():
+        called = _gguf_name(name)
+        part = called.split(".")[-2]
+        if part in heads:
+            weight = _interleaved(weight, heads[part])
+        _add(writer, called, weight.astype(np.float32), kind if weight.ndim == 2 else "F32")
+    for name, weight in (extra or {}).items():
+        _add(writer, name, weight, "F32")
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def _add(writer: Any, name: str, weight: NDArray[np.float32], kind: str) -> None:
+    form = GGMLQuantizationType[kind]
+    writer.add_tensor(name, quantize(weight, form), raw_dtype=form)
+
+
+def _gguf_name(name: str) -> str:
+    stem, _, suffix = name.rpartition(".")
+    if stem in ENDS:
+        return f"{ENDS[stem]}.{suffix}"
+    _, _, layer, rest = stem.split(".", 3)
+    return f"blk.{layer}.{NAMES[rest]}.{suffix}"
+
+
+def _interleaved(weight: NDArray[Any], heads: int) -> NDArray[Any]:
+    """Rotary halves as neighbours, the order of llama.cpp."""
+    rows, columns = weight.shape
+    return weight.reshape(heads, 2, rows // heads // 2, columns).swapaxes(1, 2).reshape(rows, columns)
+
+
+def _add_tokenizer(writer: Any, checkpoint: Path) -> None:
+    content = json.loads((checkpoint / "tokenizer.json").read_text())
+    vocabulary = sorted(content["model"]["vocab"].items(), key=lambda entry: entry[1])
+    special = {entry["content"] for entry in content["added_tokens"] if entry["special"]}
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("default")
+    writer.add_token_list([token for token, _ in vocabulary])
+    writer.add_token_types([3 if token in special else 1 for token, _ in vocabulary])  # CONTROL, NORMAL
+    writer.add_token_merges([" ".join(merge) for merge in content["model"]["merges"]])
+    writer.add_bos_token_id(0)
+    writer.add_eos_token_id(1)
+    template = checkpoint / "chat_template.jinja"
+    if template.is_file():
+        writer.add_chat_template(template.read_text())
