@@ -15,7 +15,11 @@ from .options import compile_options, compiling
 
 
 @click.command()
-@click.option("--target", required=True, help="Target model: a checkpoint folder, a GGUF file, or either on the hub (id, or id:file.gguf).")
+@click.option(
+    "--target",
+    required=True,
+    help="Target model: a checkpoint folder, a GGUF file, or either on the hub (id, or id:file.gguf).",
+)
 @click.option(
     "--draft",
     help="Draft model, smaller, given as the target is. [default: none, prompt lookup drafts]",

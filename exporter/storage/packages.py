@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from importlib.metadata import PackageNotFoundError, version
 
-PACKAGES = ("torch", "transformers", "tokenizers", "onnx", "onnx-ir", "onnxscript", "onnxruntime", "numpy", "ml_dtypes", "gguf")
+PACKAGES = (
+    "torch",
+    "transformers",
+    "tokenizers",
+    "onnx",
+    "onnx-ir",
+    "onnxscript",
+    "onnxruntime",
+    "numpy",
+    "ml_dtypes",
+    "gguf",
+)
 
 
 def package_versions() -> dict[str, str]:
