@@ -5,25 +5,20 @@ from __future__ import annotations
 import contextlib
 import gc
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from specexport.bundle import CacheLayer, Contract
-from specexport.errors import BundleError, EngineError, SessionBusyError, SessionClosedError, SpecExportError
+from specexport.errors import EngineError, SessionBusyError, SessionClosedError, SpecExportError
 from specexport.runtime import session as session_module
-from specexport.runtime.session import Session, load
+from specexport.runtime.session import Session
 from specexport.runtime.state.context import Context
 from specexport.runtime.stream import Stream
-from support.doubles import CONTRACT, VOCAB, FakeDecoder, check_invariant, fake_session, greedy_tokens
-from support.fake_device import FakeDevice
-from support.fake_engine import load_fake
-from support.micro import Micro, micro_bundle
+from support.doubles import CONTRACT, FakeDecoder, check_invariant, fake_session, greedy_tokens
 
 PROMPT = [7, 45, 200, 31, 9, 12, 250, 3, 77, 120, 45, 200, 31, 18, 5, 99, 101, 7, 45]  # three chunks
-SMALL = Contract(capacity=16, max_draft_tokens=1, prompt_chunk=4, precision="fp32")
 
 
 @pytest.fixture
@@ -430,66 +425,3 @@ def test_closing_that_is_interrupted_while_it_waits_leaves_the_session_open(
         with pytest.raises(KeyboardInterrupt):
             session.close()
     assert session.generate(PROMPT, max_new_tokens=9).tokens == expected(session, PROMPT, 9)
-
-
-# On a device, nothing is left behind.
-
-
-@pytest.fixture
-def device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDevice]:
-    """Where `load` finds a bundle, on a device without a GPU."""
-    device = FakeDevice()
-    models = (Micro((CacheLayer(1, 4),), VOCAB, noise=noise) for noise in (0.0, 2.0))
-    bundle, engine = load_fake(micro_bundle(tmp_path / "a.bundle", SMALL, *models), device)
-    monkeypatch.setattr(session_module.Bundle, "open", lambda path, check_digests: bundle)
-    monkeypatch.setattr(session_module, "load_engine", lambda *_: engine)
-    assert len(device.driver.live) > 20
-    yield device
-    assert device.driver.live == {}
-
-
-def test_a_session_that_is_closed_leaves_nothing(device: FakeDevice) -> None:
-    with load("a.bundle") as session:
-        session.generate([5, 6, 7], max_new_tokens=4)
-    with pytest.raises(SessionClosedError):
-        session.generate([5, 6, 7])
-
-
-def test_a_cancelled_request_leaves_nothing(device: FakeDevice) -> None:
-    with load("a.bundle") as session:
-        stream = session.stream([5, 6, 7])
-        next(stream)
-        stream.cancel()
-        assert next(stream).finish_reason == "cancelled"
-        kept = session.stream([5, 6, 7])
-        next(kept)
-
-
-def test_a_request_that_fails_leaves_nothing(device: FakeDevice) -> None:
-    with load("a.bundle") as session:
-        stream = session.stream([5, 6, 7])
-        next(stream)
-        device.driver.failures["cuGraphLaunch"] = 700
-        with pytest.raises(EngineError):
-            list(stream)
-        device.driver.failures.clear()
-        assert session.generate([5, 6, 7], max_new_tokens=3).tokens
-
-
-@pytest.mark.parametrize("file", ["policy.json", "tokenizer/tokenizer.json"])
-def test_a_session_that_cannot_be_made_gives_the_engine_back(device: FakeDevice, file: str) -> None:
-    bundle = session_module.Bundle.open(Path("a.bundle"), False)
-    bundle.path(file).write_text("{}")
-    with pytest.raises(BundleError):
-        load("a.bundle")
-
-
-def test_an_interrupt_while_it_is_made_gives_the_engine_back(
-    device: FakeDevice, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(session_module.Decisions, "load", interrupt)
-    with pytest.raises(KeyboardInterrupt):
-        load("a.bundle")
