@@ -22,6 +22,7 @@ from specexport.bundle import (
 )
 from specexport.errors import BundleError
 from support.doubles import write_bundle
+from support.hub_cache import in_the_hubs_layout
 from support.messages import Refused
 
 WEIGHTS = "graphs/draft.weights"
@@ -189,18 +190,6 @@ def test_a_path_that_escapes_or_is_none(root: Path, name: str) -> None:
 def test_an_escaping_path_is_named(refused: Refused, root: Path, name: str) -> None:
     edit(root, lambda m: m["files"].update({name: {"bytes": 1, "sha256": "0"}}))
     refused.says(refusal(root))
-
-
-def in_the_hubs_layout(root: Path, cache: Path) -> Path:
-    """As huggingface_hub keeps a bundle: every file, the manifest too, is a link to a blob named by its digest."""
-    snapshot = cache / "snapshots" / "0123abc"
-    for path in [path for path in root.rglob("*") if path.is_file()]:
-        blob, link = cache / "blobs" / sha256(path), snapshot / path.relative_to(root)
-        blob.parent.mkdir(parents=True, exist_ok=True)
-        link.parent.mkdir(parents=True, exist_ok=True)
-        blob.write_bytes(path.read_bytes())
-        link.symlink_to(os.path.relpath(blob, link.parent))
-    return snapshot
 
 
 def test_a_bundle_in_the_hubs_cache_opens(root: Path, tmp_path: Path) -> None:

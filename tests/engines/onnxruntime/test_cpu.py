@@ -17,6 +17,7 @@ from specexport.errors import BundleError, EngineError, ParameterError, SessionC
 from specexport.exporter.dialects import DIALECTS, Dialect
 from specexport.runtime.proofs.parity import LOGIT_TOLERANCE, POISON, load_reference, max_error
 from specexport.strict import parse, read_json
+from support.hub_cache import in_the_hubs_layout
 from support.messages import Refused
 from support.pair import Pair
 from support.tiny import Exported, export_cached
@@ -362,3 +363,15 @@ def test_a_graph_that_nobody_holds_is_not_kept_by_its_engine(built: Path) -> Non
         del graph
         gc.collect()
         assert held() is None
+
+
+def test_a_bundle_in_the_hubs_cache_runs(built: Path, tmp_path: Path) -> None:
+    """Graphs and weights are links into another folder, where ONNX Runtime finds neither by the other's place."""
+    snapshot = in_the_hubs_layout(built, tmp_path / "models--me--pair")
+    assert (snapshot / "graphs/target.weights").is_symlink()
+    found = []
+    for path in (built, snapshot):
+        with specexport.load(path, engine="onnxruntime") as session:
+            found.append(session.generate("def add", max_new_tokens=12))
+    assert found[0].tokens == found[1].tokens
+    assert found[1].statistics.drafted > 0
