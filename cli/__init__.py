@@ -3,7 +3,7 @@
 A command imports what it needs when it is called, so that `--help` and a wrong option are answered at once.
 """
 
-from . import bench, build, calibrate, compile, doctor, generate, inspect, verify
+from . import bench, build, calibrate, chat, compile, doctor, generate, inspect, verify
 from .group import main
 
 __all__ = ["main"]
@@ -11,6 +11,7 @@ __all__ = ["main"]
 main.add_command(bench.bench)
 main.add_command(build.build)
 main.add_command(calibrate.calibrate)
+main.add_command(chat.chat)
 main.add_command(compile.compile_plans)
 main.add_command(doctor.doctor)
 main.add_command(generate.generate)

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 @click.command()
 @BUNDLE
-@click.option("--prompt", help="Text to continue; '-' reads stdin.")
+@click.option("--prompt", help="Text to continue; - reads stdin.")
+@click.option("--chat", metavar="TEXT", help="Message to answer, by the model's chat template; - reads stdin.")
 @click.option("--messages", type=click.File(), help="JSON file with a list of chat messages {role, content}.")
 @sampling_options
 @running
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 def generate(
     bundle: Path,
     prompt: str | None,
+    chat: str | None,
     messages: Any,
     where: dict[str, Any],
     as_json: bool,
@@ -35,14 +37,16 @@ def generate(
 
     The text streams to stdout, statistics go to stderr.
     """
-    if (prompt is None) == (messages is None):
-        raise click.UsageError("give either --prompt or --messages")
+    if sum(given is not None for given in (prompt, chat, messages)) != 1:
+        raise click.UsageError("give one of --prompt, --chat and --messages")
     from ..runtime.session import load
 
-    if messages is None:
-        given: Any = _stdin() if prompt == "-" else prompt
-    else:
+    if chat is not None:
+        given: Any = [{"role": "user", "content": _stdin() if chat == "-" else chat}]
+    elif messages is not None:
         given = _messages(messages)
+    else:
+        given = _stdin() if prompt == "-" else prompt
     session = load(bundle, **where)
     stream = session.stream(given, **options)
     text, finish_reason, statistics = "", "cancelled", None

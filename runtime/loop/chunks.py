@@ -32,12 +32,17 @@ class Chunk:
 
     statistics is one object for the whole request: it goes on counting. The chunk that ends a cancelled request has no
     tokens.
+
+    accepted: how many of the tokens, the first ones, were drafted; the target itself chose the one behind them.
+    pieces: the text that each token released, which together is `text`.
     """
 
     text: str
     tokens: tuple[int, ...]
     finish_reason: FinishReason | None
     statistics: Statistics
+    accepted: int = 0
+    pieces: tuple[str, ...] = ()
 
 
 class Output:
@@ -48,25 +53,27 @@ class Output:
         self._stops = StopStrings(request.stops) if request.stops else None
         self._stop_tokens, self._left = request.stop_tokens, request.limit
 
-    def add(self, tokens: Sequence[int]) -> tuple[int, str, FinishReason | None]:
-        """(how many of the round's tokens belong to the output, their text, why it ends with them)."""
-        kept, text, stops = 0, "", self._stops
+    def add(self, tokens: Sequence[int]) -> tuple[tuple[str, ...], FinishReason | None]:
+        """(the text of each of the round's tokens that belongs to the output, why it ends with them)."""
+        pieces, stops = [], self._stops
         finish: FinishReason | None = None
         # A token at a time: what the text is must not depend on how many came at once.
         for token in tokens:
-            kept += 1
             if token in self._stop_tokens:
+                pieces.append("")
                 finish = "stop"
                 break
             piece = self._detokenizer.add(token)
-            text += piece if stops is None else stops.add(piece)
+            pieces.append(piece if stops is None else stops.add(piece))
             if stops is not None and stops.found:
                 finish = "stop"
                 break
-        self._left -= kept
+        self._left -= len(pieces)
         if finish is None and self._left <= 0:
             finish = "length"
-        return kept, text + self.flush() if finish else text, finish
+        if finish:
+            pieces[-1] += self.flush()
+        return tuple(pieces), finish
 
     def flush(self) -> str:
         """What was held back, when no more tokens come."""
@@ -102,19 +109,22 @@ class Decoding:
             round = self._round(request, statistics)
             with self._finite():
                 for tokens in decode(context, round, request.schedule, request.limit, statistics):
-                    kept, text, finish = output.add(tokens)
+                    pieces, finish = output.add(tokens)
+                    kept = len(pieces)
                     context.truncate(len(context.tokens) - len(tokens) + kept)
                     statistics.emitted += kept
                     statistics.total_seconds += perf_counter() - resumed
                     statistics.first_token_seconds = statistics.first_token_seconds or statistics.total_seconds
-                    yield Chunk(text, tuple(tokens[:kept]), finish, statistics)
+                    accepted = min(kept, len(tokens) - 1)
+                    yield Chunk("".join(pieces), tuple(tokens[:kept]), finish, statistics, accepted, pieces)
                     if finish:
                         return
                     resumed = perf_counter()
                     cancellation.check()
         except Cancelled:
             statistics.total_seconds += perf_counter() - resumed
-            yield Chunk(output.flush(), (), "cancelled", statistics)
+            text = output.flush()
+            yield Chunk(text, (), "cancelled", statistics, pieces=(text,))
 
     def _round(self, request: Request, statistics: Statistics) -> Round:
         """How this request's rounds are run: whole on the device where it can, else by the host."""

@@ -73,6 +73,9 @@ def test_chunks_join_to_the_generation(make_session: MakeSession) -> None:
     chunks = list(session.stream(PROMPT, max_new_tokens=17))
     assert tuple(token for chunk in chunks for token in chunk.tokens) == whole.tokens
     assert "".join(chunk.text for chunk in chunks) == whole.text
+    assert all("".join(chunk.pieces) == chunk.text and len(chunk.pieces) == len(chunk.tokens) for chunk in chunks)
+    assert all(chunk.accepted == len(chunk.tokens) - 1 for chunk in chunks[:-1])
+    assert sum(chunk.accepted for chunk in chunks) == whole.statistics.accepted > 0
     assert [chunk.finish_reason for chunk in chunks] == [None] * (len(chunks) - 1) + ["length"]
     assert len(chunks) == whole.statistics.rounds
     assert whole.statistics.emitted == 17

@@ -1,0 +1,135 @@
+"""A conversation in the terminal: what `specexport chat` does with each line."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+
+from ..errors import PromptError, SpecExportError
+from ..runtime.loop.chunks import Chunk
+from ..runtime.session import Session
+from ..runtime.state.statistics import Statistics
+from ..runtime.stream import Stream
+
+HELP = "/plain, /colour (Ctrl-T), /system TEXT, /reset, /quit (Ctrl-D); Ctrl-C stops an answer"
+ACCEPTED = "green"
+
+Message = dict[str, str]
+
+
+class Conversation:
+    """Messages so far, and how the next ones are answered.
+
+    parameters: keywords of `Session.stream`, max_new_tokens among them. Where the messages outgrow the bundle's capacity, the oldest are left out.
+    """
+
+    def __init__(self, session: Session, console: Console, system: str | None, parameters: dict[str, Any]) -> None:
+        self.session, self.console, self.parameters = session, console, parameters
+        self.messages: list[Message] = []
+        self.system = system
+        self.colour = True
+
+    def run(self, ask: Callable[[], str | None]) -> None:
+        """ask: the user's next line, None at the end of the input; a `KeyboardInterrupt` of it is passed over."""
+        self.say(HELP)
+        while True:
+            try:
+                line = ask()
+            except KeyboardInterrupt:
+                self.say("Ctrl-D leaves")
+                continue
+            if line is None or line.strip() == "/quit":
+                return
+            if line.startswith("/"):
+                self.obey(*line.split(maxsplit=1))
+            elif line.strip():
+                self.answer(line)
+
+    def obey(self, command: str, text: str = "") -> None:
+        if command == "/plain":
+            self.parameters["speculate"] = not self.parameters.get("speculate", True)
+            self.say("speculative" if self.parameters["speculate"] else "plain: one token per pass of the target")
+        elif command == "/colour":
+            self.colour = not self.colour
+            self.say(f"colours {'on' if self.colour else 'off'}")
+        elif command == "/system":
+            self.system = text or None
+            self.say("the system message is set" if text else "there is no system message")
+        elif command == "/reset":
+            self.messages.clear()
+            self.session.reset()
+            self.say("a new conversation")
+        else:
+            self.say(f"there is no {command}; there are {HELP}")
+
+    def answer(self, line: str) -> None:
+        """Stream the answer to `line`. What is refused leaves the conversation as it was."""
+        messages = [*self.messages, {"role": "user", "content": line}]
+        text, last = "", None
+        try:
+            messages = self._fitting(messages)
+            stream = self.session.stream(self._with_system(messages), **self.parameters)
+            with _cancelled_by_ctrl_c(stream):
+                for last in stream:
+                    text += last.text
+                    self.show(last)
+        except SpecExportError as error:
+            self.say(str(error))
+            return
+        if len(messages) <= len(self.messages):
+            self.say("the conversation was longer than the bundle's --max-seq-len; its oldest turns are left out")
+        self.messages = [*messages, {"role": "assistant", "content": text}]
+        self.console.print()
+        if last is not None:
+            self.say(status(last.statistics, str(last.finish_reason)))
+
+    def show(self, chunk: Chunk) -> None:
+        for place, piece in enumerate(chunk.pieces):
+            drafted = self.colour and place < chunk.accepted
+            self.console.print(piece, style=ACCEPTED if drafted else None, end="", markup=False)
+
+    def say(self, line: str) -> None:
+        self.console.print(escape(line), style="dim")
+
+    def _with_system(self, messages: list[Message]) -> list[Message]:
+        return [{"role": "system", "content": self.system}, *messages] if self.system else messages
+
+    def _fitting(self, messages: list[Message]) -> list[Message]:
+        """The newest of them that leave room for an answer; what goes are whole turns, the oldest first."""
+        capacity = self.session.capacity
+        room = min(int(self.parameters["max_new_tokens"]), capacity // 4)
+        while len(messages) > 2 and self._length(messages) + room > capacity:
+            messages = messages[2:]
+        return messages
+
+    def _length(self, messages: list[Message]) -> int:
+        """In tokens; what is refused as too long counts as the whole capacity."""
+        try:
+            return len(self.session.encode(self._with_system(messages)))
+        except PromptError:
+            return self.session.capacity
+
+
+def status(statistics: Statistics, finish_reason: str) -> str:
+    row = statistics
+    parts = [f"{row.emitted} tokens", f"{row.tokens_per_second:.1f} tokens/s"]
+    if row.drafted:
+        parts += [f"{row.mean_acceptance_length:.2f} tokens/round", f"accepted {row.acceptance_rate:.0%}"]
+    parts += [f"first after {row.first_token_seconds * 1e3:.0f} ms"]
+    return ", ".join(parts) + {"stop": "", "length": "; cut at its limit", "cancelled": "; stopped"}[finish_reason]
+
+
+@contextmanager
+def _cancelled_by_ctrl_c(stream: Stream) -> Iterator[None]:
+    """Ctrl-C ends the answer, at its next round, and not the program."""
+    before = signal.signal(signal.SIGINT, lambda *_: stream.cancel())
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+        stream.close()

@@ -1,0 +1,143 @@
+"""`specexport chat`: every line of a user, and what becomes of the conversation."""
+
+from __future__ import annotations
+
+import io
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+from specexport.cli.conversation import Conversation
+from specexport.runtime.loop.chunks import Chunk
+from specexport.runtime.session import Session, load
+from specexport.runtime.state.statistics import Statistics
+
+
+@pytest.fixture
+def session(built: Path) -> Iterator[Session]:
+    with load(built) as session:
+        yield session
+
+
+class Terminal:
+    def __init__(self, session: Session, colour: bool = False, system: str | None = None, **parameters: object) -> None:
+        self.file = io.StringIO()
+        console = Console(
+            file=self.file, force_terminal=colour, color_system="standard" if colour else None, soft_wrap=True
+        )
+        given = {"max_new_tokens": 8, "stop_token_ids": (), **parameters}
+        self.conversation = Conversation(session, console, system, given)
+
+    def type(self, *lines: str) -> str:
+        """What is printed for the lines."""
+        left = iter(lines)
+        start = self.file.tell()
+        self.conversation.run(lambda: next(left, None))
+        return self.file.getvalue()[start:]
+
+
+def test_an_answer_is_what_generate_says_and_is_remembered(session: Session) -> None:
+    terminal = Terminal(session)
+    shown = terminal.type("print", "again")
+    messages = terminal.conversation.messages
+    assert [message["role"] for message in messages] == ["user", "assistant", "user", "assistant"]
+    for turn in (1, 3):
+        session.reset()
+        assert messages[turn]["content"] == session.generate(messages[:turn], max_new_tokens=8, stop_token_ids=()).text
+        assert messages[turn]["content"] in shown
+    assert shown.count("tokens/round") == 2
+
+
+def test_plain_decodes_without_drafts_and_says_so(session: Session) -> None:
+    shown = Terminal(session).type("/plain", "print", "/plain", "print")
+    assert shown.count("tokens/round") == 1
+    assert shown.index("plain: one token") < shown.index("tokens/s") < shown.index("tokens/round")
+
+
+def test_the_system_message_stands_in_front(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = []
+    stream = session.stream
+    monkeypatch.setattr(session, "stream", lambda messages, **options: given.append(messages) or stream(messages))
+    Terminal(session, system="be brief").type("a", "/reset", "/system be long", "b", "/reset", "/system", "c")
+    assert [[message["content"] for message in messages] for messages in given] == [
+        ["be brief", "a"],
+        ["be long", "b"],
+        ["c"],
+    ]
+    assert [messages[0]["role"] for messages in given] == ["system", "system", "user"]
+
+
+def test_reset_forgets(session: Session) -> None:
+    terminal = Terminal(session)
+    terminal.type("print", "/reset")
+    assert terminal.conversation.messages == []
+
+
+def test_accepted_tokens_have_a_colour_that_can_be_turned_off(session: Session) -> None:
+    chunk = Chunk("two three", (1, 2), None, Statistics(), accepted=1, pieces=("two", " three"))
+    terminal = Terminal(session, colour=True)
+    for command, shown in (
+        ("", "\x1b[32mtwo\x1b[0m three"),
+        ("/colour", "two three"),
+        ("/colour", "\x1b[32mtwo\x1b[0m three"),
+    ):
+        if command:
+            terminal.type(command)
+        start = terminal.file.tell()
+        terminal.conversation.show(chunk)
+        assert terminal.file.getvalue()[start:] == shown
+
+
+def test_ctrl_c_stops_the_answer_and_not_the_program(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = Terminal(session, max_new_tokens=30)
+    before = signal.getsignal(signal.SIGINT)
+    show, shown = terminal.conversation.show, []
+
+    def interrupt(chunk: object) -> None:
+        show(chunk)  # type: ignore[arg-type]
+        shown.append(chunk)
+        if len(shown) == 2:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(terminal.conversation, "show", interrupt)
+    printed = terminal.type("x", "y")
+    assert "; stopped" in printed
+    assert signal.getsignal(signal.SIGINT) is before
+    answers = [message["content"] for message in terminal.conversation.messages if message["role"] == "assistant"]
+    assert len(answers) == 2
+    assert len(answers[0]) < len(answers[1])
+
+
+def test_ctrl_c_at_the_prompt_and_quit(session: Session) -> None:
+    asked = []
+
+    def ask() -> str:
+        asked.append(1)
+        if len(asked) == 1:
+            raise KeyboardInterrupt
+        return "/quit"
+
+    Terminal(session).conversation.run(ask)
+    assert len(asked) == 2
+
+
+def test_what_is_refused_leaves_the_conversation_as_it_was(session: Session) -> None:
+    terminal = Terminal(session)
+    terminal.type("print")
+    before = list(terminal.conversation.messages)
+    shown = terminal.type("x" * 500, "/nonsense")
+    assert "--max-seq-len" in shown
+    assert "there is no /nonsense" in shown
+    assert terminal.conversation.messages == before
+
+
+def test_a_long_conversation_leaves_out_its_oldest_turns(session: Session) -> None:
+    terminal = Terminal(session)
+    shown = terminal.type(*["print"] * 8)
+    assert "its oldest turns are left out" in shown
+    assert shown.count("tokens/s") == 8
+    assert terminal.conversation.messages[0]["role"] == "user"
+    assert len(terminal.conversation.messages) < 16
