@@ -25,7 +25,8 @@ Message = dict[str, str]
 class Conversation:
     """Messages so far, and how the next ones are answered.
 
-    parameters: keywords of `Session.stream`, max_new_tokens among them. Where the messages outgrow the bundle's capacity, the oldest are left out.
+    parameters: keywords of `Session.stream`, max_new_tokens among them. Where the messages outgrow the bundle's
+    capacity, the oldest are left out.
     """
 
     def __init__(self, session: Session, console: Console, system: str | None, parameters: dict[str, Any]) -> None:

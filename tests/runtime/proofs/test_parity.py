@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -239,6 +240,10 @@ def test_the_schedule_rolls_back_poisons_and_stays_without_gaps() -> None:
     assert rolled_back >= CONTRACT.widest_step
     assert sum(step.poison for step in steps) >= CONTRACT.widest_step
     assert any(len(step.tokens) > CONTRACT.widest_step for step in steps)
+    rounds = [pair for pair in pairwise(steps) if len(pair[0].tokens) == len(pair[1].tokens) == CONTRACT.widest_step]
+    rejected = [after.poison for before, after in rounds if after.position == before.position + 1]
+    assert rejected
+    assert all(rejected), "rejected rows are filled with garbage before the next round"
     again = schedule(CONTRACT, VOCAB)
     assert all((a.tokens == b.tokens).all() for a, b in zip(steps, again, strict=True))
 
