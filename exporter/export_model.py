@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,9 @@ from ..calibration.weights.fake_quant import fake_quantized
 from ..calibration.weights.fidelity import measure_fidelity, split
 from ..calibration.weights.recipe import Recipe
 from ..calibration.weights.search import RECIPE_STEPS, RecipeOptions, choose
+from ..calibration.weights.second_order import as_they_are
 from ..calibration.weights.tokens import calibration_tokens
+from ..engines.onnxruntime.products import LIMIT, SATURATING_LIMIT, weight_limit
 from ..runtime.proofs.parity import save_reference
 from ..strict import parse, read_json
 from .checkpoints.checkpoint import Checkpoint
@@ -30,7 +33,7 @@ from .passes.lint import refuse_traps
 from .passes.optimize import optimize, save
 from .proving.reference import record_reference
 from .quantize.apply import by_every_name, quantize
-from .quantize.scales import in_precision
+from .quantize.scales import in_precision, rounded
 from .quantize.stored_weights import Made
 from .request.options import CalibrationTexts
 from .request.precision_choice import Numbers
@@ -54,18 +57,20 @@ class Quantizing:
     """How a model's weights are stored, and for the engines of which family.
 
     texts: what its layers are fed meanwhile. Where they are the user's own, a static scale of activations that is as
-    good on them may be used on a CPU.
+    good on them may be used on a CPU. limit: the largest magnitude of int8 weights on ONNX Runtime.
     """
 
     format: Format
     family: Family
     texts: CalibrationTexts
+    limit: int = SATURATING_LIMIT
 
     @classmethod
     def of(cls, numbers: Numbers, role: Role, texts: CalibrationTexts) -> Quantizing | None:
         """None for a model whose weights stay as they are."""
         form = numbers.formats[role]
-        return cls(form, numbers.family, texts) if form != "float" else None
+        limit = weight_limit() if numbers.family == "onnxruntime" else LIMIT
+        return cls(form, numbers.family, texts, limit) if form != "float" else None
 
 
 @dataclass(frozen=True)
@@ -136,7 +141,7 @@ def _export(export: ModelExport, contract: Contract, folder: Path, step: Announc
     checkpoint = export.checkpoint
     model = checkpoint.load(contract.precision)
     layers = probe_cache(model)
-    vocab_size = int(model.get_output_embeddings().weight.shape[0])
+    vocab_size, parameters = int(model.get_output_embeddings().weight.shape[0]), model.num_parameters()
     features = probe_features(model) if export.role == "draft" and HEADED in export.dialects else 0
     recipe, fidelity = None, None
     if export.quantizing is not None:
@@ -163,7 +168,7 @@ def _export(export: ModelExport, contract: Contract, folder: Path, step: Announc
         source=checkpoint.source,
         architecture=checkpoint.architecture,
         checkpoint_sha256=checkpoint.digest,
-        num_parameters=model.num_parameters(),
+        num_parameters=parameters,
         vocab_size=vocab_size,
         layers=layers,
         graphs={dialect: f"graphs/{name}" for dialect, name in paths.items()},
@@ -185,7 +190,8 @@ def _recipe(
     longest = min(LONGEST, checkpoint.max_positions or LONGEST)
     with fp32_arithmetic(model):
         used, held = split(calibration_tokens(checkpoint.tokenizer, quantizing.texts.texts, longest))
-        options = RecipeOptions(static_activations=quantizing.texts.own)
+        hold = partial(rounded, precision=contract.precision) if quantizing.family == "tensorrt" else as_they_are
+        options = RecipeOptions(static_activations=quantizing.texts.own, limit=quantizing.limit, hold=hold)
         recipe = choose(model, used, quantizing.format, quantizing.family, options, step)
         if quantizing.family == "tensorrt":
             recipe = in_precision(recipe, contract.precision)

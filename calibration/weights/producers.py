@@ -86,11 +86,13 @@ class Probe:
         logits: Tensor = self.model(input_ids=tokens, use_cache=False).logits
         return logits
 
-    def producer(self, group: InputGroup) -> Producer | None:
-        """The first candidate that scales the group's inputs and nothing else, or None."""
+    def producer(self, group: InputGroup, norms: bool = True) -> Producer | None:
+        """The first candidate that scales the group's inputs and nothing else, or None. norms: try them too."""
         if group.calls != 1 or any(layer.path not in self.calls for layer in group.layers):
             return None
         for producer in self._candidates(group):
+            if not norms and _vectors(self.modules[producer.path]):
+                continue
             pattern = torch.exp2((torch.arange(producer.count) * 5 % 3 - 1).float())
             if self.try_scales(group, producer, pattern):
                 undo(group, producer, pattern)
@@ -111,6 +113,12 @@ class Probe:
         """Whether the whole model still gives the same logits, bit for bit."""
         with torch.no_grad():
             return torch.equal(self.run(self.tokens), self.logits)
+
+    def nearly_unchanged(self, tolerance: float) -> bool:
+        """Whether no logit is off by more than `tolerance` standard deviations."""
+        with torch.no_grad():
+            off = (self.run(self.tokens) - self.logits).abs().max()
+        return bool(off <= tolerance * self.logits.std())
 
     def _candidates(self, group: InputGroup) -> Iterator[Producer]:
         first = group.layers[0]

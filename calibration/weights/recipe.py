@@ -22,7 +22,8 @@ class WeightRecipe:
     pairs of x86's int8 products below 2^15; TensorRT takes 127). importance: int4, [K], the mean square of each input,
     which weights the error in the search for scales. signed: int4, scales may be negative (ONNX Runtime's MatMulNBits
     takes them, TensorRT does not). input_scale: static scale of the activations, x / input_scale lies in the format's
-    range; None for a scale per row.
+    range; None for a scale per row. stored: values and scales that were chosen for this very weight
+    (`second_order.py`); None rounds to nearest.
     """
 
     format: Format
@@ -31,6 +32,7 @@ class WeightRecipe:
     importance: Float32 | None = None
     signed: bool = False
     input_scale: float | None = None
+    stored: tuple[npt.NDArray[np.int8], Float32] | None = None
 
     def __post_init__(self) -> None:
         assert self.block >= 0
@@ -45,6 +47,9 @@ class WeightRecipe:
         assert self.format != "float", "a float weight has no values and scales"
         assert weight.ndim == 2
         assert weight.dtype == np.float32
+        if self.stored is not None:
+            assert self.stored[0].shape == weight.shape, "values were chosen for a weight of another shape"
+            return self.stored
         if self.format == "int8":
             return integers.int8_per_output(weight, self.limit)
         if self.format == "fp8":

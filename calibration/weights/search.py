@@ -1,9 +1,10 @@
-"""The recipe of a whole model: collect activations, migrate outliers, decide weight by weight."""
+"""The recipe of a whole model: rotate it, migrate outliers, decide weight by weight, round to second order."""
 
 from __future__ import annotations
 
 import statistics
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -17,12 +18,13 @@ from .layers import LinearLayer, check_finite, linear_layers, parameter_names, t
 from .lm_head_divergence import lm_head_divergence
 from .output_error import output_error, sampled_outputs
 from .recipe import Recipe, WeightRecipe
+from .rotation import rotate
+from .second_order import Hold, as_they_are, choose_integers
 from .smoothing import migrate
 from .static import input_scale, static_is_enough
 
 # Block sizes of int4 that kernels support, coarsest first.
 BLOCKS: dict[Family, tuple[int, ...]] = {"onnxruntime": (128, 64, 32, 16), "tensorrt": (128, 64, 32)}
-LIMITS: dict[Family, int] = {"onnxruntime": 64, "tensorrt": 127}
 # A group of layers is kept in a higher format if its relative squared error is this many times the model's median and
 # above the floor: where all errors are small, an outlier does no harm.
 OUTLIER = 8.0
@@ -30,21 +32,29 @@ FLOORS: dict[Format, float] = {"int8": 1e-2, "fp8": 1e-2, "int4": 2e-2}
 HIGHER: dict[Format, Format] = {"int4": "int8", "int8": "float", "fp8": "float"}
 # Divergence in nats that int4 for the LM head alone may cost; int8 costs a few hundredths of it.
 LM_HEAD_DIVERGENCE_LIMIT = 2e-3
+# Of int8 weights, where products saturate and where they do not.
+SATURATING_LIMIT, LARGEST_LIMIT = 64, 127
 # Names listed in a note.
 SHOWN = 3
-RECIPE_STEPS = ("read activations", "migrate outliers", "choose scales")
+RECIPE_STEPS = ("rotate", "read activations", "migrate outliers", "choose scales", "round weights")
 
 
 @dataclass(frozen=True)
 class RecipeOptions:
     """block: of int4. static_activations: use static scales even where scales per row are possible, if as good.
 
-    migrating: move outliers into the weights first.
+    migrating: move outliers into the weights first. rotating: rotate the residual stream before that. second_order:
+    round weights by what the layers' inputs have in common, not each to its nearest. limit: of int8 weights, see
+    `WeightRecipe`. hold: what scales are rounded to, for graphs that hold them in half precision.
     """
 
     block: int = 32
     static_activations: bool = False
     migrating: bool = True
+    rotating: bool = True
+    second_order: bool = True
+    limit: int = SATURATING_LIMIT
+    hold: Hold = as_they_are
 
 
 def choose(
@@ -57,7 +67,8 @@ def choose(
 ) -> Recipe:
     """How to store the weights of `model` in `format` for the engines of `family`.
 
-    Scales the model's weights in place, by powers of two that change none of its logits (`smoothing.py`).
+    Changes the model's weights in place, so that its logits stay the same but for rounding (`rotation.py`,
+    `smoothing.py`).
     token_batches: calibration data, each [1, T] int64. step: called with each of RECIPE_STEPS as it begins. Raises
     `CheckpointError` for weights that are not finite, `ParameterError` for fp8 on ONNX Runtime and for a block size
     that no kernel supports.
@@ -91,17 +102,26 @@ class _Search:
         if self.format == "float":
             return Recipe({})
         step(RECIPE_STEPS[0])
-        observations = observe(self.model, self.token_batches)
+        rotated = None
+        if self.options.rotating and self.format != "fp8":  # whose steps grow with the values
+            rotated = rotate(self.model, self.token_batches[0])
         step(RECIPE_STEPS[1])
+        observations = observe(self.model, self.token_batches)
+        step(RECIPE_STEPS[2])
         if self.options.migrating:
             rule: Literal["smoothquant", "awq"] = "awq" if self.format == "int4" else "smoothquant"
-            observations, _ = migrate(self.model, observations, self.token_batches[0], rule, self.of_layer)
-        step(RECIPE_STEPS[2])
+            tokens, norms = self.token_batches[0], rotated is None
+            observations, _ = migrate(self.model, observations, tokens, rule, self.of_layer, norms)
+        step(RECIPE_STEPS[3])
         self.decide(observations)
         self.decide_head(observations)
         self.note_static_scales()
         self.decide_tables()
         self.note_the_rest()
+        step(RECIPE_STEPS[4])
+        self.choose_integers(observations)
+        self.notes += [rotated] if rotated else []
+        self.note_limit()
         order = {name: place for place, name in enumerate(parameter_names(self.model).values())}
         return Recipe(dict(sorted(self.weights.items(), key=lambda item: order[item[0]])), tuple(self.notes))
 
@@ -121,7 +141,7 @@ class _Search:
                 if block <= self.options.block and inputs % block == 0:
                     return WeightRecipe("int4", block=block, signed=self.family == "onnxruntime")
             format = "int8"
-        return WeightRecipe(format, limit=LIMITS[self.family])
+        return WeightRecipe(format, limit=self.options.limit if self.family == "onnxruntime" else LARGEST_LIMIT)
 
     def decide(self, observations: Observations) -> None:
         """Decide by group: layers that share an input share a format, so that engines can merge them."""
@@ -172,6 +192,16 @@ class _Search:
                 f"{static} of {len(rounding)} layers in int8 round activations by a static scale, the others row by row"
             )
 
+    def note_limit(self) -> None:
+        """Note weights that are only fast where products do not saturate; a table that is looked up is none."""
+        layers = {layer.weight for layer in linear_layers(self.model)}
+        found = [own for name, own in self.weights.items() if name in layers and own.format == "int8"]
+        if self.family == "onnxruntime" and any(own.limit > SATURATING_LIMIT for own in found):
+            self.notes.append(
+                f"weights reach {self.options.limit}: hosts without VNNI or ARM's dot product take slower products, "
+                "which are exact too"
+            )
+
     def decide_tables(self) -> None:
         """Decide on the token embeddings if they are not the LM head too: a lookup rounds no activations."""
         model: Any = self.model
@@ -182,7 +212,23 @@ class _Search:
             found = self.of_shape(table.shape[1], self.format)
             if found.format == "fp8":
                 continue  # a lookup reads one row: nothing to gain
-            self.weights[name] = replace(found, limit=127)
+            self.weights[name] = replace(found, limit=LARGEST_LIMIT)
+
+    def choose_integers(self, observations: Observations) -> None:
+        """Of layers that are used once and are no tables: a lookup's error is its own row's."""
+        if not self.options.second_order:
+            return
+        looked_up = tables(self.model)
+        once = [layer.weight for group in observations.groups if group.calls == 1 for layer in group.layers]
+        names = [
+            name
+            for name, uses in Counter(once).items()
+            if uses == 1 and name not in looked_up and self.weights[name].format in ("int8", "int4")
+        ]
+        found = choose_integers(self.model, self.token_batches, self.weights, names, self.options.hold)
+        self.weights |= found
+        if found:
+            self.notes.append(f"{len(found)} of {len(self.weights)} weights are rounded to second order (GPTQ)")
 
     def note_the_rest(self) -> None:
         unread = [layer.weight for layer in linear_layers(self.model) if layer.weight not in self.weights]

@@ -23,6 +23,7 @@ from ..versions import dotted, version_numbers
 from .confidence_head import OrtHead, head_shapes
 from .graph_check import Signature, check_graph, still_open
 from .pool import configure
+from .products import keep_exact
 
 if TYPE_CHECKING:
     import onnxruntime as ort
@@ -107,6 +108,7 @@ def _session(path: Path, threads: int) -> ort.InferenceSession:
 
     options = ort.SessionOptions()
     configure(options, threads)
+    keep_exact(options)
     options.log_severity_level = 3
     try:
         return ort.InferenceSession(

@@ -41,6 +41,9 @@ class HalfScales(WeightRecipe):
     def quantize(self, weight: Float32) -> tuple[npt.NDArray[Any], Float32]:
         values, scales = super().quantize(weight)
         held = rounded(scales, self.precision)
+        if self.stored is not None:
+            assert np.array_equal(held, scales), "values were chosen for scales that this precision does not hold"
+            return values, scales
         # To the scales as they are now: what a rounded scale does to a value is less than half a step then.
         grouped = held.reshape(len(held), -1, 1)
         for rows in row_slices(weight.shape):

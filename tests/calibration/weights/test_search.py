@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from specexport.bundle import Family, Format
@@ -21,7 +23,9 @@ Make = Callable[..., PreTrainedModel]
 DOWN = "model.layers.0.mlp.down_proj.weight"
 QUERY = "model.layers.0.self_attn.q_proj.weight"
 BLOCK_16 = RecipeOptions(block=16)
-UNMOVED = RecipeOptions(migrating=False)
+UNMOVED = RecipeOptions(migrating=False, rotating=False, second_order=False)
+# What leaves every bit of the logits, where rows do not have scales of their own.
+EXACT = RecipeOptions(rotating=False, second_order=False)
 
 
 @pytest.fixture(autouse=True)
@@ -61,7 +65,7 @@ def test_every_layer_and_the_table_have_their_recipe(
     model = make("llama", tie_word_embeddings=True)
     with torch.no_grad():
         exact = [model(input_ids=batch).logits for batch in batches]
-    recipe = choose(model, batches, form, family)
+    recipe = choose(model, batches, form, family, EXACT)
     assert list(recipe.weights) == [name for name, parameter in model.named_parameters() if parameter.ndim == 2]
     for found in recipe.weights.values():
         assert found.format == form
@@ -72,9 +76,9 @@ def test_every_layer_and_the_table_have_their_recipe(
     keys = [QUERY.replace("q_proj", part) for part in ("q_proj", "k_proj", "v_proj")]
     assert len({recipe.weights[key].input_scale for key in keys}) == 1
     with torch.no_grad():
-        assert all(
-            torch.equal(model(input_ids=batch).logits, known) for batch, known in zip(batches, exact, strict=True)
-        )
+        for batch, known in zip(batches, exact, strict=True):
+            off = (model(input_ids=batch).logits - known).abs().max()
+            assert off == 0 or (family == "onnxruntime" and off < 1e-4 * known.std())
     assert recipe.notes == ()
 
 
@@ -93,6 +97,35 @@ def test_the_quantized_model_answers_nearly_as_before(
     options = RecipeOptions(block=16 if family == "onnxruntime" else 32)
     recipe = choose(model, batches, form, family, options)
     assert divergence(model, recipe, exact, batches) < (0.3 if form == "int4" else 0.05)
+
+
+@pytest.mark.parametrize(("form", "family"), [("int8", "onnxruntime"), ("int8", "tensorrt"), ("int4", "onnxruntime")])
+def test_rotated_and_rounded_to_second_order_it_answers_better(
+    make: Make, batches: list[Tensor], form: Format, family: Family
+) -> None:
+    def off(options: RecipeOptions) -> float:
+        model = make("llama")
+        with torch.no_grad():
+            exact = [model(input_ids=batch).logits.log_softmax(-1) for batch in batches]
+        return divergence(model, choose(model, batches, form, family, options), exact, batches)
+
+    better = RecipeOptions(block=16 if form == "int4" else 32)
+    assert off(better) < 0.8 * off(replace(better, rotating=False, second_order=False))
+
+
+def test_what_was_done_is_noted_and_tables_are_rounded_to_nearest(make: Make, batches: list[Tensor]) -> None:
+    model = make("llama", tie_word_embeddings=False)
+    recipe = choose(model, batches, "int8", "onnxruntime", RecipeOptions(limit=127))
+    assert recipe.notes == (
+        "15 of 16 weights are rounded to second order (GPTQ)",
+        "the residual stream is rotated (5 norms folded into the layers that read them)",
+        "weights reach 127: hosts without VNNI or ARM's dot product take slower products, which are exact too",
+    )
+    assert recipe.weights["model.embed_tokens.weight"].stored is None
+    values, _ = recipe.weights[DOWN].quantize(model.get_parameter(DOWN).detach().numpy())
+    assert np.abs(values).max() == 127
+    assert values is recipe.weights[DOWN].stored[0]
+    assert choose(make("llama"), batches, "int8", "onnxruntime").weights[DOWN].limit == 64
 
 
 def test_the_same_model_gives_the_same_recipe(make: Make, batches: list[Tensor]) -> None:
@@ -126,7 +159,7 @@ def test_a_head_that_int4_would_harm_is_int8(
         batches,
         "int4",
         "onnxruntime",
-        RecipeOptions(block=16, migrating=False),
+        replace(UNMOVED, block=16),
     )
     assert recipe.weights["lm_head.weight"].format == "int8"
     assert recipe.weights["model.embed_tokens.weight"].format == "int4"  # a table of its own
@@ -161,7 +194,7 @@ def test_static_activations_where_they_are_as_good(
     )
     scales = {name: found.input_scale for name, found in choose(model, batches, "int8", "onnxruntime").weights.items()}
     assert set(scales.values()) == {None}
-    recipe = choose(model, batches, "int8", "onnxruntime", RecipeOptions(static_activations=True))
+    recipe = choose(model, batches, "int8", "onnxruntime", replace(EXACT, static_activations=True))
     assert {name for name, found in recipe.weights.items() if found.input_scale == 0.5} == {
         DOWN,
         DOWN.replace("0", "1"),

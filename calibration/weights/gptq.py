@@ -1,0 +1,95 @@
+"""Rounds weights so that a layer's outputs change little, not the weights: GPTQ.
+
+Frantar et al. 2022, arXiv 2210.17323, section 3: columns are rounded one after the other, and what a column loses is
+made good by those that follow, as far as their inputs go together in the calibration texts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .integers import INT4_HIGH, INT4_LOW, Float32, Int8, int4_blocks, per_output
+from .recipe import WeightRecipe
+
+# Added to the diagonal, relative to its mean (the paper's).
+DAMPING = 0.01
+# Columns whose updates are gathered before they reach those behind them.
+COLUMNS = 64
+Hold = Callable[[Float32], Float32]
+
+
+def as_they_are(scales: Float32) -> Float32:
+    return scales
+
+
+def inverse_factor(gram: Tensor) -> Tensor | None:
+    """The upper Cholesky factor of the damped inverse of X^T X, [K, K]; None for a matrix that has none.
+
+    Inputs that no text excited only have the damping: they neither take nor give.
+    """
+    diagonal = gram.diagonal()
+    mean = float(diagonal.mean())
+    if not (0 < mean < float("inf")):
+        return None
+    damped = gram + torch.eye(gram.shape[0]) * (DAMPING * mean)
+    lower, failed = torch.linalg.cholesky_ex(damped)
+    if int(failed):
+        return None
+    upper, failed = torch.linalg.cholesky_ex(torch.cholesky_inverse(lower), upper=True)
+    return None if int(failed) else upper
+
+
+def rounded(weight: Tensor, factor: Tensor, recipe: WeightRecipe, hold: Hold = as_they_are) -> tuple[Int8, Float32]:
+    """Values [N, K] and scales ([N], or [N, K / block] of int4) of a weight [N, K] fp32 in int8 or int4.
+
+    factor: of `inverse_factor`. hold: rounds scales to what the graph's type holds, before any weight is rounded to
+    them. The scales are those that `recipe` gives for rounding to nearest; a block's are chosen when its turn comes,
+    on the weights as they are then.
+    """
+    outputs, inputs = weight.shape
+    work = weight.T.contiguous().clone()  # [K, N]: a column of the weight is contiguous
+    values = torch.empty(inputs, outputs, dtype=torch.int8)
+    if recipe.format == "int8":
+        low, high, size = -recipe.limit, recipe.limit, inputs
+    else:
+        low, high, size = INT4_LOW, INT4_HIGH, recipe.block or inputs
+    found = []
+    for block in range(0, inputs, size):
+        scales = hold(_scales(work[block : block + size], recipe, slice(block, block + size)))
+        found.append(scales)
+        divisor = torch.from_numpy(scales)
+        for start in range(block, block + size, COLUMNS):
+            end = min(start + COLUMNS, block + size)
+            errors = _round_columns(
+                work[start:end], values[start:end], factor[start:end, start:end], divisor, low, high
+            )
+            work[end:].addmm_(factor[start:end, end:].T, errors, alpha=-1)
+    by_output = np.ascontiguousarray(values.T.numpy())
+    return by_output, found[0] if recipe.format == "int8" or not recipe.block else np.stack(found, 1)
+
+
+def _round_columns(work: Tensor, values: Tensor, factor: Tensor, scales: Tensor, low: int, high: int) -> Tensor:
+    """Round columns [C, N] in place of `values`; returns their errors over the factor's diagonal, [C, N]."""
+    errors = torch.empty_like(work)
+    diagonal = factor.diagonal().tolist()
+    for column in range(work.shape[0]):
+        exact = work[column]
+        nearest = (exact / scales).round_().clamp_(low, high)
+        values[column] = nearest
+        torch.sub(exact, nearest.mul_(scales), out=errors[column]).div_(diagonal[column])
+        if column + 1 < work.shape[0]:
+            work[column + 1 :].addr_(factor[column, column + 1 :], errors[column], alpha=-1)
+    return errors
+
+
+def _scales(columns: Tensor, recipe: WeightRecipe, inputs: slice) -> Float32:
+    """[N], of columns [C, N] of the weight."""
+    weight = np.ascontiguousarray(columns.T.numpy())
+    if recipe.format == "int8":
+        return per_output(weight, recipe.limit)
+    importance = None if recipe.importance is None else recipe.importance[inputs]
+    return int4_blocks(weight, 0, importance, recipe.signed)[1]

@@ -1,0 +1,97 @@
+"""Chooses the integers of a whole model's layers by GPTQ, in one pass over the calibration texts.
+
+All texts go through the model together, so that a layer sees all of its inputs in one call: their Gram matrix is made,
+used for the layers that share them and dropped, and memory holds one at a time, however many layers there are.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
+
+from .gptq import Hold as Hold
+from .gptq import as_they_are as as_they_are
+from .gptq import inverse_factor, rounded
+from .layers import LinearLayer, linear_layers
+from .recipe import WeightRecipe
+
+# Tokens times the inputs of the widest layer: more would take memory, not errors.
+MOST_ELEMENTS = 1 << 25
+
+
+def choose_integers(
+    model: nn.Module,
+    token_batches: Sequence[Tensor],
+    recipes: Mapping[str, WeightRecipe],
+    names: Iterable[str],
+    hold: Hold = as_they_are,
+) -> dict[str, WeightRecipe]:
+    """The recipes of the weights `names` with their integers chosen (`stored`); those that no text reaches are missing.
+
+    token_batches: each [1, T] int64. A weight is used in one place only. hold: what scales are rounded to.
+    """
+    wanted = set(names)
+    layers = [layer for layer in linear_layers(model) if layer.weight in wanted]
+    if not layers:
+        return {}
+    tokens, lengths = _together(token_batches, max(layer.matrix.shape[1] for layer in layers))
+    used = torch.arange(tokens.shape[1])[None] < lengths[:, None]  # [B, T]
+    state = _State(used, recipes, hold)
+    hooks = [layer.module.register_forward_pre_hook(state.hook(layer)) for layer in layers]
+    head: Any = model
+    hooks.append(head.get_output_embeddings().register_forward_pre_hook(_stop))
+    try:
+        with torch.no_grad():
+            model(input_ids=tokens, use_cache=False)
+    except _HeadReachedError:
+        pass
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return state.found
+
+
+class _HeadReachedError(Exception):
+    """The pass has reached the head, whose logits nobody needs."""
+
+
+def _stop(module: nn.Module, args: tuple[Any, ...]) -> None:
+    raise _HeadReachedError
+
+
+class _State:
+    def __init__(self, used: Tensor, recipes: Mapping[str, WeightRecipe], hold: Hold) -> None:
+        self.used, self.recipes, self.hold = used, recipes, hold
+        self.found: dict[str, WeightRecipe] = {}
+        self.last: tuple[weakref.ref[Tensor], Tensor | None] | None = None
+
+    def hook(self, layer: LinearLayer) -> Any:
+        def read(module: nn.Module, args: tuple[Any, ...]) -> None:
+            recipe = self.recipes[layer.weight]
+            factor = self.factor(args[0])
+            if factor is not None:
+                self.found[layer.weight] = replace(
+                    recipe, stored=rounded(layer.matrix.float(), factor, recipe, self.hold)
+                )
+
+        return read
+
+    def factor(self, inputs: Tensor) -> Tensor | None:
+        if self.last is None or self.last[0]() is not inputs:
+            rows = inputs.detach()[self.used].float()  # without what was padded
+            self.last = weakref.ref(inputs), inverse_factor(rows.T @ rows)
+        return self.last[1]
+
+
+def _together(token_batches: Sequence[Tensor], widest: int) -> tuple[Tensor, Tensor]:
+    """(tokens [B, T], lengths [B]): texts padded at their ends, where no token of theirs looks; evenly chosen."""
+    total = sum(batch.shape[-1] for batch in token_batches)
+    step = max(1, -(-total * widest // MOST_ELEMENTS))
+    texts = [batch[0] for batch in token_batches[::step]]
+    return pad_sequence(texts, batch_first=True), torch.tensor([len(text) for text in texts])
