@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -199,13 +200,17 @@ def _apply(stream: Stream, rotation: Rotation) -> None:
     for norm in stream.norms:
         gain = norm.gain
         for layer in norm.readers:
-            _each_row(layer.matrix, lambda rows, gain=gain: rotation.apply(rows * gain))
+            _each_row(layer.matrix, partial(_folded, rotation, gain))
         norm.parameter.data.fill_(norm.unit)
     for layer in stream.writers:
         _each_row(layer.matrix.T, rotation.apply)
         bias = getattr(layer.module, "bias", None)
         if bias is not None:
             _each_row(bias.data[None], rotation.apply)
+
+
+def _folded(rotation: Rotation, gain: Tensor, rows: Tensor) -> Tensor:
+    return rotation.apply(rows * gain)
 
 
 def _each_row(matrix: Tensor, change: Callable[[Tensor], Tensor]) -> None:
