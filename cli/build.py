@@ -30,7 +30,7 @@ from .options import compile_options, compiling
     type=float,
     default=0.5,
     show_default=True,
-    help="Draft with another tokenizer: smallest share of the target's tokens it must know, from 0 to 1.",
+    help="Draft with another tokenizer: smallest share of the calibration prompts' tokens it must know.",
 )
 @click.option(
     "--max-seq-len",

@@ -46,11 +46,11 @@ class _Models:
     warnings: tuple[str, ...]
 
     @classmethod
-    def find(cls, target: str, draft: str | None, min_overlap: float) -> _Models:
+    def find(cls, target: str, draft: str | None, options: BuildOptions, texts: CalibrationTexts) -> _Models:
         models: dict[Role, Checkpoint] = {"target": Checkpoint.find(target)}
         if draft is not None:
             models["draft"] = Checkpoint.find(draft)
-        translation, warnings = check_models(models, min_overlap)
+        translation, warnings = check_models(models, options.min_overlap, texts.texts)
         return cls(models, translation, tuple(warnings))
 
     def exports(self, targets: Targets, numbers: Numbers, texts: CalibrationTexts) -> dict[Role, ModelExport]:
@@ -84,7 +84,7 @@ def build(
     texts = options.read_texts()
     with new_folder(Path(output), options.force) as workplace:
         with timed.stage("check the pair", 1):
-            found = _Models.find(target, draft, options.min_overlap)
+            found = _Models.find(target, draft, options, texts)
             for model in found.models.values() if texts.own else ():
                 calibration_tokens(model.tokenizer, texts.texts)  # too few are told now, and not behind an export
             context = BuildContext(_contract(found.models, options), workplace, cache, timed)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ...bundle import Role
+from ...calibration.weights.texts import read_texts
 from ...errors import PairError, ParameterError
 from .checkpoint import Checkpoint
 from .shared_vocabulary import PURPOSES, Tokens, Translation, token_names
@@ -14,16 +15,19 @@ from .shared_vocabulary import PURPOSES, Tokens, Translation, token_names
 FALLS_QUICKLY = 0.9  # below this overlap the user is told what it costs
 
 
-def check_models(models: Mapping[Role, Checkpoint], min_overlap: float) -> tuple[Translation | None, list[str]]:
+def check_models(
+    models: Mapping[Role, Checkpoint], min_overlap: float, texts: Sequence[str] = ()
+) -> tuple[Translation | None, list[str]]:
     """How a draft of another tokenizer is translated, and warnings about models that work.
 
-    Raises `PairError` for a draft that has less than `min_overlap` of the target's tokens.
+    texts: what the overlap is counted on, by default the built-in calibration texts. Raises `PairError` for a draft
+    that has less than `min_overlap` of the target's tokens in them.
     """
     target, draft = models["target"], models.get("draft")
     _ = target.stop_token_ids  # refused here, and not when the models have been exported
     if draft is None:
         return None, []
-    translation, warnings = _translate(target, draft, min_overlap)
+    translation, warnings = _translate(target, draft, min_overlap, texts or read_texts(None))
     if draft.fp32_bytes >= target.fp32_bytes:
         warnings.append(
             f"the draft's weights ({draft.fp32_bytes / 1e6:.1f} MB) are not smaller than the target's "
@@ -73,24 +77,26 @@ def tokenizer_differences(target: dict[str, Any], draft: dict[str, Any]) -> Iter
             yield f"the {part} differs"
 
 
-def _translate(target: Checkpoint, draft: Checkpoint, min_overlap: float) -> tuple[Translation | None, list[str]]:
+def _translate(
+    target: Checkpoint, draft: Checkpoint, min_overlap: float, texts: Sequence[str]
+) -> tuple[Translation | None, list[str]]:
     """None where the draft reads the target's ids as they are."""
     ours, theirs = _tokenizer_json(target), _tokenizer_json(draft)
     difference = next(tokenizer_differences(ours, theirs), None)
     if difference is None:
         return None, []
-    translation = Translation.between(Tokens(ours, _purposes(target)), Tokens(theirs, _purposes(draft)))
+    translation = Translation.between(Tokens(ours, _purposes(target)), Tokens(theirs, _purposes(draft)), texts)
     if translation.is_identity:
         return None, [
             f"target and draft have the same tokens, but {difference}: the draft reads texts as the target splits them"
         ]
     shared, overlap = len(translation.pairs), translation.overlap
     found = f"target and draft have different tokenizers ({difference}): the draft has {shared} of the target's "
-    found += f"{len(translation.target.ids)} tokens ({overlap:.1%})"
+    found += f"{len(translation.target.ids)} tokens, which are {overlap:.1%} of the tokens in the calibration texts"
     if not shared or overlap < min_overlap:
-        needed = f"{min_overlap:.1%}" if min_overlap else "one"
+        needed = f"{min_overlap:.1%} or more" if min_overlap else "more than none"
         raise PairError(
-            f"{found}, {needed} or more are needed. Choose a draft of the target's family, a smaller "
+            f"{found}; it must be {needed}. Choose a draft of the target's family, a smaller "
             "--min-overlap, or leave --draft out for drafts that are looked up in the text"
         )
     if overlap < FALLS_QUICKLY:

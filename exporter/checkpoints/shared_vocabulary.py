@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -74,6 +75,10 @@ class Tokens:
         """How many tokens a model with `size` logits can give."""
         return sum(token < size for token in self.ids)
 
+    def use_in(self, texts: Iterable[str]) -> Counter[int]:
+        """How often each id comes in the tokenizer's own encodings."""
+        return Counter(token for text in texts for token in self._encoder.encode(text, add_special_tokens=False).ids)
+
     def last_of(self, text: str) -> int | None:
         """The last id of the tokenizer's own encoding."""
         try:
@@ -92,14 +97,18 @@ class Tokens:
 
 @dataclass(frozen=True)
 class Translation:
-    """pairs: (target id, draft id) of the shared tokens; no id comes twice on either side."""
+    """pairs: (target id, draft id) of the shared tokens; no id comes twice on either side.
+
+    use: how often each of the target's ids comes in the texts that the overlap is counted on.
+    """
 
     target: Tokens
     draft: Tokens
     pairs: tuple[tuple[int, int], ...]
+    use: Counter[int]
 
     @classmethod
-    def between(cls, target: Tokens, draft: Tokens) -> Translation:
+    def between(cls, target: Tokens, draft: Tokens, texts: Iterable[str] = ()) -> Translation:
         # By content, special or not: `<think>` is special in one family and merely added in the next.
         pairs = {token: draft.named[name] for name, token in target.named.items() if name in draft.named}
         taken = set(pairs.values())
@@ -114,12 +123,16 @@ class Translation:
                 case int(token), int(other) if token not in pairs and other not in taken:
                     pairs[token] = other
                     taken.add(other)
-        return cls(target, draft, tuple(sorted(pairs.items())))
+        return cls(target, draft, tuple(sorted(pairs.items())), target.use_in(texts))
 
     @property
     def overlap(self) -> float:
-        """The part of the target's tokens that the draft has."""
-        return len(self.pairs) / len(self.target.ids)
+        """The part of the tokens in the texts that the draft can propose."""
+        return self.overlap_of(ours for ours, _ in self.pairs)
+
+    def overlap_of(self, tokens: Iterable[int]) -> float:
+        """The same where only these of the target's tokens are shared."""
+        return sum(self.use[token] for token in tokens) / max(self.use.total(), 1)
 
     @property
     def is_identity(self) -> bool:

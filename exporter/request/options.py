@@ -35,8 +35,8 @@ class BuildOptions:
     precision: a name of `numbers.NAMES`, or `auto`, which measures and lets the target move by max_divergence nats
     (None: 0.02).
     draft_precision: the target's. calibration_texts: JSONL of prompts, by default a shipped set.
-    min_overlap: the part of the target's tokens that a draft of another tokenizer must have. compiling: for the engines
-    that run plans. tensorrt_version: the one on the device, by default that of this host.
+    min_overlap: the part of the tokens in the calibration texts that a draft of another tokenizer must have.
+    compiling: for the engines that run plans. tensorrt_version: the one on the device, by default that of this host.
     """
 
     max_seq_len: int | None = None
@@ -60,7 +60,7 @@ class BuildOptions:
             raise ParameterError(f"--prompt-chunk is {self.prompt_chunk}; it must be at least 1")
         if not 0 <= self.min_overlap <= 1:  # also: NaN
             raise ParameterError(
-                f"--min-overlap is {self.min_overlap}; it must be from 0 to 1, 0.5 for half of the target's tokens"
+                f"--min-overlap is {self.min_overlap}; it must be from 0 to 1, 0.5 for half of the texts' tokens"
             )
         if not self.engines:
             raise ParameterError("no --engine is given; name at least one")

@@ -60,10 +60,10 @@ def write_maps(
     """The draft's translation, as wide as the logits turned out to be."""
     target_size, draft_size = specs["target"].vocab_size, specs["draft"].vocab_size
     to_draft, shared = translation.maps(target_size, draft_size)
-    overlap = shared.shape[1] / translation.target.count(target_size)
+    overlap = translation.overlap_of(shared[0].tolist())
     if not shared.size or overlap < min_overlap:  # ids beyond the logits cannot be proposed
         raise PairError(
-            f"the models can give {overlap:.1%} of the target's tokens, fewer than their tokenizers have; "
+            f"the models can give {overlap:.1%} of the tokens in the calibration texts, fewer than their tokenizers; "
             f"--min-overlap asks for {min_overlap:.1%}; choose a draft of the target's family, "
             "or leave --draft out for drafts looked up in the text"
         )

@@ -57,7 +57,7 @@ def test_a_name_that_cannot_be_looked_up(source: str) -> None:
 
 
 def test_a_file(tmp_path: Path) -> None:
-    path = tmp_path / "model.gguf"
+    path = tmp_path / "model.bin"
     path.touch()
     assert refusal(path).startswith(f"{path} is a file")
 
