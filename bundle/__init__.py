@@ -20,7 +20,6 @@ from .manifest import (
     Manifest,
     ModelSpec,
     Plan,
-    Proof,
     Role,
     RuleName,
     RuleSpec,
@@ -29,6 +28,7 @@ from .manifest import (
     write_manifest,
 )
 from .opening import Bundle
+from .proofs import LayerProof, Proof
 
 __all__ = [
     "ELEMENT_BYTES",
@@ -44,6 +44,7 @@ __all__ = [
     "Fidelity",
     "FileEntry",
     "Format",
+    "LayerProof",
     "Manifest",
     "ModelSpec",
     "Plan",

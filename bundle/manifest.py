@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Literal
 
 from .contract import ELEMENT_BYTES, CacheLayer, Contract
+from .proofs import LayerProof, Proof
 
-SCHEMA_VERSION = 5
+SCHEMA_VERSION = 6
 MANIFEST = "manifest.json"
 
 Role = Literal["target", "draft"]
@@ -58,6 +59,8 @@ class ModelSpec:
     format: how its matrices are stored, but for those in `notes`: what was kept in a higher format, and why; also what
     rounds by static scales.
     fidelity: None where nothing is quantized.
+    rounding: mean KL divergence in nats of the reference of the proof from the model before it was quantized; None
+    where nothing is. layer_proofs: one a quantized graph.
     """
 
     source: str
@@ -72,6 +75,8 @@ class ModelSpec:
     format: Format
     notes: tuple[str, ...]
     fidelity: Fidelity | None
+    rounding: float | None = None
+    layer_proofs: tuple[LayerProof, ...] = ()
 
     def __post_init__(self) -> None:
         if self.features < 0:
@@ -160,26 +165,6 @@ class Plan:
     compute_capabilities: tuple[str, ...]
     version_compatible: bool
     hardware_compatible: bool
-
-
-@dataclass(frozen=True)
-class Proof:
-    """Largest difference of a compiled graph from the Hugging Face model, in standard deviations of its logits.
-
-    rows: logit rows compared. length: the longest sequence they end.
-    """
-
-    engine: str
-    dialect: str
-    role: str
-    rows: int
-    length: int
-    max_error: float
-    tolerance: float
-
-    @property
-    def passed(self) -> bool:
-        return self.max_error <= self.tolerance  # False for NaN
 
 
 @dataclass(frozen=True)

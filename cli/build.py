@@ -113,12 +113,12 @@ def build(target: str, draft: str | None, output: Path, engines: tuple[str, ...]
                 f"{role} in {model.format}: {moved}, {agrees}, perplexity {found.loss:+.2%}, on {found.measured_on}",
                 err=True,
             )
-        for note in model.notes:
-            click.echo(f"{role}: {note}", err=True)
+        for line in (*model.notes, *(layers.summary for layers in model.layer_proofs)):
+            click.echo(f"{role}: {line}", err=True)
     for proof in report.bundle.manifest.proofs:
         click.echo(
             f"proved {proof.role} {proof.dialect}: {proof.rows} rows up to {proof.length} tokens, "
-            f"{proof.max_error:.1e} standard deviations of the logits off (allowed {proof.tolerance:.0e})",
+            f"{proof.measure} (allowed {proof.limit})",
             err=True,
         )
     click.echo(str(output))

@@ -100,17 +100,17 @@ def _numbers(form: Format, context: BuildContext) -> Numbers:
 def _prove_format(form: Format, exports: dict[Role, ModelExport], context: BuildContext, proved: _Proved) -> None:
     """Adds to `proved`."""
     place = replace(context, workplace=context.workplace / form)
-    made = {role: export_model(export, place) for role, export in exports.items()}
-    with context.progress.stage(f"prove {_numbers(form, context).name('target')}", len(made)) as step:
-        for role, spec in made.items():
-            try:
+    for role, export in exports.items():
+        try:
+            spec = export_model(export, place)
+            with context.progress.stage(f"prove {role} in {form}", 1) as step:
                 proofs = prove(place.workplace, {role: spec}, context.contract, (NAME,), step)
-            except ProofError as error:
-                if form == FORMATS[0]:
-                    raise
-                proved.left_out.append(f"{role} in {form}: {error}")
-            else:
-                proved.proofs[role, form], proved.specs[role, form] = proofs, _under(form, spec)
+        except ProofError as error:
+            if form == FORMATS[0]:
+                raise
+            proved.left_out.append(f"{role} in {form}: {error}")
+        else:
+            proved.proofs[role, form], proved.specs[role, form] = proofs, _under(form, spec)
 
 
 def _sessions(

@@ -6,7 +6,7 @@ import gc
 import json
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,8 @@ from .context import BuildContext
 from .dialects import Dialect
 from .passes.lint import refuse_traps
 from .passes.optimize import optimize, save
-from .proving.reference import record_reference
+from .proving.prove_layers import Recorded, Subject, prove_layers
+from .proving.reference import continued_logits, record_reference
 from .quantize.apply import by_every_name, quantize
 from .quantize.scales import in_precision, rounded
 from .quantize.stored_weights import Made
@@ -98,7 +99,7 @@ class ModelExport:
     @property
     def steps(self) -> int:
         """Announced while the model is exported."""
-        quantizing = len(RECIPE_STEPS) + 1 + len(self.dialects) if self.quantizing else 0
+        quantizing = len(RECIPE_STEPS) + 1 + 2 * len(self.dialects) if self.quantizing else 0
         return 2 + 2 * len(self.dialects) + 1 + quantizing
 
     def key(self, contract: Contract) -> str:
@@ -129,6 +130,7 @@ def export_model(export: ModelExport, context: BuildContext) -> ModelSpec:
         require_memory(parameters, contract.precision, export.quantizing is not None)
         with context.progress.stage(export.label, export.steps) as step:
             stage = make_stage(context.cache, key, lambda folder: _export(export, contract, folder, step))
+        gc.collect()  # models and graphs refer to each other in cycles, and hold the weights
     spec = parse(ModelSpec, read_json(stage / SPEC) | {"source": checkpoint.source}, SPEC)
     for name in (*spec.graphs.values(), spec.weights):
         clone_or_copy(stage / Path(name).name, context.workplace / name)
@@ -143,12 +145,12 @@ def _export(export: ModelExport, contract: Contract, folder: Path, step: Announc
     layers = probe_cache(model)
     vocab_size, parameters = int(model.get_output_embeddings().weight.shape[0]), model.num_parameters()
     features = probe_features(model) if export.role == "draft" and HEADED in export.dialects else 0
-    recipe, fidelity = None, None
-    if export.quantizing is not None:
-        recipe, fidelity = _recipe(export.quantizing, checkpoint, model, contract, step)
+    chosen = _choose(export.quantizing, checkpoint, model, contract, step) if export.quantizing else None
     step("reference logits")
-    with fake_quantized(model, recipe) if recipe else nullcontext():
-        reference = record_reference(model, contract, vocab_size, spare=export.exact_widths)
+    with fake_quantized(model, chosen.recipe) if chosen else nullcontext():
+        text = chosen.text if chosen else ()
+        reference = record_reference(model, contract, vocab_size, export.exact_widths, text)
+    exact = continued_logits(model, [entry.step for entry in reference]) if chosen else []
     graphs: dict[Dialect, ir.Model] = {}
     made: Made = {}
     for dialect in export.dialects:
@@ -156,13 +158,15 @@ def _export(export: ModelExport, contract: Contract, folder: Path, step: Announc
         graphs[dialect] = trace(model, layers, dialect, contract, features if dialect == HEADED else 0)
         step(f"optimize {dialect}")
         optimize(graphs[dialect], dialect)
-        if recipe is not None:
+        if chosen is not None:
             step(f"quantize {dialect}")
-            named = by_every_name(recipe, model)
+            named = by_every_name(chosen.recipe, model)
             quantize(graphs[dialect], dialect, named, contract.capacity, made, export.exact_widths)
         refuse_traps(graphs[dialect], dialect, checkpoint.architecture)
     step("write")
     paths, weights = save(graphs, folder, export.role)
+    del graphs, made
+    gc.collect()  # the graphs' memory, for the proof
     save_reference(folder / REFERENCE, reference)
     spec = ModelSpec(
         source=checkpoint.source,
@@ -175,18 +179,36 @@ def _export(export: ModelExport, contract: Contract, folder: Path, step: Announc
         weights=f"graphs/{weights}",
         features=features,
         format=export.format,
-        notes=recipe.notes if recipe else (),
-        fidelity=fidelity,
+        notes=(),
+        fidelity=None,
     )
+    if chosen is not None:
+        subject = Subject(f"{export.role} in {export.format}", model, chosen.recipe, spec, contract)
+        recorded = Recorded(tuple(reference), tuple(exact))
+        proofs = []
+        for dialect in export.dialects:
+            step(f"prove {dialect} by layers")
+            proofs.append(prove_layers(subject, dialect, folder / paths[dialect], recorded))
+        spec = replace(spec, notes=chosen.recipe.notes, fidelity=chosen.fidelity, rounding=recorded.rounding)
+        spec = replace(spec, layer_proofs=tuple(proofs))
     (folder / SPEC).write_text(json.dumps(asdict(spec)))
-    del model, graphs
-    gc.collect()  # the graphs refer to each other in cycles, and hold the weights
 
 
-def _recipe(
+@dataclass(frozen=True)
+class _Chosen:
+    """How each weight is stored, and what that does to the model's distributions.
+
+    text: tokens that it was not chosen on, for the proof.
+    """
+
+    recipe: Recipe
+    fidelity: Fidelity
+    text: tuple[int, ...]
+
+
+def _choose(
     quantizing: Quantizing, checkpoint: Checkpoint, model: PreTrainedModel, contract: Contract, step: Announce
-) -> tuple[Recipe, Fidelity]:
-    """How each weight is stored, and what that does to the model's distributions."""
+) -> _Chosen:
     longest = min(LONGEST, checkpoint.max_positions or LONGEST)
     with fp32_arithmetic(model):
         used, held = split(calibration_tokens(checkpoint.tokenizer, quantizing.texts.texts, longest))
@@ -196,4 +218,5 @@ def _recipe(
         if quantizing.family == "tensorrt":
             recipe = in_precision(recipe, contract.precision)
         step("measure fidelity")
-        return recipe, measure_fidelity(model, recipe, held, quantizing.texts.own)
+        text = tuple(int(token) for batch in held for token in batch.flatten())
+        return _Chosen(recipe, measure_fidelity(model, recipe, held, quantizing.texts.own), text)

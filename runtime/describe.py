@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
-from ..bundle import Bundle, Fidelity
+from ..bundle import Bundle, Fidelity, LayerProof, Proof
 from .auto_precision import read_precision, table_lines
 from .policy.cost_model import COSTS, Costs
 from .policy.decisions import check_policy, read_decision, stale
@@ -61,7 +61,10 @@ def render(description: dict[str, Any]) -> str:
             f"           weights {memory['weights'] / 1e6:.1f} MB{_stored(model['format'])}, cache "
             f"{memory['cache'] / 1e6:.1f} MB; "
             f"checkpoint {model['checkpoint_sha256'][:16]}",
-            *(f"           {note}" for note in (*_fidelity(model["fidelity"]), *model["notes"])),
+            *(
+                f"           {note}"
+                for note in (*_fidelity(model["fidelity"]), *_layers(model["layer_proofs"]), *model["notes"])
+            ),
         ]
     if description["draft"] is None:
         lines.append("draft      none: drafts are looked up in the text")
@@ -75,17 +78,19 @@ def render(description: dict[str, Any]) -> str:
         for engine in description["engines"]
         if any(p["engine"] == engine for p in description["plans"])
     ]
-    for proof in description["proofs"]:
-        lines.append(
-            f"proved     {proof['role']} {proof['dialect']} on {proof['engine']}: {proof['rows']} rows up to "
-            f"{proof['length']} tokens, "
-            f"{proof['max_error']:.1e} standard deviations off (allowed {proof['tolerance']:.0e})"
-        )
+    lines += [_proved(Proof(**proof)) for proof in description["proofs"]]
     lines += table_lines(description["auto"]) if description["auto"] is not None else []
     lines += _decisions(description["policy"], description["costs"])
     lines += [f"{entry['sha256'][:16]}  {entry['bytes']:>12,}  {name}" for name, entry in description["files"].items()]
     lines.append("packages   " + ", ".join(f"{name} {number}" for name, number in description["packages"].items()))
     return "\n".join(lines)
+
+
+def _proved(proof: Proof) -> str:
+    return (
+        f"proved     {proof.role} {proof.dialect} on {proof.engine}: {proof.rows} rows up to {proof.length} tokens, "
+        f"{proof.measure} (allowed {proof.limit})"
+    )
 
 
 def _fidelity(measured: dict[str, Any] | None) -> Iterator[str]:
@@ -96,6 +101,10 @@ def _fidelity(measured: dict[str, Any] | None) -> Iterator[str]:
             f"({found.loss:+.2%}), {found.divergence:.4f} nats apart, "
             f"the same likeliest token {found.agreement:.1%} of the time; {found.measured_on}"
         )
+
+
+def _layers(proofs: list[dict[str, Any]]) -> Iterator[str]:
+    yield from (LayerProof(**proof).summary for proof in proofs)
 
 
 def _precision(description: dict[str, Any]) -> str:

@@ -131,13 +131,20 @@ class _Binding:
 class OrtDecoder:
     """A model graph of any dialect with its cache in numpy arrays. Implements `Decoder`.
 
-    head: the graph's, if it has one.
+    head: the graph's, if it has one. tapped: what the last step gave of the outputs `taps`, which a proof has added to
+    the graph.
 
     Raises `EngineError` for bf16, and `BundleError` for a graph that is not what the manifest says.
     """
 
     def __init__(
-        self, path: Path, spec: ModelSpec, contract: Contract, threads: int = 0, dialect: str = DIALECT
+        self,
+        path: Path,
+        spec: ModelSpec,
+        contract: Contract,
+        threads: int = 0,
+        dialect: str = DIALECT,
+        taps: tuple[str, ...] = (),
     ) -> None:
         if contract.precision not in NUMPY_DTYPES:
             raise EngineError(
@@ -146,7 +153,8 @@ class OrtDecoder:
                 "or fp32"
             )
         self.vocab_size = spec.vocab_size
-        self._path, self._spec, self._contract = path, spec, contract
+        self.tapped: dict[str, NDArray[np.float32]] = {}
+        self._path, self._spec, self._contract, self._taps = path, spec, contract, taps
         self._dtype = NUMPY_DTYPES[contract.precision]
         self._places_rows = dialect == "rows"
         self.head = OrtHead(spec.features, contract.widest_step) if dialect == DIALECT and spec.features else None
@@ -185,6 +193,9 @@ class OrtDecoder:
             raise EngineError(
                 f"{self._path} failed on {count} tokens at position {position}: {str(error).splitlines()[0]}"
             ) from None
+        if self._taps:
+            values = bound.io.get_outputs()[-len(self._taps) :]
+            self.tapped = {name: value.numpy() for name, value in zip(self._taps, values, strict=True)}
         if self._places_rows:
             for array, new in zip(self._caches, bound.new, strict=True):
                 array[:, :, position:end] = new
@@ -226,6 +237,8 @@ class OrtDecoder:
             io.bind_ortvalue_input(past, value)
         for (name, _), value in zip(self._spec.cache_names(self._side), written, strict=True):
             io.bind_ortvalue_output(name, value)
+        for name in self._taps:
+            io.bind_output(name)  # allocated by each pass: their shapes are the graph's own business
         return _Binding(io, tokens, logits, new)
 
     @property
@@ -248,4 +261,5 @@ class OrtDecoder:
         head = head_shapes(self.head.size if self.head else 0, contract.rows_name)
         by_row: dict[str, list[int | str]] = {"logits": [1, contract.rows_name, spec.vocab_size], **head}
         expected |= {name: ("tensor(float)", shape) for name, shape in by_row.items()}
+        expected |= dict.fromkeys(self._taps)
         check_graph(self._path, session, expected)

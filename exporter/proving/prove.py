@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from ...bundle import Contract, ModelSpec, Proof, Role
 from ...engines.onnxruntime.cpu import DIALECT, NAME, OrtDecoder
-from ...runtime.proofs.parity import Arithmetic, arithmetic, load_reference, prove_decoder
+from ...runtime.proofs.parity import Arithmetic, Rounding, arithmetic, load_reference, prove_decoder
 from ..storage.manifest import reference_path
 from .widen import widen
 
@@ -26,7 +26,8 @@ def prove(
     """Run every dialect of every model on ONNX Runtime, one at a time. Raises `ProofError` at the first mismatch.
 
     What ONNX Runtime will run for one of the `engines` is run as it is; other graphs in half precision, and those
-    that are quantized for TensorRT, are widened to fp32.
+    that are quantized for TensorRT, are widened to fp32. Of quantized graphs, which were proved layer by layer when they
+    were exported, this is the end-to-end divergence.
     """
     proofs = []
     for role, spec in specs.items():
@@ -43,7 +44,9 @@ def prove(
             else:
                 with widened(path) as wide:
                     decoder = OrtDecoder(wide, spec, replace(contract, precision="fp32"), dialect=dialect)
-                    rounded: Arithmetic = kind if spec.format != "float" and _rounds(path) else "widened"
+                    rounded: Arithmetic = "widened"
+                    if spec.rounding is not None and _rounds(path):
+                        rounded = Rounding(spec.rounding, "fp32" if contract.precision == "fp32" else "widened")
                     proofs.append(prove_decoder(decoder, reference, f"{NAME}, widened", dialect, role, rounded))
             del decoder  # its memory, before the next one asks for as much
     return tuple(proofs)

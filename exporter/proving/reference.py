@@ -8,12 +8,12 @@ compared with this, a proof in fp32 (`widen.py`) is as sharp as for a model in f
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from transformers import PreTrainedModel
+from transformers import DynamicCache, PreTrainedModel
 
 from ...bundle import Contract
 from ...errors import UnsupportedModelError
@@ -23,13 +23,15 @@ from ..checkpoints.half_precision import fp32_arithmetic
 
 
 def record_reference(
-    model: PreTrainedModel, contract: Contract, vocab_size: int, spare: int = 0
+    model: PreTrainedModel, contract: Contract, vocab_size: int, spare: int = 0, text: Sequence[int] = ()
 ) -> list[ReferenceStep]:
     """Each step's logits come from a forward pass over the whole sequence that its tokens have seen.
 
+    spare, text: as for `schedule`.
+
     Raises `UnsupportedModelError` when the model cannot be evaluated.
     """
-    steps = schedule(contract, vocab_size, largest_window(model), spare)
+    steps = schedule(contract, vocab_size, largest_window(model), spare, text)
     recorded = []
     for context, group in _shared_contexts(steps):
         rows = np.concatenate([np.arange(step.end - step.rows, step.end) for step in group])
@@ -44,6 +46,34 @@ def record_reference(
         logits = np.split(wanted, np.cumsum([step.rows for step in group])[:-1])
         recorded += [ReferenceStep(step, part) for step, part in zip(group, logits, strict=True)]
     return recorded
+
+
+class Continued:
+    """A model that goes on behind what its cache holds, and back: of its own library's cache, with every layer's rows."""
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        self._model, self._cache = model, DynamicCache()
+
+    def step(self, tokens: NDArray[np.int64], position: int) -> NDArray[np.float32]:
+        """Logits `[T, vocab]` of `tokens [T]` behind the first `position` rows."""
+        for layer in self._cache.layers:
+            if layer.is_initialized:  # not by its own `crop`, whose meaning changed within transformers 5
+                layer.keys, layer.values = layer.keys[..., :position, :], layer.values[..., :position, :]
+        with torch.no_grad():
+            output = self._model(input_ids=torch.from_numpy(tokens)[None], past_key_values=self._cache, use_cache=True)
+        logits: NDArray[np.float32] = output.logits[0].float().numpy()
+        return logits
+
+
+def continued_logits(model: PreTrainedModel, steps: list[Step]) -> list[NDArray[np.float32]]:
+    """Of each step the rows that are compared. Over the cache, which is far faster: for figures, and not for proofs."""
+    with fp32_arithmetic(model):
+        continued = Continued(model)
+        return [_last(continued.step(step.tokens, step.position), step.rows) for step in steps]
+
+
+def _last(logits: NDArray[np.float32], rows: int) -> NDArray[np.float32]:
+    return logits[len(logits) - rows :].copy()
 
 
 def largest_window(model: PreTrainedModel) -> int:

@@ -24,7 +24,14 @@ from .packages import package_versions
 
 UNUSED_DAYS = 7
 # Of the package: what a stage is made by.
-SOURCES = ("*.py", "bundle/*.py", "exporter/**/*.py", "calibration/weights/**/*.py", "runtime/proofs/parity.py")
+SOURCES = (
+    "*.py",
+    "bundle/*.py",
+    "exporter/**/*.py",
+    "calibration/weights/**/*.py",
+    "runtime/proofs/parity.py",
+    "runtime/proofs/divergence.py",
+)
 STAGE = "stage.json"
 OURS = re.compile(r"[0-9a-f]{32}|\.[0-9a-f]{32}\.(tmp|new)-[a-z0-9_]{8}")  # a stage, or what a killed build left of one
 

@@ -140,10 +140,8 @@ def render(result: Report) -> str:
             f"{cases} cases"
         )
     lines += [
-        f"parity     {proof.role} on {proof.engine}: {proof.max_error:.1e} standard deviations off over "
-        f"{proof.rows} rows "
-        f"and {proof.length} tokens "
-        f"(allowed {proof.tolerance:.0e})"
+        f"parity     {proof.role} on {proof.engine}: {proof.measure} over {proof.rows} rows and {proof.length} tokens "
+        f"(allowed {proof.limit})"
         for proof in result.parity
     ]
     lines += [

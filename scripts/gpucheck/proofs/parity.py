@@ -26,6 +26,6 @@ def prove_parity(session: Session) -> Iterator[Finding]:
         kind = arithmetic(manifest.models[role], manifest.contract)
         proof = measure_decoder(decoder, reference, engine.name, engine.dialect, role, kind)
         compared = f"{proof.rows} rows up to {proof.length} tokens"
-        detail = f"{proof.max_error:.1e} standard deviations off over {compared} (allowed {proof.tolerance:.0e})"
+        detail = f"{proof.measure} over {compared} (allowed {proof.limit})"
         yield Finding(f"parity, {role}", proof.passed, detail)
     session.reset()

@@ -1,0 +1,153 @@
+"""The Hugging Face model with its quantized layers answering what a graph's did, so that everything between them is
+compared by itself.
+
+Rounding is what makes two right models stray from each other: a value that lies at the edge of a step falls to either
+side, and what follows is rounded from there. Here every quantized layer hands on what the graph computed, so nothing is
+rounded in torch, and what the next layer reads (through norms, attention over the cache, residuals, activations, biases)
+must be what the graph's next layer read, to the exactness of fp32. That finds a layer that reads the wrong value, a
+residual or a bias that is missing, gains that were swapped, a mask or a position that is off.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from ...calibration.weights.fake_quant import restored
+from ...calibration.weights.layers import LinearLayer, linear_layers, tables
+from ...calibration.weights.recipe import Recipe
+from ...errors import ProofError
+from ..checkpoints.half_precision import fp32_arithmetic
+from .reference import Continued
+from .sites import Site
+
+Tapped = Mapping[str, NDArray[np.float32]]
+
+
+@dataclass(frozen=True)
+class Part:
+    """A layer's share of a product: those of its outputs that are the layer's."""
+
+    site: Site
+    outputs: slice
+
+
+@dataclass
+class Strayed:
+    """The largest difference so far, and what reads it. See `difference`."""
+
+    error: float = 0.0
+    reader: str = "nothing"
+
+    def note(self, error: float, reader: str) -> None:
+        if error > self.error:
+            self.error, self.reader = error, reader
+
+
+@dataclass
+class Forced:
+    """A model in the context of `forced`. layers: the quantized ones, with their parts of the graph's products."""
+
+    model: Continued
+    layers: dict[str, tuple[LinearLayer, list[Part]]]
+    strayed: Strayed = field(default_factory=Strayed)
+    _tapped: Tapped = field(default_factory=dict)
+    _calls: dict[str, int] = field(default_factory=dict)
+
+    def step(self, tokens: NDArray[np.int64], position: int, tapped: Tapped) -> NDArray[np.float32]:
+        """Logits `[T, vocab]` of `tokens [T]` behind the first `position` rows of the cache.
+
+        tapped: what the graph gave in the same pass, by the name of the value; logits beyond its rows are worthless.
+        """
+        self._tapped, self._calls = tapped, dict.fromkeys(self.layers, 0)
+        logits = self.model.step(tokens, position)
+        for path, (_, parts) in self.layers.items():
+            if self._calls[path] != len(parts):
+                raise ProofError(
+                    f"{path} is computed {len(parts)} times a pass, the model does so {self._calls[path]} times"
+                )
+        return logits
+
+    def answer(self, path: str, inputs: Tensor) -> Tensor:
+        """In the place of a layer's own forward."""
+        layer, parts = self.layers[path]
+        call = self._calls[path]
+        if call == len(parts):
+            raise ProofError(f"{path} is missing among the graph's quantized products")
+        self._calls[path] += 1
+        site, outputs = parts[call].site, parts[call].outputs
+        read = _rows(self._tapped[site.input])
+        wanted = inputs.reshape(-1, inputs.shape[-1]).float()
+        count = len(read)  # of the last layer, fewer: only the rows whose logits are wanted
+        self.strayed.note(difference(read, wanted[-count:].numpy()), path)
+        answered = torch.zeros(len(wanted), outputs.stop - outputs.start)
+        answered[-count:] = torch.from_numpy(_rows(self._tapped[site.output])[:, outputs])
+        bias = getattr(layer.module, "bias", None)
+        if bias is not None and not site.biased:
+            answered += bias.float()
+        return answered.reshape(*inputs.shape[:-1], -1).to(inputs.dtype)
+
+
+@contextmanager
+def forced(model: PreTrainedModel, recipe: Recipe, sites: Sequence[Site]) -> Iterator[Forced]:
+    """`model` computes in fp32, its tables as the recipe rounds them, while the context lasts.
+
+    sites: of the graph, in its order. Raises `ProofError` for one that claims weights that the recipe does not quantize.
+    """
+    layers = {layer.path: layer for layer in linear_layers(model) if _quantized(recipe, layer.weight)}
+    parts = _parts(model, layers, sites)
+    state = Forced(Continued(model), {path: (layer, parts[path]) for path, layer in layers.items()})
+    with ExitStack() as undo:
+        for name, table in tables(model).items():
+            if _quantized(recipe, name):
+                undo.callback(setattr, table, "data", table.data)
+                table.data = restored(table.data, recipe.weights[name])
+        undo.enter_context(fp32_arithmetic(model))
+        for path, layer in layers.items():
+            undo.callback(delattr, layer.module, "forward")
+            layer.module.forward = partial(state.answer, path)
+        yield state
+
+
+def difference(found: NDArray[np.float32], wanted: NDArray[np.float32]) -> float:
+    """The largest |found - wanted| `[R, K]`, each column in units of its own size or of a typical column's if larger.
+
+    So that a few columns with outliers hide nothing of the others. Infinite for what is no number.
+    """
+    size = np.sqrt(np.square(wanted, dtype=np.float64).mean(0))
+    typical = float(np.median(size)) or float(np.sqrt(np.square(size).mean()))
+    off = np.abs(found - wanted).max(0) / np.maximum(size, typical or 1.0)
+    return float(off.max()) if np.isfinite(off).all() else np.inf
+
+
+def _parts(model: PreTrainedModel, layers: Mapping[str, LinearLayer], sites: Sequence[Site]) -> dict[str, list[Part]]:
+    """By the path of the layer, in the order of the graph."""
+    parameters = dict(model.named_parameters(remove_duplicate=False))
+    paths = {id(layer.parameter): path for path, layer in layers.items()}
+    parts: dict[str, list[Part]] = {path: [] for path in layers}
+    for site in sites:
+        start = 0
+        for name in site.weights:
+            path = paths.get(id(parameters.get(name)))
+            if path is None:
+                raise ProofError(f"the graph stores {name} in few bits, which the recipe does not")
+            end = start + layers[path].matrix.shape[0]
+            parts[path].append(Part(site, slice(start, end)))
+            start = end
+    return parts
+
+
+def _quantized(recipe: Recipe, name: str) -> bool:
+    return name in recipe.weights and recipe.weights[name].format != "float"
+
+
+def _rows(values: NDArray[np.float32]) -> NDArray[np.float32]:
+    return values.reshape(-1, values.shape[-1])

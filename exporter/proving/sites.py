@@ -1,0 +1,157 @@
+"""Where a graph computes its quantized layers: the values that go in and come out, by the form that their product has.
+
+A site says which weights its stored numbers are called after. That is a claim of the rewrite under test: whether they
+are those weights, in this order, is what `prove_layers.py` finds out from the checkpoint.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from ...errors import ProofError
+
+STORED = (".int8", ".int4", ".fp8")
+
+
+@dataclass(frozen=True)
+class Site:
+    """A product of quantized weights.
+
+    form: the operator that computes it. weights: as the graph calls them, those of one product behind each other in its
+    outputs. input: the value that is multiplied, before it is rounded. output: the product with all its scales; with
+    the bias where `biased`, else whatever follows adds it.
+    """
+
+    form: str
+    weights: tuple[str, ...]
+    input: str
+    output: str
+    biased: bool = False
+
+
+@dataclass(frozen=True)
+class Table:
+    """A quantized table. index: the rows that are picked. output: these rows, with their scales."""
+
+    weight: str
+    index: str
+    output: str
+
+
+def sites(graph: ir.Graph) -> list[Site]:
+    """In the order of the graph."""
+    return [site for node in graph if node.op_type in FORMS for site in FORMS[node.op_type](node)]
+
+
+def tables(graph: ir.Graph) -> list[Table]:
+    """Those that rows are picked from, in the order of the graph."""
+    return [table for node in graph for table in _table(node)]
+
+
+def _integers(node: ir.Node) -> Iterator[Site]:
+    """`quantize/int8_rows.py`: QuantizeLinear, MatMulInteger, Cast, Mul by the row's scale, Mul by the outputs'."""
+    stored = _stored(node.inputs[1])
+    if stored is None:
+        return
+    name, weights = stored
+    value = _known(_through(node.inputs[0], "QuantizeLinear"))
+    output = _behind(node.outputs[0], "Cast")
+    if (row := _by_row(value)) is not None:
+        value, scale = row
+        output = _behind(output, "Mul", scale)
+    output = _behind(output, "Mul", f"{name}.scales")
+    yield Site(node.op_type, weights, _name(value), _name(output))
+
+
+def _blocks(node: ir.Node) -> Iterator[Site]:
+    """`quantize/matmul_nbits.py`."""
+    stored = _stored(node.inputs[1])
+    if stored is not None:
+        yield Site(node.op_type, stored[1], _name(node.inputs[0]), _name(node.outputs[0]))
+
+
+def _dequantized(node: ir.Node) -> Iterator[Site]:
+    """`quantize/qdq.py`, `quantize/weight_only_dq.py`: a product with a DequantizeLinear, of inputs that may have two."""
+    weight = _through(node.inputs[1], "Transpose")
+    producer = weight.producer() if weight is not None else None
+    stored = _stored(producer.inputs[0]) if producer is not None and producer.op_type == "DequantizeLinear" else None
+    if stored is not None:
+        value = _through(_through(node.inputs[0], "DequantizeLinear"), "QuantizeLinear")
+        biased = len(node.inputs) > 2 and node.inputs[2] is not None
+        yield Site("DequantizeLinear", stored[1], _name(value), _name(node.outputs[0]), biased)
+
+
+# A new way to compute a quantized product: how to find it here, and what it gives in `layer_arithmetic.py`.
+FORMS: Mapping[str, Callable[[ir.Node], Iterator[Site]]] = {
+    "MatMulInteger": _integers,
+    "MatMulNBits": _blocks,
+    "MatMul": _dequantized,
+    "FusedMatMul": _dequantized,
+    "Gemm": _dequantized,
+}
+
+
+def _table(node: ir.Node) -> Iterator[Table]:
+    """`quantize/embedding_tables.py`, and in Q/DQ a Gather of a DequantizeLinear."""
+    if node.op_type not in ("Gather", "GatherBlockQuantized"):
+        return
+    restored = _through(node.inputs[0], "DequantizeLinear")
+    stored = _stored(restored)
+    if stored is None:
+        return
+    output = node.outputs[0]
+    if restored is node.inputs[0] and node.op_type == "Gather":
+        output = _behind(_behind(output, "Cast"), "Mul")
+    yield Table(stored[1][0], _name(node.inputs[1]), _name(output))
+
+
+def _stored(value: ir.Value | None) -> tuple[str, tuple[str, ...]] | None:
+    """What an initializer of few bits is called before its format, and the weights in it; None for any other value."""
+    value = _through(_through(value, "Reshape"), "Transpose")
+    if value is None or not value.is_initializer() or not _name(value).endswith(STORED):
+        return None
+    name = _name(value).rpartition(".")[0]
+    return name, tuple(name.split("+"))
+
+
+def _by_row(value: ir.Value) -> tuple[ir.Value, str] | None:
+    """`x`, and the name of its rows' largest magnitudes, where the value is `x / ReduceMax(Abs(x))`."""
+    division = value.producer()
+    if division is None or division.op_type != "Div":
+        return None
+    largest = _through(division.inputs[1], "ReduceMax")
+    if largest is division.inputs[1] or _through(largest, "Abs") is not division.inputs[0]:
+        return None
+    return _known(division.inputs[0]), _name(division.inputs[1])
+
+
+def _behind(value: ir.Value, op_type: str, operand: str | None = None) -> ir.Value:
+    """What the one node that reads the value makes of it, with `operand` where it has another."""
+    nodes = [use.node for use in value.uses()]
+    for node in nodes:
+        read = [other.name for other in node.inputs if other is not None]
+        if len(nodes) == 1 and node.op_type == op_type and (operand is None or operand in read):
+            return node.outputs[0]
+    found = ", ".join(node.op_type for node in nodes) or "nothing"
+    wanted = op_type if operand is None else f"{op_type} by {operand}"
+    raise ProofError(f"{value.name} of a quantized product is read by {found}, expected one {wanted}")
+
+
+def _through(value: ir.Value | None, op_type: str) -> ir.Value | None:
+    """What a node of this type made the value from, else the value."""
+    node = value.producer() if value is not None else None
+    return node.inputs[0] if node is not None and node.op_type == op_type else value
+
+
+def _known(value: ir.Value | None) -> ir.Value:
+    assert value is not None
+    return value
+
+
+def _name(value: ir.Value | None) -> str:
+    name = _known(value).name
+    assert name is not None
+    return name

@@ -1,0 +1,138 @@
+"""A model under a plain recipe, exported and recorded without a build, so that its graph can be damaged and proved."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx_ir as ir
+from specexport.bundle import Contract, Format, LayerProof, ModelSpec, Precision
+from specexport.calibration.weights.fake_quant import fake_quantized
+from specexport.calibration.weights.layers import linear_layers, tables
+from specexport.calibration.weights.recipe import Recipe, WeightRecipe
+from specexport.exporter.checkpoints.checkpoint import Checkpoint
+from specexport.exporter.dialects import Dialect
+from specexport.exporter.passes.optimize import optimize, save
+from specexport.exporter.proving.prove_layers import Recorded, Subject, prove_layers
+from specexport.exporter.proving.reference import continued_logits, record_reference
+from specexport.exporter.quantize.apply import by_every_name, quantize
+from specexport.exporter.quantize.scales import in_precision
+from specexport.exporter.tracing.trace import probe_cache, trace
+from transformers import PreTrainedModel
+
+Damage = Callable[[ir.Model], None]
+
+
+def load(checkpoint: Path, precision: Precision = "fp32") -> PreTrainedModel:
+    return Checkpoint.find(str(checkpoint)).load(precision)
+
+
+def plain_recipe(model: PreTrainedModel, form: Format, dialect: Dialect, block: int = 32) -> Recipe:
+    """One for every matrix, as the family of the dialect stores them."""
+    ours = dialect == "ort"
+    own = WeightRecipe(
+        form,
+        block=block if form == "int4" else 0,
+        limit=64 if ours else 127,
+        signed=ours and form == "int4",
+        input_scale=None if ours or form == "int4" else 0.05,
+    )
+    names = {layer.weight for layer in linear_layers(model)} | set(tables(model))
+    if form == "fp8":
+        names -= set(tables(model)) - {layer.weight for layer in linear_layers(model)}
+    return Recipe(dict.fromkeys(sorted(names), own))
+
+
+class Quantized:
+    """The graph of a model in one dialect, and what it is proved against."""
+
+    def __init__(
+        self,
+        folder: Path,
+        model: PreTrainedModel,
+        form: Format,
+        dialect: Dialect,
+        contract: Contract,
+        recipe: Recipe | None = None,
+        text: tuple[int, ...] = (),
+    ) -> None:
+        self.folder, self.dialect = folder, dialect
+        recipe = recipe or plain_recipe(model, form, dialect)
+        if dialect != "ort":
+            recipe = in_precision(recipe, contract.precision)
+        layers, size = probe_cache(model), int(model.get_output_embeddings().weight.shape[0])
+        with fake_quantized(model, recipe):
+            reference = record_reference(model, contract, size, 1, text)
+        exact = continued_logits(model, [entry.step for entry in reference])
+        self.recorded = Recorded(tuple(reference), tuple(exact))
+        graph = trace(model, layers, dialect, contract)
+        optimize(graph, dialect)
+        quantize(graph, dialect, by_every_name(recipe, model), contract.capacity, {}, exact_widths=dialect == "ort")
+        folder.mkdir(parents=True, exist_ok=True)
+        paths, weights = save({dialect: graph}, folder, "model")
+        spec = ModelSpec("", "", "", 0, size, layers, dict(paths), weights, 0, form, (), None, self.recorded.rounding)
+        self.path = folder / paths[dialect]
+        self.subject = Subject("target", model, recipe, spec, contract)
+
+    def prove(self, damage: Damage | None = None) -> LayerProof:
+        if damage is None:
+            return prove_layers(self.subject, self.dialect, self.path, self.recorded)
+        model = ir.load(self.path)
+        damage(model)
+        path = self.path.with_name("damaged.onnx")
+        ir.save(model, path)
+        return prove_layers(self.subject, self.dialect, path, self.recorded)
+
+
+def stored(model: ir.Model, layer: str, *endings: str) -> ir.Value:
+    """The layer's initializer that is called one of `endings`, merged with others' or not."""
+    names = [name for name in model.graph.initializers if layer in name and name.rpartition(".")[2] in endings]
+    return model.graph.initializers[names[0]]
+
+
+def change(value: ir.Value, what: Callable[[np.ndarray], np.ndarray]) -> None:
+    """In memory: the file of weights stays as it is."""
+    tensor = value.const_value
+    assert tensor is not None
+    array = tensor.numpy()
+    changed = np.ascontiguousarray(what(array.copy()).astype(array.dtype))
+    assert changed.tobytes() != array.tobytes()
+    value.const_value = ir.Tensor(changed, dtype=tensor.dtype, name=value.name)
+
+
+def scale_off(layer: str) -> Damage:
+    return lambda model: change(stored(model, layer, "scales", "scale"), lambda scales: scales * 1.1)
+
+
+def groups_swapped(layer: str) -> Damage:
+    """Blocks where there are several, else outputs."""
+    return lambda model: change(stored(model, layer, "scales", "scale"), lambda scales: np.roll(scales, 1, axis=-1))
+
+
+def block_transposed(layer: str, size: int = 16) -> Damage:
+    def transposed(values: np.ndarray) -> np.ndarray:
+        wide = np.stack([values & 15, values >> 4], -1).reshape(len(values), -1) if values.dtype == np.uint8 else values
+        wide[:size, :size] = wide[:size, :size].T.copy()
+        return wide[:, ::2] | (wide[:, 1::2] << 4) if values.dtype == np.uint8 else wide
+
+    return lambda model: change(stored(model, layer, "int8", "int4", "fp8"), transposed)
+
+
+def bias_missing(bias: str) -> Damage:
+    return lambda model: change(stored(model, bias, "bias"), np.zeros_like)
+
+
+def table_off_by_one(model: ir.Model) -> None:
+    """Of the table that tokens are looked up in, whole rows: values and scales."""
+    for node in model.graph:
+        value = node.inputs[0] if node.op_type in ("Gather", "GatherBlockQuantized") else None
+        if value is not None and value.producer() is not None:
+            value = value.producer().inputs[0]  # type: ignore[union-attr]
+        if value is not None and value.is_initializer() and (value.name or "").endswith((".int8", ".int4", ".fp8")):
+            for ending in ("int8", "int4", "fp8", "scale", "row_scales"):
+                found = model.graph.initializers.get(f"{(value.name or '').rpartition('.')[0]}.{ending}")
+                if found is not None:
+                    change(found, lambda rows: np.roll(rows, 1, axis=0))
+            return
+    raise AssertionError("no table")
