@@ -11,11 +11,11 @@ class LayerProof:
 
     layers: its quantized products and tables; layer_error: the largest difference of one from its reference, as a
     multiple of what arithmetic allows. as_run: with the kernels of the host that built it; else, where these round in a
-    way that is not known, with kernels that do not round. exact_error: the largest difference of what lies between them, in sizes of a
-    column of what the next layer reads, or in standard deviations of the logits; exact_tolerance is allowed.
-    rounded_divergence, rounded_agreement: mean KL divergence in nats of the graph from the reference that is rounded as
-    it is, and the part of the rows whose likeliest token is the same; exact_divergence, exact_agreement: from the model
-    before it was quantized. rows: that these are over.
+    way that is not known, with kernels that do not round. exact_error: the largest difference of what lies between
+    them, in sizes of a column of what the next layer reads, or in standard deviations of the logits; exact_tolerance is
+    allowed. rounded_divergence, rounded_agreement: mean KL divergence in nats of the graph from the reference that is
+    rounded as it is, and the part of the rows whose likeliest token is the same; exact_divergence, exact_agreement:
+    from the model before it was quantized. rows: that these are over.
     """
 
     dialect: str
@@ -37,8 +37,8 @@ class LayerProof:
         return (
             f"{self.dialect}: {self.layers} quantized layers right to their last rounding{how}, what lies between to "
             f"{self.exact_error:.1e}; over {self.rows} rows {self.rounded_divergence:.4f} nats from the rounded "
-            f"reference, {self.exact_divergence:.4f} from the exact model (likeliest token {self.rounded_agreement:.1%} "
-            f"and {self.exact_agreement:.1%} the same)"
+            f"reference, {self.exact_divergence:.4f} from the exact model (the same likeliest token "
+            f"{self.rounded_agreement:.1%} and {self.exact_agreement:.1%} of the time)"
         )
 
 

@@ -2,10 +2,10 @@
 compared by itself.
 
 Rounding is what makes two right models stray from each other: a value that lies at the edge of a step falls to either
-side, and what follows is rounded from there. Here every quantized layer hands on what the graph computed, so nothing is
-rounded in torch, and what the next layer reads (through norms, attention over the cache, residuals, activations, biases)
-must be what the graph's next layer read, to the exactness of fp32. That finds a layer that reads the wrong value, a
-residual or a bias that is missing, gains that were swapped, a mask or a position that is off.
+side, and what follows is rounded from there. Here every quantized layer hands on what the graph computed, so nothing
+is rounded in torch. What the next layer reads (through norms, attention over the cache, residuals, activations and
+biases) must then be what the graph's next layer read, to the exactness of fp32. That finds a layer that reads the wrong
+value, a residual or a bias that is missing, gains that were swapped, a mask or a position that is off.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class Forced:
 def forced(model: PreTrainedModel, recipe: Recipe, sites: Sequence[Site]) -> Iterator[Forced]:
     """`model` computes in fp32, its tables as the recipe rounds them, while the context lasts.
 
-    sites: of the graph, in its order. Raises `ProofError` for one that claims weights that the recipe does not quantize.
+    sites: of the graph, in its order. Raises `ProofError` for one that claims weights which the recipe leaves alone.
     """
     layers = {layer.path: layer for layer in linear_layers(model) if _quantized(recipe, layer.weight)}
     parts = _parts(model, layers, sites)

@@ -98,7 +98,7 @@ def _integers(own: WeightRecipe, inputs: Float64) -> Iterator[Rounded]:
 
 
 def _blocks(own: WeightRecipe, inputs: Float64) -> Iterator[Rounded]:
-    """MatMulNBits: a host's kernel rounds the inputs to int8 by blocks, or has no such kernel and leaves them as they are."""
+    """MatMulNBits: a host's kernel rounds the inputs to int8 by blocks, or they stay as they are for want of one."""
     block = own.block or inputs.shape[1]
     by_block = inputs.reshape(len(inputs), -1, block)
     values, slack = _stepped(by_block, _largest(by_block) / 127, _int8)

@@ -26,8 +26,8 @@ def prove(
     """Run every dialect of every model on ONNX Runtime, one at a time. Raises `ProofError` at the first mismatch.
 
     What ONNX Runtime will run for one of the `engines` is run as it is; other graphs in half precision, and those
-    that are quantized for TensorRT, are widened to fp32. Of quantized graphs, which were proved layer by layer when they
-    were exported, this is the end-to-end divergence.
+    that are quantized for TensorRT, are widened to fp32. Of graphs that round activations, which were proved layer by
+    layer when they were exported, this is the end-to-end divergence.
     """
     proofs = []
     for role, spec in specs.items():

@@ -161,8 +161,8 @@ def _prove(
         strayed, tolerance = model.strayed, LOGIT_TOLERANCE[subject.arithmetic]
         if not strayed.error <= tolerance:
             raise ProofError(
-                f"{subject.name}, {dialect}: what {strayed.reader} reads is off by {strayed.error:.2g} of its size from "
-                f"what the Hugging Face model makes of the layers before it, {tolerance:.0g} is allowed; {REPORT}"
+                f"{subject.name}, {dialect}: what {strayed.reader} reads is off by {strayed.error:.2g} of its size "
+                f"from what the Hugging Face model makes of the layers before it, {tolerance:.0g} is allowed; {REPORT}"
             )
         worst = max(_check_layers(subject, samples), _check_tables(subject, copy))
         return _Walked(answers, len(copy.sites) + len(copy.tables), worst, strayed, as_run=not own_kernels)
@@ -170,7 +170,7 @@ def _prove(
 
 @contextmanager
 def exposed(path: Path, dialect: Dialect, own_kernels: bool = False) -> Iterator[Exposed]:
-    """A copy beside `path`, over the same weights, while the context lasts; widened for what ONNX Runtime cannot run."""
+    """A copy beside `path`, over the same weights, while the context lasts; widened where ONNX Runtime lacks it."""
     model = ir.load(path)
     for node in model.graph if own_kernels else ():
         if node.op_type == NBITS:

@@ -49,7 +49,7 @@ def record_reference(
 
 
 class Continued:
-    """A model that goes on behind what its cache holds, and back: of its own library's cache, with every layer's rows."""
+    """A model over its library's own cache, all rows of every layer: it goes on behind any of them."""
 
     def __init__(self, model: PreTrainedModel) -> None:
         self._model, self._cache = model, DynamicCache()

@@ -74,7 +74,7 @@ def _blocks(node: ir.Node) -> Iterator[Site]:
 
 
 def _dequantized(node: ir.Node) -> Iterator[Site]:
-    """`quantize/qdq.py`, `quantize/weight_only_dq.py`: a product with a DequantizeLinear, of inputs that may have two."""
+    """`quantize/qdq.py`, `quantize/weight_only_dq.py`: a product with a DequantizeLinear. Its inputs may be rounded."""
     weight = _through(node.inputs[1], "Transpose")
     producer = weight.producer() if weight is not None else None
     stored = _stored(producer.inputs[0]) if producer is not None and producer.op_type == "DequantizeLinear" else None

@@ -13,7 +13,7 @@ from ...engines.base import Logits
 
 @dataclass(frozen=True)
 class Divergence:
-    """nats: the mean KL divergence over `rows` rows, at least 0; agreement: the part of them whose likeliest token is the same."""
+    """Over `rows` rows. nats: the mean KL divergence. agreement: the part of them whose likeliest token is the same."""
 
     rows: int
     nats: float

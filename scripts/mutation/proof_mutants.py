@@ -7,6 +7,7 @@ from .mutant import Mutant
 PARITY, EQUALITY = "runtime/proofs/parity.py", "runtime/proofs/equality.py"
 CHI_SQUARED, ENUMERATION = "runtime/proofs/chi_squared.py", "runtime/proofs/enumeration.py"
 TESTS = "tests/runtime/proofs"
+LAYERS = "tests/exporter/proving/test_prove_layers.py"
 
 PROOFS = (
     Mutant(
@@ -19,8 +20,8 @@ PROOFS = (
     Mutant(
         "parity passes NaN",
         PARITY,
-        "difference if np.isfinite(difference) else np.inf",
-        "difference if np.isfinite(difference) else 0.0",
+        "return worst / spread if spread and np.isfinite(worst) else np.inf",
+        "return worst / spread if spread and np.isfinite(worst) else 0.0",
         (f"{TESTS}/test_parity.py",),
     ),
     Mutant(
@@ -36,6 +37,34 @@ PROOFS = (
         "for edge in [span for span in contract.spans if span in room][:1]:",
         "for edge in [span for span in contract.spans if span in room][:0]:",
         (f"{TESTS}/test_parity.py", "tests/exporter/test_families.py"),
+    ),
+    Mutant(
+        "a rounded graph may be as far as it likes",
+        PARITY,
+        "return (2 * math.sqrt(self.divergence) + other) ** 2",
+        "return (200 * math.sqrt(self.divergence) + other) ** 2",
+        (f"{TESTS}/test_parity.py",),
+    ),
+    Mutant(
+        "a quantized layer may be off",
+        "exporter/proving/prove_layers.py",
+        "if not off <= 1:",
+        "if not off <= 1e9:",
+        (LAYERS,),
+    ),
+    Mutant(
+        "what a quantized layer reads is not compared",
+        "exporter/proving/prove_layers.py",
+        "if not strayed.error <= tolerance:",
+        "if not strayed.error <= 1e9:",
+        (LAYERS,),
+    ),
+    Mutant(
+        "an activation may be another step far from the edge",
+        "exporter/proving/layer_arithmetic.py",
+        "EDGE = 8 * ROUNDING",
+        "EDGE = 0.05",
+        ("tests/exporter/proving/test_layer_arithmetic.py",),
     ),
     Mutant(
         "every difference is a near tie",

@@ -6,15 +6,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from specexport.bundle import Contract
+from specexport.bundle import Contract, Proof
 from specexport.errors import ProofError
 from specexport.runtime.proofs.parity import (
     LOGIT_TOLERANCE,
     Arithmetic,
     ReferenceStep,
+    Rounding,
     contexts,
     load_reference,
     max_error,
+    measure_decoder,
     prove_decoder,
     save_reference,
     schedule,
@@ -273,3 +275,58 @@ def test_spare_rows_are_not_written(k: int, capacity: int, chunk: int) -> None:
     ends = [step.end for step in schedule(contract, VOCAB)]
     assert max(step.end for step in schedule(contract, VOCAB, spare=1)) < capacity
     assert max(ends) <= capacity
+
+
+class OneTokenOff(FakeDecoder):
+    error = 0.0
+
+    def logits_after(self, context: Sequence[float] | np.ndarray) -> np.ndarray:
+        logits = super().logits_after(context).copy()
+        logits[0] += self.error
+        return logits
+
+
+def test_a_rounded_graph_is_judged_by_its_mean_divergence() -> None:
+    reference, decoder = reference_of(), OneTokenOff(CONTRACT, VOCAB)
+    decoder.error = 0.5
+
+    def measure(rounding: float) -> Proof:
+        return measure_decoder(decoder, reference, "fake", "ort", "target", Rounding(rounding, "fp32"))
+
+    found = measure(1.0)
+    assert found.max_error > 100 * LOGIT_TOLERANCE["fp32"]  # which is not asked
+    assert found.tolerance is None
+    assert found.divergence > 1e-3
+    assert measure(found.divergence / 3.9).passed
+    assert not measure(found.divergence / 4.5).passed
+    with pytest.raises(ProofError, match="nats off the Hugging Face model's under the same rounding"):
+        prove_decoder(decoder, reference, "fake", "ort", "target", Rounding(0.0, "fp32"))
+
+
+def test_a_rounded_graph_may_be_off_by_what_its_other_arithmetic_may() -> None:
+    decoder = OneTokenOff(CONTRACT, VOCAB)
+    decoder.error = 0.8 * LOGIT_TOLERANCE["fp16"]
+    reference = reference_of()
+    assert measure_decoder(decoder, reference, "fake", "ort", "target", Rounding(0.0, "fp16")).passed
+    assert not measure_decoder(decoder, reference, "fake", "ort", "target", Rounding(0.0, "fp32")).passed
+    assert not measure_decoder(
+        NotANumber(CONTRACT, VOCAB), reference, "fake", "ort", "target", Rounding(9.0, "fp16")
+    ).passed
+
+
+def test_a_proof_has_one_tolerance() -> None:
+    for tolerances in ((None, 0.0, None), (1e-3, 0.0, 1e-3)):
+        with pytest.raises(ValueError, match="a tolerance of the largest difference or one of the divergence"):
+            Proof("fake", "ort", "target", 10, 30, 0.0, *tolerances)
+
+
+@pytest.mark.parametrize(("vocab", "read"), [(VOCAB, 36), (200_000, 20), (10_000_000, 0)])
+def test_a_text_is_read_besides_as_far_as_its_logits_are_small(vocab: int, read: int) -> None:
+    """In whole passes of k + 1 tokens, within the capacity of 40 but one."""
+    plain = schedule(CONTRACT, vocab, spare=1)
+    told = schedule(CONTRACT, vocab, spare=1, text=tuple(range(3, 60)))
+    assert [(step.position, step.rows) for step in told[: len(plain)]] == [(step.position, step.rows) for step in plain]
+    assert [step.position for step in told[len(plain) :]] == list(range(0, read, CONTRACT.widest_step))
+    assert all(step.rows == CONTRACT.widest_step for step in told[len(plain) :])
+    text = [token for step in told[len(plain) :] for token in step.tokens.tolist()]
+    assert text == list(range(3, 3 + read))
