@@ -18,8 +18,8 @@ BUNDLE = (
     Mutant(
         "a file's size is not compared",
         OPENING,
-        "if path.stat().st_size != entry.bytes:",
-        "if path.stat().st_size < 0:",
+        "if size != entry.bytes:",
+        "if size < 0:",
         TESTS,
     ),
     Mutant(
