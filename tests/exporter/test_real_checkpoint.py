@@ -1,0 +1,64 @@
+"""SmolLM2-135M-Instruct from its GGUF file, as a user would build it: text equal to that of transformers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from specexport.exporter.build import build
+from specexport.exporter.checkpoints.checkpoint import Checkpoint
+from specexport.exporter.request.options import BuildOptions
+from specexport.runtime.session import Session, load
+from support.real import missing, smollm2_gguf
+
+pytestmark = [pytest.mark.real, pytest.mark.slow]
+QUESTION = [{"role": "user", "content": "Name three colours of the rainbow."}]
+PROMPTS = ["def fibonacci(n):", "The capital of France is", QUESTION]
+
+
+@pytest.fixture(scope="module")
+def checkpoint() -> Checkpoint:
+    if lacking := missing():
+        pytest.skip(f"needs {', '.join(lacking)}")
+    return Checkpoint.find(str(smollm2_gguf()))
+
+
+@pytest.fixture(scope="module")
+def model(checkpoint: Checkpoint) -> Any:
+    return checkpoint.load("fp32")
+
+
+@pytest.fixture(scope="module")
+def session(checkpoint: Checkpoint, cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
+    bundle = tmp_path_factory.mktemp("smollm2") / "smol.bundle"
+    build(checkpoint.source, None, bundle, BuildOptions(max_seq_len=256, max_draft_tokens=8, cache=cache))
+    with load(bundle) as session:
+        yield session
+
+
+@pytest.mark.parametrize("prompt", PROMPTS, ids=["code", "prose", "chat"])
+def test_the_text_is_that_of_transformers(prompt: Any, session: Session, model: Any, checkpoint: Checkpoint) -> None:
+    given = session.encode(prompt)
+    if prompt is QUESTION:
+        template = checkpoint.tokenizer.apply_chat_template(prompt, add_generation_prompt=True, tokenize=False)
+        assert given == checkpoint.tokenizer(template, add_special_tokens=False)["input_ids"]
+    with torch.no_grad():
+        expected = model.generate(torch.tensor([given]), max_new_tokens=48, do_sample=False)[0, len(given) :].tolist()
+    for options in ({"speculate": False}, {"drafter": "ngram"}, {"drafter": "suffix"}):
+        session.reset()
+        assert list(session.generate(prompt, max_new_tokens=48, **options).tokens) == expected  # type: ignore[arg-type]
+
+
+def test_lookups_draft_where_the_answer_repeats_the_prompt(session: Session) -> None:
+    text = "Repeat this sentence three times: The quick brown fox jumps over the lazy dog near the river bank."
+    answer = session.generate([{"role": "user", "content": text}], max_new_tokens=64, drafter="ngram")
+    assert answer.statistics.accepted > 0
+
+
+def test_the_answer_ends_at_the_models_own_stop_token(session: Session) -> None:
+    answer = session.generate([{"role": "user", "content": "Say only: yes"}], max_new_tokens=128)
+    assert answer.finish_reason == "stop"
+    assert "<|im_end|>" not in answer.text
