@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .layers import LinearLayer, linear_layers
+from .layers import LinearLayer, linear_layers, stopped_at_head
 
 # Input rows kept per group: as many as make a million elements, within these bounds.
 SAMPLED_ROWS = (128, 512)
@@ -75,10 +75,10 @@ def observe(model: nn.Module, token_batches: Sequence[Tensor]) -> Observations:
     watcher = _Watcher(sum(int(batch.shape[-1]) for batch, held in zip(token_batches, held_back, strict=True) if held))
     hooks = [layer.module.register_forward_pre_hook(watcher.hook(layer)) for layer in linear_layers(model)]
     try:
-        with torch.no_grad():
+        with stopped_at_head(model) as run:
             for batch, watcher.sampling in zip(token_batches, held_back, strict=True):
                 watcher.last.clear()
-                model(input_ids=batch, use_cache=False)
+                run(batch)
     finally:
         for hook in hooks:
             hook.remove()

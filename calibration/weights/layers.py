@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -57,6 +60,36 @@ def tables(model: nn.Module) -> dict[str, nn.Parameter]:
 def parameter_names(model: nn.Module) -> dict[int, str]:
     """Names by the id of the parameter; a shared parameter has its first name."""
     return {id(parameter): name for name, parameter in model.named_parameters()}
+
+
+class HeadReachedError(Exception):
+    """A pass under `stopped_at_head` has come to the head."""
+
+
+@contextmanager
+def stopped_at_head(model: nn.Module) -> Iterator[Callable[[Tensor], None]]:
+    """A context that gives a function which runs `model` on tokens [B, T] up to the head, whose logits nobody needs.
+
+    Hooks that the head has already see its inputs. A model without a head runs to its end.
+    """
+    head: Any = getattr(model, "get_output_embeddings", lambda: None)()
+
+    def stop(module: nn.Module, args: tuple[Any, ...]) -> None:
+        raise HeadReachedError
+
+    def run(tokens: Tensor) -> None:
+        try:
+            with torch.no_grad():
+                model(input_ids=tokens, use_cache=False)
+        except HeadReachedError:
+            pass
+
+    hook = head.register_forward_pre_hook(stop) if head is not None else None
+    try:
+        yield run
+    finally:
+        if hook is not None:
+            hook.remove()
 
 
 def check_finite(model: nn.Module) -> None:

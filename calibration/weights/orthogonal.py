@@ -23,7 +23,7 @@ class Rotation:
         assert width > 0
         generator = torch.Generator().manual_seed(SEED)
         self.signs = torch.randint(0, 2, (width,), generator=generator).float() * 2 - 1
-        self.factors = [_hadamard(size) if size & (size - 1) == 0 else _hartley(size) for size in _sizes(width)]
+        self.factors = [hadamard(size) if size & (size - 1) == 0 else _hartley(size) for size in _sizes(width)]
 
     def apply(self, rows: Tensor) -> Tensor:
         """rows . Q, [..., H], computed and returned in fp32."""
@@ -51,7 +51,8 @@ def _sizes(width: int) -> list[int]:
     return [*sizes, rest] if rest > 1 or not sizes else sizes
 
 
-def _hadamard(size: int) -> Tensor:
+def hadamard(size: int) -> Tensor:
+    """[size, size], symmetric and orthogonal. size: a power of two."""
     matrix = torch.ones(1, 1)
     while matrix.shape[0] < size:
         matrix = torch.cat([torch.cat([matrix, matrix], 1), torch.cat([matrix, -matrix], 1)])

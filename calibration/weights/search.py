@@ -22,6 +22,7 @@ from .rotation import rotate
 from .second_order import Hold, as_they_are, choose_integers
 from .smoothing import migrate
 from .static import input_scale, static_is_enough
+from .turning import turn_inputs
 
 # Block sizes of int4 that kernels support, coarsest first.
 BLOCKS: dict[Family, tuple[int, ...]] = {"onnxruntime": (128, 64, 32, 16), "tensorrt": (128, 64, 32)}
@@ -43,15 +44,17 @@ RECIPE_STEPS = ("rotate", "read activations", "migrate outliers", "choose scales
 class RecipeOptions:
     """block: of int4. static_activations: use static scales even where scales per row are possible, if as good.
 
-    migrating: move outliers into the weights first. rotating: rotate the residual stream before that. second_order:
-    round weights by what the layers' inputs have in common, not each to its nearest. limit: of int8 weights, see
-    `WeightRecipe`. hold: what scales are rounded to, for graphs that hold them in half precision.
+    rotating: rotate the residual stream first. turning: of int8 on ONNX Runtime, turn inputs with outliers as they
+    come. migrating: move outliers into the weights. second_order: round weights by what the layers' inputs have in
+    common, not each to its nearest. limit: of int8 weights, see `WeightRecipe`. hold: what scales are rounded to, for
+    graphs that hold them in half precision.
     """
 
     block: int = 32
     static_activations: bool = False
     migrating: bool = True
     rotating: bool = True
+    turning: bool = True
     second_order: bool = True
     limit: int = SATURATING_LIMIT
     hold: Hold = as_they_are
@@ -108,10 +111,7 @@ class _Search:
         step(RECIPE_STEPS[1])
         observations = observe(self.model, self.token_batches)
         step(RECIPE_STEPS[2])
-        if self.options.migrating:
-            rule: Literal["smoothquant", "awq"] = "awq" if self.format == "int4" else "smoothquant"
-            tokens, norms = self.token_batches[0], rotated is None
-            observations, _ = migrate(self.model, observations, tokens, rule, self.of_layer, norms)
+        observations = self.without_outliers(observations, norms=rotated is None)
         step(RECIPE_STEPS[3])
         self.decide(observations)
         self.decide_head(observations)
@@ -124,6 +124,18 @@ class _Search:
         self.note_limit()
         order = {name: place for place, name in enumerate(parameter_names(self.model).values())}
         return Recipe(dict(sorted(self.weights.items(), key=lambda item: order[item[0]])), tuple(self.notes))
+
+    def without_outliers(self, observations: Observations, norms: bool) -> Observations:
+        """Of the changed model. norms: their outliers may be moved too; a rotated stream has none."""
+        tokens = self.token_batches[0]
+        if self.options.turning and self.format == "int8" and self.family == "onnxruntime":
+            observations, turned = turn_inputs(self.model, observations, tokens, self.of_layer)
+            if turned:
+                self.notes.append(f"the inputs of {len(turned)} layers are turned by Hadamard matrices as they come")
+        if self.options.migrating:
+            rule: Literal["smoothquant", "awq"] = "awq" if self.format == "int4" else "smoothquant"
+            observations, _ = migrate(self.model, observations, tokens, rule, self.of_layer, norms)
+        return observations
 
     def of_layer(self, group: InputGroup, layer: LinearLayer, format: Format | None = None) -> WeightRecipe:
         """The layer's recipe in `format`, with activations as the family rounds them."""

@@ -18,7 +18,7 @@ from torch.nn.utils.rnn import pad_sequence
 from .gptq import Hold as Hold
 from .gptq import as_they_are as as_they_are
 from .gptq import inverse_factor, rounded
-from .layers import LinearLayer, linear_layers
+from .layers import LinearLayer, linear_layers, stopped_at_head
 from .recipe import WeightRecipe
 
 # Tokens times the inputs of the widest layer: more would take memory, not errors.
@@ -44,25 +44,13 @@ def choose_integers(
     used = torch.arange(tokens.shape[1])[None] < lengths[:, None]  # [B, T]
     state = _State(used, recipes, hold)
     hooks = [layer.module.register_forward_pre_hook(state.hook(layer)) for layer in layers]
-    head: Any = model
-    hooks.append(head.get_output_embeddings().register_forward_pre_hook(_stop))
     try:
-        with torch.no_grad():
-            model(input_ids=tokens, use_cache=False)
-    except _HeadReachedError:
-        pass
+        with stopped_at_head(model) as run:
+            run(tokens)
     finally:
         for hook in hooks:
             hook.remove()
     return state.found
-
-
-class _HeadReachedError(Exception):
-    """The pass has reached the head, whose logits nobody needs."""
-
-
-def _stop(module: nn.Module, args: tuple[Any, ...]) -> None:
-    raise _HeadReachedError
 
 
 class _State:

@@ -158,7 +158,7 @@ def _search_by_rows(
     of the first tokens, a thousand times larger than the others, would decide alone, and harm nothing where they err.
     """
     matrices = [sampled_outputs(layer) for layer in group.layers]
-    rows = _relative(group.rows, matrices)
+    rows = relative(group.rows, matrices)
     middle = len(rows) // 2
     chosen, judged = (rows[:middle], rows[middle:]) if middle else (rows, rows)
     inputs = _by_channel(chosen.square().mean(0).sqrt(), producer)
@@ -178,7 +178,7 @@ def _search_by_rows(
     return best
 
 
-def _relative(rows: Tensor, matrices: list[Tensor]) -> Tensor:
+def relative(rows: Tensor, matrices: list[Tensor]) -> Tensor:
     """rows [R, K], each over the norm of its outputs."""
     outputs = torch.stack([(rows @ matrix.T).square().sum(1) for matrix in matrices]).sum(0).sqrt()
     least = max(LEAST_OUTPUT * float(outputs.median()), torch.finfo(torch.float32).tiny)

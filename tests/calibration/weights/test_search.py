@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from specexport.bundle import Family, Format
-from specexport.calibration.weights import search
+from specexport.calibration.weights import search, turning
 from specexport.calibration.weights.fake_quant import fake_quantized
 from specexport.calibration.weights.layers import linear_layers
 from specexport.calibration.weights.recipe import Recipe, WeightRecipe
@@ -23,9 +23,9 @@ Make = Callable[..., PreTrainedModel]
 DOWN = "model.layers.0.mlp.down_proj.weight"
 QUERY = "model.layers.0.self_attn.q_proj.weight"
 BLOCK_16 = RecipeOptions(block=16)
-UNMOVED = RecipeOptions(migrating=False, rotating=False, second_order=False)
+UNMOVED = RecipeOptions(migrating=False, rotating=False, turning=False, second_order=False)
 # What leaves every bit of the logits, where rows do not have scales of their own.
-EXACT = RecipeOptions(rotating=False, second_order=False)
+EXACT = replace(UNMOVED, migrating=True)
 
 
 @pytest.fixture(autouse=True)
@@ -126,6 +126,14 @@ def test_what_was_done_is_noted_and_tables_are_rounded_to_nearest(make: Make, ba
     assert np.abs(values).max() == 127
     assert values is recipe.weights[DOWN].stored[0]
     assert choose(make("llama"), batches, "int8", "onnxruntime").weights[DOWN].limit == 64
+
+
+def test_layers_that_are_turned_are_noted(make: Make, batches: list[Tensor], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(turning, "WORTH", 10.0)
+    recipe = choose(make("llama"), batches, "int8", "onnxruntime")
+    assert recipe.notes[0] == "the inputs of 4 layers are turned by Hadamard matrices as they come"
+    for form, family in (("int8", "tensorrt"), ("int4", "onnxruntime")):
+        assert not any("turned" in note for note in choose(make("llama"), batches, form, family).notes)
 
 
 def test_the_same_model_gives_the_same_recipe(make: Make, batches: list[Tensor]) -> None:

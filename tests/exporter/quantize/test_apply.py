@@ -14,6 +14,7 @@ from specexport.bundle import Format, ModelSpec
 from specexport.calibration.weights.fake_quant import fake_quantized
 from specexport.calibration.weights.layers import linear_layers, tables
 from specexport.calibration.weights.recipe import Recipe, WeightRecipe
+from specexport.calibration.weights.turning import Turn
 from specexport.engines.onnxruntime.cpu import OrtDecoder
 from specexport.errors import ProofError, UnsupportedModelError
 from specexport.exporter.checkpoints.checkpoint import Checkpoint
@@ -26,7 +27,7 @@ from specexport.exporter.quantize.rotary import absorb_rotary
 from specexport.exporter.tracing.trace import probe_cache
 from specexport.runtime.proofs.parity import max_error
 from support.messages import Refused
-from support.tiny import CONTRACT, LLAMA, save_model, traced
+from support.tiny import CONTRACT, LLAMA, save_model, trace_now, traced
 
 # Large enough that no weight counts as a small constant, heads as wide as the kernel turns them.
 SIZES = LLAMA | dict(hidden_size=128, intermediate_size=160, num_hidden_layers=1, initializer_range=0.1)
@@ -54,7 +55,10 @@ EXPERTS = ("mixtral", SIZES | dict(num_local_experts=4, num_experts_per_tok=2))
 
 
 class Made:
-    """A model's `ort` graph under a recipe of one format for every matrix, but for those in `others`."""
+    """A model's `ort` graph under a recipe of one format for every matrix, but for those in `others`.
+
+    turned: the path of a layer whose inputs are turned in blocks.
+    """
 
     def __init__(
         self,
@@ -64,17 +68,20 @@ class Made:
         mutate: Any = None,
         exact: bool = False,
         others: dict[str, WeightRecipe] | None = None,
+        turned: str = "",
     ) -> None:
         model_type, config = FAMILIES[family] if isinstance(family, str) else family
         checkpoint = save_model(folder / "checkpoint", model_type, config=config)
         model = Checkpoint.find(str(checkpoint)).load("fp32")
+        if turned:
+            model.get_submodule(turned).register_forward_pre_hook(Turn(32))
         names = {layer.weight for layer in linear_layers(model)} | set(tables(model))
         own = WeightRecipe(form, block=16 if form == "int4" else 0)
         recipe = Recipe(dict.fromkeys(names, own) | (others or {}))
         layers, size = probe_cache(model), int(model.get_output_embeddings().weight.shape[0])
         with fake_quantized(model, recipe):
             self.reference = record_reference(model, CONTRACT, size, spare=exact)
-        self.graph = traced(checkpoint)
+        self.graph = trace_now(checkpoint, model, "ort", CONTRACT, 0) if turned else traced(checkpoint)
         self.layers = len(linear_layers(model))
         self.changed = quantize(
             self.graph, "ort", by_every_name(recipe, model), CONTRACT.capacity, {}, exact_widths=exact
@@ -190,6 +197,19 @@ def rows(decoder: OrtDecoder, width: int) -> np.ndarray:
 @pytest.mark.parametrize(("family", "form"), [("qwen2, biases", "int8"), ("gemma2, softcap", "int4")])
 def test_rows_have_the_same_bits_in_passes_of_any_width(family: str, form: Format, tmp_path: Path) -> None:
     made = Made(tmp_path, family, form, exact=True)
+    alone = rows(made.decoder, 1)
+    for width in (2, 4):
+        np.testing.assert_array_equal(rows(made.decoder, width), alone)
+
+
+def test_turned_inputs_are_one_product_of_rows_that_keep_their_bits(tmp_path: Path) -> None:
+    made = Made(tmp_path, "llama", "int8", exact=True, turned="model.layers.0.mlp.down_proj")
+    assert made.changed == made.layers
+    assert made.error < 2e-2
+    (product,) = (node for node in made.graph.graph if node.op_type == "MatMul")
+    around = [product.inputs[0].producer(), next(iter(product.outputs[0].uses())).node]
+    assert [node.op_type for node in around] == ["Reshape", "Reshape"]
+    assert all(node.inputs[1].const_value is not None for node in around)  # no shape is worked out in a pass
     alone = rows(made.decoder, 1)
     for width in (2, 4):
         np.testing.assert_array_equal(rows(made.decoder, width), alone)
