@@ -110,7 +110,7 @@ def test_rotated_and_rounded_to_second_order_it_answers_better(
         return divergence(model, choose(model, batches, form, family, options), exact, batches)
 
     better = RecipeOptions(block=16 if form == "int4" else 32)
-    assert off(better) < 0.8 * off(replace(better, rotating=False, second_order=False))
+    assert off(better) < (0.9 if form == "int4" else 0.8) * off(replace(better, rotating=False, second_order=False))
 
 
 def test_what_was_done_is_noted_and_tables_are_rounded_to_nearest(make: Make, batches: list[Tensor]) -> None:
