@@ -44,8 +44,8 @@ RECIPE_STEPS = ("rotate", "read activations", "migrate outliers", "choose scales
 class RecipeOptions:
     """block: of int4. static_activations: use static scales even where scales per row are possible, if as good.
 
-    rotating: of int8, rotate the residual stream first. turning: of int8 on ONNX Runtime, turn inputs with outliers as they
-    come. migrating: move outliers into the weights. second_order: round weights by what the layers' inputs have in
+    rotating: of int8, rotate the residual stream first. turning: of int8 on ONNX Runtime, turn inputs with outliers as
+    they come. migrating: move outliers into the weights. second_order: round weights by what the layers' inputs have in
     common, not each to its nearest. limit: of int8 weights, see `WeightRecipe`. hold: what scales are rounded to, for
     graphs that hold them in half precision.
     """
@@ -106,7 +106,7 @@ class _Search:
             return Recipe({})
         step(RECIPE_STEPS[0])
         rotated = None
-        # The steps of fp8 grow with the values, and int4's kernels round activations by blocks: see docs/internals/log.md.
+        # The steps of fp8 grow with the values; int4 gains less than the bytes would bring (docs/internals/log.md).
         if self.options.rotating and self.format == "int8":
             rotated = rotate(self.model, self.token_batches[0])
         step(RECIPE_STEPS[1])
