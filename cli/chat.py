@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import click
 from .options import BUNDLE, running
 from .sampling_options import sampling_options
 
+PROBE = [{"role": "user", "content": "a"}]
 KEY = "\\C-t"  # as readline writes Ctrl-T
 
 
@@ -22,9 +24,9 @@ KEY = "\\C-t"  # as readline writes Ctrl-T
 def chat(bundle: Path, system: str | None, where: dict[str, Any], max_new_tokens: int, **options: Any) -> None:
     """Talk to the model in the terminal.
 
-    Accepted draft tokens are green, the target's own tokens are not; Ctrl-T turns the colours off and on. /plain turns
-    speculation off and on, /system TEXT sets the system message, /reset starts again, Ctrl-C stops an answer, Ctrl-D
-    leaves.
+    Accepted draft tokens are green, the target's own tokens are not; Ctrl-T turns the colours off and on (Ctrl-Y brings
+    back what was typed). /plain turns speculation off and on, /system TEXT sets the system message, /reset starts
+    again, Ctrl-C stops an answer, Ctrl-D leaves.
     """
     from rich.console import Console
 
@@ -34,15 +36,18 @@ def chat(bundle: Path, system: str | None, where: dict[str, Any], max_new_tokens
     with suppress(ImportError):  # line editing, and one key for the colours
         import readline
 
-        readline.parse_and_bind(f'"{KEY}": "/colour\\n"')
+        readline.parse_and_bind(f'"{KEY}": "\\C-e\\C-u/colour\\n"')  # the line is cleared first
     parameters = {"max_new_tokens": max_new_tokens, **options}
     with load(bundle, **where) as session:
+        session.stream(PROBE, **parameters).close()  # a wrong option ends the command, not every answer
         Conversation(session, Console(highlight=False, soft_wrap=True), system, parameters).run(_ask)
 
 
 def _ask() -> str | None:
     """The user's next line; None at the end of the input."""
     try:
-        return input("> ")
+        return input("> " if sys.stdin.isatty() else "")
     except EOFError:
+        if sys.stdin.isatty():
+            print()  # noqa: T201 - the shell's prompt begins a line
         return None

@@ -47,12 +47,15 @@ class Conversation:
             if line is None or line.strip() == "/quit":
                 return
             if line.startswith("/"):
-                self.obey(*line.split(maxsplit=1))
+                command, _, text = line.partition(" ")
+                self.obey(command, text.strip())
             elif line.strip():
                 self.answer(line)
 
     def obey(self, command: str, text: str = "") -> None:
-        if command == "/plain":
+        if text and command in ("/plain", "/colour", "/reset", "/quit"):
+            self.say(f"{command} takes no text; put a blank in front of a message that begins with /")
+        elif command == "/plain":
             self.parameters["speculate"] = not self.parameters.get("speculate", True)
             self.say("speculative" if self.parameters["speculate"] else "plain: one token per pass of the target")
         elif command == "/colour":
@@ -66,7 +69,7 @@ class Conversation:
             self.session.reset()
             self.say("a new conversation")
         else:
-            self.say(f"there is no {command}; there are {HELP}")
+            self.say(f"there is no {command}; there are {HELP}; a blank in front makes it a message")
 
     def answer(self, line: str) -> None:
         """Stream the answer to `line`. What is refused leaves the conversation as it was."""
@@ -81,6 +84,9 @@ class Conversation:
                     self.show(last)
         except SpecExportError as error:
             self.say(str(error))
+            return
+        if not text and last is not None and last.finish_reason == "cancelled":
+            self.say("stopped before the answer began")
             return
         if len(messages) <= len(self.messages):
             self.say("the conversation was longer than the bundle's --max-seq-len; its oldest turns are left out")

@@ -18,9 +18,9 @@ INTRODUCTION = """\
 Written by `scripts/write_cli_docs` from the commands' own help; do not edit.
 
 Results go to stdout, progress and messages to stderr. `--json` prints one JSON object instead of text. `NO_COLOR` is
-respected. A mistake ends in one line that says what was found, what was expected and what to do. Exit codes: 0 for
-success, 1 for an error or a check that failed, 2 for wrong usage, 130 when interrupted. The command needs
-`pip install 'specexport[cli]'`; the extras `export` and `calibrate` bring it along.
+respected. A mistake ends in one line that says what was found, what was expected and what to do; wrong usage shows the
+usage in front of it. Exit codes: 0 for success, 1 for an error or a check that failed, 2 for wrong usage, 130 when
+interrupted. The command needs `pip install 'specexport[cli]'`; the extras `export` and `calibrate` bring it along.
 
 Prompt files (`--prompts`) are JSONL, one request per line. `route` says what kind of request it is; `max_new_tokens` is
 optional:

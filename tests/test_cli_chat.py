@@ -9,11 +9,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from rich.console import Console
+from specexport.cli import main
 from specexport.cli.conversation import Conversation
 from specexport.runtime.loop.chunks import Chunk
 from specexport.runtime.session import Session, load
 from specexport.runtime.state.statistics import Statistics
+from support.messages import Refused
 
 
 @pytest.fixture
@@ -109,6 +112,35 @@ def test_ctrl_c_stops_the_answer_and_not_the_program(session: Session, monkeypat
     answers = [message["content"] for message in terminal.conversation.messages if message["role"] == "assistant"]
     assert len(answers) == 2
     assert len(answers[0]) < len(answers[1])
+
+
+def test_an_answer_stopped_before_it_began_leaves_no_turn(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = Terminal(session)
+    stream = session.stream
+
+    def cancelled(*arguments: object, **options: object) -> object:
+        opened = stream(*arguments, **options)  # type: ignore[arg-type]
+        opened.cancel()
+        return opened
+
+    monkeypatch.setattr(session, "stream", cancelled)
+    assert "stopped before the answer began" in terminal.type("print")
+    assert terminal.conversation.messages == []
+
+
+def test_a_wrong_option_ends_the_command(built: Path, refused: Refused) -> None:
+    result = CliRunner().invoke(main, ["chat", str(built), "--temperature", "9999"], input="hi\n")
+    assert result.exit_code == 1
+    refused.says(result.stderr.strip())
+
+
+@pytest.mark.parametrize("line", ["/plain off", "/reset now", "/quit me"])
+def test_words_behind_a_command_that_takes_none(line: str, session: Session) -> None:
+    terminal = Terminal(session)
+    terminal.conversation.messages = [{"role": "user", "content": "kept"}]
+    assert "takes no text" in terminal.type(line)
+    assert terminal.conversation.messages
+    assert "speculate" not in terminal.conversation.parameters
 
 
 def test_ctrl_c_at_the_prompt_and_quit(session: Session) -> None:

@@ -7,8 +7,7 @@ Adaptive, a round goes on drafting while the expected tokens are worth their tim
 
 with a_i the chance that token i survives and lambda the tokens a second of the best fixed number, plain decoding among
 them. What is looked at are costs, earlier rounds, and the distributions that draft tokens are drawn from, never a token
-that may still be left
-out: so the output stays the target's own (docs/losslessness.md).
+that may still be left out: so the output stays the target's own (docs/losslessness.md).
 """
 
 from __future__ import annotations
