@@ -398,7 +398,7 @@ def test_the_engines_own_device_is_metered(subject: Subject, monkeypatch: pytest
     from specexport.engines.tensorrt import enterprise
 
     device = FakeDevice()
-    monkeypatch.setattr(enterprise, "CudaDevice", lambda: device)
+    monkeypatch.setattr(enterprise, "CudaDevice", lambda index=0: device)
     monkeypatch.setattr(enterprise, "_runtime", lambda: fake_library(device))
     monkeypatch.setattr("gpucheck.session_under_test.Bundle.open", lambda root, check_digests: subject.session.bundle)
     opened = open_subject(subject.session.bundle.root, "tensorrt", subject.checkpoints)

@@ -36,7 +36,7 @@ class Meter:
     """
 
     def __init__(self, device: CudaDevice) -> None:
-        self._device = device
+        self._device, self.index = device, device.index
         self.name, self.compute_capability, self.stream = device.name, device.compute_capability, device.stream
         self.counts = Counts()
         self.last_graph: Any = None

@@ -32,18 +32,18 @@ def open_subject(root: Path, engine: str, checkpoints: Mapping[Role, Path]) -> S
     # An engine makes its device itself; this one is counted.
     real = getattr(module, "CudaDevice", None)
     if real is None:
-        return Subject(Session(bundle, module.load(bundle, 0)), None, checkpoints)
+        return Subject(Session(bundle, module.load(bundle, 0, 0)), None, checkpoints)
     module.CudaDevice = _metered(real, meters)
     try:
-        loaded = module.load(bundle, 0)
+        loaded = module.load(bundle, 0, 0)
     finally:
         module.CudaDevice = real
     return Subject(Session(bundle, loaded), meters[0], checkpoints)
 
 
-def _metered(make: Callable[[], CudaDevice], meters: list[Meter]) -> Callable[[], Meter]:
-    def made() -> Meter:
-        meters.append(Meter(make()))
+def _metered(make: Callable[[int], CudaDevice], meters: list[Meter]) -> Callable[[int], Meter]:
+    def made(index: int = 0) -> Meter:
+        meters.append(Meter(make(index)))
         return meters[-1]
 
     return made
