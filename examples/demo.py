@@ -1,27 +1,42 @@
 """Plain against speculative decoding with the demo bundle, on held-out prompts of three routes.
 
+Then what calibration is for: every fixed number of draft tokens beside the policy that `specexport calibrate` writes.
+
 Run it as: python examples/demo.py demo.bundle
 """
 
 from __future__ import annotations
 
 import argparse
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import zip_longest
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
 import specexport
 from rich.console import Console
 from rich.table import Table
+from specexport.calibration.calibrate import CalibrateOptions, calibrate
+from specexport.calibration.measuring.prompts import Request
 from specexport.runtime.text.prompt_file import read_prompts
 
 PROMPTS = Path(__file__).parent / "prompts"
+ROUTES = ("code", "prose", "random")
 PER_ROUTE = 8
 NEW_TOKENS = 96
+# Calibration looks at other prompts than those that are shown; a real one takes more of them.
+CALIBRATED = slice(100, 108)
+CALIBRATED_TOKENS = 64
+COMPARED = slice(200, 204)
 
 
-def first_prompts(route: str) -> list[str]:
+def some_prompts(route: str, which: slice = slice(PER_ROUTE)) -> list[str]:
     prompts = read_prompts(PROMPTS / f"{route}.jsonl")
-    return [prompt for prompt in prompts if isinstance(prompt, str)][:PER_ROUTE]
+    return [prompt for prompt in prompts if isinstance(prompt, str)][which]
 
 
 def show_stream(session: specexport.Session, console: Console, prompt: str) -> None:
@@ -43,13 +58,7 @@ def compare(session: specexport.Session, prompt: str) -> tuple[specexport.Genera
     return found[0], found[1]
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("bundle", type=Path)
-    console = Console()
-    console.width = max(console.width, 112)
-    session = specexport.load(parser.parse_args().bundle)
-    show_stream(session, console, first_prompts("code")[0])
+def show_routes(session: specexport.Session, console: Console) -> None:
     columns = (
         "route",
         "plain tokens/s",
@@ -61,8 +70,8 @@ def main() -> None:
         "same output",
     )
     table = Table(*columns, title=f"{PER_ROUTE} held-out prompts a route, {NEW_TOKENS} new tokens each, greedy")
-    for route in ("code", "prose", "random"):
-        pairs = [compare(session, prompt) for prompt in first_prompts(route)]
+    for route in ROUTES:
+        pairs = [compare(session, prompt) for prompt in some_prompts(route)]
         plain, speculative = ([pair[side].statistics for pair in pairs] for side in (0, 1))
         plain_time, time = (sum(row.decode_seconds for row in rows) for rows in (plain, speculative))
         tokens = sum(row.emitted for row in speculative)
@@ -84,9 +93,67 @@ def main() -> None:
             f"{sum(one.tokens == other.tokens for one, other in pairs)}/{len(pairs)}",
         )
     console.print(table)
+
+
+@contextmanager
+def calibrated(bundle: Path) -> Iterator[specexport.Session]:
+    """A session that follows what calibration found. The bundle stays as it is: what is written goes beside links."""
+    with TemporaryDirectory() as folder:
+        links = Path(folder) / "calibrated.bundle"
+        shutil.copytree(bundle.resolve(), links, copy_function=os.symlink)
+        with specexport.load(links, policy=False) as session:
+            requests = [
+                Request(1000 * number + line, route, tuple(session.encode(prompt)), CALIBRATED_TOKENS)
+                for number, route in enumerate(ROUTES)
+                for line, prompt in enumerate(some_prompts(route, CALIBRATED))
+            ]
+            calibrate(session, requests, CalibrateOptions(bursts=2), "python examples/demo.py")
+        with specexport.load(links) as session:
+            yield session
+
+
+def show_policy(session: specexport.Session, console: Console) -> None:
+    """Each number of draft tokens beside the policy, in turn on every prompt; all relative to plain decoding."""
+    ways: dict[str, dict[str, Any]] = {"plain": dict(speculate=False)}
+    ways |= {f"k = {k}": dict(num_draft_tokens=k) for k in range(1, session.max_draft_tokens + 1)}
+    ways |= {"policy": {}}
+    prompts = [(route, prompt) for route in ROUTES for prompt in some_prompts(route, COMPARED)]
+    seconds = {(way, route): 0.0 for way in ways for route in (*ROUTES, "all")}
+    outputs = []
+    names = list(ways)
+    for number, (route, prompt) in enumerate(prompts):
+        found = set()
+        for way in names[number % len(names) :] + names[: number % len(names)]:
+            options = ways[way] | ({"route": route} if way == "policy" else {})
+            session.reset()
+            generation = session.generate(prompt, max_new_tokens=NEW_TOKENS, stop_token_ids=(), **options)
+            for place in (route, "all"):
+                seconds[way, place] += generation.statistics.decode_seconds
+            found.add(generation.tokens)
+        outputs.append(len(found) == 1)
+    title = f"Speedup over plain decoding: a fixed number of draft tokens, and the policy ({len(prompts)} prompts)"
+    table = Table("", *ROUTES, "all", title=title)
+    for way in names:
+        table.add_row(way, *(f"{seconds['plain', place] / seconds[way, place]:.2f}x" for place in (*ROUTES, "all")))
+    console.print(table)
+    console.print(f"Same output in every way: {sum(outputs)} of {len(outputs)} prompts.")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("bundle", type=Path)
+    bundle = parser.parse_args().bundle
+    console = Console()
+    console.width = max(console.width, 112)
+    with specexport.load(bundle, policy=False) as session:
+        show_stream(session, console, some_prompts("code")[0])
+        show_routes(session, console)
     console.print(
-        "Where the draft cannot guess, speculation costs time: measure on your own prompts before you switch it on."
+        "Where the draft cannot guess, a fixed number of draft tokens costs time. Calibration finds that out:\n"
     )
+    with calibrated(bundle) as session:
+        show_policy(session, console)
+    console.print("So measure on your own prompts: specexport calibrate demo.bundle --prompts FILE")
 
 
 if __name__ == "__main__":

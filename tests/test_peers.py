@@ -17,8 +17,9 @@ from support.messages import Refused
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks/peers"))
 import catalogue
-from figures import markdown, rows, width_table
-from interleave import Measured, System, run
+from divergence import Divergence
+from figures import markdown, route_table, rows, width_table
+from interleave import Measured, Request, System, answer_length, run
 from process import RunnerError, RunnerProcess
 from protocol import Stopwatch, converted
 
@@ -74,7 +75,7 @@ def compared(paces: dict[str, dict[bool, float]], prompts: list[list[int]]) -> t
     asked: list[tuple[str, bool, int]] = []
     runners = [Recorded(name, pace, asked) for name, pace in paces.items()]
     systems = [System(runner.name, runner, mode) for mode in (False, True) for runner in runners]
-    return asked, run(systems, prompts, new_tokens=12, k=4)
+    return asked, run(systems, [Request("any", prompt, new_tokens=12) for prompt in prompts], k=4)
 
 
 def test_every_system_answers_a_request_before_the_next_one() -> None:
@@ -99,8 +100,48 @@ def test_ratios_are_by_request_and_by_mode() -> None:
     assert found["peer", False].ms == pytest.approx(30)  # of 15, 30, 15, 30, 3000
     assert (found["ours", False].ms_p10, found["ours", False].ms_p90) == pytest.approx((10, 20))
     assert found["peer", True].tokens_per_round == pytest.approx(2.0)
-    table = markdown(list(found.values()), "ours")
-    assert "| peer | speculative | 20.00 | 10.00 to 1208.00 | 40.00 | 2.50 | 1.50x | 2.00 | 40.0 | 5 of 5 |" in table
+    table = markdown(rows(answers, "ours", {"peer": Divergence(0.0123, 0.9876, 7)}), "ours")
+    speculative = "| peer | speculative | 20.00 | 10.00 to 1208.00 | 40.00 | 2.50 | 1.50x | 2.00 | 40.0 | 5 of 5 |"
+    assert f"{speculative} 0.0123 | 98.8% |" in table
+    assert "| ours | plain | 20.00 | 10.00 to 20.00 | 40.00 | 1.00 |  |  |  |  |  |  |" in table
+
+
+def test_routes_are_told_apart() -> None:
+    _, answers = compared({"ours": {False: 10, True: 4}, "peer": {False: 15, True: 10}}, [[0], [1], [2], [STRAY]])
+    table = route_table(answers, ["code", "prose", "code", "prose"]).splitlines()
+    assert [line.split(" | ")[:3] for line in table[2:]] == [
+        [f"| {route}", name, "2"] for route in ("code", "prose") for name in ("ours", "peer")
+    ]
+    assert table[2] == "| code | ours | 2 | 10.00 | 4.00 | 2.50x | 2.50x, 2.50x | 2.00 | 2 of 2 |"
+
+
+def test_everybody_decodes_as_many_tokens_as_the_first_answer_has() -> None:
+    asked: list[tuple[str, bool, int]] = []
+    systems = [System(name, Recorded(name, {False: 1, True: 1}, asked), False) for name in ("ours", "peer")]
+    for ends, length in ((), 40), ({14}, 15), ({3}, 10), ({70}, 40):  # at k = 4 never less than two rounds
+        request = Request("any", [0], 40, frozenset(ends))
+        assert answer_length(systems[0], request, 4) == length
+        assert {len(found[0].tokens) for found in run(systems, [request], 4).values()} == {length}
+
+
+class Finished:
+    def __init__(self) -> None:
+        self.finished: dict[str, Any] = {}
+
+    def add(self, key: str, row: dict[str, Any]) -> None:
+        self.finished[key] = json.loads(json.dumps(row))
+
+
+def test_a_run_goes_on_with_the_requests_that_are_missing() -> None:
+    asked: list[tuple[str, bool, int]] = []
+    systems = [System("ours", Recorded("ours", {False: 3}, asked), False)]
+    requests, kept = [Request("any", [first], 12) for first in (0, 1, 2)], Finished()
+    whole = run(systems, requests, 4, kept=kept)
+    assert run(systems, requests, 4, kept=kept) == whole
+    assert len(asked) == 4  # a warm-up and three requests, none of them again
+    del kept.finished["request 1"]
+    assert run(systems, requests, 4, kept=kept) == whole
+    assert [entry[2] for entry in asked[4:]] == [1, 1]
 
 
 def test_a_text_that_differs_from_the_own_plain_run_is_counted() -> None:
@@ -195,13 +236,15 @@ def test_the_driver_runs_specexport_end_to_end(bundle: Path, pair: Any, tmp_path
         "--bundle",
         f"fp32={bundle}",
         "--peers",
-        "none",
+        "transformers",
         "--requests",
         "2",
         "--new-tokens",
         "8",
         "--prompt-tokens",
         "12",
+        "--journal",
+        tmp_path / "journal.jsonl",
         "--json",
         out,
     ]
@@ -213,8 +256,14 @@ def test_the_driver_runs_specexport_end_to_end(bundle: Path, pair: Any, tmp_path
     )
     assert done.returncode == 0, done.stderr
     found = json.loads(out.read_text())
-    assert [(row["name"], row["speculative"], row["against"]) for row in found["rows"]] == [
-        ("specexport fp32", mode, 1.0) for mode in (False, True)
+    assert [(row["name"], row["speculative"]) for row in found["rows"]] == [
+        (name, mode) for mode in (False, True) for name in ("specexport fp32", "transformers")
     ]
-    assert found["rows"][1]["same"] == 2
+    assert [row["against"] for row in found["rows"] if row["name"] == "specexport fp32"] == [1.0, 1.0]
+    assert found["rows"][2]["same"] == 2
+    # fp32 graphs, through the engine that answers: as near as their proof demands
+    assert found["divergences"]["specexport fp32"]["nats"] < 1e-6
+    assert found["divergences"]["specexport fp32"]["agreement"] == 1
+    keys = [json.loads(line).get("key", "") for line in (tmp_path / "journal.jsonl").read_text().splitlines()]
+    assert {"request 0", "request 1", "widths of specexport fp32", "divergence of transformers"} <= set(keys)
     assert set(found["widths"]["specexport fp32"]) == {"1", "2", "3", "5", "8"}

@@ -1,11 +1,12 @@
 """specexport and its peers on the same requests, greedy, in turn, one computing at a time.
 
-    python benchmarks/peers/compare.py TARGET DRAFT --bundle int8=B.bundle [--bundle fp32=A.bundle]
-        [--peers llamacpp,openvino]
+    python benchmarks/peers/compare.py TARGET [DRAFT] --bundle int8=B.bundle [--bundle fp32=A.bundle]
+        [--peers llamacpp,openvino] [--prompts examples/prompts/tasks.jsonl]
 
-TARGET and DRAFT are checkpoint folders (`benchmarks/synthetic_pair.py` makes a pair); each peer converts them itself,
-once. The first bundle is what the others are held against. Needs the environments of `benchmarks/peers/setup.py`, and a
-machine that does nothing else.
+TARGET and DRAFT are checkpoint folders (`benchmarks/synthetic_pair.py` makes a pair, `scripts/smollm2.py` a real
+target); each peer converts them itself, once. Without DRAFT whoever has prompt lookup drafts by it. The first bundle is
+what the others are held against. With transformers among the peers, each system's divergence from its fp32 model is
+measured on the prompts. Needs the environments of `benchmarks/peers/setup.py`, and a machine that does nothing else.
 """
 
 from __future__ import annotations
@@ -21,37 +22,42 @@ from pathlib import Path
 from typing import Any
 
 from catalogue import PEERS, SPECEXPORT
-from figures import markdown, rows, width_table
-from interleave import System, run
+from divergence import EXACT, measure
+from figures import markdown, route_table, rows, width_table
+from interleave import Kept, System, run
 from process import RunnerError, RunnerProcess
-from tokenizers import Tokenizer
+from prompts import read_requests
+from specexport import SpecExportError
+from specexport.calibration.measuring.journal import Journal
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 from hardware import describe_hardware
 
-PROMPTS = Path(__file__).parent.parent.parent / "examples/prompts"
 WIDTHS = [1, 2, 3, 5, 8]
+SETTINGS = ("k", "threads", "requests", "new_tokens", "prompt_tokens", "capacity", "context")
 
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("target", type=Path)
-    parser.add_argument("draft", type=Path)
+    parser.add_argument("draft", type=Path, nargs="?", help="default: none")
     parser.add_argument(
         "--bundle", action="append", default=[], metavar="NAME=PATH", help="of specexport; may be repeated"
     )
     parser.add_argument(
         "--peers", default=",".join(PEERS), help="comma-separated, `none` for none; default: %(default)s"
     )
+    parser.add_argument("--prompts", type=Path, help="JSONL file as specexport bench reads it; default: code and prose")
     parser.add_argument("--requests", type=int, default=12)
     parser.add_argument("--new-tokens", type=int, default=96)
-    parser.add_argument("--prompt-tokens", type=int, default=64, help="longer prompts are cut to it")
+    parser.add_argument("--prompt-tokens", type=int, default=64, help="longer texts are cut to it, messages are not")
     parser.add_argument("--k", type=int, default=4, help="tokens drafted in a round")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--capacity", type=int, default=1024)
     parser.add_argument("--plain-only", action="store_true")
     parser.add_argument("--context", type=int, default=256, help="tokens in front of the passes of several rows")
     parser.add_argument("--no-widths", action="store_true", help="leave out the passes of several rows")
+    parser.add_argument("--journal", type=Path, help="keeps what is finished: the same command resumes there")
     parser.add_argument("--json", type=Path, help="write all figures here too")
     arguments = parser.parse_args()
     chosen = [] if arguments.peers == "none" else arguments.peers.split(",")
@@ -65,18 +71,6 @@ def parse() -> argparse.Namespace:
         parser.error("there is nothing to compare; give --bundle or --peers")
     arguments.peers = chosen
     return arguments
-
-
-def read_prompts(target: Path, count: int, longest: int) -> list[list[int]]:
-    """Prompts of the routes code and prose in turn, as token ids of the target's tokenizer."""
-    tokenizer = Tokenizer.from_file(str(target / "tokenizer.json"))
-    files = [(PROMPTS / f"{route}.jsonl").read_text(encoding="utf-8").splitlines() for route in ("code", "prose")]
-    texts = [
-        json.loads(line)["prompt"]
-        for lines in zip(*(reversed(lines) for lines in files), strict=False)
-        for line in lines
-    ]
-    return [tokenizer.encode(text).ids[:longest] for text in texts[:count]]
 
 
 def commands(arguments: argparse.Namespace) -> dict[str, list[str]]:
@@ -94,7 +88,7 @@ def note(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def compare(arguments: argparse.Namespace, stack: ExitStack) -> dict[str, Any]:
+def start(arguments: argparse.Namespace, stack: ExitStack) -> list[RunnerProcess]:
     logs = Path(tempfile.mkdtemp(prefix="specexport-peers-"))
     runners = []
     for name, command in commands(arguments).items():
@@ -102,6 +96,40 @@ def compare(arguments: argparse.Namespace, stack: ExitStack) -> dict[str, Any]:
         runner = RunnerProcess(name, command, logs / f"{name.replace(' ', '-')}.log")
         stack.callback(runner.close)
         runners.append(runner)
+    return runners
+
+
+def open_journal(arguments: argparse.Namespace, runners: list[RunnerProcess], tokens: list[list[int]]) -> Journal:
+    """Its header is what must be equal for one run to go on with another's figures."""
+    header = {name: getattr(arguments, name) for name in (*SETTINGS, "plain_only")}
+    header |= {"systems": {runner.name: runner.hello for runner in runners}, "tokens": tokens}
+    journal = Journal.open(arguments.journal, header)
+    if journal.replaced:
+        note(f"{arguments.journal} belonged to another run and is replaced")
+    return journal
+
+
+def measure_widths(runners: list[RunnerProcess], context: int, kept: Kept | None) -> dict[str, dict[str, float]]:
+    found = {}
+    for runner in runners:
+        key = f"widths of {runner.name}"
+        row = kept.finished.get(key) if kept else None
+        if row is None:
+            row = runner.ask({"widths": WIDTHS, "context": context, "repeats": 15})["milliseconds"]
+            if kept:
+                kept.add(key, row)
+        found[runner.name] = row
+    return found
+
+
+def compare(arguments: argparse.Namespace, stack: ExitStack) -> dict[str, Any]:
+    requests = read_requests(arguments.target, arguments.prompts, arguments.prompt_tokens, arguments.new_tokens)
+    requests = requests[: arguments.requests]
+    runners = start(arguments, stack)
+    sequences = [request.tokens for request in requests]
+    journal = open_journal(arguments, runners, sequences) if arguments.journal else None
+    if journal:
+        stack.callback(journal.close)
     modes = (False,) if arguments.plain_only else (False, True)
     systems = [
         System(runner.name, runner, mode)
@@ -109,31 +137,47 @@ def compare(arguments: argparse.Namespace, stack: ExitStack) -> dict[str, Any]:
         for runner in runners
         if runner.hello["speculative"] or not mode
     ]
-    prompts = read_prompts(arguments.target, arguments.requests, arguments.prompt_tokens)
-    answers = run(systems, prompts, arguments.new_tokens, arguments.k, note)
-    widths = {}
-    if not arguments.no_widths:
-        able = [runner for runner in runners if runner.hello["widths"]]
-        widths = {
-            runner.name: runner.ask({"widths": WIDTHS, "context": arguments.context, "repeats": 15})["milliseconds"]
-            for runner in able
-        }
+    answers = run(systems, requests, arguments.k, note, journal)
+    able = [] if arguments.no_widths else [runner for runner in runners if runner.hello["widths"]]
+    widths = measure_widths(able, arguments.context, journal)
+    exact = next((runner for runner in runners if runner.name == EXACT), None)
+    divergences = {}
+    if exact:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        shown = [runner for runner in runners if runner.hello["logits"]]
+        divergences = measure(exact, shown, sequences, folder, journal)
     reference = runners[0].name
     return {
         "hardware": describe_hardware(),
         "versions": {runner.name: runner.hello["versions"] for runner in runners},
         "reference": reference,
-        "settings": {
-            name: getattr(arguments, name)
-            for name in ("k", "threads", "requests", "new_tokens", "prompt_tokens", "capacity")
-        },
-        "rows": rows(answers, reference),
+        "settings": {name: getattr(arguments, name) for name in SETTINGS} | {"requests": len(requests)},
+        "rows": rows(answers, reference, divergences),
+        "by_route": route_table(answers, [request.route for request in requests]),
         "widths": widths,
+        "divergences": {name: asdict(found) for name, found in divergences.items()},
         "ms_per_token": {
             f"{name} {'speculative' if mode else 'plain'}": [one.ms_per_token for one in found]
             for (name, mode), found in answers.items()
         },
     }
+
+
+def show(found: dict[str, Any]) -> None:
+    settings = found["settings"]
+    print(found["hardware"])
+    for name, versions in found["versions"].items():
+        print(f"{name}: " + ", ".join(f"{package} {version}" for package, version in versions.items()))
+    print(
+        f"{settings['requests']} requests, at most {settings['new_tokens']} new tokens each, greedy, "
+        f"k = {settings['k']}, {settings['threads']} threads each"
+    )
+    for divergence in list(found["divergences"].values())[:1]:
+        print(f"divergence over {divergence['rows']} tokens of the prompts")
+    print("\n" + markdown(found["rows"], found["reference"]))
+    print("\n" + found["by_route"])
+    if found["widths"]:
+        print("\n" + width_table(found["widths"]))
 
 
 def main() -> None:
@@ -142,19 +186,9 @@ def main() -> None:
     with ExitStack() as stack:
         try:
             found = compare(arguments, stack)
-        except (RunnerError, FileNotFoundError) as error:
+        except (RunnerError, SpecExportError, FileNotFoundError) as error:
             sys.exit(f"compare.py: {error}")
-    settings = found["settings"]
-    print(found["hardware"])
-    for name, versions in found["versions"].items():
-        print(f"{name}: " + ", ".join(f"{package} {version}" for package, version in versions.items()))
-    print(
-        f"{settings['requests']} requests of at most {settings['prompt_tokens']} tokens, "
-        f"{settings['new_tokens']} new tokens each, greedy, k = {settings['k']}, {settings['threads']} threads each\n"
-    )
-    print(markdown(found["rows"], found["reference"]))
-    if found["widths"]:
-        print("\n" + width_table(found["widths"]))
+    show(found)
     if arguments.json:
         arguments.json.write_text(json.dumps(found | {"rows": [asdict(row) for row in found["rows"]]}, indent=1) + "\n")
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median, quantiles
 
+from divergence import Divergence
 from interleave import Measured
 
 Answers = dict[tuple[str, bool], list[Measured]]
@@ -25,6 +27,7 @@ class Row:
     ms_per_round: what to compare at equal acceptance, which differs a little between systems that round the weights
     differently.
     same: requests whose text is that of the system's own plain run.
+    nats, agreement: how far its distributions are from the fp32 model's; None where it shows no logits.
     """
 
     name: str
@@ -39,6 +42,8 @@ class Row:
     ms_per_round: float | None
     same: int | None
     requests: int
+    nats: float | None = None
+    agreement: float | None = None
 
 
 def spread(values: list[float]) -> tuple[float, float]:
@@ -57,10 +62,11 @@ def same_text(found: list[Measured], plain: list[Measured]) -> int:
     return sum(a.tokens[: len(b.tokens)] == b.tokens[: len(a.tokens)] for a, b in zip(found, plain, strict=True))
 
 
-def rows(answers: Answers, reference: str | None) -> list[Row]:
+def rows(answers: Answers, reference: str | None, divergences: Mapping[str, Divergence] | None = None) -> list[Row]:
     """reference: the name of the system that the others are held against, in each mode."""
     table = []
     for (name, speculative), found in answers.items():
+        divergence = (divergences or {}).get(name)
         plain, other = answers.get((name, False)), answers.get((reference or "", speculative))
         times = [measured.ms_per_token for measured in found]
         lengths = [measured.tokens_per_round for measured in found if measured.tokens_per_round is not None]
@@ -78,6 +84,8 @@ def rows(answers: Answers, reference: str | None) -> list[Row]:
                 ms_per_round=median(rounds) if speculative and rounds else None,
                 same=same_text(found, plain) if speculative and plain else None,
                 requests=len(found),
+                nats=divergence.nats if divergence else None,
+                agreement=divergence.agreement if divergence else None,
             )
         )
     return table
@@ -89,6 +97,7 @@ def markdown(table: list[Row], reference: str | None) -> str:
 
     heads = ["system", "decoding", "ms/token", "p10 to p90", "CPU ms/token", f"time / {reference or 'reference'}"]
     heads += ["speedup over own plain", "tokens per round", "ms per round", "same text"]
+    heads += ["nats from fp32", "same likeliest token"]
     lines = ["| " + " | ".join(heads) + " |", "|---" * len(heads) + "|"]
     for row in table:
         parts = [
@@ -100,7 +109,30 @@ def markdown(table: list[Row], reference: str | None) -> str:
         parts += [f"{row.cpu_ms:.2f}", cell("{:.2f}", row.against), cell("{:.2f}x", row.speedup)]
         parts += [cell("{:.2f}", row.tokens_per_round), cell("{:.1f}", row.ms_per_round)]
         parts.append(f"{row.same} of {row.requests}" if row.same is not None else "")
+        parts += [cell("{:.4f}", row.nats), cell("{:.1%}", row.agreement)]
         lines.append("| " + " | ".join(parts) + " |")
+    return "\n".join(lines)
+
+
+def route_table(answers: Answers, routes: Sequence[str]) -> str:
+    """Every system that drafts, by route: own plain time over speculative. routes: of the requests, in order."""
+    heads = ["route", "system", "requests", "plain ms/token", "speculative ms/token", "speedup over own plain"]
+    heads += ["slowest and fastest request", "tokens per round", "same text"]
+    lines = ["| " + " | ".join(heads) + " |", "|---" * len(heads) + "|"]
+    for route in dict.fromkeys(routes):
+        for (name, speculative), found in answers.items():
+            if not speculative or (name, False) not in answers:
+                continue
+            plain, drafted = (
+                [one for one, its in zip(every, routes, strict=True) if its == route]
+                for every in (answers[name, False], found)
+            )
+            speedups = [a.ms_per_token / b.ms_per_token for a, b in zip(plain, drafted, strict=True)]
+            lengths = [one.tokens_per_round for one in drafted if one.tokens_per_round is not None]
+            times = [f"{median(one.ms_per_token for one in every):.2f}" for every in (plain, drafted)]
+            parts = [route, name, str(len(drafted)), *times, f"{median(speedups):.2f}x"]
+            parts += [f"{min(speedups):.2f}x, {max(speedups):.2f}x", f"{fmean(lengths):.2f}" if lengths else ""]
+            lines.append("| " + " | ".join([*parts, f"{same_text(drafted, plain)} of {len(drafted)}"]) + " |")
     return "\n".join(lines)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
 
@@ -11,6 +11,28 @@ class Asked(Protocol):
     name: str
 
     def ask(self, request: dict[str, Any]) -> dict[str, Any]: ...
+
+
+@dataclass(frozen=True)
+class Request:
+    """route: what kind of task it is. tokens: of the prompt.
+
+    ends: tokens that end an answer. Where there are any, everybody decodes as many tokens as the first system's plain
+    answer has: what a model says behind its end repeats itself, and would flatter whoever looks drafts up.
+    """
+
+    route: str
+    tokens: list[int]
+    new_tokens: int
+    ends: frozenset[int] = frozenset()
+
+
+class Kept(Protocol):
+    """What earlier runs of the same command have finished: a `Journal` of specexport."""
+
+    finished: dict[str, dict[str, Any]]
+
+    def add(self, key: str, row: dict[str, Any]) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -57,27 +79,55 @@ def order(systems: list[System], request: int) -> Iterator[System]:
     yield from systems[start:] + systems[:start]
 
 
+def ask(system: System, request: Request, new_tokens: int, k: int) -> Measured:
+    said = system.runner.ask(
+        {"prompt_tokens": request.tokens, "new_tokens": new_tokens, "speculative": system.speculative, "k": k}
+    )
+    names = ("tokens_first", "seconds_first", "seconds_decode", "cpu_decode", "rounds")
+    return Measured(tuple(said["tokens"]), *(said[name] for name in names))
+
+
+def answer_length(system: System, request: Request, k: int) -> int:
+    """Tokens to be decoded for `request`: up to its end, and two full rounds, since the first one is not timed."""
+    if not request.ends:
+        return request.new_tokens
+    tokens = ask(system, request, request.new_tokens, k).tokens[: request.new_tokens]
+    length = next((place for place, token in enumerate(tokens, start=1) if token in request.ends), len(tokens))
+    return min(request.new_tokens, max(length, 2 * (k + 1)))
+
+
 def run(
     systems: list[System],
-    prompts: list[list[int]],
-    new_tokens: int,
+    requests: list[Request],
     k: int,
     note: Callable[[str], None] = lambda _: None,
+    kept: Kept | None = None,
 ) -> dict[tuple[str, bool], list[Measured]]:
-    """Answers by (name, speculative), one a prompt; the first prompt is asked once more before, to warm up."""
+    """Answers by (name, speculative), one a request; the first one is asked once more before, to warm up.
+
+    The first system is a plain one. kept: requests that it has finished are not asked again.
+    """
     found: dict[tuple[str, bool], list[Measured]] = {(system.name, system.speculative): [] for system in systems}
-
-    def ask(system: System, prompt: list[int]) -> Measured:
-        said = system.runner.ask(
-            {"prompt_tokens": prompt, "new_tokens": new_tokens, "speculative": system.speculative, "k": k}
-        )
-        names = ("tokens_first", "seconds_first", "seconds_decode", "cpu_decode", "rounds")
-        return Measured(tuple(said["tokens"]), *(said[name] for name in names))
-
-    for system in systems:
-        ask(system, prompts[0])
-    for index, prompt in enumerate(prompts):
-        for system in order(systems, index):
-            found[system.name, system.speculative].append(ask(system, prompt))
-        note(f"request {index + 1} of {len(prompts)}")
+    warm = False
+    for index, request in enumerate(requests):
+        key = f"request {index}"
+        if kept and key in kept.finished:
+            answers = {
+                place: Measured(**row | {"tokens": tuple(row["tokens"])}) for place, row in kept.finished[key].items()
+            }
+        else:
+            if not warm:
+                for system in systems:
+                    ask(system, request, request.new_tokens, k)
+            warm, length = True, answer_length(systems[0], request, k)
+            answers = {_place(system): ask(system, request, length, k) for system in order(systems, index)}
+            if kept:
+                kept.add(key, {place: asdict(measured) for place, measured in answers.items()})
+        for system in systems:
+            found[system.name, system.speculative].append(answers[_place(system)])
+        note(f"request {index + 1} of {len(requests)}")
     return found
+
+
+def _place(system: System) -> str:
+    return f"{system.name} {'speculative' if system.speculative else 'plain'}"

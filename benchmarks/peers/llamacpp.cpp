@@ -3,12 +3,16 @@
 // Speculation as in llama.cpp's own examples/speculative-simple with a draft model: k passes of the draft, one pass of the
 // target over the last token and the k draft tokens, rejected rows removed from both caches. Two things are left out that
 // cost that example time: sorting candidates, and running the verified tokens through the draft again.
+// Without a draft model llama.cpp's own `ngram-simple` drafts.
+#include "common.h"
 #include "llama.h"
+#include "ngram-map.h"
 #include "nlohmann/json.hpp"
 
 #include <algorithm>
 #include <chrono>
 #include <ctime>
+#include <fstream>
 #include <iostream>
 #include <stdexcept>
 #include <string>
@@ -16,6 +20,10 @@
 
 using json = nlohmann::json;
 using Tokens = std::vector<llama_token>;
+
+// Looked up by `ngram-simple`, which drafts nothing shorter than it: of its own default, 12, with the 4 or 8 tokens of a
+// round it would draft nothing at all.
+static const uint16_t NGRAM = 3;
 
 static double seconds() {
     return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -96,35 +104,47 @@ static json plain(Decoder & target, const Request & request) {
     return answer(tokens, 1, start, first, cpu_first, request.new_tokens - 1);
 }
 
-static json speculative(Decoder & target, Decoder & draft, const Request & request) {
+// The last token, and up to k that may follow: of the draft model, or looked up in the text where there is none.
+static Tokens proposal(Decoder * draft, const Tokens & text, int k) {
+    Tokens round = {text.back()};
+    if (!draft) {
+        const common_ngram_simple_config config = {NGRAM, (uint16_t) k};
+        const Tokens found = common_ngram_simple_draft(config, Tokens(text.begin(), text.end() - 1), text.back());
+        round.insert(round.end(), found.begin(), found.end());
+        return round;
+    }
+    draft->step(text.data() + draft->rows, text.size() - draft->rows, false); // after full acceptance it lacks two rows
+    for (int i = 0; i < k; ++i) {
+        if (i) draft->step(&round.back(), 1, false);
+        round.push_back(draft->best(-1));
+    }
+    return round;
+}
+
+static json speculative(Decoder & target, Decoder * draft, const Request & request) {
     const double start = seconds();
     target.truncate(0);
-    draft.truncate(0);
+    if (draft) draft->truncate(0);
     Tokens text = request.prompt;
     const size_t length = text.size();
     if (length > 1) {
         target.step(text.data(), length - 1, false);
-        draft.step(text.data(), length - 1, false);
+        if (draft) draft->step(text.data(), length - 1, false);
     }
     double first = 0, cpu_first = 0;
     int first_tokens = 0, rounds = -1; // the first round ends the prefill
     while ((int) (text.size() - length) < request.new_tokens) {
-        Tokens round = {text.back()};
-        draft.step(text.data() + draft.rows, text.size() - draft.rows, false); // after full acceptance it lacks two rows
-        for (int i = 0; i < request.k; ++i) {
-            if (i) draft.step(&round.back(), 1, false);
-            round.push_back(draft.best(-1));
-        }
+        const Tokens round = proposal(draft, text, request.k);
         target.step(round.data(), round.size(), true);
         int accepted = 0;
         llama_token next = target.best(0);
-        while (accepted < request.k && next == round[accepted + 1]) {
+        while (accepted + 1 < (int) round.size() && next == round[accepted + 1]) {
             text.push_back(next);
             next = target.best(++accepted);
         }
         text.push_back(next);
         target.truncate(text.size() - 1);
-        draft.truncate(text.size() - 1);
+        if (draft) draft->truncate(text.size() - 1);
         if (++rounds == 0) {
             first = seconds();
             cpu_first = cpu_seconds();
@@ -132,6 +152,23 @@ static json speculative(Decoder & target, Decoder & draft, const Request & reque
         }
     }
     return answer(Tokens(text.begin() + length, text.end()), first_tokens, start, first, cpu_first, rounds);
+}
+
+static json logits(Decoder & target, const json & request) {
+    const Tokens tokens = request["logits_of"].get<Tokens>();
+    const std::string path = request["file"];
+    std::ofstream file(path, std::ios::binary);
+    target.truncate(0);
+    for (size_t start = 0; start < tokens.size(); start += 512) {
+        const int width = std::min<size_t>(512, tokens.size() - start);
+        target.step(tokens.data() + start, width, true);
+        for (int row = 0; row < width; ++row) {
+            file.write((const char *) llama_get_logits_ith(target.context, row), sizeof(float) * target.vocabulary);
+        }
+    }
+    file.close();
+    if (!file) throw std::runtime_error("cannot write " + path);
+    return {{"rows", tokens.size()}, {"columns", target.vocabulary}};
 }
 
 static json widths(Decoder & target, const json & request) {
@@ -163,7 +200,7 @@ int main(int count, char ** values) {
         Decoder target(values[1], std::stoi(values[3]), std::stoi(values[4]));
         std::vector<Decoder> drafts;
         if (pair) drafts.emplace_back(values[2], std::stoi(values[3]), std::stoi(values[4]));
-        std::cout << json{{"name", values[5]}, {"versions", {{"llama-cpp-python", values[6]}}}, {"speculative", pair}, {"widths", true}} << std::endl;
+        std::cout << json{{"name", values[5]}, {"versions", {{"llama-cpp-python", values[6]}}}, {"speculative", true}, {"widths", true}, {"logits", true}} << std::endl;
         for (std::string line; std::getline(std::cin, line);) {
             try {
                 const json request = json::parse(line);
@@ -171,10 +208,13 @@ int main(int count, char ** values) {
                     std::cout << widths(target, request) << std::endl;
                     continue;
                 }
+                if (request.contains("logits_of")) {
+                    std::cout << logits(target, request) << std::endl;
+                    continue;
+                }
                 const Request parsed = {request["prompt_tokens"].get<Tokens>(), request["new_tokens"], request["k"]};
                 const bool drafted = request["speculative"];
-                if (drafted && !pair) throw std::runtime_error("there is no draft");
-                std::cout << (drafted ? speculative(target, drafts[0], parsed) : plain(target, parsed)) << std::endl;
+                std::cout << (drafted ? speculative(target, pair ? &drafts[0] : nullptr, parsed) : plain(target, parsed)) << std::endl;
             } catch (const std::exception & error) {
                 std::cout << json{{"error", error.what()}} << std::endl;
             }

@@ -5,9 +5,13 @@
         "rounds": 20}
     -> {"widths": [1, 5], "context": 256, "repeats": 20}
     <- {"milliseconds": {"1": 12.0, "5": 17.2}}
+    -> {"logits_of": [...], "file": "a/path"}
+    <- {"rows": 140, "columns": 49152}
 
-The first line that a runner says is {"name": ..., "versions": {...}, "speculative": true, "widths": false}; what fails
-is {"error": "one line"}. seconds_first runs from the request to the first tokens, tokens_first of them, prefill
+The first line that a runner says is {"name": ..., "versions": {...}, "speculative": true, "widths": false, "logits":
+true}; what fails is {"error": "one line"}. Without a draft model `speculative` says whether the system looks drafts up
+in the text. "logits_of" has tokens, whose logits the runner writes to the file: float32, a row a token, each for the
+token that follows. seconds_first runs from the request to the first tokens, tokens_first of them, prefill
 included; seconds_decode from there to the last of exactly new_tokens tokens, greedy and not stopped by an end token;
 cpu_decode is what the process computed in that time, all threads together, waiting loops included. rounds: passes of
 the target behind the prefill, where the runner knows. Every runner's environment imports this file: standard library
@@ -67,7 +71,7 @@ class Stopwatch:
 
 
 class Runner(Protocol):
-    """A loaded pair. `name` and `versions` go into the table; `speculative` is false where there is no draft."""
+    """A loaded pair. `name` and `versions` go into the table; `speculative`: whether it can draft."""
 
     name: str
     versions: dict[str, str]
@@ -82,6 +86,26 @@ class WidthRunner(Runner, Protocol):
     def pass_of(self, context: int, width: int) -> Callable[[], None]:
         """One pass of `width` tokens behind a context of `context` tokens, to be called again and again."""
         ...
+
+
+class LogitsRunner(Runner, Protocol):
+    """A runner that can also show its logits, from the model that answers requests."""
+
+    def logits_of(self, tokens: list[int]) -> Any:
+        """A numpy array `[len(tokens), vocab] float32`."""
+        ...
+
+
+def write_logits(runner: LogitsRunner, tokens: list[int], path: str) -> dict[str, int]:
+    """The file has the numbers alone, row by row: also a runner without numpy can write it."""
+    logits = runner.logits_of(tokens)
+    if logits.dtype.name != "float32" or logits.ndim != 2 or len(logits) != len(tokens):
+        raise ValueError(
+            f"the logits of {len(tokens)} tokens are {logits.dtype.name} of shape {logits.shape}, expected float32, "
+            "a row a token"
+        )
+    logits.tofile(path)
+    return {"rows": logits.shape[0], "columns": logits.shape[1]}
 
 
 def measure_widths(runner: WidthRunner, widths: list[int], context: int, repeats: int) -> dict[str, float]:
@@ -132,6 +156,8 @@ def converted(work: Path, checkpoint: str, label: str, convert: Callable[[Path],
 def reply(runner: Runner, request: dict[str, Any]) -> dict[str, Any]:
     if "widths" in request:
         return {"milliseconds": measure_widths(runner, request["widths"], request["context"], request["repeats"])}  # type: ignore[arg-type]
+    if "logits_of" in request:
+        return write_logits(runner, request["logits_of"], request["file"])  # type: ignore[arg-type]
     answer = runner.generate(request["prompt_tokens"], request["new_tokens"], request["speculative"], request["k"])
     return asdict(answer)
 
@@ -152,7 +178,8 @@ def serve(make: Callable[[], Runner]) -> None:
         except Exception as error:
             say(one_line(error))
             sys.exit(1)
-        can = {"speculative": runner.speculative, "widths": hasattr(runner, "pass_of")}
+        can = {"speculative": runner.speculative}
+        can |= {"widths": hasattr(runner, "pass_of"), "logits": hasattr(runner, "logits_of")}
         say({"name": runner.name, "versions": runner.versions, **can})
         for line in sys.stdin:
             try:

@@ -2,6 +2,7 @@
 
 int8 or int4 is MatMulNBits, in blocks of 32, at accuracy level 4.
 Speculation is a model of type `speculative`, whose configuration is the target's with the draft's decoder beside it.
+It has no prompt lookup: without a draft it only decodes plainly.
 """
 
 from __future__ import annotations
@@ -101,6 +102,11 @@ class GenaiRunner:
             watch.add(tokens)
             rounds += 1
         return watch.answer(new_tokens, rounds)
+
+    def logits_of(self, tokens: list[int]) -> numpy.ndarray:
+        generator = self.generator(len(tokens), 0)
+        generator.append_tokens(numpy.array([tokens], dtype=numpy.int32))
+        return numpy.array(generator.get_output("logits")[0], numpy.float32)
 
     def pass_of(self, context: int, width: int) -> Callable[[], None]:
         generator = self.generator(context, 0)

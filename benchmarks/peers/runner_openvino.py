@@ -1,10 +1,15 @@
-"""OpenVINO GenAI: LLMPipeline, plain and with a draft; int8 weights by optimum-intel (nncf, one scale an output)."""
+"""OpenVINO GenAI: LLMPipeline, plain and with a draft; int8 weights by optimum-intel (nncf, one scale an output).
+
+Without a draft model its prompt lookup drafts, up to 3-grams as it does by itself. The pipeline shows no logits: they
+are those of OpenVINO's own runtime on the same converted model.
+"""
 
 from __future__ import annotations
 
 import subprocess
 import sys
 from argparse import Namespace
+from functools import cached_property
 from pathlib import Path
 
 import numpy
@@ -49,8 +54,12 @@ class OpenvinoRunner:
 
         options = {"INFERENCE_NUM_THREADS": arguments.threads}
         self.plain = openvino_genai.LLMPipeline(path(arguments.target), "CPU", **options)
-        self.pair = None
-        if arguments.draft:
+        self.model = Path(path(arguments.target)) / "openvino_model.xml"
+        self.options = options
+        self.lookup = not arguments.draft
+        if self.lookup:
+            self.pair = openvino_genai.LLMPipeline(path(arguments.target), "CPU", prompt_lookup=True, **options)
+        else:
             draft = openvino_genai.draft_model(path(arguments.draft), "CPU", **options)
             self.pair = openvino_genai.LLMPipeline(path(arguments.target), "CPU", draft_model=draft, **options)
         self.name = f"OpenVINO GenAI {arguments.precision}"
@@ -58,17 +67,30 @@ class OpenvinoRunner:
             "openvino": openvino.__version__.split("-")[0],
             "openvino-genai": openvino_genai.__version__.split("-")[0],
         }
-        self.speculative = self.pair is not None
+        self.speculative = True
 
     def generate(self, prompt: list[int], new_tokens: int, speculative: bool, k: int) -> Answer:
         config = openvino_genai.GenerationConfig(max_new_tokens=new_tokens, ignore_eos=True, do_sample=False)
         pipeline = self.plain
-        if speculative and self.pair is not None:
+        if speculative:
             config.num_assistant_tokens = k
+            if self.lookup:
+                config.max_ngram_size = 3
             pipeline = self.pair
         streamer = Watching()
         pipeline.generate(openvino.Tensor(numpy.array([prompt])), config, streamer)
         return streamer.watch.answer(new_tokens, streamer.rounds)
+
+    @cached_property
+    def request(self) -> openvino.InferRequest:
+        return openvino.Core().compile_model(self.model, "CPU", self.options).create_infer_request()
+
+    def logits_of(self, tokens: list[int]) -> numpy.ndarray:
+        self.request.reset_state()
+        ids = numpy.array([tokens])
+        inputs = {"input_ids": ids, "attention_mask": numpy.ones_like(ids), "beam_idx": numpy.zeros(1, numpy.int32)}
+        found = self.request.infer(inputs | {"position_ids": numpy.arange(len(tokens))[None]})
+        return numpy.array(found["logits"][0], numpy.float32)
 
 
 if __name__ == "__main__":

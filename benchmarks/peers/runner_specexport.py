@@ -21,7 +21,7 @@ class SpecexportRunner:
             "onnxruntime": onnxruntime.__version__,
             "numpy": numpy.__version__,
         }
-        self.speculative = self.session.engine.draft is not None
+        self.speculative = True  # without a draft model by lookups
 
     def generate(self, prompt: list[int], new_tokens: int, speculative: bool, k: int) -> Answer:
         self.session.reset()
@@ -35,6 +35,13 @@ class SpecexportRunner:
         for chunk in self.session.stream(prompt, **options):
             watch.add(list(chunk.tokens))
         return watch.answer(new_tokens, chunk.statistics.rounds - 1)
+
+    def logits_of(self, tokens: list[int]) -> numpy.ndarray:
+        """Of passes as wide as the widest round."""
+        self.session.reset()
+        target, widest = self.session.engine.target, self.session.bundle.manifest.contract.widest_step
+        rows = [target.step(tokens[start : start + widest], start).copy() for start in range(0, len(tokens), widest)]
+        return numpy.concatenate(rows)
 
     def pass_of(self, context: int, width: int) -> Callable[[], None]:
         target = self.session.engine.target

@@ -1,9 +1,13 @@
-"""transformers' assisted generation on torch's CPU kernels, `--precision` fp32 or bf16."""
+"""transformers' assisted generation on torch's CPU kernels, `--precision` fp32 or bf16.
+
+Without a draft model its prompt lookup drafts (`prompt_lookup_num_tokens`).
+"""
 
 from __future__ import annotations
 
 from argparse import Namespace
 
+import numpy
 import torch
 import transformers
 from protocol import Answer, Stopwatch, parse_arguments, serve
@@ -39,12 +43,14 @@ class TransformersRunner:
         self.draft = load(arguments.draft) if arguments.draft else None
         self.name = f"transformers {arguments.precision}"
         self.versions = {"transformers": transformers.__version__, "torch": torch.__version__}
-        self.speculative = self.draft is not None
+        self.speculative = True
 
     def generate(self, prompt: list[int], new_tokens: int, speculative: bool, k: int) -> Answer:
         streamer = Watching()
         config = GenerationConfig(max_new_tokens=new_tokens, do_sample=False, pad_token_id=0)
         more = {}
+        if speculative and self.draft is None:
+            config.prompt_lookup_num_tokens = k
         if speculative and self.draft is not None:
             # Read from the assistant's own configuration: k in every round, whatever it thinks of its tokens.
             for name, value in (
@@ -62,6 +68,10 @@ class TransformersRunner:
                 ids, attention_mask=torch.ones_like(ids), generation_config=config, streamer=streamer, **more
             )
         return streamer.watch.answer(new_tokens, streamer.rounds)
+
+    def logits_of(self, tokens: list[int]) -> numpy.ndarray:
+        with torch.inference_mode():
+            return self.target(torch.tensor([tokens])).logits[0].float().numpy()
 
 
 if __name__ == "__main__":

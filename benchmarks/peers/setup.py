@@ -79,7 +79,8 @@ def build_llamacpp(jobs: int) -> None:
     parted = [f"-DLLAMA_BUILD_{part}=OFF" for part in ("TESTS", "SERVER", "UI", "APP", "TOOLS", "EXAMPLES")]
     run("cmake", "-S", parts.source, "-B", parts.build, *(f"-D{option}" for option in options), *parted)
     run("cmake", "--build", parts.build, "--target", "llama", "--parallel", str(jobs))
-    includes = [f"-I{parts.source / part}" for part in ("include", "ggml/include", "vendor")]
+    includes = [f"-I{parts.source / part}" for part in ("include", "ggml/include", "vendor", "common")]
+    common = [parts.source / "common" / name for name in ("ngram-map.cpp", "log.cpp")]  # its own prompt lookup
     libraries = [parts.build / library for library in LIBRARIES]
     run(
         "c++",
@@ -87,6 +88,7 @@ def build_llamacpp(jobs: int) -> None:
         "-O2",
         *includes,
         HERE / "llamacpp.cpp",
+        *common,
         *libraries,
         "-fopenmp",
         "-lpthread",
