@@ -13,6 +13,9 @@ class Asked(Protocol):
     def ask(self, request: dict[str, Any]) -> dict[str, Any]: ...
 
 
+WARM_UP = 24  # tokens
+
+
 @dataclass(frozen=True)
 class Request:
     """route: what kind of task it is. tokens: of the prompt.
@@ -118,7 +121,7 @@ def run(
         else:
             if not warm:
                 for system in systems:
-                    ask(system, request, request.new_tokens, k)
+                    ask(system, request, min(request.new_tokens, WARM_UP), k)
             warm, length = True, answer_length(systems[0], request, k)
             answers = {_place(system): ask(system, request, length, k) for system in order(systems, index)}
             if kept:

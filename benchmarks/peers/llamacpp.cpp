@@ -25,6 +25,9 @@ using Tokens = std::vector<llama_token>;
 // round it would draft nothing at all.
 static const uint16_t NGRAM = 3;
 
+// Of the part of llama.cpp's `common` that is not linked: its log asks, and nothing is logged.
+bool tty_can_use_colors() { return false; }
+
 static double seconds() {
     return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
