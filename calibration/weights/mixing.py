@@ -130,11 +130,11 @@ def _room(model: nn.Module, weights: Mapping[str, WeightRecipe]) -> float:
     """Bytes that are left of the BUDGET. A weight that is looked up in one form and multiplied in another is one."""
     parameters = dict(model.named_parameters())
     whole = sum(parameter.numel() for parameter in parameters.values()) * ELEMENT_BYTES["fp32"]
-    stored = sum(_bytes(parameter, weights.get(name)) for name, parameter in parameters.items())
+    stored = sum(bytes_of(parameter, weights.get(name)) for name, parameter in parameters.items())
     return BUDGET * whole - stored
 
 
-def _bytes(parameter: nn.Parameter, recipe: WeightRecipe | None) -> float:
+def bytes_of(parameter: nn.Parameter, recipe: WeightRecipe | None) -> float:
     if recipe is None or recipe.format == "float":
         return parameter.numel() * ELEMENT_BYTES["fp32"]
     return recipe.stored_bytes(*parameter.shape)

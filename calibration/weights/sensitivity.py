@@ -76,7 +76,8 @@ class _State:
             rows = args[0].detach()
             rows = rows.reshape(-1, rows.shape[-1])
             if output.requires_grad:
-                output.register_hook(lambda gradient: self.add(layer, rows.float(), gradient))
+                untyped: Any = output
+                untyped.register_hook(lambda gradient: self.add(layer, rows.float(), gradient))
 
         return watch
 
