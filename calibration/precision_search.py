@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,6 +12,7 @@ from ..bundle import Format
 from ..runtime.auto_precision import PRECISION, PrecisionCandidate, PrecisionTable
 from ..runtime.session import Session
 from ..runtime.state.statistics import Statistics
+from .statistics.intervals import ratio_interval
 
 
 class PrecisionPair(NamedTuple):
@@ -36,12 +37,22 @@ def pick(candidates: Sequence[PrecisionCandidate], max_divergence: float) -> Pre
 
 
 class Speed(NamedTuple):
-    """low, high: 10th and 90th percentile of the prompts' tokens per second. acceptance_length: tokens per round."""
+    """low, high: 10th and 90th percentile of the prompts' tokens per second. acceptance_length: tokens per round.
+
+    seconds: by prompt, a token.
+    """
 
     tokens_per_second: float
     low: float
     high: float
     acceptance_length: float
+    seconds: tuple[float, ...]
+
+
+def against(taken: Speed, candidate: PrecisionCandidate, speed: Speed) -> PrecisionCandidate:
+    """The candidate with its time over that of the pair that was taken, over the same prompts."""
+    found = ratio_interval(speed.seconds, taken.seconds)
+    return replace(candidate, slower=found.value, slower_low=found.low, slower_high=found.high)
 
 
 def measure_speeds(
@@ -74,4 +85,5 @@ def _speed(statistics: Sequence[Statistics]) -> Speed:
     rates = sorted(one.tokens_per_second for one in statistics)
     rounds = sum(one.rounds for one in statistics)
     length = (sum(one.accepted for one in statistics) + rounds) / rounds
-    return Speed(emitted / seconds, rates[len(rates) // 10], rates[-1 - len(rates) // 10], length)
+    each = tuple(one.decode_seconds / one.emitted for one in statistics)
+    return Speed(emitted / seconds, rates[len(rates) // 10], rates[-1 - len(rates) // 10], length, each)

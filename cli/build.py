@@ -38,7 +38,7 @@ from .options import compile_options, compiling
     help="Maximum sequence length in tokens, prompt included. [default: the models' maximum, at most 4096]",
 )
 @click.option("--max-draft-tokens", type=int, default=4, show_default=True, help="Maximum draft tokens per round.")
-@click.option("--prompt-chunk", type=int, default=64, show_default=True, help="Prompt tokens per prefill pass.")
+@click.option("--prompt-chunk", type=int, help="Prompt tokens per prefill pass. [default: 256; 64 for engines on GPUs]")
 @click.option(
     "--precision",
     default="fp32",

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from ..bundle import ELEMENT_BYTES, Bundle, Format, ModelSpec, Proof, Role
-from ..calibration.precision_search import PrecisionPair, Speed, measure_speeds, pick
+from ..calibration.precision_search import PrecisionPair, Speed, against, measure_speeds, pick
 from ..engines.base import Engine
 from ..engines.onnxruntime.cpu import DIALECT, NAME, OrtDecoder, open_graph
 from ..errors import ProofError
@@ -35,7 +35,7 @@ Variant = tuple[Role, Format]
 
 @dataclass
 class _Proved:
-    """Graphs that are what they should be. left_out: formats whose graphs are not, and how."""
+    """Graphs that are what they should be. left_out: formats that are not or move too far, and how."""
 
     specs: dict[Variant, ModelSpec] = field(default_factory=dict)
     proofs: dict[Variant, tuple[Proof, ...]] = field(default_factory=dict)
@@ -57,14 +57,20 @@ def measure_precisions(
 ) -> PrecisionTable:
     """Export all formats of both models, and measure every pair on the first tokens of the texts.
 
-    context: with a workplace of its own. A format whose graphs are not what they should be is left out. Raises what the
-    exports raise, `ProofError` where the unquantized graphs fail, and `OutputError` where all models at once do not fit
-    into memory or on the disk.
+    context: with a workplace of its own. A format that moves the target too far is left out before its graphs are made,
+    and one whose graphs are not what they should be. Raises what the exports raise, `ProofError` where the unquantized
+    graphs fail, and `OutputError` where all models at once do not fit into memory or on the disk.
     """
     require_memory_for_all(sum(model.fp32_bytes // ELEMENT_BYTES["fp32"] for model in models.values()), FORMATS)
     exports = {
         form: {
-            role: ModelExport(model, role, ("ort",), Quantizing.of(_numbers(form, context), role, texts))
+            role: ModelExport(
+                model,
+                role,
+                ("ort",),
+                Quantizing.of(_numbers(form, context), role, texts),
+                options.divergence_allowed if role == "target" else None,
+            )
             for role, model in models.items()
         }
         for form in FORMATS
@@ -81,6 +87,8 @@ def measure_precisions(
         speeds = measure_speeds(sessions, prompts, NEW_TOKENS, step)
     candidates = _candidates(proved, speeds, context)
     best = pick(candidates, options.divergence_allowed)
+    taken = speeds[PrecisionPair(best.target, best.draft), True]
+    candidates = [against(taken, one, speeds[PrecisionPair(one.target, one.draft), True]) for one in candidates]
     return PrecisionTable(
         host=describe_host(NAME),
         max_divergence=options.divergence_allowed,

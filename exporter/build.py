@@ -131,9 +131,7 @@ def _write(
 def _contract(models: dict[Role, Checkpoint], options: BuildOptions) -> Contract:
     capacity = check_capacity(models, options.max_seq_len)
     try:
-        return Contract(
-            capacity, options.max_draft_tokens, min(options.prompt_chunk, capacity), options.numbers.precision
-        )
+        return Contract(capacity, options.max_draft_tokens, min(options.chunk, capacity), options.numbers.precision)
     except ValueError as error:
         raise ParameterError(
             f"--max-seq-len {capacity} and --max-draft-tokens {options.max_draft_tokens}: {error}"

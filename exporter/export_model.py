@@ -22,6 +22,7 @@ from ..calibration.weights.search import RECIPE_STEPS, RecipeOptions, choose
 from ..calibration.weights.second_order import as_they_are
 from ..calibration.weights.tokens import calibration_tokens
 from ..engines.onnxruntime.products import LIMIT, SATURATING_LIMIT, weight_limit
+from ..errors import ProofError
 from ..runtime.proofs.parity import save_reference
 from ..strict import parse, read_json
 from .checkpoints.checkpoint import Checkpoint
@@ -76,12 +77,13 @@ class Quantizing:
 
 @dataclass(frozen=True)
 class ModelExport:
-    """One model, and what is to be made of it."""
+    """One model, and what is to be made of it. furthest: nats that quantizing may move it; None for any."""
 
     checkpoint: Checkpoint
     role: Role
     dialects: tuple[Dialect, ...]
     quantizing: Quantizing | None = None
+    furthest: float | None = None
 
     @property
     def format(self) -> Format:
@@ -118,7 +120,11 @@ class ModelExport:
 
 
 def export_model(export: ModelExport, context: BuildContext) -> ModelSpec:
-    """Put the model's graphs under `workplace/graphs` and its reference under `workplace/reference`."""
+    """Put the model's graphs under `workplace/graphs` and its reference under `workplace/reference`.
+
+    Raises `ProofError` for graphs that are not what they should be, and before they are made for a recipe that moves
+    the model too far.
+    """
     checkpoint, contract = export.checkpoint, context.contract
     key = export.key(contract)
     stage = finished_stage(context.cache, key)
@@ -146,6 +152,9 @@ def _export(export: ModelExport, contract: Contract, folder: Path, step: Announc
     vocab_size, parameters = int(model.get_output_embeddings().weight.shape[0]), model.num_parameters()
     features = probe_features(model) if export.role == "draft" and HEADED in export.dialects else 0
     chosen = _choose(export.quantizing, checkpoint, model, contract, step) if export.quantizing else None
+    if chosen is not None and export.furthest is not None and chosen.fidelity.divergence > export.furthest:
+        moved, allowed = chosen.fidelity.divergence, export.furthest
+        raise ProofError(f"it moves by {moved:.4f} nats, {allowed:g} are allowed; allow more with --max-divergence")
     step("reference logits")
     with fake_quantized(model, chosen.recipe) if chosen else nullcontext():
         text = chosen.text if chosen else ()

@@ -19,6 +19,8 @@ class PrecisionCandidate:
     weight_bytes: of both models. perplexity_loss and divergence (nats): of the target against its unquantized self, see
     `Fidelity`.
     low, high: the tenth and the ninetieth percentile of the prompts' speculative tokens a second.
+    slower: its time a token with drafts over that of the combination that was taken, prompt by prompt; slower_low and
+    slower_high: the 95 % interval.
     """
 
     target: Format
@@ -31,13 +33,16 @@ class PrecisionCandidate:
     low: float
     high: float
     acceptance_length: float
+    slower: float = 1.0
+    slower_low: float = 1.0
+    slower_high: float = 1.0
 
 
 @dataclass(frozen=True)
 class PrecisionTable:
     """What `--precision auto` measured on `host`, and chose. max_divergence: what it was to allow the target, in nats.
 
-    left_out: formats of a model whose graphs failed their proof, and how.
+    left_out: formats of a model that moved too far, or whose graphs failed their proof, and how.
     """
 
     host: str
@@ -68,13 +73,21 @@ def table_lines(table: dict[str, Any]) -> Iterator[str]:
     heads = f"{'target + draft':<15} {'MB':>8} {'nats':>7} {'plain':>7} {'drafts':>7}"
     yield f"           {heads} tokens/s (p10 to p90), tokens a round"
     for row in table["candidates"]:
-        mark = "  moves too far" if row["divergence"] > allowed else "  <- taken" if _is_taken(row, table) else ""
+        mark = "  <- taken" if _is_taken(row, table) else "  close" if _is_close(row, table) else ""
+        mark = "  moves too far" if row["divergence"] > allowed else mark
         yield (
             f"           {_name(row):<15} {row['weight_bytes'] / 1e6:>8.1f} {row['divergence']:>7.4f} "
             f"{row['plain']:>7.1f} "
             f"{row['speculative']:>7.1f} ({row['low']:.1f} to {row['high']:.1f}), {row['acceptance_length']:.2f}{mark}"
         )
     taken = next(row for row in table["candidates"] if _is_taken(row, table))
+    if close := [row for row in table["candidates"] if _is_close(row, table)]:
+        faster = max(close, key=lambda row: row["speculative"])
+        yield (
+            f"           a close call: {_name(faster)} takes {faster['slower']:.2f} times as long "
+            f"({faster['slower_low']:.2f} to {faster['slower_high']:.2f}); more --calibration-prompts decide it, or "
+            "--precision names one"
+        )
     plain = max((row for row in table["candidates"] if row["divergence"] <= allowed), key=lambda row: row["plain"])
     if plain["plain"] > taken["speculative"]:
         yield (
@@ -87,6 +100,12 @@ def table_lines(table: dict[str, Any]) -> Iterator[str]:
 
 def _is_taken(row: dict[str, Any], table: dict[str, Any]) -> bool:
     return bool((row["target"], row["draft"]) == (table["target"], table["draft"]))
+
+
+def _is_close(row: dict[str, Any], table: dict[str, Any]) -> bool:
+    """Whether another combination may be as fast as the one that was taken, for all that was measured."""
+    fits = row["divergence"] <= table["max_divergence"]
+    return fits and not _is_taken(row, table) and bool(row["slower_low"] <= 1)
 
 
 def _name(row: dict[str, Any]) -> str:

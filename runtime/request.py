@@ -60,6 +60,10 @@ def _schedule(
     if not parameters.speculate or k == 0:
         return None, FixedSchedule(0)
     if schedule is not None:
+        if not isinstance(schedule, Schedule):
+            raise ParameterError(
+                f"schedule is {schedule!r}; it must have the methods of Schedule; num_draft_tokens takes a number"
+            )
         return name, schedule
     if parameters.drafter is not None or k is not None:
         return name, FixedSchedule(most if k is None else k)

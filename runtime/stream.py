@@ -13,7 +13,7 @@ from .state.cancellation import Cancellation
 class Stream(Iterator[Chunk]):
     """Holds its session from `Session.stream` on until it has ended, is closed, or is dropped.
 
-    It has ended with the chunk that has a finish reason, or with an error.
+    It has ended with the chunk that has a finish reason, or with an error. As a context manager it closes at the end.
     """
 
     def __init__(
@@ -68,6 +68,12 @@ class Stream(Iterator[Chunk]):
                 ) from None
             self._error = error
             self._end()
+
+    def __enter__(self) -> Stream:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def _end(self) -> None:
         if self._open:

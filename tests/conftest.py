@@ -18,6 +18,11 @@ pytest_plugins = ["support.messages", "pytester"]  # the fixture `refused`; pyte
 Once = Callable[[str, Callable[[Path], object]], Path]
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Slow tests first: the workers share what is left at the end in halves, and a long one there would run alone."""
+    items.sort(key=lambda item: (item.get_closest_marker("real") is None, item.get_closest_marker("slow") is None))
+
+
 @pytest.fixture(scope="session", autouse=True)
 def cache(pytestconfig: pytest.Config) -> Iterator[Path]:
     """The stages of this run and of earlier ones, never the user's own. Their keys hash the exporter's sources.

@@ -13,6 +13,9 @@ from ...bundle import Format as Format
 from . import floats, integers
 from .integers import Float32
 
+BITS: dict[Format, int] = {"float": 32, "int8": 8, "fp8": 8, "int4": 4}
+SCALE_BYTES = 4
+
 
 @dataclass(frozen=True, eq=False)
 class WeightRecipe:
@@ -55,6 +58,11 @@ class WeightRecipe:
         if self.format == "fp8":
             return floats.fp8_per_output(weight)
         return integers.int4_blocks(weight, self.block, self.importance, self.signed)
+
+    def stored_bytes(self, outputs: int, inputs: int) -> float:
+        """Of a weight [outputs, inputs], with scales of 4 bytes."""
+        blocks = inputs // self.block if self.block else 1
+        return outputs * inputs * BITS[self.format] / 8 + SCALE_BYTES * outputs * blocks * (self.format != "float")
 
     def restore(self, weight: Float32) -> Float32:
         """Quantize and dequantize, [N, K] float32: the weight that the engine computes with."""

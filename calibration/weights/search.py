@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -16,6 +16,7 @@ from ...errors import ParameterError
 from .collect_activations import InputGroup, Observations, observe
 from .layers import LinearLayer, check_finite, linear_layers, parameter_names, tables
 from .lm_head_divergence import lm_head_divergence
+from .mixing import mix
 from .output_error import output_error, sampled_outputs
 from .recipe import Recipe, WeightRecipe
 from .rotation import rotate
@@ -37,7 +38,7 @@ LM_HEAD_DIVERGENCE_LIMIT = 2e-3
 SATURATING_LIMIT, LARGEST_LIMIT = 64, 127
 # Names listed in a note.
 SHOWN = 3
-RECIPE_STEPS = ("rotate", "read activations", "migrate outliers", "choose scales", "round weights")
+RECIPE_STEPS = ("rotate", "read activations", "migrate outliers", "choose scales", "round weights", "mix formats")
 
 
 @dataclass(frozen=True)
@@ -46,8 +47,8 @@ class RecipeOptions:
 
     rotating: of int8, rotate the residual stream first. turning: of int8 on ONNX Runtime, turn inputs with outliers as
     they come. migrating: move outliers into the weights. second_order: round weights by what the layers' inputs have in
-    common, not each to its nearest. limit: of int8 weights, see `WeightRecipe`. hold: what scales are rounded to, for
-    graphs that hold them in half precision.
+    common, not each to its nearest. mixing: of int4, keep layers in int8 that cost most (`mixing.py`). limit: of int8
+    weights, see `WeightRecipe`. hold: what scales are rounded to, for graphs that hold them in half precision.
     """
 
     block: int = 32
@@ -56,6 +57,7 @@ class RecipeOptions:
     rotating: bool = True
     turning: bool = True
     second_order: bool = True
+    mixing: bool = True
     limit: int = SATURATING_LIMIT
     hold: Hold = as_they_are
 
@@ -120,7 +122,11 @@ class _Search:
         self.decide_tables()
         self.note_the_rest()
         step(RECIPE_STEPS[4])
-        self.choose_integers(observations)
+        self.choose_integers(observations, self.weights)
+        step(RECIPE_STEPS[5])
+        if self.options.mixing and self.format == "int4":
+            self.mix(observations)
+        self.note_second_order()
         self.notes += [rotated] if rotated else []
         self.note_limit()
         order = {name: place for place, name in enumerate(parameter_names(self.model).values())}
@@ -205,6 +211,10 @@ class _Search:
                 f"{static} of {len(rounding)} layers in int8 round activations by a static scale, the others row by row"
             )
 
+    def note_second_order(self) -> None:
+        if chosen := sum(own.stored is not None for own in self.weights.values()):
+            self.notes.append(f"{chosen} of {len(self.weights)} weights are rounded to second order (GPTQ)")
+
     def note_limit(self) -> None:
         """Note weights that are only fast where products do not saturate; a table that is looked up is none."""
         layers = {layer.weight for layer in linear_layers(self.model)}
@@ -227,7 +237,20 @@ class _Search:
                 continue  # a lookup reads one row: nothing to gain
             self.weights[name] = replace(found, limit=LARGEST_LIMIT)
 
-    def choose_integers(self, observations: Observations) -> None:
+    def mix(self, observations: Observations) -> None:
+        """Raise layers to int8 that cost most in int4, and round these anew."""
+        mixed = mix(
+            self.model,
+            observations,
+            self.token_batches,
+            self.weights,
+            lambda group, layer: self.of_layer(group, layer, "int8"),
+        )
+        self.weights |= mixed.weights
+        self.choose_integers(mixed.observations, mixed.weights)
+        self.notes += mixed.notes
+
+    def choose_integers(self, observations: Observations, among: Mapping[str, WeightRecipe]) -> None:
         """Of layers that are used once and are no tables: a lookup's error is its own row's."""
         if not self.options.second_order:
             return
@@ -236,12 +259,10 @@ class _Search:
         names = [
             name
             for name, uses in Counter(once).items()
-            if uses == 1 and name not in looked_up and self.weights[name].format in ("int8", "int4")
+            if uses == 1 and name in among and name not in looked_up and self.weights[name].format in ("int8", "int4")
         ]
         found = choose_integers(self.model, self.token_batches, self.weights, names, self.options.hold)
         self.weights |= found
-        if found:
-            self.notes.append(f"{len(found)} of {len(self.weights)} weights are rounded to second order (GPTQ)")
 
     def note_the_rest(self) -> None:
         unread = [layer.weight for layer in linear_layers(self.model) if layer.weight not in self.weights]

@@ -10,7 +10,7 @@ many rows always, and all of a block's terms are summed in one order.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -58,18 +58,28 @@ def turn_inputs(
     tokens: [1, T], of which a few are used to see which layers read a norm: those have freer means. Returns the
     observations of the changed model and the paths of the layers.
     """
+    turns = worthwhile_turns(model, observations.groups, tokens, recipe_of)
+    groups = [turned(group, turns[group]) if group in turns else group for group in observations.groups]
+    return replace(observations, groups=tuple(groups)), tuple(group.layers[0].path for group in turns)
+
+
+def worthwhile_turns(
+    model: nn.Module,
+    groups: Sequence[InputGroup],
+    tokens: Tensor,
+    recipe_of: Callable[[InputGroup, LinearLayer], WeightRecipe],
+) -> dict[InputGroup, Turn]:
+    """The groups whose inputs `turn_inputs` would turn, each of one layer, and by what."""
     makers = Probe(model, tokens[:, :PROBED_TOKENS]).makers
-    groups, turned = [], []
-    for group in observations.groups:
+    found = {}
+    for group in groups:
         layer = group.layers[0]
         block = next((block for block in BLOCKS if group.inputs % block == 0), 0)
         if block and group.calls == 1 and len(group.layers) == 1 and layer.path not in makers:
             recipe = recipe_of(group, layer)
             if recipe.format == "int8" and recipe.input_scale is None and _is_worth(group, recipe, Turn(block)):
-                group = _turned(group, Turn(block))
-                turned.append(layer.path)
-        groups.append(group)
-    return replace(observations, groups=tuple(groups)), tuple(turned)
+                found[group] = Turn(block)
+    return found
 
 
 def _is_worth(group: InputGroup, recipe: WeightRecipe, turn: Turn) -> bool:
@@ -79,8 +89,11 @@ def _is_worth(group: InputGroup, recipe: WeightRecipe, turn: Turn) -> bool:
     return output_error(turn.apply(rows), turn.apply(matrix), recipe) < WORTH * plain
 
 
-def _turned(group: InputGroup, turn: Turn) -> InputGroup:
-    """The group as it is now; of what is known of its inputs, only the sampled rows tell."""
+def turned(group: InputGroup, turn: Turn) -> InputGroup:
+    """Turn the inputs of the group's one layer, in place.
+
+    The group as it is then: of what is known of its inputs, only the sampled rows tell.
+    """
     layer = group.layers[0]
     matrix = layer.matrix
     matrix.copy_(turn.apply(matrix.float()))

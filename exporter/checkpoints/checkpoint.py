@@ -23,6 +23,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 from transformers.utils.logging import disable_progress_bar, set_verbosity_error
 
 from ...bundle import ELEMENT_BYTES, Precision, sha256
+from ...calibration.weights.layers import check_finite
 from ...errors import CheckpointError, UnsupportedModelError
 from .half_precision import TORCH_DTYPES
 
@@ -206,12 +207,19 @@ class Checkpoint:
 
 
 def for_inference(source: str, model: PreTrainedModel, info: dict[str, Any]) -> PreTrainedModel:
-    """info: what `from_pretrained` says of the loading. Raises `CheckpointError` for weights that were not there."""
+    """info: what `from_pretrained` says of the loading.
+
+    Raises `CheckpointError` for weights that were not there, or are no numbers.
+    """
     missing = sorted(info["missing_keys"])
     if missing:
         raise CheckpointError(
             f"{source}: {len(missing)} weights are missing, the first is {missing[0]}; the checkpoint is not whole"
         )
+    try:
+        check_finite(model)
+    except CheckpointError as error:
+        raise CheckpointError(f"{source}: {error}") from None
     model.eval()
     model.requires_grad_(False)
     return model

@@ -119,7 +119,8 @@ class GgufCheckpoint(Checkpoint):
                 f"{INSTEAD}"
             )
         try:
-            config = AutoConfig.from_pretrained(self.folder, gguf_file=self.file, trust_remote_code=False)
+            with self._quick_loader():
+                config = AutoConfig.from_pretrained(self.folder, gguf_file=self.file, trust_remote_code=False)
         except Exception as error:
             raise UnsupportedModelError(
                 f"{self.source} is a {kind} model, whose GGUF files transformers cannot read ({first_line(error)}); "
@@ -133,7 +134,8 @@ class GgufCheckpoint(Checkpoint):
         if "tokenizer.ggml.tokens" not in self.header.fields:
             raise CheckpointError(f"{self.source} has no tokenizer; give a GGUF file that has one")
         try:
-            tokenizer = AutoTokenizer.from_pretrained(self.folder, gguf_file=self.file, trust_remote_code=False)
+            with self._quick_loader():
+                tokenizer = AutoTokenizer.from_pretrained(self.folder, gguf_file=self.file, trust_remote_code=False)
         except Exception as error:
             raise CheckpointError(
                 f"{self.source}: transformers cannot read its tokenizer ({first_line(error)}); {INSTEAD}"
@@ -161,7 +163,7 @@ class GgufCheckpoint(Checkpoint):
         options: dict[str, Any] = dict(config=config, dtype=TORCH_DTYPES[precision], output_loading_info=True)
         options |= dict(experts_implementation="batched_mm", trust_remote_code=False)
         try:
-            with _without_bars():
+            with self._quick_loader():
                 model, info = AutoModelForCausalLM.from_pretrained(self.folder, gguf_file=self.file, **options)
         except Exception as error:
             raise CheckpointError(f"{self.source}: the weights cannot be loaded: {first_line(error)}") from None
@@ -170,6 +172,20 @@ class GgufCheckpoint(Checkpoint):
             if tensor.name == ROTARY_DIVISORS:
                 _stretch(model, torch.from_numpy(np.array(tensor.data, np.float32)))
         return for_inference(self.source, model, info)
+
+    @contextmanager
+    def _quick_loader(self) -> Iterator[None]:
+        """The loader parses the header again for each of configuration, tokenizer and weights, seconds each: it gets
+        ours. And it has a progress bar that no setting of transformers turns off; the build shows its own."""
+        import gguf
+
+        header, reader, bar = self.header, gguf.GGUFReader, modeling_gguf_pytorch_utils.tqdm
+        gguf.GGUFReader = lambda *_, **__: header
+        modeling_gguf_pytorch_utils.tqdm = lambda items, **_: items
+        try:
+            yield
+        finally:
+            gguf.GGUFReader, modeling_gguf_pytorch_utils.tqdm = reader, bar
 
     def _check_all_read(self, model: PreTrainedModel) -> None:
         """Raises `UnsupportedModelError` where the loader left weights out: it does so without a word."""
@@ -187,17 +203,6 @@ class GgufCheckpoint(Checkpoint):
     def _value(self, key: str) -> Any:
         field = self.header.fields.get(key)
         return None if field is None else field.contents()
-
-
-@contextmanager
-def _without_bars() -> Iterator[None]:
-    """The loader has a progress bar of its own that no setting of transformers turns off; the build shows its own."""
-    bar = modeling_gguf_pytorch_utils.tqdm
-    modeling_gguf_pytorch_utils.tqdm = lambda items, **_: items
-    try:
-        yield
-    finally:
-        modeling_gguf_pytorch_utils.tqdm = bar
 
 
 def _elements(tensor: Any) -> int:

@@ -16,6 +16,9 @@ from ...errors import ParameterError
 from .engine_requirements import Targets, choose_targets, parse_version
 from .precision_choice import AUTO, Numbers, choose_numbers
 
+# Wide products pay on a CPU, where a last chunk is as wide as what is left of the prompt (docs/benchmarks.md). On a GPU
+# it is padded to a whole one.
+CPU_CHUNK, CHUNK = 256, 64
 # Nats; int4 moves models that take to it by 0.01 to 0.02.
 MAX_DIVERGENCE = 0.02
 
@@ -30,7 +33,8 @@ class CalibrationTexts:
 
 @dataclass(frozen=True)
 class BuildOptions:
-    """max_seq_len None takes what the models' positions allow, at most 4096. prompt_chunk: tokens a prefill pass.
+    """max_seq_len None takes what the models' positions allow, at most 4096. prompt_chunk: tokens a prefill pass; None
+    is 256 for the CPU alone and 64 for GPUs.
 
     precision: a name of `numbers.NAMES`, or `auto`, which measures and lets the target move by max_divergence nats
     (None: 0.02).
@@ -41,7 +45,7 @@ class BuildOptions:
 
     max_seq_len: int | None = None
     max_draft_tokens: int = 4
-    prompt_chunk: int = 64
+    prompt_chunk: int | None = None
     min_overlap: float = 0.5
     precision: str = "fp32"
     draft_precision: str | None = None
@@ -56,7 +60,7 @@ class BuildOptions:
     def __post_init__(self) -> None:
         if not 1 <= self.max_draft_tokens <= 32:
             raise ParameterError(f"--max-draft-tokens is {self.max_draft_tokens}; it must be from 1 to 32")
-        if self.prompt_chunk < 1:
+        if self.prompt_chunk is not None and self.prompt_chunk < 1:
             raise ParameterError(f"--prompt-chunk is {self.prompt_chunk}; it must be at least 1")
         if not 0 <= self.min_overlap <= 1:  # also: NaN
             raise ParameterError(
@@ -88,6 +92,13 @@ class BuildOptions:
     @property
     def numbers(self) -> Numbers:
         return choose_numbers(self.engines, self.precision, self.draft_precision)
+
+    @property
+    def chunk(self) -> int:
+        """Tokens a prefill pass."""
+        if self.prompt_chunk is not None:
+            return self.prompt_chunk
+        return CPU_CHUNK if self.engines == ("onnxruntime",) else CHUNK
 
     @property
     def divergence_allowed(self) -> float:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from ...engines.base import Logits
 from ..drafting.guide import Guide
@@ -39,6 +39,7 @@ COST_STEP = 32
 Chance = Callable[[int, Logits], float]
 
 
+@runtime_checkable
 class Schedule(Protocol):
     """guide: asked between draft passes; taken away where the device runs whole rounds and nobody can ask.
 

@@ -136,6 +136,13 @@ class SamplingParameters:
 
 def with_overrides(params: SamplingParameters | None, overrides: Mapping[str, Any]) -> SamplingParameters:
     """`params`, or the defaults, with single ones replaced. Raises `ParameterError`, `TypeError` for an unknown one."""
+    known = [one.name for one in fields(SamplingParameters)]
+    for name in overrides:
+        if name not in known:
+            from difflib import get_close_matches
+
+            near = "".join(f"did you mean {match}? " for match in get_close_matches(name, known, 1))
+            raise TypeError(f"unknown parameter {name!r}; {near or 'see the fields of SamplingParameters'}".rstrip())
     if params is None:
         return SamplingParameters(**overrides)
     if not isinstance(params, SamplingParameters):

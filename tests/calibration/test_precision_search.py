@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from specexport.calibration.precision_search import PrecisionPair, measure_speeds, pick
+from specexport.calibration.precision_search import PrecisionPair, Speed, against, measure_speeds, pick
 from specexport.runtime.auto_precision import PrecisionCandidate, PrecisionTable, table_lines
 from specexport.runtime.session import Session
 from specexport.runtime.state.statistics import Statistics
@@ -38,6 +38,35 @@ def test_the_table_says_what_is_faster_without_drafts_and_what_is_missing(plain:
     assert lines[4].split()[:3] == ["fp32", "+", "fp32"]
     assert any("without drafts: the target in fp32, 90.0 tokens/s" in line for line in lines) == told
     assert lines[-1].strip() == "left out: draft in int4: off"
+
+
+def test_a_close_call_is_marked() -> None:
+    """Of those that may be as fast as the one taken, none that moves too far, and not the one taken."""
+    taken = candidate(0.0, 25, 30)
+    close = replace(candidate(0.0, 20, 29), draft="int8", slower=1.03, slower_low=0.98, slower_high=1.08)
+    slow = replace(candidate(0.0, 20, 20), draft="float", slower=1.5, slower_low=1.01, slower_high=1.6)
+    far = replace(candidate(0.03, 99, 29.5), target="int4", slower=1.02, slower_low=0.9, slower_high=1.1)
+    table = PrecisionTable("here", 0.02, 1, 1, taken.target, taken.draft, (taken, close, slow, far), ())
+    lines = list(table_lines(asdict(table)))
+    assert [line.endswith("  close") for line in lines[2:6]] == [False, True, False, False]
+    assert "a close call: int8 + int8 takes 1.03 times as long (0.98 to 1.08)" in lines[6]
+    alone = replace(table, candidates=(taken, slow, far))
+    assert not any("close" in line for line in table_lines(asdict(alone)))
+
+
+def test_times_are_held_against_the_pair_taken_prompt_by_prompt() -> None:
+    """Prompts differ far more than pairs: unpaired, nothing could be told apart."""
+    prompts = [1.0, 10.0, 2.0, 20.0, 5.0, 9.0]
+    taken = speed([0.1 * prompt for prompt in prompts])
+    other = speed([0.1 * prompt * factor for prompt, factor in zip(prompts, [1.1, 1.2] * 3, strict=True)])
+    found = against(taken, candidate(0.0, 1, 1), other)
+    assert 1.1 < found.slower_low < found.slower < found.slower_high < 1.25
+    same = against(taken, candidate(0.0, 1, 1), taken)
+    assert (same.slower, same.slower_low, same.slower_high) == (1.0, 1.0, 1.0)
+
+
+def speed(seconds: list[float]) -> Speed:
+    return Speed(1.0, 1.0, 1.0, 2.0, tuple(seconds))
 
 
 class FakeSession:
@@ -79,4 +108,5 @@ def test_every_prompt_by_all_in_turn_behind_a_warm_up() -> None:
     drafts = found[pairs[1], True]
     assert (drafts.tokens_per_second, drafts.low, drafts.high) == (pytest.approx(16 / 12), 1.0, 2.0)  # prefill left out
     assert drafts.acceptance_length == 2.0
+    assert drafts.seconds == pytest.approx((0.5, 1.0))
     assert found[pairs[0], False].tokens_per_second == pytest.approx(16 / 24)

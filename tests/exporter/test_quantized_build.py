@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from specexport.bundle import Bundle, ModelSpec, Proof, Role
 from specexport.engines.tensorrt.compile import CompileOptions
 from specexport.errors import CheckpointError, ParameterError, ProofError
-from specexport.exporter import auto
+from specexport.exporter import auto, export_model
 from specexport.exporter.build import build
 from specexport.exporter.proving.prove import prove
 from specexport.exporter.request.options import BuildOptions
@@ -78,7 +78,14 @@ def test_a_sequence_may_fill_all_but_one_row(mixed: Path) -> None:
 
 
 @pytest.mark.slow
-def test_auto_leaves_what_moves_too_far(pair: Pair, cache: Path, tmp_path: Path) -> None:
+def test_auto_leaves_what_moves_too_far(pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And finds out before it makes a graph of it."""
+
+    def never(*_: Any) -> int:
+        raise AssertionError("a graph was made of a format that moves too far")
+
+    monkeypatch.setattr(export_model, "quantize", never)
+    cache = tmp_path / "cache"
     build(
         str(pair.draft),
         None,
@@ -87,6 +94,10 @@ def test_auto_leaves_what_moves_too_far(pair: Pair, cache: Path, tmp_path: Path)
     )
     manifest = Bundle.open(tmp_path / "auto.bundle").manifest
     assert (manifest.target.format, set(manifest.target.graphs), manifest.draft) == ("float", {"onnx", "ort"}, None)
+    table = json.loads((tmp_path / "auto.bundle" / PRECISION).read_text())
+    assert [row["target"] for row in table["candidates"]] == ["float"]
+    assert [line.partition(": ")[0] for line in table["left_out"]] == ["target in int8", "target in int4"]
+    assert all("it moves by 0." in line and "nats, 0 are allowed" in line for line in table["left_out"])
 
 
 @pytest.mark.slow

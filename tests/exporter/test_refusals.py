@@ -111,6 +111,18 @@ def test_truncated_weights(refused: Refused, folder: Path) -> None:
         Checkpoint.find(str(folder)).fp32_bytes  # noqa: B018
 
 
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+def test_weights_that_are_no_numbers(value: float, folder: Path) -> None:
+    path = folder / "model.safetensors"
+    weights = load_file(path)
+    weights["model.norm.weight"][3] = value
+    save_file(weights, path, {"format": "pt"})
+    assert refusal(folder) == (
+        f"{folder}: model.norm.weight: 1 of its 32 weights are NaN or infinite, expected finite ones; "
+        "get the checkpoint again"
+    )
+
+
 def test_weights_that_cannot_be_read(refused: Refused, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(path: Path, *_: object) -> None:
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
@@ -145,6 +157,26 @@ def test_only_the_weights_that_are_loaded_count(sharded: bool, folder: Path) -> 
     assert [path.name for path in after.weights] == names
     assert (after.fp32_bytes, after.digest) == (before.fp32_bytes, before.digest)
     assert after.load("fp32") is not None
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("key", ["dtype", "torch_dtype"])
+def test_a_build_loads_what_it_computes_in_whatever_the_checkpoint_is_stored_in(
+    key: str, dtype: str, folder: Path
+) -> None:
+    """The key's name changed with transformers 5. Shards are read as one file is."""
+    weights = load_file(folder / "model.safetensors")
+    stored = {name: weight.to(getattr(torch, dtype)) for name, weight in weights.items()}
+    save_file(stored, folder / "model.safetensors", {"format": "pt"})
+    config = json.loads((folder / "config.json").read_text())
+    config.pop("dtype", None)
+    (folder / "config.json").write_text(json.dumps(config | {key: dtype}))
+    shard(folder)
+    loaded = dict(Checkpoint.find(str(folder)).load("fp32").named_parameters())
+    for name, parameter in loaded.items():
+        assert parameter.dtype == torch.float32, name
+        assert torch.equal(parameter, stored[name].float()), name
+    assert len(loaded) == len(stored)
 
 
 def test_weights_that_transformers_would_not_take_from_safetensors(folder: Path) -> None:

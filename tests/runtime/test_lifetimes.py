@@ -322,6 +322,13 @@ def test_closing_waits_for_another_threads_pass(session: Session, at: int, monke
     assert getattr(found[0], "finish_reason", None) == "cancelled" or isinstance(found[0], SessionClosedError)
 
 
+def test_a_stream_closes_at_the_end_of_its_with(session: Session) -> None:
+    with session.stream(PROMPT, max_new_tokens=8) as stream:
+        next(stream)
+    assert len(session.generate(PROMPT, max_new_tokens=2).tokens) == 2  # the session is free
+    session.reset()
+
+
 def test_a_stream_cannot_be_closed_from_within(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     """As a signal handler may try; it would take the engine from under a pass."""
     refused: list[Exception] = []

@@ -91,6 +91,11 @@ def test_num_draft_tokens(make_session: MakeSession, k: int) -> None:
     assert found.statistics.rounds == -(-10 // (k + 1))
 
 
+def test_a_schedule_that_is_none(make_session: MakeSession, refused: Refused) -> None:
+    with refused(ParameterError):
+        make_session().generate(PROMPT, max_new_tokens=2, schedule=3)  # type: ignore[arg-type]
+
+
 def test_the_capacity_ends_with_length(make_session: MakeSession) -> None:
     session = make_session(noise=0.0)
     found = session.generate(PROMPT, max_new_tokens=10**9)

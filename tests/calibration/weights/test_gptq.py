@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from specexport.calibration.weights.gptq import inverse_factor, rounded
+from specexport.calibration.weights.gptq import DAMPING, inverse_factor, rounded
 from specexport.calibration.weights.integers import Float32, int4_blocks, int8_per_output, restore
 from specexport.calibration.weights.recipe import WeightRecipe
 from torch import Tensor
@@ -31,7 +31,7 @@ def error(values: Float32, scales: Float32, inputs: Tensor) -> float:
 def slowly(exact: Tensor, gram: Tensor, scales: Float32, limit: int) -> Float32:
     """Section 3 of the paper, equations 2 and 3, with the inverse made anew for every column."""
     left = exact.double()
-    damped = gram.double() + torch.eye(INPUTS) * 0.01 * gram.diagonal().double().mean()
+    damped = gram.double() + torch.eye(INPUTS) * DAMPING * gram.diagonal().double().mean()
     step = torch.from_numpy(scales).double()
     found = np.empty(exact.shape, np.int8)
     for column in range(INPUTS):

@@ -23,7 +23,7 @@ Make = Callable[..., PreTrainedModel]
 DOWN = "model.layers.0.mlp.down_proj.weight"
 QUERY = "model.layers.0.self_attn.q_proj.weight"
 BLOCK_16 = RecipeOptions(block=16)
-UNMOVED = RecipeOptions(migrating=False, rotating=False, turning=False, second_order=False)
+UNMOVED = RecipeOptions(migrating=False, rotating=False, turning=False, second_order=False, mixing=False)
 # What leaves every bit of the logits, where rows do not have scales of their own.
 EXACT = replace(UNMOVED, migrating=True)
 
@@ -141,7 +141,9 @@ def test_layers_that_are_turned_are_noted(make: Make, batches: list[Tensor], mon
     recipe = choose(make("llama"), batches, "int8", "onnxruntime")
     assert recipe.notes[0] == "the inputs of 4 layers are turned by Hadamard matrices as they come"
     for form, family in (("int8", "tensorrt"), ("int4", "onnxruntime")):
-        assert not any("turned" in note for note in choose(make("llama"), batches, form, family).notes)
+        assert not any(
+            "turned" in note for note in choose(make("llama"), batches, form, family, RecipeOptions(mixing=False)).notes
+        )
 
 
 def test_the_same_model_gives_the_same_recipe(make: Make, batches: list[Tensor]) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
-from specexport.calibration.weights import second_order
+from specexport.calibration.weights import gptq, second_order
 from specexport.calibration.weights.fake_quant import fake_quantized
 from specexport.calibration.weights.gptq import inverse_factor, rounded
 from specexport.calibration.weights.layers import linear_layers
@@ -53,7 +53,8 @@ def test_as_if_each_text_had_been_read_alone(make: Make, path: str) -> None:
     assert (values == expected).mean() > 0.98  # sums in another order
 
 
-def test_the_model_is_nearer_and_unchanged(make: Make, batches: list[Tensor]) -> None:
+def test_the_model_is_nearer_and_unchanged(make: Make, batches: list[Tensor], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gptq, "DAMPING", 0.01)  # on tokens that it was fitted on, less is better
     model = make("gpt2", tie_word_embeddings=False)  # Conv1D: [K, N]
     names = [layer.weight for layer in linear_layers(model)]
     recipes = dict.fromkeys(names, INT8)

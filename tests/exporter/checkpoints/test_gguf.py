@@ -1,12 +1,15 @@
 from __future__ import annotations
 
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from gguf import GGUFReader
+from safetensors.torch import load_file, save_file
 from specexport.errors import CheckpointError, MissingPackageError, UnsupportedModelError
 from specexport.exporter.checkpoints import gguf
 from specexport.exporter.checkpoints.checkpoint import Checkpoint
@@ -143,6 +146,34 @@ def test_a_type_of_weights_that_is_not_read(number: int, file: Path, tmp_path: P
     type_of_tensor(other, number)
     with refused(UnsupportedModelError):
         _ = Checkpoint.find(str(other)).fp32_bytes
+
+
+def test_weights_that_are_no_numbers(tmp_path: Path, refused: Refused) -> None:
+    folder = save_checkpoint(tmp_path / "broken", seed=3)
+    weights = load_file(folder / "model.safetensors")
+    weights["model.layers.1.mlp.up_proj.weight"][0, 0] = torch.nan
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    checkpoint = Checkpoint.find(str(write_gguf(folder, tmp_path / "broken.gguf")))
+    with refused(CheckpointError):
+        checkpoint.load("fp32")
+
+
+def test_the_header_is_parsed_once(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """That takes seconds for a vocabulary of 49152 tokens, and transformers would do it three times."""
+    parsed = []
+
+    class Counted(GGUFReader):
+        def __init__(self, *arguments: object) -> None:
+            parsed.append(arguments)
+            super().__init__(*arguments)
+
+    monkeypatch.setattr("gguf.GGUFReader", Counted)
+    checkpoint = Checkpoint.find(str(file))
+    assert checkpoint.config is not None
+    assert checkpoint.tokenizer is not None
+    checkpoint.load("fp32")
+    assert len(parsed) == 1
+    assert sys.modules["gguf"].GGUFReader is Counted  # given back
 
 
 def test_an_architecture_that_is_not_read(folder: Path, tmp_path: Path, refused: Refused) -> None:

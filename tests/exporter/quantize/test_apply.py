@@ -215,6 +215,23 @@ def test_turned_inputs_are_one_product_of_rows_that_keep_their_bits(tmp_path: Pa
         np.testing.assert_array_equal(rows(made.decoder, width), alone)
 
 
+def test_layers_of_two_formats_are_proved_and_rows_keep_their_bits(tmp_path: Path) -> None:
+    """As `calibration/weights/mixing.py` leaves a model: int8 beside int4, some of it turned, groups whole."""
+    raised = {
+        f"model.layers.0.{name}.weight": WeightRecipe("int8", limit=127)
+        for name in ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "mlp.down_proj")
+    }
+    made = Made(tmp_path, "llama", "int4", exact=True, others=raised, turned="model.layers.0.mlp.down_proj")
+    count = made.count()
+    assert (made.changed, count["MatMulInteger"], count["MatMulNBits"]) == (8, 2, 3)
+    assert made.proof.as_run
+    assert made.proof.layer_error < 1
+    assert made.proof.exact_error < 1e-4
+    alone = rows(made.decoder, 1)
+    for width in (2, 4):
+        np.testing.assert_array_equal(rows(made.decoder, width), alone)
+
+
 def test_only_a_row_that_is_alone_has_one_behind_it(tmp_path: Path) -> None:
     decoder = Made(tmp_path, "llama", "int8", exact=True).decoder
     for start in (0, 1, 20):

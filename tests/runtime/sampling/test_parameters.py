@@ -308,8 +308,12 @@ def test_single_parameters_are_replaced_and_the_object_is_kept(refused: Refused)
     assert other == SamplingParameters(temperature=0.0, top_k=3, stop="END", banned_tokens=[1])
     assert params.temperature == 0.5
     assert with_overrides(None, {"seed": 1}) == SamplingParameters(seed=1)
-    with pytest.raises(TypeError, match="temprature"):
+    with refused(TypeError):
         with_overrides(params, {"temprature": 1.0})
+    with refused(TypeError):
+        with_overrides(None, {"max_tokens": 4})
+    with refused(TypeError):
+        with_overrides(None, {"qqqqqq": 4})
     with refused(ParameterError):
         with_overrides({"temperature": 1.0}, {})  # type: ignore[arg-type]
 

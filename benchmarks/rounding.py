@@ -1,0 +1,89 @@
+"""What a recipe for a checkpoint's weights loses, without a build: nats, agreement, perplexity, bytes, notes.
+
+    python benchmarks/rounding.py CHECKPOINT [--precision int4] [--nearest] [--no-mixing] [--budget 0.2]
+        [--damping 0.01] [--groups 8]
+
+Computed in torch, on the held-out part of the shipped texts, for ONNX Runtime. --groups: of so many groups of layers,
+the divergence that is estimated if the group alone were in int4, and the true one, on the texts that were read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from time import perf_counter
+from typing import Any
+
+import click
+import torch
+from hardware import describe_hardware
+from specexport.calibration.weights import gptq, search
+from specexport.calibration.weights import mixing as mixed_formats
+from specexport.calibration.weights.collect_activations import observe
+from specexport.calibration.weights.fidelity import measure_fidelity, split
+from specexport.calibration.weights.recipe import Recipe
+from specexport.calibration.weights.sensitivity import Candidates, divergences
+from specexport.calibration.weights.texts import read_texts
+from specexport.calibration.weights.tokens import calibration_tokens
+from specexport.exporter.checkpoints.checkpoint import Checkpoint
+from torch import Tensor
+
+
+@click.command()
+@click.argument("checkpoint")
+@click.option("--precision", default="int4", show_default=True, type=click.Choice(["int4", "int8"]))
+@click.option("--nearest", is_flag=True, help="Round to nearest, not by GPTQ.")
+@click.option("--mixing/--no-mixing", default=True, show_default=True)
+@click.option(
+    "--budget", default=mixed_formats.BUDGET, show_default=True, help="Of the mix, as a part of fp32's bytes."
+)
+@click.option("--damping", default=gptq.DAMPING, show_default=True, help="Of GPTQ.")
+@click.option("--groups", default=0, help="Groups whose estimate is compared with their true divergence.")
+def main(
+    checkpoint: str, precision: Any, nearest: bool, mixing: bool, budget: float, damping: float, groups: int
+) -> None:
+    mixed_formats.BUDGET, gptq.DAMPING = budget, damping
+    found = Checkpoint.find(checkpoint)
+    used, held = split(calibration_tokens(found.tokenizer, read_texts(None)))
+    model: Any = found.load("fp32")
+    begin = perf_counter()
+    options = search.RecipeOptions(limit=127, second_order=not nearest, mixing=mixing)
+    recipe = search.choose(model, used, precision, "onnxruntime", options)
+    took = perf_counter() - begin
+    lost = measure_fidelity(model, recipe, held, own_texts=False)
+    print(describe_hardware())
+    print(
+        f"{precision}, budget {budget:g}, damping {damping:g}: {took:.0f} s; {size(model, recipe):.4f} of fp32's bytes"
+    )
+    more = lost.perplexity / lost.exact_perplexity - 1
+    print(f"{lost.divergence:.4f} nats, {lost.agreement:.1%}, perplexity {more:+.1%}, {lost.tokens} held-out tokens")
+    print(*recipe.notes, sep="\n")
+    if groups:
+        compare(model, recipe, used, groups)
+
+
+def size(model: torch.nn.Module, recipe: Recipe) -> float:
+    whole = 4 * sum(parameter.numel() for parameter in model.parameters())
+    stored = sum(
+        mixed_formats.bytes_of(parameter, recipe.weights.get(name)) for name, parameter in model.named_parameters()
+    )
+    return stored / whole
+
+
+def compare(model: torch.nn.Module, recipe: Recipe, texts: Sequence[Tensor], count: int) -> None:
+    groups = [
+        group
+        for group in observe(model, texts[:1]).groups
+        if all(recipe.weights[layer.weight].format == "int4" for layer in group.layers)
+    ]
+    taken = groups[:: max(1, len(groups) // count)]
+    names = [[layer.weight for layer in group.layers] for group in taken]
+    candidates = Candidates({name: {"int4": recipe.weights[name]} for group in names for name in group}, {})
+    estimated = divergences(model, texts, candidates)
+    for group in names:
+        alone = Recipe({name: recipe.weights[name] for name in group})
+        true = measure_fidelity(model, alone, texts, own_texts=False).divergence
+        print(f"{group[0]}: {sum(estimated[name]['int4'] for name in group):.5f} by estimate, {true:.5f} measured")
+
+
+if __name__ == "__main__":
+    main()

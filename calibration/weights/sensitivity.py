@@ -1,0 +1,136 @@
+"""How far a layer, rounded on its own, moves a model's output distributions: estimated for all layers in one pass.
+
+For small changes the KL divergence is half the quadratic form of the Fisher information: of a change e in a layer's
+output, 1/2 (g . e)^2 in the mean, where g is the gradient of a token's log probability and the token is drawn from the
+model's own distribution (Amari 1998; for weights: Kunstner et al. 2019, arXiv 1905.12558, section 2). So one pass
+forward and one back over a text tell it of each layer, for as many formats as one asks for. Changes at one row of the
+text are taken as independent of those at another.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from .activations import rounded_activations
+from .layers import LinearLayer, linear_layers
+from .recipe import Format, WeightRecipe
+from .turning import Turn
+
+# Read in all. With 270 tokens instead, another mix was chosen for SmolLM2-135M, 9 % further from the exact model.
+TOKENS = 1024
+SEED = 0
+
+Divergences = dict[str, dict[Format, float]]
+
+
+@dataclass(frozen=True, eq=False)
+class Candidates:
+    """recipes: what might be done to a weight, by its name and format. turns: what its int8 form turns its inputs by.
+
+    Weights that no text reaches are missing in what is found.
+    """
+
+    recipes: Mapping[str, Mapping[Format, WeightRecipe]]
+    turns: Mapping[str, Turn]
+
+
+def divergences(model: nn.Module, token_batches: Sequence[Tensor], candidates: Candidates) -> Divergences:
+    """Mean KL divergence in nats a token, by weight and format, if that weight alone were rounded.
+
+    token_batches: each [1, T] int64, of which TOKENS in all are read. The same arguments give the same estimate.
+    """
+    state = _State(candidates)
+    numbers = torch.Generator().manual_seed(SEED)
+    layers = [layer for layer in linear_layers(model) if layer.weight in candidates.recipes]
+    with _gradients_of_activations(model):
+        hooks = [layer.module.register_forward_hook(state.hook(layer)) for layer in layers]
+        try:
+            for tokens in _some(token_batches):
+                logits = model(input_ids=tokens, use_cache=False).logits[0]  # [T, vocab]
+                logits.backward(_of_drawn_tokens(logits.detach().float(), numbers).to(logits.dtype))
+                state.tokens += tokens.shape[1]
+        finally:
+            for hook in hooks:
+                hook.remove()
+    return {
+        name: {form: total / 2 / state.tokens for form, total in found.items()} for name, found in state.sums.items()
+    }
+
+
+class _State:
+    def __init__(self, candidates: Candidates) -> None:
+        self.candidates = candidates
+        self.sums: defaultdict[str, defaultdict[Format, float]] = defaultdict(lambda: defaultdict(float))
+        self.tokens = 0
+
+    def hook(self, layer: LinearLayer) -> Any:
+        def watch(module: nn.Module, args: tuple[Any, ...], output: Tensor) -> None:
+            rows = args[0].detach()
+            rows = rows.reshape(-1, rows.shape[-1])
+            if output.requires_grad:
+                untyped: Any = output
+                untyped.register_hook(lambda gradient: self.add(layer, rows.float(), gradient))
+
+        return watch
+
+    def add(self, layer: LinearLayer, rows: Tensor, gradient: Tensor) -> None:
+        """rows: [R, K], the layer's inputs. gradient: [..., N], at its outputs."""
+        weight = layer.matrix.float()
+        exact = rows @ weight.T
+        gradient = gradient.reshape(exact.shape).float()
+        for form, recipe in self.candidates.recipes[layer.weight].items():
+            turn = self.candidates.turns.get(layer.weight) if form == "int8" else None
+            given, matrix = (turn.apply(rows), turn.apply(weight)) if turn else (rows, weight)
+            restored = torch.from_numpy(recipe.restore(np.ascontiguousarray(matrix.numpy())))
+            off = rounded_activations(given, recipe) @ restored.T - exact
+            self.sums[layer.weight][form] += float((off * gradient).sum(1).square().sum(dtype=torch.float64))
+
+
+def _of_drawn_tokens(logits: Tensor, numbers: torch.Generator) -> Tensor:
+    """The gradient [T, vocab] of the log probability of a token drawn for each row of logits."""
+    probs = logits.softmax(-1)
+    drawn = torch.multinomial(probs, 1, generator=numbers)
+    return probs.neg_().scatter_add_(1, drawn, torch.ones_like(drawn, dtype=probs.dtype))
+
+
+def _some(token_batches: Sequence[Tensor]) -> list[Tensor]:
+    """Every nth batch, with the smallest n that keeps to TOKENS; at least one."""
+    for step in range(1, len(token_batches) + 1):
+        taken = list(token_batches[::step])
+        if sum(batch.shape[-1] for batch in taken) <= TOKENS:
+            return taken
+    return list(token_batches[:1])
+
+
+@contextmanager
+def _gradients_of_activations(model: nn.Module) -> Iterator[None]:
+    """Gradients of what follows the token embeddings, and of no weight.
+
+    What is saved for the way back is detached from weights, which a model in half precision only widens on the way
+    forward.
+    """
+    wanted = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    known: Any = model
+    embeddings = known.get_input_embeddings()
+
+    def begin(module: nn.Module, args: tuple[Any, ...], output: Tensor) -> Tensor:
+        return output.detach().requires_grad_()
+
+    hook = embeddings.register_forward_hook(begin)
+    try:
+        for parameter in wanted:
+            parameter.requires_grad_(False)
+        with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(Tensor.detach, lambda saved: saved):
+            yield
+    finally:
+        hook.remove()
+        for parameter in wanted:
+            parameter.requires_grad_()
