@@ -80,7 +80,8 @@ def build_llamacpp(jobs: int) -> None:
     run("cmake", "-S", parts.source, "-B", parts.build, *(f"-D{option}" for option in options), *parted)
     run("cmake", "--build", parts.build, "--target", "llama", "--parallel", str(jobs))
     includes = [f"-I{parts.source / part}" for part in ("include", "ggml/include", "vendor", "common")]
-    common = [parts.source / "common" / name for name in ("ngram-map.cpp", "log.cpp", "json.cpp")]  # its own prompt lookup
+    # Its own prompt lookup, and what that needs.
+    common = [parts.source / "common" / name for name in ("ngram-map.cpp", "log.cpp", "json.cpp")]
     libraries = [parts.build / library for library in LIBRARIES]
     run(
         "c++",
