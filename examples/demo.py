@@ -29,9 +29,9 @@ ROUTES = ("code", "prose", "random")
 PER_ROUTE = 8
 NEW_TOKENS = 96
 # Calibration looks at other prompts than those that are shown; a real one takes more of them.
-CALIBRATED = slice(100, 108)
-CALIBRATED_TOKENS = 64
-COMPARED = slice(200, 204)
+CALIBRATED = slice(100, 104)
+COMPARED = slice(200, 203)
+FEWER_TOKENS = 48  # each of these, so that the demo stays short
 
 
 def some_prompts(route: str, which: slice = slice(PER_ROUTE)) -> list[str]:
@@ -103,11 +103,11 @@ def calibrated(bundle: Path) -> Iterator[specexport.Session]:
         shutil.copytree(bundle.resolve(), links, copy_function=os.symlink)
         with specexport.load(links, policy=False) as session:
             requests = [
-                Request(1000 * number + line, route, tuple(session.encode(prompt)), CALIBRATED_TOKENS)
+                Request(1000 * number + line, route, tuple(session.encode(prompt)), FEWER_TOKENS)
                 for number, route in enumerate(ROUTES)
                 for line, prompt in enumerate(some_prompts(route, CALIBRATED))
             ]
-            calibrate(session, requests, CalibrateOptions(bursts=2), "python examples/demo.py")
+            calibrate(session, requests, CalibrateOptions(bursts=1), "python examples/demo.py")
         with specexport.load(links) as session:
             yield session
 
@@ -126,7 +126,7 @@ def show_policy(session: specexport.Session, console: Console) -> None:
         for way in names[number % len(names) :] + names[: number % len(names)]:
             options = ways[way] | ({"route": route} if way == "policy" else {})
             session.reset()
-            generation = session.generate(prompt, max_new_tokens=NEW_TOKENS, stop_token_ids=(), **options)
+            generation = session.generate(prompt, max_new_tokens=FEWER_TOKENS, stop_token_ids=(), **options)
             for place in (route, "all"):
                 seconds[way, place] += generation.statistics.decode_seconds
             found.add(generation.tokens)
