@@ -1,4 +1,4 @@
-"""Weights as integers with scales: int8 with a scale per output, int4 with a scale per block of inputs."""
+"""Weights as integers with scales: int8 with a scale per output or block, int4 with a scale per block of inputs."""
 
 from __future__ import annotations
 
@@ -28,6 +28,13 @@ def int8_per_output(weight: Float32, limit: int) -> tuple[Int8, Float32]:
     for rows in row_slices(weight.shape):
         values[rows] = np.clip(np.rint(weight[rows] / scales[rows, None]), -limit, limit)
     return values, scales
+
+
+def int8_blocks(weight: Float32, block: int, limit: int) -> tuple[Int8, Float32]:
+    """The same with a scale for each `block` inputs: scales [N, K / block]. K is a multiple of block."""
+    outputs, inputs = weight.shape
+    values, scales = int8_per_output(weight.reshape(-1, block), limit)
+    return values.reshape(outputs, inputs), scales.reshape(outputs, inputs // block)
 
 
 def int4_blocks(

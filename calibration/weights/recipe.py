@@ -21,12 +21,12 @@ SCALE_BYTES = 4
 class WeightRecipe:
     """How one weight [N, K] is quantized: N outputs (rows of a table), K inputs.
 
-    block: int4, inputs per scale; 0 is one scale per output. limit: int8, the largest magnitude (64 keeps the sums of
-    pairs of x86's int8 products below 2^15; TensorRT takes 127). importance: int4, [K], the mean square of each input,
-    which weights the error in the search for scales. signed: int4, scales may be negative (ONNX Runtime's MatMulNBits
-    takes them, TensorRT does not). input_scale: static scale of the activations, x / input_scale lies in the format's
-    range; None for a scale per row. stored: values and scales that were chosen for this very weight
-    (`second_order.py`); None rounds to nearest.
+    block: inputs per scale, of int4 and of int8 tables that are only looked up; 0 is one scale per output. limit: int8,
+    the largest magnitude (64 keeps the sums of pairs of x86's int8 products below 2^15; TensorRT takes 127).
+    importance: int4, [K], the mean square of each input, which weights the error in the search for scales. signed:
+    int4, scales may be negative (ONNX Runtime's MatMulNBits takes them, TensorRT does not). input_scale: static scale
+    of the activations, x / input_scale lies in the format's range; None for a scale per row. stored: values and scales
+    that were chosen for this very weight (`second_order.py`); None rounds to nearest.
     """
 
     format: Format
@@ -53,6 +53,8 @@ class WeightRecipe:
         if self.stored is not None:
             assert self.stored[0].shape == weight.shape, "values were chosen for a weight of another shape"
             return self.stored
+        if self.format == "int8" and self.block:
+            return integers.int8_blocks(weight, self.block, self.limit)
         if self.format == "int8":
             return integers.int8_per_output(weight, self.limit)
         if self.format == "fp8":

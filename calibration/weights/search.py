@@ -34,6 +34,8 @@ FLOORS: dict[Format, float] = {"int8": 1e-2, "fp8": 1e-2, "int4": 2e-2}
 HIGHER: dict[Format, Format] = {"int4": "int8", "int8": "float", "fp8": "float"}
 # Divergence in nats that int4 for the LM head alone may cost; int8 costs a few hundredths of it.
 LM_HEAD_DIVERGENCE_LIMIT = 2e-3
+# Inputs per scale of int8 tables that are looked up and not multiplied: what a finer scale costs is a few bytes.
+TABLE_BLOCK = 32
 # Of int8 weights, where products saturate and where they do not.
 SATURATING_LIMIT, LARGEST_LIMIT = 64, 127
 # Names listed in a note.
@@ -235,7 +237,8 @@ class _Search:
             found = self.of_shape(table.shape[1], self.format)
             if found.format == "fp8":
                 continue  # a lookup reads one row: nothing to gain
-            self.weights[name] = replace(found, limit=LARGEST_LIMIT)
+            finer = found.format == "int8" and self.family == "onnxruntime" and table.shape[1] % TABLE_BLOCK == 0
+            self.weights[name] = replace(found, limit=LARGEST_LIMIT, block=TABLE_BLOCK if finer else found.block)
 
     def mix(self, observations: Observations) -> None:
         """Raise layers to int8 that cost most in int4, and round these anew."""

@@ -104,8 +104,14 @@ def _table(node: ir.Node) -> Iterator[Table]:
         return
     output = node.outputs[0]
     if restored is node.inputs[0] and node.op_type == "Gather":
-        output = _behind(_behind(output, "Cast"), "Mul")
+        output = _scaled(_behind(output, "Cast"))
     yield Table(stored[1][0], _name(node.inputs[1]), _name(output))
+
+
+def _scaled(rows: ir.Value) -> ir.Value:
+    """The rows of a table times their scales, which those may have by blocks: then they are parted meanwhile."""
+    parted = [use.node.outputs[0] for use in rows.uses() if use.node.op_type == "Reshape"]
+    return _behind(_behind(parted[0], "Mul"), "Reshape") if parted else _behind(rows, "Mul")
 
 
 def _stored(value: ir.Value | None) -> tuple[str, tuple[str, ...]] | None:

@@ -42,10 +42,21 @@ def quantize_tables(model: ir.Model, recipe: Recipe) -> int:
 
 
 def _int8(graph: ir.Graph, name: str, tokens: ir.Value, values: np.ndarray, scales: np.ndarray) -> list[ir.Node]:
+    """scales: `[N]`, or `[N, K / block]`, for which a row is parted into its blocks."""
     rows = ir.node("Gather", [constant(graph, f"{name}.int8", values), tokens])
-    wide = ir.node("Cast", [rows.outputs[0]], {"to": int(ir.DataType.FLOAT)})
-    scale = ir.node("Gather", [constant(graph, f"{name}.row_scales", scales[:, None]), tokens])
-    return [rows, wide, scale, ir.node("Mul", [wide.outputs[0], scale.outputs[0]])]
+    nodes = [rows, ir.node("Cast", [rows.outputs[0]], {"to": int(ir.DataType.FLOAT)})]
+    blocks = scales.ndim == 2
+    if blocks:
+        count = scales.shape[1]
+        parted = constant(graph, f"{name}.blocks", np.array([0, 0, count, values.shape[1] // count]))
+        nodes.append(ir.node("Reshape", [nodes[-1].outputs[0], parted]))
+    wide = nodes[-1].outputs[0]
+    scale = ir.node("Gather", [constant(graph, f"{name}.row_scales", scales[..., None]), tokens])
+    nodes += [scale, ir.node("Mul", [wide, scale.outputs[0]])]
+    if blocks:
+        whole = constant(graph, "tables.whole", np.array([0, 0, -1]))
+        nodes.append(ir.node("Reshape", [nodes[-1].outputs[0], whole]))
+    return nodes
 
 
 def _int4(

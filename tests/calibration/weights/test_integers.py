@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from specexport.calibration.weights import integers
-from specexport.calibration.weights.integers import Float32, int4_blocks, int8_per_output, restore
+from specexport.calibration.weights.integers import Float32, int4_blocks, int8_blocks, int8_per_output, restore
 
 RNG = np.random.default_rng(0)
 # Rows of very different sizes, with outliers.
@@ -25,6 +25,19 @@ def test_int8_keeps_its_limit_and_errs_by_half_a_step(limit: int) -> None:
     assert scales.dtype == np.float32
     assert (np.abs(values.astype(int)).max(axis=1) == limit).all()
     assert (np.abs(restore(values, scales) - WEIGHT) <= scales[:, None] * 0.50001).all()
+
+
+def test_int8_by_blocks_is_int8_of_each_block() -> None:
+    """A block of large numbers leaves the steps of its neighbours alone."""
+    weight = np.random.default_rng(0).standard_normal((5, 12)).astype(np.float32)
+    weight[:, 4:8] *= 100
+    values, scales = int8_blocks(weight, 4, 127)
+    assert (values.shape, scales.shape) == ((5, 12), (5, 3))
+    for block in range(3):
+        part, own = int8_per_output(np.ascontiguousarray(weight[:, 4 * block : 4 * block + 4]), 127)
+        assert np.array_equal(values[:, 4 * block : 4 * block + 4], part)
+        assert np.array_equal(scales[:, block], own)
+    assert np.all(np.abs(restore(values, scales) - weight).reshape(5, 3, 4) <= 0.5001 * scales[..., None])
 
 
 def test_int8_rounds_half_to_even() -> None:

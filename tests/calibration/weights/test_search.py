@@ -129,7 +129,12 @@ def test_what_was_done_is_noted_and_tables_are_rounded_to_nearest(make: Make, ba
         "the residual stream is rotated (5 norms folded into the layers that read them)",
         "weights reach 127: hosts without VNNI or ARM's dot product take slower products, which are exact too",
     )
-    assert recipe.weights["model.embed_tokens.weight"].stored is None
+    table = recipe.weights["model.embed_tokens.weight"]
+    assert (table.format, table.block, table.stored) == ("int8", 32, None)  # looked up only: a finer scale is free
+    tied = choose(make("llama", tie_word_embeddings=True), batches, "int8", "onnxruntime", UNMOVED)
+    assert tied.weights["model.embed_tokens.weight"].block == 0  # a product too
+    other = choose(make("llama", tie_word_embeddings=False), batches, "int8", "tensorrt", UNMOVED)
+    assert other.weights["model.embed_tokens.weight"].block == 0
     values, _ = recipe.weights[DOWN].quantize(model.get_parameter(DOWN).detach().numpy())
     assert np.abs(values).max() == 127
     assert values is recipe.weights[DOWN].stored[0]
