@@ -59,10 +59,12 @@ def main() -> None:
     with specexport.load(arguments.bundle, policy=False, threads=arguments.threads) as session:
         target, contract = session.engine.target, session.bundle.manifest.contract
         widest = max(arguments.widths)
-        if max(arguments.lengths) + widest > contract.capacity or max(arguments.chunks) > contract.prompt_chunk:
+        fits = max(arguments.lengths) + widest <= contract.capacity
+        if not fits or max(arguments.chunks) > contract.prompt_chunk or widest > contract.widest_step:
             sys.exit(
-                f"context.py: the bundle holds {contract.capacity} tokens in chunks of {contract.prompt_chunk}; "
-                "ask for less, or build with a larger --max-seq-len or --prompt-chunk"
+                f"context.py: the bundle holds {contract.capacity} tokens in chunks of {contract.prompt_chunk}, and "
+                f"steps of {contract.widest_step}; ask for less, or build with a larger --max-seq-len, "
+                "--prompt-chunk or --max-draft-tokens"
             )
         tokens = np.random.default_rng(SEED).integers(0, target.vocab_size, contract.capacity).tolist()
         filling: dict[tuple[int, int], list[float]] = {}

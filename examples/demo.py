@@ -20,7 +20,7 @@ from typing import Any
 import specexport
 from rich.console import Console
 from rich.table import Table
-from specexport.calibration.calibrate import CalibrateOptions, calibrate
+from specexport.calibration.calibrate import CalibrateOptions, calibrate, check_packages
 from specexport.calibration.measuring.prompts import Request
 from specexport.runtime.text.prompt_file import read_prompts
 
@@ -100,7 +100,8 @@ def calibrated(bundle: Path) -> Iterator[specexport.Session]:
     """A session that follows what calibration found. The bundle stays as it is: what is written goes beside links."""
     with TemporaryDirectory() as folder:
         links = Path(folder) / "calibrated.bundle"
-        shutil.copytree(bundle.resolve(), links, copy_function=os.symlink)
+        kept = shutil.ignore_patterns("calibration")  # a journal is written in place
+        shutil.copytree(bundle.resolve(), links, copy_function=os.symlink, ignore=kept)
         with specexport.load(links, policy=False) as session:
             requests = [
                 Request(1000 * number + line, route, tuple(session.encode(prompt)), FEWER_TOKENS)
@@ -143,6 +144,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("bundle", type=Path)
     bundle = parser.parse_args().bundle
+    check_packages()
     console = Console()
     console.width = max(console.width, 112)
     with specexport.load(bundle, policy=False) as session:

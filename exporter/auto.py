@@ -170,6 +170,9 @@ def _candidates(
                 low=speed.low,
                 high=speed.high,
                 acceptance_length=speed.acceptance_length,
+                slower=1.0,  # until one is taken
+                slower_low=1.0,
+                slower_high=1.0,
             )
         )
     return candidates

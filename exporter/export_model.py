@@ -112,6 +112,14 @@ class ModelExport:
             inputs |= dict(quantizing=asdict(self.quantizing), tokenizer=tokenizer)
         return stage_key(dialects=self.dialects, **inputs)
 
+    def refuse_far(self, fidelity: Fidelity) -> None:
+        """Raises `ProofError` for a model that its weights' rounding moves farther than it may."""
+        if self.furthest is not None and not fidelity.divergence <= self.furthest:
+            raise ProofError(
+                f"it moves by {fidelity.divergence:.4f} nats, {self.furthest:g} are allowed; "
+                "allow more with --max-divergence"
+            )
+
     def weight_bytes(self, contract: Contract) -> int:
         """About the size of the file of weights."""
         if self.quantizing is None:
@@ -138,6 +146,8 @@ def export_model(export: ModelExport, context: BuildContext) -> ModelSpec:
             stage = make_stage(context.cache, key, lambda folder: _export(export, contract, folder, step))
         gc.collect()  # models and graphs refer to each other in cycles, and hold the weights
     spec = parse(ModelSpec, read_json(stage / SPEC) | {"source": checkpoint.source}, SPEC)
+    if spec.fidelity is not None:
+        export.refuse_far(spec.fidelity)  # a finished stage may be of a build that allowed more
     for name in (*spec.graphs.values(), spec.weights):
         clone_or_copy(stage / Path(name).name, context.workplace / name)
     clone_or_copy(stage / REFERENCE, context.workplace / reference_path(export.role))
@@ -152,9 +162,8 @@ def _export(export: ModelExport, contract: Contract, folder: Path, step: Announc
     vocab_size, parameters = int(model.get_output_embeddings().weight.shape[0]), model.num_parameters()
     features = probe_features(model) if export.role == "draft" and HEADED in export.dialects else 0
     chosen = _choose(export.quantizing, checkpoint, model, contract, step) if export.quantizing else None
-    if chosen is not None and export.furthest is not None and chosen.fidelity.divergence > export.furthest:
-        moved, allowed = chosen.fidelity.divergence, export.furthest
-        raise ProofError(f"it moves by {moved:.4f} nats, {allowed:g} are allowed; allow more with --max-divergence")
+    if chosen is not None:
+        export.refuse_far(chosen.fidelity)
     step("reference logits")
     with fake_quantized(model, chosen.recipe) if chosen else nullcontext():
         text = chosen.text if chosen else ()

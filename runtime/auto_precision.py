@@ -33,9 +33,9 @@ class PrecisionCandidate:
     low: float
     high: float
     acceptance_length: float
-    slower: float = 1.0
-    slower_low: float = 1.0
-    slower_high: float = 1.0
+    slower: float
+    slower_low: float
+    slower_high: float
 
 
 @dataclass(frozen=True)
@@ -85,8 +85,7 @@ def table_lines(table: dict[str, Any]) -> Iterator[str]:
         faster = max(close, key=lambda row: row["speculative"])
         yield (
             f"           a close call: {_name(faster)} takes {faster['slower']:.2f} times as long "
-            f"({faster['slower_low']:.2f} to {faster['slower_high']:.2f}); more --calibration-prompts decide it, or "
-            "--precision names one"
+            f"({faster['slower_low']:.2f} to {faster['slower_high']:.2f}); --precision names one"
         )
     plain = max((row for row in table["candidates"] if row["divergence"] <= allowed), key=lambda row: row["plain"])
     if plain["plain"] > taken["speculative"]:
@@ -103,8 +102,11 @@ def _is_taken(row: dict[str, Any], table: dict[str, Any]) -> bool:
 
 
 def _is_close(row: dict[str, Any], table: dict[str, Any]) -> bool:
-    """Whether another combination may be as fast as the one that was taken, for all that was measured."""
-    fits = row["divergence"] <= table["max_divergence"]
+    """Whether another combination may be as fast as the one that was taken, for all that was measured.
+
+    One prompt says nothing of that.
+    """
+    fits = row["divergence"] <= table["max_divergence"] and table["prompts"] > 1
     return fits and not _is_taken(row, table) and bool(row["slower_low"] <= 1)
 
 

@@ -62,7 +62,7 @@ def _schedule(
     if schedule is not None:
         if not isinstance(schedule, Schedule):
             raise ParameterError(
-                f"schedule is {schedule!r}; it must have the methods of Schedule; num_draft_tokens takes a number"
+                f"schedule is {schedule!r}; it must have all that Schedule has; num_draft_tokens takes a number"
             )
         return name, schedule
     if parameters.drafter is not None or k is not None:

@@ -103,10 +103,19 @@ def open_journal(arguments: argparse.Namespace, runners: list[RunnerProcess], to
     """Its header is what must be equal for one run to go on with another's figures."""
     header = {name: getattr(arguments, name) for name in (*SETTINGS, "plain_only")}
     header |= {"systems": {runner.name: runner.hello for runner in runners}, "tokens": tokens}
+    models = [arguments.target, *([arguments.draft] if arguments.draft else [])]
+    models += [Path(bundle.split("=", 1)[1]) for bundle in arguments.bundle]
+    header |= {"models": {str(model.resolve()): stamp(model) for model in models}}
     journal = Journal.open(arguments.journal, header)
     if journal.replaced:
         note(f"{arguments.journal} belonged to another run and is replaced")
     return journal
+
+
+def stamp(model: Path) -> list[list[Any]]:
+    """Name, size and time of each file of a checkpoint or bundle: another build is another stamp."""
+    files = sorted(path for path in model.rglob("*") if path.is_file())
+    return [[str(path.relative_to(model)), path.stat().st_size, path.stat().st_mtime_ns] for path in files]
 
 
 def measure_widths(runners: list[RunnerProcess], context: int, kept: Kept | None) -> dict[str, dict[str, float]]:

@@ -120,7 +120,6 @@ class _Search:
         step(RECIPE_STEPS[3])
         self.decide(observations)
         self.decide_head(observations)
-        self.note_static_scales()
         self.decide_tables()
         self.note_the_rest()
         step(RECIPE_STEPS[4])
@@ -128,6 +127,7 @@ class _Search:
         step(RECIPE_STEPS[5])
         if self.options.mixing and self.format == "int4":
             self.mix(observations)
+        self.note_static_scales()
         self.note_second_order()
         self.notes += [rotated] if rotated else []
         self.note_limit()
@@ -204,9 +204,12 @@ class _Search:
                     )
 
     def note_static_scales(self) -> None:
-        """Note static scales where rows could have scales of their own."""
+        """Note static scales where rows could have scales of their own; a table that is looked up rounds none."""
+        layers = {layer.weight for layer in linear_layers(self.model)}
         rounding = [
-            recipe for recipe in self.weights.values() if recipe.format == "int8" and self.family == "onnxruntime"
+            own
+            for name, own in self.weights.items()
+            if name in layers and own.format == "int8" and self.family == "onnxruntime"
         ]
         if static := sum(recipe.input_scale is not None for recipe in rounding):
             self.notes.append(

@@ -122,7 +122,7 @@ def _gradients_of_activations(model: nn.Module) -> Iterator[None]:
     embeddings = known.get_input_embeddings()
 
     def begin(module: nn.Module, args: tuple[Any, ...], output: Tensor) -> Tensor:
-        return output.detach().requires_grad_()
+        return output.detach().requires_grad_().clone()  # which a model may change in place
 
     hook = embeddings.register_forward_hook(begin)
     try:

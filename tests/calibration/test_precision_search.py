@@ -13,7 +13,7 @@ from specexport.runtime.state.statistics import Statistics
 
 
 def candidate(loss: float, plain: float, speculative: float) -> PrecisionCandidate:
-    return PrecisionCandidate("int8", "int4", 1, 0.0, loss, plain, speculative, 0.0, 0.0, 2.0)
+    return PrecisionCandidate("int8", "int4", 1, 0.0, loss, plain, speculative, 0.0, 0.0, 2.0, 1.0, 1.0, 1.0)
 
 
 def test_the_fastest_of_those_that_keep_the_quality() -> None:
@@ -46,12 +46,12 @@ def test_a_close_call_is_marked() -> None:
     close = replace(candidate(0.0, 20, 29), draft="int8", slower=1.03, slower_low=0.98, slower_high=1.08)
     slow = replace(candidate(0.0, 20, 20), draft="float", slower=1.5, slower_low=1.01, slower_high=1.6)
     far = replace(candidate(0.03, 99, 29.5), target="int4", slower=1.02, slower_low=0.9, slower_high=1.1)
-    table = PrecisionTable("here", 0.02, 1, 1, taken.target, taken.draft, (taken, close, slow, far), ())
+    table = PrecisionTable("here", 0.02, 2, 1, taken.target, taken.draft, (taken, close, slow, far), ())
     lines = list(table_lines(asdict(table)))
     assert [line.endswith("  close") for line in lines[2:6]] == [False, True, False, False]
     assert "a close call: int8 + int8 takes 1.03 times as long (0.98 to 1.08)" in lines[6]
-    alone = replace(table, candidates=(taken, slow, far))
-    assert not any("close" in line for line in table_lines(asdict(alone)))
+    for other in (replace(table, candidates=(taken, slow, far)), replace(table, prompts=1)):
+        assert not any("close" in line for line in table_lines(asdict(other)))
 
 
 def test_times_are_held_against_the_pair_taken_prompt_by_prompt() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -113,6 +114,21 @@ def test_the_model_is_as_it_was_and_the_estimate_repeats(make: Make) -> None:
     assert [parameter.requires_grad for parameter in model.parameters()] == wanted
     assert all(parameter.grad is None for parameter in model.parameters())
     assert not any(module._forward_hooks for module in model.modules())
+
+
+def test_embeddings_that_a_model_scales_in_place(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As CTRL does: a leaf of the gradient must not be changed."""
+    model = calm(make("llama"))
+    forward = model.model.forward
+
+    def scaling(*arguments: Any, input_ids: Tensor, **options: Any) -> Any:
+        embedded = model.model.embed_tokens(input_ids)
+        embedded *= 1.0
+        return forward(*arguments, **(options | {"inputs_embeds": embedded}))
+
+    expected = divergences(model, texts()[:2], both(model))
+    monkeypatch.setattr(model.model, "forward", scaling)
+    assert divergences(model, texts()[:2], both(model)) == expected
 
 
 def test_half_precision_is_widened_on_the_way_back_too(make: Make) -> None:
