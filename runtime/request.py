@@ -17,7 +17,9 @@ from .sampling.rules import Rule, make_rule
 
 @dataclass(frozen=True)
 class Request:
-    """prompt: token ids. limit: most tokens to emit. drafter: None for plain decoding."""
+    """prompt: token ids. limit: most tokens to emit. drafter: None for plain decoding. prediction: token ids, of which
+    drafts are looked up first.
+    """
 
     prompt: list[int]
     parameters: SamplingParameters
@@ -26,6 +28,7 @@ class Request:
     stop_tokens: frozenset[int]
     drafter: str | None
     schedule: Schedule
+    prediction: Sequence[int] = ()
 
     @property
     def stops(self) -> tuple[str, ...]:
@@ -38,15 +41,18 @@ def make_request(
     prompt: list[int],
     parameters: SamplingParameters,
     schedule: Schedule | None = None,
+    prediction: Sequence[int] = (),
 ) -> Request:
-    """schedule: decides how many tokens are drafted, instead of parameters and policy. Raises `ParameterError`."""
+    """schedule: decides how many tokens are drafted, instead of parameters and policy. prediction: token ids, those of
+    the parameters. Raises `ParameterError`.
+    """
     manifest = bundle.manifest
     given = parameters.stop_token_ids
     stop_tokens = frozenset(manifest.text.stop_token_ids if given is None else cast(Sequence[int], given))
     rule = make_rule(parameters, manifest.target.vocab_size, prompt, stop_tokens)
     drafter, chosen = _schedule(bundle, decisions, parameters, schedule)
     limit = min(parameters.max_new_tokens, manifest.longest - len(prompt))
-    return Request(prompt, parameters, rule, limit, stop_tokens, drafter, chosen)
+    return Request(prompt, parameters, rule, limit, stop_tokens, drafter, chosen, prediction)
 
 
 def _schedule(
@@ -68,4 +74,7 @@ def _schedule(
     if parameters.drafter is not None or k is not None:
         return name, FixedSchedule(most if k is None else k)
     decided, chosen = decisions.schedule(parameters.route, most)
+    if parameters.prediction:  # a policy knows nothing of this text; but where it drafts not at all, no model is asked
+        off = isinstance(chosen, FixedSchedule) and chosen.next(0, 0) == 0
+        return "ngram" if off else decided or name, FixedSchedule(most)
     return decided or name, chosen

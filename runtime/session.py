@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import weakref
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,10 +18,11 @@ from ..engines.base import Decoder, Engine
 from ..engines.registry import load_engine
 from ..errors import SessionBusyError, SessionClosedError, SpecExportError
 from .drafting.translate import NarrowDecoder, TranslatedDecoder, load_maps
-from .loop.chunks import Decoding, FinishReason
+from .loop.chunks import Chunk, Decoding, FinishReason
 from .policy.decisions import Decisions
 from .policy.schedule import Schedule
 from .request import make_request
+from .sampling.logprobs import TokenLogprobs
 from .sampling.parameters import SamplingParameters, with_overrides
 from .signature import takes
 from .state.cancellation import Cancellation
@@ -35,13 +37,23 @@ LOG = logging.getLogger("specexport")
 @dataclass(frozen=True)
 class Generation:
     """finish_reason `stop`: a stop token or stop string came; `length`: max_new_tokens or the capacity was reached;
-    `cancelled`: by `Session.cancel`.
+    `cancelled`: by `Session.cancel`. logprobs: one for each of the tokens, where the request asked for them.
     """
 
     text: str
     tokens: tuple[int, ...]
     finish_reason: FinishReason
     statistics: Statistics
+    logprobs: tuple[TokenLogprobs, ...] = ()
+
+    @classmethod
+    def of(cls, chunks: Sequence[Chunk]) -> Generation:
+        """All chunks of a stream as one."""
+        last = chunks[-1]
+        assert last.finish_reason is not None
+        tokens = tuple(token for chunk in chunks for token in chunk.tokens)
+        logprobs = tuple(one for chunk in chunks for one in chunk.logprobs)
+        return cls("".join(chunk.text for chunk in chunks), tokens, last.finish_reason, last.statistics, logprobs)
 
 
 def load(
@@ -137,7 +149,8 @@ class Session:
         start = perf_counter()
         self._check_free()
         parameters = with_overrides(params, overrides)
-        request = make_request(self.bundle, self.decisions, self.encode(prompt), parameters, schedule)
+        prediction = self._encoder.encode_prediction(parameters.prediction)
+        request = make_request(self.bundle, self.decisions, self.encode(prompt), parameters, schedule, prediction)
         statistics, cancellation = Statistics(), Cancellation()
         chunks = self._decoding.chunks(request, statistics, cancellation)
         with self._running:
@@ -158,10 +171,7 @@ class Session:
         """The whole of `stream`: text, tokens, finish reason and statistics of one request."""
         with closing(self.stream(prompt, params, schedule, **overrides)) as stream:
             chunks = list(stream)
-        last = chunks[-1]
-        assert last.finish_reason is not None
-        tokens = tuple(token for chunk in chunks for token in chunk.tokens)
-        return Generation("".join(chunk.text for chunk in chunks), tokens, last.finish_reason, last.statistics)
+        return Generation.of(chunks)
 
     def cancel(self) -> None:
         """End the open request, if any, at its next prompt chunk or round: its last chunk says `cancelled`.

@@ -168,6 +168,19 @@ class TokenIds(Option):
 
 
 @dataclass(frozen=True, kw_only=True)
+class TextOrIds(Option):
+    """A text, token ids of any collection, or None."""
+
+    def check(self, name: str, value: Any) -> str | tuple[int, ...] | None:
+        if value is None or isinstance(value, str):
+            return value
+        found = None if isinstance(value, bytes | Mapping) else items(value)
+        if found is None:
+            raise ParameterError(f"{name} is {shown(value)}; it must be a text or a list of token ids")
+        return tuple(whole_number(f"a token of {name}", token) for token in found)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Biases(Option):
     def check(self, name: str, value: Any) -> dict[int, float]:
         if not isinstance(value, Mapping):
