@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ..runtime.state.statistics import Statistics
 
 
-@click.command()
+@click.command(context_settings={"allow_extra_args": True})
 @BUNDLE
 @click.option("--prompt", help="Text to continue; - reads stdin.")
 @click.option("--chat", metavar="TEXT", help="Message to answer, by the model's chat template; - reads stdin.")
@@ -37,6 +37,8 @@ def generate(
 
     The text streams to stdout, statistics go to stderr.
     """
+    if extra := click.get_current_context().args:
+        raise click.UsageError(f"found {extra[0]!r} behind the bundle; give a text with --prompt or --chat")
     if sum(given is not None for given in (prompt, chat, messages)) != 1:
         raise click.UsageError("give one of --prompt, --chat and --messages")
     from ..runtime.session import load
