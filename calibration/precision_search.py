@@ -12,7 +12,8 @@ from ..bundle import Format
 from ..runtime.auto_precision import PRECISION, PrecisionTable
 from ..runtime.session import Session
 from ..runtime.state.statistics import Statistics
-from .statistics.intervals import Interval, ratio_interval
+from .statistics.intervals import ratio_interval
+from .statistics.results import Interval
 
 # Run at least, where there are as many; and the time that a close call may take beyond them.
 PROMPTS = 12
