@@ -16,17 +16,19 @@ from typing import Any
 from ..bundle import Bundle
 from ..engines.base import Decoder, Engine
 from ..engines.registry import load_engine
-from ..errors import SessionBusyError, SessionClosedError, SpecExportError
+from ..errors import ParameterError, SessionBusyError, SessionClosedError, SpecExportError
 from .drafting.translate import NarrowDecoder, TranslatedDecoder, load_maps
 from .loop.chunks import Chunk, Decoding, FinishReason
 from .policy.decisions import Decisions
 from .policy.schedule import Schedule
 from .request import make_request
 from .sampling.logprobs import TokenLogprobs
+from .sampling.options import whole_number
 from .sampling.parameters import SamplingParameters, with_overrides
 from .signature import takes
 from .state.cancellation import Cancellation
 from .state.context import CachedDecoder, Context
+from .state.conversations import Conversations
 from .state.statistics import Statistics
 from .stream import Stream
 from .text.encode import Prompt, PromptEncoder
@@ -63,17 +65,23 @@ def load(
     check_digests: bool = True,
     policy: bool = True,
     device: int | None = None,
+    prompt_cache_bytes: int = 0,
 ) -> Session:
     """Load a bundle. engine: a name from `specexport doctor`, by default the first usable one of the bundle.
 
     threads: of the engine, 0 for its own choice. check_digests: compare every file's SHA-256 with the manifest (about a
     second per 1.5 GB). policy: follow the bundle's policy.json. device: which GPU, counted from 0 among those that
-    `CUDA_VISIBLE_DEVICES` leaves, by default the first. Raises `BundleError`, `EngineError`, `ParameterError`.
+    `CUDA_VISIBLE_DEVICES` leaves, by default the first. prompt_cache_bytes: host memory for the cache rows of earlier
+    sequences, so that conversations in turn prefill only what is new. Raises `BundleError`, `EngineError`,
+    `ParameterError`.
     """
+    budget = whole_number("prompt_cache_bytes", prompt_cache_bytes)
+    if budget < 0:
+        raise ParameterError(f"prompt_cache_bytes is {budget}; it must be 0 (none) or more")
     bundle = Bundle.open(Path(path), check_digests)
     loaded = load_engine(bundle, engine, threads, device)
     try:
-        return Session(bundle, loaded, threads, policy)
+        return Session(bundle, loaded, threads, policy, budget)
     except BaseException:
         loaded.close()
         raise
@@ -87,7 +95,9 @@ class Session:
     end of its `with`, raises `SessionClosedError`.
     """
 
-    def __init__(self, bundle: Bundle, engine: Engine, threads: int = 0, policy: bool = True) -> None:
+    def __init__(
+        self, bundle: Bundle, engine: Engine, threads: int = 0, policy: bool = True, prompt_cache_bytes: int = 0
+    ) -> None:
         self.bundle = bundle
         self.engine = engine
         self.threads = threads
@@ -97,6 +107,10 @@ class Session:
         draft, chunk = self._draft_decoder(), bundle.manifest.contract.prompt_chunk
         cached_draft = CachedDecoder(draft, chunk) if draft else None
         self._context = Context(CachedDecoder(engine.target, chunk), cached_draft)
+        if prompt_cache_bytes:
+            contract, models = bundle.manifest.contract, bundle.manifest.models.values()
+            row_bytes = [model.cache_bytes(contract) // contract.capacity for model in models]
+            self._context.conversations = Conversations(prompt_cache_bytes, row_bytes)
         self._decoding = Decoding(bundle, engine, self.tokenizer, self._context)
         self._lock = Lock()  # held by the open stream
         # Held by the thread inside of a call that passes run in, or that gives `_lock` or takes it: for a short while,
@@ -183,12 +197,14 @@ class Session:
             stream.cancel()
 
     def reset(self) -> None:
-        """Forget the cached prefix, so that the next request starts from nothing. Raises `SessionBusyError`."""
+        """Forget all cached rows, so that the next request starts from nothing. Raises `SessionBusyError`."""
         self._check_free()
         with self._running:
             self._acquire()
             try:
                 self._context.truncate(0)
+                if self._context.conversations is not None:
+                    self._context.conversations.clear()
             finally:
                 self._lock.release()
 

@@ -114,7 +114,9 @@ class Decoding:
         finish: FinishReason | None = None
         try:
             cancellation.check()
-            statistics.prompt_tokens, statistics.reused_tokens = len(request.prompt), context.start(request.prompt)
+            statistics.prompt_tokens = len(request.prompt)
+            statistics.reused_tokens = context.start(request.prompt, request.parameters.cache_salt)
+            statistics.restored_tokens = context.restored
             notes = Notes(request.parameters.logprobs)
             round = NotedRound(self._round(request, statistics, notes), notes)
             with self._finite():

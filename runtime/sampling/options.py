@@ -136,6 +136,16 @@ class Name(Option):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Text(Option):
+    """A text, or None."""
+
+    def check(self, name: str, value: Any) -> str | None:
+        if value is not None and not isinstance(value, str):
+            raise ParameterError(f"{name} is {shown(value)}; it must be a text")
+        return value
+
+
+@dataclass(frozen=True, kw_only=True)
 class Texts(Option):
     """One text or several, of at least one character each; None for none."""
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
 from ...errors import ParameterError
-from .options import Biases, Choice, Flag, Name, Number, TextOrIds, Texts, TokenIds, Whole, option
+from .options import Biases, Choice, Flag, Name, Number, Text, TextOrIds, Texts, TokenIds, Whole, option
 
 Verification = Literal["block", "token"]
 
@@ -39,6 +39,8 @@ class SamplingParameters:
     (OpenAI's Predicted Outputs). Drafts are looked up in it first, as many as the bundle can take unless
     num_draft_tokens says; the output stays the same. logprobs: of each token of the output, and of that many of the
     likeliest besides, from the target's own logits in front of bias, penalties, bans and temperature; None for none.
+
+    cache_salt: requests of different salts share no cached rows, so that nobody learns from times what another asked.
 
     Raises `ParameterError` with the parameter, what was given and what is allowed. A new parameter is one field here:
     `Session.stream` and `specexport generate` take what they offer from these fields.
@@ -102,6 +104,7 @@ class SamplingParameters:
     route: str | None = field(default=None, metadata=option(Name(help="Route of the request in the bundle's policy.")))
     prediction: str | Iterable[int] | None = field(default=None, metadata=option(TextOrIds(flag="")))
     logprobs: int | None = field(default=None, metadata=option(Whole(optional=True, flag="")))
+    cache_salt: str | None = field(default=None, metadata=option(Text(flag="")))
 
     def __post_init__(self) -> None:
         for one in fields(self):

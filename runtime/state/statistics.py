@@ -17,12 +17,15 @@ class Statistics:
     round. device_seconds: of rounds that the device ran whole, draft and target in
     one.
 
+    reused_tokens: of the prompt, those whose rows the target's cache held or got back; restored_tokens: the latter.
+
     setup_seconds: in front of the prefill: chat template, tokenizer, checks. total_seconds holds all of the session's
     time and none of the caller's between chunks; first_token_seconds is that up to the first chunk.
     """
 
     prompt_tokens: int = 0
     reused_tokens: int = 0
+    restored_tokens: int = 0
     rounds: int = 0
     emitted: int = 0
     looked_up: int = 0
@@ -82,6 +85,7 @@ class Statistics:
         counts = (
             "prompt_tokens",
             "reused_tokens",
+            "restored_tokens",
             "rounds",
             "drafted",
             "looked_up",
