@@ -139,6 +139,11 @@ class Session:
     def max_draft_tokens(self) -> int:
         return self.bundle.manifest.contract.max_draft_tokens
 
+    @property
+    def cache_usage(self) -> float:
+        """The part of the target's cache rows that count, 0 to 1. From any thread, also while a request runs."""
+        return self._context.target.rows / self.bundle.manifest.contract.capacity
+
     def encode(self, prompt: Prompt) -> list[int]:
         """Token ids of a text, of chat messages, or of ids (checked); any iterable of them. Raises `PromptError`."""
         self._check_open()
