@@ -71,10 +71,19 @@ WHERE = ("host", "port", "uds", "drain_delay", "drain_timeout")
 @click.option(
     "--drain-timeout", type=SECONDS, default=30.0, show_default=True, help="After SIGTERM, seconds for requests to end."
 )
+@click.option(
+    "--prompt-cache-mib",
+    type=click.IntRange(0),
+    default=0,
+    show_default=True,
+    help="Host memory for the cache rows of earlier conversations, in MiB.",
+)
 @click.option("--strict-fields", is_flag=True, help="Refuse unknown fields of requests instead of ignoring them.")
 @click.option("--metrics-prefix", default="specexport", show_default=True, help="In front of the names at /metrics.")
 @running
-def serve(bundle: Path, where: dict[str, Any], api_key_file: Any, no_auth: bool, **options: Any) -> None:
+def serve(
+    bundle: Path, where: dict[str, Any], api_key_file: Any, no_auth: bool, prompt_cache_mib: int, **options: Any
+) -> None:
     """Serve a bundle by the OpenAI API, one request at a time.
 
     Prints one line of JSON once it is ready, with its port; logs go to stderr, a line of JSON each. SIGTERM lets
@@ -91,7 +100,7 @@ def serve(bundle: Path, where: dict[str, Any], api_key_file: Any, no_auth: bool,
     if listening.uds is None:
         check_listening(listening.host, settings, no_auth)
     _log_to_stderr()
-    with load(bundle, **where) as session:
+    with load(bundle, prompt_cache_bytes=prompt_cache_mib << 20, **where) as session:
         raise SystemExit(_run(session, settings, listening))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -39,8 +40,15 @@ class AsyncSession:
     def submit(
         self, prompt: Prompt, params: SamplingParameters | None = None, *, key: str = "", **overrides: Any
     ) -> Job:
-        """A request in the queue. key: whose; keys are served in turn. Raises `QueueError`, `ParameterError`."""
-        job = Job(key, prompt, with_overrides(params, overrides), self.thread.withdraw)
+        """A request in the queue. Raises `QueueError`, `ParameterError`.
+
+        key: whose it is; keys are served in turn, and share no cached rows.
+        """
+        parameters = with_overrides(params, overrides)
+        if key:  # else the time to the first token would tell what others asked
+            own = parameters.cache_salt
+            parameters = replace(parameters, cache_salt=key if own is None else f"{key} {own}")
+        job = Job(key, prompt, parameters, self.thread.withdraw)
         self.thread.submit(job)
         return job
 

@@ -23,8 +23,6 @@ class Streams(Protocol):
 
     def stream(self, prompt: Prompt, params: SamplingParameters | None = None) -> Stream: ...
 
-    def reset(self) -> None: ...
-
 
 class EngineThread:
     """Started with the first job, so that what forks before that forks no thread."""
@@ -36,7 +34,6 @@ class EngineThread:
         self._thread: Thread | None = None
         self._running: Job | None = None
         self._stopped = self._draining = False
-        self._key = ""  # whose rows the caches hold
         self._request_seconds = 1.0  # running mean
         self._seen: tuple[Job | None, int] = (None, 0)  # what ran when somebody last asked, and its steps
         self._seen_at = monotonic()
@@ -145,9 +142,6 @@ class EngineThread:
     def _serve(self, job: Job) -> None:
         job.queue_seconds = monotonic() - job.created
         try:
-            if job.key != self._key:  # else how long a prompt takes would tell what others asked
-                self._session.reset()
-                self._key = job.key
             with self._session.stream(job.prompt, job.parameters) as stream:
                 job.stream = stream
                 if job.cancelled:  # before it had a stream

@@ -67,6 +67,7 @@ class Common(msgspec.Struct, kw_only=True):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     prediction: Prediction | None = None
+    cache_salt: Annotated[str, Meta(min_length=1, max_length=256)] | None = None
     specexport: Extension | None = None
 
 

@@ -113,6 +113,7 @@ def parameters(
         "num_draft_tokens": extension.num_draft_tokens,
         "speculate": extension.speculate,
         "prediction": flat(request.prediction.content, "prediction.content") if request.prediction else None,
+        "cache_salt": request.cache_salt,
         "logprobs": logprobs,
     }
     temperature = settings.default_temperature if request.temperature is None else request.temperature

@@ -101,7 +101,7 @@ class ServerProcess(Client):
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         assert line, log.read_text()
-        super().__init__(json.loads(line)["port"])
+        super().__init__(json.loads(line).get("port", 0))
 
     def end(self) -> int:
         """SIGTERM, and the exit code."""
