@@ -16,10 +16,10 @@ from starlette.applications import Starlette
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from ..errors import EngineError, QueueError
+from .http.access import MOST_HEADERS
 from .service import Service
 
 LOG = logging.getLogger("specexport.serve")
-MOST_HEADERS = 32 * 1024
 HEAD_TIMEOUT = 30.0
 TICK = 0.05
 

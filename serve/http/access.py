@@ -17,6 +17,7 @@ from .exchange import ClientGone, Exchange, Receive, Scope, Send
 LOG = logging.getLogger("specexport.access")
 ERRORS = logging.getLogger("specexport.serve")
 REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
+MOST_HEADERS = 32 * 1024
 CLIENT_GONE = 499  # nginx's, in logs only
 NEVER_REFUSED = ("/health", "/ready", "/metrics")
 
@@ -62,6 +63,8 @@ class Access:
             if self._open > self._settings.max_requests and scope["path"] not in NEVER_REFUSED:
                 told = f"{self._settings.max_requests} requests are open; retry in 1 s"
                 raise ApiError(429, "queue_full", told, headers={"Retry-After": "1"})
+            if sum(len(name) + len(value) for name, value in scope["headers"]) > MOST_HEADERS:
+                raise ApiError(431, "headers_too_large", f"the headers have more than {MOST_HEADERS} bytes; send less")
             await self._app(scope, receive, send)
         except ClientGone:
             pass

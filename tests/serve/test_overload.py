@@ -210,3 +210,61 @@ def test_a_drain_ends_streams_and_refuses_what_is_new(tmp_path: Path) -> None:
             found += stream.recv(10000)
         stream.close()
         assert decoder.steps
+
+
+def test_a_second_signal_ends_at_once(tmp_path: Path) -> None:
+    session, _ = slow_session(tmp_path, CONTRACT, 0.005)
+    with served(session, ServerSettings(), drain_timeout=60.0) as client:
+        stream = raw(client, max_tokens=1000, stream=True)
+        found = stream.recv(10)
+        for _ in range(2):
+            client.loop.call_soon_threadsafe(client.listener.stop)  # type: ignore[attr-defined]
+        while part := stream.recv(10000):
+            found += part
+        stream.close()
+    assert b'"code":"shutting_down"' in found
+    assert not client.listener.clean  # type: ignore[attr-defined]
+
+
+def test_a_connection_without_a_request_is_hung_up_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("specexport.serve.listen.HEAD_TIMEOUT", 0.1)
+    with slow_server(tmp_path) as (client, _):
+        for said in (b"", b"POST /tokenize HTTP/1.1\r\nHost: loc"):
+            with socket.create_connection(("127.0.0.1", client.port), timeout=30) as slow:
+                slow.sendall(said)
+                assert slow.recv(1000) == b""
+        with socket.create_connection(("127.0.0.1", client.port), timeout=30) as large:
+            large.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\nx: " + b"y" * 40_000 + b"\r\n\r\n")
+            assert b" 431 " in large.recv(1000)
+
+
+def test_a_reader_that_takes_nothing_is_left(tmp_path: Path) -> None:
+    """Its answer is larger than what sockets hold; the engine goes on to the next request meanwhile."""
+    with slow_server(tmp_path, delay=0.0, send_timeout=0.2) as (client, _):
+        stuck = raw(client, max_tokens=900, stream=True, logprobs=True, top_logprobs=20, stop_token_ids=[])
+        stuck.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1024)
+        wait_for(lambda: client.metrics().get("specexport:request_success_total", 0) == 1)
+        wait_for(lambda: client.idle())
+        assert client.chat(max_tokens=2)["usage"]["completion_tokens"] == 2
+        stuck.close()
+
+
+def test_no_more_requests_than_allowed_are_open(tmp_path: Path) -> None:
+    with slow_server(tmp_path, max_requests=2) as (client, decoder):
+        decoder.gate.clear()
+        open_ones = [raw(client, max_tokens=2) for _ in range(2)]
+        wait_for(lambda: running(client) + waiting(client) == 2)
+        status, _, body = client.ask("POST", "/tokenize", {"prompt": "a"})
+        assert (status, json.loads(body)["error"]["code"]) == (429, "queue_full")
+        assert client.ask("GET", "/health")[0] == 200
+        decoder.gate.set()
+        for one in open_ones:
+            assert one.recv(12) == b"HTTP/1.1 200"
+            one.close()
+
+
+def test_unknown_fields_may_be_refused(tmp_path: Path) -> None:
+    with slow_server(tmp_path, strict_fields=True) as (client, _):
+        for fields in ({"messages": MESSAGES, "weird": 1}, {"messages": [{**MESSAGES[0], "weird": 1}]}):
+            status, _, body = client.ask("POST", "/v1/chat/completions", fields)
+            assert (status, json.loads(body)["error"]["code"]) == (400, "unknown_parameter")

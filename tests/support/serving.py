@@ -117,7 +117,7 @@ class ServerProcess(Client):
 
 @contextmanager
 def served(session: Session, settings: ServerSettings | None = None, drain_timeout: float = 5.0) -> Iterator[Client]:
-    """An app behind a socket, on an event loop in a thread. `app` and `listener` are the client's attributes."""
+    """An app behind a socket, on an event loop in a thread. The client has `app`, `listener` and `loop`."""
     app = create_app(session, settings)
     ready, ports = threading.Event(), []
 
@@ -135,11 +135,11 @@ def served(session: Session, settings: ServerSettings | None = None, drain_timeo
     thread.start()
     assert ready.wait(PATIENCE)
     client = Client(ports[0])
-    client.app, client.listener = app, found[0][0]  # type: ignore[attr-defined]
+    client.app, client.listener, client.loop = app, *found[0]  # type: ignore[attr-defined]
     try:
         yield client
     finally:
-        if thread.is_alive():
+        if thread.is_alive() and not client.listener._stops:  # type: ignore[attr-defined]
             found[0][1].call_soon_threadsafe(client.listener.stop)  # type: ignore[attr-defined]
         thread.join(PATIENCE)
         assert not thread.is_alive(), "the server did not end"
