@@ -84,9 +84,9 @@ WHERE = ("host", "port", "uds", "drain_delay", "drain_timeout")
 def serve(
     bundle: Path, where: dict[str, Any], api_key_file: Any, no_auth: bool, prompt_cache_mib: int, **options: Any
 ) -> None:
-    """Serve a bundle by the OpenAI API, one request at a time.
+    """Serve a bundle by the OpenAI API.
 
-    Prints one line of JSON once it is ready, with its port; logs go to stderr, a line of JSON each. SIGTERM lets
+    One request runs at a time, others wait. Prints one line of JSON once it is ready, with its port; logs go to stderr, a line of JSON each. SIGTERM lets
     requests end that are there, a second one does not. Needs: pip install 'specexport[serve]'
     """
     from ..runtime.session import load

@@ -10,14 +10,18 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-import uvicorn
 from prometheus_client import disable_created_metrics
 from starlette.applications import Starlette
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from ..errors import EngineError, QueueError
+from ..errors import EngineError, MissingPackageError, QueueError
 from .http.access import MOST_HEADERS
 from .service import Service
+
+try:
+    import uvicorn
+    from uvicorn.protocols.http.h11_impl import H11Protocol
+except ModuleNotFoundError as error:
+    raise MissingPackageError(str(error.name), "serve") from None
 
 LOG = logging.getLogger("specexport.serve")
 HEAD_TIMEOUT = 30.0

@@ -105,7 +105,10 @@ class Metrics:
         return encode(self.registry), content_type
 
     def _counter(self, name: str, told: str, *labels: str) -> Counter:
-        return Counter(f"{self._prefix}:{name}", told, ["model_name", *labels], registry=self.registry)
+        counter = Counter(f"{self._prefix}:{name}", told, ["model_name", *labels], registry=self.registry)
+        if not labels:
+            counter.labels(self._model)  # 0 from the start
+        return counter
 
     def _histogram(self, name: str, told: str, buckets: tuple[float, ...] = SECONDS) -> Histogram:
         return Histogram(f"{self._prefix}:{name}", told, ["model_name"], buckets=buckets, registry=self.registry)

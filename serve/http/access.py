@@ -15,7 +15,6 @@ from ..wire.errors import ApiError, of_engine
 from .exchange import ClientGone, Exchange, Receive, Scope, Send
 
 LOG = logging.getLogger("specexport.access")
-ERRORS = logging.getLogger("specexport.serve")
 REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 MOST_HEADERS = 32 * 1024
 CLIENT_GONE = 499  # nginx's, in logs only
@@ -60,7 +59,7 @@ class Access:
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         exchange = Exchange(scope, receive, send, self._settings)
         try:
-            if self._open > self._settings.max_requests and scope["path"] not in NEVER_REFUSED:
+            if self._open > self._settings.max_requests and exchange.path not in NEVER_REFUSED:
                 told = f"{self._settings.max_requests} requests are open; retry in 1 s"
                 raise ApiError(429, "queue_full", told, headers={"Retry-After": "1"})
             if sum(len(name) + len(value) for name, value in scope["headers"]) > MOST_HEADERS:
@@ -72,7 +71,6 @@ class Access:
             self._rejected(error.code)
             await exchange.fail(error)
         except Exception as error:
-            ERRORS.exception("a request failed")
             await exchange.fail(of_engine(error))
 
     @staticmethod

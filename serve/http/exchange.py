@@ -28,6 +28,12 @@ class Exchange:
         self.begun = self.gone = False
         self.headers: dict[str, str] = {}
 
+    @property
+    def path(self) -> str:
+        """Within the app, wherever that is mounted."""
+        whole, root = str(self.scope["path"]), str(self.scope.get("root_path", ""))
+        return whole.removeprefix(root) or "/"
+
     def header(self, name: str) -> str:
         wanted = name.encode()
         return next((value.decode("latin-1") for key, value in self.scope["headers"] if key == wanted), "")

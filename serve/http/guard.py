@@ -59,7 +59,7 @@ class Guard:
         """Whose turn in the queue it is: the key's, or else the peer's address. Raises `ApiError` 401."""
         client = scope.get("client")
         peer = str(client[0]) if client else ""
-        path = scope["path"]
+        path = exchange.path
         free = path in OPEN or path.startswith(OPEN_BELOW) or (path == METRICS and self._settings.public_metrics)
         if not self._digests:
             return peer

@@ -14,7 +14,7 @@ from ..wire.body import parse
 from ..wire.errors import ApiError, invalid
 from ..wire.openapi import describe
 from ..wire.requests import DetokenizeRequest, TokenizeRequest
-from ..wire.translate import chat_messages, check_size
+from ..wire.translate import chat_messages, check_size, check_template
 
 encode = msgspec.json.encode
 
@@ -33,6 +33,7 @@ async def tokenize(service: Service, exchange: Exchange) -> None:
     service.check_model(request.model)
     if (request.prompt is None) == (request.messages is None):
         raise invalid("prompt", "give either prompt or messages")
+    check_template(request.messages is None or service.chats)
     prompt: Prompt = chat_messages(request.messages) if request.messages is not None else str(request.prompt)
     check_size(prompt, service.limits)
     tokens = [] if prompt == "" else await service.sessions.encode(prompt)

@@ -18,7 +18,7 @@ from ..wire.answers import metrics_of, usage_of
 from ..wire.body import parse
 from ..wire.errors import of_engine
 from ..wire.requests import ChatRequest, CompletionRequest, Extension, StreamOptions
-from ..wire.translate import chat_messages, check_size, likeliest, parameters, prompts
+from ..wire.translate import chat_messages, check_size, check_template, likeliest, parameters, prompts
 from .output import Output
 from .shapes import ChatShape, Shape, TextShape, Whole
 
@@ -78,6 +78,7 @@ async def chat(service: Service, exchange: Exchange) -> None:
     parsed = parse(ChatRequest, await exchange.body(), service.settings.strict_fields)
     _note_ignored(service, exchange, parsed.ignored)
     service.check_model(parsed.request.model)
+    check_template(service.chats)
     work = await _work(service, exchange, parsed.request, [chat_messages(parsed.request.messages)])
     await _answer(work, exchange, ChatShape(service, _wants_usage(parsed.request)))
 
@@ -118,6 +119,8 @@ async def _answer(work: Work, exchange: Exchange, shape: Shape) -> None:
 async def _whole(work: Work, exchange: Exchange, shape: Shape) -> None:
     choices = []
     for index in range(len(work.prompts)):
+        if exchange.gone:  # between two prompts
+            raise ClientGone
         with work.output(index) as output:
             await work.service.sessions.started(output.job)
             async with aclosing(output.pieces()) as pieces:
@@ -136,6 +139,8 @@ async def _stream(work: Work, exchange: Exchange, shape: Shape) -> None:
     """Once the status is sent, an error is the last event."""
     try:
         for index in range(len(work.prompts)):
+            if exchange.gone:
+                raise ClientGone
             with work.output(index) as output:
                 await _stream_one(work, exchange, shape, index, output)
     except ClientGone:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from typing import Any
 
 import msgspec
 
-from ...errors import ParameterError, PromptError, QueueError, SessionClosedError, SpecExportError
+from ...errors import LongPromptError, ParameterError, PromptError, QueueError, SessionClosedError, SpecExportError
 
+LOG = logging.getLogger("specexport.serve")
 TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
 QUEUE_STATUS = {"queue_full": 429, "too_many_requests": 429, "queue_timeout": 503, "shutting_down": 503}
 PLACE = re.compile(r"(.*) - at `\$\.?(.*)`$", re.DOTALL)
@@ -67,16 +69,17 @@ def of_engine(error: BaseException) -> ApiError:
             return error
         case QueueError(code=code, retry_after=seconds):
             return ApiError(QUEUE_STATUS[code], code, str(error), headers={"Retry-After": str(seconds)})
+        case LongPromptError():
+            return invalid(None, str(error), "context_length_exceeded")
         case PromptError():
-            code = "context_length_exceeded" if "capacity" in str(error) else "invalid_value"
-            return invalid(None, str(error), code)
+            return invalid(None, str(error))
         case ParameterError():
             return invalid(_named(str(error)), str(error))
         case SessionClosedError():
             return ApiError(503, "shutting_down", "this server is shutting down", headers={"Retry-After": "1"})
-        case SpecExportError():
-            return ApiError(500, "engine_error", str(error), headers={"x-should-retry": "false"})
-    told = "an error inside the server; its log says more"
+    LOG.error("a request failed: %s", error, exc_info=None if isinstance(error, SpecExportError) else error)
+    # No more than that: what an engine says names files of this machine.
+    told = "the engine failed on this request; the server's log says more"
     return ApiError(500, "engine_error", told, headers={"x-should-retry": "false"})
 
 

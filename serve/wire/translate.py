@@ -41,6 +41,12 @@ def chat_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
     return found
 
 
+def check_template(there: bool) -> None:
+    """Raises `ApiError` for messages to a model that has no way to read them."""
+    if not there:
+        raise unsupported("messages", "this model has no chat template; use /v1/completions")
+
+
 def flat(content: str | Sequence[Part], where: str) -> str:
     """One text of a text or of text parts. Nothing but text is taken, so nothing is ever fetched."""
     if isinstance(content, str):
