@@ -86,8 +86,9 @@ def serve(
 ) -> None:
     """Serve a bundle by the OpenAI API.
 
-    One request runs at a time, others wait. Prints one line of JSON once it is ready, with its port; logs go to stderr, a line of JSON each. SIGTERM lets
-    requests end that are there, a second one does not. Needs: pip install 'specexport[serve]'
+    One request runs at a time, others wait. Prints one line of JSON once it is ready, with its port; logs go to stderr,
+    a line of JSON each. SIGTERM lets requests end that are there, a second one does not. Needs: pip install
+    'specexport[serve]'
     """
     from ..runtime.session import load
     from ..serve import ServerSettings
