@@ -8,5 +8,6 @@ from .exporter_mutants import EXPORTER
 from .loop_mutants import LOOP
 from .proof_mutants import PROOFS
 from .sampling_mutants import SAMPLING
+from .serve_mutants import SERVE
 
-MUTANTS = (*SAMPLING, *LOOP, *PROOFS, *BUNDLE, *EXPORTER, *ENGINES)
+MUTANTS = (*SAMPLING, *LOOP, *PROOFS, *BUNDLE, *EXPORTER, *ENGINES, *SERVE)
