@@ -131,7 +131,7 @@ def served(session: Session, settings: ServerSettings | None = None, drain_timeo
         await listener.run(started)
 
     found: list[tuple[Listener, asyncio.AbstractEventLoop]] = []
-    thread = threading.Thread(target=lambda: asyncio.run(main()))
+    thread = threading.Thread(target=lambda: asyncio.run(main()), daemon=True)
     thread.start()
     assert ready.wait(PATIENCE)
     client = Client(ports[0])
