@@ -88,6 +88,9 @@ def wait_for(condition: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
+STARTED: list[subprocess.Popen[str]] = []  # of all server processes, for who ends what a failed test leaves
+
+
 class ServerProcess(Client):
     """`specexport serve` on a free port; stderr goes to `log`."""
 
@@ -98,6 +101,7 @@ class ServerProcess(Client):
             self.process = subprocess.Popen(
                 command, stdout=subprocess.PIPE, stderr=errors, text=True, env=os.environ | (env or {})
             )
+        STARTED.append(self.process)
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         assert line, log.read_text()
