@@ -80,10 +80,10 @@ def edit(path: Path, **changes: Any) -> None:
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
 
 
-def test_a_bundle_without_a_policy_drafts_its_maximum(bundle: Bundle) -> None:
-    drafter, schedule = Decisions.load(bundle, engine(), 0).schedule("code", 4)
-    assert drafter is None
-    assert schedule.next(10, 2) == 4
+def test_without_a_policy_and_costs_the_maximum_is_drafted(bundle: Bundle) -> None:
+    decisions = Decisions.load(bundle, engine(), 0)
+    assert decisions.policy is None
+    assert decisions.uncalibrated("model", 4, seeded=False).next(10, 2) == 4
 
 
 def test_the_route_decides_and_the_default_for_others(bundle: Bundle) -> None:
