@@ -142,6 +142,18 @@ def test_logprobs_of_what_a_stop_string_cut_are_left_out(server: ServerProcess) 
     assert [e for part in parts if part for e in part["content"]] == choice["logprobs"]["content"]
 
 
+def test_a_stop_token_has_no_entry(server: ServerProcess) -> None:
+    fields: dict[str, Any] = {"temperature": 0, "max_tokens": 12, "messages": messages("Hello"), "stop_token_ids": []}
+    plain = {"speculate": False, "show_drafts": True}
+    ids = [c["specexport"]["next"]["id"] for c in server.events(CHAT, fields | {"specexport": plain})[1:-1]]
+    for drafting in ({"speculate": False}, {"drafter": "ngram+model"}):
+        told = server.chat(**fields | {"stop_token_ids": [ids[6]], "logprobs": True, "specexport": drafting})
+        (choice,) = told["choices"]
+        assert choice["finish_reason"] == "stop"
+        assert told["usage"]["completion_tokens"] == ids.index(ids[6]) + 1
+        assert len(choice["logprobs"]["content"]) == ids.index(ids[6])
+
+
 def test_a_prediction_is_accepted_and_told(server: ServerProcess) -> None:
     fields = GREEDY | {"max_tokens": 40, "messages": messages("Hello")}
     ids = server.chat(**fields)["choices"]
