@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +11,8 @@ import pytest
 from specexport.bundle import Contract
 from specexport.serve import ServerSettings
 from support.browser import Browser, chromium
-from support.serving import Client, ServerProcess, served, slow_session, wait_for
+from support.doubles import fake_session
+from support.serving import Client, ServerProcess, SlowDecoder, served, slow_session, wait_for
 
 CONTRACT = Contract(capacity=1024, max_draft_tokens=4, prompt_chunk=8, precision="fp32")
 PROGRAM = chromium()
@@ -197,6 +199,23 @@ def test_refusals_are_told_and_the_text_comes_back(browser: Browser, server: Ser
     browser.wait("document.getElementById('trouble').textContent.includes('capacity')")
     assert browser.evaluate("document.getElementById('prompt').value.length") > 1000
     assert browser.evaluate("document.querySelectorAll('.message').length") == 0
+
+
+def test_a_model_without_a_template_goes_on_with_the_text(
+    browser: Browser, server: ServerProcess, tmp_path: Path
+) -> None:
+    session = fake_session(tmp_path, SlowDecoder(CONTRACT), None)
+    with served(session) as client:
+        visit(browser, client)
+        assert "goes on" in browser.evaluate("document.getElementById('prompt').placeholder")
+        assert browser.evaluate("document.getElementById('system').disabled")
+        choose(browser, "max-tokens", "5")
+        say(browser, "abc")
+        browser.wait(ANSWERED.format(1))
+        asked = {"prompt": "abc", "max_tokens": 5, "temperature": 0}
+        told = json.loads(client.ask("POST", "/v1/completions", asked)[2])
+        assert browser.evaluate(TEXT) == told["choices"][0]["text"]
+    assert browser.troubles == []
 
 
 def test_texts_never_become_markup(browser: Browser, server: ServerProcess) -> None:
