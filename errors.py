@@ -2,7 +2,8 @@
 
 SpecExportError
 ├── ParameterError          an argument out of range (also a ValueError)
-│   └── PromptError         an empty prompt, one over the capacity, an unknown token id
+│   ├── PromptError         an empty prompt, one over the capacity, an unknown token id
+│   └── GrammarError        a grammar that is wrong, too complex, or leaves no token
 ├── CheckpointError         a folder or hub id that is no usable checkpoint
 │   └── UnsupportedModelError   a model whose graph cannot keep the contract
 ├── PairError               a target and a draft that cannot work together
@@ -27,6 +28,10 @@ class ParameterError(SpecExportError, ValueError):
 
 
 class PromptError(ParameterError):
+    pass
+
+
+class GrammarError(ParameterError):
     pass
 
 

@@ -9,7 +9,10 @@ from typing import cast
 from ..bundle import Bundle
 from ..errors import ParameterError
 from .drafting.drafters import check_drafter
+from .grammar.compiler import GrammarCompiler
+from .grammar.matcher import Matcher
 from .policy.decisions import Decisions
+from .policy.forced import BesideForced
 from .policy.schedule import FixedSchedule, Schedule
 from .sampling.parameters import SamplingParameters
 from .sampling.rules import Rule, make_rule
@@ -17,7 +20,10 @@ from .sampling.rules import Rule, make_rule
 
 @dataclass(frozen=True)
 class Request:
-    """prompt: token ids. limit: most tokens to emit. drafter: None for plain decoding."""
+    """prompt: token ids. limit: most tokens to emit. drafter: None for plain decoding.
+
+    matcher: at the start of the request's grammar, for who says where the output ends; None without one.
+    """
 
     prompt: list[int]
     parameters: SamplingParameters
@@ -26,6 +32,7 @@ class Request:
     stop_tokens: frozenset[int]
     drafter: str | None
     schedule: Schedule
+    matcher: Matcher | None = None
 
     @property
     def stops(self) -> tuple[str, ...]:
@@ -38,19 +45,28 @@ def make_request(
     prompt: list[int],
     parameters: SamplingParameters,
     schedule: Schedule | None = None,
+    grammars: GrammarCompiler | None = None,
 ) -> Request:
-    """schedule: decides how many tokens are drafted, instead of parameters and policy. Raises `ParameterError`."""
+    """schedule: decides how many tokens are drafted, instead of parameters and policy. grammars: None where the request
+    has no grammar.
+
+    Raises `ParameterError`, of which `GrammarError` is one, and `MissingPackageError`.
+    """
     manifest = bundle.manifest
     given = parameters.stop_token_ids
     stop_tokens = frozenset(manifest.text.stop_token_ids if given is None else cast(Sequence[int], given))
-    rule = make_rule(parameters, manifest.target.vocab_size, prompt, stop_tokens)
-    drafter, chosen = _schedule(bundle, decisions, parameters, schedule)
+    matcher = None
+    if parameters.grammar is not None:
+        assert grammars is not None
+        matcher = grammars.compile(parameters.grammar)
+    rule = make_rule(parameters, manifest.target.vocab_size, prompt, stop_tokens, matcher and matcher.copy())
+    drafter, chosen = _schedule(bundle, decisions, parameters, schedule, rule)
     limit = min(parameters.max_new_tokens, manifest.longest - len(prompt))
-    return Request(prompt, parameters, rule, limit, stop_tokens, drafter, chosen)
+    return Request(prompt, parameters, rule, limit, stop_tokens, drafter, chosen, matcher)
 
 
 def _schedule(
-    bundle: Bundle, decisions: Decisions, parameters: SamplingParameters, schedule: Schedule | None
+    bundle: Bundle, decisions: Decisions, parameters: SamplingParameters, schedule: Schedule | None, rule: Rule
 ) -> tuple[str | None, Schedule]:
     """The drafter, None for plain decoding, and how many tokens it drafts."""
     most, k = bundle.manifest.contract.max_draft_tokens, parameters.num_draft_tokens
@@ -67,5 +83,5 @@ def _schedule(
         return name, schedule
     if parameters.drafter is not None or k is not None:
         return name, FixedSchedule(most if k is None else k)
-    decided, chosen = decisions.schedule(parameters.route, most)
-    return decided or name, chosen
+    decided, chosen = decisions.schedule(parameters.route, most, rule.constrained)
+    return decided or name, BesideForced(chosen, rule, most) if rule.constrained else chosen

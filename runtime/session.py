@@ -17,6 +17,8 @@ from ..engines.base import Decoder, Engine
 from ..engines.registry import load_engine
 from ..errors import SessionBusyError, SessionClosedError, SpecExportError
 from .drafting.translate import NarrowDecoder, TranslatedDecoder, load_maps
+from .grammar.compiler import GrammarCompiler
+from .grammar.grammar import Grammar
 from .loop.chunks import Decoding, FinishReason
 from .policy.decisions import Decisions
 from .policy.schedule import Schedule
@@ -34,8 +36,8 @@ LOG = logging.getLogger("specexport")
 
 @dataclass(frozen=True)
 class Generation:
-    """finish_reason `stop`: a stop token or stop string came; `length`: max_new_tokens or the capacity was reached;
-    `cancelled`: by `Session.cancel`.
+    """finish_reason `stop`: a stop token or stop string came, or the grammar is complete; `length`: max_new_tokens or the
+    capacity was reached; `cancelled`: by `Session.cancel`.
     """
 
     text: str
@@ -82,6 +84,8 @@ class Session:
         self.decisions = Decisions.load(bundle, engine, threads) if policy else Decisions()
         self._encoder = PromptEncoder(bundle)
         self.tokenizer = self._encoder.tokenizer
+        vocab_size, stops = bundle.manifest.target.vocab_size, bundle.manifest.text.stop_token_ids
+        self._grammars = GrammarCompiler(self.tokenizer.to_str, vocab_size, stops)
         draft, chunk = self._draft_decoder(), bundle.manifest.contract.prompt_chunk
         cached_draft = CachedDecoder(draft, chunk) if draft else None
         self._context = Context(CachedDecoder(engine.target, chunk), cached_draft)
@@ -118,6 +122,17 @@ class Session:
         self._check_open()
         return self._encoder.encode(prompt)
 
+    def prepare_grammar(self, grammar: Grammar | None = None) -> None:
+        """Do now what the first request with a grammar, or with this one, would wait for.
+
+        Any thread may ask, while a stream is open too. Raises `GrammarError`, and `MissingPackageError` without
+        llguidance.
+        """
+        if grammar is None:
+            self._grammars.prepare()
+        else:
+            self._grammars.compile(grammar)
+
     @takes(SamplingParameters)
     def stream(
         self,
@@ -137,7 +152,8 @@ class Session:
         start = perf_counter()
         self._check_free()
         parameters = with_overrides(params, overrides)
-        request = make_request(self.bundle, self.decisions, self.encode(prompt), parameters, schedule)
+        tokens = self.encode(prompt)
+        request = make_request(self.bundle, self.decisions, tokens, parameters, schedule, self._grammars)
         statistics, cancellation = Statistics(), Cancellation()
         chunks = self._decoding.chunks(request, statistics, cancellation)
         with self._running:

@@ -50,6 +50,7 @@ class LookupDraft:
     def propose(self, tokens: Sequence[int], count: int) -> list[int]:
         most = count if self._guide is None else self._guide.looked_up(count)
         found = self._lookup.find(tokens, most) if count else []
+        found = found[: self._rule.legal(found)]
         for token in found:
             self._rule.certain(token)
         self._statistics.looked_up += len(found)
@@ -110,6 +111,30 @@ class FirstDraft:
         return []
 
 
+class ForcedDraft:
+    """What the grammar forces, without a pass of any model, and then what another draft proposes.
+
+    Behind forced tokens only the model may go on: what they are verified to be is still open, and a lookup keeps all
+    that it is shown.
+    """
+
+    def __init__(self, draft: Draft, model: ModelDraft | None, rule: Rule, statistics: Statistics) -> None:
+        """model: the one of `draft`, None where it has none."""
+        self._draft, self._model, self._rule, self._statistics = draft, model, rule, statistics
+        self.prefill = draft.prefill
+
+    def propose(self, tokens: Sequence[int], count: int) -> list[int]:
+        forced = self._rule.forced(count)
+        if not forced:
+            return self._draft.propose(tokens, count)
+        for token in forced:
+            self._rule.certain(token)
+        self._statistics.forced += len(forced)
+        if self._model is None or len(forced) == count:
+            return forced
+        return [*forced, *self._model.propose([*tokens, *forced], count - len(forced))]
+
+
 def check_drafter(name: str | None, has_model: bool) -> str:
     """The name of a drafter, by default the model where there is one. Raises `ParameterError`."""
     if name is None:
@@ -124,11 +149,14 @@ def check_drafter(name: str | None, has_model: bool) -> str:
 def make_draft(name: str, context: Context, rule: Rule, statistics: Statistics, guide: Guide | None = None) -> Draft:
     """`name`: from `check_drafter`. guide: asked between the draft model's passes."""
     drafts: list[Draft] = []
+    model: ModelDraft | None = None
     lookup, _, _ = name.partition("+")
     if lookup in LOOKUPS:
         shortest = SHORTEST_ALONE if lookup == name else SHORTEST_BESIDE_A_MODEL
         drafts.append(LookupDraft(LOOKUPS[lookup](shortest), rule, statistics, guide))
     if name.endswith("model"):
         assert context.draft is not None
-        drafts.append(ModelDraft(context.draft, rule, statistics, guide))
-    return drafts[0] if len(drafts) == 1 else FirstDraft(*drafts)
+        model = ModelDraft(context.draft, rule, statistics, guide)
+        drafts.append(model)
+    draft = drafts[0] if len(drafts) == 1 else FirstDraft(*drafts)
+    return ForcedDraft(draft, model, rule, statistics) if rule.constrained else draft

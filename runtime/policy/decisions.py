@@ -31,7 +31,7 @@ LOG = logging.getLogger("specexport")
 class Decisions:
     """policy: None where nobody calibrated. costs: None too where they are of another host.
 
-    states: by route, of this session.
+    states: by route and by whether a grammar bounds the output, of this session.
 
     chance: reads the draft's confidence while it drafts, None where that is not known.
     """
@@ -39,7 +39,7 @@ class Decisions:
     policy: Policy | None = None
     costs: Costs | None = None
     chance: Chance | None = None
-    states: dict[str | None, RouteState] = field(default_factory=dict)
+    states: dict[tuple[str | None, bool], RouteState] = field(default_factory=dict)
 
     @classmethod
     def load(cls, bundle: Bundle, engine: Engine, threads: int) -> Decisions:
@@ -66,17 +66,20 @@ class Decisions:
             )
         return cls(policy, None if reason else costs, _chance(survival, engine.head, bundle) if survival else None)
 
-    def schedule(self, route: str | None, most: int) -> tuple[str | None, Schedule]:
+    def schedule(self, route: str | None, most: int, constrained: bool = False) -> tuple[str | None, Schedule]:
         """The drafter and the schedule of a request; the drafter is None where the policy has no say.
 
-        most: draft tokens a round.
+        most: draft tokens a round. constrained: by a grammar. Then a draft is trusted by what such requests have shown,
+        and nobody reads its confidence: what that promises was fitted to free text.
         """
         if self.policy is None:
             return None, FixedSchedule(most)
         entry = self.policy.of(route)
         if entry.mode == "adaptive" and self.costs is not None:
-            state = self.states.setdefault(route if route in self.policy.routes else None, RouteState())
-            return entry.drafter, AdaptiveSchedule(entry, self.costs, self.chance, state, most)
+            key = route if route in self.policy.routes else None
+            state = self.states.setdefault((key, constrained), RouteState())
+            chance = None if constrained else self.chance
+            return entry.drafter, AdaptiveSchedule(entry, self.costs, chance, state, most)
         return entry.drafter, FixedSchedule(entry.num_draft_tokens if entry.verdict != "off" else 0)
 
 
