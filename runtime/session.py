@@ -36,8 +36,8 @@ LOG = logging.getLogger("specexport")
 
 @dataclass(frozen=True)
 class Generation:
-    """finish_reason `stop`: a stop token or stop string came, or the grammar is complete; `length`: max_new_tokens or the
-    capacity was reached; `cancelled`: by `Session.cancel`.
+    """finish_reason `stop`: a stop token or stop string came, or the grammar is complete; `length`: max_new_tokens or
+    the capacity was reached; `cancelled`: by `Session.cancel`.
     """
 
     text: str

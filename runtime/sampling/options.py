@@ -174,9 +174,7 @@ class Bound(Option):
 
     def check(self, name: str, value: Any) -> Grammar | None:
         if value is not None and not isinstance(value, Grammar):
-            raise ParameterError(
-                f"{name} is {shown(value)}; it must be a Grammar, as Grammar.json_schema makes one"
-            )
+            raise ParameterError(f"{name} is {shown(value)}; it must be a Grammar, as Grammar.json_schema makes one")
         return value
 
 
