@@ -114,7 +114,10 @@ class GrammarCompiler:
         from llguidance import LLMatcher, LLParserLimits
 
         limits = LLParserLimits(**LIMITS)
-        matcher = LLMatcher(self._tokenizer, _definition(grammar), log_level=0, limits=limits)
+        try:
+            matcher = LLMatcher(self._tokenizer, _definition(grammar), log_level=0, limits=limits)
+        except ValueError as error:  # of JSON that Rust does not take, such as half a surrogate pair
+            raise GrammarError(f"invalid {grammar.kind}: {one_line(str(error))}") from None
         if matcher.is_error():
             raise GrammarError(f"invalid {grammar.kind}: {one_line(matcher.get_error())}")
         made = GuidedMatcher(matcher, self._vocab_size, self._tokenizer.eos_tokens)

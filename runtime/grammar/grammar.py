@@ -45,8 +45,11 @@ class Grammar:
         except (TypeError, ValueError, RecursionError) as error:
             raise GrammarError(f"invalid schema: it cannot be written as JSON: {error}") from None
         check_length("schema", text)
-        if text not in ("true", "false"):
-            check_schema(json.loads(text))  # what is compiled, which other types of mappings and lists need not be
+        if text == "false":
+            raise GrammarError("invalid schema: it is false, which nothing satisfies")
+        if text == "true":
+            text = "{}"
+        check_schema(json.loads(text))  # what is compiled, which other types of mappings and lists need not be
         return cls("schema", text, bool(whitespace))
 
     @classmethod

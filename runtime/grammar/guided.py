@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -86,4 +87,6 @@ class GuidedMatcher:
 
 
 def one_line(text: str) -> str:
-    return " ".join(text.replace("<non-verbose/>", "").split())[:LONGEST_SHOWN]
+    """The library's message without the excerpt of the grammar behind it."""
+    told = re.split(r"\n\s*\d+ \| ", text.replace("<non-verbose/>", ""))[0]
+    return " ".join(told.split())[:LONGEST_SHOWN]
