@@ -13,7 +13,8 @@ SpecExportError
 ├── EngineError             an engine that fails, or that this host lacks
 │   └── MissingPackageError an optional package that is not installed
 ├── SessionBusyError        a second request while a stream is open
-└── SessionClosedError      a request to a session that was closed
+├── SessionClosedError      a request to a session that was closed
+└── QueueError              a request that a server's queue does not take, or no longer keeps
 """
 
 from __future__ import annotations
@@ -74,3 +75,11 @@ class SessionBusyError(SpecExportError):
 
 class SessionClosedError(SpecExportError):
     pass
+
+
+class QueueError(SpecExportError):
+    """code: `queue_full`, `too_many_requests` of a key, `queue_timeout` or `shutting_down`. retry_after: seconds."""
+
+    def __init__(self, code: str, message: str, retry_after: int) -> None:
+        super().__init__(message)
+        self.code, self.retry_after = code, retry_after

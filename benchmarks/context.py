@@ -56,7 +56,11 @@ def seconds(run: Callable[[], object], times: int = 1) -> float:
 
 def main() -> None:
     arguments = parse()
-    with specexport.load(arguments.bundle, policy=False, threads=arguments.threads) as session:
+    try:
+        opened = specexport.load(arguments.bundle, policy=False, threads=arguments.threads)
+    except specexport.SpecExportError as error:
+        sys.exit(f"context.py: {error}")
+    with opened as session:
         target, contract = session.engine.target, session.bundle.manifest.contract
         widest = max(arguments.widths)
         fits = max(arguments.lengths) + widest <= contract.capacity

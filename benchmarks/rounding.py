@@ -16,14 +16,16 @@ from typing import Any
 import click
 import torch
 from hardware import describe_hardware
-from specexport.calibration.weights import gptq, search
-from specexport.calibration.weights import mixing as mixed_formats
+from specexport.calibration.weights import search
 from specexport.calibration.weights.collect_activations import observe
 from specexport.calibration.weights.fidelity import measure_fidelity, split
+from specexport.calibration.weights.mixing import BUDGET, bytes_of
 from specexport.calibration.weights.recipe import Recipe
+from specexport.calibration.weights.second_order import DAMPING
 from specexport.calibration.weights.sensitivity import Candidates, divergences
 from specexport.calibration.weights.texts import read_texts
 from specexport.calibration.weights.tokens import calibration_tokens
+from specexport.errors import SpecExportError
 from specexport.exporter.checkpoints.checkpoint import Checkpoint
 from torch import Tensor
 
@@ -33,40 +35,31 @@ from torch import Tensor
 @click.option("--precision", default="int4", show_default=True, type=click.Choice(["int4", "int8"]))
 @click.option("--nearest", is_flag=True, help="Round to nearest, not by GPTQ.")
 @click.option("--mixing/--no-mixing", default=True, show_default=True)
-@click.option(
-    "--budget", default=mixed_formats.BUDGET, show_default=True, help="Of the mix, as a part of fp32's bytes."
-)
-@click.option("--damping", default=gptq.DAMPING, show_default=True, help="Of GPTQ.")
+@click.option("--budget", default=BUDGET, show_default=True, help="Of the mix, as a part of fp32's bytes.")
+@click.option("--damping", default=DAMPING, show_default=True, help="Of GPTQ.")
 @click.option("--groups", default=0, help="Groups whose estimate is compared with their true divergence.")
 def main(
     checkpoint: str, precision: Any, nearest: bool, mixing: bool, budget: float, damping: float, groups: int
 ) -> None:
-    mixed_formats.BUDGET, gptq.DAMPING = budget, damping
-    found = Checkpoint.find(checkpoint)
-    used, held = split(calibration_tokens(found.tokenizer, read_texts(None)))
-    model: Any = found.load("fp32")
+    try:
+        found = Checkpoint.find(checkpoint)
+        used, held = split(calibration_tokens(found.tokenizer, read_texts(None)))
+        model: Any = found.load("fp32")
+    except SpecExportError as error:
+        raise SystemExit(f"rounding.py: {error}") from None
     begin = perf_counter()
-    options = search.RecipeOptions(limit=127, second_order=not nearest, mixing=mixing)
+    options = search.RecipeOptions(limit=127, second_order=not nearest, mixing=mixing, budget=budget, damping=damping)
     recipe = search.choose(model, used, precision, "onnxruntime", options)
     took = perf_counter() - begin
     lost = measure_fidelity(model, recipe, held, own_texts=False)
     print(describe_hardware())
-    print(
-        f"{precision}, budget {budget:g}, damping {damping:g}: {took:.0f} s; {size(model, recipe):.4f} of fp32's bytes"
-    )
+    part = bytes_of(model, recipe.weights) / bytes_of(model, {})
+    print(f"{precision}, budget {budget:g}, damping {damping:g}: {took:.0f} s; {part:.4f} of fp32's bytes")
     more = lost.perplexity / lost.exact_perplexity - 1
     print(f"{lost.divergence:.4f} nats, {lost.agreement:.1%}, perplexity {more:+.1%}, {lost.tokens} held-out tokens")
     print(*recipe.notes, sep="\n")
     if groups:
         compare(model, recipe, used, groups)
-
-
-def size(model: torch.nn.Module, recipe: Recipe) -> float:
-    whole = 4 * sum(parameter.numel() for parameter in model.parameters())
-    stored = sum(
-        mixed_formats.bytes_of(parameter, recipe.weights.get(name)) for name, parameter in model.named_parameters()
-    )
-    return stored / whole
 
 
 def compare(model: torch.nn.Module, recipe: Recipe, texts: Sequence[Tensor], count: int) -> None:

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import NamedTuple
 
 from ..bundle import Format
-from ..runtime.auto_precision import PRECISION, PrecisionCandidate, PrecisionTable
+from ..runtime.auto_precision import PRECISION, PrecisionTable
 from ..runtime.session import Session
 from ..runtime.state.statistics import Statistics
 from .statistics.intervals import ratio_interval
+from .statistics.results import Interval
+
+# Run at least, where there are as many; and the time that a close call may take beyond them.
+PROMPTS = 12
+MORE_SECONDS = 120.0
 
 
 class PrecisionPair(NamedTuple):
@@ -26,14 +31,23 @@ def write_precision(folder: Path, table: PrecisionTable) -> None:
     (folder / PRECISION).write_text(json.dumps(asdict(table), indent=1) + "\n", encoding="utf-8")
 
 
-def pick(candidates: Sequence[PrecisionCandidate], max_divergence: float) -> PrecisionCandidate:
-    """The fastest candidate, with drafts, whose target diverges by at most `max_divergence` nats.
+def pick(speeds: Speeds, divergences: Mapping[Format, float], max_divergence: float) -> PrecisionPair:
+    """The fastest pair, with drafts, whose target diverges by at most `max_divergence` nats.
+
+    divergences: of the targets, by format.
 
     Unquantized targets do not diverge. Divergence rather than perplexity on some text: it is the expected rise of log
     perplexity on text that the target itself would write, without the chance of a particular text.
     """
-    allowed = [candidate for candidate in candidates if candidate.divergence <= max_divergence]
-    return max(allowed, key=lambda candidate: candidate.speculative)
+    allowed = [pair for pair, drafts in speeds if drafts and divergences[pair.target] <= max_divergence]
+    return max(allowed, key=lambda pair: speeds[pair, True].tokens_per_second)
+
+
+def is_close(speeds: Speeds, divergences: Mapping[Format, float], max_divergence: float) -> bool:
+    """Whether a pair that may be taken may also be as fast as the one that is."""
+    best = pick(speeds, divergences, max_divergence)
+    others = [pair for pair, drafts in speeds if drafts and pair != best and divergences[pair.target] <= max_divergence]
+    return any(slower(speeds[pair, True], speeds[best, True]).low <= 1 for pair in others)
 
 
 class Speed(NamedTuple):
@@ -49,10 +63,13 @@ class Speed(NamedTuple):
     seconds: tuple[float, ...]
 
 
-def against(taken: Speed, candidate: PrecisionCandidate, speed: Speed) -> PrecisionCandidate:
-    """The candidate with its time over that of the pair that was taken, over the same prompts."""
-    found = ratio_interval(speed.seconds, taken.seconds)
-    return replace(candidate, slower=found.value, slower_low=found.low, slower_high=found.high)
+Speeds = Mapping[tuple[PrecisionPair, bool], Speed]
+Found = Mapping[tuple[PrecisionPair, bool], Sequence[Statistics]]
+
+
+def slower(speed: Speed, taken: Speed) -> Interval:
+    """A pair's time over that of the one that was taken, prompt by prompt, over the same prompts."""
+    return ratio_interval(speed.seconds, taken.seconds)
 
 
 def measure_speeds(
@@ -60,16 +77,22 @@ def measure_speeds(
     prompts: Sequence[Sequence[int]],
     new_tokens: int,
     step: Callable[[str], None],
+    undecided: Callable[[Speeds], bool] = lambda speeds: False,
 ) -> dict[tuple[PrecisionPair, bool], Speed]:
     """Speeds by (pair, with drafts) of greedy generations of `new_tokens` tokens. All take turns on every prompt.
 
     Plain decoding is measured once per format of the target. The first prompt runs once more at the start, to warm up.
+    Behind the first PROMPTS, further ones are run, as many at a time, while what was found is `undecided` and less than
+    MORE_SECONDS have gone into them.
     """
     plans: list[tuple[PrecisionPair, bool]] = [(pair, True) for pair in sessions]
     plain = {pair.target: pair for pair in reversed(list(sessions))}
     plans += [(pair, False) for pair in plain.values()]
     found: dict[tuple[PrecisionPair, bool], list[Statistics]] = {plan: [] for plan in plans}
     for number, prompt in enumerate([prompts[0], *prompts]):
+        done = number - 1
+        if done > 0 and done % PROMPTS == 0 and not (_more_seconds(found) < MORE_SECONDS and undecided(_speeds(found))):
+            break
         step(f"prompt {number} of {len(prompts)}" if number else "warm up")
         for plan in plans:
             session = sessions[plan[0]]
@@ -77,6 +100,15 @@ def measure_speeds(
             made = session.generate(prompt, max_new_tokens=new_tokens, stop_token_ids=(), speculate=plan[1])
             if number:
                 found[plan].append(made.statistics)
+    return _speeds(found)
+
+
+def _more_seconds(found: Found) -> float:
+    """What the prompts behind the first PROMPTS have taken."""
+    return sum(one.total_seconds for statistics in found.values() for one in statistics[PROMPTS:])
+
+
+def _speeds(found: Found) -> dict[tuple[PrecisionPair, bool], Speed]:
     return {plan: _speed(statistics) for plan, statistics in found.items()}
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from .grammar_options import grammars
 from .options import BUNDLE, JSON, running
 from .sampling_options import sampling_options
 
@@ -16,12 +17,13 @@ if TYPE_CHECKING:
     from ..runtime.state.statistics import Statistics
 
 
-@click.command()
+@click.command(context_settings={"allow_extra_args": True})
 @BUNDLE
 @click.option("--prompt", help="Text to continue; - reads stdin.")
 @click.option("--chat", metavar="TEXT", help="Message to answer, by the model's chat template; - reads stdin.")
 @click.option("--messages", type=click.File(), help="JSON file with a list of chat messages {role, content}.")
 @sampling_options
+@grammars
 @running
 @JSON
 def generate(
@@ -37,6 +39,8 @@ def generate(
 
     The text streams to stdout, statistics go to stderr.
     """
+    if extra := click.get_current_context().args:
+        raise click.UsageError(f"found {extra[0]!r} behind the bundle; give a text with --prompt or --chat")
     if sum(given is not None for given in (prompt, chat, messages)) != 1:
         raise click.UsageError("give one of --prompt, --chat and --messages")
     from ..runtime.session import load
@@ -109,6 +113,7 @@ def summary(statistics: Statistics) -> str:
             f"accepted {row.acceptance_rate:.0%} ({by_position})",
         ]
         parts += [f"{row.looked_up} of {row.drafted} draft tokens looked up"] if row.looked_up else []
+        parts += [f"{row.forced} of {row.drafted} forced by the grammar"] if row.forced else []
     whole = row.total_seconds or 1.0
     shares = (  # they add up to the whole
         ("setup", row.setup_seconds),

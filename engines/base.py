@@ -14,6 +14,7 @@ from ..bundle import Bundle, Contract
 from ..errors import EngineError
 
 Logits = NDArray[np.float32]
+Rows = NDArray[np.generic]  # of one cache, as the engine keeps them
 
 
 class Decoder(Protocol):
@@ -37,6 +38,14 @@ class Decoder(Protocol):
 
     def overwrite_rows(self, start: int, value: float) -> None:
         """Fill every cache row from `start` on, for proofs that rows beyond the position are never read."""
+        ...
+
+    def read_rows(self, end: int) -> list[Rows]:
+        """Copies of cache rows 0 to `end` on the host, an array `[heads, end, elements or bytes]` a cache."""
+        ...
+
+    def write_rows(self, saved: Sequence[Rows], start: int, end: int) -> None:
+        """Put rows `start` to `end` of what `read_rows` gave back in their places."""
         ...
 
 

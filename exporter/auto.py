@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from ..bundle import ELEMENT_BYTES, Bundle, Format, ModelSpec, Proof, Role
-from ..calibration.precision_search import PrecisionPair, Speed, against, measure_speeds, pick
+from ..calibration.precision_search import PROMPTS, PrecisionPair, Speeds, is_close, measure_speeds, pick, slower
 from ..engines.base import Engine
 from ..engines.onnxruntime.cpu import DIALECT, NAME, OrtDecoder, open_graph
 from ..errors import ProofError
@@ -25,7 +25,8 @@ from .storage.disk_space import require_space_for
 from .storage.manifest import Contents, make_manifest, write_maps, write_text
 
 FORMATS: tuple[Format, ...] = ("float", "int8", "int4")
-PROMPTS = 12
+# Of the user's, which are run if a call is close. Of the shipped ones, nobody's requests, no more than PROMPTS.
+MOST_PROMPTS = 48
 PROMPT_TOKENS = 48
 NEW_TOKENS = 48
 
@@ -46,6 +47,12 @@ class _Proved:
         targets = [form for form in FORMATS if ("target", form) in self.specs]
         drafts: list[Format | None] = [form for form in FORMATS if ("draft", form) in self.specs]
         return [PrecisionPair(target, draft) for target in targets for draft in drafts or [None]]
+
+    @property
+    def divergences(self) -> dict[Format, float]:
+        """Of the target, in nats."""
+        targets = {form: spec for (role, form), spec in self.specs.items() if role == "target"}
+        return {form: spec.fidelity.divergence if spec.fidelity else 0.0 for form, spec in targets.items()}
 
 
 def measure_precisions(
@@ -82,21 +89,19 @@ def measure_precisions(
     for form, of_format in exports.items():
         _prove_format(form, of_format, context, proved)
     sessions = _sessions(models, translation, proved, options, context)
-    prompts = _prompts(next(iter(sessions.values())), texts.texts)
+    prompts = _prompts(next(iter(sessions.values())), texts)
+    moved, allowed = proved.divergences, options.divergence_allowed
     with context.progress.stage("measure", len(prompts) + 1) as step:
-        speeds = measure_speeds(sessions, prompts, NEW_TOKENS, step)
-    candidates = _candidates(proved, speeds, context)
-    best = pick(candidates, options.divergence_allowed)
-    taken = speeds[PrecisionPair(best.target, best.draft), True]
-    candidates = [against(taken, one, speeds[PrecisionPair(one.target, one.draft), True]) for one in candidates]
+        speeds = measure_speeds(sessions, prompts, NEW_TOKENS, step, lambda found: is_close(found, moved, allowed))
+    best = pick(speeds, moved, allowed)
     return PrecisionTable(
         host=describe_host(NAME),
-        max_divergence=options.divergence_allowed,
-        prompts=len(prompts),
+        max_divergence=allowed,
+        prompts=len(speeds[best, True].seconds),
         new_tokens=NEW_TOKENS,
         target=best.target,
         draft=best.draft,
-        candidates=tuple(candidates),
+        candidates=tuple(_candidates(proved, speeds, best, context)),
         left_out=tuple(proved.left_out),
     )
 
@@ -151,31 +156,28 @@ def _sessions(
 
 
 def _candidates(
-    proved: _Proved, speeds: Mapping[tuple[PrecisionPair, bool], Speed], context: BuildContext
-) -> list[PrecisionCandidate]:
+    proved: _Proved, speeds: Speeds, taken: PrecisionPair, context: BuildContext
+) -> Iterator[PrecisionCandidate]:
     plain = {pair.target: speed.tokens_per_second for (pair, drafts), speed in speeds.items() if not drafts}
-    candidates = []
     for pair in proved.pairs:
         target, speed = proved.specs["target", pair.target], speeds[pair, True]
         used = [target] if pair.draft is None else [target, proved.specs["draft", pair.draft]]
-        candidates.append(
-            PrecisionCandidate(
-                target=pair.target,
-                draft=pair.draft,
-                weight_bytes=sum((context.workplace / spec.weights).stat().st_size for spec in used),
-                perplexity_loss=target.fidelity.loss if target.fidelity else 0.0,
-                divergence=target.fidelity.divergence if target.fidelity else 0.0,
-                plain=plain[pair.target],
-                speculative=speed.tokens_per_second,
-                low=speed.low,
-                high=speed.high,
-                acceptance_length=speed.acceptance_length,
-                slower=1.0,  # until one is taken
-                slower_low=1.0,
-                slower_high=1.0,
-            )
+        ratio = slower(speed, speeds[taken, True])
+        yield PrecisionCandidate(
+            target=pair.target,
+            draft=pair.draft,
+            weight_bytes=sum((context.workplace / spec.weights).stat().st_size for spec in used),
+            perplexity_loss=target.fidelity.loss if target.fidelity else 0.0,
+            divergence=proved.divergences[pair.target],
+            plain=plain[pair.target],
+            speculative=speed.tokens_per_second,
+            low=speed.low,
+            high=speed.high,
+            acceptance_length=speed.acceptance_length,
+            slower=ratio.value,
+            slower_low=ratio.low,
+            slower_high=ratio.high,
         )
-    return candidates
 
 
 def _under(form: Format, spec: ModelSpec) -> ModelSpec:
@@ -187,8 +189,11 @@ def _under(form: Format, spec: ModelSpec) -> ModelSpec:
     )
 
 
-def _prompts(session: Session, texts: Sequence[str]) -> list[list[int]]:
-    """The first tokens of some texts, spread over all, with room behind them to generate."""
+def _prompts(session: Session, texts: CalibrationTexts) -> list[list[int]]:
+    """The first tokens of some texts, with room behind them to generate. However few are run, they are spread."""
     room = min(PROMPT_TOKENS, session.capacity - NEW_TOKENS)
-    chosen = texts[:: max(1, len(texts) // PROMPTS)][:PROMPTS]
-    return [session.tokenizer.encode(text).ids[: max(1, room)] for text in chosen]
+    most = MOST_PROMPTS if texts.own else PROMPTS
+    chosen = texts.texts[:: max(1, len(texts.texts) // most)][:most]
+    rounds = -(-len(chosen) // PROMPTS)
+    order = [text for start in range(rounds) for text in chosen[start::rounds]]
+    return [session.tokenizer.encode(text).ids[: max(1, room)] for text in order]

@@ -81,7 +81,7 @@ def build(
     targets = options.check(draft, str(output))
     for note in targets.notes:
         timed.note(note)
-    texts = options.read_texts()
+    texts = options.texts
     with new_folder(Path(output), options.force) as workplace:
         with timed.stage("check the pair", 1):
             found = _Models.find(target, draft, options, texts)

@@ -48,6 +48,7 @@ from .tracing.trace import probe_cache, trace
 
 SPEC = "spec.json"
 REFERENCE = "reference.npz"
+FIDELITY = "fidelity.json"
 # Tokens of a calibration text that the model reads at once.
 LONGEST = 256
 
@@ -106,11 +107,18 @@ class ModelExport:
 
     def key(self, contract: Contract) -> str:
         """Of the stage that holds the result."""
+        return stage_key(dialects=self.dialects, **self._inputs(contract))
+
+    def far_key(self, contract: Contract) -> str:
+        """Of the stage that says how far a model moves that was refused for it, whatever its graphs would be."""
+        return stage_key(stage="too far", **self._inputs(contract))
+
+    def _inputs(self, contract: Contract) -> dict[str, Any]:
         inputs: dict[str, Any] = dict(role=self.role, checkpoint=self.checkpoint.digest, contract=asdict(contract))
         if self.quantizing is not None:
             tokenizer = self.checkpoint.tokenizer.backend_tokenizer.to_str()
             inputs |= dict(quantizing=asdict(self.quantizing), tokenizer=tokenizer)
-        return stage_key(dialects=self.dialects, **inputs)
+        return inputs
 
     def refuse_far(self, fidelity: Fidelity) -> None:
         """Raises `ProofError` for a model that its weights' rounding moves farther than it may."""
@@ -139,11 +147,14 @@ def export_model(export: ModelExport, context: BuildContext) -> ModelSpec:
     if stage is not None:
         context.progress.reused(export.label)
     else:
+        refused = finished_stage(context.cache, export.far_key(contract)) if export.furthest is not None else None
+        if refused is not None:
+            export.refuse_far(parse(Fidelity, read_json(refused / FIDELITY), FIDELITY))
         require_space(context.cache, export.weight_bytes(contract))
         parameters = checkpoint.fp32_bytes // ELEMENT_BYTES["fp32"]
         require_memory(parameters, contract.precision, export.quantizing is not None)
         with context.progress.stage(export.label, export.steps) as step:
-            stage = make_stage(context.cache, key, lambda folder: _export(export, contract, folder, step))
+            stage = make_stage(context.cache, key, lambda folder: _export(export, context, folder, step))
         gc.collect()  # models and graphs refer to each other in cycles, and hold the weights
     spec = parse(ModelSpec, read_json(stage / SPEC) | {"source": checkpoint.source}, SPEC)
     if spec.fidelity is not None:
@@ -154,16 +165,16 @@ def export_model(export: ModelExport, context: BuildContext) -> ModelSpec:
     return spec
 
 
-def _export(export: ModelExport, contract: Contract, folder: Path, step: Announce) -> None:
+def _export(export: ModelExport, context: BuildContext, folder: Path, step: Announce) -> None:
     step("load")
-    checkpoint = export.checkpoint
+    checkpoint, contract = export.checkpoint, context.contract
     model = checkpoint.load(contract.precision)
     layers = probe_cache(model)
     vocab_size, parameters = int(model.get_output_embeddings().weight.shape[0]), model.num_parameters()
     features = probe_features(model) if export.role == "draft" and HEADED in export.dialects else 0
     chosen = _choose(export.quantizing, checkpoint, model, contract, step) if export.quantizing else None
     if chosen is not None:
-        export.refuse_far(chosen.fidelity)
+        _refuse_far(export, context, chosen.fidelity)
     step("reference logits")
     with fake_quantized(model, chosen.recipe) if chosen else nullcontext():
         text = chosen.text if chosen else ()
@@ -210,6 +221,23 @@ def _export(export: ModelExport, contract: Contract, folder: Path, step: Announc
         spec = replace(spec, notes=chosen.recipe.notes, fidelity=chosen.fidelity, rounding=recorded.rounding)
         spec = replace(spec, layer_proofs=tuple(proofs))
     (folder / SPEC).write_text(json.dumps(asdict(spec)))
+
+
+def _refuse_far(export: ModelExport, context: BuildContext, fidelity: Fidelity) -> None:
+    """Raises `ProofError` for a model that moves too far, and keeps how far, so that no later build measures it again.
+
+    One that may move farther measures it again: it needs the recipe.
+    """
+    try:
+        export.refuse_far(fidelity)
+    except ProofError:
+        text = json.dumps(asdict(fidelity))
+        make_stage(context.cache, export.far_key(context.contract), lambda place: _write_far(place, text))
+        raise
+
+
+def _write_far(place: Path, text: str) -> None:
+    (place / FIDELITY).write_text(text)
 
 
 @dataclass(frozen=True)

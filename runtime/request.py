@@ -9,7 +9,6 @@ from typing import cast
 from ..bundle import Bundle
 from ..errors import ParameterError
 from .drafting.drafters import check_drafter
-from .grammar.compiler import GrammarCompiler
 from .grammar.matcher import Matcher
 from .policy.decisions import Decisions
 from .policy.forced import BesideForced
@@ -19,10 +18,18 @@ from .sampling.rules import Rule, make_rule
 
 
 @dataclass(frozen=True)
-class Request:
-    """prompt: token ids. limit: most tokens to emit. drafter: None for plain decoding.
+class Given:
+    """What a request's texts became. prompt, prediction: token ids. matcher: at the start of its grammar."""
 
-    matcher: at the start of the request's grammar, for who says where the output ends; None without one.
+    prompt: list[int]
+    prediction: Sequence[int] = ()
+    matcher: Matcher | None = None
+
+
+@dataclass(frozen=True)
+class Request:
+    """prompt: token ids. limit: most tokens to emit. drafter: None for plain decoding. prediction: token ids, of which
+    drafts are looked up first. matcher: for whoever says where the grammar is complete, None without one.
     """
 
     prompt: list[int]
@@ -32,6 +39,7 @@ class Request:
     stop_tokens: frozenset[int]
     drafter: str | None
     schedule: Schedule
+    prediction: Sequence[int] = ()
     matcher: Matcher | None = None
 
     @property
@@ -42,27 +50,20 @@ class Request:
 def make_request(
     bundle: Bundle,
     decisions: Decisions,
-    prompt: list[int],
+    given: Given,
     parameters: SamplingParameters,
     schedule: Schedule | None = None,
-    grammars: GrammarCompiler | None = None,
 ) -> Request:
-    """schedule: decides how many tokens are drafted, instead of parameters and policy. grammars: None where the request
-    has no grammar.
-
-    Raises `ParameterError`, of which `GrammarError` is one, and `MissingPackageError`.
+    """given: what the texts of the parameters, and the prompt, became. schedule: decides how many tokens are drafted,
+    instead of parameters and policy. Raises `ParameterError`.
     """
-    manifest = bundle.manifest
-    given = parameters.stop_token_ids
-    stop_tokens = frozenset(manifest.text.stop_token_ids if given is None else cast(Sequence[int], given))
-    matcher = None
-    if parameters.grammar is not None:
-        assert grammars is not None
-        matcher = grammars.compile(parameters.grammar)
+    manifest, prompt, matcher = bundle.manifest, given.prompt, given.matcher
+    stops = parameters.stop_token_ids
+    stop_tokens = frozenset(manifest.text.stop_token_ids if stops is None else cast(Sequence[int], stops))
     rule = make_rule(parameters, manifest.target.vocab_size, prompt, stop_tokens, matcher and matcher.copy())
     drafter, chosen = _schedule(bundle, decisions, parameters, schedule, rule)
     limit = min(parameters.max_new_tokens, manifest.longest - len(prompt))
-    return Request(prompt, parameters, rule, limit, stop_tokens, drafter, chosen, matcher)
+    return Request(prompt, parameters, rule, limit, stop_tokens, drafter, chosen, given.prediction, matcher)
 
 
 def _schedule(
@@ -84,4 +85,7 @@ def _schedule(
     if parameters.drafter is not None or k is not None:
         return name, FixedSchedule(most if k is None else k)
     decided, chosen = decisions.schedule(parameters.route, most, rule.constrained)
+    if parameters.prediction:  # a policy knows nothing of this text; but where it drafts not at all, no model is asked
+        off = isinstance(chosen, FixedSchedule) and chosen.next(0, 0) == 0
+        return "ngram" if off else decided or name, FixedSchedule(most)
     return decided or name, BesideForced(chosen, rule, most) if rule.constrained else chosen

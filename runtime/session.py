@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import weakref
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,18 +16,21 @@ from typing import Any
 from ..bundle import Bundle
 from ..engines.base import Decoder, Engine
 from ..engines.registry import load_engine
-from ..errors import SessionBusyError, SessionClosedError, SpecExportError
+from ..errors import ParameterError, SessionBusyError, SessionClosedError, SpecExportError
 from .drafting.translate import NarrowDecoder, TranslatedDecoder, load_maps
 from .grammar.compiler import GrammarCompiler
 from .grammar.grammar import Grammar
-from .loop.chunks import Decoding, FinishReason
+from .loop.chunks import Chunk, Decoding, FinishReason
 from .policy.decisions import Decisions
 from .policy.schedule import Schedule
-from .request import make_request
+from .request import Given, make_request
+from .sampling.logprobs import TokenLogprobs
+from .sampling.options import whole_number
 from .sampling.parameters import SamplingParameters, with_overrides
 from .signature import takes
 from .state.cancellation import Cancellation
 from .state.context import CachedDecoder, Context
+from .state.conversations import Conversations
 from .state.statistics import Statistics
 from .stream import Stream
 from .text.encode import Prompt, PromptEncoder
@@ -37,13 +41,24 @@ LOG = logging.getLogger("specexport")
 @dataclass(frozen=True)
 class Generation:
     """finish_reason `stop`: a stop token or stop string came, or the grammar is complete; `length`: max_new_tokens or
-    the capacity was reached; `cancelled`: by `Session.cancel`.
+    the capacity was reached; `cancelled`: by `Session.cancel`. logprobs: one for each of the tokens, where the request
+    asked for them.
     """
 
     text: str
     tokens: tuple[int, ...]
     finish_reason: FinishReason
     statistics: Statistics
+    logprobs: tuple[TokenLogprobs, ...] = ()
+
+    @classmethod
+    def of(cls, chunks: Sequence[Chunk]) -> Generation:
+        """All chunks of a stream as one."""
+        last = chunks[-1]
+        assert last.finish_reason is not None
+        tokens = tuple(token for chunk in chunks for token in chunk.tokens)
+        logprobs = tuple(one for chunk in chunks for one in chunk.logprobs)
+        return cls("".join(chunk.text for chunk in chunks), tokens, last.finish_reason, last.statistics, logprobs)
 
 
 def load(
@@ -53,17 +68,23 @@ def load(
     check_digests: bool = True,
     policy: bool = True,
     device: int | None = None,
+    prompt_cache_bytes: int = 0,
 ) -> Session:
     """Load a bundle. engine: a name from `specexport doctor`, by default the first usable one of the bundle.
 
     threads: of the engine, 0 for its own choice. check_digests: compare every file's SHA-256 with the manifest (about a
     second per 1.5 GB). policy: follow the bundle's policy.json. device: which GPU, counted from 0 among those that
-    `CUDA_VISIBLE_DEVICES` leaves, by default the first. Raises `BundleError`, `EngineError`, `ParameterError`.
+    `CUDA_VISIBLE_DEVICES` leaves, by default the first. prompt_cache_bytes: host memory for the cache rows of earlier
+    sequences, so that conversations in turn prefill only what is new. Raises `BundleError`, `EngineError`,
+    `ParameterError`.
     """
+    budget = whole_number("prompt_cache_bytes", prompt_cache_bytes)
+    if budget < 0:
+        raise ParameterError(f"prompt_cache_bytes is {budget}; it must be 0 (none) or more")
     bundle = Bundle.open(Path(path), check_digests)
     loaded = load_engine(bundle, engine, threads, device)
     try:
-        return Session(bundle, loaded, threads, policy)
+        return Session(bundle, loaded, threads, policy, budget)
     except BaseException:
         loaded.close()
         raise
@@ -77,7 +98,9 @@ class Session:
     end of its `with`, raises `SessionClosedError`.
     """
 
-    def __init__(self, bundle: Bundle, engine: Engine, threads: int = 0, policy: bool = True) -> None:
+    def __init__(
+        self, bundle: Bundle, engine: Engine, threads: int = 0, policy: bool = True, prompt_cache_bytes: int = 0
+    ) -> None:
         self.bundle = bundle
         self.engine = engine
         self.threads = threads
@@ -89,6 +112,10 @@ class Session:
         draft, chunk = self._draft_decoder(), bundle.manifest.contract.prompt_chunk
         cached_draft = CachedDecoder(draft, chunk) if draft else None
         self._context = Context(CachedDecoder(engine.target, chunk), cached_draft)
+        if prompt_cache_bytes:
+            contract, models = bundle.manifest.contract, bundle.manifest.models.values()
+            row_bytes = [model.cache_bytes(contract) // contract.capacity for model in models]
+            self._context.conversations = Conversations(prompt_cache_bytes, row_bytes)
         self._decoding = Decoding(bundle, engine, self.tokenizer, self._context)
         self._lock = Lock()  # held by the open stream
         # Held by the thread inside of a call that passes run in, or that gives `_lock` or takes it: for a short while,
@@ -125,12 +152,10 @@ class Session:
     def prepare_grammar(self, grammar: Grammar | None = None) -> None:
         """Do now what the first request with a grammar, or with this one, would wait for.
 
-        Any thread may ask, while a stream is open too. Raises `GrammarError`, and `MissingPackageError` without
-        llguidance.
+        Any thread may ask, during a stream too. Raises `GrammarError`, and `MissingPackageError` without llguidance.
         """
-        if grammar is None:
-            self._grammars.prepare()
-        else:
+        self._grammars.prepare()
+        if grammar is not None:
             self._grammars.compile(grammar)
 
     @takes(SamplingParameters)
@@ -152,8 +177,10 @@ class Session:
         start = perf_counter()
         self._check_free()
         parameters = with_overrides(params, overrides)
-        tokens = self.encode(prompt)
-        request = make_request(self.bundle, self.decisions, tokens, parameters, schedule, self._grammars)
+        grammar, prediction = parameters.grammar, self._encoder.encode_prediction(parameters.prediction)
+        matcher = self._grammars.compile(grammar) if grammar is not None else None
+        given = Given(self.encode(prompt), prediction, matcher)
+        request = make_request(self.bundle, self.decisions, given, parameters, schedule)
         statistics, cancellation = Statistics(), Cancellation()
         chunks = self._decoding.chunks(request, statistics, cancellation)
         with self._running:
@@ -174,10 +201,7 @@ class Session:
         """The whole of `stream`: text, tokens, finish reason and statistics of one request."""
         with closing(self.stream(prompt, params, schedule, **overrides)) as stream:
             chunks = list(stream)
-        last = chunks[-1]
-        assert last.finish_reason is not None
-        tokens = tuple(token for chunk in chunks for token in chunk.tokens)
-        return Generation("".join(chunk.text for chunk in chunks), tokens, last.finish_reason, last.statistics)
+        return Generation.of(chunks)
 
     def cancel(self) -> None:
         """End the open request, if any, at its next prompt chunk or round: its last chunk says `cancelled`.
@@ -189,12 +213,14 @@ class Session:
             stream.cancel()
 
     def reset(self) -> None:
-        """Forget the cached prefix, so that the next request starts from nothing. Raises `SessionBusyError`."""
+        """Forget all cached rows, so that the next request starts from nothing. Raises `SessionBusyError`."""
         self._check_free()
         with self._running:
             self._acquire()
             try:
                 self._context.truncate(0)
+                if self._context.conversations is not None:
+                    self._context.conversations.clear()
             finally:
                 self._lock.release()
 

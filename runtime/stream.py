@@ -41,6 +41,11 @@ class Stream(Iterator[Chunk]):
                 self._end()
             return chunk
 
+    @property
+    def steps(self) -> int:
+        """Prompt chunks and rounds begun so far, give or take one. From any thread."""
+        return self._cancellation.checks
+
     def cancel(self) -> None:
         """End the request at the next prompt chunk or round; its last chunk has the finish reason `cancelled`.
 

@@ -60,6 +60,9 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--journal", type=Path, help="keeps what is finished: the same command resumes there")
     parser.add_argument("--json", type=Path, help="write all figures here too")
     arguments = parser.parse_args()
+    for model in filter(None, (arguments.target, arguments.draft)):
+        if not model.is_dir():
+            parser.error(f"there is no folder {model}; give a checkpoint in the format of Hugging Face")
     chosen = [] if arguments.peers == "none" else arguments.peers.split(",")
     for name in chosen:
         if name not in PEERS:
@@ -195,8 +198,8 @@ def main() -> None:
     with ExitStack() as stack:
         try:
             found = compare(arguments, stack)
-        except (RunnerError, SpecExportError, FileNotFoundError) as error:
-            sys.exit(f"compare.py: {error}")
+        except (RunnerError, SpecExportError, OSError) as error:  # of a folder that is no checkpoint, in several lines
+            sys.exit(f"compare.py: {str(error).splitlines()[0]}")
     show(found)
     if arguments.json:
         arguments.json.write_text(json.dumps(found | {"rows": [asdict(row) for row in found["rows"]]}, indent=1) + "\n")

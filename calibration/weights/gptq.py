@@ -15,8 +15,8 @@ from torch import Tensor
 from .integers import INT4_HIGH, INT4_LOW, Float32, Int8, int4_blocks, per_output
 from .recipe import WeightRecipe
 
-# Added to the diagonal, relative to its mean. The paper has 0.01, for 262 144 tokens; with a hundredth of them the
-# weights are fitted to these few (docs/quantization.md).
+# Added to the diagonal, relative to its mean, if not told otherwise. The paper has 0.01, for 262 144 tokens; with a
+# hundredth of them the weights are fitted to these few (docs/quantization.md).
 DAMPING = 0.3
 # Columns whose updates are gathered before they reach those behind them.
 COLUMNS = 64
@@ -27,7 +27,7 @@ def as_they_are(scales: Float32) -> Float32:
     return scales
 
 
-def inverse_factor(gram: Tensor) -> Tensor | None:
+def inverse_factor(gram: Tensor, damping: float = DAMPING) -> Tensor | None:
     """The upper Cholesky factor of the damped inverse of X^T X, [K, K]; None for a matrix that has none.
 
     Inputs that no text excited only have the damping: they neither take nor give.
@@ -36,7 +36,7 @@ def inverse_factor(gram: Tensor) -> Tensor | None:
     mean = float(diagonal.mean())
     if not (0 < mean < float("inf")):
         return None
-    damped = gram + torch.eye(gram.shape[0]) * (DAMPING * mean)
+    damped = gram + torch.eye(gram.shape[0]) * (damping * mean)
     lower, failed = torch.linalg.cholesky_ex(damped)
     if int(failed):
         return None

@@ -13,13 +13,13 @@ from torch import Tensor, nn
 
 from ...bundle import ELEMENT_BYTES
 from .collect_activations import InputGroup, Observations
-from .layers import LinearLayer, tables
+from .layers import LinearLayer, linear_layers, tables
 from .recipe import WeightRecipe
 from .sensitivity import Candidates, Divergences, divergences
 from .turning import turned, worthwhile_turns
 
-# Of the bytes that all weights take in fp32. Chosen from what was asked for (0.22 with the graph and its tables), not
-# for one model: int4 alone takes 0.16, int8 0.25.
+# Of the bytes that all weights take in fp32, if not told otherwise. Chosen from what was asked for (0.22 with the graph
+# and its tables), not for one model: int4 alone takes 0.16, int8 0.25.
 BUDGET = 0.215
 # Nats, by estimate: nearer than that, bytes bring little. A quarter of what `--precision auto` lets through, since the
 # estimate is made on the texts that the weights were rounded on.
@@ -66,8 +66,9 @@ def mix(
     token_batches: Sequence[Tensor],
     weights: Mapping[str, WeightRecipe],
     raised: Callable[[InputGroup, LinearLayer], WeightRecipe],
+    budget: float = BUDGET,
 ) -> Mixed:
-    """Raise layers of an int4 model to int8, within the BUDGET.
+    """Raise layers of an int4 model to int8, within the budget: a part of the bytes that all weights take in fp32.
 
     weights: the recipes of all weights. raised: a layer's recipe in int8. Turns inputs of raised layers in place, where
     that is worth it.
@@ -82,7 +83,7 @@ def mix(
     found = divergences(model, token_batches, candidates) if eight else {}
     upgrades = [_upgrade(group, weights, eight, found) for group in groups]
     before = sum(own["int4"] for own in found.values())
-    room = _room(model, weights)
+    room = budget * bytes_of(model, {}) - bytes_of(model, weights)
     taken = {name for upgrade in choose_upgrades(upgrades, room, before, ENOUGH) for name in upgrade.weights}
     if not taken:
         return Mixed(observations, {}, ())
@@ -126,15 +127,15 @@ def _upgrade(
     return Upgrade(tuple(names), saved, more)
 
 
-def _room(model: nn.Module, weights: Mapping[str, WeightRecipe]) -> float:
-    """Bytes that are left of the BUDGET. A weight that is looked up in one form and multiplied in another is one."""
-    parameters = dict(model.named_parameters())
-    whole = sum(parameter.numel() for parameter in parameters.values()) * ELEMENT_BYTES["fp32"]
-    stored = sum(bytes_of(parameter, weights.get(name)) for name, parameter in parameters.items())
-    return BUDGET * whole - stored
-
-
-def bytes_of(parameter: nn.Parameter, recipe: WeightRecipe | None) -> float:
-    if recipe is None or recipe.format == "float":
-        return parameter.numel() * ELEMENT_BYTES["fp32"]
-    return recipe.stored_bytes(*parameter.shape)
+def bytes_of(model: nn.Module, weights: Mapping[str, WeightRecipe]) -> float:
+    """Of all parameters. A weight that is looked up in one form and multiplied in another counts once."""
+    transposed = {layer.weight for layer in linear_layers(model) if layer.transposed}
+    total = 0.0
+    for name, parameter in model.named_parameters():
+        recipe = weights.get(name)
+        if recipe is None or recipe.format == "float":
+            total += parameter.numel() * ELEMENT_BYTES["fp32"]
+        else:
+            outputs, inputs = reversed(parameter.shape) if name in transposed else parameter.shape
+            total += recipe.stored_bytes(outputs, inputs)
+    return total

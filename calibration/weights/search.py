@@ -14,13 +14,13 @@ from torch import Tensor, nn
 from ...bundle import Family, Format
 from ...errors import ParameterError
 from .collect_activations import InputGroup, Observations, observe
-from .layers import LinearLayer, check_finite, linear_layers, parameter_names, tables
+from .layers import LinearLayer, linear_layers, parameter_names, tables
 from .lm_head_divergence import lm_head_divergence
-from .mixing import mix
+from .mixing import BUDGET, mix
 from .output_error import output_error, sampled_outputs
 from .recipe import Recipe, WeightRecipe
 from .rotation import rotate
-from .second_order import Hold, as_they_are, choose_integers
+from .second_order import DAMPING, Hold, as_they_are, choose_integers
 from .smoothing import migrate
 from .static import input_scale, static_is_enough
 from .turning import turn_inputs
@@ -49,8 +49,9 @@ class RecipeOptions:
 
     rotating: of int8, rotate the residual stream first. turning: of int8 on ONNX Runtime, turn inputs with outliers as
     they come. migrating: move outliers into the weights. second_order: round weights by what the layers' inputs have in
-    common, not each to its nearest. mixing: of int4, keep layers in int8 that cost most (`mixing.py`). limit: of int8
-    weights, see `WeightRecipe`. hold: what scales are rounded to, for graphs that hold them in half precision.
+    common, not each to its nearest. mixing: of int4, keep layers in int8 that cost most (`mixing.py`), as far as
+    budget goes, a part of the bytes in fp32. damping: of second order (`gptq.py`). limit: of int8 weights, see
+    `WeightRecipe`. hold: what scales are rounded to, for graphs that hold them in half precision.
     """
 
     block: int = 32
@@ -60,6 +61,8 @@ class RecipeOptions:
     turning: bool = True
     second_order: bool = True
     mixing: bool = True
+    budget: float = BUDGET
+    damping: float = DAMPING
     limit: int = SATURATING_LIMIT
     hold: Hold = as_they_are
 
@@ -76,9 +79,9 @@ def choose(
 
     Changes the model's weights in place, so that its logits stay the same but for rounding (`rotation.py`,
     `smoothing.py`).
-    token_batches: calibration data, each [1, T] int64. step: called with each of RECIPE_STEPS as it begins. Raises
-    `CheckpointError` for weights that are not finite, `ParameterError` for fp8 on ONNX Runtime and for a block size
-    that no kernel supports.
+    The weights are finite (`check_finite`). token_batches: calibration data, each [1, T] int64. step: called with each
+    of RECIPE_STEPS as it begins. Raises `ParameterError` for fp8 on ONNX Runtime and for a block size that no kernel
+    supports.
     """
     search = _Search(model, token_batches, format, family, options or RecipeOptions())
     return search.recipe(step)
@@ -105,7 +108,6 @@ class _Search:
         self.weights: dict[str, WeightRecipe] = {}
 
     def recipe(self, step: Callable[[str], None]) -> Recipe:
-        check_finite(self.model)
         if self.format == "float":
             return Recipe({})
         step(RECIPE_STEPS[0])
@@ -251,6 +253,7 @@ class _Search:
             self.token_batches,
             self.weights,
             lambda group, layer: self.of_layer(group, layer, "int8"),
+            self.options.budget,
         )
         self.weights |= mixed.weights
         self.choose_integers(mixed.observations, mixed.weights)
@@ -267,7 +270,8 @@ class _Search:
             for name, uses in Counter(once).items()
             if uses == 1 and name in among and name not in looked_up and self.weights[name].format in ("int8", "int4")
         ]
-        found = choose_integers(self.model, self.token_batches, self.weights, names, self.options.hold)
+        options = self.options
+        found = choose_integers(self.model, self.token_batches, self.weights, names, options.hold, options.damping)
         self.weights |= found
 
     def note_the_rest(self) -> None:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
+from .gptq import DAMPING as DAMPING
 from .gptq import Hold as Hold
 from .gptq import as_they_are as as_they_are
 from .gptq import inverse_factor, rounded
@@ -31,10 +32,12 @@ def choose_integers(
     recipes: Mapping[str, WeightRecipe],
     names: Iterable[str],
     hold: Hold = as_they_are,
+    damping: float = DAMPING,
 ) -> dict[str, WeightRecipe]:
     """The recipes of the weights `names` with their integers chosen (`stored`); those that no text reaches are missing.
 
-    token_batches: each [1, T] int64. A weight is used in one place only. hold: what scales are rounded to.
+    token_batches: each [1, T] int64. A weight is used in one place only. hold: what scales are rounded to. damping: of
+    GPTQ, relative to the mean of a Gram matrix's diagonal.
     """
     wanted = set(names)
     layers = [layer for layer in linear_layers(model) if layer.weight in wanted]
@@ -42,7 +45,7 @@ def choose_integers(
         return {}
     tokens, lengths = _together(token_batches, max(layer.matrix.shape[1] for layer in layers))
     used = torch.arange(tokens.shape[1])[None] < lengths[:, None]  # [B, T]
-    state = _State(used, recipes, hold)
+    state = _State(used, recipes, hold, damping)
     hooks = [layer.module.register_forward_pre_hook(state.hook(layer)) for layer in layers]
     try:
         with stopped_at_head(model) as run:
@@ -54,8 +57,8 @@ def choose_integers(
 
 
 class _State:
-    def __init__(self, used: Tensor, recipes: Mapping[str, WeightRecipe], hold: Hold) -> None:
-        self.used, self.recipes, self.hold = used, recipes, hold
+    def __init__(self, used: Tensor, recipes: Mapping[str, WeightRecipe], hold: Hold, damping: float) -> None:
+        self.used, self.recipes, self.hold, self.damping = used, recipes, hold, damping
         self.found: dict[str, WeightRecipe] = {}
         self.last: tuple[weakref.ref[Tensor], Tensor | None] | None = None
 
@@ -73,7 +76,7 @@ class _State:
     def factor(self, inputs: Tensor) -> Tensor | None:
         if self.last is None or self.last[0]() is not inputs:
             rows = inputs.detach()[self.used].float()  # without what was padded
-            self.last = weakref.ref(inputs), inverse_factor(rows.T @ rows)
+            self.last = weakref.ref(inputs), inverse_factor(rows.T @ rows, self.damping)
         return self.last[1]
 
 

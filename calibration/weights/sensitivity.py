@@ -16,10 +16,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
 from .activations import rounded_activations
+from .integers import Float32, restore
 from .layers import LinearLayer, linear_layers
 from .recipe import Format, WeightRecipe
 from .turning import Turn
@@ -70,6 +72,8 @@ class _State:
         self.candidates = candidates
         self.sums: defaultdict[str, defaultdict[Format, float]] = defaultdict(lambda: defaultdict(float))
         self.tokens = 0
+        # By weight and format: a weight is rounded once, however many texts are read. In few bits, so that it fits.
+        self.rounded: dict[tuple[str, Format], tuple[npt.NDArray[Any], Float32]] = {}
 
     def hook(self, layer: LinearLayer) -> Any:
         def watch(module: nn.Module, args: tuple[Any, ...], output: Tensor) -> None:
@@ -88,8 +92,11 @@ class _State:
         gradient = gradient.reshape(exact.shape).float()
         for form, recipe in self.candidates.recipes[layer.weight].items():
             turn = self.candidates.turns.get(layer.weight) if form == "int8" else None
-            given, matrix = (turn.apply(rows), turn.apply(weight)) if turn else (rows, weight)
-            restored = torch.from_numpy(recipe.restore(np.ascontiguousarray(matrix.numpy())))
+            if (layer.weight, form) not in self.rounded:
+                matrix = turn.apply(weight) if turn else weight
+                self.rounded[layer.weight, form] = recipe.quantize(np.ascontiguousarray(matrix.numpy()))
+            restored = torch.from_numpy(restore(*self.rounded[layer.weight, form]))
+            given = turn.apply(rows) if turn else rows
             off = rounded_activations(given, recipe) @ restored.T - exact
             self.sums[layer.weight][form] += float((off * gradient).sum(1).square().sum(dtype=torch.float64))
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from ...bundle import Bundle, CacheLayer, Contract, ModelSpec, Precision
 from ...errors import BundleError, EngineError, ParameterError
-from ..base import Arrays, Availability, Engine, Logits, check_rows
+from ..base import Arrays, Availability, Engine, Logits, Rows, check_rows
 from ..versions import dotted, version_numbers
 from .confidence_head import OrtHead, head_shapes
 from .graph_check import Signature, check_graph, still_open
@@ -35,7 +35,7 @@ NUMPY_DTYPES: dict[Precision, type[np.floating]] = {"fp32": np.float32, "fp16": 
 # A layout for convolutions, which language models lack: on some fp16 graphs onnxruntime 1.31 crashes while it looks for
 # them.
 UNUSED_OPTIMIZERS = ["NchwcTransformer"]
-Rows = NDArray[np.floating]
+CacheRows = NDArray[np.floating]
 
 
 def availability() -> Availability:
@@ -125,7 +125,7 @@ class _Binding:
     io: ort.IOBinding
     tokens: NDArray[np.int64]  # [T]
     logits: Logits  # [rows, vocab]
-    new: list[Rows]  # in the dialect `rows`, by cache: [1, num_kv_heads, T, head_dim]
+    new: list[CacheRows]  # in the dialect `rows`, by cache: [1, num_kv_heads, T, head_dim]
 
 
 class OrtDecoder:
@@ -210,6 +210,13 @@ class OrtDecoder:
         for array in self._caches:
             array[:, :, start:] = value
 
+    def read_rows(self, end: int) -> list[Rows]:
+        return [array[0, :, :end].copy() for array in self._caches]
+
+    def write_rows(self, saved: Sequence[Rows], start: int, end: int) -> None:
+        for array, rows in zip(self._caches, saved, strict=True):
+            array[0, :, start:end] = rows[:, start:end]
+
     def close(self) -> None:
         """Give back model, caches and bindings. Closing again does nothing."""
         self._bindings.clear()
@@ -217,7 +224,7 @@ class OrtDecoder:
         self._caches.clear()
         self._session = None
 
-    def _rows(self, layer: CacheLayer, count: int) -> Rows:
+    def _rows(self, layer: CacheLayer, count: int) -> CacheRows:
         return np.zeros((1, layer.num_kv_heads, count, layer.head_dim), self._dtype)
 
     def _bind(self, width: int, span: int) -> _Binding:

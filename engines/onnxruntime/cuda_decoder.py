@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...bundle import Contract, ModelSpec, Precision
-from ..base import Logits, check_rows
+from ..base import Logits, Rows, check_rows
 from ..chunks import feed_passes
 from ..cuda.driver import size_text
 from .confidence_head import OrtCudaHead, head_shapes
@@ -101,6 +101,15 @@ class OrtCudaDecoder:
         for cache in self._caches:
             rows = cache.numpy()
             rows[:, :, start:] = element
+            cache.update_inplace(rows)
+
+    def read_rows(self, end: int) -> list[Rows]:
+        return [cache.numpy()[0, :, :end].copy() for cache in self._caches]
+
+    def write_rows(self, saved: Sequence[Rows], start: int, end: int) -> None:
+        for cache, part in zip(self._caches, saved, strict=True):  # ONNX Runtime's API copies whole arrays only
+            rows = cache.numpy()
+            rows[0, :, start:end] = part[:, start:end]
             cache.update_inplace(rows)
 
     def close(self) -> None:

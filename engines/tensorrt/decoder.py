@@ -7,9 +7,10 @@ import struct
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ...bundle import ELEMENT_BYTES, Contract, ModelSpec, Role
-from ..base import Logits, check_rows
+from ..base import Logits, Rows, check_rows
 from ..chunks import feed_passes
 from ..cuda.graph_cache import Replay
 from ..cuda.protocol import Address, Device
@@ -64,6 +65,7 @@ class TensorRTDecoder:
         self._placer = RowPlacer(device, entries, contract.capacity) if entries else None
         self._passes: dict[tuple[int, int], Enqueue] = {}
         self._replay = Replay(device)
+        self._staging: NDArray[np.uint8] | None = None
         self.suspect = False
 
     def enqueue(self, width: int, span: int) -> None:
@@ -101,6 +103,42 @@ class TensorRTDecoder:
                     first = address + (head * capacity + start) * layer.head_dim * element
                     self._device.fill(first, pattern, (capacity - start) * layer.head_dim, element)
             self._device.synchronize()
+
+    def read_rows(self, end: int) -> list[Rows]:
+        element = ELEMENT_BYTES[self._contract.precision]
+        saved: list[Rows] = []
+        with self._device.entered():
+            for address, layer in self._caches.values():
+                rows = self._staged(layer.num_kv_heads, end, layer.head_dim * element)
+                self._copy_rows(rows, address, 0, to_device=False)
+                self._device.synchronize()
+                saved.append(rows.copy())
+        return saved
+
+    def write_rows(self, saved: Sequence[Rows], start: int, end: int) -> None:
+        with self._device.entered():
+            for (address, _), rows in zip(self._caches.values(), saved, strict=True):
+                staged = self._staged(len(rows), end - start, rows.shape[2])
+                staged[:] = rows[:, start:end]
+                self._copy_rows(staged, address, start, to_device=True)
+                self._device.synchronize()  # before the next cache's rows are staged
+
+    def _staged(self, heads: int, count: int, row_bytes: int) -> NDArray[np.uint8]:
+        """Page-locked memory for `count` rows of a cache `[heads, count, bytes]`, the same for all."""
+        if self._staging is None:
+            element = ELEMENT_BYTES[self._contract.precision]
+            widest = max(layer.num_kv_heads * layer.head_dim for _, layer in self._caches.values())
+            self._staging = self._device.pinned(element * widest * self._contract.capacity)
+        return self._staging[: heads * count * row_bytes].reshape(heads, count, row_bytes)
+
+    def _copy_rows(self, staged: NDArray[np.uint8], cache: Address, start: int, to_device: bool) -> None:
+        """Between a cache, from row `start` on, and page-locked memory `[heads, rows, bytes]`: a run a head."""
+        heads, count, row_bytes = staged.shape
+        for head in range(heads):
+            here = staged.ctypes.data + head * count * row_bytes
+            there = cache + (head * self._contract.capacity + start) * row_bytes
+            to, source = (there, here) if to_device else (here, there)
+            self._device.copy(to, source, count * row_bytes)
 
     def prepare(self, position: int) -> None:
         """In front of a pass that writes from row `position` on: clear what a suspect pass may have left behind it.

@@ -9,8 +9,9 @@ from typing import Any
 from ...bundle import Role
 from ...calibration.weights.texts import read_texts
 from ...errors import PairError, ParameterError
+from ...runtime.text.token_bytes import token_names
 from .checkpoint import Checkpoint
-from .shared_vocabulary import PURPOSES, Tokens, Translation, token_names
+from .shared_vocabulary import PURPOSES, Tokens, Translation
 
 FALLS_QUICKLY = 0.9  # below this overlap the user is told what it costs
 

@@ -1,17 +1,16 @@
 """The tokens that two tokenizers share, of whatever families: those that stand for the same bytes.
 
-What a token stands for is read from the decoder that its `tokenizer.json` declares: the byte alphabet of GPT-2, "▁" for
-a space and `<0x0A>` for a byte, "##" for the rest of a word, or else plain text. Special tokens stand for no bytes:
-they are paired by content, and then by what they are for. The pairs serve token-level intersection (Timor et al. 2025,
-arXiv 2502.05202, algorithm 4); `runtime/drafting/translate.py` decodes by them.
+What a token stands for is read from the decoder that its `tokenizer.json` declares (`runtime/text/token_bytes.py`).
+Special tokens stand for no bytes: they are paired by content, and then by what they are for. The pairs serve
+token-level intersection (Timor et al. 2025, arXiv 2502.05202, algorithm 4); `runtime/drafting/translate.py` decodes by
+them.
 """
 
 from __future__ import annotations
 
 import json
-import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -20,14 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
+from ...runtime.text.token_bytes import BYTE_FALLBACK, spelled, token_names
+
 PURPOSES = ("eos_token", "bos_token", "pad_token", "unk_token")
-BYTE_FALLBACK = re.compile(r"<0x([0-9A-Fa-f]{2})>")
-_PRINTABLE = (*range(33, 127), *range(161, 173), *range(174, 256))
-_OTHERS = [byte for byte in range(256) if byte not in _PRINTABLE]
-# GPT-2's: printable bytes are themselves, the others follow beyond Latin-1.
-BYTE_ALPHABET = {chr(byte): byte for byte in _PRINTABLE} | {
-    chr(256 + place): byte for place, byte in enumerate(_OTHERS)
-}
 
 
 class Tokens:
@@ -54,14 +48,10 @@ class Tokens:
         self.named: dict[str, int] = {name: token for token, name in (unknown | added).items()}
         self.purposes: dict[str, int] = {purpose: token for purpose, token in purposes.items() if token in self.special}
 
-        parts = list(_parts(tokenizer))
-        # no other part touches what was added
-        spaces = [part for part in parts if part["type"] in ("Replace", "Metaspace")]
-        spelled = {token: _bytes(name, parts) for token, name in names.items()}
-        spelled |= {token: _bytes(name, spaces) for token, name in added.items()}
-        order = sorted(spelled, key=lambda token: (bool(BYTE_FALLBACK.fullmatch(names.get(token, ""))), token))
+        written = spelled(tokenizer)
+        order = sorted(written, key=lambda token: (bool(BYTE_FALLBACK.fullmatch(names.get(token, ""))), token))
         self.text: dict[int, bytes] = {
-            token: spelled[token] for token in order if spelled[token] and token not in self.special
+            token: written[token] for token in order if written[token] and token not in self.special
         }
 
     @cached_property
@@ -180,46 +170,3 @@ class Translation:
         except UnicodeDecodeError:  # a part of a character, which no text spells
             endings = (self.draft.by_bytes.get(value[start:]) for start in range(1, len(value)))
             return next((ids[0] for ids in endings if ids), None)
-
-
-def token_names(tokenizer: Mapping[str, Any]) -> dict[int, str]:
-    """The model's tokens as they are written, without the added ones."""
-    vocabulary = tokenizer["model"].get("vocab", {})
-    if isinstance(vocabulary, list):  # unigram: (token, score) in the order of ids
-        return {index: entry[0] for index, entry in enumerate(vocabulary)}
-    return {index: token for token, index in vocabulary.items()}
-
-
-def _parts(tokenizer: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """What turns tokens into text: the decoder's parts or, without a decoder, the pre-tokenizer's, which made them."""
-    if tokenizer["model"].get("byte_fallback"):
-        yield {"type": "ByteFallback"}
-    yield from _flat(tokenizer.get("decoder") or tokenizer.get("pre_tokenizer"))
-
-
-def _flat(part: Mapping[str, Any] | None) -> Iterator[Mapping[str, Any]]:
-    if part is None:
-        return
-    if part["type"] != "Sequence":
-        yield part
-    for inner in (*part.get("decoders", ()), *part.get("pretokenizers", ())):
-        yield from _flat(inner)
-
-
-def _bytes(token: str, parts: list[Mapping[str, Any]]) -> bytes:
-    """What a token stands for in the middle of a text."""
-    for part in parts:
-        match part:
-            case {"type": "ByteLevel"} if all(character in BYTE_ALPHABET for character in token):
-                return bytes(BYTE_ALPHABET[character] for character in token)
-            case {"type": "ByteFallback"} if found := BYTE_FALLBACK.fullmatch(token):
-                return bytes([int(found[1], 16)])
-            case {"type": "Replace", "pattern": {"String": pattern}, "content": content}:
-                token = token.replace(pattern, content)
-            case {"type": "Metaspace", "replacement": pattern}:
-                token = token.replace(pattern, " ")
-            case {"type": "WordPiece", "prefix": prefix}:
-                token = token.removeprefix(prefix) if token.startswith(prefix) else f" {token}"
-            case {"type": "BPEDecoder", "suffix": suffix} if suffix:
-                token = f"{token.removesuffix(suffix)} " if token.endswith(suffix) else token
-    return token.encode()

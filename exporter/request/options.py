@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 from ...calibration.weights.texts import read_texts
@@ -105,8 +106,9 @@ class BuildOptions:
         """Of `auto`, in nats."""
         return MAX_DIVERGENCE if self.max_divergence is None else self.max_divergence
 
-    def read_texts(self) -> CalibrationTexts:
-        """Empty where nothing is quantized. Raises `ParameterError`."""
+    @cached_property
+    def texts(self) -> CalibrationTexts:
+        """Empty where nothing is quantized. Read once, so that a pipe can be given. Raises `ParameterError`."""
         if not (self.numbers.quantized or self.precision == AUTO):
             return CalibrationTexts()
         return CalibrationTexts(read_texts(self.calibration_texts), self.calibration_texts is not None)
@@ -118,7 +120,7 @@ class BuildOptions:
         """
         if draft is None and self.draft_precision is not None:
             raise ParameterError(f"--draft-precision is {self.draft_precision}, but there is no --draft; leave it out")
-        self.read_texts()
+        _ = self.texts
         return self.targets(self.numbers, output)
 
     def targets(self, numbers: Numbers, output: str) -> Targets:

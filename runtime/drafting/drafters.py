@@ -97,14 +97,14 @@ class FirstDraft:
     """The first of several drafts that has something to propose."""
 
     def __init__(self, *drafts: Draft) -> None:
-        self._drafts = drafts
+        self.drafts = drafts
 
     def prefill(self, tokens: Sequence[int]) -> None:
-        for draft in self._drafts:
+        for draft in self.drafts:
             draft.prefill(tokens)
 
     def propose(self, tokens: Sequence[int], count: int) -> list[int]:
-        for draft in self._drafts:
+        for draft in self.drafts:
             found = draft.propose(tokens, count)
             if found:
                 return found
@@ -118,9 +118,8 @@ class ForcedDraft:
     that it is shown.
     """
 
-    def __init__(self, draft: Draft, model: ModelDraft | None, rule: Rule, statistics: Statistics) -> None:
-        """model: the one of `draft`, None where it has none."""
-        self._draft, self._model, self._rule, self._statistics = draft, model, rule, statistics
+    def __init__(self, draft: Draft, rule: Rule, statistics: Statistics) -> None:
+        self._draft, self._model, self._rule, self._statistics = draft, _model_of(draft), rule, statistics
         self.prefill = draft.prefill
 
     def propose(self, tokens: Sequence[int], count: int) -> list[int]:
@@ -133,6 +132,17 @@ class ForcedDraft:
         if self._model is None or len(forced) == count:
             return forced
         return [*forced, *self._model.propose([*tokens, *forced], count - len(forced))]
+
+
+def _model_of(draft: Draft) -> ModelDraft | None:
+    """The model among what `draft` is made of."""
+    parts = draft.drafts if isinstance(draft, FirstDraft) else (draft,)
+    for part in parts:
+        if isinstance(part, ModelDraft):
+            return part
+        if part is not draft and (found := _model_of(part)) is not None:
+            return found
+    return None
 
 
 def check_drafter(name: str | None, has_model: bool) -> str:
@@ -149,14 +159,11 @@ def check_drafter(name: str | None, has_model: bool) -> str:
 def make_draft(name: str, context: Context, rule: Rule, statistics: Statistics, guide: Guide | None = None) -> Draft:
     """`name`: from `check_drafter`. guide: asked between the draft model's passes."""
     drafts: list[Draft] = []
-    model: ModelDraft | None = None
     lookup, _, _ = name.partition("+")
     if lookup in LOOKUPS:
         shortest = SHORTEST_ALONE if lookup == name else SHORTEST_BESIDE_A_MODEL
         drafts.append(LookupDraft(LOOKUPS[lookup](shortest), rule, statistics, guide))
     if name.endswith("model"):
         assert context.draft is not None
-        model = ModelDraft(context.draft, rule, statistics, guide)
-        drafts.append(model)
-    draft = drafts[0] if len(drafts) == 1 else FirstDraft(*drafts)
-    return ForcedDraft(draft, model, rule, statistics) if rule.constrained else draft
+        drafts.append(ModelDraft(context.draft, rule, statistics, guide))
+    return drafts[0] if len(drafts) == 1 else FirstDraft(*drafts)

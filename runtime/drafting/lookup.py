@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Sequence
 from typing import Protocol
 
 # An n-gram is looked for from its longest form down.
 LONGEST_NGRAM = 4
+# Into a prediction the way back is easy to see: it is likely to be right.
+SHORTEST_PREDICTED = 2
 # Suffixes are told apart up to this length, among this many of the most recent places.
 LONGEST_SUFFIX = 64
 PLACES = 16
@@ -45,6 +48,33 @@ class NgramLookup:
             place = self._places.get(tuple(tokens[-length:])) if len(tokens) > length else None
             if place is not None:
                 return _continued(tokens, place, count)
+        return []
+
+
+class PredictionLookup:
+    """What a prediction of the output says comes next (as OpenAI's Predicted Outputs).
+
+    The prediction is read as if it stood behind the prompt, so its beginning is the first draft. Where the output has
+    left it, the longest of the last n-grams finds the way back, at the next place rather than an earlier one.
+    """
+
+    def __init__(self, prompt: Sequence[int], prediction: Sequence[int]) -> None:
+        start = [*prompt[-LONGEST_NGRAM:]]
+        self._tokens = [*start, *prediction]
+        self._next = len(start)  # the prediction is read up to here
+        self._places: dict[tuple[int, ...], list[int]] = defaultdict(list)  # n-gram -> indices of the tokens behind it
+        self._places[tuple(start)].append(len(start))
+        for end in range(len(start) + 1, len(self._tokens)):
+            for length in range(SHORTEST_PREDICTED, min(LONGEST_NGRAM, end) + 1):
+                self._places[tuple(self._tokens[end - length : end])].append(end)
+
+    def find(self, tokens: Sequence[int], count: int) -> list[int]:
+        for length in range(min(LONGEST_NGRAM, len(tokens)), 0, -1):
+            places = self._places.get(tuple(tokens[-length:]))
+            if places:
+                place = places[min(bisect_left(places, self._next), len(places) - 1)]
+                self._next = place + min(count, 1)  # one token at least comes before the next question
+                return self._tokens[place : place + count]
         return []
 
 

@@ -22,6 +22,7 @@ class NarrowDecoder:
     def __init__(self, decoder: Decoder) -> None:
         self.vocab_size = decoder.vocab_size
         self.overwrite_rows = decoder.overwrite_rows
+        self.read_rows, self.write_rows = decoder.read_rows, decoder.write_rows
         self._decoder = decoder
 
     def step(self, tokens: Sequence[int], position: int) -> Logits:
@@ -46,6 +47,7 @@ class TranslatedDecoder:
         """to_draft `[target vocab]`; shared `[2, n]`: target id and draft id of the tokens that both have."""
         self.vocab_size = len(to_draft)
         self.overwrite_rows = decoder.overwrite_rows
+        self.read_rows, self.write_rows = decoder.read_rows, decoder.write_rows
         self._decoder = decoder
         self._to_draft = to_draft.tolist()
         self._target_ids, self._draft_ids = shared

@@ -13,14 +13,17 @@ from tokenizers import Tokenizer
 from ...bundle import Bundle
 from ...engines.base import Engine
 from ...errors import EngineError
-from ..drafting.drafters import NoDraft, make_draft
+from ..drafting.drafters import Draft, FirstDraft, ForcedDraft, LookupDraft, NoDraft, make_draft
+from ..drafting.lookup import PredictionLookup
 from ..request import Request
+from ..sampling.logprobs import TokenLogprobs
 from ..sampling.rules import NonFiniteLogitsError
 from ..state.cancellation import Cancellation, Cancelled
 from ..state.context import Context
 from ..state.statistics import Statistics
 from ..text.detokenizer import Detokenizer, StopStrings
 from .device_rounds import DeviceRound, device_rounds
+from .notes import NotedRound, NotedRule, Notes, Source
 from .speculate import HostRound, Round, decode
 
 FinishReason = Literal["stop", "length", "cancelled"]
@@ -35,6 +38,9 @@ class Chunk:
 
     accepted: how many of the tokens, the first ones, were drafted; the target itself chose the one behind them.
     pieces: the text that each token released, which together is `text`.
+
+    draft_tokens: what was drafted, also what was rejected; sources: where each of them came from, `model`, `lookup`,
+    `prediction` or `grammar`. logprobs: one for each of the tokens, where the request asked for them.
     """
 
     text: str
@@ -43,6 +49,9 @@ class Chunk:
     statistics: Statistics
     accepted: int = 0
     pieces: tuple[str, ...] = ()
+    draft_tokens: tuple[int, ...] = ()
+    sources: tuple[Source, ...] = ()
+    logprobs: tuple[TokenLogprobs, ...] = ()
 
 
 class Output:
@@ -113,8 +122,11 @@ class Decoding:
         finish: FinishReason | None = None
         try:
             cancellation.check()
-            statistics.prompt_tokens, statistics.reused_tokens = len(request.prompt), context.start(request.prompt)
-            round = self._round(request, statistics)
+            statistics.prompt_tokens = len(request.prompt)
+            statistics.reused_tokens = context.start(request.prompt, request.parameters.cache_salt)
+            statistics.restored_tokens = context.restored
+            notes = Notes(request.parameters.logprobs)
+            round = NotedRound(self._round(request, statistics, notes), notes)
             with self._finite():
                 for tokens in decode(context, round, request.schedule, request.limit, statistics):
                     pieces, finish = output.add(tokens)
@@ -123,8 +135,8 @@ class Decoding:
                     statistics.emitted += kept
                     statistics.total_seconds += perf_counter() - resumed
                     statistics.first_token_seconds = statistics.first_token_seconds or statistics.total_seconds
-                    accepted = min(kept, len(tokens) - 1)
-                    yield Chunk("".join(pieces), tuple(tokens[:kept]), finish, statistics, accepted, pieces)
+                    _count_predicted(notes, statistics)
+                    yield _chunk(tokens[:kept], pieces, finish, notes, statistics)
                     if finish:
                         return
                     resumed = perf_counter()
@@ -134,15 +146,24 @@ class Decoding:
             text = output.flush()
             yield Chunk(text, (), "cancelled", statistics, pieces=(text,))
 
-    def _round(self, request: Request, statistics: Statistics) -> Round:
+    def _round(self, request: Request, statistics: Statistics, notes: Notes) -> Round:
         """How this request's rounds are run: whole on the device where it can, else by the host."""
         context, schedule, drafter = self.context, request.schedule, request.drafter
         rounds = None if schedule.needs_host else device_rounds(self.engine, request.parameters, drafter)
         if rounds is not None:
             schedule.guide = None
             return DeviceRound(context, rounds, request.parameters, drafter is not None, statistics)
-        draft = make_draft(drafter, context, request.rule, statistics, schedule.guide) if drafter else NoDraft()
-        return HostRound(context, draft, request.rule, statistics)
+        rule = NotedRule(request.rule, notes)
+        draft: Draft = NoDraft()
+        if drafter:
+            draft = make_draft(drafter, context, rule, statistics, schedule.guide)
+        if drafter and request.prediction:
+            lookup = PredictionLookup(request.prompt, request.prediction)
+            predicted = NotedRule(request.rule, notes, "prediction")
+            draft = FirstDraft(LookupDraft(lookup, predicted, statistics, schedule.guide), draft)
+        if drafter and rule.constrained:
+            draft = ForcedDraft(draft, NotedRule(request.rule, notes, "grammar"), statistics)
+        return HostRound(context, draft, rule, statistics)
 
     @contextmanager
     def _finite(self) -> Iterator[None]:
@@ -159,3 +180,25 @@ class Decoding:
                 "numbers; "
                 "the weights or the precision cannot run this sequence"
             ) from None
+
+
+def _chunk(
+    tokens: Sequence[int], pieces: tuple[str, ...], finish: FinishReason | None, notes: Notes, statistics: Statistics
+) -> Chunk:
+    """The newest round's; `tokens` are those of it that belong to the output."""
+    return Chunk(
+        "".join(pieces),
+        tuple(tokens),
+        finish,
+        statistics,
+        min(len(tokens), notes.num_accepted),
+        pieces,
+        tuple(notes.draft_tokens),
+        tuple(notes.sources),
+        tuple(notes.logprobs[: len(tokens)]),
+    )
+
+
+def _count_predicted(notes: Notes, statistics: Statistics) -> None:
+    statistics.predicted += notes.sources.count("prediction")
+    statistics.predicted_accepted += notes.sources[: notes.num_accepted].count("prediction")

@@ -137,6 +137,16 @@ class Name(Option):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Text(Option):
+    """A text, or None."""
+
+    def check(self, name: str, value: Any) -> str | None:
+        if value is not None and not isinstance(value, str):
+            raise ParameterError(f"{name} is {shown(value)}; it must be a text")
+        return value
+
+
+@dataclass(frozen=True, kw_only=True)
 class Texts(Option):
     """One text or several, of at least one character each; None for none."""
 
@@ -165,6 +175,19 @@ class TokenIds(Option):
             found = (value,)
         if found is None:
             raise ParameterError(f"{name} is {shown(value)}; it must be a list of token ids")
+        return tuple(whole_number(f"a token of {name}", token) for token in found)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextOrIds(Option):
+    """A text, token ids of any collection, or None."""
+
+    def check(self, name: str, value: Any) -> str | tuple[int, ...] | None:
+        if value is None or isinstance(value, str):
+            return value
+        found = None if isinstance(value, bytes | Mapping) else items(value)
+        if found is None:
+            raise ParameterError(f"{name} is {shown(value)}; it must be a text or a list of token ids")
         return tuple(whole_number(f"a token of {name}", token) for token in found)
 
 

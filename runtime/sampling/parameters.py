@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from ...errors import ParameterError
 from ..grammar.grammar import Grammar
-from .options import Biases, Bound, Choice, Flag, Name, Number, Texts, TokenIds, Whole, option
+from .options import Biases, Bound, Choice, Flag, Name, Number, Text, TextOrIds, Texts, TokenIds, Whole, option
 
 Verification = Literal["block", "token"]
 
@@ -38,6 +38,13 @@ class SamplingParameters:
     where there is a match); by default the model, or `ngram` in a bundle without one. num_draft_tokens: k of every
     round, 0 for plain decoding. Without it and a drafter, the bundle's policy decides for the `route` of the request
     (its default for none, and for one that it does not know); a bundle without a policy drafts its maximum.
+
+    prediction: a text, or token ids, that much of the output may repeat, as a file to be changed in a few places
+    (OpenAI's Predicted Outputs). Drafts are looked up in it first, as many as the bundle can take unless
+    num_draft_tokens says; the output stays the same. logprobs: of each token of the output, and of that many of the
+    likeliest besides, from the target's own logits in front of bias, penalties, bans and temperature; None for none.
+
+    cache_salt: requests of different salts share no cached rows, so that nobody learns from times what another asked.
 
     Raises `ParameterError` with the parameter, what was given and what is allowed. A new parameter is one field here:
     `Session.stream` and `specexport generate` take what they offer from these fields.
@@ -100,6 +107,9 @@ class SamplingParameters:
         ),
     )
     route: str | None = field(default=None, metadata=option(Name(help="Route of the request in the bundle's policy.")))
+    prediction: str | Iterable[int] | None = field(default=None, metadata=option(TextOrIds(flag="")))
+    logprobs: int | None = field(default=None, metadata=option(Whole(optional=True, flag="")))
+    cache_salt: str | None = field(default=None, metadata=option(Text(flag="")))
 
     def __post_init__(self) -> None:
         for one in fields(self):
@@ -127,8 +137,8 @@ class SamplingParameters:
 
     @property
     def needs_host(self) -> bool:
-        """Whether the host must see the logits: where it changes them, or bounds them by a grammar."""
-        return self.adjusts_logits or self.grammar is not None
+        """Whether the host runs the rounds: to change logits, bound them, note them, or to look drafts up."""
+        return self.adjusts_logits or self.grammar is not None or self.logprobs is not None or bool(self.prediction)
 
     def check_tokens(self, vocab_size: int, stop_tokens: Collection[int]) -> None:
         """Raises `ParameterError` for ids that the vocabulary lacks, and when no token is left.

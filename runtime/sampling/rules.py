@@ -30,10 +30,7 @@ class NonFiniteLogitsError(Exception):
 
 
 class Rule(Protocol):
-    @property
-    def constrained(self) -> bool:
-        """Whether a grammar bounds the output."""
-        ...
+    constrained: bool  # by a grammar
 
     def propose(self, draft_logits: Row) -> int | None:
         """The next draft token from the draft's logits `[vocab]`, remembered until `accept`.
@@ -72,10 +69,7 @@ class _Rows:
         self._vocab_size = vocab_size
         self._adjustment, self._constraint = adjustment, constraint
         self._drafted: list[int] = []
-
-    @property
-    def constrained(self) -> bool:
-        return self._constraint is not None
+        self.constrained = constraint is not None
 
     def legal(self, tokens: Sequence[int]) -> int:
         return len(tokens) if self._constraint is None else self._constraint.legal(tokens, self._drafted)

@@ -29,7 +29,7 @@ def processed_distribution(logits: Row, parameters: SamplingParameters, top: flo
 
     floor = top + temperature * math.log(parameters.min_p) if parameters.min_p else -math.inf
     if top_k:
-        tokens = _largest(logits, top_k)
+        tokens = largest(logits, top_k)
         values = logits[tokens]
         kept = values >= np.partition(values, -top_k)[-top_k]
         if parameters.top_p < 1.0:
@@ -39,7 +39,7 @@ def processed_distribution(logits: Row, parameters: SamplingParameters, top: flo
         goal = parameters.top_p * _mass(logits, top, temperature)
         count, cut = NUCLEUS, -math.inf
         while True:
-            tokens = _largest(logits, count)
+            tokens = largest(logits, count)
             values = logits[tokens]
             cut = _nucleus(values, top, temperature, goal)
             if cut > -math.inf or len(tokens) == len(logits):
@@ -61,7 +61,7 @@ def _nucleus(logits: Row, top: float, temperature: float, goal: float) -> float:
     return float(ranked[place]) if place < len(ranked) else -math.inf
 
 
-def _largest(logits: Row, count: int) -> Tokens:
+def largest(logits: Row, count: int) -> Tokens:
     """Ascending tokens `[>= count]`: all with a logit from some value on, and not many more where `count` is few.
 
     The largest logits of `columns` groups are `columns` different logits, so their count-th largest is not above

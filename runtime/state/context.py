@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from ...engines.base import Decoder, Logits, nothing
+from .conversations import Conversations, Saved, shared_prefix
 
 
 @dataclass
@@ -42,11 +43,17 @@ class Context:
 
     Invariant between rounds: `rows` of every decoder are the rows of `tokens[:rows]`. Rolling back lowers `rows`,
     nothing else: the next write overwrites what lies beyond.
+
+    salt: the sequence's, see `SamplingParameters.cache_salt`. conversations: where rows go that the next sequence
+    overwrites, if anywhere. restored: target rows that the last `start` got back from there.
     """
 
     target: CachedDecoder
     draft: CachedDecoder | None = None
     tokens: list[int] = field(default_factory=list)
+    salt: str | None = None
+    conversations: Conversations | None = None
+    restored: int = 0
 
     @property
     def decoders(self) -> tuple[CachedDecoder, ...]:
@@ -57,18 +64,34 @@ class Context:
         """Rows that the draft's cache lacks, 0 without a draft model."""
         return len(self.tokens) - self.draft.rows if self.draft is not None else 0
 
-    def start(self, prompt: Sequence[int]) -> int:
-        """Make `prompt` the sequence; returns the number of its tokens whose target rows are kept."""
-        common = 0
-        for ours, theirs in zip(self.tokens, prompt, strict=False):
-            if ours != theirs:
-                break
-            common += 1
-        self.keep(common)  # first: an interrupt between the two lines must not leave rows of other tokens
-        self.tokens = list(prompt)
+    def start(self, prompt: Sequence[int], salt: str | None = None) -> int:
+        """Make `prompt` the sequence; returns the number of its tokens whose target rows are there.
+
+        `restored` of these came back from `conversations`. Sequences of different salts share no rows.
+        """
+        common = shared_prefix(self.tokens, prompt) if salt == self.salt else 0
+        saved, shared = None, 0
+        if self.conversations is not None:
+            saved, shared = self.conversations.longest(prompt, salt)  # first: it may have to make room
+            held = [(cached.decoder, cached.rows) for cached in self.decoders]
+            self.conversations.save(self.tokens, self.salt, held, common)
+        self.keep(common)  # first: an interrupt between the lines must not leave rows of other tokens
+        self.tokens, self.salt = list(prompt), salt
+        kept = self.target.rows
+        if saved is not None:
+            self._restore(saved, shared)
         # The last token is fed by the first round, whose logits continue the prompt.
         self.target.rows = min(self.target.rows, len(prompt) - 1)
+        self.restored = max(0, self.target.rows - kept)
         return self.target.rows
+
+    def _restore(self, saved: Saved, shared: int) -> None:
+        """Put back the first `shared` rows of `saved`, those that are not there."""
+        for cached, rows, count in zip(self.decoders, saved.rows, saved.counts, strict=True):
+            end = min(shared, count)
+            if end > cached.rows:
+                cached.decoder.write_rows(rows, cached.rows, end)
+                cached.rows = end
 
     def keep(self, rows: int) -> None:
         for cached in self.decoders:

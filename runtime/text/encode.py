@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
+from itertools import islice, takewhile
 
 from tokenizers import Tokenizer
 
@@ -53,6 +54,17 @@ class PromptEncoder:
                 "generate; shorten it or build with a larger --max-seq-len"
             )
         return tokens
+
+    def encode_prediction(self, prediction: str | Iterable[int] | None) -> list[int]:
+        """Token ids of a text that the output may repeat, no more than a sequence can hold. Raises `PromptError`."""
+        if prediction is None:
+            return []
+        longest = self._manifest.longest
+        if not isinstance(prediction, str):
+            known = range(self._manifest.target.vocab_size)
+            return list(takewhile(known.__contains__, islice(prediction, longest)))
+        with _unicode():
+            return self.tokenizer.encode(prediction, add_special_tokens=False).ids[:longest]
 
     def _tokens(self, prompt: Prompt) -> list[int]:
         if isinstance(prompt, str):

@@ -5,8 +5,9 @@ from __future__ import annotations
 from .bundle_mutants import BUNDLE
 from .engine_mutants import ENGINES
 from .exporter_mutants import EXPORTER
+from .grammar_mutants import GRAMMAR
 from .loop_mutants import LOOP
 from .proof_mutants import PROOFS
 from .sampling_mutants import SAMPLING
 
-MUTANTS = (*SAMPLING, *LOOP, *PROOFS, *BUNDLE, *EXPORTER, *ENGINES)
+MUTANTS = (*SAMPLING, *LOOP, *GRAMMAR, *PROOFS, *BUNDLE, *EXPORTER, *ENGINES)

@@ -36,6 +36,27 @@ LOOP = (
         (*IN_LOOP, "tests/runtime/test_session.py"),
     ),
     Mutant(
+        "sequences of different salts share rows",
+        CONTEXT,
+        "shared_prefix(self.tokens, prompt) if salt == self.salt else 0",
+        "shared_prefix(self.tokens, prompt)",
+        ("tests/runtime/state/test_conversations.py",),
+    ),
+    Mutant(
+        "rows that a sequence got back are counted before they are there",
+        CONTEXT,
+        "cached.decoder.write_rows(rows, cached.rows, end)",
+        "pass",
+        ("tests/runtime/state/test_conversations.py",),
+    ),
+    Mutant(
+        "a saved sequence is told by its length alone",
+        "runtime/state/conversations.py",
+        "if one != other:",
+        "if one != other and index < 3:",
+        ("tests/runtime/state/test_conversations.py",),
+    ),
+    Mutant(
         "forgetting leaves the caches as they are",
         CONTEXT,
         "cached.decoder.overwrite_rows(0, 0.0)",

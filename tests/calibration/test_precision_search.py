@@ -6,7 +6,9 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from specexport.calibration.precision_search import PrecisionPair, Speed, against, measure_speeds, pick
+from specexport.bundle import Format
+from specexport.calibration import precision_search
+from specexport.calibration.precision_search import PrecisionPair, Speed, Speeds, is_close, measure_speeds, pick, slower
 from specexport.runtime.auto_precision import PrecisionCandidate, PrecisionTable, table_lines
 from specexport.runtime.session import Session
 from specexport.runtime.state.statistics import Statistics
@@ -16,15 +18,34 @@ def candidate(loss: float, plain: float, speculative: float) -> PrecisionCandida
     return PrecisionCandidate("int8", "int4", 1, 0.0, loss, plain, speculative, 0.0, 0.0, 2.0, 1.0, 1.0, 1.0)
 
 
+EXACT, GOOD, BAD = PrecisionPair("float", "int8"), PrecisionPair("int8", "int4"), PrecisionPair("int4", None)
+MOVED: dict[Format, float] = {"float": 0.0, "int8": 0.01, "int4": 0.011}
+
+
 def test_the_fastest_of_those_that_keep_the_quality() -> None:
-    exact, good, bad = candidate(0.0, 10, 20), candidate(0.01, 31, 30), candidate(0.011, 40, 99)
-    assert pick([exact, good, bad], 0.01) is good
-    assert pick([exact, good, bad], 0.005) is exact
-    assert pick([exact, good, bad], 0.02) is bad
+    """With drafts: what is faster without them is not taken for it."""
+    speeds = {(EXACT, True): of_rate(20), (GOOD, True): of_rate(30), (BAD, True): of_rate(99)}
+    speeds |= {(EXACT, False): of_rate(1000), (GOOD, False): of_rate(10), (BAD, False): of_rate(40)}
+    assert pick(speeds, MOVED, 0.01) == GOOD
+    assert pick(speeds, MOVED, 0.005) == EXACT
+    assert pick(speeds, MOVED, 0.02) == BAD
 
 
-def test_what_decodes_fastest_with_drafts_is_taken() -> None:
-    assert pick([candidate(0.0, 30, 10), drafts := candidate(0.0, 20, 25)], 0.01) is drafts
+def test_a_call_is_close_where_one_that_may_be_taken_may_be_as_fast() -> None:
+    taken = [1.0, 2.0, 1.5, 1.2] * 3
+    even = [second * factor for second, factor in zip(taken, [0.9, 1.2] * 6, strict=True)]
+    slow = [second * factor for second, factor in zip(taken, [1.4, 1.6] * 6, strict=True)]
+    of = {"taken": of_rate(30, taken), "even": of_rate(29, even), "slow": of_rate(20, slow)}
+    assert is_close({(GOOD, True): of["taken"], (EXACT, True): of["even"]}, MOVED, 0.01)
+    assert not is_close({(GOOD, True): of["taken"], (EXACT, True): of["slow"]}, MOVED, 0.01)
+    assert not is_close({(GOOD, True): of["taken"], (BAD, True): of["even"]}, MOVED, 0.01)  # moves too far
+    plain = {(GOOD, True): of["taken"], (EXACT, True): of["slow"], (EXACT, False): of["even"]}
+    assert not is_close(plain, MOVED, 0.01)
+    assert not is_close({(GOOD, True): of["taken"]}, MOVED, 0.01)
+
+
+def of_rate(rate: float, seconds: Sequence[float] = (1.0, 1.0)) -> Speed:
+    return Speed(rate, rate, rate, 2.0, tuple(seconds))
 
 
 @pytest.mark.parametrize(("plain", "told"), [(90.0, True), (20.0, False)])
@@ -59,10 +80,10 @@ def test_times_are_held_against_the_pair_taken_prompt_by_prompt() -> None:
     prompts = [1.0, 10.0, 2.0, 20.0, 5.0, 9.0]
     taken = speed([0.1 * prompt for prompt in prompts])
     other = speed([0.1 * prompt * factor for prompt, factor in zip(prompts, [1.1, 1.2] * 3, strict=True)])
-    found = against(taken, candidate(0.0, 1, 1), other)
-    assert 1.1 < found.slower_low < found.slower < found.slower_high < 1.25
-    same = against(taken, candidate(0.0, 1, 1), taken)
-    assert (same.slower, same.slower_low, same.slower_high) == (1.0, 1.0, 1.0)
+    found = slower(other, taken)
+    assert 1.1 < found.low < found.value < found.high < 1.25
+    same = slower(taken, taken)
+    assert (same.value, same.low, same.high) == (1.0, 1.0, 1.0)
 
 
 def speed(seconds: list[float]) -> Speed:
@@ -110,3 +131,28 @@ def test_every_prompt_by_all_in_turn_behind_a_warm_up() -> None:
     assert drafts.acceptance_length == 2.0
     assert drafts.seconds == pytest.approx((0.5, 1.0))
     assert found[pairs[0], False].tokens_per_second == pytest.approx(16 / 24)
+
+
+def test_a_close_call_is_given_more_prompts_until_it_is_settled_or_time_is_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(precision_search, "PROMPTS", 2)
+    monkeypatch.setattr(precision_search, "MORE_SECONDS", 1e9)
+    pair = PrecisionPair("int8", "int4")
+    prompts = [[number + 1] for number in range(9)]
+
+    def counted(settled_at: int) -> int:
+        seen: list[int] = []
+
+        def undecided(speeds: Speeds) -> bool:
+            seen.append(len(speeds[pair, True].seconds))
+            return seen[-1] < settled_at
+
+        session = cast(Session, FakeSession(pair, []))
+        found = measure_speeds({pair: session}, prompts, 8, lambda step: None, undecided)
+        assert seen == list(range(2, seen[-1] + 1, 2))
+        return len(found[pair, True].seconds)
+
+    assert counted(0) == 2
+    assert counted(5) == 6
+    assert counted(100) == 9
+    monkeypatch.setattr(precision_search, "MORE_SECONDS", 90.0)
+    assert counted(100) == 4  # prompts 3 and 4 have taken 3 + 12, 3 + 24, 3 + 16 and 3 + 32 seconds

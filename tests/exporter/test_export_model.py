@@ -51,11 +51,11 @@ def exporting(checkpoint: Checkpoint, folder: Path) -> Callable[..., tuple[Model
 def test_a_stage_is_of_one_precision_and_of_its_dialects(
     checkpoint: Checkpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def write(export: ModelExport, contract: Contract, folder: Path, step: Any) -> None:
+    def write(export: ModelExport, context: BuildContext, folder: Path, step: Any) -> None:
         names = {dialect: f"graphs/{export.role}-{dialect}.onnx" for dialect in export.dialects}
         spec = ModelSpec("", "", "", 1, 1, (), dict(names), f"graphs/{export.role}.weights", 0, "float", (), None)
         for name in (*names.values(), spec.weights, model_module.REFERENCE):
-            (folder / Path(name).name).write_text(contract.precision)
+            (folder / Path(name).name).write_text(context.contract.precision)
         (folder / model_module.SPEC).write_text(json.dumps(asdict(spec)))
 
     monkeypatch.setattr(model_module, "_export", write)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +20,7 @@ from specexport.errors import CheckpointError, ParameterError, ProofError
 from specexport.exporter import auto, export_model
 from specexport.exporter.build import build
 from specexport.exporter.proving.prove import prove
-from specexport.exporter.request.options import BuildOptions
+from specexport.exporter.request.options import BuildOptions, CalibrationTexts
 from specexport.runtime.auto_precision import PRECISION
 from specexport.runtime.describe import describe, render
 from specexport.runtime.proofs.verify import verify_session
@@ -98,6 +101,16 @@ def test_auto_leaves_what_moves_too_far(pair: Pair, tmp_path: Path, monkeypatch:
     assert [row["target"] for row in table["candidates"]] == ["float"]
     assert [line.partition(": ")[0] for line in table["left_out"]] == ["target in int8", "target in int4"]
     assert all("it moves by 0." in line and "nats, 0 are allowed" in line for line in table["left_out"])
+
+    def again(*_: Any) -> Any:
+        raise AssertionError("a format that was left out is calibrated again")
+
+    monkeypatch.setattr(export_model, "choose", again)
+    options = BuildOptions(64, prompt_chunk=16, cache=cache, precision="auto", max_divergence=0)
+    build(str(pair.draft), None, tmp_path / "again.bundle", options)
+    assert json.loads((tmp_path / "again.bundle" / PRECISION).read_text())["left_out"] == table["left_out"]
+    with pytest.raises(AssertionError, match="calibrated again"):  # one that may move farther needs its recipe
+        build(str(pair.draft), None, tmp_path / "wide.bundle", replace(options, max_divergence=9.0))
 
 
 @pytest.mark.slow
@@ -211,6 +224,20 @@ def test_calibration_prompts_that_are_too_few(
     (tmp_path / "prompts.jsonl").write_text(lines)
     with refused(ParameterError):
         made(pair, tmp_path / "out.bundle", cache, precision="int8", calibration_texts=tmp_path / "prompts.jsonl")
+
+
+def test_calibration_prompts_from_a_pipe(tmp_path: Path) -> None:
+    """Which can be read once: the command line looks at them first, and the build uses them."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=pipe.write_text, args=('{"prompt": "one"}\n',), daemon=True)
+    writer.start()
+    options = BuildOptions(precision="int8", calibration_texts=pipe)
+    options.check(None, "out.bundle")
+    writer.join()
+    pipe.unlink()
+    options.check(None, "out.bundle")
+    assert options.texts == CalibrationTexts(("one",), own=True)
 
 
 def test_options_that_quantize_nothing(refused: Refused, pair: Pair) -> None:

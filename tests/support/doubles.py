@@ -31,10 +31,16 @@ VOCAB = BYTES + 2
 
 
 class FeedsByStep:
-    """`Decoder.feed` for doubles whose steps cost nothing."""
+    """`Decoder.feed` for doubles whose steps cost nothing, and caches that nobody copies."""
 
     def feed(self, tokens: Sequence[int], position: int) -> None:
         self.step(tokens, position)  # type: ignore[attr-defined]
+
+    def read_rows(self, end: int) -> list[np.ndarray]:
+        raise AssertionError("this double's rows are not copied")
+
+    def write_rows(self, saved: Sequence[np.ndarray], start: int, end: int) -> None:
+        raise AssertionError("this double's rows are not copied")
 
 
 class FakeDecoder(FeedsByStep):
@@ -81,6 +87,12 @@ class FakeDecoder(FeedsByStep):
 
     def overwrite_rows(self, start: int, value: float) -> None:
         self.rows[start:] = -1.0 - abs(value)
+
+    def read_rows(self, end: int) -> list[np.ndarray]:
+        return [self.rows[None, :end, None].copy()]
+
+    def write_rows(self, saved: Sequence[np.ndarray], start: int, end: int) -> None:
+        self.rows[start:end] = saved[0][0, start:end, 0]
 
     def logits_after(self, context: Sequence[float] | np.ndarray) -> Logits:
         """The logits that follow `context`, `[vocab]`: a function of the tokens alone."""
@@ -192,10 +204,11 @@ def fake_session(
     draft: FakeDecoder | None,
     stop_token_ids: tuple[int, ...] = (),
     chat_template: str | None = None,
+    prompt_cache_bytes: int = 0,
 ) -> Session:
     """A real session over two fake decoders, or over a target alone."""
     draft_size = draft.vocab_size if draft else None
     bundle = write_bundle(
         root, target.contract, target.vocab_size, draft_size, stop_token_ids, chat_template, draft is not None
     )
-    return Session(bundle, Engine("fake", "ort", target, draft))
+    return Session(bundle, Engine("fake", "ort", target, draft), prompt_cache_bytes=prompt_cache_bytes)

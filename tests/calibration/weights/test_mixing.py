@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
 from specexport.calibration.weights import mixing, search, turning
 from specexport.calibration.weights.fake_quant import fake_quantized
-from specexport.calibration.weights.mixing import Upgrade, choose_upgrades
+from specexport.calibration.weights.mixing import Upgrade, bytes_of, choose_upgrades
 from specexport.calibration.weights.recipe import Recipe, WeightRecipe
 from specexport.calibration.weights.search import RecipeOptions, choose
 from specexport.calibration.weights.sensitivity import Candidates
@@ -86,11 +87,11 @@ def test_within_the_budget_and_layers_of_one_input_together(
     four = choose(calm(make("llama", num_hidden_layers=4)), batches, "int4", "onnxruntime", OPTIONS)
     model = calm(make("llama", num_hidden_layers=4))
     least = sizes(model, Recipe({name: WeightRecipe("int4", block=16) for name in four.weights}))
-    monkeypatch.setattr(mixing, "BUDGET", least + 0.01)
-    recipe = choose(model, batches, "int4", "onnxruntime", OPTIONS)
+    budget = least + 0.01
+    recipe = choose(model, batches, "int4", "onnxruntime", replace(OPTIONS, budget=budget))
     raised = [name for name, own in recipe.weights.items() if own.format == "int8"]
     assert raised
-    assert sizes(model, recipe) <= mixing.BUDGET
+    assert sizes(model, recipe) <= budget
     assert all(recipe.weights[name].stored is not None for name in raised)
     assert all(recipe.weights[name].stored[0].dtype == "int8" for name in raised)
     for index in range(4):
@@ -105,14 +106,14 @@ def test_it_is_nearer_than_int4_and_than_what_is_raised_at_random(
     make: Make, batches: list[Tensor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(search, "LM_HEAD_DIVERGENCE_LIMIT", 1e9)
-    monkeypatch.setattr(mixing, "BUDGET", 0.23)
 
     def off(options: RecipeOptions) -> float:
         model = calm(make("llama", num_hidden_layers=4))
         return divergence(model, choose(model, batches, "int4", "onnxruntime", options), batches)
 
-    mixed = off(OPTIONS)
-    assert mixed < 0.8 * off(RecipeOptions(block=16, limit=127, mixing=False))
+    options = replace(OPTIONS, budget=0.23)
+    mixed = off(options)
+    assert mixed < 0.8 * off(replace(options, mixing=False))
 
     def backwards(model: nn.Module, tokens: list[Tensor], candidates: Candidates) -> dict[str, dict[str, float]]:
         return {
@@ -121,7 +122,7 @@ def test_it_is_nearer_than_int4_and_than_what_is_raised_at_random(
 
     estimated = mixing.divergences
     monkeypatch.setattr(mixing, "divergences", backwards)
-    assert mixed < off(OPTIONS)
+    assert mixed < off(options)
 
 
 def test_a_robust_model_stays_in_int4(make: Make, batches: list[Tensor], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,12 +136,11 @@ def test_inputs_of_raised_layers_only_are_turned(
     make: Make, batches: list[Tensor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(turning, "WORTH", 10.0)
-    monkeypatch.setattr(mixing, "BUDGET", 0.24)
     monkeypatch.setattr(mixing, "ENOUGH", 0.0)
     model = calm(make("llama", num_hidden_layers=3))
     with torch.no_grad():
         exact = model(input_ids=batches[0]).logits
-    recipe = choose(model, batches, "int4", "onnxruntime", OPTIONS)
+    recipe = choose(model, batches, "int4", "onnxruntime", replace(OPTIONS, budget=0.24))
     turned = {
         f"{path}.weight"
         for path, module in model.named_modules()
@@ -153,19 +153,43 @@ def test_inputs_of_raised_layers_only_are_turned(
     with torch.no_grad():
         off = (model(input_ids=batches[0]).logits - exact).abs().max()
     assert off < 1e-4 * exact.std()
-    plain = choose(calm(make("llama")), batches, "int4", "tensorrt", RecipeOptions(hold=lambda scales: abs(scales)))
-    assert not any("turned" in note for note in plain.notes)
+
+
+def test_for_tensorrt_raised_layers_have_static_scales_and_are_not_turned(
+    make: Make, batches: list[Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(turning, "WORTH", 10.0)
+    monkeypatch.setattr(mixing, "ENOUGH", 0.0)
+    model = calm(make("llama", num_hidden_layers=3, hidden_size=64, intermediate_size=128))
+    recipe = choose(model, batches, "int4", "tensorrt", RecipeOptions(budget=9.0))
+    single = [own for name, own in recipe.weights.items() if "down_proj" in name or "o_proj" in name]
+    raised = [own for own in single if own.format == "int8"]
+    assert raised
+    assert all(own.input_scale is not None for own in raised)
+    assert not any(module._forward_pre_hooks for module in model.modules())
+
+
+def test_bytes_of_a_weight_that_is_stored_the_other_way_round(make: Make) -> None:
+    model = make("gpt2")  # Conv1D: [K, N]
+    name = "transformer.h.0.mlp.c_fc.weight"
+    inputs, outputs = model.get_parameter(name).shape
+    assert (inputs, outputs) == (32, 128)
+    rest = bytes_of(model, {}) - 4 * inputs * outputs
+    assert bytes_of(model, {name: WeightRecipe("int8")}) == rest + inputs * outputs + 4 * outputs
+    assert bytes_of(model, {name: WeightRecipe("int4")}) == rest + inputs * outputs / 2 + 4 * outputs
+    table = "transformer.wpe.weight"
+    rows, width = model.get_parameter(table).shape
+    assert bytes_of(model, {table: WeightRecipe("int8")}) == bytes_of(model, {}) - 3 * rows * width + 4 * rows
 
 
 def test_weights_that_are_used_twice_or_looked_up_stay(
     make: Make, batches: list[Tensor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(search, "LM_HEAD_DIVERGENCE_LIMIT", 1e9)
-    monkeypatch.setattr(mixing, "BUDGET", 9.0)
     monkeypatch.setattr(mixing, "ENOUGH", 0.0)
     model = calm(make("llama", tie_word_embeddings=True))
     model.model.layers[1].self_attn.o_proj.weight = model.model.layers[0].self_attn.o_proj.weight
-    recipe = choose(model, batches, "int4", "onnxruntime", OPTIONS)
+    recipe = choose(model, batches, "int4", "onnxruntime", replace(OPTIONS, budget=9.0))
     assert recipe.weights["model.layers.0.self_attn.o_proj.weight"].format == "int4"
     assert recipe.weights["model.embed_tokens.weight"].format == "int4"
     assert recipe.weights["model.layers.0.mlp.down_proj.weight"].format == "int8"

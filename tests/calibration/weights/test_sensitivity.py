@@ -149,6 +149,15 @@ def test_experts_and_layers_that_no_text_reaches(make: Make) -> None:
     assert QUERY in found
 
 
+def test_a_weight_is_rounded_once_for_all_texts(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    rounded: list[int] = []
+    plain = WeightRecipe.quantize
+    monkeypatch.setattr(WeightRecipe, "quantize", lambda own, weight: rounded.append(1) or plain(own, weight))
+    candidates = Candidates({QUERY: {"int8": INT8, "int4": WeightRecipe("int4", block=16)}}, {})
+    divergences(make("llama"), texts()[:3], candidates)
+    assert len(rounded) == 2
+
+
 def test_tokens_are_bounded_and_evenly_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sensitivity, "TOKENS", 100)
     lengths = [40, 10, 40, 10, 40, 10, 20]

@@ -100,6 +100,21 @@ def test_rows_before_the_position_are_read(decoder: OrtDecoder) -> None:
     assert not np.allclose(decoder.step(TOKENS[16:21], 16), expected, atol=1e-2)
 
 
+def test_rows_that_were_read_are_the_same_when_they_are_written_back(decoder: OrtDecoder) -> None:
+    """From any row on, into caches that hold others meanwhile; what lies behind them stays."""
+    expected = feed(decoder, 16, 5)
+    feed(decoder, 16)
+    saved = decoder.read_rows(16)
+    decoder.overwrite_rows(4, POISON)
+    decoder.write_rows(saved, 4, 16)
+    assert all(np.array_equal(rows[:, :16], again) for rows, again in zip(saved, decoder.read_rows(16), strict=True))
+    assert np.array_equal(decoder.step(TOKENS[16:21], 16), expected)
+    decoder.write_rows(saved, 4, 15)
+    decoder.overwrite_rows(15, 1.0)
+    decoder.write_rows(saved, 0, 15)
+    assert not np.allclose(decoder.step(TOKENS[16:21], 16), expected, atol=1e-2)
+
+
 def test_buffers_and_bindings_are_made_once(decoder: OrtDecoder) -> None:
     feed(decoder, 16, 1, 2, 3, 4, 5)
     bindings, caches = dict(decoder._bindings), [array.ctypes.data for array in decoder._caches]

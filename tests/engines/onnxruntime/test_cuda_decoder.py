@@ -109,6 +109,19 @@ def test_every_width_gives_the_last_tokens_logits(width: int, decoder: OrtCudaDe
     np.testing.assert_allclose(logits[-1], last[0], atol=1e-4)
 
 
+def test_rows_that_were_read_are_the_same_when_they_are_written_back(decoder: OrtCudaDecoder) -> None:
+    fresh(decoder).feed(TOKENS[:16], 0)
+    expected = decoder.step(TOKENS[16:21], 16).copy()
+    saved = decoder.read_rows(16)
+    decoder.overwrite_rows(4, POISON)
+    decoder.write_rows(saved, 4, 16)
+    assert all(np.array_equal(part, again) for part, again in zip(saved, decoder.read_rows(16), strict=True))
+    assert np.array_equal(decoder.step(TOKENS[16:21], 16), expected)
+    fresh(decoder)
+    decoder.write_rows(saved, 2, 15)
+    assert all(not cache[:, :, :2].any() and not cache[:, :, 15:].any() for cache in rows(decoder, 64))
+
+
 @pytest.mark.parametrize("count", [1, 4, 5, 6, 9, 15, 16])
 @pytest.mark.parametrize("position", [0, 20, 48])
 def test_a_padded_chunk_leaves_the_rows_of_its_tokens(count: int, position: int, decoder: OrtCudaDecoder) -> None:

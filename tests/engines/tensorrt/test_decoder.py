@@ -437,3 +437,25 @@ def test_the_slots_of_each_width(made: Made) -> None:
     assert {width: slot.host.size for width, slot in decoder.tokens.items()} == {1: 1, 2: 2, 3: 3, 4: 4, 5: 5, 16: 16}
     assert {width: slot.host.size for width, slot in decoder.positions.items()} == dict.fromkeys((1, 2, 3, 4, 5, 16), 1)
     assert len({slot.address for slot in (*decoder.tokens.values(), *decoder.positions.values())}) == 12
+
+
+# Rows for the host.
+
+
+@pytest.mark.parametrize(("start", "end"), [(0, 20), (7, 20), (19, 20), (0, 1)])
+def test_rows_go_to_the_host_and_back(made: Made, start: int, end: int) -> None:
+    """Of every head the rows asked for and no other; the host waits for both."""
+    for position in range(CAPACITY):
+        made.decoder.overwrite_rows(position, position / 4)
+    before = [cache.copy() for cache in made.caches(CAPACITY)]
+    saved = made.decoder.read_rows(end)
+    assert [np.ascontiguousarray(cache[:, :end]).tobytes() for cache in before] == [rows.tobytes() for rows in saved]
+    made.decoder.overwrite_rows(0, -1.0)
+    made.device.log.clear()
+    made.decoder.write_rows(saved, start, end)
+    assert made.device.log[-1] == "wait"
+    for cache, old in zip(made.caches(CAPACITY), before, strict=True):
+        assert np.array_equal(cache[:, start:end], old[:, start:end])
+        assert (cache[:, :start] == -1).all()
+        assert (cache[:, end:] == -1).all()
+    made.decoder.overwrite_rows(0, 0.0)

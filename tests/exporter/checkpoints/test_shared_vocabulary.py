@@ -15,9 +15,10 @@ import torch
 from click.testing import CliRunner
 from specexport.bundle import Bundle
 from specexport.cli import main
-from specexport.exporter.checkpoints.shared_vocabulary import BYTE_ALPHABET, Tokens, Translation
+from specexport.exporter.checkpoints.shared_vocabulary import Tokens, Translation
 from specexport.runtime.drafting.translate import load_maps
 from specexport.runtime.session import Session
+from specexport.runtime.text.token_bytes import BYTE_ALPHABET
 from support.pair import Pair
 from support.tiny import LINES, LLAMA, make_tokenizer, save_model
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers

@@ -12,6 +12,7 @@ from specexport.runtime.drafting.drafters import (
     DRAFTERS,
     Draft,
     FirstDraft,
+    ForcedDraft,
     LookupDraft,
     ModelDraft,
     NoDraft,
@@ -61,7 +62,9 @@ def made(
     model, rule, statistics = FakeDecoder(TINY, VOCAB, seed=4), rule or Told(), Statistics()
     context = Context(CachedDecoder(FakeDecoder(TINY, VOCAB), chunk), CachedDecoder(model, chunk))
     context.start(prompt)
-    return make_draft(name, context, rule, statistics), context, model, rule, statistics
+    draft = make_draft(name, context, rule, statistics)
+    draft = ForcedDraft(draft, rule, statistics) if rule.constrained else draft
+    return draft, context, model, rule, statistics
 
 
 def test_no_draft() -> None:

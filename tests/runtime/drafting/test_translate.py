@@ -56,6 +56,14 @@ def test_the_cache_below_is_the_drafts_own() -> None:
     draft = Told()
     TranslatedDecoder(draft, TO_DRAFT, SHARED).overwrite_rows(3, 1e4)
     assert draft.overwritten == [(3, 1e4)]
+    fake = FakeDecoder()
+    fake.write([4, 5, 6], 0)
+    for wrapped in (TranslatedDecoder(fake, TO_DRAFT, SHARED), NarrowDecoder(fake)):
+        saved = wrapped.read_rows(3)
+        fake.overwrite_rows(0, 0.0)
+        wrapped.write_rows(saved, 1, 3)
+        assert fake.rows[:3].tolist() == [-1.0, 5.0, 6.0]
+        fake.write([4, 5, 6], 0)
 
 
 def test_a_permuted_decoder_translated_back_is_the_decoder() -> None:

@@ -1,0 +1,72 @@
+"""What a round did, for whoever asks: where its draft came from, and how likely the target held its tokens to be."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from ...engines.base import Logits
+from ..sampling.distribution import Row
+from ..sampling.logprobs import TokenLogprobs, token_logprobs
+from ..sampling.rules import Rule
+from .speculate import Round
+
+Source = Literal["model", "lookup", "prediction", "grammar"]
+
+
+@dataclass
+class Notes:
+    """Of a request's newest round. likeliest: of how many tokens besides its own a token has log-probabilities, None
+    for no log-probabilities at all. sources: one for each of draft_tokens; num_accepted: how many of them stood.
+    logprobs: one for each token that the round gave.
+    """
+
+    likeliest: int | None
+    draft_tokens: Sequence[int] = ()
+    num_accepted: int = 0
+    sources: list[Source] = field(default_factory=list)
+    logprobs: list[TokenLogprobs] = field(default_factory=list)
+
+
+class NotedRule:
+    """A rule whose drafts and rows are noted. certain_source: where tokens without chance come from."""
+
+    def __init__(self, rule: Rule, notes: Notes, certain_source: Source = "lookup") -> None:
+        self._rule, self._notes, self._certain_source = rule, notes, certain_source
+        self.constrained, self.legal, self.forced = rule.constrained, rule.legal, rule.forced
+
+    def propose(self, draft_logits: Row) -> int | None:
+        token = self._rule.propose(draft_logits)
+        if token is not None:
+            self._notes.sources.append("model")
+        return token
+
+    def certain(self, draft_token: int) -> None:
+        self._rule.certain(draft_token)
+        self._notes.sources.append(self._certain_source)
+
+    def accept(self, target_logits: Logits, draft_tokens: Sequence[int]) -> tuple[int, int]:
+        count, token = self._rule.accept(target_logits, draft_tokens)
+        likeliest = self._notes.likeliest
+        if likeliest is not None:
+            kept = [*draft_tokens[:count], token]
+            # The rule changes copies of the rows, so these are the target's own.
+            self._notes.logprobs = [token_logprobs(target_logits[i], kept[i], likeliest) for i in range(count + 1)]
+        return count, token
+
+
+class NotedRound:
+    """A round that says what it drafted; the device's own know of no rule, and draft by the model only."""
+
+    def __init__(self, round: Round, notes: Notes) -> None:
+        self._round, self._notes = round, notes
+        self.prefill = round.prefill
+
+    def run(self, tokens: Sequence[int], count: int) -> tuple[list[int], int, int]:
+        notes = self._notes
+        notes.sources = []
+        draft_tokens, num_accepted, next_token = self._round.run(tokens, count)
+        notes.draft_tokens, notes.num_accepted = draft_tokens, num_accepted
+        notes.sources += ["model"] * (len(draft_tokens) - len(notes.sources))
+        return draft_tokens, num_accepted, next_token
