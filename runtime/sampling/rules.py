@@ -220,6 +220,11 @@ class SamplingRule(_Rows):
         top = float(row.max())  # NaN, where there is one
         if not math.isfinite(top):
             raise NonFiniteLogitsError(role, index, top)
+        if self._constraint is not None:
+            tokens = np.flatnonzero(row > -np.inf)
+            if 2 * len(tokens) <= len(row):  # what follows costs by their number
+                found = processed_distribution(row[tokens], self._parameters, top)
+                return Distribution(found.probs, tokens if found.tokens is None else tokens[found.tokens])
         return processed_distribution(row, self._parameters, top)
 
 
