@@ -2,7 +2,8 @@
 
 SpecExportError
 ├── ParameterError          an argument out of range (also a ValueError)
-│   ├── PromptError         an empty prompt, one over the capacity, an unknown token id
+│   ├── PromptError         an empty prompt, an unknown token id
+│   │   └── LongPromptError     one that leaves no room for an answer
 │   └── GrammarError        a grammar that is wrong, too complex, or leaves no token
 ├── CheckpointError         a folder or hub id that is no usable checkpoint
 │   └── UnsupportedModelError   a model whose graph cannot keep the contract
@@ -29,6 +30,10 @@ class ParameterError(SpecExportError, ValueError):
 
 
 class PromptError(ParameterError):
+    pass
+
+
+class LongPromptError(PromptError):
     pass
 
 

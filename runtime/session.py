@@ -107,8 +107,7 @@ class Session:
         self.decisions = Decisions.load(bundle, engine, threads) if policy else Decisions()
         self._encoder = PromptEncoder(bundle)
         self.tokenizer = self._encoder.tokenizer
-        vocab_size, stops = bundle.manifest.target.vocab_size, bundle.manifest.text.stop_token_ids
-        self._grammars = GrammarCompiler(self.tokenizer.to_str, vocab_size, stops)
+        self._grammars = GrammarCompiler.of(bundle, self.tokenizer.to_str)
         draft, chunk = self._draft_decoder(), bundle.manifest.contract.prompt_chunk
         cached_draft = CachedDecoder(draft, chunk) if draft else None
         self._context = Context(CachedDecoder(engine.target, chunk), cached_draft)
@@ -144,19 +143,20 @@ class Session:
     def max_draft_tokens(self) -> int:
         return self.bundle.manifest.contract.max_draft_tokens
 
+    @property
+    def cache_usage(self) -> float:
+        """The part of the target's cache rows that count, 0 to 1. From any thread, also while a request runs."""
+        return self._context.target.rows / self.bundle.manifest.contract.capacity
+
     def encode(self, prompt: Prompt) -> list[int]:
         """Token ids of a text, of chat messages, or of ids (checked); any iterable of them. Raises `PromptError`."""
         self._check_open()
         return self._encoder.encode(prompt)
 
     def prepare_grammar(self, grammar: Grammar | None = None) -> None:
-        """Do now what the first request with a grammar, or with this one, would wait for.
-
-        Any thread may ask, during a stream too. Raises `GrammarError`, and `MissingPackageError` without llguidance.
-        """
+        """Do now what the first request with a grammar, or with this one, would wait for; any thread may ask."""
         self._grammars.prepare()
-        if grammar is not None:
-            self._grammars.compile(grammar)
+        self._grammars.compile(grammar)
 
     @takes(SamplingParameters)
     def stream(
@@ -178,8 +178,7 @@ class Session:
         self._check_free()
         parameters = with_overrides(params, overrides)
         grammar, prediction = parameters.grammar, self._encoder.encode_prediction(parameters.prediction)
-        matcher = self._grammars.compile(grammar) if grammar is not None else None
-        given = Given(self.encode(prompt), prediction, matcher)
+        given = Given(self.encode(prompt), prediction, self._grammars.compile(grammar))
         request = make_request(self.bundle, self.decisions, given, parameters, schedule)
         statistics, cancellation = Statistics(), Cancellation()
         chunks = self._decoding.chunks(request, statistics, cancellation)

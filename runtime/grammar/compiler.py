@@ -8,8 +8,9 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Collection
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
+from ...bundle import Bundle
 from ...errors import GrammarError, MissingPackageError
 from .grammar import Grammar
 from .guided import GuidedMatcher, one_line
@@ -45,6 +46,11 @@ class GrammarCompiler:
         self._lock = threading.Lock()
         self._busy = threading.Semaphore()  # held by the thread that compiles, even when nobody waits for it any more
 
+    @classmethod
+    def of(cls, bundle: Bundle, tokenizer: Callable[[], str]) -> GrammarCompiler:
+        """Of the bundle's target."""
+        return cls(tokenizer, bundle.manifest.target.vocab_size, bundle.manifest.text.stop_token_ids)
+
     def prepare(self) -> None:
         """Load llguidance and make its tables of the tokenizer, half a second for 128k tokens; else done at first use.
 
@@ -53,8 +59,14 @@ class GrammarCompiler:
         with self._lock:
             _ = self._tokenizer
 
-    def compile(self, grammar: Grammar) -> Matcher:
-        """A matcher at the start of the text. Raises `GrammarError`, `MissingPackageError`."""
+    @overload
+    def compile(self, grammar: Grammar) -> Matcher: ...
+    @overload
+    def compile(self, grammar: Grammar | None) -> Matcher | None: ...
+    def compile(self, grammar: Grammar | None) -> Matcher | None:
+        """A matcher at the start of the text, None without a grammar. Raises `GrammarError`, `MissingPackageError`."""
+        if grammar is None:
+            return None
         self.prepare()
         with self._lock:
             known = self._compiled.get(grammar)

@@ -10,7 +10,7 @@ from itertools import islice, takewhile
 from tokenizers import Tokenizer
 
 from ...bundle import Bundle
-from ...errors import BundleError, PromptError
+from ...errors import BundleError, LongPromptError, PromptError
 from ..sampling.options import items, whole_number
 from .chat_template import ChatTemplate
 from .messages import Message, check_messages
@@ -49,7 +49,7 @@ class PromptEncoder:
         if not tokens:
             raise PromptError("the prompt is empty; give at least one token of text")
         if len(tokens) >= capacity:
-            raise PromptError(
+            raise LongPromptError(
                 f"the prompt has {len(tokens)} tokens, the bundle's capacity is {capacity} with at least one to "
                 "generate; shorten it or build with a larger --max-seq-len"
             )

@@ -167,8 +167,8 @@ EXPORTER = (
     Mutant(
         "special tokens are text",
         VOCABULARY,
-        "if spelled[token] and token not in self.special",
-        "if spelled[token]",
+        "if written[token] and token not in self.special",
+        "if written[token]",
         ("tests/exporter/checkpoints/test_shared_vocabulary.py",),
     ),
 )

@@ -1,0 +1,161 @@
+"""What the way over HTTP costs: `specexport serve` against a session of this process, request by request in turn.
+
+    python benchmarks/serve.py demo.bundle
+
+Each prompt is asked once in process and once over a socket, the order changing, so that both meet the same noise. No
+prompt begins like the one before it, so nothing is reused. Prints medians of the differences with 95 % intervals by
+resampling, how long an import and a start take, and how soon a busy server refuses and says how it is.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import socket
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import specexport
+
+MS = 1e3
+PATH = "/v1/completions"
+
+
+class Server:
+    """`specexport serve` in a process of its own."""
+
+    def __init__(self, bundle: Path, *options: str) -> None:
+        start = time.perf_counter()
+        command = [sys.executable, "-m", "specexport", "serve", str(bundle), "--port", "0", *options]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        assert self.process.stdout is not None
+        self.port = json.loads(self.process.stdout.readline())["port"]
+        self.ready_seconds = time.perf_counter() - start
+
+    def __enter__(self) -> Server:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.terminate()
+        self.process.wait()
+
+    @contextmanager
+    def request(self, method: str, path: str, **fields: Any) -> Any:
+        body = json.dumps(fields).encode() if fields else b""
+        head = f"{method} {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        with socket.create_connection(("127.0.0.1", self.port)) as connection:
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            connection.sendall(f"{head}Connection: close\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body)
+            yield connection
+
+    def seconds(self, method: str, path: str, **fields: Any) -> float:
+        start = time.perf_counter()
+        with self.request(method, path, **fields) as connection:
+            while connection.recv(65536):
+                pass
+        return time.perf_counter() - start
+
+
+def over_http(server: Server, ids: list[int], count: int) -> tuple[float, float]:
+    """(seconds to the first event, seconds a round behind it)."""
+    asked = dict(prompt=ids, max_tokens=count, temperature=0, stream=True, stop_token_ids=[])
+    times, rest = [], b""
+    start = time.perf_counter()
+    with server.request("POST", PATH, **asked) as connection:
+        while part := connection.recv(65536):
+            rest += part
+            now = time.perf_counter()
+            events = rest.split(b"\n\n")
+            rest = events.pop()
+            times += [now - start for event in events if b'"finish_reason":null' in event]
+    return times[0], (times[-1] - times[0]) / (len(times) - 1)
+
+
+def in_process(session: specexport.Session, ids: list[int], count: int) -> tuple[float, float]:
+    start, times = time.perf_counter(), []
+    with session.stream(ids, max_new_tokens=count, stop_token_ids=()) as stream:
+        for chunk in stream:
+            if chunk.text:  # a chunk without text is not sent
+                times.append(time.perf_counter() - start)
+    return times[0], (times[-1] - times[0]) / (len(times) - 1)
+
+
+def interval(values: list[float]) -> str:
+    chance = random.Random(0)
+    medians = sorted(statistics.median(chance.choices(values, k=len(values))) for _ in range(2000))
+    return f"{statistics.median(values):.3f} ms (95 % {medians[50]:.3f} to {medians[-50]:.3f})"
+
+
+def overhead(session: specexport.Session, server: Server, requests: int, count: int) -> None:
+    chance = random.Random(1)
+    size = session.bundle.manifest.target.vocab_size
+    first, round_ = [], []
+    for place in range(requests + 3):
+        ids = [chance.randrange(size // 2, size) for _ in range(48)]
+        ways: list[Callable[[], tuple[float, float]]] = [
+            lambda ids=ids: in_process(session, ids, count),  # type: ignore[misc]
+            lambda ids=ids: over_http(server, ids, count),  # type: ignore[misc]
+        ]
+        order = [0, 1] if place % 2 else [1, 0]
+        found = {way: ways[way]() for way in order}
+        if place >= 3:  # warm
+            first.append(MS * (found[1][0] - found[0][0]))
+            round_.append(MS * (found[1][1] - found[0][1]))
+    print(f"first byte over the session's own: {interval(first)}, {requests} requests")
+    print(f"a round over the session's own:    {interval(round_)}")
+
+
+def while_busy(server: Server) -> None:
+    """How soon the server answers others while the engine prefills and decodes."""
+    asked = dict(prompt=[5] * 900, max_tokens=100, temperature=0, stop_token_ids=[])
+    refused, health, metrics = [], [], []
+    for _ in range(5):
+        busy = [threading.Thread(target=server.seconds, args=("POST", PATH), kwargs=asked) for _ in range(2)]
+        for thread in busy:
+            thread.start()
+            time.sleep(0.02)
+        refused.append(MS * server.seconds("POST", PATH, prompt="a"))
+        health.append(MS * server.seconds("GET", "/health"))
+        metrics.append(MS * server.seconds("GET", "/metrics"))
+        for thread in busy:
+            thread.join()
+    for name, values in (("refused", refused), ("/health", health), ("/metrics", metrics)):
+        print(f"while the engine is busy, {name}: at most {max(values):.1f} ms of {len(values)}")
+
+
+def import_seconds(code: str) -> float:
+    timed = f"import time; s = time.perf_counter(); {code}; print(time.perf_counter() - s)"
+    runs = [subprocess.run([sys.executable, "-c", timed], capture_output=True, text=True, check=True) for _ in range(7)]
+    return min(float(run.stdout) for run in runs)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("bundle", type=Path)
+    parser.add_argument("--requests", type=int, default=40)
+    parser.add_argument("--tokens", type=int, default=64)
+    arguments = parser.parse_args()
+    whole = import_seconds("import specexport.serve")
+    own = import_seconds("from specexport import Session; s = time.perf_counter(); import specexport.serve")
+    print(f"import specexport.serve: {whole:.2f} s, of which {own:.2f} s are not the runtime's (least of 7)")
+    options = ("--max-queue", "1", "--max-queue-per-key", "1")
+    starts = []
+    for _ in range(3):
+        with Server(arguments.bundle) as server:
+            starts.append(server.ready_seconds)
+    print(f"ready after {min(starts):.2f} s (least of 3)")
+    with specexport.load(arguments.bundle) as session, Server(arguments.bundle, *options) as server:
+        overhead(session, server, arguments.requests, arguments.tokens)
+        while_busy(server)
+
+
+if __name__ == "__main__":
+    main()

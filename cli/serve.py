@@ -1,0 +1,165 @@
+"""`specexport serve`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from .options import BUNDLE, running
+
+if TYPE_CHECKING:
+    from ..serve.listen import Listener, Listening
+    from ..serve.settings import ServerSettings
+
+SECONDS = click.FloatRange(min=0)
+WHERE = ("host", "port", "uds", "drain_delay", "drain_timeout")
+
+
+@click.command()
+@BUNDLE
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=8000,
+    show_default=True,
+    help="Port to listen on; 0 for a free one.",
+)
+@click.option("--uds", type=click.Path(path_type=Path), help="Unix socket to listen on, instead of an address.")
+@click.option("--served-model-name", "model", help="Name that clients use. [default: the bundle's]")
+@click.option("--api-key-file", type=click.File(), help="File of API keys, one a line. Also: $SPECEXPORT_API_KEY.")
+@click.option("--no-auth", is_flag=True, help="Listen beyond this machine although there is no API key.")
+@click.option("--public-metrics", is_flag=True, help="/metrics needs no API key.")
+@click.option("--allowed-host", "allowed_hosts", multiple=True, help="Accepted Host header; repeatable.")
+@click.option("--cors-origin", "cors_origins", multiple=True, help="Origin whose pages may ask; repeatable.")
+@click.option(
+    "--default-temperature",
+    type=click.FloatRange(0, 2),
+    default=1.0,
+    show_default=True,
+    help="Temperature of requests that name none.",
+)
+@click.option("--max-tokens", type=click.IntRange(1), help="Most new tokens of a request. [default: the capacity]")
+@click.option("--max-body", type=click.IntRange(1), default=1 << 20, show_default=True, help="Bytes of a request.")
+@click.option("--max-queue", type=click.IntRange(1), default=16, show_default=True, help="Requests that may wait.")
+@click.option(
+    "--max-queue-per-key",
+    type=click.IntRange(1),
+    default=4,
+    show_default=True,
+    help="Requests of one API key, or else of one address, that may wait.",
+)
+@click.option("--queue-timeout", type=SECONDS, default=30.0, show_default=True, help="Longest wait in the queue.")
+@click.option(
+    "--stall-timeout",
+    type=SECONDS,
+    default=60.0,
+    show_default=True,
+    help="/health says 503 once a single pass has run so long.",
+)
+@click.option(
+    "--drain-delay",
+    type=SECONDS,
+    default=0.0,
+    show_default=True,
+    help="After SIGTERM, seconds until the socket closes; 5 behind a balancer.",
+)
+@click.option(
+    "--drain-timeout", type=SECONDS, default=30.0, show_default=True, help="After SIGTERM, seconds for requests to end."
+)
+@click.option(
+    "--prompt-cache-mib",
+    type=click.IntRange(0),
+    default=0,
+    show_default=True,
+    help="Host memory for the cache rows of earlier conversations, in MiB.",
+)
+@click.option("--strict-fields", is_flag=True, help="Refuse unknown fields of requests instead of ignoring them.")
+@click.option("--metrics-prefix", default="specexport", show_default=True, help="In front of the names at /metrics.")
+@running
+def serve(
+    bundle: Path, where: dict[str, Any], api_key_file: Any, no_auth: bool, prompt_cache_mib: int, **options: Any
+) -> None:
+    """Serve a bundle by the OpenAI API.
+
+    One request runs at a time, others wait. Prints one line of JSON once it is ready, with its port; logs go to stderr,
+    a line of JSON each. SIGTERM lets requests end that are there, a second one does not. Needs: pip install
+    'specexport[serve]'
+    """
+    from ..runtime.session import load
+    from ..serve import ServerSettings
+    from ..serve.listen import Listening
+    from ..serve.settings import check_listening
+
+    listening = Listening(**{name: options.pop(name) for name in WHERE})
+    options["allowed_hosts"] = options["allowed_hosts"] or None
+    settings = ServerSettings(api_keys=_keys(api_key_file), **options)
+    if listening.uds is None:
+        check_listening(listening.host, settings, no_auth)
+    _log_to_stderr()
+    with load(bundle, prompt_cache_bytes=prompt_cache_mib << 20, **where) as session:
+        raise SystemExit(_run(session, settings, listening))
+
+
+def _run(session: Any, settings: ServerSettings, listening: Listening) -> int:
+    import asyncio
+
+    from ..serve import create_app
+    from ..serve.listen import Listener
+
+    app = create_app(session, settings)
+
+    def started(port: int) -> None:
+        where = {"uds": str(listening.uds)} if listening.uds else {"host": listening.host, "port": port}
+        click.echo(json.dumps({"ready": True, **where, "model": app.state.service.name}))
+        sys.stdout.flush()
+
+    async def main() -> int:
+        listener = Listener(app, listening)
+        _handle_signals(listener)
+        await listener.run(started)
+        return 0 if listener.clean else 1
+
+    return asyncio.run(main())
+
+
+def _handle_signals(listener: Listener) -> None:
+    import asyncio
+    import signal
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, listener.stop)
+
+
+def _keys(file: Any) -> tuple[str, ...]:
+    import os
+
+    lines = file.read().splitlines() if file is not None else []
+    lines.append(os.environ.get("SPECEXPORT_API_KEY", ""))
+    found = tuple(line.strip() for line in lines if line.strip())
+    if file is not None and not found:
+        raise click.ClickException(f"{file.name} holds no API key; write one key a line")
+    return found
+
+
+def _log_to_stderr() -> None:
+    """Lines of JSON. The access log's are such already."""
+    import logging
+
+    class Lines(logging.Formatter):
+        def format(self, record: logging.LogRecord) -> str:
+            message = record.getMessage()
+            row = json.loads(message) if record.name == "specexport.access" else {"message": message}
+            head = {"time": self.formatTime(record), "level": record.levelname.lower(), "logger": record.name}
+            if record.exc_info:
+                row["traceback"] = self.formatException(record.exc_info)
+            return json.dumps({**head, **row})
+
+    handler = logging.StreamHandler()
+    handler.setFormatter(Lines())
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)

@@ -1,0 +1,83 @@
+"""The ASGI app of one session."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from ..runtime.session import Session
+from .engine.async_session import AsyncSession
+from .http.access import Access
+from .http.guard import Guard
+from .routes import about
+from .routes.endpoint import Endpoint, Handler
+from .routes.generate import chat, completions
+from .service import Service
+from .settings import ServerSettings
+from .wire.errors import ApiError
+
+ROUTES: tuple[tuple[str, str, Handler], ...] = (
+    ("POST", "/v1/chat/completions", chat),
+    ("POST", "/v1/completions", completions),
+    ("POST", "/tokenize", about.tokenize),
+    ("POST", "/detokenize", about.detokenize),
+    ("GET", "/v1/models", about.models),
+    ("GET", "/v1/models/{name:path}", about.model),
+    ("GET", "/health", about.health),
+    ("GET", "/ready", about.ready),
+    ("GET", "/version", about.version),
+    ("GET", "/metrics", about.metrics),
+    ("GET", "/openapi.json", about.openapi),
+)
+
+
+def create_app(session: Session | AsyncSession, settings: ServerSettings | None = None) -> Starlette:
+    """An ASGI app over `session`, which it does not close: mount it, or give it to any ASGI server.
+
+    Nothing else may use the session meanwhile. It opens no sockets, installs no signal handlers, and changes no
+    logging. `app.state.service` has the queue and the metrics. Raises `ParameterError`.
+    """
+    settings = settings or ServerSettings()
+    sessions = session if isinstance(session, AsyncSession) else _asynchronous(session, settings)
+    service = Service(sessions, settings)
+
+    @asynccontextmanager
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        yield
+        if not isinstance(session, AsyncSession):
+            await sessions.close()
+
+    app = Starlette(
+        routes=[Route(path, Endpoint(service, handler), methods=[method]) for method, path, handler in ROUTES],
+        middleware=[
+            Middleware(Access, settings=settings, rejected=service.metrics.rejected),
+            Middleware(Guard, settings=settings),
+        ],
+        exception_handlers={HTTPException: _unrouted},
+        lifespan=lifespan,
+    )
+    app.state.service = service
+    return app
+
+
+def _asynchronous(session: Session, settings: ServerSettings) -> AsyncSession:
+    return AsyncSession(session, settings.max_queue, settings.max_queue_per_key, settings.queue_timeout)
+
+
+async def _unrouted(request: Request, error: Exception) -> Response:
+    """What no route answers: 404 and 405."""
+    assert isinstance(error, HTTPException)
+    code, told = "not_found", f"there is nothing at {request.url.path[:200]!r}; see /openapi.json"
+    if error.status_code == 405:
+        code, told = "method_not_allowed", f"{request.method[:20]} is not for {request.url.path[:200]!r}"
+    headers: dict[str, Any] = dict(error.headers or {})
+    body = ApiError(error.status_code, code, told).body
+    return Response(body, error.status_code, headers, media_type="application/json")

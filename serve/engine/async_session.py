@@ -1,0 +1,117 @@
+"""A session for asyncio: requests wait in a fair queue, and a thread of its own runs them one after the other."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from ...errors import QueueError
+from ...runtime.loop.chunks import Chunk
+from ...runtime.sampling.parameters import SamplingParameters, with_overrides
+from ...runtime.session import Generation, Session
+from ...runtime.text.encode import Prompt
+from .job import Job
+from .thread import EngineThread
+
+
+class AsyncSession:
+    """Any number of tasks, of any event loop, may ask at once; the session serves one request at a time.
+
+    max_queue: requests that may wait; max_queue_per_key: of one key. queue_timeout: seconds after which a request that
+    still waits is refused. A request ends when its iteration is left or its task cancelled: at once while it waits,
+    else at the next prompt chunk or round, and no other request notices. Nothing else may use `session` meanwhile, but
+    its `encode`. Installs no signal handlers and opens no sockets; its thread starts with the first request.
+    """
+
+    def __init__(
+        self, session: Session, max_queue: int = 16, max_queue_per_key: int = 4, queue_timeout: float = 30.0
+    ) -> None:
+        self.session, self.queue_timeout = session, queue_timeout
+        self.thread = EngineThread(session, max_queue, max_queue_per_key)
+
+    async def encode(self, prompt: Prompt) -> list[int]:
+        """Token ids, as `Session.encode` gives them, without holding the event loop up."""
+        return await asyncio.to_thread(self.session.encode, prompt)
+
+    def submit(
+        self, prompt: Prompt, params: SamplingParameters | None = None, *, key: str = "", **overrides: Any
+    ) -> Job:
+        """A request in the queue. Raises `QueueError`, `ParameterError`.
+
+        key: whose it is; keys are served in turn, and share no cached rows.
+        """
+        parameters = with_overrides(params, overrides)
+        if key:  # else the time to the first token would tell what others asked
+            own = parameters.cache_salt
+            parameters = replace(parameters, cache_salt=key if own is None else f"{key} {own}")
+        job = Job(key, prompt, parameters, self.thread.withdraw)
+        self.thread.submit(job)
+        return job
+
+    async def started(self, job: Job, timeout: float | None = None) -> bool:
+        """Whether the engine took `job` up within `timeout` seconds. Raises what it is refused for, and `QueueError`
+        once it has waited for `queue_timeout`.
+        """
+        left = self.queue_timeout - job.waited
+        if timeout is not None and timeout < left:
+            return await job.started(timeout)
+        if await job.started(max(left, 0.0)):
+            return True
+        job.cancel(self._timed_out())
+        return await job.started()  # as it may have been taken up meanwhile
+
+    def _timed_out(self) -> QueueError:
+        wait = self.thread.retry_after()
+        told = f"the request waited {self.queue_timeout:g} s for its turn; retry in {wait} s"
+        return QueueError("queue_timeout", told, wait)
+
+    async def stream(
+        self, prompt: Prompt, params: SamplingParameters | None = None, *, key: str = "", **overrides: Any
+    ) -> AsyncGenerator[Chunk, None]:
+        """A `Chunk` a round, as `Session.stream` gives them. Close the iterator where you leave it before its end
+        (`contextlib.aclosing`). Raises what `Session.stream` raises, and `QueueError`.
+        """
+        ids = await self.encode(prompt)
+        job = self.submit(ids, params, key=key, **overrides)
+        try:
+            await self.started(job)
+            async with aclosing(job.chunks()) as chunks:
+                async for chunk in chunks:
+                    yield chunk
+        finally:
+            job.leave()
+
+    async def generate(
+        self, prompt: Prompt, params: SamplingParameters | None = None, *, key: str = "", **overrides: Any
+    ) -> Generation:
+        """The whole of `stream`."""
+        async with aclosing(self.stream(prompt, params, key=key, **overrides)) as stream:
+            chunks = [chunk async for chunk in stream]
+        return Generation.of(chunks)
+
+    async def drain(self, timeout: float | None = None) -> bool:
+        """Take nothing new, and wait for what is there; what is left after `timeout` seconds is cancelled.
+
+        Whether all of it came to its end.
+        """
+        self.thread.drain()
+        done = await asyncio.to_thread(partial(self.thread.wait_idle, timeout))
+        if not done:
+            self.thread.cancel_all(QueueError("shutting_down", "this server has shut down before the end", 1))
+            await asyncio.to_thread(self.thread.wait_idle)
+        return done
+
+    async def close(self) -> None:
+        """Cancel everything and end the thread; the session itself stays open."""
+        await self.drain(0.0)
+        await asyncio.to_thread(self.thread.stop)
+
+    async def __aenter__(self) -> AsyncSession:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()

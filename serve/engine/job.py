@@ -1,0 +1,143 @@
+"""One request on its way through the queue and the engine thread, and its way back to an event loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from time import monotonic
+
+from ...errors import QueueError
+from ...runtime.loop.chunks import Chunk
+from ...runtime.sampling.parameters import SamplingParameters
+from ...runtime.state.statistics import Statistics
+from ...runtime.stream import Stream
+from ...runtime.text.encode import Prompt
+
+# A reader this many rounds behind has stopped reading; its request is cancelled, and the engine never waits for it.
+MOST_UNREAD = 4096
+
+
+class Started:
+    """The engine took the request up."""
+
+
+Event = Started | Chunk | BaseException
+STARTED = Started()
+
+
+class Job:
+    """Submitted by `AsyncSession.submit`. `events` and `chunks` are for one task of the loop that submitted it.
+
+    queue_seconds: how long it waited for the engine. Everything else of it belongs to the engine thread.
+    """
+
+    def __init__(
+        self, key: str, prompt: Prompt, parameters: SamplingParameters, withdraw: Callable[[Job], bool]
+    ) -> None:
+        self.key, self.prompt, self.parameters = key, prompt, parameters
+        self.cancelled = False
+        self.error: QueueError | None = None  # why it was cancelled, where the client did not ask for it
+        self.stream: Stream | None = None  # while it runs
+        self.created = monotonic()
+        self.queue_seconds = 0.0
+        self._withdraw = withdraw
+        self._loop = asyncio.get_running_loop()
+        self._events: deque[Event] = deque()
+        self._waiter: asyncio.Future[bool] | None = None  # of who waits for the next event
+        self._done = False
+
+    @property
+    def waited(self) -> float:
+        """Seconds since it was submitted."""
+        return monotonic() - self.created
+
+    def cancel(self, error: QueueError | None = None) -> None:
+        """Leave the queue at once, or end at the next prompt chunk or round; nobody else's request is touched.
+
+        From any thread. error: what its reader meets, instead of a last chunk that says `cancelled`.
+        """
+        if error is not None and not self.cancelled:
+            self.error = error
+        self.cancelled = True  # first: the engine thread looks at it behind setting `stream`
+        if self._withdraw(self):
+            self.deliver(self.error or Chunk("", (), "cancelled", Statistics()))
+            return
+        stream = self.stream
+        if stream is not None:
+            stream.cancel()
+
+    def deliver(self, event: Event) -> None:
+        """From any thread. A loop that is gone has nobody who reads: the request ends."""
+        try:
+            self._loop.call_soon_threadsafe(self._put, event)
+        except RuntimeError:
+            self.cancelled = True
+            if self.stream is not None:
+                self.stream.cancel()
+
+    def _put(self, event: Event) -> None:
+        self._events.append(event)
+        if len(self._events) > MOST_UNREAD:
+            self.cancel()
+        self._wake(True)
+
+    def _wake(self, there: bool) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(there)
+
+    async def event(self, timeout: float | None = None) -> Event | None:
+        """The next event, None where none comes in `timeout` seconds. Raises what ended the request early."""
+        if not self._events:
+            # A future and a timer of its own: `asyncio.wait_for` makes a task of every wait, and there is one a round.
+            self._waiter = self._loop.create_future()
+            timer = None if timeout is None else self._loop.call_later(timeout, self._wake, False)
+            try:
+                if not await self._waiter:
+                    return None
+            finally:
+                self._waiter = None
+                if timer is not None:
+                    timer.cancel()
+        return self._checked(self._events.popleft())
+
+    async def started(self, timeout: float | None = None) -> bool:
+        """Whether the engine took it up within `timeout` seconds. Raises what it was refused for."""
+        event = await self.event(timeout)
+        if isinstance(event, Chunk):  # it was cancelled before
+            self._events.appendleft(event)
+        return event is not None
+
+    async def chunks(
+        self, patience: float | None = None, meanwhile: Callable[[], Awaitable[None]] | None = None
+    ) -> AsyncGenerator[Chunk, None]:
+        """What comes behind `started`. The request is cancelled where the iteration is left.
+
+        meanwhile: awaited wherever nothing has come for `patience` seconds.
+        """
+        try:
+            while True:
+                event = await self.event(patience)
+                if event is None and meanwhile is not None:
+                    await meanwhile()
+                if isinstance(event, Chunk):
+                    yield event
+                    if event.finish_reason is not None:
+                        return
+        finally:
+            self.leave()
+
+    def leave(self) -> None:
+        """Nobody reads on: cancel what is still to come."""
+        if not self._done:
+            self.cancel()
+
+    def _checked(self, event: Event) -> Event:
+        if isinstance(event, BaseException):
+            self._done = True
+            raise event
+        if isinstance(event, Chunk) and event.finish_reason is not None:
+            self._done = True
+            if event.finish_reason == "cancelled" and self.error is not None:
+                raise self.error
+        return event

@@ -1,0 +1,159 @@
+"""The engine thread: it alone runs the session, a job at a time."""
+
+from __future__ import annotations
+
+import math
+from threading import Condition, Thread
+from time import monotonic
+from typing import Protocol
+
+from ...errors import QueueError, SpecExportError
+from ...runtime.sampling.parameters import SamplingParameters
+from ...runtime.stream import Stream
+from ...runtime.text.encode import Prompt
+from .fair_queue import FairQueue, Full
+from .job import STARTED, Job
+
+LONGEST_RETRY = 60
+SHARE_OF_NEWEST = 0.3  # in the running mean of how long a request takes
+
+
+class Streams(Protocol):
+    """What the thread needs of a session."""
+
+    def stream(self, prompt: Prompt, params: SamplingParameters | None = None) -> Stream: ...
+
+
+class EngineThread:
+    """Started with the first job, so that what forks before that forks no thread."""
+
+    def __init__(self, session: Streams, most: int, most_per_key: int) -> None:
+        self._session = session
+        self._queue: FairQueue[Job] = FairQueue(most, most_per_key)
+        self._changed = Condition()
+        self._thread: Thread | None = None
+        self._running: Job | None = None
+        self._stopped = self._draining = False
+        self._request_seconds = 1.0  # running mean
+        self._seen: tuple[Job | None, int] = (None, 0)  # what ran when somebody last asked, and its steps
+        self._seen_at = monotonic()
+
+    @property
+    def waiting(self) -> int:
+        with self._changed:
+            return len(self._queue)
+
+    @property
+    def running(self) -> int:
+        return int(self._running is not None)
+
+    @property
+    def draining(self) -> bool:
+        return self._draining
+
+    @property
+    def alive(self) -> bool:
+        """False once the thread ended although nobody stopped it."""
+        return self._thread is None or self._thread.is_alive() or self._stopped
+
+    def stalled_for(self) -> float:
+        """Seconds since the running request's last prompt chunk or round, as far as this was asked before; 0 idle."""
+        job = self._running
+        stream = job.stream if job is not None else None
+        seen = (job, stream.steps if stream is not None else 0)
+        if job is None or seen != self._seen:
+            self._seen, self._seen_at = seen, monotonic()
+        return monotonic() - self._seen_at if job is not None else 0.0
+
+    def submit(self, job: Job) -> None:
+        """Raises `QueueError`."""
+        with self._changed:
+            if self._draining or self._stopped:
+                raise QueueError("shutting_down", "this server is shutting down; ask another one, or later", 1)
+            try:
+                self._queue.put(job.key, job)
+            except Full as full:
+                raise self._refusal(full.of_key) from None
+            if self._thread is None:
+                self._thread = Thread(target=self._run, name="specexport-engine", daemon=True)
+                self._thread.start()
+            self._changed.notify_all()
+
+    def _refusal(self, of_key: bool) -> QueueError:
+        wait = self.retry_after()
+        if of_key:
+            return QueueError("too_many_requests", f"too many requests of this key wait; retry in {wait} s", wait)
+        return QueueError("queue_full", f"{len(self._queue)} requests wait; retry in {wait} s", wait)
+
+    def retry_after(self) -> int:
+        """Seconds until what waits now is likely to be through, 1 to 60."""
+        seconds = self._request_seconds * (len(self._queue) + 1)
+        return min(max(math.ceil(seconds), 1), LONGEST_RETRY)
+
+    def withdraw(self, job: Job) -> bool:
+        """Whether the job was waiting, and does so no more."""
+        with self._changed:
+            found = self._queue.remove(job.key, job)
+            self._changed.notify_all()
+            return found
+
+    def drain(self) -> None:
+        """From now on nothing new is taken; what waits and runs goes on."""
+        with self._changed:
+            self._draining = True
+
+    def wait_idle(self, timeout: float | None = None) -> bool:
+        """Whether nothing waits and nothing runs, at last within `timeout` seconds. Blocks."""
+        with self._changed:
+            return self._changed.wait_for(lambda: not len(self._queue) and self._running is None, timeout)
+
+    def cancel_all(self, error: QueueError) -> None:
+        with self._changed:
+            jobs = [*self._queue, *([self._running] if self._running is not None else [])]
+        for job in jobs:
+            job.cancel(error)
+
+    def stop(self) -> None:
+        """End the thread behind the job that it runs. Blocks; not from within the thread."""
+        with self._changed:
+            self._stopped = True
+            self._changed.notify_all()
+            thread = self._thread
+        if thread is not None:
+            thread.join()
+
+    def _run(self) -> None:
+        while (job := self._next()) is not None:
+            start = monotonic()
+            try:
+                self._serve(job)
+            finally:
+                self._request_seconds += SHARE_OF_NEWEST * (monotonic() - start - self._request_seconds)
+                with self._changed:
+                    self._running = job.stream = None
+                    self._changed.notify_all()
+
+    def _next(self) -> Job | None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._stopped or len(self._queue) > 0)
+            self._running = None if self._stopped else self._queue.pop()
+            return self._running
+
+    def _serve(self, job: Job) -> None:
+        job.queue_seconds = monotonic() - job.created
+        try:
+            with self._session.stream(job.prompt, job.parameters) as stream:
+                job.stream = stream
+                if job.cancelled:  # before it had a stream
+                    stream.cancel()
+                job.deliver(STARTED)
+                for chunk in stream:
+                    if chunk.finish_reason is not None:
+                        # Gauges fall before the client knows, so that its next look at them finds them so.
+                        with self._changed:
+                            self._running = None
+                    job.deliver(chunk)
+        except SpecExportError as error:
+            job.deliver(error)
+        except BaseException as error:  # a bug ends its request, and not the thread
+            job.deliver(error if isinstance(error, Exception) else RuntimeError(repr(error)))

@@ -1,0 +1,85 @@
+"""The outermost layer: a request id, one line of log, and an answer to what nobody else caught."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import secrets
+from collections.abc import Callable
+from time import perf_counter
+from typing import Any
+
+from ..settings import ServerSettings
+from ..wire.errors import ApiError, of_engine
+from .exchange import ClientGone, Exchange, Receive, Scope, Send
+
+LOG = logging.getLogger("specexport.access")
+REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
+MOST_HEADERS = 32 * 1024
+CLIENT_GONE = 499  # nginx's, in logs only
+NEVER_REFUSED = ("/health", "/ready", "/metrics")
+
+
+class Access:
+    """At most `max_requests` at once, those that tell how the server fares aside. One JSON line for each, without any
+    text of prompt or answer; the path is among what was routed, so nobody writes lines of their own.
+    """
+
+    def __init__(self, app: Any, settings: ServerSettings, rejected: Callable[[str], None]) -> None:
+        """rejected: told the code of each refusal that comes before a route."""
+        self._app, self._settings, self._rejected = app, settings, rejected
+        self._open = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        given = dict(scope["headers"]).get(b"x-request-id", b"").decode("latin-1")
+        name = given if REQUEST_ID.fullmatch(given) else secrets.token_hex(16)
+        start, status = perf_counter(), 0
+        notes: dict[str, Any] = {"request_id": name}
+        scope.setdefault("state", {})["notes"] = notes
+
+        async def noted(message: dict[str, Any]) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                message["headers"] = [*message["headers"], (b"x-request-id", name.encode())]
+            await send(message)
+
+        self._open += 1
+        try:
+            await self._answer(scope, receive, noted)
+        finally:
+            self._open -= 1
+            if self._settings.access_log and LOG.isEnabledFor(logging.INFO):
+                self._log(scope, notes, status or CLIENT_GONE, perf_counter() - start)
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        exchange = Exchange(scope, receive, send, self._settings)
+        try:
+            if self._open > self._settings.max_requests and exchange.path not in NEVER_REFUSED:
+                told = f"{self._settings.max_requests} requests are open; retry in 1 s"
+                raise ApiError(429, "queue_full", told, headers={"Retry-After": "1"})
+            if sum(len(name) + len(value) for name, value in scope["headers"]) > MOST_HEADERS:
+                raise ApiError(431, "headers_too_large", f"the headers have more than {MOST_HEADERS} bytes; send less")
+            await self._app(scope, receive, send)
+        except ClientGone:
+            pass
+        except ApiError as error:
+            self._rejected(error.code)
+            await exchange.fail(error)
+        except Exception as error:
+            await exchange.fail(of_engine(error))
+
+    @staticmethod
+    def _log(scope: Scope, notes: dict[str, Any], status: int, seconds: float) -> None:
+        row = {
+            "method": scope["method"],
+            "path": scope["path"][:200],
+            "status": notes.pop("status", status),
+            "seconds": round(seconds, 4),
+            **notes,
+        }
+        LOG.info("%s", json.dumps(row))  # JSON: a line break in a path stays inside of its text

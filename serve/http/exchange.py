@@ -1,0 +1,145 @@
+"""One HTTP request and its answer, on ASGI's own terms: no middleware in between that hides a client's leaving."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from ..settings import ServerSettings
+from ..wire.errors import ApiError
+
+Scope = dict[str, Any]
+Receive = Callable[[], Awaitable[dict[str, Any]]]
+Send = Callable[[dict[str, Any]], Awaitable[None]]
+JSON = "application/json"
+
+
+class ClientGone(Exception):  # noqa: N818 (nobody's failure)
+    pass
+
+
+class Exchange:
+    """begun: the status has been sent. headers: what is sent with it besides."""
+
+    def __init__(self, scope: Scope, receive: Receive, send: Send, settings: ServerSettings) -> None:
+        self.scope, self._receive, self._send, self._settings = scope, receive, send, settings
+        self.begun = self.gone = False
+        self.headers: dict[str, str] = {}
+
+    @property
+    def path(self) -> str:
+        """Within the app, wherever that is mounted."""
+        whole, root = str(self.scope["path"]), str(self.scope.get("root_path", ""))
+        return whole.removeprefix(root) or "/"
+
+    def header(self, name: str) -> str:
+        wanted = name.encode()
+        return next((value.decode("latin-1") for key, value in self.scope["headers"] if key == wanted), "")
+
+    async def body(self) -> bytes:
+        """The whole JSON body. Raises `ApiError` 408, 413, 415, and `ClientGone`."""
+        if self.header("content-type").partition(";")[0].strip().lower() != JSON:
+            raise ApiError(415, "unsupported_media_type", f"the body is not {JSON}; send it with that Content-Type")
+        try:
+            return await asyncio.wait_for(self._read(), self._settings.body_timeout)
+        except asyncio.TimeoutError:
+            seconds = self._settings.body_timeout
+            told = f"the body did not come within {seconds:g} s"
+            raise ApiError(408, "body_timeout", told, headers={"Connection": "close"}) from None
+
+    async def _read(self) -> bytes:
+        parts, size, most = [], 0, self._settings.max_body
+        while True:
+            message = await self._receive()
+            if message["type"] == "http.disconnect":
+                raise ClientGone
+            parts.append(message.get("body", b""))
+            size += len(parts[-1])
+            if size > most:
+                told = f"the body has more than {most} bytes; send less"
+                raise ApiError(413, "body_too_large", told, headers={"Connection": "close"})
+            if not message.get("more_body"):
+                return b"".join(parts)
+
+    @contextmanager
+    def watched(self, leave: Callable[[], None]) -> Iterator[None]:
+        """`leave` is called when the client goes, also while nothing is sent to it."""
+
+        async def watch() -> None:
+            while (await self._receive())["type"] != "http.disconnect":
+                pass
+            self.gone = True
+            leave()
+
+        task = asyncio.create_task(watch())
+        try:
+            yield
+        finally:
+            task.cancel()
+
+    async def answer(self, status: int, body: bytes, headers: Mapping[str, str] | None = None) -> None:
+        """A whole answer; JSON unless the headers say otherwise."""
+        lines = {"content-type": JSON, "content-length": str(len(body)), **self.headers, **(headers or {})}
+        await self._start(status, lines)
+        await self._bounded({"type": "http.response.body", "body": b"" if self._is_head else body})
+
+    async def begin_events(self) -> None:
+        lines = {
+            "content-type": "text/event-stream; charset=utf-8",
+            "cache-control": "no-cache",
+            "x-accel-buffering": "no",
+            **self.headers,
+        }
+        await self._start(200, lines)
+
+    async def event(self, data: bytes) -> None:
+        await self._part(b"data: " + data + b"\n\n")
+
+    async def ping(self) -> None:
+        """A comment, which readers pass over, so that nothing in between hangs up on a silent stream."""
+        await self._part(b": ping\n\n")
+
+    async def end(self) -> None:
+        await self._bounded({"type": "http.response.body", "body": b""})
+
+    async def fail(self, error: ApiError) -> None:
+        """As the answer, or as a stream's last event, which no [DONE] follows."""
+        if self.begun:
+            await self.event(error.body)
+            await self.end()
+        else:
+            await self.answer(error.status, error.body, error.headers)
+
+    @property
+    def _is_head(self) -> bool:
+        return bool(self.scope.get("method") == "HEAD")
+
+    async def _part(self, text: bytes) -> None:
+        await self._bounded({"type": "http.response.body", "body": text, "more_body": True})
+
+    async def _start(self, status: int, headers: Mapping[str, str]) -> None:
+        self.begun = True
+        lines = [(name.lower().encode(), value.encode("latin-1")) for name, value in headers.items()]
+        await self._send({"type": "http.response.start", "status": status, "headers": lines})
+
+    async def _bounded(self, message: dict[str, Any]) -> None:
+        """Raises `ClientGone` for a reader that takes nothing for `send_timeout`."""
+        task, stuck = asyncio.current_task(), False
+
+        def give_up() -> None:
+            nonlocal stuck
+            stuck = True
+            if task is not None:
+                task.cancel()
+
+        timer = asyncio.get_running_loop().call_later(self._settings.send_timeout, give_up)
+        try:
+            await self._send(message)
+        except asyncio.CancelledError:
+            if stuck:
+                raise ClientGone from None
+            raise
+        finally:
+            timer.cancel()

@@ -1,0 +1,96 @@
+"""Who may ask: hosts, origins, keys."""
+
+from __future__ import annotations
+
+import hmac
+from hashlib import sha256
+from typing import Any
+
+from ..settings import ServerSettings
+from ..wire.errors import ApiError
+from .exchange import Exchange, Receive, Scope, Send
+
+OPEN = ("/", "/health", "/ready", "/favicon.ico")
+OPEN_BELOW = "/page/"
+METRICS = "/metrics"
+
+
+class Guard:
+    """Against DNS rebinding, pages of other sites, and whoever has no key.
+
+    Every key is compared, by digest and in constant time, so time says neither which nor how much of one was right.
+    """
+
+    def __init__(self, app: Any, settings: ServerSettings) -> None:
+        self._app, self._settings = app, settings
+        self._digests = [sha256(key.encode()).digest() for key in settings.api_keys]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        exchange = Exchange(scope, receive, send, self._settings)
+        self._check_host(exchange.header("host"))
+        origin = exchange.header("origin")
+        if origin:
+            self._check_origin(origin, exchange.header("host"))
+            if origin in self._settings.cors_origins:
+                send = _with_cors(send, origin)
+                if scope["method"] == "OPTIONS":  # a preflight brings no key
+                    await Exchange(scope, receive, send, self._settings).answer(204, b"")
+                    return
+        scope["state"]["key"] = self._key(scope, exchange)
+        await self._app(scope, receive, send)
+
+    def _check_host(self, host: str) -> None:
+        hosts = self._settings.hosts
+        if hosts is not None and _name(host) not in hosts:
+            told = f"the Host header says {host[:100]!r}; expected {' or '.join(hosts)} (--allowed-host)"
+            raise ApiError(403, "forbidden_host", told)
+
+    def _check_origin(self, origin: str, host: str) -> None:
+        """A page of this server's own may ask, and those of `cors_origins`."""
+        own = origin in (f"http://{host}", f"https://{host}")
+        if not own and origin not in self._settings.cors_origins:
+            told = f"pages of {origin[:100]!r} may not ask this server (--cors-origin)"
+            raise ApiError(403, "forbidden_origin", told)
+
+    def _key(self, scope: Scope, exchange: Exchange) -> str:
+        """Whose turn in the queue it is: the key's, or else the peer's address. Raises `ApiError` 401."""
+        client = scope.get("client")
+        peer = str(client[0]) if client else ""
+        path = exchange.path
+        free = path in OPEN or path.startswith(OPEN_BELOW) or (path == METRICS and self._settings.public_metrics)
+        if not self._digests:
+            return peer
+        scheme, _, bearer = exchange.header("authorization").partition(" ")
+        given = bearer.strip() if scheme.lower() == "bearer" else exchange.header("x-api-key")
+        digest = sha256(given.encode()).digest()
+        known = [hmac.compare_digest(digest, own) for own in self._digests]
+        if not any(known) and not free:
+            told = "there is no valid API key; send it as Authorization: Bearer KEY"
+            raise ApiError(401, "invalid_api_key", told, headers={"WWW-Authenticate": "Bearer"})
+        return digest.hex() if any(known) else peer
+
+
+def _name(host: str) -> str:
+    """Without its port, in small letters."""
+    if host.startswith("["):
+        return host.partition("]")[0].lower() + "]"
+    return host.partition(":")[0].lower()
+
+
+def _with_cors(send: Send, origin: str) -> Send:
+    headers = [
+        (b"access-control-allow-origin", origin.encode("latin-1")),
+        (b"access-control-allow-methods", b"GET, POST, OPTIONS"),
+        (b"access-control-allow-headers", b"authorization, content-type, x-api-key, x-request-id"),
+        (b"vary", b"Origin"),
+    ]
+
+    async def answered(message: dict[str, Any]) -> None:
+        if message["type"] == "http.response.start":
+            message["headers"] = [*message["headers"], *headers]
+        await send(message)
+
+    return answered

@@ -1,0 +1,146 @@
+"""An app behind a socket, by uvicorn: from the first request to a shutdown that lets the last one end."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from prometheus_client import disable_created_metrics
+from starlette.applications import Starlette
+
+from ..errors import EngineError, MissingPackageError, QueueError
+from .http.access import MOST_HEADERS
+from .service import Service
+
+try:
+    import uvicorn
+    from uvicorn.protocols.http.h11_impl import H11Protocol
+except ModuleNotFoundError as error:
+    raise MissingPackageError(str(error.name), "serve") from None
+
+LOG = logging.getLogger("specexport.serve")
+HEAD_TIMEOUT = 30.0
+TICK = 0.05
+
+
+@dataclass(frozen=True)
+class Listening:
+    """Where, and how it ends. port: 0 for any that is free. uds: a Unix socket instead. Times in seconds.
+
+    drain_delay: new work is refused so long before the socket closes, for balancers that look at `/ready` now and then.
+    drain_timeout: for requests that run; what is left then ends with an error.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 8000
+    uds: Path | None = None
+    drain_delay: float = 0.0
+    drain_timeout: float = 30.0
+
+
+class _Protocol(H11Protocol):
+    """Hangs up on whoever opens a connection and does not finish the head of a request."""
+
+    _head_timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._head_timer = self.loop.call_later(HEAD_TIMEOUT, self._give_up)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+        super().connection_lost(exc)
+
+    def _give_up(self) -> None:
+        begun: object = self.cycle  # of a request
+        if begun is None and not self.transport.is_closing():
+            self.transport.close()
+
+
+class _Server(uvicorn.Server):
+    """Signals are the command's business."""
+
+    @contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        yield
+
+
+class Listener:
+    """`run` serves until `stop`. `stop` may be called from a signal handler of the event loop; once more: at once."""
+
+    def __init__(self, app: Starlette, where: Listening) -> None:
+        disable_created_metrics()  # type: ignore[no-untyped-call]  # of the process, which this command owns
+        self._service: Service = app.state.service
+        self._where = where
+        config = uvicorn.Config(
+            app,
+            host=where.host,
+            port=where.port,
+            uds=str(where.uds) if where.uds is not None else None,
+            http=_Protocol,
+            ws="none",
+            loop="asyncio",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            timeout_keep_alive=30,
+            h11_max_incomplete_event_size=MOST_HEADERS,
+        )
+        self._server = _Server(config)
+        self._stops = 0
+        self._stopping: asyncio.Task[None] | None = None
+        self.clean = True  # whether every request came to its own end
+
+    async def run(self, started: Callable[[int], None]) -> None:
+        """started: told the port, once connections are taken. Raises `EngineError` for an address that is not free."""
+        sockets = None if self._where.uds is not None else [_bound(self._where.host, self._where.port)]
+        serving = asyncio.create_task(self._server.serve(sockets))
+        while not self._server.started and not serving.done():
+            await asyncio.sleep(TICK / 10)
+        if self._server.started:
+            started(sockets[0].getsockname()[1] if sockets else 0)
+        await serving
+        if self._stopping is not None:
+            await self._stopping
+
+    def stop(self) -> None:
+        self._stops += 1
+        if self._stops == 1:
+            self._service.sessions.thread.drain()  # before anything else is taken
+            self._stopping = asyncio.get_running_loop().create_task(self._drain())
+        else:
+            self._abandon()
+
+    async def _drain(self) -> None:
+        LOG.info("draining")
+        if self._where.drain_delay:
+            await asyncio.sleep(self._where.drain_delay)
+        self._server.should_exit = True
+        self.clean = await self._service.sessions.drain(self._where.drain_timeout) and self.clean
+
+    def _abandon(self) -> None:
+        self.clean = False
+        self._service.sessions.thread.cancel_all(QueueError("shutting_down", "this server was told to end now", 1))
+        self._server.should_exit = self._server.force_exit = True
+
+
+def _bound(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    found = socket.socket(family, socket.SOCK_STREAM)
+    found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        found.bind((host, port))
+    except OSError as error:
+        with suppress(OSError):
+            found.close()
+        raise EngineError(
+            f"cannot listen on {host} port {port}: {error.strerror or error}; give another --host or --port"
+        ) from None
+    found.set_inheritable(False)
+    return found

@@ -1,0 +1,114 @@
+"""What `/metrics` tells: vLLM's names behind a prefix, so that dashboards for vLLM fit.
+
+Gauges are read when they are asked for, without the engine thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info
+from prometheus_client.exposition import choose_encoder
+
+from ..runtime.state.statistics import Statistics
+
+SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
+TOKENS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000, 50000, 100000)
+ROUND = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16)
+OTHER_ROUTES = "default"
+
+
+class Metrics:
+    """A registry of its own, so that several apps live in one process. routes: those that the policy knows."""
+
+    def __init__(self, prefix: str, model: str, routes: Iterable[str]) -> None:
+        self.registry = CollectorRegistry()
+        self._prefix, self._model, self._routes = prefix, model, frozenset(routes)
+        self._prompt = self._counter("prompt_tokens", "Tokens of prompts that were answered.")
+        self._generated = self._counter("generation_tokens", "Tokens generated.")
+        self._success = self._counter("request_success", "Requests that ended.", "finished_reason")
+        self._queries = self._counter("prefix_cache_queries", "Prompt tokens looked for in the cache.")
+        self._hits = self._counter("prefix_cache_hits", "Prompt tokens whose rows were still there.")
+        self._rejected = self._counter("request_rejected", "Requests that were refused.", "code")
+        self._ignored = self._counter("ignored_fields", "Fields of requests that were ignored.")
+        self._looked_up = self._counter("spec_decode_looked_up_tokens", "Draft tokens that no model drafted.")
+        self._drafts = self._counter("spec_decode_num_drafts", "Rounds that drafted.", "route")
+        self._drafted = self._counter("spec_decode_num_draft_tokens", "Draft tokens.", "route")
+        self._accepted = self._counter("spec_decode_num_accepted_tokens", "Draft tokens that were accepted.", "route")
+        self._by_position = self._counter(
+            "spec_decode_num_accepted_tokens_per_pos", "Accepted draft tokens by place.", "route", "position"
+        )
+        self.first_token = self._histogram("time_to_first_token_seconds", "From the request to its first token.")
+        self.between_tokens = self._histogram("inter_token_latency_seconds", "Time a token behind the first.")
+        self.whole = self._histogram("e2e_request_latency_seconds", "From the request to its end.")
+        self.queued = self._histogram("request_queue_time_seconds", "Waiting for the engine.")
+        self.prefill = self._histogram("request_prefill_time_seconds", "Prompts.")
+        self.decode = self._histogram("request_decode_time_seconds", "Rounds.")
+        self.prompt_size = self._histogram("request_prompt_tokens", "Tokens of a prompt.", TOKENS)
+        self.output_size = self._histogram("request_generation_tokens", "Tokens of an answer.", TOKENS)
+        self.round_size = self._histogram("iteration_tokens_total", "Tokens that a round gave.", ROUND)
+
+    def gauge(self, name: str, told: str, value: Callable[[], float]) -> None:
+        gauge = Gauge(f"{self._prefix}:{name}", told, ["model_name"], registry=self.registry)
+        gauge.labels(self._model).set_function(value)
+
+    def info(self, **labels: str) -> None:
+        Info(f"{self._prefix}:build", "What serves.", registry=self.registry).info(labels)
+
+    def rejected(self, code: str) -> None:
+        self._rejected.labels(self._model, code).inc()
+
+    def ignored(self, count: int) -> None:
+        self._ignored.labels(self._model).inc(count)
+
+    def round(self, tokens: int) -> None:
+        self.observe(self.round_size, tokens)
+
+    def observe(self, histogram: Histogram, value: float) -> None:
+        histogram.labels(self._model).observe(value)
+
+    def finished(self, row: Statistics | None, reason: str, route: str | None, waited: tuple[float, float]) -> None:
+        """waited: seconds in the queue, and in all. row: None where not even a first round came."""
+        self._success.labels(self._model, reason).inc()
+        self.observe(self.queued, waited[0])
+        self.observe(self.whole, waited[1])
+        if row is None:
+            return
+        for counter, value in (
+            (self._prompt, row.prompt_tokens),
+            (self._generated, row.emitted),
+            (self._queries, row.prompt_tokens),
+            (self._hits, row.reused_tokens),
+            (self._looked_up, row.looked_up),
+        ):
+            counter.labels(self._model).inc(value)
+        self.observe(self.prompt_size, row.prompt_tokens)
+        self.observe(self.output_size, row.emitted)
+        self.observe(self.prefill, row.prefill_seconds)
+        self.observe(self.decode, max(row.decode_seconds, 0.0))
+        self.observe(self.first_token, waited[0] + row.first_token_seconds)
+        if row.emitted > 1:
+            self.observe(self.between_tokens, (row.total_seconds - row.first_token_seconds) / (row.emitted - 1))
+        self._speculative(row, route if route in self._routes else OTHER_ROUTES)
+
+    def _speculative(self, row: Statistics, route: str) -> None:
+        labels = (self._model, route)
+        self._drafts.labels(*labels).inc(row.drafted_by_position[0] if row.drafted_by_position else 0)
+        self._drafted.labels(*labels).inc(row.drafted)
+        self._accepted.labels(*labels).inc(row.accepted)
+        for place, count in enumerate(row.accepted_by_position):
+            self._by_position.labels(*labels, str(place)).inc(count)
+
+    def exposition(self, accept: str) -> tuple[bytes, str]:
+        """(text, content type) by the Accept header."""
+        encode, content_type = choose_encoder(accept)
+        return encode(self.registry), content_type
+
+    def _counter(self, name: str, told: str, *labels: str) -> Counter:
+        counter = Counter(f"{self._prefix}:{name}", told, ["model_name", *labels], registry=self.registry)
+        if not labels:
+            counter.labels(self._model)  # 0 from the start
+        return counter
+
+    def _histogram(self, name: str, told: str, buckets: tuple[float, ...] = SECONDS) -> Histogram:
+        return Histogram(f"{self._prefix}:{name}", told, ["model_name"], buckets=buckets, registry=self.registry)

@@ -1,0 +1,81 @@
+"""The paths that tell: models, tokens, health, metrics, the API's own description."""
+
+from __future__ import annotations
+
+import msgspec
+
+from ...errors import PromptError
+from ...runtime.text.encode import Prompt
+from ...version import VERSION
+from ..http.exchange import Exchange
+from ..service import Service
+from ..wire.answers import Detokenized, ModelList, Tokenized
+from ..wire.body import parse
+from ..wire.errors import ApiError, invalid
+from ..wire.openapi import describe
+from ..wire.requests import DetokenizeRequest, TokenizeRequest
+from ..wire.translate import chat_messages, check_size, check_template
+
+encode = msgspec.json.encode
+
+
+async def models(service: Service, exchange: Exchange) -> None:
+    await exchange.answer(200, encode(ModelList(data=[service.model])))
+
+
+async def model(service: Service, exchange: Exchange) -> None:
+    service.check_model(exchange.scope["path_params"]["name"])
+    await exchange.answer(200, encode(service.model))
+
+
+async def tokenize(service: Service, exchange: Exchange) -> None:
+    request = parse(TokenizeRequest, await exchange.body(), service.settings.strict_fields).request
+    service.check_model(request.model)
+    if (request.prompt is None) == (request.messages is None):
+        raise invalid("prompt", "give either prompt or messages")
+    check_template(request.messages is None or service.chats)
+    prompt: Prompt = chat_messages(request.messages) if request.messages is not None else str(request.prompt)
+    check_size(prompt, service.limits)
+    tokens = [] if prompt == "" else await service.sessions.encode(prompt)
+    texts = [service.texts.text_of(token) for token in tokens] if request.return_token_strs else None
+    await exchange.answer(200, encode(Tokenized(tokens, len(tokens), service.limits.capacity, texts)))
+
+
+async def detokenize(service: Service, exchange: Exchange) -> None:
+    request = parse(DetokenizeRequest, await exchange.body(), service.settings.strict_fields).request
+    service.check_model(request.model)
+    size = service.session.bundle.manifest.target.vocab_size
+    wrong = next((token for token in request.tokens if token >= size), None)
+    if wrong is not None:
+        raise PromptError(f"tokens holds {wrong}; ids go from 0 to {size - 1}")
+    text = service.session.tokenizer.decode(request.tokens, skip_special_tokens=False)
+    await exchange.answer(200, encode(Detokenized(text)))
+
+
+async def health(service: Service, exchange: Exchange) -> None:
+    """Alive: a supervisor restarts what says 503 here."""
+    trouble = service.trouble
+    if trouble is not None:
+        raise ApiError(503, "engine_stuck", trouble)
+    await exchange.answer(200, b'{"status":"ok"}')
+
+
+async def ready(service: Service, exchange: Exchange) -> None:
+    """Whether new work is welcome: a balancer looks here."""
+    trouble = "shutting_down" if service.sessions.thread.draining else service.trouble
+    if trouble is not None:
+        raise ApiError(503, "shutting_down" if service.sessions.thread.draining else "engine_stuck", trouble)
+    await exchange.answer(200, b'{"status":"ready"}')
+
+
+async def version(service: Service, exchange: Exchange) -> None:
+    await exchange.answer(200, encode({"version": VERSION}))
+
+
+async def metrics(service: Service, exchange: Exchange) -> None:
+    text, content_type = service.metrics.exposition(exchange.header("accept"))
+    await exchange.answer(200, text, {"content-type": content_type})
+
+
+async def openapi(service: Service, exchange: Exchange) -> None:
+    await exchange.answer(200, encode(describe()))

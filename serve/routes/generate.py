@@ -1,0 +1,204 @@
+"""`/v1/chat/completions` and `/v1/completions`: from the body to the queue, and from rounds to the answer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import aclosing, contextmanager
+from dataclasses import dataclass, field
+
+import msgspec
+
+from ...runtime.sampling.parameters import SamplingParameters
+from ...runtime.state.statistics import Statistics
+from ...runtime.text.encode import Prompt
+from ..engine.job import Job
+from ..http.exchange import ClientGone, Exchange
+from ..service import Service
+from ..wire.answers import metrics_of, usage_of
+from ..wire.body import parse
+from ..wire.errors import of_engine
+from ..wire.requests import ChatRequest, CompletionRequest, Extension, StreamOptions
+from ..wire.translate import chat_messages, check_size, check_template, likeliest, parameters, prompts
+from .output import Output
+from .shapes import ChatShape, Shape, TextShape, Whole
+
+IGNORED_HEADER = "x-specexport-ignored"
+LONGEST_HEADER = 1000
+
+
+@dataclass
+class Work:
+    """What a request asks for: prompts, one after the other, all with the same parameters but for their room."""
+
+    service: Service
+    request: ChatRequest | CompletionRequest
+    prompts: list[list[int]]
+    parameters: list[SamplingParameters]
+    key: str
+    outputs: list[Output] = field(default_factory=list)
+    job: Job | None = None  # the one that waits or runs
+
+    @property
+    def extension(self) -> Extension:
+        return self.request.specexport or Extension()
+
+    def leave(self) -> None:
+        if self.job is not None:
+            self.job.leave()
+
+    @contextmanager
+    def output(self, index: int) -> Iterator[Output]:
+        """The prompt's, in the queue; counted and left at the end, however that comes."""
+        job = self.service.sessions.submit(self.prompts[index], self.parameters[index], key=self.key)
+        self.job = job
+        found = Output(self.service, job, bool(self.extension.show_drafts))
+        self.outputs.append(found)
+        try:
+            yield found
+        except (ClientGone, GeneratorExit):
+            raise
+        except Exception:
+            found.finish_reason = "error" if found.rounds else "refused"
+            raise
+        finally:
+            job.leave()
+            if found.finish_reason != "refused":
+                found.count()
+
+    @property
+    def statistics(self) -> tuple[Statistics, ...]:
+        return tuple(output.statistics for output in self.outputs if output.statistics is not None)
+
+    @property
+    def queue_seconds(self) -> float:
+        return sum(output.job.queue_seconds for output in self.outputs)
+
+
+async def chat(service: Service, exchange: Exchange) -> None:
+    parsed = parse(ChatRequest, await exchange.body(), service.settings.strict_fields)
+    _note_ignored(service, exchange, parsed.ignored)
+    service.check_model(parsed.request.model)
+    check_template(service.chats)
+    work = await _work(service, exchange, parsed.request, [chat_messages(parsed.request.messages)])
+    await _answer(work, exchange, ChatShape(service, _wants_usage(parsed.request)))
+
+
+async def completions(service: Service, exchange: Exchange) -> None:
+    parsed = parse(CompletionRequest, await exchange.body(), service.settings.strict_fields)
+    _note_ignored(service, exchange, parsed.ignored)
+    service.check_model(parsed.request.model)
+    work = await _work(service, exchange, parsed.request, prompts(parsed.request))
+    await _answer(work, exchange, TextShape(service, _wants_usage(parsed.request)))
+
+
+async def _work(
+    service: Service, exchange: Exchange, request: ChatRequest | CompletionRequest, given: list[Prompt]
+) -> Work:
+    for prompt in given:
+        check_size(prompt, service.limits)
+    encoded = [await service.sessions.encode(prompt) for prompt in given]
+    count = likeliest(request)
+    chosen = [parameters(request, service.settings, service.limits, len(ids), count) for ids in encoded]
+    return Work(service, request, encoded, chosen, exchange.scope["state"].get("key", ""))
+
+
+async def _answer(work: Work, exchange: Exchange, shape: Shape) -> None:
+    notes = exchange.scope["state"].get("notes", {})
+    with exchange.watched(work.leave):
+        try:
+            if work.request.stream:
+                await _stream(work, exchange, shape)
+            else:
+                await _whole(work, exchange, shape)
+        finally:
+            notes.update(_told(work))
+            if exchange.gone:
+                notes["status"] = 499
+
+
+async def _whole(work: Work, exchange: Exchange, shape: Shape) -> None:
+    choices = []
+    for index in range(len(work.prompts)):
+        if exchange.gone:  # between two prompts
+            raise ClientGone
+        with work.output(index) as output:
+            await work.service.sessions.started(output.job)
+            async with aclosing(output.pieces()) as pieces:
+                found = [piece async for piece in pieces]
+            if output.finish_reason == "abort":
+                raise ClientGone
+        entries = [entry for piece in found for entry in piece.entries]
+        asked = work.parameters[index].logprobs is not None
+        choices.append(Whole("".join(p.text for p in found), entries if asked else None, output.finish_reason))
+    usage = usage_of(*work.statistics)
+    metrics = metrics_of(work.statistics, work.queue_seconds, work.service.session.max_draft_tokens)
+    await exchange.answer(200, msgspec.json.encode(shape.whole(choices, usage, metrics)))
+
+
+async def _stream(work: Work, exchange: Exchange, shape: Shape) -> None:
+    """Once the status is sent, an error is the last event."""
+    try:
+        for index in range(len(work.prompts)):
+            if exchange.gone:
+                raise ClientGone
+            with work.output(index) as output:
+                await _stream_one(work, exchange, shape, index, output)
+    except ClientGone:
+        raise
+    except Exception as error:
+        if not exchange.begun:
+            raise
+        await exchange.fail(of_engine(error))
+        return
+    if _wants_usage(work.request):
+        metrics = metrics_of(work.statistics, work.queue_seconds, work.service.session.max_draft_tokens)
+        await exchange.event(msgspec.json.encode(shape.usage(usage_of(*work.statistics), metrics)))
+    await exchange.event(b"[DONE]")
+    await exchange.end()
+
+
+async def _stream_one(work: Work, exchange: Exchange, shape: Shape, index: int, output: Output) -> None:
+    settings, sessions = work.service.settings, work.service.sessions
+    if not exchange.begun:
+        # The status waits a little, so that what the engine refuses has one of its own.
+        started = await sessions.started(output.job, settings.header_timeout)
+        await exchange.begin_events()
+    else:
+        started = False
+    while not started:
+        started = await sessions.started(output.job, settings.ping_interval)
+        if not started:
+            await exchange.ping()
+    opening = shape.start(index)
+    if opening is not None:
+        await exchange.event(msgspec.json.encode(opening))
+    asked = work.parameters[index].logprobs is not None
+    async with aclosing(output.pieces(exchange.ping)) as pieces:
+        async for piece in pieces:
+            if piece.text or piece.entries or piece.drafts is not None:
+                chunk = shape.piece(index, piece.text, piece.entries if asked else None, piece.drafts)
+                await exchange.event(msgspec.json.encode(chunk))
+    if output.finish_reason == "abort":
+        raise ClientGone
+    await exchange.event(msgspec.json.encode(shape.finish(index, output.finish_reason)))
+
+
+def _wants_usage(request: ChatRequest | CompletionRequest) -> bool:
+    return bool((request.stream_options or StreamOptions()).include_usage)
+
+
+def _note_ignored(service: Service, exchange: Exchange, ignored: list[str]) -> None:
+    if ignored:
+        service.metrics.ignored(len(ignored))
+        told = ", ".join(name for name in ignored if name.isascii() and name.isprintable())
+        exchange.headers[IGNORED_HEADER] = told[:LONGEST_HEADER]
+
+
+def _told(work: Work) -> dict[str, object]:
+    rows = work.statistics
+    return {
+        "prompt_tokens": sum(row.prompt_tokens for row in rows),
+        "completion_tokens": sum(row.emitted for row in rows),
+        "finish_reason": ",".join(output.finish_reason for output in work.outputs),
+        "queue_seconds": round(work.queue_seconds, 4),
+    }

@@ -1,0 +1,108 @@
+"""A request's rounds as they go out: text, log-probabilities, drafts, and what is counted."""
+
+from __future__ import annotations
+
+from codecs import getincrementaldecoder
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from time import monotonic
+
+from ...runtime.loop.chunks import Chunk
+from ...runtime.sampling.logprobs import TokenLogprobs
+from ...runtime.state.statistics import Statistics
+from ..engine.job import Job
+from ..service import Service
+from ..wire.answers import Drafted, Drafts, Next
+from ..wire.logprobs import TokenTexts
+
+
+class Entries:
+    """Log-probabilities leave together with their text, so that those of a text that a stop string cut never leave."""
+
+    def __init__(self, texts: TokenTexts, stop_tokens: frozenset[int]) -> None:
+        self._texts, self._stop_tokens = texts, stop_tokens
+        self._held: list[TokenLogprobs] = []
+        self._ends: list[int | None] = []  # characters up to each one's end, None inside of a character
+        self._decoder = getincrementaldecoder("utf-8")("replace")
+        self._spelled = self._sent = 0  # characters
+
+    def add(self, chunk: Chunk) -> list[TokenLogprobs]:
+        """Those that may leave with the chunk's text."""
+        if not chunk.logprobs and not self._held:
+            return []
+        for entry in chunk.logprobs:
+            self._spelled += len(self._decoder.decode(self._texts.bytes_of(entry.token)))
+            self._held.append(entry)
+            self._ends.append(None if self._decoder.getstate()[0] else self._spelled)
+        self._sent += len(chunk.text)
+        by_token = chunk.finish_reason == "stop" and bool(chunk.tokens) and chunk.tokens[-1] in self._stop_tokens
+        if by_token:
+            self._held.pop()  # a stop token has no text, and no entry
+        if by_token or chunk.finish_reason == "length":
+            count = len(self._held)
+        else:
+            covered = [place for place, end in enumerate(self._ends) if end is not None and end <= self._sent]
+            count = covered[-1] + 1 if covered else 0
+        released, self._held, self._ends = self._held[:count], self._held[count:], self._ends[count:]
+        return released
+
+
+@dataclass
+class Piece:
+    """What one round adds to an answer. last: why it is the last one, None where it is not."""
+
+    text: str
+    last: str | None
+    entries: list[TokenLogprobs]
+    drafts: Drafts | None
+
+
+@dataclass
+class Output:
+    """One prompt's, from the queue to its last round. Iterate once."""
+
+    service: Service
+    job: Job
+    show_drafts: bool = False
+    statistics: Statistics | None = None
+    finish_reason: str = "abort"
+    rounds: int = 0
+    entries: Entries = field(init=False)
+
+    def __post_init__(self) -> None:
+        own = self.job.parameters.stop_token_ids
+        stops = self.service.session.bundle.manifest.text.stop_token_ids if own is None else own
+        assert isinstance(stops, Sequence)
+        self.entries = Entries(self.service.texts, frozenset(stops))
+
+    async def pieces(self, meanwhile: Callable[[], Awaitable[None]] | None = None) -> AsyncGenerator[Piece, None]:
+        """Raises what the engine ends with; ends without a last piece when the client has gone.
+
+        meanwhile: awaited wherever nothing has come for a while.
+        """
+        patience = self.service.settings.ping_interval
+        async with aclosing(self.job.chunks(patience, meanwhile)) as chunks:
+            async for chunk in chunks:
+                if chunk.finish_reason == "cancelled":
+                    return
+                self.statistics = chunk.statistics
+                self.service.metrics.round(len(chunk.tokens))
+                self.finish_reason = chunk.finish_reason or self.finish_reason
+                drafts = self._drafts(chunk) if self.show_drafts else None
+                self.rounds += 1
+                yield Piece(chunk.text, chunk.finish_reason, self.entries.add(chunk), drafts)
+
+    def count(self) -> None:
+        """At its end, however that came."""
+        waited = (self.job.queue_seconds, monotonic() - self.job.created)
+        self.service.metrics.finished(self.statistics, self.finish_reason, self.job.parameters.route, waited)
+
+    def _drafts(self, chunk: Chunk) -> Drafts:
+        texts, accepted = self.service.texts, chunk.accepted
+        drafted = [
+            Drafted(token, texts.text_of(token), source, place < accepted)
+            for place, (token, source) in enumerate(zip(chunk.draft_tokens, chunk.sources, strict=True))
+        ]
+        own = chunk.tokens[accepted:]
+        return Drafts(self.rounds, drafted, Next(own[0], texts.text_of(own[0])) if own else None)

@@ -1,0 +1,168 @@
+"""The two shapes of an answer, chat and completions, whole and in chunks."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import Protocol
+from uuid import uuid4
+
+import msgspec
+
+from ...runtime.sampling.logprobs import TokenLogprobs
+from ..service import Service
+from ..wire.answers import (
+    AnswerMessage,
+    ChatAnswer,
+    ChatChoice,
+    Chunk,
+    CompletionAnswer,
+    Delta,
+    DeltaChoice,
+    Drafts,
+    Metrics,
+    TextChoice,
+    Usage,
+)
+from ..wire.logprobs import chat_logprobs, completion_logprobs
+
+Logprobs = list[TokenLogprobs] | None  # None where the request asks for none
+
+
+@dataclass
+class Whole:
+    """One choice of an answer, complete."""
+
+    text: str
+    logprobs: Logprobs
+    finish_reason: str
+
+
+class Shape(Protocol):
+    def start(self, index: int) -> Chunk | None:
+        """What opens a choice."""
+        ...
+
+    def piece(self, index: int, text: str, logprobs: Logprobs, drafts: Drafts | None) -> Chunk: ...
+
+    def finish(self, index: int, reason: str) -> Chunk: ...
+
+    def usage(self, usage: Usage, metrics: Metrics) -> Chunk: ...
+
+    def whole(self, choices: list[Whole], usage: Usage, metrics: Metrics) -> msgspec.Struct: ...
+
+
+@dataclass
+class Head:
+    """What all chunks of an answer have in common. usage: whether the client asked for it at the end."""
+
+    service: Service
+    prefix: str
+    object: str
+    with_usage: bool
+    id: str = field(init=False)
+    created: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.id, self.created = f"{self.prefix}-{uuid4().hex}", int(time.time())
+
+    def chunk(self, choices: list[DeltaChoice] | list[TextChoice], drafts: Drafts | None = None) -> Chunk:
+        return Chunk(
+            id=self.id,
+            object=self.object,
+            created=self.created,
+            model=self.service.name,
+            system_fingerprint=self.service.fingerprint,
+            choices=choices,
+            usage=None if self.with_usage else msgspec.UNSET,
+            specexport=msgspec.UNSET if drafts is None else drafts,
+        )
+
+    def last(self, usage: Usage, metrics: Metrics) -> Chunk:
+        chunk = self.chunk([])
+        chunk.usage, chunk.metrics = usage, metrics
+        return chunk
+
+
+class ChatShape:
+    def __init__(self, service: Service, with_usage: bool) -> None:
+        self._service = service
+        self._head = Head(service, "chatcmpl", "chat.completion.chunk", with_usage)
+
+    def start(self, index: int) -> Chunk | None:
+        return self._head.chunk([DeltaChoice(index, Delta(role="assistant", content=""))])
+
+    def piece(self, index: int, text: str, logprobs: Logprobs, drafts: Drafts | None) -> Chunk:
+        entries = None if logprobs is None else chat_logprobs(logprobs, self._service.texts)
+        return self._head.chunk([DeltaChoice(index, Delta(content=text), entries)], drafts)
+
+    def finish(self, index: int, reason: str) -> Chunk:
+        return self._head.chunk([DeltaChoice(index, Delta(), None, reason)])
+
+    def usage(self, usage: Usage, metrics: Metrics) -> Chunk:
+        return self._head.last(usage, metrics)
+
+    def whole(self, choices: list[Whole], usage: Usage, metrics: Metrics) -> msgspec.Struct:
+        texts = self._service.texts
+        found = [
+            ChatChoice(
+                index,
+                AnswerMessage("assistant", choice.text),
+                None if choice.logprobs is None else chat_logprobs(choice.logprobs, texts),
+                choice.finish_reason,
+            )
+            for index, choice in enumerate(choices)
+        ]
+        return ChatAnswer(
+            id=self._head.id,
+            created=self._head.created,
+            model=self._service.name,
+            system_fingerprint=self._service.fingerprint,
+            choices=found,
+            usage=usage,
+            metrics=metrics,
+        )
+
+
+class TextShape:
+    def __init__(self, service: Service, with_usage: bool) -> None:
+        self._service = service
+        self._head = Head(service, "cmpl", "text_completion", with_usage)
+        self._offsets: dict[int, int] = {}  # characters that went out, by choice
+
+    def start(self, index: int) -> Chunk | None:
+        return None
+
+    def piece(self, index: int, text: str, logprobs: Logprobs, drafts: Drafts | None) -> Chunk:
+        offset = self._offsets.get(index, 0)
+        entries = None if logprobs is None else completion_logprobs(logprobs, self._service.texts, offset)
+        if entries is not None:
+            self._offsets[index] = offset + sum(map(len, entries.tokens))
+        return self._head.chunk([TextChoice(index, text, entries, None)], drafts)
+
+    def finish(self, index: int, reason: str) -> Chunk:
+        return self._head.chunk([TextChoice(index, "", None, reason)])
+
+    def usage(self, usage: Usage, metrics: Metrics) -> Chunk:
+        return self._head.last(usage, metrics)
+
+    def whole(self, choices: list[Whole], usage: Usage, metrics: Metrics) -> msgspec.Struct:
+        texts = self._service.texts
+        found = [
+            TextChoice(
+                index,
+                choice.text,
+                None if choice.logprobs is None else completion_logprobs(choice.logprobs, texts, 0),
+                choice.finish_reason,
+            )
+            for index, choice in enumerate(choices)
+        ]
+        return CompletionAnswer(
+            id=self._head.id,
+            created=self._head.created,
+            model=self._service.name,
+            system_fingerprint=self._service.fingerprint,
+            choices=found,
+            usage=usage,
+            metrics=metrics,
+        )

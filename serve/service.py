@@ -1,0 +1,88 @@
+"""What every route of one app shares."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from functools import cached_property
+from hashlib import sha256
+from typing import Any
+
+from ..runtime.session import Session
+from ..version import VERSION
+from .engine.async_session import AsyncSession
+from .metrics import Metrics
+from .settings import ServerSettings
+from .wire.answers import Model
+from .wire.errors import ApiError
+from .wire.logprobs import TokenTexts
+from .wire.translate import Limits
+
+SHOWN_DIGITS = 10
+
+
+class Service:
+    """One bundle, one model name, one queue."""
+
+    def __init__(self, sessions: AsyncSession, settings: ServerSettings) -> None:
+        session = sessions.session
+        self.sessions, self.settings, self.session = sessions, settings, session
+        self.texts = TokenTexts(session.tokenizer)
+        self.limits = Limits(session.capacity, self.texts.longest)
+        self.created = int(time.time())
+        self.name = settings.model or session.bundle.root.resolve().name.removesuffix(".bundle")
+        self.fingerprint = f"fp_{_digest(session)}-{session.engine.name}"
+        self.metrics = self._metrics(session)
+
+    def _metrics(self, session: Session) -> Metrics:
+        policy = session.decisions.policy
+        metrics = Metrics(self.settings.metrics_prefix, self.name, policy.routes if policy is not None else ())
+        thread = self.sessions.thread
+        metrics.gauge("num_requests_running", "Requests that the engine works on.", lambda: thread.running)
+        metrics.gauge("num_requests_waiting", "Requests in the queue.", lambda: thread.waiting)
+        metrics.gauge("kv_cache_usage_perc", "Of the cache rows, those that count.", lambda: session.cache_usage)
+        metrics.info(version=VERSION, engine=session.engine.name, bundle=_digest(session))
+        return metrics
+
+    def check_model(self, name: str | None) -> None:
+        """Raises `ApiError` 404 for another model than this one; a name is never a path."""
+        if name is not None and name != self.name:
+            told = f"there is no model {name[:100]!r}; this server has {self.name!r}"
+            raise ApiError(404, "model_not_found", told, "model")
+
+    @property
+    def chats(self) -> bool:
+        """Whether the model has a template for messages."""
+        return self.session.bundle.manifest.text.chat_template is not None
+
+    @cached_property
+    def model(self) -> Model:
+        session, manifest = self.session, self.session.bundle.manifest
+        meta: Mapping[str, Any] = {
+            "engine": session.engine.name,
+            "precision": manifest.contract.precision,
+            "max_draft_tokens": session.max_draft_tokens,
+            "draft_model": manifest.draft is not None,
+            "chat": self.chats,
+            "default_temperature": self.settings.default_temperature,
+            "max_tokens": self.settings.max_tokens,
+        }
+        return Model(id=self.name, created=self.created, max_model_len=session.capacity, meta=dict(meta))
+
+    @property
+    def trouble(self) -> str | None:
+        """Why nothing is answered any more, None while all is well."""
+        thread = self.sessions.thread
+        if not thread.alive:
+            return "the engine thread has ended"
+        stalled = thread.stalled_for()
+        if stalled > self.settings.stall_timeout:
+            return f"the engine has been in one pass for {stalled:.0f} s"
+        return None
+
+
+def _digest(session: Session) -> str:
+    """Of the manifest, which names every file's own."""
+    manifest = session.bundle.manifest
+    known = sorted((name, entry.sha256) for name, entry in manifest.files.items())
+    return sha256(repr(known).encode()).hexdigest()[:SHOWN_DIGITS]

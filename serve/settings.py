@@ -1,0 +1,80 @@
+"""What a server may be told."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from ipaddress import ip_address
+
+from ..errors import ParameterError
+
+LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerSettings:
+    """Times in seconds, sizes in bytes.
+
+    model: the name that clients use, by default the bundle's. api_keys: empty for no authentication. public_metrics:
+    `/metrics` without a key. allowed_hosts: values of the Host header without their port; by default loopback's names
+    where there are no keys, and any where there are. cors_origins: exact origins that a browser's pages may ask from.
+
+    default_temperature: of requests that name none. max_tokens: most that a request may ask for, None for the capacity.
+    max_body: of a request. body_timeout: for all of it to come. max_requests: at once, waiting ones among them.
+    max_queue, max_queue_per_key, queue_timeout: see `AsyncSession`. stall_timeout: without a prompt chunk or a round,
+    after which `/health` says 503. send_timeout: a reader that takes nothing for so long is left. ping_interval:
+    between comments in a silent stream. header_timeout: a stream's status waits so long for the engine.
+
+    strict_fields: unknown fields are refused and not ignored. metrics_prefix: of the names at `/metrics`. access_log:
+    one JSON line a request on the logger `specexport.access`, without any text of prompts or answers.
+    """
+
+    model: str | None = None
+    api_keys: tuple[str, ...] = ()
+    public_metrics: bool = False
+    allowed_hosts: tuple[str, ...] | None = None
+    cors_origins: tuple[str, ...] = ()
+    default_temperature: float = 1.0
+    max_tokens: int | None = None
+    max_body: int = 1 << 20
+    body_timeout: float = 30.0
+    max_requests: int = 256
+    max_queue: int = 16
+    max_queue_per_key: int = 4
+    queue_timeout: float = 30.0
+    stall_timeout: float = 60.0
+    send_timeout: float = 60.0
+    ping_interval: float = 10.0
+    header_timeout: float = 2.0
+    strict_fields: bool = False
+    metrics_prefix: str = "specexport"
+    access_log: bool = True
+
+    def __post_init__(self) -> None:
+        if any(not key or not key.isprintable() or " " in key for key in self.api_keys):
+            raise ParameterError("an API key is empty or has blanks; give one key a line")
+        if not 0 <= self.default_temperature <= 2:
+            raise ParameterError(f"default_temperature is {self.default_temperature}; it must be from 0 to 2")
+        for name in ("max_body", "max_requests", "max_queue", "max_queue_per_key", "max_tokens"):
+            number = getattr(self, name)
+            if number is not None and number < 1:
+                raise ParameterError(f"{name} is {number}; it must be 1 or more")
+
+    @property
+    def hosts(self) -> tuple[str, ...] | None:
+        """What the Host header may say, None for anything."""
+        if self.allowed_hosts is not None:
+            return self.allowed_hosts
+        return None if self.api_keys else LOOPBACK
+
+
+def check_listening(host: str, settings: ServerSettings, without_keys: bool = False) -> None:
+    """Raises `ParameterError` for a host that others can reach, without a key that they must have."""
+    try:
+        loopback = ip_address(host).is_loopback
+    except ValueError:
+        loopback = host == "localhost"
+    if not (loopback or settings.api_keys or without_keys):
+        raise ParameterError(
+            f"host {host} can be reached from other machines and there is no API key; "
+            "give --api-key-file, or --no-auth where something in front of this server asks for keys"
+        )

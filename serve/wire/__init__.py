@@ -1,0 +1,1 @@
+"""What travels: requests, answers, errors, events, and the table of fields."""

@@ -1,0 +1,89 @@
+"""Errors as clients of the OpenAI API read them."""
+
+from __future__ import annotations
+
+import logging
+import re
+from typing import Any
+
+import msgspec
+
+from ...errors import LongPromptError, ParameterError, PromptError, QueueError, SessionClosedError, SpecExportError
+
+LOG = logging.getLogger("specexport.serve")
+TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
+QUEUE_STATUS = {"queue_full": 429, "too_many_requests": 429, "queue_timeout": 503, "shutting_down": 503}
+PLACE = re.compile(r"(.*) - at `\$\.?(.*)`$", re.DOTALL)
+
+
+class ErrorBody(msgspec.Struct):
+    message: str
+    type: str
+    param: str | None
+    code: str
+
+
+class ErrorAnswer(msgspec.Struct):
+    error: ErrorBody
+
+
+class ApiError(Exception):
+    """One that the client is told. message: one line. param: the field, as in `messages[0].role`."""
+
+    def __init__(
+        self, status: int, code: str, message: str, param: str | None = None, headers: dict[str, str] | None = None
+    ) -> None:
+        super().__init__(message)
+        self.status, self.code, self.param, self.headers = status, code, param, headers or {}
+
+    @property
+    def body(self) -> bytes:
+        default = "server_error" if self.status >= 500 else "invalid_request_error"
+        message = " ".join(str(self).split())
+        return msgspec.json.encode(
+            ErrorAnswer(ErrorBody(message, TYPES.get(self.status, default), self.param, self.code))
+        )
+
+
+def unsupported(param: str, reason: str) -> ApiError:
+    return ApiError(400, "unsupported_parameter", f"{param} is not supported: {reason}", param)
+
+
+def invalid(param: str | None, message: str, code: str = "invalid_value") -> ApiError:
+    return ApiError(400, code, message, param)
+
+
+def of_validation(error: msgspec.ValidationError) -> ApiError:
+    """msgspec says what was expected, what was found, and where."""
+    found = PLACE.match(str(error))
+    if found is None:
+        return invalid(None, str(error))
+    where = found[2] or None
+    return invalid(where, f"{where}: {found[1]}" if where else found[1])
+
+
+def of_engine(error: BaseException) -> ApiError:
+    """What a request ended with, as the client is told."""
+    match error:
+        case ApiError():
+            return error
+        case QueueError(code=code, retry_after=seconds):
+            return ApiError(QUEUE_STATUS[code], code, str(error), headers={"Retry-After": str(seconds)})
+        case LongPromptError():
+            return invalid(None, str(error), "context_length_exceeded")
+        case PromptError():
+            return invalid(None, str(error))
+        case ParameterError():
+            return invalid(_named(str(error)), str(error))
+        case SessionClosedError():
+            return ApiError(503, "shutting_down", "this server is shutting down", headers={"Retry-After": "1"})
+    LOG.error("a request failed: %s", error, exc_info=None if isinstance(error, SpecExportError) else error)
+    # No more than that: what an engine says names files of this machine.
+    told = "the engine failed on this request; the server's log says more"
+    return ApiError(500, "engine_error", told, headers={"x-should-retry": "false"})
+
+
+def _named(message: str) -> str | None:
+    """The parameter that a `ParameterError` begins with."""
+    first: Any = message.partition(" ")[0]
+    return first if (first.isidentifier() and "_" in first) or first in ("drafter", "temperature", "seed") else None

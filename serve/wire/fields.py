@@ -1,0 +1,85 @@
+"""The table of fields: what is honoured, what is accepted without effect, what is refused by name, what is ignored.
+
+Honoured are the fields of the request's struct (`requests.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from .errors import ApiError, unsupported
+
+ANY = object()
+# Accepted where they ask for what happens anyway.
+WITHOUT_EFFECT: dict[str, tuple[Any, ...]] = {
+    "user": (ANY,),
+    "metadata": (ANY,),
+    "store": (False,),
+    "service_tier": ("auto", "default"),
+    "prompt_cache_key": (ANY,),
+    "safety_identifier": (ANY,),
+    "n": (1,),
+    "best_of": (1,),
+    "echo": (False,),
+    "ignore_eos": (False,),
+    "parallel_tool_calls": (ANY,),
+    "modalities": (["text"],),
+    "tools": ([],),
+    "tool_choice": ("none", "auto"),
+    "response_format": ({"type": "text"},),
+    "suffix": ("",),
+    "functions": ([],),
+    "add_generation_prompt": (True,),
+    "skip_special_tokens": (True,),
+}
+REFUSED: dict[str, str] = {
+    "n": "one answer at a time; ask again for more",
+    "best_of": "one answer at a time",
+    "echo": "the prompt is not repeated",
+    "suffix": "text is only continued at its end",
+    "store": "nothing is kept",
+    "service_tier": "there is one tier",
+    "modalities": "this model reads and writes text only",
+    "audio": "this model reads and writes text only",
+    "chat_template": "templates come from the bundle only",
+    "chat_template_kwargs": "templates come from the bundle only",
+    "functions": "it was replaced by tools",
+    "function_call": "it was replaced by tool_choice",
+    "web_search_options": "this server connects to nothing",
+    "use_beam_search": "there is one sequence at a time",
+    "prompt_logprobs": "only what is generated has log-probabilities",
+    "ignore_eos": "give stop_token_ids instead",
+    "add_generation_prompt": "the answer is always generated",
+    "skip_special_tokens": "special tokens have no text here",
+    "dimensions": "there are no embeddings here",
+    # Here constrained decoding and tool calls are plugged in: a field moves into the struct of the request.
+    "response_format": "this server does not constrain its output yet",
+    "structured_outputs": "this server does not constrain its output yet",
+    "guided_json": "this server does not constrain its output yet",
+    "guided_regex": "this server does not constrain its output yet",
+    "guided_choice": "this server does not constrain its output yet",
+    "guided_grammar": "this server does not constrain its output yet",
+    "tools": "this server does not call tools yet",
+    "tool_choice": "this server does not call tools yet",
+}
+
+
+def check_fields(raw: Mapping[str, Any], honoured: frozenset[str], strict: bool) -> list[str]:
+    """Names of the fields that are ignored, in order. Raises `ApiError` for those that are refused."""
+    ignored = []
+    for name, value in raw.items():
+        if name in honoured or value is None:
+            continue
+        if name in WITHOUT_EFFECT and any(_same(value, allowed) for allowed in WITHOUT_EFFECT[name]):
+            continue
+        if name in REFUSED:
+            raise unsupported(name, REFUSED[name])
+        if strict:
+            raise ApiError(400, "unknown_parameter", f"{name[:64]!r} is no known field", name[:64])
+        ignored.append(name)
+    return ignored
+
+
+def _same(value: Any, allowed: Any) -> bool:
+    return allowed is ANY or (type(value) is type(allowed) and value == allowed)

@@ -1,0 +1,99 @@
+"""Requests as structs: they are decoded into these, and `/openapi.json` is made of these."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+Size = Annotated[int, Meta(ge=1, le=2**31 - 1)]
+TokenId = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+Penalty = Annotated[float, Meta(ge=-2, le=2)]
+Bias = Annotated[float, Meta(ge=-100, le=100)]
+StopText = Annotated[str, Meta(min_length=1, max_length=256)]
+Role = Literal["system", "developer", "user", "assistant", "tool"]
+
+
+class StreamOptions(msgspec.Struct):
+    include_usage: bool | None = None
+
+
+class Part(msgspec.Struct):
+    type: Annotated[str, Meta(max_length=64)]
+    text: str | None = None
+
+
+class Prediction(msgspec.Struct):
+    type: Literal["content"]
+    content: str | list[Part]
+
+
+class Message(msgspec.Struct):
+    role: Role
+    content: str | Annotated[list[Part], Meta(max_length=1024)] | None = None
+    name: str | None = None
+    tool_calls: list[Any] | None = None
+    tool_call_id: str | None = None
+
+
+class Extension(msgspec.Struct, forbid_unknown_fields=True):
+    """What is specexport's own. show_drafts: each chunk says what was drafted, and what of it was rejected."""
+
+    route: Annotated[str, Meta(max_length=256)] | None = None
+    drafter: Annotated[str, Meta(max_length=64)] | None = None
+    num_draft_tokens: Annotated[int, Meta(ge=0, le=2**31 - 1)] | None = None
+    speculate: bool | None = None
+    show_drafts: bool | None = None
+
+
+class Common(msgspec.Struct, kw_only=True):
+    """What chat and completions share."""
+
+    model: Annotated[str, Meta(max_length=1024)] | None = None
+    max_tokens: Size | None = None
+    temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
+    top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
+    top_k: Annotated[int, Meta(ge=-1, le=2**31 - 1)] | None = None
+    min_p: Annotated[float, Meta(ge=0, le=1)] | None = None
+    seed: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | None = None
+    stop: StopText | Annotated[list[StopText], Meta(max_length=16)] | None = None
+    stop_token_ids: Annotated[list[TokenId], Meta(max_length=64)] | None = None
+    min_tokens: Annotated[int, Meta(ge=0, le=2**31 - 1)] | None = None
+    presence_penalty: Penalty | None = None
+    frequency_penalty: Penalty | None = None
+    repetition_penalty: Annotated[float, Meta(ge=0.01, le=100)] | None = None
+    logit_bias: Annotated[dict[str, Bias], Meta(max_length=1024)] | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    prediction: Prediction | None = None
+    cache_salt: Annotated[str, Meta(min_length=1, max_length=256)] | None = None
+    specexport: Extension | None = None
+
+
+class ChatRequest(Common, kw_only=True):
+    messages: Annotated[list[Message], Meta(min_length=1, max_length=1024)]
+    max_completion_tokens: Size | None = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
+
+
+class CompletionRequest(Common, kw_only=True):
+    """prompt: a text, texts, token ids, or lists of token ids; at most 8 prompts."""
+
+    prompt: str | list[str | TokenId | list[TokenId]]
+    logprobs: Annotated[int, Meta(ge=0, le=20)] | Literal[False] | None = None
+
+
+class TokenizeRequest(msgspec.Struct, kw_only=True):
+    """prompt or messages."""
+
+    model: Annotated[str, Meta(max_length=1024)] | None = None
+    prompt: str | None = None
+    messages: Annotated[list[Message], Meta(min_length=1, max_length=1024)] | None = None
+    return_token_strs: bool | None = None
+
+
+class DetokenizeRequest(msgspec.Struct, kw_only=True):
+    model: Annotated[str, Meta(max_length=1024)] | None = None
+    tokens: Annotated[list[TokenId], Meta(max_length=1 << 17)]

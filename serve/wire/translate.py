@@ -1,0 +1,144 @@
+"""From a request's struct to what a session takes: prompts and `SamplingParameters`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ...runtime.sampling.parameters import SEEDS, SamplingParameters
+from ...runtime.text.encode import Prompt
+from ..settings import ServerSettings
+from .errors import invalid, unsupported
+from .requests import ChatRequest, Common, CompletionRequest, Extension, Message, Part
+
+MOST_PROMPTS = 8
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Of the bundle. longest_token: in bytes of text; a text of more than capacity times that cannot fit."""
+
+    capacity: int
+    longest_token: int
+
+    @property
+    def longest_text(self) -> int:
+        return self.capacity * self.longest_token
+
+
+def chat_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
+    """As the runtime takes them. Raises `ApiError` for what cannot be rendered."""
+    found = []
+    for place, message in enumerate(messages):
+        where = f"messages[{place}]"
+        if message.tool_calls or message.role == "tool":
+            raise unsupported(f"{where}.{'tool_calls' if message.tool_calls else 'role'}", "tools are not called yet")
+        if message.content is None:
+            raise invalid(f"{where}.content", f"{where}.content is null; give a text or a list of text parts")
+        role = "system" if message.role == "developer" else message.role
+        found.append({"role": role, "content": flat(message.content, f"{where}.content")})
+    return found
+
+
+def check_template(there: bool) -> None:
+    """Raises `ApiError` for messages to a model that has no way to read them."""
+    if not there:
+        raise unsupported("messages", "this model has no chat template; use /v1/completions")
+
+
+def flat(content: str | Sequence[Part], where: str) -> str:
+    """One text of a text or of text parts. Nothing but text is taken, so nothing is ever fetched."""
+    if isinstance(content, str):
+        return content
+    texts = []
+    for place, part in enumerate(content):
+        if part.type != "text":
+            raise unsupported(f"{where}[{place}].type", f"parts of type {part.type[:64]!r}; this model reads text only")
+        if part.text is None:
+            raise invalid(f"{where}[{place}].text", f"{where}[{place}].text is missing; expected a text")
+        texts.append(part.text)
+    return "\n".join(texts)
+
+
+def prompts(request: CompletionRequest) -> list[Prompt]:
+    """One to eight of them. Raises `ApiError`."""
+    given = request.prompt
+    if isinstance(given, str):
+        return [given]
+    ids = [item for item in given if isinstance(item, int)]
+    if ids and len(ids) == len(given):
+        return [ids]
+    if not given or ids:
+        raise invalid(
+            "prompt", "prompt is a list of texts and ids, or empty; give a text, token ids, or a list of either"
+        )
+    if len(given) > MOST_PROMPTS:
+        raise invalid("prompt", f"prompt holds {len(given)} prompts; give at most {MOST_PROMPTS}")
+    return [item for item in given if not isinstance(item, int)]
+
+
+def check_size(prompt: Prompt, limits: Limits) -> None:
+    """Refuses what cannot fit before anything is tokenized. Raises `ApiError`."""
+    if isinstance(prompt, str):
+        size = len(prompt.encode())
+    else:
+        size = sum(len(item["content"].encode()) for item in prompt if isinstance(item, dict))
+    if size > limits.longest_text:
+        raise invalid(
+            "messages" if not isinstance(prompt, str) else "prompt",
+            f"the prompt has {size} bytes; no text of more than {limits.longest_text} fits the capacity of "
+            f"{limits.capacity} tokens",
+            "context_length_exceeded",
+        )
+
+
+def parameters(
+    request: Common, settings: ServerSettings, limits: Limits, prompt_tokens: int, logprobs: int | None
+) -> SamplingParameters:
+    """Raises `ParameterError`, `ApiError`."""
+    extension = request.specexport or Extension()
+    asked = getattr(request, "max_completion_tokens", None) or request.max_tokens
+    default = 16 if isinstance(request, CompletionRequest) else limits.capacity  # as the OpenAI API has it
+    room = limits.capacity - prompt_tokens
+    most = max(1, min(asked or default, settings.max_tokens or room, room))
+    given: dict[str, Any] = {
+        "top_p": request.top_p,
+        "top_k": None if request.top_k is None else max(request.top_k, 0),  # vLLM's -1 is off as well
+        "min_p": request.min_p,
+        "presence_penalty": request.presence_penalty,
+        "frequency_penalty": request.frequency_penalty,
+        "repetition_penalty": request.repetition_penalty,
+        "stop": request.stop,
+        "stop_token_ids": request.stop_token_ids,
+        "min_new_tokens": None if request.min_tokens is None else min(request.min_tokens, most),
+        "logit_bias": None if request.logit_bias is None else _biases(request.logit_bias),
+        "seed": None if request.seed is None else request.seed % SEEDS,
+        "route": extension.route,
+        "drafter": extension.drafter,
+        "num_draft_tokens": extension.num_draft_tokens,
+        "speculate": extension.speculate,
+        "prediction": flat(request.prediction.content, "prediction.content") if request.prediction else None,
+        "cache_salt": request.cache_salt,
+        "logprobs": logprobs,
+    }
+    temperature = settings.default_temperature if request.temperature is None else request.temperature
+    chosen = {name: value for name, value in given.items() if value is not None}
+    return SamplingParameters(max_new_tokens=most, temperature=temperature, **chosen)
+
+
+def likeliest(request: ChatRequest | CompletionRequest) -> int | None:
+    """How many tokens besides its own each token is to have, None for no log-probabilities. Raises `ApiError`."""
+    if isinstance(request, CompletionRequest):
+        return None if request.logprobs is None or request.logprobs is False else request.logprobs
+    if request.top_logprobs and not request.logprobs:
+        raise invalid("top_logprobs", "top_logprobs needs logprobs: true")
+    return (request.top_logprobs or 0) if request.logprobs else None
+
+
+def _biases(given: dict[str, float]) -> dict[int, float]:
+    whole: Callable[[str], bool] = lambda text: text.isascii() and text.isdigit() and len(text) < 12  # noqa: E731
+    wrong = next((token for token in given if not whole(token)), None)
+    if wrong is not None:
+        raise invalid("logit_bias", f"logit_bias names {wrong[:32]!r}; its keys are token ids")
+    return {int(token): bias for token, bias in given.items()}

@@ -1,0 +1,209 @@
+"""What comes back over a socket: its shape, its bytes, and that drafts change nothing."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from support.serving import ServerProcess
+
+PROMPTS = ["Hello", "Grüße aus Köln, 12 €", "日本語 🙂🙃", "for item in items:\n    print(item)\n"]
+CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
+GREEDY: dict[str, Any] = {"temperature": 0, "stop_token_ids": []}
+
+
+def messages(prompt: str) -> list[dict[str, str]]:
+    return [{"role": "user", "content": prompt}]
+
+
+@pytest.mark.parametrize("prompt", PROMPTS)
+def test_a_stream_has_the_text_of_the_whole_answer(server: ServerProcess, prompt: str) -> None:
+    for count in range(1, 41):
+        fields = GREEDY | {"max_tokens": count, "messages": messages(prompt)}
+        whole = server.chat(**fields)
+        chunks = server.events(CHAT, fields)
+        text = "".join(chunk["choices"][0]["delta"].get("content", "") for chunk in chunks)
+        assert text == whole["choices"][0]["message"]["content"]
+        assert chunks[-1]["choices"][0]["finish_reason"] == whole["choices"][0]["finish_reason"] == "length"
+        assert whole["usage"]["completion_tokens"] == count
+
+
+@pytest.mark.parametrize("prompt", PROMPTS)
+def test_completions_are_the_same_streamed(server: ServerProcess, prompt: str) -> None:
+    for count in (1, 2, 7, 23):
+        fields = GREEDY | {"max_tokens": count, "prompt": prompt, "logprobs": 2}
+        status, _, body = server.ask("POST", TEXT, fields)
+        assert status == 200
+        whole = json.loads(body)["choices"][0]
+        choices = [chunk["choices"][0] for chunk in server.events(TEXT, fields)]
+        assert "".join(choice["text"] for choice in choices) == whole["text"]
+        for key in ("tokens", "token_logprobs", "text_offset"):
+            parts = [value for choice in choices if choice["logprobs"] for value in choice["logprobs"][key]]
+            assert parts == pytest.approx(whole["logprobs"][key], abs=1e-3) if key == "token_logprobs" else True
+            assert key == "token_logprobs" or parts == whole["logprobs"][key]
+
+
+def test_the_order_of_a_stream(server: ServerProcess) -> None:
+    fields = GREEDY | {"max_tokens": 30, "messages": messages("Hello"), "stream_options": {"include_usage": True}}
+    chunks = server.events(CHAT, fields)
+    assert chunks[0]["choices"][0]["delta"] == {"role": "assistant", "content": ""}
+    assert chunks[-1]["choices"] == []
+    assert chunks[-1]["usage"]["completion_tokens"] == 30
+    assert chunks[-2]["choices"][0]["delta"] == {}
+    assert chunks[-2]["choices"][0]["finish_reason"] == "length"
+    assert [chunk["usage"] for chunk in chunks[:-1]] == [None] * (len(chunks) - 1)
+    assert all(chunk["choices"][0]["delta"]["content"] for chunk in chunks[1:-2])
+    assert len({(chunk["id"], chunk["created"], chunk["model"]) for chunk in chunks}) == 1
+    assert all(
+        "usage" not in chunk for chunk in server.events(CHAT, GREEDY | {"messages": messages("a"), "max_tokens": 5})
+    )
+
+
+def test_the_openai_client_reads_it(server: ServerProcess) -> None:
+    with server.openai() as client:
+        model = client.models.list().data[0]
+        assert client.models.retrieve(model.id).id == model.id
+        asked: dict[str, Any] = dict(model=model.id, messages=messages("Hello"), max_tokens=24, temperature=0)
+        whole = client.chat.completions.create(**asked, logprobs=True, top_logprobs=3)
+        assert whole.object == "chat.completion"
+        assert whole.choices[0].logprobs is not None
+        chunks = list(
+            client.chat.completions.create(**asked, stream=True, extra_body={"specexport": {"show_drafts": True}})
+        )
+        assert "".join(c.choices[0].delta.content or "" for c in chunks) == whole.choices[0].message.content
+        assert {chunk.id for chunk in chunks} == {chunks[0].id}
+        assert client.completions.create(model=model.id, prompt=["a", "b"], max_tokens=3).choices[1].index == 1
+
+
+DRAFTING: list[dict[str, Any]] = [
+    {"num_draft_tokens": 1},
+    {"num_draft_tokens": 2},
+    {"num_draft_tokens": 3},
+    {"num_draft_tokens": 4},
+    {"drafter": "model"},
+    {"drafter": "ngram"},
+    {"drafter": "suffix"},
+    {"drafter": "ngram+model"},
+    {"drafter": "suffix+model"},
+    {"speculate": True, "show_drafts": True},
+]
+
+
+@pytest.mark.parametrize("drafting", DRAFTING, ids=str)
+def test_drafts_change_nothing(server: ServerProcess, drafting: dict[str, Any]) -> None:
+    fields = GREEDY | {"max_tokens": 60, "messages": messages("the quick brown fox")}
+    plain = server.chat(**fields, specexport={"speculate": False})
+    told = server.chat(**fields, specexport=drafting)
+    assert told["choices"] == plain["choices"]
+    assert plain["metrics"]["speculative_decoding"]["num_draft_tokens"] == 0
+    row = told["metrics"]["speculative_decoding"]
+    assert sum(row["acceptance_histogram"]) == row["num_spec_steps"]
+    assert sum(n * count for n, count in enumerate(row["acceptance_histogram"])) == row["num_accepted_draft_tokens"]
+
+
+def test_conversations_in_turn(server: ServerProcess) -> None:
+    first, second = messages("Hello, I am the first one"), messages("Quite another conversation")
+    alone = [server.chat(**GREEDY, max_tokens=20, messages=one) for one in (first, second, first, second)]
+    assert alone[0]["choices"] == alone[2]["choices"]
+    assert alone[1]["choices"] == alone[3]["choices"]
+    again = server.chat(**GREEDY, max_tokens=20, messages=second)
+    assert again["usage"]["prompt_tokens_details"]["cached_tokens"] == again["usage"]["prompt_tokens"] - 1
+    assert again["choices"] == alone[1]["choices"]
+
+
+@pytest.mark.parametrize("drafting", [{"speculate": False}, {"drafter": "model"}, {"drafter": "ngram+model"}], ids=str)
+def test_logprobs_spell_the_text(server: ServerProcess, drafting: dict[str, Any]) -> None:
+    fields = GREEDY | {"max_tokens": 50, "messages": messages("for item in items:"), "logprobs": True}
+    plain = server.chat(**fields, top_logprobs=4, specexport={"speculate": False})["choices"][0]
+    choice = server.chat(**fields, top_logprobs=4, specexport=drafting)["choices"][0]
+    entries = choice["logprobs"]["content"]
+    spelled = bytes(byte for entry in entries for byte in entry["bytes"])
+    assert spelled.decode(errors="replace") == choice["message"]["content"]
+    # Rows of passes of other widths differ by rounding.
+    for ours, theirs in zip(entries, plain["logprobs"]["content"], strict=True):
+        assert ours["bytes"] == theirs["bytes"]
+        assert ours["logprob"] == pytest.approx(theirs["logprob"], abs=1e-3)
+        assert ours["top_logprobs"][0]["logprob"] == pytest.approx(ours["logprob"], abs=1e-3)  # greedy: the likeliest
+        assert len(ours["top_logprobs"]) == 4
+
+
+def test_logprobs_of_what_a_stop_string_cut_are_left_out(server: ServerProcess) -> None:
+    fields = GREEDY | {"max_tokens": 40, "messages": messages("for item in items:"), "logprobs": True}
+    text = server.chat(**fields)["choices"][0]["message"]["content"]
+    stop = next(text[place : place + 3] for place in range(8, len(text)) if "\ufffd" not in text[place : place + 3])
+    choice = server.chat(**fields, stop=[stop])["choices"][0]
+    assert choice["finish_reason"] == "stop"
+    assert choice["message"]["content"] == text[: text.index(stop)]
+    spelled = bytes(byte for entry in choice["logprobs"]["content"] for byte in entry["bytes"]).decode(errors="replace")
+    assert choice["message"]["content"].startswith(spelled)
+    chunks = server.events(CHAT, fields | {"stop": [stop]})
+    parts = [c["choices"][0]["logprobs"] for c in chunks]
+    assert [e for part in parts if part for e in part["content"]] == choice["logprobs"]["content"]
+
+
+def test_a_prediction_is_accepted_and_told(server: ServerProcess) -> None:
+    fields = GREEDY | {"max_tokens": 40, "messages": messages("Hello")}
+    ids = server.chat(**fields)["choices"]
+    text = ids[0]["message"]["content"]
+    told = server.chat(**fields, prediction={"type": "content", "content": text})
+    details = told["usage"]["completion_tokens_details"]
+    assert told["choices"] == ids
+    assert details["accepted_prediction_tokens"] + details["rejected_prediction_tokens"] > 0
+    parts = {"type": "content", "content": [{"type": "text", "text": text}]}
+    assert server.chat(**fields, prediction=parts)["choices"] == ids
+
+
+def test_seeds_repeat(server: ServerProcess) -> None:
+    for seed in (0, -1, 2**63 - 1, -(2**63)):
+        fields = {"max_tokens": 16, "seed": seed, "stop_token_ids": []}
+        assert server.chat(**fields)["choices"] == server.chat(**fields)["choices"]
+    texts = {server.chat(max_tokens=16, stop_token_ids=[])["choices"][0]["message"]["content"] for _ in range(4)}
+    assert len(texts) > 1  # the temperature is 1 where none is given, and no seed is fixed
+
+
+def test_the_fields_of_a_request(server: ServerProcess) -> None:
+    plain = server.chat(**GREEDY, max_tokens=8)["choices"]
+    parts = [{"type": "text", "text": "Hel"}, {"type": "text", "text": "lo"}]
+    status, headers, body = server.ask(
+        "POST",
+        CHAT,
+        GREEDY
+        | {
+            "max_completion_tokens": 8,
+            "max_tokens": 3,
+            "messages": messages("Hello"),
+            "user": "me",
+            "n": 1,
+            "store": False,
+            "logprobs": False,
+            "tools": [],
+            "top_k": -1,
+            "weird": 3,
+            "metadata": {"a": "b"},
+        },
+    )
+    assert (status, headers["x-specexport-ignored"]) == (200, "weird")
+    assert json.loads(body)["choices"] == plain
+    assert "x-request-id" in headers
+    joined = server.chat(**GREEDY, max_tokens=8, messages=[{"role": "user", "content": parts}])["choices"]
+    assert joined == server.chat(**GREEDY, max_tokens=8, messages=messages("Hel\nlo"))["choices"]
+    developer = server.chat(**GREEDY, max_tokens=8, messages=[{"role": "developer", "content": "x"}, *messages("y")])
+    system = server.chat(**GREEDY, max_tokens=8, messages=[{"role": "system", "content": "x"}, *messages("y")])
+    assert developer["choices"] == system["choices"]
+    clamped = server.chat(**GREEDY, max_tokens=100_000)
+    assert clamped["choices"][0]["finish_reason"] == "length"
+    forced = server.chat(**GREEDY, max_tokens=4, logit_bias={"70": 100}, logprobs=True)["choices"][0]["logprobs"]
+    assert len({entry["token"] for entry in forced["content"]}) == 1
+
+
+def test_tokens_there_and_back(server: ServerProcess) -> None:
+    for text in PROMPTS:
+        status, _, body = server.ask("POST", "/tokenize", {"prompt": text, "return_token_strs": True})
+        told = json.loads(body)
+        assert status == 200
+        assert told["count"] == len(told["tokens"]) == len(told["token_strs"])
+        status, _, body = server.ask("POST", "/detokenize", {"tokens": told["tokens"]})
+        assert json.loads(body)["prompt"] == text
+    chat = json.loads(server.ask("POST", "/tokenize", {"messages": messages("Hello")})[2])
+    assert server.chat(max_tokens=1)["usage"]["prompt_tokens"] == chat["count"]

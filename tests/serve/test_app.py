@@ -1,0 +1,137 @@
+"""The app in process: where it may be mounted, what it leaves alone, and what it says without a template."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from specexport.bundle import Contract
+from specexport.serve import AsyncSession, ServerSettings, create_app
+from starlette.applications import Starlette
+from starlette.routing import Mount
+from support.doubles import FakeDecoder, fake_session
+from support.serving import ServerProcess, served, slow_session
+
+CONTRACT = Contract(capacity=256, max_draft_tokens=4, prompt_chunk=8, precision="fp32")
+
+
+async def ask(app: Any, method: str, path: str, headers: dict[str, str], body: Any = None) -> tuple[int, Any]:
+    """One request to an ASGI app, without a server."""
+    lines = [(b"host", b"localhost"), (b"content-type", b"application/json")]
+    lines += [(name.encode(), value.encode()) for name, value in headers.items()]
+    scope = dict(type="http", method=method, path=path, headers=lines, root_path="", query_string=b"", scheme="http")
+    scope |= dict(server=("localhost", 80), client=("127.0.0.1", 1), http_version="1.1")
+    asked = [{"type": "http.request", "body": b"" if body is None else json.dumps(body).encode()}]
+    sent: list[dict[str, Any]] = []
+    forever = asyncio.Event()
+
+    async def receive() -> dict[str, Any]:
+        if not asked:
+            await forever.wait()
+        return asked.pop()
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    await app(scope, receive, send)
+    return sent[0]["status"], json.loads(b"".join(part["body"] for part in sent[1:]))
+
+
+def test_mounted_in_another_app_with_two_bundles(tmp_path: Path) -> None:
+    async def main() -> None:
+        (first, _), (second, _) = (slow_session(tmp_path / name, CONTRACT) for name in "ab")
+        settings = [ServerSettings(model=name, api_keys=("key",)) for name in ("first", "second")]
+        async with AsyncSession(first) as one, AsyncSession(second) as two:
+            app = Starlette(
+                routes=[Mount("/a", create_app(one, settings[0])), Mount("/b", create_app(two, settings[1]))]
+            )
+            assert (await ask(app, "GET", "/a/health", {}))[0] == 200
+            assert (await ask(app, "GET", "/a/v1/models", {}))[0] == 401
+            for path, name in (("/a", "first"), ("/b", "second")):
+                fields = {"prompt": "Hello", "max_tokens": 3}
+                key = {"x-api-key": "key"}
+                assert (await ask(app, "GET", f"{path}/v1/models", key))[1]["data"][0]["id"] == name
+                status, answer = await ask(app, "POST", f"{path}/v1/completions", key, fields)
+                assert (status, answer["model"], answer["usage"]["completion_tokens"]) == (200, name, 3)
+        first.close()
+        second.close()
+
+    asyncio.run(main())
+
+
+def test_it_leaves_signals_and_logging_alone_and_starts_no_thread(tmp_path: Path) -> None:
+    handlers, level = list(logging.getLogger().handlers), logging.getLogger("specexport").level
+    before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
+    session, _ = slow_session(tmp_path, CONTRACT)
+    create_app(session)
+    assert (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)) == before
+    assert logging.getLogger().handlers == handlers
+    assert logging.getLogger("specexport").level == level
+    assert not any(thread.name == "specexport-engine" for thread in threading.enumerate())
+    session.close()
+
+
+def test_a_model_without_a_template(tmp_path: Path) -> None:
+    with served(fake_session(tmp_path, FakeDecoder(), None)) as client:
+        messages = [{"role": "user", "content": "Hello"}]
+        for path in ("/v1/chat/completions", "/tokenize"):
+            status, _, body = client.ask("POST", path, {"messages": messages})
+            error = json.loads(body)["error"]
+            assert (status, error["code"], error["param"]) == (400, "unsupported_parameter", "messages")
+        assert client.ask("POST", "/v1/completions", {"prompt": "Hello", "max_tokens": 2})[0] == 200
+
+
+def test_an_error_of_the_engine_names_no_file(tmp_path: Path) -> None:
+    target = FakeDecoder()
+    target.logits_after = lambda context: target._table(b"", b"") * float("nan")  # type: ignore[assignment,method-assign]
+    with served(fake_session(tmp_path, target, None)) as client:
+        status, _, body = client.ask("POST", "/v1/completions", {"prompt": "Hello"})
+        assert status == 500
+        assert str(tmp_path) not in body.decode()
+        assert "graphs" not in body.decode()
+
+
+def test_nothing_is_fetched(server: ServerProcess) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as trap:
+        url = f"http://127.0.0.1:{trap.getsockname()[1]}/x.png"
+        for part in ({"type": "image_url", "image_url": {"url": url}}, {"type": "input_audio", "text": url}):
+            fields = {"messages": [{"role": "user", "content": [part]}]}
+            assert server.ask("POST", "/v1/chat/completions", fields)[0] == 400
+        assert select.select([trap], [], [], 0.05)[0] == []
+
+
+@pytest.mark.parametrize("missing", ["starlette", "msgspec", "prometheus_client"])
+def test_what_is_missing_is_said_in_one_line(missing: str) -> None:
+    code = f"""
+import sys
+sys.modules[{missing!r}] = None
+try:
+    import specexport.serve
+except Exception as error:
+    print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stdout == (
+        f"the package {missing} is not installed; install it with: pip install 'specexport[serve]'\n"
+    )
+
+
+def test_the_command_without_its_extra(served_bundle: Path) -> None:
+    code = "import sys; sys.modules['uvicorn'] = None; from specexport.cli import main; main(prog_name='specexport')"
+    done = subprocess.run(
+        [sys.executable, "-c", code, "serve", served_bundle], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (1, "")
+    assert (
+        done.stderr == "Error: the package uvicorn is not installed; install it with: pip install 'specexport[serve]'\n"
+    )

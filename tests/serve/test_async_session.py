@@ -1,0 +1,237 @@
+"""The session for asyncio, in process: no sockets. The double's gate says when passes go on."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable
+from contextlib import aclosing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from specexport.bundle import Contract
+from specexport.errors import EngineError, ParameterError, PromptError, QueueError
+from specexport.serve import AsyncSession
+from support.messages import Refused
+from support.serving import SlowDecoder, slow_session, wait_for
+
+CONTRACT = Contract(capacity=256, max_draft_tokens=4, prompt_chunk=8, precision="fp32")
+Use = Callable[[AsyncSession, SlowDecoder], Awaitable[Any]]
+
+
+def run(root: Path, use: Use, **options: Any) -> Any:
+    """`use` within an event loop; whatever it leaves behind is closed, and the engine thread ends."""
+
+    async def main() -> Any:
+        session, decoder = slow_session(root, CONTRACT)
+        with session:
+            async with AsyncSession(session, **options) as sessions:
+                try:
+                    return await asyncio.wait_for(use(sessions, decoder), 30)
+                finally:
+                    decoder.gate.set()
+
+    found = asyncio.run(main())
+    wait_for(lambda: not any(thread.name == "specexport-engine" for thread in threading.enumerate()))
+    return found
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    while not condition():
+        await asyncio.sleep(0.002)
+
+
+def test_it_gives_what_the_session_gives(tmp_path: Path) -> None:
+    async def use(sessions: AsyncSession, _: SlowDecoder) -> None:
+        found = await sessions.generate("Hello", max_new_tokens=20, drafter="ngram")
+        chunks = [chunk async for chunk in sessions.stream("Hello", max_new_tokens=20)]
+        expected = sessions.session.generate("Hello", max_new_tokens=20)
+        assert found.tokens == expected.tokens
+        assert found.text == expected.text == "".join(chunk.text for chunk in chunks)
+        assert chunks[-1].finish_reason == "length"
+
+    run(tmp_path, use)
+
+
+def test_many_at_once_each_get_their_own(tmp_path: Path) -> None:
+    async def use(sessions: AsyncSession, _: SlowDecoder) -> None:
+        prompts = [f"Prompt number {n}" for n in range(8)]
+        found = await asyncio.gather(*(sessions.generate(one, max_new_tokens=9, key=one[-1]) for one in prompts))
+        for prompt, one in zip(prompts, found, strict=True):
+            assert one.tokens == sessions.session.generate(prompt, max_new_tokens=9).tokens
+
+    run(tmp_path, use)
+
+
+def test_a_full_queue_refuses_at_once(tmp_path: Path, refused: Refused) -> None:
+    async def use(sessions: AsyncSession, decoder: SlowDecoder) -> None:
+        decoder.gate.clear()
+        running = sessions.submit([1, 2], max_new_tokens=2, key="a")
+        await until(lambda: sessions.thread.running == 1)
+        waiting = [sessions.submit([1, 2], max_new_tokens=2, key="a") for _ in range(2)]
+        with refused(QueueError) as caught:
+            sessions.submit([1], key="a")
+        assert caught.value.code == "too_many_requests"
+        assert 1 <= caught.value.retry_after <= 60
+        waiting.append(sessions.submit([1, 2], max_new_tokens=2, key="b"))
+        with refused(QueueError) as caught:
+            sessions.submit([1], key="c")
+        assert caught.value.code == "queue_full"
+        decoder.gate.set()
+        for job in (running, *waiting):
+            assert [chunk.finish_reason async for chunk in job.chunks()][-1] == "length"
+
+    run(tmp_path, use, max_queue=3, max_queue_per_key=2)
+
+
+def test_one_that_waits_and_leaves_costs_nothing_and_stops_nobody(tmp_path: Path) -> None:
+    async def use(sessions: AsyncSession, decoder: SlowDecoder) -> None:
+        decoder.gate.clear()
+        first = asyncio.create_task(sessions.generate("first", max_new_tokens=6))
+        await until(lambda: sessions.thread.running == 1)
+        second = asyncio.create_task(sessions.generate("second", max_new_tokens=6))
+        third = asyncio.create_task(sessions.generate("third", max_new_tokens=6))
+        await until(lambda: sessions.thread.waiting == 2)
+        second.cancel()
+        await until(lambda: sessions.thread.waiting == 1)  # although nothing runs
+        decoder.gate.set()
+        assert len((await first).tokens) == len((await third).tokens) == 6
+        with pytest.raises(asyncio.CancelledError):
+            await second
+        fed = sum(tokens for tokens, _ in decoder.steps)
+        assert fed == len("first") + 5 + len("third") + 5  # nothing of the second
+
+    run(tmp_path, use)
+
+
+def test_one_that_runs_and_leaves_ends_within_a_round(tmp_path: Path) -> None:
+    async def use(sessions: AsyncSession, decoder: SlowDecoder) -> None:
+        decoder.delay = 0.002
+        async with aclosing(sessions.stream("Hello", max_new_tokens=200)) as stream:
+            async for _ in stream:
+                break
+        rounds = len(decoder.steps)
+        await until(lambda: sessions.thread.running == 0)
+        assert len(decoder.steps) <= rounds + 2
+
+    run(tmp_path, use)
+
+
+def test_one_that_leaves_in_a_long_prompt_ends_within_a_chunk(tmp_path: Path) -> None:
+    async def use(sessions: AsyncSession, decoder: SlowDecoder) -> None:
+        decoder.gate.clear()
+        task = asyncio.create_task(sessions.generate([5] * 200, max_new_tokens=6))
+        await until(lambda: sessions.thread.running == 1)
+        await asyncio.sleep(0.02)
+        task.cancel()
+        await asyncio.sleep(0.02)
+        decoder.gate.set()
+        await until(lambda: sessions.thread.running == 0)
+        assert len(decoder.steps) <= 1  # of 25
+        assert len((await sessions.generate("next", max_new_tokens=3)).tokens) == 3
+
+    run(tmp_path, use)
+
+
+def test_who_waits_too_long_is_refused(tmp_path: Path, refused: Refused) -> None:
+    async def use(sessions: AsyncSession, decoder: SlowDecoder) -> None:
+        decoder.gate.clear()
+        first = asyncio.create_task(sessions.generate("first", max_new_tokens=2))
+        await until(lambda: sessions.thread.running == 1)
+        with refused(QueueError) as caught:
+            await sessions.generate("second", max_new_tokens=2)
+        assert caught.value.code == "queue_timeout"
+        decoder.gate.set()
+        assert len((await first).tokens) == 2
+
+    run(tmp_path, use, queue_timeout=0.05)
+
+
+def test_what_is_wrong_is_told_to_who_asked(tmp_path: Path, refused: Refused) -> None:
+    async def use(sessions: AsyncSession, _: SlowDecoder) -> None:
+        with refused(PromptError):
+            await sessions.generate("")
+        with refused(ParameterError):
+            await sessions.generate("a", temperature=-1.0)
+        with refused(ParameterError):
+            await sessions.generate("a", drafter="model")  # there is none
+        assert len((await sessions.generate("Hello", max_new_tokens=3)).tokens) == 3
+
+    run(tmp_path, use)
+
+
+def test_an_engine_that_fails_fails_one_request(tmp_path: Path) -> None:
+    async def use(sessions: AsyncSession, decoder: SlowDecoder) -> None:
+        step, decoder.step = decoder.step, lambda tokens, position: 1 / 0  # type: ignore[method-assign]
+        with pytest.raises(ZeroDivisionError):
+            await sessions.generate("Hello", max_new_tokens=3)
+        decoder.step = step  # type: ignore[method-assign]
+        assert sessions.thread.alive
+        assert len((await sessions.generate("Hello", max_new_tokens=3)).tokens) == 3
+
+    run(tmp_path, use)
+
+
+def test_logits_that_are_no_numbers(tmp_path: Path) -> None:
+    async def use(sessions: AsyncSession, decoder: SlowDecoder) -> None:
+        good, decoder.logits_after = decoder.logits_after, lambda context: good(context) * float("nan")  # type: ignore[method-assign]
+        with pytest.raises(EngineError):
+            await sessions.generate("Hello", max_new_tokens=3)
+        decoder.logits_after = good  # type: ignore[method-assign]
+        assert len((await sessions.generate("Hello", max_new_tokens=3)).tokens) == 3
+
+    run(tmp_path, use)
+
+
+def test_drain_takes_nothing_new_and_lets_the_rest_end(tmp_path: Path, refused: Refused) -> None:
+    async def use(sessions: AsyncSession, decoder: SlowDecoder) -> None:
+        decoder.delay = 0.002
+        tasks = [asyncio.create_task(sessions.generate(f"{n}", max_new_tokens=20)) for n in range(3)]
+        await until(lambda: sessions.thread.waiting == 2)
+        drained = asyncio.create_task(sessions.drain(20))
+        await until(lambda: sessions.thread.draining)
+        with refused(QueueError) as caught:
+            await sessions.generate("late")
+        assert caught.value.code == "shutting_down"
+        assert await drained
+        assert [len(task.result().tokens) for task in tasks] == [20, 20, 20]
+
+    run(tmp_path, use)
+
+
+def test_what_a_drain_cannot_wait_for_ends_with_an_error(tmp_path: Path) -> None:
+    async def use(sessions: AsyncSession, decoder: SlowDecoder) -> None:
+        decoder.delay = 0.01
+        tasks = [asyncio.create_task(sessions.generate(f"{n}", max_new_tokens=200)) for n in range(3)]
+        await until(lambda: sessions.thread.waiting == 2)
+        assert not await sessions.drain(0.05)
+        errors = await asyncio.gather(*tasks, return_exceptions=True)
+        assert [getattr(error, "code", None) for error in errors] == ["shutting_down"] * 3
+
+    run(tmp_path, use)
+
+
+def test_a_stall_shows(tmp_path: Path) -> None:
+    async def use(sessions: AsyncSession, decoder: SlowDecoder) -> None:
+        thread = sessions.thread
+        assert thread.stalled_for() == 0.0
+        decoder.gate.clear()
+        task = asyncio.create_task(sessions.generate([5] * 100, max_new_tokens=30))
+        await until(lambda: thread.running == 1)
+        await until(lambda: thread.stalled_for() > 0.05)
+        decoder.gate.set()
+        await task
+        assert thread.stalled_for() == 0.0
+
+    run(tmp_path, use)
+
+
+def test_another_key_finds_no_rows(tmp_path: Path) -> None:
+    async def use(sessions: AsyncSession, _: SlowDecoder) -> None:
+        async def reused(key: str) -> int:
+            return (await sessions.generate("Hello you", max_new_tokens=1, key=key)).statistics.reused_tokens
+
+        assert [await reused(key) for key in ("a", "a", "b", "b", "a")] == [0, 8, 0, 8, 0]
+
+    run(tmp_path, use)

@@ -1,0 +1,43 @@
+"""`/openapi.json` against the server: schemathesis makes requests of it, and none may end in a 5xx."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support.serving import ServerProcess
+
+CHECKS = "not_a_server_error,response_schema_conformance,status_code_conformance,content_type_conformance"
+
+
+@pytest.mark.parametrize(
+    ("phases", "examples"), [("fuzzing", 12), pytest.param("coverage,fuzzing", 50, marks=pytest.mark.slow)]
+)
+def test_no_request_ends_in_a_server_error(served_bundle: Path, tmp_path: Path, phases: str, examples: int) -> None:
+    command = Path(sys.executable).parent / "schemathesis"
+    if not command.exists():
+        pytest.skip("schemathesis is not installed")
+    process = ServerProcess(served_bundle, tmp_path / "log", "--max-tokens", "4")
+    options = ["--max-examples", str(examples), "--seed", "1", "--phases", phases, "--checks", CHECKS, "--no-color"]
+    address = f"http://127.0.0.1:{process.port}/openapi.json"
+    done = subprocess.run(
+        [command, "run", address, *options, "--generation-allow-x00", "false"],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+    )
+    assert done.returncode == 0, done.stdout[-4000:]
+    assert process.end() == 0
+    assert "traceback" not in process.log.read_text(encoding="utf-8")
+
+
+def test_it_names_every_field_of_a_request(server: ServerProcess) -> None:
+    found = json.loads(server.ask("GET", "/openapi.json")[2])
+    chat = found["components"]["schemas"]["ChatRequest"]
+    assert chat["required"] == ["messages"]
+    assert {"temperature", "prediction", "specexport", "logit_bias", "max_completion_tokens"} <= set(chat["properties"])
+    assert set(found["paths"]) >= {"/v1/chat/completions", "/v1/completions", "/tokenize", "/health", "/ready"}

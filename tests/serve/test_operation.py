@@ -1,0 +1,291 @@
+"""The process: start, keys, signals, logs, metrics that add up, and nothing left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from specexport.errors import ParameterError
+from specexport.serve import ServerSettings
+from specexport.serve.settings import check_listening
+from support.messages import Refused
+from support.serving import ServerProcess, wait_for
+
+CHAT = "/v1/chat/completions"
+HELLO = [{"role": "user", "content": "a secret of mine"}]
+KEYS = ("first-key", "second-key")
+
+
+def request_bytes(port: int, **fields: Any) -> bytes:
+    body = json.dumps({"messages": HELLO, "temperature": 0, "stop_token_ids": [], **fields}).encode()
+    head = f"POST {CHAT} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nContent-Type: application/json\r\n"
+    return f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
+
+
+def logged(process: ServerProcess) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in process.log.read_text(encoding="utf-8").splitlines()]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_stream_ends_before_the_process_does(served_bundle: Path, tmp_path: Path, number: signal.Signals) -> None:
+    process = ServerProcess(served_bundle, tmp_path / "log")
+    with socket.create_connection(("127.0.0.1", process.port), timeout=60) as stream:
+        stream.sendall(request_bytes(process.port, max_tokens=1000, stream=True))
+        found = stream.recv(100)
+        process.process.send_signal(number)
+        while part := stream.recv(100_000):
+            found += part
+    assert b"data: [DONE]" in found
+    assert process.left() == 0
+    assert [row["message"] for row in logged(process) if row["logger"] == "specexport.serve"] == ["draining"]
+
+
+def test_what_cannot_end_in_time_ends_with_an_error(served_bundle: Path, tmp_path: Path) -> None:
+    process = ServerProcess(served_bundle, tmp_path / "log", "--drain-timeout", "0")
+    with socket.create_connection(("127.0.0.1", process.port), timeout=60) as stream:
+        stream.sendall(request_bytes(process.port, max_tokens=1100, stream=True, specexport={"speculate": False}))
+        found = stream.recv(100)
+        process.process.send_signal(signal.SIGTERM)
+        while part := stream.recv(100_000):
+            found += part
+    assert b'"code":"shutting_down"' in found
+    assert b"[DONE]" not in found
+    assert process.left() == 1
+
+
+def test_an_address_that_is_taken(served_bundle: Path, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        command = [sys.executable, "-m", "specexport", "serve", str(served_bundle), "--port", str(port)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith(f"Error: cannot listen on 127.0.0.1 port {port}: ")
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_beyond_loopback_only_with_a_key(refused: Refused) -> None:
+    for host in ("0.0.0.0", "::", "192.0.2.1", "example.org"):
+        with refused(ParameterError):
+            check_listening(host, ServerSettings())
+        check_listening(host, ServerSettings(api_keys=("k",)))
+        check_listening(host, ServerSettings(), without_keys=True)
+    for host in ("127.0.0.1", "::1", "localhost", "127.1.2.3"):
+        check_listening(host, ServerSettings())
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"api_keys": ("",)}, {"api_keys": ("a b",)}, {"default_temperature": 3}, {"max_queue": 0}]
+)
+def test_settings_that_cannot_be(wrong: dict[str, Any], refused: Refused) -> None:
+    with refused(ParameterError):
+        ServerSettings(**wrong)
+
+
+def test_a_unix_socket(served_bundle: Path, tmp_path: Path) -> None:
+    path = tmp_path / "socket"
+    process = ServerProcess(served_bundle, tmp_path / "log", "--uds", str(path))
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(str(path))
+        connection.sendall(b"GET /ready HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert connection.recv(1000).startswith(b"HTTP/1.1 200")
+    assert process.end() == 0
+
+
+@pytest.fixture(scope="module")
+def guarded(served_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """A server with two keys, one from a file and one from the environment."""
+    folder = tmp_path_factory.mktemp("guarded")
+    (folder / "keys").write_text(f"{KEYS[0]}\n\n", encoding="utf-8")
+    options = ("--api-key-file", str(folder / "keys"), "--cors-origin", "https://app.example")
+    process = ServerProcess(served_bundle, folder / "log", *options, env={"SPECEXPORT_API_KEY": KEYS[1]})
+    yield process
+    assert process.end() == 0
+    text = process.log.read_text(encoding="utf-8")
+    assert not any(key in text for key in (*KEYS, "wrong-key"))
+
+
+PATHS = [("POST", CHAT), ("POST", "/v1/completions"), ("POST", "/tokenize"), ("POST", "/detokenize"),
+         ("GET", "/v1/models"), ("GET", "/v1/models/tiny"), ("GET", "/version"), ("GET", "/metrics"),
+         ("GET", "/openapi.json"), ("GET", "/nothing"), ("OPTIONS", CHAT)]  # fmt: skip
+
+
+@pytest.mark.parametrize(("method", "path"), PATHS)
+def test_no_way_in_without_a_key(guarded: ServerProcess, method: str, path: str) -> None:
+    body = {"messages": HELLO, "prompt": "a", "tokens": [1]} if method == "POST" else None
+    wrong = [{}, {"Authorization": "Bearer wrong-key"}, {"Authorization": "Bearer "}, {"x-api-key": "wrong-key"},
+             {"Authorization": f"Basic {KEYS[0]}"}, {"Authorization": f"Bearer {KEYS[0]}x"}]  # fmt: skip
+    for headers in wrong:
+        status, told, answer = guarded.ask(method, path, body, headers)
+        assert (status, json.loads(answer)["error"]["code"]) == (401, "invalid_api_key")
+        assert told["www-authenticate"] == "Bearer"
+
+
+def test_every_key_opens(guarded: ServerProcess) -> None:
+    for key in KEYS:
+        with guarded.openai(key) as client:
+            assert client.models.list().data[0].id == "tiny"
+        assert guarded.ask("GET", "/v1/models", headers={"x-api-key": key})[0] == 200
+    assert guarded.ask("GET", "/health")[0] == guarded.ask("GET", "/ready")[0] == 200
+
+
+def test_one_key_learns_nothing_of_anothers_prompts(guarded: ServerProcess) -> None:
+    def cached(key: str) -> int:
+        fields = {"messages": HELLO, "max_tokens": 1}
+        status, _, body = guarded.ask("POST", CHAT, fields, {"Authorization": f"Bearer {key}"})
+        assert status == 200
+        return int(json.loads(body)["usage"]["prompt_tokens_details"]["cached_tokens"])
+
+    cached(KEYS[0])
+    assert cached(KEYS[0]) > 0
+    assert cached(KEYS[1]) == 0
+
+
+def test_pages_of_other_origins(guarded: ServerProcess, server: ServerProcess) -> None:
+    key = {"Authorization": f"Bearer {KEYS[0]}"}
+    status, headers, _ = guarded.ask("OPTIONS", CHAT, headers={"Origin": "https://app.example"})
+    assert (status, headers["access-control-allow-origin"]) == (204, "https://app.example")
+    assert "access-control-allow-credentials" not in headers
+    status, headers, _ = guarded.ask("GET", "/v1/models", headers=key | {"Origin": "https://app.example"})
+    assert (status, headers["access-control-allow-origin"]) == (200, "https://app.example")
+    for process, extra in ((guarded, key), (server, {})):
+        for origin in ("https://evil.example", "null", "https://app.example.evil.example"):
+            status, headers, body = process.ask("GET", "/v1/models", headers=extra | {"Origin": origin})
+            assert (status, json.loads(body)["error"]["code"]) == (403, "forbidden_origin")
+            assert "access-control-allow-origin" not in headers
+    own = {"Origin": f"http://127.0.0.1:{server.port}"}
+    assert server.ask("GET", "/v1/models", headers=own)[0] == 200
+
+
+@pytest.mark.parametrize("host", ["evil.example", "evil.example:8000", "localhost.evil.example", "", "0.0.0.0"])
+def test_another_host_name(server: ServerProcess, guarded: ServerProcess, host: str) -> None:
+    status, _, body = server.ask("GET", "/health", headers={"Host": host})
+    assert (status, json.loads(body)["error"]["code"]) == (403, "forbidden_host")
+    if host:
+        assert guarded.ask("GET", "/health", headers={"Host": host})[0] == 200
+    for own in ("localhost", "localhost:99", "127.0.0.1", "[::1]:8000", "LOCALHOST"):
+        assert server.ask("GET", "/health", headers={"Host": own})[0] == 200
+
+
+def test_special_tokens_in_a_message_stay_text(server: ServerProcess) -> None:
+    def tokens(**body: Any) -> list[int]:
+        return list(json.loads(server.ask("POST", "/tokenize", body)[2])["tokens"])
+
+    found = [(name, tokens(prompt=name)) for name in ("</s>", "<|endoftext|>")]
+    name, special = next((name, ids[0]) for name, ids in found if len(ids) == 1)
+
+    def count(content: str) -> int:
+        return tokens(messages=[{"role": "user", "content": content}]).count(special)
+
+    for text in (name, f"a{name}b", f"{name[:2]}{name}{name[2:]}", name[:-1]):
+        assert count(text) == count("a")
+
+
+def test_logs_say_what_happened_and_nothing_of_what_was_said(served_bundle: Path, tmp_path: Path) -> None:
+    process = ServerProcess(served_bundle, tmp_path / "log")
+    answer = process.chat(messages=HELLO, max_tokens=12, temperature=0, user="somebody")
+    process.ask("GET", "/a%0a%7b%22level%22%3a%22fake%22%7d")
+    process.ask("POST", CHAT, b'{"messages": "a secret of mine"}')
+    assert process.end() == 0
+    rows = logged(process)
+    assert [row["status"] for row in rows if "status" in row] == [200, 404, 400]
+    assert all(row["level"] == "info" for row in rows)
+    assert (rows[0]["prompt_tokens"], rows[0]["completion_tokens"]) == (answer["usage"]["prompt_tokens"], 12)
+    text = process.log.read_text(encoding="utf-8")
+    assert "secret" not in text
+    assert answer["choices"][0]["message"]["content"][:6] not in text
+
+
+def sockets_of(process: ServerProcess) -> int:
+    folder = Path(f"/proc/{process.process.pid}/fd")
+    return sum(str(entry.readlink()).startswith("socket:") for entry in folder.iterdir())
+
+
+def memory_of(process: ServerProcess) -> int:
+    """Resident bytes."""
+    return int(Path(f"/proc/{process.process.pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def test_counters_are_the_sums_of_the_answers(server: ServerProcess) -> None:
+    before = server.metrics()
+    sums: dict[str, float] = {}
+    options: list[dict[str, Any]] = [{}, {"drafter": "ngram"}, {"speculate": False}, {"num_draft_tokens": 1}]
+    for place in range(12):
+        fields = {
+            "messages": HELLO,
+            "max_tokens": 10 + place,
+            "specexport": options[place % 4],
+            "temperature": place % 2,
+        }
+        if place % 3:
+            answer = server.chat(**fields)
+        else:
+            answer = server.events(CHAT, fields | {"stream_options": {"include_usage": True}})[-1]
+        row, usage = answer["metrics"]["speculative_decoding"], answer["usage"]
+        for name, value in (
+            ("prompt_tokens", usage["prompt_tokens"]),
+            ("generation_tokens", usage["completion_tokens"]),
+            ("prefix_cache_hits", usage["prompt_tokens_details"]["cached_tokens"]),
+            ("spec_decode_num_drafts", row["num_spec_steps"]),
+            ("spec_decode_num_draft_tokens", row["num_draft_tokens"]),
+            ("spec_decode_num_accepted_tokens", row["num_accepted_draft_tokens"]),
+            ("spec_decode_num_accepted_tokens_per_pos", row["num_accepted_draft_tokens"]),
+            ("request_success", 1),
+        ):
+            sums[name] = sums.get(name, 0) + value
+    after = server.metrics()
+    grown = {name: after[f"specexport:{name}_total"] - before.get(f"specexport:{name}_total", 0) for name in sums}
+    assert grown == sums
+    status, headers, body = server.ask("GET", "/metrics", headers={"Accept": "application/openmetrics-text"})
+    assert (status, headers["content-type"].split(";")[0]) == (200, "application/openmetrics-text")
+    assert body.endswith(b"# EOF\n")
+
+
+def storm(process: ServerProcess, seed: int, count: int) -> None:
+    """Connects that say nothing, halves of requests, aborted streams and answers, wrong and right requests."""
+    chance = random.Random(seed)
+    for _ in range(count):
+        kind = chance.randrange(6)
+        fields = {"max_tokens": chance.randrange(1, 60), "stream": chance.random() < 0.5}
+        if kind == 5:
+            process.ask("POST", CHAT, {"messages": HELLO, **fields})
+            continue
+        with socket.create_connection(("127.0.0.1", process.port), timeout=60) as connection:
+            data = request_bytes(process.port, **fields)
+            if kind == 1:
+                connection.sendall(data[: chance.randrange(len(data))])
+            elif kind == 2:
+                connection.sendall(data)
+            elif kind == 3:
+                connection.sendall(data)
+                connection.recv(chance.randrange(1, 500))
+            elif kind == 4:
+                connection.sendall(os.urandom(chance.randrange(1, 200)))
+
+
+@pytest.mark.parametrize("count", [200, pytest.param(2000, marks=pytest.mark.slow)])
+def test_a_storm_leaves_nothing_behind(served_bundle: Path, tmp_path: Path, count: int) -> None:
+    process = ServerProcess(served_bundle, tmp_path / "log", "--max-queue", "64", "--max-queue-per-key", "64")
+    storm(process, 0, 60)  # what is made once
+    wait_for(process.idle)
+    memory, sockets = memory_of(process), sockets_of(process)
+    threads = [threading.Thread(target=storm, args=(process, seed, count // 4)) for seed in range(1, 5)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    wait_for(process.idle)
+    wait_for(lambda: sockets_of(process) <= sockets)
+    assert memory_of(process) - memory < 20e6
+    assert process.chat(messages=HELLO, max_tokens=4)["usage"]["completion_tokens"] == 4
+    assert process.end() == 0
+    assert {row["level"] for row in logged(process)} <= {"info", "warning"}

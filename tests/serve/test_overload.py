@@ -1,0 +1,270 @@
+"""Clients that leave, too many of them, a drain and a stall, over real sockets; a slow double runs in this process."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+from specexport.bundle import Contract
+from specexport.serve import ServerSettings
+from support.serving import Client, SlowDecoder, served, slow_session, wait_for
+
+CONTRACT = Contract(capacity=1024, max_draft_tokens=4, prompt_chunk=8, precision="fp32")
+MESSAGES = [{"role": "user", "content": "Hello"}]
+
+
+@contextmanager
+def slow_server(root: Path, delay: float = 0.002, **settings: Any) -> Iterator[tuple[Client, SlowDecoder]]:
+    session, decoder = slow_session(root, CONTRACT, delay)
+    with served(session, ServerSettings(**settings)) as client:
+        try:
+            yield client, decoder
+        finally:
+            decoder.gate.set()
+
+
+def raw(client: Client, **fields: Any) -> socket.socket:
+    """A request that was sent; its answer is nobody's yet."""
+    body = json.dumps({"messages": MESSAGES, "temperature": 0, **fields}).encode()
+    head = "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    found = socket.create_connection(("127.0.0.1", client.port), timeout=30)
+    found.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+    return found
+
+
+def running(client: Client) -> int:
+    return int(client.metrics()["specexport:num_requests_running"])
+
+
+def waiting(client: Client) -> int:
+    return int(client.metrics()["specexport:num_requests_waiting"])
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_client_that_leaves_frees_the_engine(tmp_path: Path, stream: bool) -> None:
+    with slow_server(tmp_path) as (client, decoder):
+        gone = raw(client, max_tokens=900, stream=stream)
+        wait_for(lambda: running(client) == 1)
+        if stream:
+            assert gone.recv(100)
+        gone.close()
+        wait_for(lambda: client.idle())
+        assert len(decoder.steps) < 800  # of 900 and some
+        assert client.chat(max_tokens=3)["usage"]["completion_tokens"] == 3
+        assert client.metrics()["specexport:request_success_total"] == 2
+
+
+def test_one_that_leaves_in_its_prompt(tmp_path: Path) -> None:
+    with slow_server(tmp_path) as (client, decoder):
+        decoder.gate.clear()
+        gone = raw(client, messages=[{"role": "user", "content": "x" * 900}])
+        wait_for(lambda: running(client) == 1)
+        gone.close()
+        wait_for(lambda: client.app.state.service.sessions.thread._running.cancelled)  # type: ignore[attr-defined]
+        decoder.gate.set()
+        wait_for(lambda: client.idle())
+        assert len(decoder.steps) <= 2  # of 113 chunks
+
+
+def test_one_that_leaves_the_queue_stops_nobody(tmp_path: Path) -> None:
+    with slow_server(tmp_path) as (client, decoder):
+        decoder.gate.clear()
+        answers: list[dict[str, Any]] = []
+        thread = threading.Thread(target=lambda: answers.append(client.chat(max_tokens=20, temperature=0)))
+        thread.start()
+        wait_for(lambda: running(client) == 1)
+        gone = raw(client, max_tokens=20)
+        wait_for(lambda: waiting(client) == 1)
+        gone.close()
+        wait_for(lambda: waiting(client) == 0)
+        assert running(client) == 1
+        decoder.gate.set()
+        thread.join()
+        assert answers[0]["usage"]["completion_tokens"] == 20
+        assert answers[0]["choices"][0]["finish_reason"] == "length"
+
+
+def test_too_many_are_refused_and_retries_end_well(tmp_path: Path) -> None:
+    with slow_server(tmp_path, max_queue=2, max_queue_per_key=2) as (client, decoder):
+        decoder.gate.clear()
+        first = raw(client, max_tokens=2)
+        wait_for(lambda: running(client) == 1)
+        others = [raw(client, max_tokens=2) for _ in range(2)]
+        wait_for(lambda: waiting(client) == 2)
+        status, headers, body = client.ask("POST", "/v1/chat/completions", {"messages": MESSAGES})
+        assert status == 429
+        assert json.loads(body)["error"]["code"] in ("queue_full", "too_many_requests")
+        assert json.loads(body)["error"]["type"] == "rate_limit_error"
+        assert 1 <= int(headers["retry-after"]) <= 60
+        with client.openai() as once, pytest.raises(openai.RateLimitError):
+            once.chat.completions.create(model=client.app.state.service.name, messages=MESSAGES)  # type: ignore
+        assert client.ask("GET", "/health")[0] == client.ask("GET", "/ready")[0] == 200
+        assert client.metrics()["specexport:request_rejected_total"] == 2
+        threading.Timer(0.3, decoder.gate.set).start()
+        with client.openai(retries=4) as patient:
+            name = client.app.state.service.name  # type: ignore[attr-defined]
+            found = patient.chat.completions.create(model=name, messages=MESSAGES, max_tokens=2)  # type: ignore
+            assert found.usage.completion_tokens == 2
+        for one in (first, *others):
+            assert one.recv(12) == b"HTTP/1.1 200"
+            one.close()
+
+
+def test_a_wait_that_is_too_long(tmp_path: Path) -> None:
+    with slow_server(tmp_path, queue_timeout=0.1) as (client, decoder):
+        decoder.gate.clear()
+        first = raw(client, max_tokens=2)
+        wait_for(lambda: running(client) == 1)
+        status, headers, body = client.ask("POST", "/v1/chat/completions", {"messages": MESSAGES})
+        assert (status, json.loads(body)["error"]["code"]) == (503, "queue_timeout")
+        assert "retry-after" in headers
+        decoder.gate.set()
+        assert first.recv(12) == b"HTTP/1.1 200"
+        first.close()
+
+
+def test_a_silent_stream_is_kept_alive(tmp_path: Path) -> None:
+    with slow_server(tmp_path, header_timeout=0.02, ping_interval=0.02) as (client, decoder):
+        decoder.gate.clear()
+        first = raw(client, max_tokens=2, stream=True)
+        wait_for(lambda: running(client) == 1)
+        second = raw(client, max_tokens=2, stream=True)
+        for one in (first, second):  # one waits for its prompt, one in the queue
+            found = b""
+            while found.count(b": ping\n\n") < 3:
+                found += one.recv(1000)
+            assert found.startswith(b"HTTP/1.1 200")
+        decoder.gate.set()
+        for one in (first, second):
+            found = b""
+            while b"[DONE]" not in found:
+                found += one.recv(1000)
+            one.close()
+
+
+def test_an_error_in_a_stream_is_its_last_event(tmp_path: Path) -> None:
+    with slow_server(tmp_path) as (client, decoder):
+        good = decoder.logits_after
+        decoder.logits_after = lambda context: good(context) * (float("nan") if len(context) > 40 else 1)  # type: ignore
+        asked: dict[str, Any] = dict(messages=MESSAGES, stream=True, max_tokens=100, temperature=0)
+        status, _, body = client.ask("POST", "/v1/chat/completions", asked)
+        assert status == 200
+        events = [line for line in body.decode().split("\n\n") if line]
+        assert json.loads(events[-1].removeprefix("data: "))["error"]["code"] == "engine_error"
+        assert "[DONE]" not in body.decode()
+        with client.openai() as reader, pytest.raises(openai.APIError):
+            list(reader.chat.completions.create(model=client.app.state.service.name, **asked))  # type: ignore
+        status, headers, body = client.ask("POST", "/v1/chat/completions", asked | {"stream": False})
+        assert (status, json.loads(body)["error"]["type"]) == (500, "server_error")
+        assert headers["x-should-retry"] == "false"
+
+
+def test_an_engine_that_is_stuck_is_told(tmp_path: Path) -> None:
+    with slow_server(tmp_path, stall_timeout=0.05) as (client, decoder):
+        assert client.ask("GET", "/health")[0] == 200
+        decoder.gate.clear()
+        first = raw(client, max_tokens=2)
+        wait_for(lambda: client.ask("GET", "/health")[0] == 503)
+        assert client.ask("GET", "/ready")[0] == 503
+        decoder.gate.set()
+        assert first.recv(12) == b"HTTP/1.1 200"
+        first.close()
+        wait_for(lambda: client.ask("GET", "/health")[0] == 200)
+
+
+def test_a_slow_body_and_a_large_one(tmp_path: Path) -> None:
+    with slow_server(tmp_path, body_timeout=0.1, max_body=1000) as (client, _):
+        with socket.create_connection(("127.0.0.1", client.port), timeout=30) as slow:
+            slow.sendall(b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n")
+            slow.sendall(b"Content-Length: 100\r\n\r\n{")
+            assert b"408" in slow.recv(1000)
+        status, _, body = client.ask("POST", "/tokenize", {"prompt": "x" * 2000})
+        assert (status, json.loads(body)["error"]["code"]) == (413, "body_too_large")
+        assert client.idle()
+
+
+def test_a_drain_ends_streams_and_refuses_what_is_new(tmp_path: Path) -> None:
+    session, decoder = slow_session(tmp_path, CONTRACT, 0.01)
+    with served(session, ServerSettings()) as client:
+        stream = raw(client, max_tokens=50, stream=True)
+        assert stream.recv(10)
+        idle = client.connection()
+        idle.request("GET", "/ready")
+        assert idle.getresponse().read()
+        client.app.state.service.sessions.thread.drain()  # type: ignore[attr-defined]
+        idle.request("GET", "/ready")
+        answer = idle.getresponse()
+        assert (answer.status, json.loads(answer.read())["error"]["code"]) == (503, "shutting_down")
+        status, headers, _ = client.ask("POST", "/v1/chat/completions", {"messages": MESSAGES})
+        assert (status, "retry-after" in headers) == (503, True)
+        idle.close()
+        found = b""
+        while b"[DONE]" not in found:
+            found += stream.recv(10000)
+        stream.close()
+        assert decoder.steps
+
+
+def test_a_second_signal_ends_at_once(tmp_path: Path) -> None:
+    session, _ = slow_session(tmp_path, CONTRACT, 0.005)
+    with served(session, ServerSettings(), drain_timeout=60.0) as client:
+        stream = raw(client, max_tokens=1000, stream=True)
+        found = stream.recv(10)
+        for _ in range(2):
+            client.loop.call_soon_threadsafe(client.listener.stop)  # type: ignore[attr-defined]
+        while part := stream.recv(10000):
+            found += part
+        stream.close()
+    assert b'"code":"shutting_down"' in found
+    assert not client.listener.clean  # type: ignore[attr-defined]
+
+
+def test_a_connection_without_a_request_is_hung_up_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("specexport.serve.listen.HEAD_TIMEOUT", 0.1)
+    with slow_server(tmp_path) as (client, _):
+        for said in (b"", b"POST /tokenize HTTP/1.1\r\nHost: loc"):
+            with socket.create_connection(("127.0.0.1", client.port), timeout=30) as slow:
+                slow.sendall(said)
+                assert slow.recv(1000) == b""
+        with socket.create_connection(("127.0.0.1", client.port), timeout=30) as large:
+            large.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\nx: " + b"y" * 40_000 + b"\r\n\r\n")
+            assert b" 431 " in large.recv(1000)
+
+
+def test_a_reader_that_takes_nothing_is_left(tmp_path: Path) -> None:
+    """Its answer is larger than what sockets hold; the engine goes on to the next request meanwhile."""
+    with slow_server(tmp_path, delay=0.0, send_timeout=0.2) as (client, _):
+        stuck = raw(client, max_tokens=900, stream=True, logprobs=True, top_logprobs=20, stop_token_ids=[])
+        stuck.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1024)
+        wait_for(lambda: client.metrics().get("specexport:request_success_total", 0) == 1)
+        wait_for(lambda: client.idle())
+        assert client.chat(max_tokens=2)["usage"]["completion_tokens"] == 2
+        stuck.close()
+
+
+def test_no_more_requests_than_allowed_are_open(tmp_path: Path) -> None:
+    with slow_server(tmp_path, max_requests=2) as (client, decoder):
+        decoder.gate.clear()
+        open_ones = [raw(client, max_tokens=2) for _ in range(2)]
+        wait_for(lambda: running(client) + waiting(client) == 2)
+        status, _, body = client.ask("POST", "/tokenize", {"prompt": "a"})
+        assert (status, json.loads(body)["error"]["code"]) == (429, "queue_full")
+        assert client.ask("GET", "/health")[0] == 200
+        decoder.gate.set()
+        for one in open_ones:
+            assert one.recv(12) == b"HTTP/1.1 200"
+            one.close()
+
+
+def test_unknown_fields_may_be_refused(tmp_path: Path) -> None:
+    with slow_server(tmp_path, strict_fields=True) as (client, _):
+        for fields in ({"messages": MESSAGES, "weird": 1}, {"messages": [{**MESSAGES[0], "weird": 1}]}):
+            status, _, body = client.ask("POST", "/v1/chat/completions", fields)
+            assert (status, json.loads(body)["error"]["code"]) == (400, "unknown_parameter")

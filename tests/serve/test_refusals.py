@@ -1,0 +1,148 @@
+"""Wrong requests: the right status, an error as clients read it, and a server that lives on."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from support.serving import ServerProcess
+
+CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
+HELLO = [{"role": "user", "content": "Hello"}]
+
+
+def chat(**fields: Any) -> bytes:
+    return json.dumps({"messages": HELLO, "max_tokens": 2, **fields}).encode()
+
+
+def text(**fields: Any) -> bytes:
+    return json.dumps({"prompt": "Hello", "max_tokens": 2, **fields}).encode()
+
+
+def said(content: Any, role: str = "user", **more: Any) -> bytes:
+    return chat(messages=[{"role": role, "content": content, **more}])
+
+
+IMAGE = [{"type": "image_url", "image_url": {"url": "http://127.0.0.1:9/x.png"}}]
+# path, body, status, code, param
+WRONG: list[tuple[str, bytes, int, str, str | None]] = [
+    (CHAT, b"", 400, "invalid_json", None),
+    (CHAT, b"{", 400, "invalid_json", None),
+    (CHAT, b"\xff\xfe", 400, "invalid_json", None),
+    (CHAT, b"[" * 100_000, 400, "invalid_json", None),
+    (CHAT, b'{"a":' * 20_000 + b"1" + b"}" * 20_000, 400, "invalid_json", None),
+    (CHAT, b'{"temperature": NaN}', 400, "invalid_json", None),
+    (CHAT, b'{"temperature": -Infinity}', 400, "invalid_json", None),
+    (CHAT, b'{"seed": ' + b"9" * 5000 + b"}", 400, "invalid_json", None),
+    (CHAT, b'{"messages": [], "messages": []}', 400, "invalid_json", None),
+    (CHAT, b'{"messages": [{"role": "user", "content": "\\ud800"}]}', 400, "invalid_json", None),
+    (CHAT, b"[]", 400, "invalid_value", None),
+    (CHAT, b"null", 400, "invalid_value", None),
+    (CHAT, b"{}", 400, "invalid_value", None),
+    (CHAT, chat(messages=[]), 400, "invalid_value", "messages"),
+    (CHAT, chat(messages="Hello"), 400, "invalid_value", "messages"),
+    (CHAT, chat(messages=HELLO * 1025), 400, "invalid_value", "messages"),
+    (CHAT, said("x", "xxx"), 400, "invalid_value", "messages[0].role"),
+    (CHAT, said(3), 400, "invalid_value", "messages[0].content"),
+    (CHAT, said(None), 400, "invalid_value", "messages[0].content"),
+    (CHAT, said(IMAGE), 400, "unsupported_parameter", "messages[0].content[0].type"),
+    (CHAT, said([{"type": "text"}]), 400, "invalid_value", "messages[0].content[0].text"),
+    (CHAT, said(None, "assistant", tool_calls=[{}]), 400, "unsupported_parameter", "messages[0].tool_calls"),
+    (CHAT, said("x", "tool"), 400, "unsupported_parameter", "messages[0].role"),
+    (CHAT, said("word " * 3000), 400, "context_length_exceeded", None),
+    (CHAT, said("x" * 200_000), 400, "context_length_exceeded", "messages"),
+    (CHAT, chat(max_tokens=0), 400, "invalid_value", "max_tokens"),
+    (CHAT, chat(max_tokens="3"), 400, "invalid_value", "max_tokens"),
+    (CHAT, chat(max_tokens=1.5), 400, "invalid_value", "max_tokens"),
+    (CHAT, chat(temperature=2.1), 400, "invalid_value", "temperature"),
+    (CHAT, chat(temperature=-0.1), 400, "invalid_value", "temperature"),
+    (CHAT, chat(top_p=0), 400, "invalid_value", "top_p"),
+    (CHAT, chat(presence_penalty=3), 400, "invalid_value", "presence_penalty"),
+    (CHAT, chat(seed=2**63), 400, "invalid_value", "seed"),
+    (CHAT, chat(stop=["x"] * 17), 400, "invalid_value", "stop"),
+    (CHAT, chat(stop=["x" * 257]), 400, "invalid_value", "stop[0]"),
+    (CHAT, chat(stop=""), 400, "invalid_value", "stop"),
+    (CHAT, chat(logit_bias={"x": 1}), 400, "invalid_value", "logit_bias"),
+    (CHAT, chat(logit_bias={"999999": 1}), 400, "invalid_value", "logit_bias"),
+    (CHAT, chat(logit_bias={"1": 101}), 400, "invalid_value", "logit_bias[...]"),
+    (CHAT, chat(logprobs=3), 400, "invalid_value", "logprobs"),
+    (CHAT, chat(logprobs=True, top_logprobs=21), 400, "invalid_value", "top_logprobs"),
+    (CHAT, chat(top_logprobs=2), 400, "invalid_value", "top_logprobs"),
+    (CHAT, chat(model="other"), 404, "model_not_found", "model"),
+    (CHAT, chat(model="../../etc/passwd"), 404, "model_not_found", "model"),
+    (CHAT, chat(n=2), 400, "unsupported_parameter", "n"),
+    (CHAT, chat(n=10**9), 400, "unsupported_parameter", "n"),
+    (CHAT, chat(store=True), 400, "unsupported_parameter", "store"),
+    (CHAT, chat(chat_template="{{ 1 }}"), 400, "unsupported_parameter", "chat_template"),
+    (CHAT, chat(functions=[{}]), 400, "unsupported_parameter", "functions"),
+    (CHAT, chat(web_search_options={}), 400, "unsupported_parameter", "web_search_options"),
+    (CHAT, chat(modalities=["audio"]), 400, "unsupported_parameter", "modalities"),
+    (CHAT, chat(specexport={"k": 1}), 400, "invalid_value", "specexport"),
+    (CHAT, chat(specexport={"num_draft_tokens": 99}), 400, "invalid_value", "num_draft_tokens"),
+    (CHAT, chat(specexport={"drafter": "magic"}), 400, "invalid_value", "drafter"),
+    (CHAT, chat(prediction={"type": "content", "content": IMAGE}), 400, "unsupported_parameter", None),
+    (TEXT, text(prompt=""), 400, "invalid_value", None),
+    (TEXT, text(prompt=[]), 400, "invalid_value", "prompt"),
+    (TEXT, text(prompt=["a"] * 9), 400, "invalid_value", "prompt"),
+    (TEXT, text(prompt=["a", 3]), 400, "invalid_value", "prompt"),
+    (TEXT, text(prompt=[2**30]), 400, "invalid_value", None),
+    (TEXT, text(echo=True), 400, "unsupported_parameter", "echo"),
+    (TEXT, text(best_of=2), 400, "unsupported_parameter", "best_of"),
+    (TEXT, text(suffix="x"), 400, "unsupported_parameter", "suffix"),
+    ("/detokenize", b'{"tokens": [1073741824]}', 400, "invalid_value", None),
+    ("/tokenize", b"{}", 400, "invalid_value", "prompt"),
+]
+
+
+def check_error(status: int, body: bytes, expected: int, code: str) -> dict[str, Any]:
+    error = json.loads(body)["error"]
+    assert (status, error["code"]) == (expected, code), error
+    assert set(error) == {"message", "type", "param", "code"}
+    assert error["message"]
+    assert "\n" not in error["message"]
+    assert "Traceback" not in error["message"]
+    assert error["type"] == ("invalid_request_error" if expected < 500 else "server_error")
+    return error
+
+
+@pytest.mark.parametrize(("path", "body", "status", "code", "param"), WRONG, ids=range(len(WRONG)))
+def test_a_wrong_request(
+    server: ServerProcess, path: str, body: bytes, status: int, code: str, param: str | None
+) -> None:
+    before = server.metrics()["specexport:generation_tokens_total"]
+    found, _, answer = server.ask("POST", path, body)
+    error = check_error(found, answer, status, code)
+    assert param is None or error["param"] == param
+    assert server.ask("GET", "/health")[0] == 200
+    assert server.metrics()["specexport:generation_tokens_total"] == before
+    assert server.idle()
+
+
+@pytest.mark.parametrize("name", ["response_format", "structured_outputs", "tools", "tool_choice", "guided_json"])
+def test_what_is_not_there_yet_is_refused_by_name(server: ServerProcess, name: str) -> None:
+    for value in ([{"type": "function"}], {"type": "json_object"}):
+        error = check_error(*server.ask("POST", CHAT, chat(**{name: value}))[::2], 400, "unsupported_parameter")
+        assert error["param"] == name
+
+
+def test_other_ways_to_be_wrong(server: ServerProcess) -> None:
+    status, headers, body = server.ask("POST", CHAT, chat(), {"Content-Type": "text/plain"})
+    check_error(status, body, 415, "unsupported_media_type")
+    status, _, body = server.ask("POST", CHAT, b"x" * ((1 << 20) + 1))
+    check_error(status, body, 413, "body_too_large")
+    check_error(*server.ask("GET", CHAT)[::2], 405, "method_not_allowed")
+    check_error(*server.ask("GET", "/v1/nothing")[::2], 404, "not_found")
+    check_error(*server.ask("GET", "/v1/models/other")[::2], 404, "model_not_found")
+    check_error(*server.ask("GET", "/v1/models/a%2Fb")[::2], 404, "model_not_found")
+    status, headers, body = server.ask("POST", CHAT, b"{}", {"x-request-id": "my-own_id.1"})
+    assert headers["x-request-id"] == "my-own_id.1"
+    status, headers, body = server.ask("POST", CHAT, b"{}", {"x-request-id": "two words"})
+    assert headers["x-request-id"] != "two words"
+    assert server.chat(max_tokens=1)["usage"]["completion_tokens"] == 1
+
+
+def test_streams_are_refused_with_a_status_too(server: ServerProcess) -> None:
+    for fields in ({"temperature": 3}, {"specexport": {"num_draft_tokens": 99}}, {"n": 2}):
+        status, headers, _ = server.ask("POST", CHAT, chat(stream=True, **fields))
+        assert (status, headers["content-type"]) == (400, "application/json")
