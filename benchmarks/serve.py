@@ -94,12 +94,13 @@ def interval(values: list[float]) -> str:
     return f"{statistics.median(values):.3f} ms (95 % {medians[50]:.3f} to {medians[-50]:.3f})"
 
 
-def overhead(session: specexport.Session, server: Server, requests: int, count: int) -> None:
+def overhead(session: specexport.Session, server: Server, requests: int, length: int, count: int) -> None:
+    """length: tokens of a prompt, whose noise is the first byte's too; count: of an answer."""
     chance = random.Random(1)
     size = session.bundle.manifest.target.vocab_size
     first, round_ = [], []
     for place in range(requests + 3):
-        ids = [chance.randrange(size // 2, size) for _ in range(48)]
+        ids = [chance.randrange(size // 2, size) for _ in range(length)]
         ways: list[Callable[[], tuple[float, float]]] = [
             lambda ids=ids: in_process(session, ids, count),  # type: ignore[misc]
             lambda ids=ids: over_http(server, ids, count),  # type: ignore[misc]
@@ -141,6 +142,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("bundle", type=Path)
     parser.add_argument("--requests", type=int, default=40)
+    parser.add_argument("--prompt-tokens", type=int, default=48)
     parser.add_argument("--tokens", type=int, default=64)
     arguments = parser.parse_args()
     whole = import_seconds("import specexport.serve")
@@ -153,7 +155,7 @@ def main() -> None:
             starts.append(server.ready_seconds)
     print(f"ready after {min(starts):.2f} s (least of 3)")
     with specexport.load(arguments.bundle) as session, Server(arguments.bundle, *options) as server:
-        overhead(session, server, arguments.requests, arguments.tokens)
+        overhead(session, server, arguments.requests, arguments.prompt_tokens, arguments.tokens)
         while_busy(server)
 
 

@@ -9,5 +9,6 @@ from .grammar_mutants import GRAMMAR
 from .loop_mutants import LOOP
 from .proof_mutants import PROOFS
 from .sampling_mutants import SAMPLING
+from .serve_mutants import SERVE
 
-MUTANTS = (*SAMPLING, *LOOP, *GRAMMAR, *PROOFS, *BUNDLE, *EXPORTER, *ENGINES)
+MUTANTS = (*SAMPLING, *LOOP, *GRAMMAR, *PROOFS, *BUNDLE, *EXPORTER, *ENGINES, *SERVE)

@@ -5,9 +5,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.serving import ServerProcess
+from support.serving import STARTED, ServerProcess
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def nothing_stays() -> Iterator[None]:
+    yield
+    for process in STARTED:
+        if process.poll() is None:
+            process.kill()
+            process.wait()
 
 
 @pytest.fixture(scope="session")

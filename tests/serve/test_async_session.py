@@ -235,3 +235,22 @@ def test_another_key_finds_no_rows(tmp_path: Path) -> None:
         assert [await reused(key) for key in ("a", "a", "b", "b", "a")] == [0, 8, 0, 8, 0]
 
     run(tmp_path, use)
+
+
+def test_one_that_leaves_while_it_is_being_checked_never_begins(tmp_path: Path) -> None:
+    async def use(sessions: AsyncSession, decoder: SlowDecoder) -> None:
+        checked, whole = threading.Event(), sessions.session.stream
+
+        def slow(*arguments: Any, **options: Any) -> Any:
+            assert checked.wait(30)
+            return whole(*arguments, **options)
+
+        sessions.session.stream = slow  # type: ignore[method-assign]
+        job = sessions.submit([1, 2, 3], max_new_tokens=50)
+        await until(lambda: sessions.thread.running == 1)
+        job.cancel()
+        checked.set()
+        await until(lambda: sessions.thread.running == 0)
+        assert decoder.steps == []
+
+    run(tmp_path, use)

@@ -88,6 +88,9 @@ def wait_for(condition: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
+STARTED: list[subprocess.Popen[str]] = []  # of all server processes, for who ends what a failed test leaves
+
+
 class ServerProcess(Client):
     """`specexport serve` on a free port; stderr goes to `log`."""
 
@@ -98,6 +101,7 @@ class ServerProcess(Client):
             self.process = subprocess.Popen(
                 command, stdout=subprocess.PIPE, stderr=errors, text=True, env=os.environ | (env or {})
             )
+        STARTED.append(self.process)
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         assert line, log.read_text()
@@ -131,7 +135,7 @@ def served(session: Session, settings: ServerSettings | None = None, drain_timeo
         await listener.run(started)
 
     found: list[tuple[Listener, asyncio.AbstractEventLoop]] = []
-    thread = threading.Thread(target=lambda: asyncio.run(main()))
+    thread = threading.Thread(target=lambda: asyncio.run(main()), daemon=True)
     thread.start()
     assert ready.wait(PATIENCE)
     client = Client(ports[0])

@@ -1,0 +1,140 @@
+"""Faults in the server: the queue, leaving and cancelling, what goes out, who may ask."""
+
+from __future__ import annotations
+
+from .mutant import Mutant
+
+ENGINE = "serve/engine/"
+IN_PROCESS = ("tests/serve/test_async_session.py", "tests/serve/test_fair_queue.py")
+OVER_SOCKETS = ("tests/serve/test_overload.py",)
+ANSWERS = ("tests/serve/test_answers.py",)
+OPERATION = ("tests/serve/test_operation.py",)
+
+SERVE = (
+    Mutant(
+        "keys take no turns",
+        f"{ENGINE}fair_queue.py",
+        "                self._waiting.move_to_end(key)",
+        "                pass",
+        IN_PROCESS,
+    ),
+    Mutant(
+        "a key's share has no bound",
+        f"{ENGINE}fair_queue.py",
+        "len(own) >= self._most_per_key",
+        "len(own) >= self._most",
+        IN_PROCESS,
+    ),
+    Mutant(
+        "who leaves the queue stays in it",
+        f"{ENGINE}job.py",
+        "if self._withdraw(self):",
+        "if False:",
+        (*IN_PROCESS, *OVER_SOCKETS),
+    ),
+    Mutant(
+        "one that was cancelled before it had a stream runs on",
+        f"{ENGINE}thread.py",
+        "if job.cancelled:",
+        "if False:",
+        (*IN_PROCESS, *OVER_SOCKETS),
+    ),
+    Mutant(
+        "a job that was cancelled in the queue is waited for",
+        f"{ENGINE}job.py",
+        "            self._events.appendleft(event)",
+        "            pass",
+        OVER_SOCKETS,
+    ),
+    Mutant(
+        "a bug in a request ends the engine thread",
+        f"{ENGINE}thread.py",
+        "except BaseException as error:  # a bug ends its request, and not the thread",
+        "except SystemExit as error:",
+        IN_PROCESS,
+    ),
+    Mutant(
+        "a drain takes new work",
+        f"{ENGINE}thread.py",
+        "if self._draining or self._stopped:",
+        "if self._stopped:",
+        (*IN_PROCESS, *OVER_SOCKETS),
+    ),
+    Mutant(
+        "keys share cached rows",
+        f"{ENGINE}async_session.py",
+        "        if key:  # else",
+        "        if False:  # else",
+        (*IN_PROCESS, *OPERATION),
+    ),
+    Mutant(
+        "a client's leaving is not noticed",
+        "serve/http/exchange.py",
+        "            self.gone = True\n            leave()",
+        "            self.gone = True",
+        OVER_SOCKETS,
+    ),
+    Mutant(
+        "a reader that takes nothing is waited for",
+        "serve/http/exchange.py",
+        "            stuck = True\n            if task is not None:\n                task.cancel()",
+        "            stuck = True",
+        OVER_SOCKETS,
+    ),
+    Mutant(
+        "any key opens",
+        "serve/http/guard.py",
+        "if not any(known) and not free:",
+        "if not given and not free:",
+        OPERATION,
+    ),
+    Mutant(
+        "an origin that begins like an allowed one is allowed",
+        "serve/http/guard.py",
+        "if not own and origin not in self._settings.cors_origins:",
+        "if not own and not origin.startswith(tuple(self._settings.cors_origins) or '?'):",
+        OPERATION,
+    ),
+    Mutant(
+        "every host name is answered",
+        "serve/http/guard.py",
+        "if hosts is not None and _name(host) not in hosts:",
+        "if hosts is not None and not host:",
+        OPERATION,
+    ),
+    Mutant(
+        "log-probabilities of a text that a stop string cut go out",
+        "serve/routes/output.py",
+        'if by_token or chunk.finish_reason == "length":',
+        "if chunk.finish_reason is not None:",
+        ANSWERS,
+    ),
+    Mutant(
+        "a stop token has an entry",
+        "serve/routes/output.py",
+        "            self._held.pop()  # a stop token has no text, and no entry",
+        "            pass",
+        ANSWERS,
+    ),
+    Mutant(
+        "usage comes unasked",
+        "serve/routes/shapes.py",
+        "usage=None if self.with_usage else msgspec.UNSET",
+        "usage=None",
+        ANSWERS,
+    ),
+    Mutant(
+        "accepted draft tokens are counted twice",
+        "serve/metrics.py",
+        "self._accepted.labels(*labels).inc(row.accepted)",
+        "self._accepted.labels(*labels).inc(2 * row.accepted)",
+        OPERATION,
+    ),
+    Mutant(
+        "keys that come twice in JSON are taken",
+        "serve/wire/body.py",
+        "if len(found) < len(pairs):",
+        "if len(found) > len(pairs):",
+        ("tests/serve/test_refusals.py",),
+    ),
+)
