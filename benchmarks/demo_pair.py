@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 from hardware import describe_hardware
 from specexport import Session, load
-from specexport.calibration.measuring.measure_costs import CostMeter
+from specexport.runtime.costs.meter import CostMeter
 from specexport.runtime.proofs.equality import check_equality
 from specexport.runtime.state.statistics import Statistics
 from specexport.runtime.text.prompt_file import read_prompts

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import BundleError, MissingPackageError, OutputError, ParameterError
+from ..runtime.costs.meter import CostMeter
 from ..runtime.drafting.drafters import DRAFTERS, LOOKUPS
 from ..runtime.policy.cost_model import COSTS, Costs
 from ..runtime.policy.decisions import check_writable, write_decision
@@ -23,7 +24,6 @@ from ..runtime.policy.survival import SURVIVAL, Survival
 from ..runtime.sampling.parameters import SamplingParameters
 from ..runtime.session import Session
 from .measuring.journal import Journal
-from .measuring.measure_costs import CostMeter
 from .measuring.progress import Progress, silent
 from .measuring.prompts import Request
 from .measuring.record import Record, from_row, judged_tokens, record, to_row

@@ -31,6 +31,7 @@ NEW_TOKENS = 96
 # Calibration looks at other prompts than those that are shown; a real one takes more of them.
 CALIBRATED = slice(100, 104)
 COMPARED = slice(200, 203)
+UNCALIBRATED = "not calibrated"
 FEWER_TOKENS = 48  # each of these, so that the demo stays short
 
 
@@ -113,11 +114,14 @@ def calibrated(bundle: Path) -> Iterator[specexport.Session]:
             yield session
 
 
-def show_policy(session: specexport.Session, console: Console) -> None:
-    """Each number of draft tokens beside the policy, in turn on every prompt; all relative to plain decoding."""
+def show_policy(session: specexport.Session, uncalibrated: specexport.Session, console: Console) -> None:
+    """Each number of draft tokens beside the policy, and beside a session that nobody calibrated, in turn on every
+    prompt; all relative to plain decoding.
+    """
     ways: dict[str, dict[str, Any]] = {"plain": dict(speculate=False)}
     ways |= {f"k = {k}": dict(num_draft_tokens=k) for k in range(1, session.max_draft_tokens + 1)}
-    ways |= {"policy": {}}
+    ways |= {UNCALIBRATED: {}, "policy": {}}
+    uncalibrated.generate([0], max_new_tokens=1)  # its costs are measured in front of the first request
     prompts = [(route, prompt) for route in ROUTES for prompt in some_prompts(route, COMPARED)]
     seconds = {(way, route): 0.0 for way in ways for route in (*ROUTES, "all")}
     outputs = []
@@ -126,13 +130,16 @@ def show_policy(session: specexport.Session, console: Console) -> None:
         found = set()
         for way in names[number % len(names) :] + names[: number % len(names)]:
             options = ways[way] | ({"route": route} if way == "policy" else {})
-            session.reset()
-            generation = session.generate(prompt, max_new_tokens=FEWER_TOKENS, stop_token_ids=(), **options)
+            asked = uncalibrated if way == UNCALIBRATED else session
+            asked.reset()
+            generation = asked.generate(prompt, max_new_tokens=FEWER_TOKENS, stop_token_ids=(), **options)
             for place in (route, "all"):
                 seconds[way, place] += generation.statistics.decode_seconds
             found.add(generation.tokens)
         outputs.append(len(found) == 1)
-    title = f"Speedup over plain decoding: a fixed number of draft tokens, and the policy ({len(prompts)} prompts)"
+    title = (
+        f"Speedup over plain decoding: a fixed number of draft tokens, and sessions that adapt ({len(prompts)} prompts)"
+    )
     table = Table("", *ROUTES, "all", title=title)
     for way in names:
         table.add_row(way, *(f"{seconds['plain', place] / seconds[way, place]:.2f}x" for place in (*ROUTES, "all")))
@@ -151,10 +158,11 @@ def main() -> None:
         show_stream(session, console, some_prompts("code")[0])
         show_routes(session, console)
     console.print(
-        "Where the draft cannot guess, a fixed number of draft tokens costs time. Calibration finds that out:\n"
+        "Where the draft cannot guess, a fixed number of draft tokens costs time. A session that nobody calibrated "
+        "learns that\nas it goes, and calibration finds it out beforehand:\n"
     )
-    with calibrated(bundle) as session:
-        show_policy(session, console)
+    with calibrated(bundle) as session, specexport.load(bundle) as uncalibrated:
+        show_policy(session, uncalibrated, console)
     console.print("So measure on your own prompts: specexport calibrate demo.bundle --prompts FILE")
 
 

@@ -125,7 +125,7 @@ def _decisions(policy: dict[str, Any] | None, costs: dict[str, Any] | None) -> l
     """What a session follows, and why."""
     lines = []
     if policy is None:
-        lines.append("policy     none: every round drafts the maximum; specexport calibrate measures and decides")
+        lines.append("policy     none: sessions adapt from a guess; specexport calibrate measures and decides")
     else:
         sampling = f"temperature {policy['temperature']:g}, floor of p10 {policy['floor']:g}"
         lines.append(f"policy     made {policy['made']} on {policy['engine']}, {sampling}")

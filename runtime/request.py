@@ -82,10 +82,16 @@ def _schedule(
                 f"schedule is {schedule!r}; it must have all that Schedule has; num_draft_tokens takes a number"
             )
         return name, schedule
-    if parameters.drafter is not None or k is not None:
+    if k is not None or (parameters.drafter is not None and decisions.policy is not None):
         return name, FixedSchedule(most if k is None else k)
-    decided, chosen = decisions.schedule(parameters.route, most, rule.constrained)
+    if decisions.policy is None:
+        if parameters.prediction:
+            return name, FixedSchedule(most)
+        decided = name
+        chosen = decisions.uncalibrated(name, most, parameters.seed is not None, rule.constrained)
+    else:
+        decided, chosen = decisions.schedule(parameters.route, most, rule.constrained)
     if parameters.prediction:  # a policy knows nothing of this text; but where it drafts not at all, no model is asked
         off = isinstance(chosen, FixedSchedule) and chosen.next(0, 0) == 0
-        return "ngram" if off else decided or name, FixedSchedule(most)
-    return decided or name, BesideForced(chosen, rule, most) if rule.constrained else chosen
+        return "ngram" if off else decided, FixedSchedule(most)
+    return decided, BesideForced(chosen, rule, most) if rule.constrained else chosen

@@ -17,10 +17,12 @@ from ..bundle import Bundle
 from ..engines.base import Decoder, Engine
 from ..engines.registry import load_engine
 from ..errors import ParameterError, SessionBusyError, SessionClosedError, SpecExportError
+from .costs.first import first_costs
 from .drafting.translate import NarrowDecoder, TranslatedDecoder, load_maps
 from .grammar.compiler import GrammarCompiler
 from .grammar.grammar import Grammar
 from .loop.chunks import Chunk, Decoding, FinishReason
+from .policy.cost_model import Costs
 from .policy.decisions import Decisions
 from .policy.schedule import Schedule
 from .request import Given, make_request
@@ -73,10 +75,10 @@ def load(
     """Load a bundle. engine: a name from `specexport doctor`, by default the first usable one of the bundle.
 
     threads: of the engine, 0 for its own choice. check_digests: compare every file's SHA-256 with the manifest (about a
-    second per 1.5 GB). policy: follow the bundle's policy.json. device: which GPU, counted from 0 among those that
-    `CUDA_VISIBLE_DEVICES` leaves, by default the first. prompt_cache_bytes: host memory for the cache rows of earlier
-    sequences, so that conversations in turn prefill only what is new. Raises `BundleError`, `EngineError`,
-    `ParameterError`.
+    second per 1.5 GB). policy: follow the bundle's policy.json, or adapt where it has none; False drafts the maximum.
+    device: which GPU, counted from 0 among those that `CUDA_VISIBLE_DEVICES` leaves, by default the first.
+    prompt_cache_bytes: host memory for the cache rows of earlier sequences, so that conversations in turn prefill only
+    what is new. Raises `BundleError`, `EngineError`, `ParameterError`.
     """
     budget = whole_number("prompt_cache_bytes", prompt_cache_bytes)
     if budget < 0:
@@ -84,10 +86,13 @@ def load(
     bundle = Bundle.open(Path(path), check_digests)
     loaded = load_engine(bundle, engine, threads, device)
     try:
-        return Session(bundle, loaded, threads, policy, budget)
+        session = Session(bundle, loaded, threads, policy, budget)
     except BaseException:
         loaded.close()
         raise
+    if policy and session.decisions.policy is None:
+        session.adapt()
+    return session
 
 
 class Session:
@@ -123,6 +128,17 @@ class Session:
         self._stream: weakref.ref[Stream] | None = None
         self._closed = False  # no request comes after this
         self._given_back = False  # the engine
+
+    def adapt(self) -> None:
+        """Draft as much as pays here, although nobody calibrated: what rounds cost is looked up in the user's cache, or
+        measured in about half a second, when a request first asks for no number of draft tokens.
+        """
+        measure = weakref.WeakMethod(self._measure)  # else the session would hold itself
+        self.decisions.measure = lambda: method() if (method := measure()) else None
+
+    def _measure(self) -> Costs | None:
+        with self._running:
+            return first_costs(self)
 
     def _draft_decoder(self) -> Decoder | None:
         """The draft as a decoder of the target's ids."""

@@ -17,7 +17,7 @@ from ..runtime.session import Session
 from .engine.async_session import AsyncSession
 from .http.access import Access
 from .http.guard import Guard
-from .routes import about
+from .routes import about, page
 from .routes.endpoint import Endpoint, Handler
 from .routes.generate import chat, completions
 from .service import Service
@@ -36,6 +36,8 @@ ROUTES: tuple[tuple[str, str, Handler], ...] = (
     ("GET", "/version", about.version),
     ("GET", "/metrics", about.metrics),
     ("GET", "/openapi.json", about.openapi),
+    ("GET", "/", page.index),
+    ("GET", "/page/{name}", page.asset),
 )
 
 

@@ -179,7 +179,7 @@ def test_shares_of_time_add_up(times: dict[str, float], shares: dict[str, int]) 
 
 
 def test_generate_json_is_one_object_and_nothing_else(run: Run, built: Path) -> None:
-    result = run("generate", built, "--prompt", "def add", "--max-new-tokens", 12, "--json")
+    result = run("generate", built, "--prompt", "def add", "--max-new-tokens", 12, "--num-draft-tokens", 4, "--json")
     found = json.loads(result.stdout)
     assert list(found) == ["text", "tokens", "finish_reason", "statistics"]
     assert result.stdout.count("\n") == 1
@@ -248,7 +248,7 @@ def test_a_minimum_length(run: Run, built: Path) -> None:
 @pytest.mark.parametrize("drafter", ["model", "ngram", "suffix", "ngram+model", "suffix+model"])
 def test_every_drafter_gives_the_same(drafter: str, run: Run, built: Path) -> None:
     arguments = ("--logit-bias", "5=3")
-    found = generated(run, built, "--drafter", drafter, *arguments)
+    found = generated(run, built, "--drafter", drafter, "--num-draft-tokens", 4, *arguments)
     assert found["tokens"] == generated(run, built, "--plain", *arguments)["tokens"]
     assert found["statistics"]["drafted"] > 0
     assert ("ngram" in drafter or "suffix" in drafter) == (found["statistics"]["looked_up"] > 0)

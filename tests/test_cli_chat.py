@@ -31,7 +31,7 @@ class Terminal:
         console = Console(
             file=self.file, force_terminal=colour, color_system="standard" if colour else None, soft_wrap=True
         )
-        given = {"max_new_tokens": 8, "stop_token_ids": (), **parameters}
+        given = {"max_new_tokens": 8, "stop_token_ids": (), "num_draft_tokens": 4, **parameters}
         self.conversation = Conversation(session, console, system, given)
 
     def type(self, *lines: str) -> str:

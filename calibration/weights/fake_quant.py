@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from .activations import rounded_activations
-from .layers import linear_layers
+from .experts import ExpertLayer, expert_layers
+from .layers import LinearLayer, linear_layers
 from .recipe import Recipe, WeightRecipe
 
 
@@ -23,6 +24,7 @@ def fake_quantized(model: nn.Module, recipe: Recipe) -> Iterator[None]:
     """
     parameters = dict(model.named_parameters())
     layers = linear_layers(model)
+    stacks = expert_layers(model)
     transposed = {layer.weight for layer in layers if layer.transposed}
     kept: dict[str, Tensor] = {}
     hooks = []
@@ -32,7 +34,8 @@ def fake_quantized(model: nn.Module, recipe: Recipe) -> Iterator[None]:
                 parameter = parameters[name]
                 kept[name] = parameter.data
                 parameter.data = restored(parameter.data, of_weight, name in transposed)
-        for layer in layers:
+        rounding: list[LinearLayer | ExpertLayer] = [*layers, *stacks]
+        for layer in rounding:
             of_layer = recipe.weights.get(layer.weight)
             if of_layer is not None and of_layer.format in ("int8", "fp8"):
                 hooks.append(layer.module.register_forward_pre_hook(_rounding(of_layer)))
@@ -45,7 +48,12 @@ def fake_quantized(model: nn.Module, recipe: Recipe) -> Iterator[None]:
 
 
 def restored(weight: Tensor, recipe: WeightRecipe, transposed: bool = False) -> Tensor:
-    """The weight, quantized and dequantized, in fp32. weight: [N, K], or [K, N] if transposed, of any float dtype."""
+    """The weight, quantized and dequantized, in fp32.
+
+    weight: [N, K], or [K, N] if transposed, or a stack [E, N, K], of any float dtype.
+    """
+    if weight.ndim == 3:
+        return restored(weight.flatten(0, 1), recipe).reshape(weight.shape)
     matrix = weight.T if transposed else weight
     back = torch.from_numpy(recipe.restore(matrix.float().contiguous().numpy()))
     return back.T.contiguous() if transposed else back

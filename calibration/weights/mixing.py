@@ -136,6 +136,6 @@ def bytes_of(model: nn.Module, weights: Mapping[str, WeightRecipe]) -> float:
         if recipe is None or recipe.format == "float":
             total += parameter.numel() * ELEMENT_BYTES["fp32"]
         else:
-            outputs, inputs = reversed(parameter.shape) if name in transposed else parameter.shape
-            total += recipe.stored_bytes(outputs, inputs)
+            inputs = parameter.shape[0 if name in transposed else -1]
+            total += recipe.stored_bytes(parameter.numel() // inputs, inputs)
     return total

@@ -26,7 +26,8 @@ class WeightRecipe:
     importance: int4, [K], the mean square of each input, which weights the error in the search for scales. signed:
     int4, scales may be negative (ONNX Runtime's MatMulNBits takes them, TensorRT does not). input_scale: static scale
     of the activations, x / input_scale lies in the format's range; None for a scale per row. stored: values and scales
-    that were chosen for this very weight (`second_order.py`); None rounds to nearest.
+    that were chosen for this very weight (`second_order.py`); None rounds to nearest. weight_only: int8 and fp8, the
+    activations stay as they are.
     """
 
     format: Format
@@ -36,6 +37,7 @@ class WeightRecipe:
     signed: bool = False
     input_scale: float | None = None
     stored: tuple[npt.NDArray[np.int8], Float32] | None = None
+    weight_only: bool = False
 
     def __post_init__(self) -> None:
         assert self.block >= 0

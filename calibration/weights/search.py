@@ -14,11 +14,14 @@ from torch import Tensor, nn
 from ...bundle import Family, Format
 from ...errors import ParameterError
 from .collect_activations import InputGroup, Observations, observe
+from .expert_rounding import choose_expert_integers
+from .experts import expert_layers
 from .layers import LinearLayer, linear_layers, parameter_names, tables
 from .lm_head_divergence import lm_head_divergence
 from .mixing import BUDGET, mix
 from .output_error import output_error, sampled_outputs
 from .recipe import Recipe, WeightRecipe
+from .recipe_notes import LARGEST_LIMIT, SATURATING_LIMIT, limit_notes, rounding_notes
 from .rotation import rotate
 from .second_order import DAMPING, Hold, as_they_are, choose_integers
 from .smoothing import migrate
@@ -36,8 +39,6 @@ HIGHER: dict[Format, Format] = {"int4": "int8", "int8": "float", "fp8": "float"}
 LM_HEAD_DIVERGENCE_LIMIT = 2e-3
 # Inputs per scale of int8 tables that are looked up and not multiplied: what a finer scale costs is a few bytes.
 TABLE_BLOCK = 32
-# Of int8 weights, where products saturate and where they do not.
-SATURATING_LIMIT, LARGEST_LIMIT = 64, 127
 # Names listed in a note.
 SHOWN = 3
 RECIPE_STEPS = ("rotate", "read activations", "migrate outliers", "choose scales", "round weights", "mix formats")
@@ -123,16 +124,19 @@ class _Search:
         self.decide(observations)
         self.decide_head(observations)
         self.decide_tables()
+        self.decide_experts()
         self.note_the_rest()
         step(RECIPE_STEPS[4])
         self.choose_integers(observations, self.weights)
+        self.round_experts()
         step(RECIPE_STEPS[5])
         if self.options.mixing and self.format == "int4":
             self.mix(observations)
-        self.note_static_scales()
-        self.note_second_order()
+        layers = {layer.weight for layer in linear_layers(self.model)}
+        layers |= {layer.weight for layer in expert_layers(self.model)}
+        self.notes += rounding_notes(self.weights, layers, self.family == "onnxruntime")
         self.notes += [rotated] if rotated else []
-        self.note_limit()
+        self.notes += limit_notes(self.weights, layers, self.family == "onnxruntime")
         order = {name: place for place, name in enumerate(parameter_names(self.model).values())}
         return Recipe(dict(sorted(self.weights.items(), key=lambda item: order[item[0]])), tuple(self.notes))
 
@@ -205,32 +209,28 @@ class _Search:
                         f"int8: the last layer in int4 alone moves the model's distributions by {divergence:.4f} nats",
                     )
 
-    def note_static_scales(self) -> None:
-        """Note static scales where rows could have scales of their own; a table that is looked up rounds none."""
-        layers = {layer.weight for layer in linear_layers(self.model)}
-        rounding = [
-            own
-            for name, own in self.weights.items()
-            if name in layers and own.format == "int8" and self.family == "onnxruntime"
-        ]
-        if static := sum(recipe.input_scale is not None for recipe in rounding):
-            self.notes.append(
-                f"{static} of {len(rounding)} layers in int8 round activations by a static scale, the others row by row"
-            )
+    def decide_experts(self) -> None:
+        """On ONNX Runtime, int8 whatever the format: there is no fast product of experts in int4 (log.md).
 
-    def note_second_order(self) -> None:
-        if chosen := sum(own.stored is not None for own in self.weights.values()):
-            self.notes.append(f"{chosen} of {len(self.weights)} weights are rounded to second order (GPTQ)")
+        For TensorRT the activations stay as they are: a scale for all rows would be that of the largest expert's.
+        """
+        stacks = expert_layers(self.model)
+        form: Format = "int8" if self.family == "onnxruntime" else self.format
+        for layer in stacks:
+            found = self.of_shape(layer.matrix.shape[1], form)
+            self.weights[layer.weight] = replace(found, weight_only=self.family == "tensorrt")
+        if self.format == "int4" and form == "int8":
+            self.note((layer.weight for layer in stacks), "int8: products of experts in int4 are slower")
 
-    def note_limit(self) -> None:
-        """Note weights that are only fast where products do not saturate; a table that is looked up is none."""
-        layers = {layer.weight for layer in linear_layers(self.model)}
-        found = [own for name, own in self.weights.items() if name in layers and own.format == "int8"]
-        if self.family == "onnxruntime" and any(own.limit > SATURATING_LIMIT for own in found):
-            self.notes.append(
-                f"weights reach {self.options.limit}: hosts without VNNI or ARM's dot product take slower products, "
-                "which are exact too"
-            )
+    def round_experts(self) -> None:
+        options = self.options
+        if options.second_order:
+            found = choose_expert_integers(self.model, self.token_batches, self.weights, options.hold, options.damping)
+            self.weights |= found.recipes
+            if found.experts:
+                self.notes.append(
+                    f"{found.fitted} of {found.experts} products of experts saw enough calibration tokens for GPTQ"
+                )
 
     def decide_tables(self) -> None:
         """Decide on the token embeddings if they are not the LM head too: a lookup rounds no activations."""
@@ -277,8 +277,8 @@ class _Search:
     def note_the_rest(self) -> None:
         unread = [layer.weight for layer in linear_layers(self.model) if layer.weight not in self.weights]
         self.note(unread, "float: no calibration text reached them")
-        experts = [name for name, parameter in self.model.named_parameters() if parameter.ndim == 3]
-        self.note(experts, "float: stacks of experts are not quantized")
+        wide = [name for name, parameter in self.model.named_parameters() if parameter.ndim == 3]
+        self.note((name for name in wide if name not in self.weights), "float: experts that are stored another way")
 
     def note(self, names: Iterable[str], reason: str) -> None:
         found = list(dict.fromkeys(names))

@@ -43,7 +43,7 @@ def choose_integers(
     layers = [layer for layer in linear_layers(model) if layer.weight in wanted]
     if not layers:
         return {}
-    tokens, lengths = _together(token_batches, max(layer.matrix.shape[1] for layer in layers))
+    tokens, lengths = together(token_batches, max(layer.matrix.shape[1] for layer in layers))
     used = torch.arange(tokens.shape[1])[None] < lengths[:, None]  # [B, T]
     state = _State(used, recipes, hold, damping)
     hooks = [layer.module.register_forward_pre_hook(state.hook(layer)) for layer in layers]
@@ -80,7 +80,7 @@ class _State:
         return self.last[1]
 
 
-def _together(token_batches: Sequence[Tensor], widest: int) -> tuple[Tensor, Tensor]:
+def together(token_batches: Sequence[Tensor], widest: int) -> tuple[Tensor, Tensor]:
     """(tokens [B, T], lengths [B]): texts padded at their ends, where no token of theirs looks; evenly chosen."""
     total = sum(batch.shape[-1] for batch in token_batches)
     step = max(1, -(-total * widest // MOST_ELEMENTS))

@@ -23,6 +23,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 from transformers.utils.logging import disable_progress_bar, set_verbosity_error
 
 from ...bundle import ELEMENT_BYTES, Precision, sha256
+from ...calibration.weights.experts import stack_experts
 from ...calibration.weights.layers import check_finite
 from ...errors import CheckpointError, UnsupportedModelError
 from .half_precision import TORCH_DTYPES
@@ -220,6 +221,7 @@ def for_inference(source: str, model: PreTrainedModel, info: dict[str, Any]) -> 
         check_finite(model)
     except CheckpointError as error:
         raise CheckpointError(f"{source}: {error}") from None
+    stack_experts(model)
     model.eval()
     model.requires_grad_(False)
     return model

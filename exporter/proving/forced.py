@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from ...calibration.weights.experts import ExpertLayer, expert_layers
 from ...calibration.weights.fake_quant import restored
 from ...calibration.weights.layers import LinearLayer, linear_layers, tables
 from ...calibration.weights.recipe import Recipe
@@ -54,20 +55,25 @@ class Strayed:
 
 @dataclass
 class Forced:
-    """A model in the context of `forced`. layers: the quantized ones, with their parts of the graph's products."""
+    """A model in the context of `forced`. layers: the quantized ones, with their parts of the graph's products.
+
+    stacks: the quantized ones of experts, each with its one product.
+    """
 
     model: Continued
     layers: dict[str, tuple[LinearLayer, list[Part]]]
+    stacks: dict[str, list[Site]] = field(default_factory=dict)
     strayed: Strayed = field(default_factory=Strayed)
     _tapped: Tapped = field(default_factory=dict)
     _calls: dict[str, int] = field(default_factory=dict)
+    _width: int = 0
 
     def step(self, tokens: NDArray[np.int64], position: int, tapped: Tapped) -> NDArray[np.float32]:
         """Logits `[T, vocab]` of `tokens [T]` behind the first `position` rows of the cache.
 
         tapped: what the graph gave in the same pass, by the name of the value; logits beyond its rows are worthless.
         """
-        self._tapped, self._calls = tapped, dict.fromkeys(self.layers, 0)
+        self._tapped, self._calls, self._width = tapped, dict.fromkeys(self.layers, 0), len(tokens)
         logits = self.model.step(tokens, position)
         for path, (_, parts) in self.layers.items():
             if self._calls[path] != len(parts):
@@ -95,6 +101,23 @@ class Forced:
             answered += bias.float()
         return answered.reshape(*inputs.shape[:-1], -1).to(inputs.dtype)
 
+    def answer_experts(self, path: str, rows: Tensor, experts: Tensor) -> Tensor:
+        """In the place of a stack's own forward: rows [S, K], of each token as many as it has experts [S].
+
+        The graph may have a token's experts in another order, where they count as much but for rounding.
+        """
+        (part,) = self.stacks[path]
+        read, answers = _rows(self._tapped[part.input]), _rows(self._tapped[part.output])
+        theirs = np.asarray(self._tapped[part.experts]).reshape(self._width, -1)
+        ours = experts.numpy().reshape(self._width, -1)
+        if not np.array_equal(np.sort(ours, 1), np.sort(theirs, 1)):
+            raise ProofError(f"{path}: the graph sends a token to other experts than the Hugging Face model")
+        place = np.empty_like(theirs)
+        np.put_along_axis(place, np.argsort(ours, 1), np.argsort(theirs, 1), 1)
+        place += np.arange(self._width)[:, None] * theirs.shape[1]
+        self.strayed.note(difference(read[place.ravel()], rows.float().numpy()), path)
+        return torch.from_numpy(answers[place.ravel()]).to(rows.dtype)
+
 
 @contextmanager
 def forced(model: PreTrainedModel, recipe: Recipe, sites: Sequence[Site]) -> Iterator[Forced]:
@@ -103,8 +126,13 @@ def forced(model: PreTrainedModel, recipe: Recipe, sites: Sequence[Site]) -> Ite
     sites: of the graph, in its order. Raises `ProofError` for one that claims weights which the recipe leaves alone.
     """
     layers = {layer.path: layer for layer in linear_layers(model) if _quantized(recipe, layer.weight)}
-    parts = _parts(model, layers, sites)
-    state = Forced(Continued(model), {path: (layer, parts[path]) for path, layer in layers.items()})
+    parts = _parts(model, layers, [site for site in sites if not site.experts])
+    stacks = [layer for layer in expert_layers(model) if _quantized(recipe, layer.weight)]
+    state = Forced(
+        Continued(model),
+        {path: (layer, parts[path]) for path, layer in layers.items()},
+        {layer.path: _of_stack(layer, sites) for layer in stacks},
+    )
     with ExitStack() as undo:
         for name, table in tables(model).items():
             if _quantized(recipe, name):
@@ -114,6 +142,9 @@ def forced(model: PreTrainedModel, recipe: Recipe, sites: Sequence[Site]) -> Ite
         for path, layer in layers.items():
             undo.callback(delattr, layer.module, "forward")
             layer.module.forward = partial(state.answer, path)
+        for stack in stacks:
+            undo.callback(delattr, stack.module, "forward")
+            stack.module.forward = partial(state.answer_experts, stack.path)  # type: ignore[method-assign]
         yield state
 
 
@@ -143,6 +174,13 @@ def _parts(model: PreTrainedModel, layers: Mapping[str, LinearLayer], sites: Seq
             parts[path].append(Part(site, slice(start, end)))
             start = end
     return parts
+
+
+def _of_stack(layer: ExpertLayer, sites: Sequence[Site]) -> list[Site]:
+    found = [site for site in sites if site.experts and site.weights == (layer.weight,)]
+    if len(found) != 1:
+        raise ProofError(f"{layer.path} is computed {len(found)} times a pass among the graph's quantized products")
+    return found
 
 
 def _quantized(recipe: Recipe, name: str) -> bool:

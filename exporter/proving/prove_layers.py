@@ -28,6 +28,7 @@ from ...runtime.proofs.parity import LOGIT_TOLERANCE, POISON, Exact, ReferenceSt
 from ..dialects import Dialect
 from .forced import Forced, Strayed, forced
 from .layer_arithmetic import ROUNDING, ROUNDINGS, Passed, layer_error
+from .prove_experts import check_experts
 from .sites import Site, Table, sites, tables
 from .widen import widen
 
@@ -57,7 +58,7 @@ class Exposed:
     @property
     def taps(self) -> tuple[str, ...]:
         graph_outputs = {"logits"}
-        names = dict.fromkeys(name for site in self.sites for name in (site.input, site.output))
+        names = dict.fromkeys(name for site in self.sites for name in (site.input, site.output, site.experts) if name)
         return tuple(name for name in names if name not in graph_outputs)
 
 
@@ -165,6 +166,8 @@ def _prove(
                 f"from what the Hugging Face model makes of the layers before it, {tolerance:.0g} is allowed; {REPORT}"
             )
         worst = max(_check_layers(subject, samples), _check_tables(subject, copy))
+        stacks = [site for site in copy.sites if site.experts]
+        worst = max(worst, check_experts(subject.name, subject.model, subject.recipe, copy.model, stacks))
         return _Walked(answers, len(copy.sites) + len(copy.tables), worst, strayed, as_run=not own_kernels)
 
 
@@ -182,7 +185,8 @@ def exposed(path: Path, dialect: Dialect, own_kernels: bool = False) -> Iterator
     values = {value.name: value for node in model.graph for value in node.outputs}
     for name in copy.taps:
         value = values[name]
-        value.type = value.type or ir.TensorType(ir.DataType.FLOAT)
+        kind = ir.DataType.INT64 if any(name == site.experts for site in copy.sites) else ir.DataType.FLOAT
+        value.type = value.type or ir.TensorType(kind)
         model.graph.outputs.append(value)
     try:
         ir.save(model, copy.path)
@@ -196,7 +200,7 @@ def _walk(
 ) -> tuple[list[Logits], dict[Site, Sampled]]:
     """The graph's logits of every step, and some rows of each site."""
     answers: list[Logits] = []
-    samples = {site: Sampled() for site in found}
+    samples = {site: Sampled() for site in found if not site.experts}
     picking = np.random.default_rng(0)
     left = {True: NARROW_ROWS, False: CHUNK_ROWS}
     decoder.overwrite_rows(0, 0.0)

@@ -22,7 +22,8 @@ class Site:
 
     form: the operator that computes it. weights: as the graph calls them, those of one product behind each other in its
     outputs. input: the value that is multiplied, before it is rounded. output: the product with all its scales; with
-    the bias where `biased`, else whatever follows adds it.
+    the bias where `biased`, else whatever follows adds it. experts: of a stack, the value that says which expert each
+    row goes to; else empty.
     """
 
     form: str
@@ -30,6 +31,7 @@ class Site:
     input: str
     output: str
     biased: bool = False
+    experts: str = ""
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,7 @@ def tables(graph: ir.Graph) -> list[Table]:
 
 def _integers(node: ir.Node) -> Iterator[Site]:
     """`quantize/int8_rows.py`: QuantizeLinear, MatMulInteger, Cast, Mul by the row's scale, Mul by the outputs'."""
+    yield from _expert_integers(node)
     stored = _stored(node.inputs[1])
     if stored is None:
         return
@@ -66,6 +69,37 @@ def _integers(node: ir.Node) -> Iterator[Site]:
     yield Site(node.op_type, weights, _name(value), _name(output))
 
 
+def _expert_integers(node: ir.Node) -> Iterator[Site]:
+    """`quantize/expert_stacks.py`: the same, of weights and scales that are picked for each row."""
+    picked = _picked(node.inputs[1])
+    stored = _stored(picked[0]) if picked is not None else None
+    if picked is None or stored is None:
+        return
+    name, weights = stored
+    row = _by_row(_known(_through(_through(node.inputs[0], "Unsqueeze"), "QuantizeLinear")))
+    if row is None:
+        raise ProofError(f"what {name} multiplies is not rounded row by row")
+    output = _behind(_behind(node.outputs[0], "Squeeze"), "Cast")
+    output = _behind(_behind(output, "Mul", row[1]), "Mul", f"{name}.picked_scales")
+    yield Site(node.op_type, weights, _name(row[0]), _name(output), experts=_name(picked[1]))
+
+
+def _expert_matrices(node: ir.Node) -> Iterator[Site]:
+    """`quantize/expert_stacks.py` in Q/DQ: picked from what a DequantizeLinear restores."""
+    picked = _picked(node.inputs[0])
+    restored = _through(picked[0], "Reshape") if picked is not None else None
+    stored = _stored(_through(restored, "DequantizeLinear")) if restored is not None else None
+    if picked is not None and stored is not None:
+        value, output = _through(node.inputs[1], "Unsqueeze"), _behind(node.outputs[0], "Squeeze")
+        yield Site("DequantizeLinear", stored[1], _name(value), _name(output), experts=_name(picked[1]))
+
+
+def _picked(value: ir.Value | None) -> tuple[ir.Value, ir.Value] | None:
+    """What a Gather picks from, and by what."""
+    node = value.producer() if value is not None else None
+    return (_known(node.inputs[0]), _known(node.inputs[1])) if node is not None and node.op_type == "Gather" else None
+
+
 def _blocks(node: ir.Node) -> Iterator[Site]:
     """`quantize/matmul_nbits.py`."""
     stored = _stored(node.inputs[1])
@@ -75,6 +109,7 @@ def _blocks(node: ir.Node) -> Iterator[Site]:
 
 def _dequantized(node: ir.Node) -> Iterator[Site]:
     """`quantize/qdq.py`, `quantize/weight_only_dq.py`: a product with a DequantizeLinear. Its inputs may be rounded."""
+    yield from _expert_matrices(node)
     weight = _through(node.inputs[1], "Transpose")
     producer = weight.producer() if weight is not None else None
     stored = _stored(producer.inputs[0]) if producer is not None and producer.op_type == "DequantizeLinear" else None
@@ -100,12 +135,18 @@ def _table(node: ir.Node) -> Iterator[Table]:
         return
     restored = _through(node.inputs[0], "DequantizeLinear")
     stored = _stored(restored)
-    if stored is None:
+    if stored is None or _is_stack(restored):
         return
     output = node.outputs[0]
     if restored is node.inputs[0] and node.op_type == "Gather":
         output = _scaled(_behind(output, "Cast"))
     yield Table(stored[1][0], _name(node.inputs[1]), _name(output))
+
+
+def _is_stack(value: ir.Value | None) -> bool:
+    """Whether the initializer has weights of several experts, of which none is a table."""
+    tensor = value.const_value if value is not None else None
+    return tensor is not None and len(tensor.shape) == 3
 
 
 def _scaled(rows: ir.Value) -> ir.Value:

@@ -12,6 +12,7 @@ from ..passes.clean_up import CLEAN_UP
 from ..passes.weight_names import parameter_name
 from .batch_invariant import attend_over_two_rows
 from .embedding_tables import quantize_tables
+from .expert_stacks import quantize_expert_rows
 from .for_tensorrt import quantize_for_tensorrt
 from .int8_rows import quantize_rows
 from .linears import FLOATS
@@ -33,7 +34,7 @@ def quantize(model: ir.Model, dialect: Dialect, recipe: Recipe, capacity: int, m
         changed = quantize_for_tensorrt(model, recipe, made)
     else:
         absorb_rotary(model, capacity)
-        changed = quantize_rows(model, recipe) + quantize_nbits(model, recipe)
+        changed = quantize_rows(model, recipe) + quantize_nbits(model, recipe) + quantize_expert_rows(model, recipe)
         quantize_tables(model, recipe)  # behind the layers, which must see what they share
         CLEAN_UP(model)  # what the rotary embedding left would keep queries and keys apart
         pack_attention(model)

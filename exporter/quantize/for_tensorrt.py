@@ -5,6 +5,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from ...calibration.weights.recipe import Recipe
+from .expert_stacks import quantize_expert_matrices
 from .qdq import quantize_qdq
 from .stored_weights import Made
 from .weight_only_dq import quantize_blocks
@@ -27,6 +28,7 @@ def quantize_for_tensorrt(model: ir.Model, recipe: Recipe, made: Made | None = N
     """
     made = {} if made is None else made
     changed = quantize_qdq(model, recipe, made) + quantize_blocks(model, recipe, made)
+    changed += quantize_expert_matrices(model, recipe, made)
     if changed:
         _raise_opset(model)
     return changed

@@ -78,6 +78,31 @@ def dequantize(graph: ir.Graph, weight: ir.Value, transposed: bool, own: WeightR
     del graph.initializers[weight.name]
 
 
+def stored_matrix(graph: ir.Graph, stack: ir.Value, own: WeightRecipe, made: Made) -> ir.Value:
+    """A stack `[E, N, K]` as the matrix `[E N, K]` behind a DequantizeLinear, which is put first; its restored values.
+
+    The stack itself stays.
+    """
+    name, tensor = parameter_name(stack), stack.const_value
+    assert tensor is not None
+    assert stack.dtype is not None
+    if name not in made:
+        experts, outputs, inputs = (int(length) for length in tensor.shape.numpy())
+        flat = ir.LazyTensor(
+            lambda: ir.Tensor(tensor.numpy().reshape(-1, inputs), dtype=tensor.dtype),
+            tensor.dtype,
+            ir.Shape([experts * outputs, inputs]),
+            name=name,
+        )
+        made[name] = Stored(name, flat, True, own, stack.dtype)
+    inputs_of = [_initializer(graph, made[name].values), _initializer(graph, made[name].scales)]
+    attributes = {"axis": 1, "block_size": own.block} if own.block else {"axis": 0}
+    node = ir.node("DequantizeLinear", inputs_of, attributes, name=f"{name}.restored")
+    node.outputs[0].dtype = stack.dtype
+    graph.insert_before(graph[0], [node])
+    return node.outputs[0]
+
+
 def _initializer(graph: ir.Graph, tensor: ir.TensorProtocol) -> ir.Value:
     value = ir.Value(name=tensor.name, type=ir.TensorType(tensor.dtype), shape=tensor.shape, const_value=tensor)  # type: ignore[arg-type]
     graph.register_initializer(value)

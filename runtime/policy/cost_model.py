@@ -1,6 +1,6 @@
 """What rounds cost on one host and engine, by the number of draft tokens and by how long the sequence is.
 
-`specexport calibrate` measures them (`calibration/measuring/measure_costs.py`); `costs.json` in the bundle holds them.
+`specexport calibrate` measures them (`runtime/costs/meter.py`); `costs.json` in the bundle holds them.
 Notation of the rules: d is a draft pass, v(m) a target pass over m tokens, h what the host adds to a round, t1 a plain
 round.
 """

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import secrets
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -19,19 +20,23 @@ from ...strict import parse, read_json
 from ..drafting.drafters import check_drafter
 from .cost_model import COSTS, Costs
 from .host_identity import bundle_identity, describe_host
-from .routes import POLICY, Policy
+from .routes import POLICY, Policy, RoutePolicy
 from .schedule import AdaptiveSchedule, Chance, FixedSchedule, RouteState, Schedule
 from .survival import SURVIVAL, Survival, top_logit
 
 T = TypeVar("T", Costs, Policy, Survival)
 LOG = logging.getLogger("specexport")
+# The chance of a draft token to be accepted, before anything is known: in `benchmarks/uncalibrated.py` 0.5 to 0.7 end
+# within 2 % of each other.
+GUESS = 0.6
 
 
 @dataclass
 class Decisions:
     """policy: None where nobody calibrated. costs: None too where they are of another host.
 
-    states: by route and by whether a grammar bounds the output, of this session.
+    measure: costs for sessions that nobody calibrated, asked for once, None for rounds of the maximum. states: of this
+    session, by route, or by drafter where there is no policy. bounded: those of requests with a grammar.
 
     chance: reads the draft's confidence while it drafts, None where that is not known.
     """
@@ -39,7 +44,9 @@ class Decisions:
     policy: Policy | None = None
     costs: Costs | None = None
     chance: Chance | None = None
-    states: dict[tuple[str | None, bool], RouteState] = field(default_factory=dict)
+    measure: Callable[[], Costs | None] | None = None
+    states: dict[str | None, RouteState] = field(default_factory=dict)
+    bounded: dict[str | None, RouteState] = field(default_factory=dict)
 
     @classmethod
     def load(cls, bundle: Bundle, engine: Engine, threads: int) -> Decisions:
@@ -66,19 +73,32 @@ class Decisions:
             )
         return cls(policy, None if reason else costs, _chance(survival, engine.head, bundle) if survival else None)
 
-    def schedule(self, route: str | None, most: int, constrained: bool = False) -> tuple[str | None, Schedule]:
-        """The drafter and the schedule of a request; the drafter is None where the policy has no say.
+    def uncalibrated(self, drafter: str, most: int, seeded: bool, constrained: bool = False) -> Schedule:
+        """What a request follows where there is no policy: it adapts, from a guess or what earlier requests have shown.
+
+        most: draft tokens a round. seeded: the request is to repeat itself, so it learns nothing from others.
+        constrained: by a grammar; it learns from such requests only.
+        """
+        if self.measure is not None:
+            self.costs, self.measure = self.measure(), None
+        if self.costs is None:
+            return FixedSchedule(most)
+        entry = RoutePolicy("undecided", drafter, most, "adaptive", (GUESS,) * most, None)
+        states = self.bounded if constrained else self.states
+        state = RouteState() if seeded else states.setdefault(drafter, RouteState())
+        return AdaptiveSchedule(entry, self.costs, None, state, most)
+
+    def schedule(self, route: str | None, most: int, constrained: bool = False) -> tuple[str, Schedule]:
+        """By the policy, the drafter and the schedule of a request.
 
         most: draft tokens a round. constrained: by a grammar. Then a draft is trusted by what such requests have shown,
         and nobody reads its confidence: what that promises was fitted to free text.
         """
-        if self.policy is None:
-            return None, FixedSchedule(most)
+        assert self.policy is not None
         entry = self.policy.of(route)
         if entry.mode == "adaptive" and self.costs is not None:
-            key = route if route in self.policy.routes else None
-            state = self.states.setdefault((key, constrained), RouteState())
-            chance = None if constrained else self.chance
+            states, chance = (self.bounded, None) if constrained else (self.states, self.chance)
+            state = states.setdefault(route if route in self.policy.routes else None, RouteState())
             return entry.drafter, AdaptiveSchedule(entry, self.costs, chance, state, most)
         return entry.drafter, FixedSchedule(entry.num_draft_tokens if entry.verdict != "off" else 0)
 

@@ -37,7 +37,7 @@ class SamplingParameters:
     decoding. drafter: `model`, `ngram` or `suffix` (looked up in the text), `ngram+model` or `suffix+model` (looked up
     where there is a match); by default the model, or `ngram` in a bundle without one. num_draft_tokens: k of every
     round, 0 for plain decoding. Without it and a drafter, the bundle's policy decides for the `route` of the request
-    (its default for none, and for one that it does not know); a bundle without a policy drafts its maximum.
+    (its default for none, and for one that it does not know); without a policy, as many are drafted as pay.
 
     prediction: a text, or token ids, that much of the output may repeat, as a file to be changed in a few places
     (OpenAI's Predicted Outputs). Drafts are looked up in it first, as many as the bundle can take unless
@@ -93,7 +93,7 @@ class SamplingParameters:
         metadata=option(
             Whole(
                 optional=True,
-                help="Draft tokens per round, 0 for none. [default: the bundle's policy, else its maximum]",
+                help="Draft tokens per round, 0 for none. [default: the bundle's policy, else as many as pay]",
             )
         ),
     )

@@ -36,6 +36,20 @@ LOOP = (
         (*IN_LOOP, "tests/runtime/test_session.py"),
     ),
     Mutant(
+        "a request with a seed learns from others",
+        "runtime/policy/decisions.py",
+        "state = RouteState() if seeded else states",
+        "state = states",
+        ("tests/runtime/costs/test_first.py",),
+    ),
+    Mutant(
+        "kept costs are of any number of threads",
+        "runtime/costs/first.py",
+        "[*made_for, session.threads]",
+        "made_for",
+        ("tests/runtime/costs/test_first.py",),
+    ),
+    Mutant(
         "sequences of different salts share rows",
         CONTEXT,
         "shared_prefix(self.tokens, prompt) if salt == self.salt else 0",

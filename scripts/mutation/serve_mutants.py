@@ -79,7 +79,7 @@ SERVE = (
         "serve/http/exchange.py",
         "            stuck = True\n            if task is not None:\n                task.cancel()",
         "            stuck = True",
-        OVER_SOCKETS,
+        ("tests/serve/test_app.py",),
     ),
     Mutant(
         "any key opens",

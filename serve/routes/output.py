@@ -105,4 +105,5 @@ class Output:
             for place, (token, source) in enumerate(zip(chunk.draft_tokens, chunk.sources, strict=True))
         ]
         own = chunk.tokens[accepted:]
-        return Drafts(self.rounds, drafted, Next(own[0], texts.text_of(own[0])) if own else None)
+        following = Next(own[0], texts.text_of(own[0])) if own else None
+        return Drafts(self.rounds, drafted, following, list(chunk.pieces))

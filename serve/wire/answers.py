@@ -89,11 +89,16 @@ class Next(msgspec.Struct):
 
 
 class Drafts(msgspec.Struct):
-    """Of one round, counted from 0. next: the token that the target chose itself, if it belongs to the output."""
+    """Of one round, counted from 0. next: the token that the target chose itself, if it belongs to the output.
+
+    pieces: what each of the round's tokens adds to the text, "" for half of a character; the tokens are the accepted
+    ones, and next.
+    """
 
     round: int
     drafted: list[Drafted]
     next: Next | None
+    pieces: list[str]
 
 
 class AnswerMessage(msgspec.Struct):

@@ -13,12 +13,12 @@ import pytest
 from specexport.bundle import Contract
 from specexport.calibration import calibrate as module
 from specexport.calibration.calibrate import JOURNAL, CalibrateOptions, calibrate, measure_only
-from specexport.calibration.measuring.measure_costs import CostMeter
 from specexport.calibration.measuring.prompts import Request
 from specexport.calibration.measuring.record import from_row, judged_tokens, record, to_row
 from specexport.calibration.verdicts.verdict import Criteria
 from specexport.engines.base import Logits
 from specexport.errors import ParameterError
+from specexport.runtime.costs.meter import CostMeter
 from specexport.runtime.policy.cost_model import COSTS, Costs
 from specexport.runtime.policy.decisions import read_decision
 from specexport.runtime.policy.routes import POLICY, Policy
@@ -35,7 +35,7 @@ OPTIONS = CalibrateOptions(bursts=1)
 
 @pytest.fixture(autouse=True)
 def host(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("calibration.calibrate", "calibration.measuring.measure_costs", "runtime.policy.decisions"):
+    for name in ("calibration.calibrate", "runtime.costs.meter", "runtime.policy.decisions"):
         monkeypatch.setattr(f"specexport.{name}.describe_host", lambda *_: "a host")
 
 

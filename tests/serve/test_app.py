@@ -25,8 +25,10 @@ from support.serving import ServerProcess, served, slow_session
 CONTRACT = Contract(capacity=256, max_draft_tokens=4, prompt_chunk=8, precision="fp32")
 
 
-async def ask(app: Any, method: str, path: str, headers: dict[str, str], body: Any = None) -> tuple[int, Any]:
-    """One request to an ASGI app, without a server."""
+async def ask(
+    app: Any, method: str, path: str, headers: dict[str, str], body: Any = None, most: int = 1000
+) -> tuple[int, Any]:
+    """One request to an ASGI app, without a server. most: messages that its reader takes, before it stops reading."""
     lines = [(b"host", b"localhost"), (b"content-type", b"application/json")]
     lines += [(name.encode(), value.encode()) for name, value in headers.items()]
     scope = dict(type="http", method=method, path=path, headers=lines, root_path="", query_string=b"", scheme="http")
@@ -42,9 +44,12 @@ async def ask(app: Any, method: str, path: str, headers: dict[str, str], body: A
 
     async def send(message: Any) -> None:
         sent.append(message)
+        if len(sent) > most:
+            await forever.wait()
 
     await app(scope, receive, send)
-    return sent[0]["status"], json.loads(b"".join(part["body"] for part in sent[1:]))
+    whole = b"".join(part["body"] for part in sent[1:])
+    return sent[0]["status"], json.loads(whole) if len(sent) <= most else whole
 
 
 def test_mounted_in_another_app_with_two_bundles(tmp_path: Path) -> None:
@@ -65,6 +70,24 @@ def test_mounted_in_another_app_with_two_bundles(tmp_path: Path) -> None:
                 assert (status, answer["model"], answer["usage"]["completion_tokens"]) == (200, name, 3)
         first.close()
         second.close()
+
+    asyncio.run(main())
+
+
+def test_a_reader_that_takes_nothing_is_left(tmp_path: Path) -> None:
+    async def main() -> None:
+        session, decoder = slow_session(tmp_path, CONTRACT, delay=0.002)
+        async with AsyncSession(session) as sessions:
+            app = create_app(sessions, ServerSettings(send_timeout=0.05))
+            fields = {"prompt": "Hello", "max_tokens": 200, "stream": True}
+            asked = ask(app, "POST", "/v1/completions", {}, fields, most=4)
+            status, told = await asyncio.wait_for(asked, 30)
+            assert status == 200
+            assert b"[DONE]" not in told
+            while sessions.thread.running:
+                await asyncio.sleep(0.002)
+            assert len(decoder.steps) < 150
+        session.close()
 
     asyncio.run(main())
 

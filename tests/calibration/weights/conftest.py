@@ -46,6 +46,8 @@ FAMILIES: dict[str, dict[str, Any]] = dict(
     opt=OPT | dict(max_position_embeddings=64, num_hidden_layers=1),
     cohere=LLAMA | dict(num_hidden_layers=1),
     mixtral=LLAMA | dict(num_local_experts=4, num_experts_per_tok=2),
+    olmoe=LLAMA | dict(num_experts=4, num_experts_per_tok=2),
+    qwen3_moe=LLAMA | dict(num_experts=4, num_experts_per_tok=2, moe_intermediate_size=16, head_dim=8),
 )
 
 

@@ -233,14 +233,14 @@ def test_tables_of_positions_stay_and_long_batches_are_cut(make: Make) -> None:
     assert "transformer.wte.weight" in recipe.weights
 
 
-def test_experts_stay_and_layers_that_nothing_reaches_too(make: Make, batches: list[Tensor]) -> None:
+def test_bare_experts_stay_and_layers_that_nothing_reaches_too(make: Make, batches: list[Tensor]) -> None:
     model = make("mixtral")
     model.idle = torch.nn.Linear(32, 32)
     recipe = choose(model, batches, "int8", "onnxruntime")
     assert not any("experts" in name for name in recipe.weights)
     assert recipe.notes[0] == "idle.weight kept in float: no calibration text reached them"
     assert recipe.notes[1].startswith("model.layers.0.mlp.experts.gate_up_proj, model.layers.0.mlp.experts.down_proj, ")
-    assert recipe.notes[1].endswith(" and 1 more kept in float: stacks of experts are not quantized")
+    assert recipe.notes[1].endswith(" and 1 more kept in float: experts that are stored another way")
 
 
 def test_nothing_is_quantized_to_float(make: Make, batches: list[Tensor]) -> None:

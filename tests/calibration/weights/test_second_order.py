@@ -93,6 +93,6 @@ def test_weights_in_half_precision_are_given_back_where_the_pass_stops(make: Mak
 
 def test_tokens_are_bounded_by_the_widest_layer(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(second_order, "MOST_ELEMENTS", 100 * 48)
-    tokens, lengths = second_order._together(texts(), 48)
+    tokens, lengths = second_order.together(texts(), 48)
     assert tokens.shape == (len(lengths), 40)
     assert lengths.tolist() == [40, 17, 38]  # every third

@@ -8,16 +8,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 import pytest
 from specexport.calibration.weights.recipe import WeightRecipe
 from specexport.exporter.quantize.scales import in_precision
+from support.rtx_builder import build
 from support.small_tied import NAMES, recipe, written
-
-trt = pytest.importorskip("tensorrt_rtx")
 
 WIDTH = 768
 KERNELS = 600_000  # whatever the size of the weights
@@ -29,20 +27,6 @@ FORMS = {
     "int4, blocks of 32": (WeightRecipe("int4", block=32), "Int4"),
     "int4, blocks of 128": (WeightRecipe("int4", block=128), "Int4"),
 }
-
-
-class Listener(trt.ILogger):  # type: ignore[misc, name-defined]
-    """Keeps what the builder tells of its layers."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layers: list[str] = []
-        self.errors: list[str] = []
-
-    def log(self, severity: Any, message: str) -> None:
-        self.layers += re.findall(r"^Name: .*", message, re.MULTILINE)
-        if severity <= trt.ILogger.Severity.ERROR:
-            self.errors.append(message)
 
 
 def graph() -> ir.Model:
@@ -61,24 +45,6 @@ def graph() -> ir.Model:
     logits.name, logits.dtype = "logits", ir.DataType.FLOAT16
     built = ir.Graph([tokens], [logits], nodes=tape.nodes, initializers=list(values.values()), opset_imports={"": 24})
     return ir.Model(built, ir_version=11)
-
-
-def build(path: Path, capability: str) -> tuple[int | None, Listener]:
-    """Bytes of the plan, None where there is none, and what was said."""
-    listener = Listener()
-    builder = trt.Builder(listener)
-    network = builder.create_network(0)
-    parser = trt.OnnxParser(network, listener)
-    assert parser.parse_from_file(str(path)), listener.errors
-    config = builder.create_builder_config()
-    config.profiling_verbosity = trt.ProfilingVerbosity.DETAILED
-    config.num_compute_capabilities = 1
-    config.set_compute_capability(getattr(trt.ComputeCapability, capability), 0)
-    profile = builder.create_optimization_profile()
-    profile.set_shape("tokens", (1, 1), (1, 1), (1, 4))
-    config.add_optimization_profile(profile)
-    plan = builder.build_serialized_network(network, config)
-    return (plan.nbytes if plan is not None else None), listener
 
 
 def constants(layers: list[str]) -> Iterator[tuple[str, str]]:

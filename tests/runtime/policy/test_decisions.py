@@ -80,10 +80,10 @@ def edit(path: Path, **changes: Any) -> None:
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
 
 
-def test_a_bundle_without_a_policy_drafts_its_maximum(bundle: Bundle) -> None:
-    drafter, schedule = Decisions.load(bundle, engine(), 0).schedule("code", 4)
-    assert drafter is None
-    assert schedule.next(10, 2) == 4
+def test_without_a_policy_and_costs_the_maximum_is_drafted(bundle: Bundle) -> None:
+    decisions = Decisions.load(bundle, engine(), 0)
+    assert decisions.policy is None
+    assert decisions.uncalibrated("model", 4, seeded=False).next(10, 2) == 4
 
 
 def test_the_route_decides_and_the_default_for_others(bundle: Bundle) -> None:
@@ -114,9 +114,9 @@ def test_adaptive_routes_keep_their_state_apart(bundle: Bundle) -> None:
     schedule.observe(2, 0)
     for route in ("prose", None, "unheard of"):
         decisions.schedule(route, 4)
-    assert decisions.states["code", False].prior_shift < 0
-    assert decisions.states["prose", False].prior_shift == 0
-    assert set(decisions.states) == {("code", False), ("prose", False), (None, False)}
+    assert decisions.states["code"].prior_shift < 0
+    assert decisions.states["prose"].prior_shift == 0
+    assert set(decisions.states) == {"code", "prose", None}
 
 
 def test_a_grammars_requests_are_trusted_apart_and_by_what_came_of_them(bundle: Bundle) -> None:
@@ -129,7 +129,7 @@ def test_a_grammars_requests_are_trusted_apart_and_by_what_came_of_them(bundle: 
     assert bounded.guide is None  # what the draft says of itself was fitted to free text
     bounded.next(10, 2)
     bounded.observe(2, 0)
-    assert decisions.states["code", True].prior_shift < 0 == decisions.states["code", False].prior_shift
+    assert decisions.bounded["code"].prior_shift < 0 == decisions.states["code"].prior_shift
 
 
 def test_the_probability_is_read_from_the_drafts_last_row(bundle: Bundle) -> None:

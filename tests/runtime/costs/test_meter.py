@@ -6,58 +6,16 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from specexport.bundle import Contract
-from specexport.calibration.measuring.measure_costs import CostMeter
-from specexport.engines.base import Logits
+from specexport.runtime.costs.meter import CostMeter
 from specexport.runtime.loop.chunks import Decoding
+from specexport.runtime.loop.notes import Notes
 from specexport.runtime.loop.speculate import Round
 from specexport.runtime.policy.cost_model import Costs
 from specexport.runtime.request import Request
 from specexport.runtime.session import Session
 from specexport.runtime.state.statistics import Statistics
+from support.clock import CONTRACT, DRAFT, Clock, Timed
 from support.doubles import FakeDecoder, fake_session
-
-CONTRACT = Contract(capacity=320, max_draft_tokens=3, prompt_chunk=16, precision="fp32")
-DRAFT, HOST = 0.25, 0.01
-
-
-class Clock:
-    now = 0.0
-
-    def __call__(self) -> float:
-        self.now += HOST / 100  # a look takes time too: parts that nobody measured are the host's
-        return self.now
-
-
-class Timed(FakeDecoder):
-    """A pass over m tokens takes base * (1 + 0.1 * (m - 1)), and 0.001 more for every token in the cache."""
-
-    def __init__(self, clock: Clock, base: float, slope: float, **options: int | float) -> None:
-        super().__init__(CONTRACT, **options)  # type: ignore[arg-type]
-        self.clock, self.base, self.slope = clock, base, slope
-
-    def step(self, tokens: Sequence[int], position: int) -> Logits:
-        self.clock.now += self.base * (1 + 0.1 * (len(tokens) - 1)) + self.slope * position
-        return super().step(tokens, position)
-
-    def feed(self, tokens: Sequence[int], position: int) -> None:
-        self.clock.now += 0.002 * self.base * len(tokens)
-        super().step(tokens, position)
-
-
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    made = Clock()
-    for module in (
-        "calibration.measuring.measure_costs",
-        "runtime.session",
-        "runtime.loop.chunks",
-        "runtime.loop.speculate",
-        "runtime.drafting.drafters",
-    ):
-        monkeypatch.setattr(f"specexport.{module}.perf_counter", made)
-    monkeypatch.setattr("specexport.calibration.measuring.measure_costs.describe_host", lambda *_: "a host")
-    return made
 
 
 def measured(session: Session, contexts: list[int]) -> Costs:
@@ -106,8 +64,8 @@ def test_rounds_of_the_device_are_whole(clock: Clock, tmp_path: Path, monkeypatc
 
     make_round = Decoding._round
 
-    def whole(self: Decoding, request: Request, statistics: Statistics) -> Round:
-        round = make_round(self, request, statistics)
+    def whole(self: Decoding, request: Request, statistics: Statistics, notes: Notes) -> Round:
+        round = make_round(self, request, statistics, notes)
         run = round.run
 
         def timed(tokens: Sequence[int], count: int) -> tuple[list[int], int, int]:

@@ -13,22 +13,44 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from statistics import median
 from time import perf_counter
+from typing import Protocol
 
 import numpy as np
 
+from ...bundle import Bundle
+from ...engines.base import Engine
 from ...errors import ParameterError
-from ...runtime.policy.cost_model import COSTS_VERSION, CostPoint, Costs, MeasuredTime
-from ...runtime.policy.host_identity import bundle_identity, describe_host
-from ...runtime.policy.schedule import FixedSchedule
-from ...runtime.sampling.parameters import SamplingParameters
-from ...runtime.session import Session
+from ..policy.cost_model import COSTS_VERSION, CostPoint, Costs, MeasuredTime
+from ..policy.host_identity import bundle_identity, describe_host
+from ..policy.schedule import FixedSchedule, Schedule
+from ..sampling.parameters import SamplingParameters
+from ..stream import Stream
 
-# Timed rounds per generation. The first round is not timed: it finds the CPU's caches as another k left them.
+# Timed rounds of a generation, unless told otherwise. The first round is not timed: it finds the CPU's caches as
+# another k left them.
 BURST = 8
 # Seconds at one context after which no further burst begins.
 LONGEST_GO = 15.0
 # Of the prompts' random tokens, on which costs do not depend.
 SEED = 5
+
+
+class Metered(Protocol):
+    """What the meter needs of a `Session`."""
+
+    bundle: Bundle
+    engine: Engine
+    threads: int
+
+    @property
+    def capacity(self) -> int: ...
+
+    @property
+    def max_draft_tokens(self) -> int: ...
+
+    def stream(self, prompt: list[int], params: SamplingParameters, schedule: Schedule) -> Stream: ...
+
+    def reset(self) -> None: ...
 
 
 @dataclass
@@ -43,11 +65,21 @@ class _Times:
 class CostMeter:
     """Collects times over several calls of `measure`, so that a long run can spread them over its duration."""
 
-    def __init__(self, session: Session, contexts: Sequence[int] | None = None) -> None:
-        """contexts: tokens in the caches, by default three up to the capacity. Raises `ParameterError`."""
+    def __init__(
+        self,
+        session: Metered,
+        contexts: Sequence[int] | None = None,
+        burst: int = BURST,
+        longest: float = LONGEST_GO,
+    ) -> None:
+        """contexts: tokens in the caches, by default three up to the capacity. burst: timed rounds of a generation.
+
+        longest: seconds at one context after which no further burst begins. Raises `ParameterError`.
+        """
         self._session = session
         self._most = session.max_draft_tokens
-        room = session.capacity - (BURST + 2) * (self._most + 1)
+        self._burst_rounds, self._longest = burst, longest
+        room = session.capacity - (burst + 2) * (self._most + 1)
         if room < 1:
             raise ParameterError(
                 f"a capacity of {session.capacity} tokens is too small to measure costs in; "
@@ -75,13 +107,13 @@ class CostMeter:
             self._draft_prefill.append(self._read(prompt) / context)
             start = perf_counter()
             for repeat in range(repeats):
-                if repeat and perf_counter() - start > LONGEST_GO:
+                if repeat and perf_counter() - start > self._longest:
                     break  # a slow model's times vary little
                 numbers = list(range(self._most + 1))
                 self._order.shuffle(numbers)
                 for k in numbers:
                     if self._has_model or not k:
-                        self._burst(prompt, k, BURST)
+                        self._burst(prompt, k, self._burst_rounds)
                     else:
                         self._passes(context, k)
         self._session.reset()
@@ -133,7 +165,7 @@ class CostMeter:
     def _passes(self, context: int, k: int) -> None:
         """Time target passes alone: without a draft model the text decides whether a round has a draft."""
         target, times = self._session.engine.target, self._times[context, k]
-        for index in range(BURST + 1):
+        for index in range(self._burst_rounds + 1):
             start = perf_counter()
             target.step([1] * (k + 1), context)
             if index:

@@ -1,0 +1,106 @@
+"""Stacks of experts: the weights [E, N, K] of one product of all experts of a layer, as a module that can be hooked.
+
+transformers keeps such stacks as bare parameters and calls a registered function for the products. Ours runs the same
+products through modules, so that their inputs can be seen, rounded and answered like those of linear layers, and takes
+only the experts that were chosen, one at a time, where tracing would copy a weight for every row.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
+
+from .layers import parameter_names
+
+# As which transformers knows `forward_experts`, and what computes stacks that it does not.
+IMPLEMENTATION = "specexport"
+OTHERS = "batched_mm"
+
+
+class ExpertStack(nn.Module):
+    """Of rows [S, K] and the experts [S] int64 that they go to, the outputs [S, N]."""
+
+    def __init__(self, weight: nn.Parameter) -> None:
+        super().__init__()
+        self.weight = weight  # [E, N, K]
+
+    def forward(self, rows: Tensor, experts: Tensor) -> Tensor:
+        if torch.compiler.is_compiling():
+            return torch.matmul(self.weight.index_select(0, experts), rows.unsqueeze(-1)).squeeze(-1)
+        outputs = rows.new_empty(rows.shape[0], self.weight.shape[1])
+        for expert in sorted(set(experts.tolist())):
+            mine = experts == expert
+            outputs[mine] = rows[mine] @ self.weight[expert].T
+        return outputs
+
+
+@dataclass(frozen=True, eq=False)
+class ExpertLayer:
+    """A stack in a model. path: the module's name. weight: its parameter's."""
+
+    path: str
+    module: ExpertStack
+    weight: str
+
+    @property
+    def matrix(self) -> Tensor:
+        """[E N, K]: a row for each output of each expert."""
+        return self.module.weight.data.flatten(0, 1)
+
+    @property
+    def outputs(self) -> int:
+        """N, of each expert."""
+        return int(self.module.weight.shape[1])
+
+
+def expert_layers(model: nn.Module) -> list[ExpertLayer]:
+    """Every `ExpertStack`, in the model's order."""
+    names = parameter_names(model)
+    return [
+        ExpertLayer(path, module, names[id(module.weight)])
+        for path, module in model.named_modules()
+        if isinstance(module, ExpertStack)
+    ]
+
+
+def stack_experts(model: nn.Module) -> None:
+    """Put an `ExpertStack` in the place of each bare stack, in place: a parameter `x` is called `x.weight` then.
+
+    Stacks that are stored as [E, K, N] or have biases or norms of their own stay bare.
+    """
+    for module in model.modules():
+        known: Any = module
+        if getattr(module, "has_gate", None) is None or not hasattr(module, "is_transposed"):
+            continue
+        if known.is_transposed or known.has_bias or known.has_post_expert_norm:
+            continue
+        for name in _names(known):
+            weight = known._parameters.pop(name)
+            module.add_module(name, ExpertStack(weight))
+        known.config._experts_implementation = IMPLEMENTATION
+
+
+def forward_experts(module: Any, rows: Tensor, experts: Tensor, weights: Tensor) -> Tensor:
+    """rows: [T, H]. experts, weights: [T, k], those that each row goes to, and how much each counts. Gives [T, H]."""
+    first, second = _names(module)
+    if not isinstance(getattr(module, first), ExpertStack):
+        found: Tensor = ALL_EXPERTS_FUNCTIONS[OTHERS](module, rows, experts, weights)
+        return found
+    count = experts.shape[-1]
+    chosen = experts.reshape(-1)  # [T k]
+    inner = getattr(module, first)(rows.repeat_interleave(count, dim=0), chosen)
+    inner = module._apply_gate(inner) if module.has_gate else module.act_fn(inner)
+    outer = getattr(module, second)(inner, chosen) * weights.reshape(-1, 1)
+    summed: Tensor = outer.view(-1, count, rows.shape[-1]).sum(1)
+    return summed.to(rows.dtype)
+
+
+def _names(module: Any) -> tuple[str, str]:
+    return "gate_up_proj" if module.has_gate else "up_proj", "down_proj"
+
+
+ALL_EXPERTS_FUNCTIONS.register(IMPLEMENTATION, forward_experts)

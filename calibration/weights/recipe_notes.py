@@ -1,0 +1,32 @@
+"""What a recipe did to a model as a whole, in a line each, for whoever builds it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Set
+
+from .recipe import WeightRecipe
+
+# Of int8 weights, where products saturate and where they do not.
+SATURATING_LIMIT, LARGEST_LIMIT = 64, 127
+
+
+def rounding_notes(weights: Mapping[str, WeightRecipe], layers: Set[str], by_row: bool) -> Iterator[str]:
+    """Static scales where rows could have scales of their own, and second order.
+
+    layers: weights that are multiplied; a table that is looked up rounds none. by_row: the engine rounds row by row.
+    """
+    rounding = [own for name, own in weights.items() if name in layers and own.format == "int8" and by_row]
+    if static := sum(recipe.input_scale is not None for recipe in rounding):
+        yield f"{static} of {len(rounding)} layers in int8 round activations by a static scale, the others row by row"
+    if chosen := sum(own.stored is not None for own in weights.values()):
+        yield f"{chosen} of {len(weights)} weights are rounded to second order (GPTQ)"
+
+
+def limit_notes(weights: Mapping[str, WeightRecipe], layers: Set[str], by_row: bool) -> Iterator[str]:
+    """Weights that are only fast where products do not saturate."""
+    largest = max((own.limit for name, own in weights.items() if name in layers and own.format == "int8"), default=0)
+    if by_row and largest > SATURATING_LIMIT:
+        yield (
+            f"weights reach {largest}: hosts without VNNI or ARM's dot product take slower products, "
+            "which are exact too"
+        )

@@ -1,0 +1,135 @@
+"""Stacks of experts [E, N, K]: each row of a pass is multiplied with the weight of the expert that it goes to.
+
+On ONNX Runtime the weight is picked as int8 and multiplied in integers, by activations that are rounded row by row as
+in `int8_rows.py`: a row has the same bits whatever runs beside it, and neither copies nor products are of fp32. For
+TensorRT the stack is stored as one matrix of all experts' outputs behind a DequantizeLinear, and picked from that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+
+from ...calibration.weights.recipe import Recipe, WeightRecipe
+from ..passes.weight_names import parameter_name
+from .constants import constant
+from .linears import FLOATS
+from .stored_weights import Made, stored_matrix
+
+# From 0 to the largest magnitude of a row, and what 0 is called among the uint8 activations.
+STEPS_OF_ONE = 127
+ZERO = np.uint8(128)
+
+
+@dataclass(frozen=True)
+class Stack:
+    """`output [S, N] = Squeeze(MatMul(Gather(weight, experts), Unsqueeze(input [S, K])))`."""
+
+    nodes: tuple[ir.Node, ...]
+    weight: ir.Value
+    experts: ir.Value
+    input: ir.Value
+
+    @property
+    def name(self) -> str:
+        """The weight's name in the checkpoint."""
+        return parameter_name(self.weight)
+
+    @property
+    def output(self) -> ir.Value:
+        return self.nodes[-1].outputs[0]
+
+
+def stacks(graph: ir.Graph) -> Iterator[Stack]:
+    """In the order of the graph, as `ExpertStack` is traced."""
+    for node in list(graph):
+        if node.op_type != "MatMul":
+            continue
+        picking, spreading = (value.producer() if value is not None else None for value in node.inputs)
+        after = [use.node for use in node.outputs[0].uses()]
+        if picking is None or spreading is None or len(after) != 1 or after[0].op_type != "Squeeze":
+            continue
+        weight, experts, rows = picking.inputs[0], picking.inputs[1], spreading.inputs[0]
+        if picking.op_type != "Gather" or spreading.op_type != "Unsqueeze" or weight is None or experts is None:
+            continue
+        if weight.const_value is None or len(weight.const_value.shape) != 3 or weight.dtype not in FLOATS:
+            continue
+        assert rows is not None
+        yield Stack((picking, spreading, node, after[0]), weight, experts, rows)
+
+
+def quantize_expert_rows(model: ir.Model, recipe: Recipe) -> int:
+    """For ONNX Runtime, in int8. Returns the number of stacks."""
+    changed = 0
+    for stack, own in _chosen(model.graph, recipe):
+        assert own.format == "int8", "ONNX Runtime computes stacks of experts in int8"
+        _put(model.graph, stack, _integer_product(model.graph, stack, own))
+        changed += 1
+    return changed
+
+
+def quantize_expert_matrices(model: ir.Model, recipe: Recipe, made: Made) -> int:
+    """For TensorRT, in any format, activations as they are. Returns the number of stacks."""
+    graph, changed = model.graph, 0
+    for stack, own in _chosen(graph, recipe):
+        assert stack.weight.const_value is not None
+        assert stack.weight.dtype is not None
+        shape = tuple(int(length) for length in stack.weight.const_value.shape.numpy())
+        restored = stored_matrix(graph, stack.weight, own, made)
+        whole = constant(graph, f"{stack.name}.shape", np.array(shape, np.int64))
+        parted = ir.node("Reshape", [restored, whole])
+        parted.outputs[0].dtype = stack.weight.dtype
+        graph.insert_before(stack.nodes[0], [parted])
+        stack.nodes[0].replace_input_with(0, parted.outputs[0])
+        assert stack.weight.name is not None
+        del graph.initializers[stack.weight.name]
+        changed += 1
+    return changed
+
+
+def _chosen(graph: ir.Graph, recipe: Recipe) -> Iterator[tuple[Stack, WeightRecipe]]:
+    for stack in list(stacks(graph)):
+        own = recipe.weights.get(stack.name)
+        if own is not None and own.format != "float":
+            yield stack, own
+
+
+def _integer_product(graph: ir.Graph, stack: Stack, own: WeightRecipe) -> list[ir.Node]:
+    assert stack.weight.const_value is not None
+    weight = stack.weight.const_value.numpy().astype(np.float32, copy=False)
+    experts, outputs, inputs = weight.shape
+    values, scales = own.quantize(np.ascontiguousarray(weight.reshape(-1, inputs)))
+    by_input = values.reshape(experts, outputs, inputs).transpose(0, 2, 1)
+    steps = (scales.reshape(experts, outputs) * np.float32(1 / STEPS_OF_ONE)).astype(np.float32)
+    stored = constant(graph, f"{stack.name}.int8", np.ascontiguousarray(by_input))  # [E, K, N]
+    zero = constant(graph, "experts.zero", np.array(ZERO))
+    step = constant(graph, "experts.step", np.array(1 / STEPS_OF_ONE, np.float32))
+    last, row = (constant(graph, f"experts.axis{axis}", np.array([axis])) for axis in (-1, 1))
+    magnitudes = ir.node("Abs", [stack.input])
+    largest = ir.node("ReduceMax", [magnitudes.outputs[0], last], {"keepdims": 1})
+    # A row of zeros is divided by 0; what its NaN is rounded to is multiplied by 0 again.
+    unit = ir.node("Div", [stack.input, largest.outputs[0]])
+    rounding = ir.node("QuantizeLinear", [unit.outputs[0], step, zero])
+    spread = ir.node("Unsqueeze", [rounding.outputs[0], row])  # [S, 1, K]
+    picked = ir.node("Gather", [stored, stack.experts])  # [S, K, N]
+    product = ir.node("MatMulInteger", [spread.outputs[0], picked.outputs[0], zero])
+    flat = ir.node("Squeeze", [product.outputs[0], row])
+    wide = ir.node("Cast", [flat.outputs[0]], {"to": ir.DataType.FLOAT})
+    by_row = ir.node("Mul", [wide.outputs[0], largest.outputs[0]])
+    scale = ir.node("Gather", [constant(graph, f"{stack.name}.scales", steps), stack.experts])
+    scale.outputs[0].name = f"{stack.name}.picked_scales"
+    scaled = ir.node("Mul", [by_row.outputs[0], scale.outputs[0]])
+    return [magnitudes, largest, unit, rounding, spread, picked, product, flat, wide, by_row, scale, scaled]
+
+
+def _put(graph: ir.Graph, stack: Stack, nodes: list[ir.Node]) -> None:
+    old, new = stack.output, nodes[-1].outputs[0]
+    new.name, new.type, new.shape = old.name, old.type, old.shape
+    picking, spreading, product, squeezing = stack.nodes
+    ir.convenience.replace_nodes_and_values(graph, squeezing, [squeezing], nodes, [old], [new])
+    for node in (product, spreading, picking):
+        if not any(output.uses() for output in node.outputs):
+            graph.remove(node, safe=True)

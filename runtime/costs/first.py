@@ -1,0 +1,73 @@
+"""Costs for sessions that nobody calibrated: a short measurement at the first request, kept in the user's cache.
+
+What rounds cost over a plain one is all that a schedule needs, and every k takes turns; so a busy host, which slows all
+of them down, changes little.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+from contextlib import suppress
+from dataclasses import asdict
+from hashlib import sha256
+from pathlib import Path
+from statistics import StatisticsError
+
+from ...errors import BundleError, EngineError, ParameterError
+from ...strict import parse, read_json
+from ..policy.cost_model import Costs
+from ..policy.host_identity import bundle_identity, describe_host
+from .meter import CostMeter, Metered
+
+# Where most requests begin; what rounds cost over a plain one changes slowly with the context.
+CONTEXT = 64
+# Two rounds of each number of draft tokens in a turn, and turns for half a second, one at least.
+BURST = 2
+SECONDS = 0.5
+MOST_TURNS = 16
+
+
+def first_costs(session: Metered) -> Costs | None:
+    """Those that were kept for this bundle, host, engine and number of threads, or else measured now.
+
+    None where that cannot be: the capacity is too small, or random tokens give no numbers. The session's cached prefix
+    is forgotten.
+    """
+    path = _path(session)
+    try:
+        return parse(Costs, read_json(path, ""), str(path))
+    except BundleError:  # nothing is there, or nothing that this version reads
+        pass
+    try:
+        meter = CostMeter(session, [CONTEXT], BURST, SECONDS)
+    except ParameterError:
+        return None
+    try:
+        meter.measure(MOST_TURNS)
+        costs = meter.costs()
+    except (EngineError, StopIteration, StatisticsError):  # no numbers for random tokens; or somebody cancelled it
+        return None
+    _keep(costs, path)
+    return costs
+
+
+def _path(session: Metered) -> Path:
+    engine = session.engine
+    made_for = [bundle_identity(session.bundle), describe_host(engine.name, engine.device), engine.name]
+    name = sha256(json.dumps([*made_for, session.threads]).encode()).hexdigest()[:32]
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "specexport" / "costs" / f"{name}.json"
+
+
+def _keep(costs: Costs, path: Path) -> None:
+    """A cache that cannot be written only costs the next session its half second."""
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    with suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            temporary.write_text(json.dumps(asdict(costs)), encoding="utf-8")
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)

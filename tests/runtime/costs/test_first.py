@@ -1,0 +1,167 @@
+"""Sessions that nobody calibrated: costs are measured once, kept, and decide; by a clock that only passes move."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from specexport.engines.base import Logits
+from specexport.errors import EngineError
+from specexport.runtime.costs.meter import CostMeter
+from specexport.runtime.policy.routes import POLICY_VERSION, Policy, RoutePolicy
+from specexport.runtime.session import Session
+from support.clock import CONTRACT, Clock, Timed
+from support.doubles import FakeDecoder, fake_session
+
+MakeSession = Callable[..., Session]
+PROMPT = list(range(20))
+
+
+@pytest.fixture
+def make_session(clock: Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MakeSession:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr("specexport.runtime.costs.first.describe_host", lambda *_: "a host")
+
+    def make(draft: float = 0.1, noise: float = 0.0, threads: int = 0, target: FakeDecoder | None = None) -> Session:
+        decoder = target or Timed(clock, 1.0, 0.0, seed=1)
+        session = fake_session(tmp_path / "bundle", decoder, Timed(clock, draft, 0.0, seed=1, noise=noise))
+        session.threads = threads
+        session.adapt()
+        return session
+
+    return make
+
+
+@pytest.fixture
+def measured(monkeypatch: pytest.MonkeyPatch) -> list[CostMeter]:
+    found: list[CostMeter] = []
+    real = CostMeter.measure
+
+    def measure(meter: CostMeter, *given: object) -> None:
+        found.append(meter)
+        real(meter, *given)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(CostMeter, "measure", measure)
+    return found
+
+
+def test_costs_are_measured_once_and_kept(make_session: MakeSession, measured: list[CostMeter]) -> None:
+    session = make_session()
+    for _ in range(2):
+        session.generate(PROMPT, max_new_tokens=8)
+    assert len(measured) == 1
+    make_session().generate(PROMPT, max_new_tokens=8)
+    assert len(measured) == 1, "the next session reads what was kept"
+    make_session(threads=3).generate(PROMPT, max_new_tokens=8)
+    assert len(measured) == 2, "which is for so many threads only"
+
+
+@pytest.mark.parametrize("options", [{"num_draft_tokens": 2}, {"speculate": False}, {"num_draft_tokens": 0}])
+def test_nothing_is_measured_for_requests_that_need_no_costs(
+    make_session: MakeSession, measured: list[CostMeter], options: dict[str, int]
+) -> None:
+    make_session().generate(PROMPT, max_new_tokens=8, **options)
+    assert measured == []
+
+
+def test_a_session_that_was_not_told_to_adapt_drafts_the_maximum(tmp_path: Path, measured: list[CostMeter]) -> None:
+    session = fake_session(tmp_path, FakeDecoder(CONTRACT, seed=1), FakeDecoder(CONTRACT, seed=1))
+    statistics = session.generate(PROMPT, max_new_tokens=9).statistics
+    assert (statistics.rounds, measured) == (3, [])  # 4 tokens, 4 and what is left
+
+
+@pytest.mark.parametrize(
+    ("draft", "noise", "least", "most"), [(0.05, 0.0, 2.9, 3.0), (1.5, 0.0, 0.0, 0.2), (0.3, 3.0, 0.0, 0.6)]
+)
+def test_as_much_is_drafted_as_pays(
+    make_session: MakeSession, draft: float, noise: float, least: float, most: float
+) -> None:
+    """A draft that is always right and cheap; one that costs more than the target; one that is hardly ever right."""
+    session = make_session(draft, noise)
+    plain = session.generate(PROMPT, max_new_tokens=200, speculate=False).tokens
+    session.reset()
+    generation = session.generate(PROMPT, max_new_tokens=200)
+    assert generation.tokens == plain
+    statistics = generation.statistics
+    assert least <= statistics.drafted / (statistics.rounds - 1) <= most
+
+
+def test_a_session_learns_from_its_requests(make_session: MakeSession) -> None:
+    """A draft that is never right is trusted less by later ones; those with a seed neither learn nor teach."""
+    session = make_session(0.3, 30.0)
+    shifts = []
+    for place in range(6):
+        session.generate([place] * 9, max_new_tokens=40)
+        shifts.append(session.decisions.states["model"].prior_shift)
+    assert shifts == sorted(shifts, reverse=True)
+    assert shifts[-1] < -0.2
+    session.generate([9] * 9, max_new_tokens=40, seed=1)
+    assert session.decisions.states["model"].prior_shift == shifts[-1]
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[1]", b'{"schema_version": 99}'])
+def test_kept_costs_that_cannot_be_read_are_measured_again(
+    make_session: MakeSession, measured: list[CostMeter], tmp_path: Path, content: bytes
+) -> None:
+    make_session().generate(PROMPT, max_new_tokens=4)
+    (file,) = (tmp_path / "cache/specexport/costs").iterdir()
+    file.write_bytes(content)
+    make_session().generate(PROMPT, max_new_tokens=4)
+    assert len(measured) == 2
+    make_session().generate(PROMPT, max_new_tokens=4)
+    assert len(measured) == 2
+
+
+def test_a_cache_that_cannot_be_written_is_no_failure(
+    make_session: MakeSession, measured: list[CostMeter], tmp_path: Path
+) -> None:
+    (tmp_path / "cache").write_text("a file in its way")
+    for count in (1, 2):
+        assert make_session().generate(PROMPT, max_new_tokens=4).tokens
+        assert len(measured) == count
+
+
+def test_no_costs_where_random_tokens_give_no_numbers(make_session: MakeSession, clock: Clock) -> None:
+    class Chosen(Timed):
+        def logits_after(self, context: object) -> Logits:
+            tokens = list(context)  # type: ignore[call-overload]
+            if tokens[:20] != PROMPT[: len(tokens)]:
+                raise EngineError("no numbers")
+            return super().logits_after(context)  # type: ignore[arg-type]
+
+    session = make_session(target=Chosen(clock, 1.0, 0.0, seed=1))
+    assert session.generate(PROMPT, max_new_tokens=9).statistics.rounds == 3
+    assert session.decisions.measure is None
+
+
+def test_a_seed_repeats_itself_by_the_costs_that_were_kept(make_session: MakeSession) -> None:
+    options = dict(max_new_tokens=40, temperature=1.0, seed=7)
+    session = make_session(0.3, 0.6)
+    first = session.generate(PROMPT, **options).tokens
+    for other in range(3):  # what they teach the session is not for requests with a seed
+        session.generate([other] * 9, max_new_tokens=60, temperature=1.0)
+    assert session.generate(PROMPT, **options).tokens == first
+    assert make_session(0.3, 0.6).generate(PROMPT, **options).tokens == first
+
+
+def test_a_policy_decides_where_there_is_one(make_session: MakeSession, measured: list[CostMeter]) -> None:
+    session = make_session()
+    entry = RoutePolicy("on", "model", 1, "fixed", (0.5,), None)
+    session.decisions.policy = Policy(POLICY_VERSION, "", "", "", 0.0, 1.0, entry, {})
+    statistics = session.generate(PROMPT, max_new_tokens=9).statistics
+    assert (statistics.drafted_by_position, measured) == ([4], [])
+
+
+def test_a_session_that_is_dropped_is_not_held(make_session: MakeSession) -> None:
+    import gc
+    import weakref
+
+    session = make_session()
+    reference = weakref.ref(session)
+    gc.disable()
+    try:
+        del session
+        assert reference() is None
+    finally:
+        gc.enable()

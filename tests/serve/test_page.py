@@ -1,0 +1,100 @@
+"""The page at `/`, as far as no browser is needed: what is served, and what its files hold."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+from specexport.bundle import Contract
+from specexport.serve import ServerSettings
+from specexport.serve.routes.page import contents
+from support.serving import Client, served, slow_session
+
+CONTRACT = Contract(capacity=1024, max_draft_tokens=4, prompt_chunk=8, precision="fp32")
+ROOT = Path(__file__).resolve().parents[2]
+FILES = {file.name: file.read_text(encoding="utf-8") for file in (ROOT / "serve" / "page").iterdir()}
+SCRIPTS = {name: text for name, text in FILES.items() if name.endswith(".js")}
+SVG = "http://www.w3.org/2000/svg"  # a name, which nobody fetches
+
+
+def check_headers(headers: dict[str, str], kind: str) -> None:
+    assert headers["content-type"].startswith(kind)
+    assert headers["cache-control"] == "no-cache"
+    assert headers["x-content-type-options"] == "nosniff"
+    policy = dict(part.split(" ", 1) for part in headers["content-security-policy"].split("; "))
+    assert policy["default-src"] == "'none'"
+    assert policy["script-src"] == policy["style-src"] == policy["connect-src"] == "'self'"
+    assert "unsafe" not in headers["content-security-policy"]
+
+
+def test_it_is_served(tmp_path: Path) -> None:
+    session, _ = slow_session(tmp_path, CONTRACT)
+    with served(session, ServerSettings(api_keys=("secret",))) as client:  # the page itself needs no key
+        status, headers, body = client.ask("GET", "/")
+        assert (status, body.decode()) == (200, FILES["index.html"])
+        check_headers(headers, "text/html")
+        for name, kind in (("app.js", "text/javascript"), ("app.css", "text/css"), ("icon.svg", "image/svg+xml")):
+            status, headers, body = client.ask("GET", f"/page/{name}")
+            assert (status, body.decode()) == (200, FILES[name])
+            check_headers(headers, kind)
+        check_kept(client)
+        for name in ("..%2fapp.py", "../app.py", "nothing.js", "app.py"):
+            assert client.ask("GET", f"/page/{name}")[0] in (401, 404)
+        assert client.ask("POST", "/", {})[0] == 405
+        assert client.ask("GET", "/v1/models")[0] == 401
+
+
+def check_kept(client: Client) -> None:
+    """A browser that has a file asks whether it changed, and gets no second copy."""
+    tag = client.ask("GET", "/page/app.js")[1]["etag"]
+    status, headers, body = client.ask("GET", "/page/app.js", headers={"If-None-Match": tag})
+    assert (status, headers["etag"], body) == (304, tag, b"")
+    assert client.ask("GET", "/page/app.css", headers={"If-None-Match": tag})[0] == 200
+    status, headers, body = client.ask("HEAD", "/page/app.js")
+    assert (status, int(headers["content-length"]), body) == (200, len(FILES["app.js"].encode()), b"")
+
+
+def test_every_file_is_served_and_packaged() -> None:
+    assert set(contents()) == set(FILES)
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    assert "serve/page/*" in project["tool"]["setuptools"]["package-data"]["specexport"]
+
+
+@pytest.mark.parametrize("name", sorted(FILES))
+def test_nothing_comes_from_elsewhere(name: str) -> None:
+    text = FILES[name].replace(SVG, "")
+    assert not re.search(r"https?:|//[a-z]|@import|url\(", re.sub(r"// .*", "", text))
+
+
+def test_nothing_is_inline() -> None:
+    html = FILES["index.html"]
+    assert not re.search(r"\s(style|on[a-z]+)=|javascript:|<style", html)
+    assert re.findall(r"<script[^>]*>(.*?)</script>", html) == [""]
+    linked = re.findall(r'(?:src|href)="([^"]+)"', html)
+    imported = re.findall(r'from "\./([^"]+)"', "".join(SCRIPTS.values()))
+    assert {name.removeprefix("page/") for name in linked} | set(imported) == set(FILES) - {"index.html"}
+
+
+@pytest.mark.parametrize("name", sorted(SCRIPTS))
+def test_texts_stay_texts_and_keys_stay_in_memory(name: str) -> None:
+    ways = r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|createContextualFragment|DOMParser|\beval\b"
+    assert not re.search(ways + r"|Function\(|localStorage|sessionStorage|indexedDB|cookie", SCRIPTS[name])
+
+
+def test_scripts_find_what_they_name() -> None:
+    ids = re.findall(r'\bid="([^"]+)"', FILES["index.html"])
+    assert len(ids) == len(set(ids))
+    used = re.findall(r'(?:byId|show)\("([^"]+)"', "".join(SCRIPTS.values()))
+    assert used
+    assert set(used) <= set(ids)
+
+
+def test_what_can_be_changed_has_a_label() -> None:
+    html = FILES["index.html"]
+    labels = re.findall(r"<label.*?</label>", html, re.DOTALL)
+    labelled = set(re.findall(r'(?:\bid|for)="([^"]+)"', "".join(labels)))
+    controls = re.findall(r'<(?:input|select|textarea)[^>]*\bid="([^"]+)"', html)
+    assert controls
+    assert set(controls) <= labelled

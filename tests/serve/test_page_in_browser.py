@@ -1,0 +1,225 @@
+"""The page at `/` in a headless Chromium: somebody types, sends, reads and stops."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from specexport.bundle import Contract
+from specexport.serve import ServerSettings
+from support.browser import Browser, chromium
+from support.serving import Client, ServerProcess, served, slow_session, wait_for
+
+CONTRACT = Contract(capacity=1024, max_draft_tokens=4, prompt_chunk=8, precision="fp32")
+PROGRAM = chromium()
+pytestmark = [
+    pytest.mark.skipif(PROGRAM is None, reason="no Chromium is installed"),
+    pytest.mark.parametrize("server", ["tiny"], indirect=True),
+]
+READY = "document.getElementById('model').textContent.includes('·')"
+ANSWERED = "document.querySelectorAll('.note').length === {}"
+# What the model wrote: the last answer without the guesses that were wrong.
+TEXT = """(() => {
+    const text = [...document.querySelectorAll('.assistant .text')].at(-1).cloneNode(true);
+    text.querySelectorAll('.rejected').forEach(element => element.remove());
+    return text.textContent;
+})()"""
+
+
+@pytest.fixture(scope="module")
+def chrome(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    assert PROGRAM is not None
+    browser = Browser(PROGRAM, tmp_path_factory.mktemp("profile"))
+    yield browser
+    browser.close()
+
+
+@pytest.fixture
+def browser(chrome: Browser) -> Browser:
+    chrome.troubles.clear()
+    chrome.screen(1280, 800)
+    return chrome
+
+
+def visit(browser: Browser, client: Client) -> None:
+    browser.open(f"http://127.0.0.1:{client.port}/")
+    browser.wait(READY)
+
+
+def say(browser: Browser, text: str) -> None:
+    browser.click("#prompt")
+    browser.type(text)
+    browser.press_enter()
+
+
+def choose(browser: Browser, name: str, value: str) -> None:
+    browser.evaluate(f"document.getElementById('{name}').value = '{value}'")
+
+
+def figures(browser: Browser, place: int) -> tuple[int, int, int, int]:
+    """(tokens, rounds, right, guesses) under an answer."""
+    note = browser.evaluate(f"document.querySelectorAll('.note')[{place}].textContent")
+    found = re.match(r"(\d+) tokens in (\d+) rounds .* (\d+) of (\d+) guesses right", note)
+    assert found, note
+    tokens, rounds, right, guesses = map(int, found.groups())
+    return tokens, rounds, right, guesses
+
+
+def test_a_conversation(browser: Browser, server: ServerProcess) -> None:
+    visit(browser, server)
+    choose(browser, "max-tokens", "60")
+    browser.click("#prompt")
+    browser.type("the quick brown fox")
+    browser.click("#send")
+    browser.wait(ANSWERED.format(1))
+    turns: list[dict[str, str]] = [{"role": "user", "content": "the quick brown fox"}]
+    whole = server.chat(messages=turns, temperature=0, max_tokens=60)
+    answer = whole["choices"][0]["message"]["content"]
+    assert browser.evaluate(TEXT) == answer
+    counted = whole["metrics"]["speculative_decoding"]
+    drafted, accepted = counted["num_draft_tokens"], counted["num_accepted_draft_tokens"]
+    assert figures(browser, 0)[2:] == (accepted, drafted)
+    assert figures(browser, 0)[0] == whole["usage"]["completion_tokens"]
+    assert browser.evaluate("document.querySelectorAll('.text .rejected').length") == drafted - accepted
+    assert browser.evaluate("document.querySelectorAll('.text .token').length") <= accepted
+
+    say(browser, "and then?")
+    browser.wait(ANSWERED.format(2))
+    turns += [{"role": "assistant", "content": answer}, {"role": "user", "content": "and then?"}]
+    again = server.chat(messages=turns, temperature=0, max_tokens=60)
+    assert browser.evaluate(TEXT) == again["choices"][0]["message"]["content"]
+    browser.wait("document.querySelectorAll('#plot .bar:not(.plain)').length > 0")
+    assert "with drafts" in browser.evaluate("document.getElementById('plot').getAttribute('aria-label')")
+    assert re.match(r"[1-9]\d* of \d+", browser.evaluate("document.getElementById('cached').textContent"))
+    assert browser.troubles == []
+
+
+def test_drafts_can_be_played_with(browser: Browser, server: ServerProcess) -> None:
+    visit(browser, server)
+    choose(browser, "max-tokens", "40")
+    choose(browser, "drafter", "ngram")
+    choose(browser, "draft-tokens", "2")
+    say(browser, "one two three one two three one two")
+    browser.wait(ANSWERED.format(1))
+    text = browser.evaluate(TEXT)
+    assert browser.evaluate("document.querySelectorAll('.text .model, .text .of-model').length") == 0
+    browser.click("#speculate")
+    browser.click(".note button")
+    browser.wait("[...document.querySelectorAll('.note')].some(note => note.textContent.includes('without drafts'))")
+    assert browser.evaluate(TEXT) == text
+    assert browser.evaluate("document.querySelectorAll('.text .token, .text .rejected').length") == 0
+    browser.wait("document.querySelectorAll('#plot .bar.plain').length > 0")
+    browser.click("#speculate")
+    browser.evaluate(f"document.getElementById('prediction').value = {text!r}")
+    browser.click(".note button")
+    browser.wait("document.querySelector('.text .prediction') !== null")
+    browser.wait("document.querySelector('.note') !== null")
+    assert browser.evaluate(TEXT) == text
+    assert not browser.evaluate("document.querySelector('#legend .prediction').hidden")
+    assert browser.troubles == []
+
+
+@pytest.mark.parametrize(("width", "dark"), [(360, False), (390, True), (860, False), (1280, True)])
+def test_it_fits(browser: Browser, server: ServerProcess, width: int, dark: bool) -> None:
+    browser.screen(width, 740, dark)
+    visit(browser, server)
+    phone = width < 860
+    assert browser.evaluate("document.getElementById('settings').open") is not phone
+    choose(browser, "max-tokens", "30")
+    browser.click("#examples button")
+    browser.wait(ANSWERED.format(1))
+    if phone:
+        browser.click("#settings summary")
+    browser.click("#temperature")
+    assert browser.evaluate("document.documentElement.scrollWidth") == width
+    assert browser.evaluate("document.documentElement.scrollHeight") == 740
+    for name in ("#prompt", "#send", "#reset", "#log"):
+        assert browser.evaluate(f"document.querySelector('{name}').getBoundingClientRect().right") <= width
+    ground = browser.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert (sum(map(int, re.findall(r"\d+", ground))) < 384) is dark
+
+
+def test_stop_and_a_new_chat(browser: Browser, server: ServerProcess, tmp_path: Path) -> None:
+    session, target = slow_session(tmp_path, CONTRACT, delay=0.02)
+    with served(session) as client:
+        visit(browser, client)
+        say(browser, "a")
+        browser.wait(f"{TEXT}.length > 2")
+        assert browser.evaluate("document.getElementById('log').getAttribute('aria-busy')") == "true"
+        target.gate.clear()
+        browser.click("#stop")
+        browser.wait(ANSWERED.format(1))
+        target.gate.set()
+        assert "stopped" in browser.evaluate("document.querySelector('.note').textContent")
+        wait_for(client.idle)
+        kept = browser.evaluate(TEXT)
+        assert kept
+        choose(browser, "max-tokens", "3")
+        say(browser, "b")
+        browser.wait(ANSWERED.format(2))
+        browser.click("#reset")
+        assert browser.evaluate("document.querySelectorAll('.message').length") == 0
+        choose(browser, "max-tokens", "1000")
+        say(browser, "c")
+        browser.wait("document.querySelector('.assistant .text').textContent.length > 1")
+        browser.click("#reset")  # in the middle of an answer
+        wait_for(client.idle)
+        browser.wait("!document.getElementById('send').hidden")
+        assert browser.evaluate("document.querySelectorAll('.message').length") == 0
+    assert browser.troubles == []
+
+
+def test_a_key_is_asked_for_and_kept_in_memory(browser: Browser, server: ServerProcess, tmp_path: Path) -> None:
+    session, _ = slow_session(tmp_path, CONTRACT)
+    with served(session, ServerSettings(api_keys=("secret",))) as client:
+        browser.screen(390, 740)
+        browser.open(f"http://127.0.0.1:{client.port}/")
+        browser.wait("document.getElementById('trouble').textContent.includes('API key')")
+        assert browser.evaluate("document.activeElement.id") == "key"
+        browser.type("secret")
+        browser.press_enter()
+        browser.wait(READY)
+        assert browser.evaluate("document.getElementById('trouble').textContent") == ""
+        browser.click("#settings summary")
+        choose(browser, "max-tokens", "3")
+        say(browser, "a")
+        browser.wait(ANSWERED.format(1))
+        assert browser.evaluate("localStorage.length + sessionStorage.length + document.cookie.length") == 0
+        browser.open(f"http://127.0.0.1:{client.port}/?again")
+        browser.wait("document.getElementById('trouble').textContent.includes('API key')")
+
+
+def test_refusals_are_told_and_the_text_comes_back(browser: Browser, server: ServerProcess) -> None:
+    visit(browser, server)
+    say(browser, "<special> " * 3000)
+    browser.wait("document.getElementById('trouble').textContent.includes('capacity')")
+    assert browser.evaluate("document.getElementById('prompt').value.length") > 1000
+    assert browser.evaluate("document.querySelectorAll('.message').length") == 0
+
+
+def test_texts_never_become_markup(browser: Browser, server: ServerProcess) -> None:
+    visit(browser, server)
+    choose(browser, "max-tokens", "2")
+    evil = "<img src=x onerror=document.title='evil'><b>"
+    say(browser, evil)
+    browser.wait(ANSWERED.format(1))
+    assert browser.evaluate("document.querySelector('.user .text').textContent") == evil
+    drafts = {
+        "round": 0,
+        "drafted": [
+            {"id": 1, "text": evil, "source": source, "accepted": source == "model"} for source in ("model", "x")
+        ],
+        "pieces": [evil, evil],
+    }
+    told = browser.evaluate(
+        f"""import('/page/rounds.js').then(({{ elements }}) => {{
+            const text = document.querySelector('.assistant .text');
+            text.replaceChildren(...elements({str(drafts).replace("True", "true").replace("False", "false")}));
+            return [text.querySelectorAll('img, b').length, text.textContent];
+        }})"""
+    )
+    assert told == [0, evil * 3]
+    assert browser.evaluate("document.title") == "specexport"
+    assert browser.troubles == []
