@@ -74,15 +74,13 @@ WHERE = ("host", "port", "uds", "drain_delay", "drain_timeout")
 @click.option(
     "--prompt-cache-mib",
     type=click.IntRange(0),
-    default=0,
-    show_default=True,
-    help="Host memory for the cache rows of earlier conversations, in MiB.",
+    help="Host memory for the cache rows of earlier conversations, in MiB. [default: 512 on a CPU, else 0]",
 )
 @click.option("--strict-fields", is_flag=True, help="Refuse unknown fields of requests instead of ignoring them.")
 @click.option("--metrics-prefix", default="specexport", show_default=True, help="In front of the names at /metrics.")
 @running
 def serve(
-    bundle: Path, where: dict[str, Any], api_key_file: Any, no_auth: bool, prompt_cache_mib: int, **options: Any
+    bundle: Path, where: dict[str, Any], api_key_file: Any, no_auth: bool, prompt_cache_mib: int | None, **options: Any
 ) -> None:
     """Serve a bundle by the OpenAI API.
 
@@ -101,7 +99,8 @@ def serve(
     if listening.uds is None:
         check_listening(listening.host, settings, no_auth)
     _log_to_stderr()
-    with load(bundle, prompt_cache_bytes=prompt_cache_mib << 20, **where) as session:
+    budget = None if prompt_cache_mib is None else prompt_cache_mib << 20
+    with load(bundle, prompt_cache_bytes=budget, **where) as session:
         raise SystemExit(_run(session, settings, listening))
 
 

@@ -32,7 +32,7 @@ from .sampling.parameters import SamplingParameters, with_overrides
 from .signature import takes
 from .state.cancellation import Cancellation
 from .state.context import CachedDecoder, Context
-from .state.conversations import Conversations
+from .state.conversations import Conversations, usual_budget
 from .state.statistics import Statistics
 from .stream import Stream
 from .text.encode import Prompt, PromptEncoder
@@ -70,7 +70,7 @@ def load(
     check_digests: bool = True,
     policy: bool = True,
     device: int | None = None,
-    prompt_cache_bytes: int = 0,
+    prompt_cache_bytes: int | None = 0,
 ) -> Session:
     """Load a bundle. engine: a name from `specexport doctor`, by default the first usable one of the bundle.
 
@@ -78,15 +78,16 @@ def load(
     second per 1.5 GB). policy: follow the bundle's policy.json, or adapt where it has none; False drafts the maximum.
     device: which GPU, counted from 0 among those that `CUDA_VISIBLE_DEVICES` leaves, by default the first.
     prompt_cache_bytes: host memory for the cache rows of earlier sequences, so that conversations in turn prefill only
-    what is new. Raises `BundleError`, `EngineError`, `ParameterError`.
+    what is new; None for 512 MiB on engines of the CPU, none on others. Raises `BundleError`, `EngineError`,
+    `ParameterError`.
     """
-    budget = whole_number("prompt_cache_bytes", prompt_cache_bytes)
-    if budget < 0:
+    budget = None if prompt_cache_bytes is None else whole_number("prompt_cache_bytes", prompt_cache_bytes)
+    if budget is not None and budget < 0:
         raise ParameterError(f"prompt_cache_bytes is {budget}; it must be 0 (none) or more")
     bundle = Bundle.open(Path(path), check_digests)
     loaded = load_engine(bundle, engine, threads, device)
     try:
-        session = Session(bundle, loaded, threads, policy, budget)
+        session = Session(bundle, loaded, threads, policy, usual_budget(loaded.name) if budget is None else budget)
     except BaseException:
         loaded.close()
         raise

@@ -10,10 +10,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ...engines.base import Decoder, Rows
+from ...engines.catalogue import ENGINES
 
 # A sequence is saved where what would be lost takes as long to compute as copying all of it. Computing a row takes 25
 # to 28 times as long as copying it out and back on a CPU (`benchmarks/conversations.py`); devices were not measured.
 COMPUTED_OVER_COPIED = 16
+USUAL_BUDGET = 512 << 20
+
+
+def usual_budget(engine: str) -> int:
+    """Bytes, for who gives no number. Nothing on devices, where nobody has measured what copies cost."""
+    return 0 if ENGINES[engine].on_gpu else USUAL_BUDGET
 
 
 @dataclass(frozen=True, eq=False)

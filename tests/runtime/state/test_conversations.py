@@ -6,10 +6,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import specexport
+from specexport.engines.catalogue import ENGINES
 from specexport.errors import ParameterError
 from specexport.runtime.session import Session
 from specexport.runtime.state.context import CachedDecoder, Context
-from specexport.runtime.state.conversations import Conversations
+from specexport.runtime.state.conversations import Conversations, usual_budget
 from support.doubles import VOCAB, FakeDecoder, check_invariant, fake_session, greedy_tokens
 from support.messages import Refused
 
@@ -204,6 +205,15 @@ def test_the_rows_of_a_real_engine_come_back(built: Path) -> None:
                 given = session.generate(talk[:end], max_new_tokens=6)
                 assert given.tokens == alone[which][turn]
                 assert given.statistics.restored_tokens >= (end - 11 if turn else 0)
+
+
+def test_the_usual_budget_is_for_cpus(built: Path) -> None:
+    with specexport.load(built, prompt_cache_bytes=None) as session:
+        session.generate(A, max_new_tokens=2)
+        session.generate(B, max_new_tokens=2)
+        assert session.generate(A, max_new_tokens=2).statistics.restored_tokens > 0
+    assert usual_budget("onnxruntime") == 512 << 20
+    assert {usual_budget(name) for name in ENGINES if name != "onnxruntime"} == {0}
 
 
 def test_a_budget_below_zero(refused: Refused, built: Path) -> None:
