@@ -13,6 +13,7 @@ from .errors import SpecExportError
 from .version import VERSION
 
 if TYPE_CHECKING:
+    from .runtime.grammar.grammar import Grammar
     from .runtime.loop.chunks import Chunk
     from .runtime.sampling.parameters import SamplingParameters
     from .runtime.session import Generation, Session, load
@@ -22,6 +23,7 @@ else:
     _MODULES = {
         "Chunk": "loop.chunks",
         "Generation": "session",
+        "Grammar": "grammar.grammar",
         "SamplingParameters": "sampling.parameters",
         "Session": "session",
         "Statistics": "state.statistics",
@@ -45,6 +47,7 @@ __version__ = VERSION
 __all__ = [
     "Chunk",
     "Generation",
+    "Grammar",
     "SamplingParameters",
     "Session",
     "SpecExportError",

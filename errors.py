@@ -2,8 +2,9 @@
 
 SpecExportError
 ├── ParameterError          an argument out of range (also a ValueError)
-│   └── PromptError         an empty prompt, an unknown token id
-│       └── LongPromptError     one that leaves no room for an answer
+│   ├── PromptError         an empty prompt, an unknown token id
+│   │   └── LongPromptError     one that leaves no room for an answer
+│   └── GrammarError        a grammar that is wrong, too complex, or leaves no token
 ├── CheckpointError         a folder or hub id that is no usable checkpoint
 │   └── UnsupportedModelError   a model whose graph cannot keep the contract
 ├── PairError               a target and a draft that cannot work together
@@ -33,6 +34,10 @@ class PromptError(ParameterError):
 
 
 class LongPromptError(PromptError):
+    pass
+
+
+class GrammarError(ParameterError):
     pass
 
 

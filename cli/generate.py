@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from .grammar_options import grammars
 from .options import BUNDLE, JSON, running
 from .sampling_options import sampling_options
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 @click.option("--chat", metavar="TEXT", help="Message to answer, by the model's chat template; - reads stdin.")
 @click.option("--messages", type=click.File(), help="JSON file with a list of chat messages {role, content}.")
 @sampling_options
+@grammars
 @running
 @JSON
 def generate(
@@ -111,6 +113,7 @@ def summary(statistics: Statistics) -> str:
             f"accepted {row.acceptance_rate:.0%} ({by_position})",
         ]
         parts += [f"{row.looked_up} of {row.drafted} draft tokens looked up"] if row.looked_up else []
+        parts += [f"{row.forced} of {row.drafted} forced by the grammar"] if row.forced else []
     whole = row.total_seconds or 1.0
     shares = (  # they add up to the whole
         ("setup", row.setup_seconds),

@@ -9,16 +9,27 @@ from typing import cast
 from ..bundle import Bundle
 from ..errors import ParameterError
 from .drafting.drafters import check_drafter
+from .grammar.matcher import Matcher
 from .policy.decisions import Decisions
+from .policy.forced import BesideForced
 from .policy.schedule import FixedSchedule, Schedule
 from .sampling.parameters import SamplingParameters
 from .sampling.rules import Rule, make_rule
 
 
 @dataclass(frozen=True)
+class Given:
+    """What a request's texts became. prompt, prediction: token ids. matcher: at the start of its grammar."""
+
+    prompt: list[int]
+    prediction: Sequence[int] = ()
+    matcher: Matcher | None = None
+
+
+@dataclass(frozen=True)
 class Request:
     """prompt: token ids. limit: most tokens to emit. drafter: None for plain decoding. prediction: token ids, of which
-    drafts are looked up first.
+    drafts are looked up first. matcher: for whoever says where the grammar is complete, None without one.
     """
 
     prompt: list[int]
@@ -29,6 +40,7 @@ class Request:
     drafter: str | None
     schedule: Schedule
     prediction: Sequence[int] = ()
+    matcher: Matcher | None = None
 
     @property
     def stops(self) -> tuple[str, ...]:
@@ -38,25 +50,24 @@ class Request:
 def make_request(
     bundle: Bundle,
     decisions: Decisions,
-    prompt: list[int],
+    given: Given,
     parameters: SamplingParameters,
     schedule: Schedule | None = None,
-    prediction: Sequence[int] = (),
 ) -> Request:
-    """schedule: decides how many tokens are drafted, instead of parameters and policy. prediction: token ids, those of
-    the parameters. Raises `ParameterError`.
+    """given: what the texts of the parameters, and the prompt, became. schedule: decides how many tokens are drafted,
+    instead of parameters and policy. Raises `ParameterError`.
     """
-    manifest = bundle.manifest
-    given = parameters.stop_token_ids
-    stop_tokens = frozenset(manifest.text.stop_token_ids if given is None else cast(Sequence[int], given))
-    rule = make_rule(parameters, manifest.target.vocab_size, prompt, stop_tokens)
-    drafter, chosen = _schedule(bundle, decisions, parameters, schedule)
+    manifest, prompt, matcher = bundle.manifest, given.prompt, given.matcher
+    stops = parameters.stop_token_ids
+    stop_tokens = frozenset(manifest.text.stop_token_ids if stops is None else cast(Sequence[int], stops))
+    rule = make_rule(parameters, manifest.target.vocab_size, prompt, stop_tokens, matcher and matcher.copy())
+    drafter, chosen = _schedule(bundle, decisions, parameters, schedule, rule)
     limit = min(parameters.max_new_tokens, manifest.longest - len(prompt))
-    return Request(prompt, parameters, rule, limit, stop_tokens, drafter, chosen, prediction)
+    return Request(prompt, parameters, rule, limit, stop_tokens, drafter, chosen, given.prediction, matcher)
 
 
 def _schedule(
-    bundle: Bundle, decisions: Decisions, parameters: SamplingParameters, schedule: Schedule | None
+    bundle: Bundle, decisions: Decisions, parameters: SamplingParameters, schedule: Schedule | None, rule: Rule
 ) -> tuple[str | None, Schedule]:
     """The drafter, None for plain decoding, and how many tokens it drafts."""
     most, k = bundle.manifest.contract.max_draft_tokens, parameters.num_draft_tokens
@@ -76,9 +87,11 @@ def _schedule(
     if decisions.policy is None:
         if parameters.prediction:
             return name, FixedSchedule(most)
-        return name, decisions.uncalibrated(name, most, seeded=parameters.seed is not None)
-    decided, chosen = decisions.schedule(parameters.route, most)
+        decided = name
+        chosen = decisions.uncalibrated(name, most, parameters.seed is not None, rule.constrained)
+    else:
+        decided, chosen = decisions.schedule(parameters.route, most, rule.constrained)
     if parameters.prediction:  # a policy knows nothing of this text; but where it drafts not at all, no model is asked
         off = isinstance(chosen, FixedSchedule) and chosen.next(0, 0) == 0
         return "ngram" if off else decided, FixedSchedule(most)
-    return decided, chosen
+    return decided, BesideForced(chosen, rule, most) if rule.constrained else chosen

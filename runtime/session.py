@@ -19,11 +19,13 @@ from ..engines.registry import load_engine
 from ..errors import ParameterError, SessionBusyError, SessionClosedError, SpecExportError
 from .costs.first import first_costs
 from .drafting.translate import NarrowDecoder, TranslatedDecoder, load_maps
+from .grammar.compiler import GrammarCompiler
+from .grammar.grammar import Grammar
 from .loop.chunks import Chunk, Decoding, FinishReason
 from .policy.cost_model import Costs
 from .policy.decisions import Decisions
 from .policy.schedule import Schedule
-from .request import make_request
+from .request import Given, make_request
 from .sampling.logprobs import TokenLogprobs
 from .sampling.options import whole_number
 from .sampling.parameters import SamplingParameters, with_overrides
@@ -40,8 +42,9 @@ LOG = logging.getLogger("specexport")
 
 @dataclass(frozen=True)
 class Generation:
-    """finish_reason `stop`: a stop token or stop string came; `length`: max_new_tokens or the capacity was reached;
-    `cancelled`: by `Session.cancel`. logprobs: one for each of the tokens, where the request asked for them.
+    """finish_reason `stop`: a stop token or stop string came, or the grammar is complete; `length`: max_new_tokens or
+    the capacity was reached; `cancelled`: by `Session.cancel`. logprobs: one for each of the tokens, where the request
+    asked for them.
     """
 
     text: str
@@ -110,6 +113,7 @@ class Session:
         self.decisions = Decisions.load(bundle, engine, threads) if policy else Decisions()
         self._encoder = PromptEncoder(bundle)
         self.tokenizer = self._encoder.tokenizer
+        self._grammars = GrammarCompiler.of(bundle, self.tokenizer.to_str)
         draft, chunk = self._draft_decoder(), bundle.manifest.contract.prompt_chunk
         cached_draft = CachedDecoder(draft, chunk) if draft else None
         self._context = Context(CachedDecoder(engine.target, chunk), cached_draft)
@@ -166,6 +170,11 @@ class Session:
         self._check_open()
         return self._encoder.encode(prompt)
 
+    def prepare_grammar(self, grammar: Grammar | None = None) -> None:
+        """Do now what the first request with a grammar, or with this one, would wait for; any thread may ask."""
+        self._grammars.prepare()
+        self._grammars.compile(grammar)
+
     @takes(SamplingParameters)
     def stream(
         self,
@@ -185,8 +194,9 @@ class Session:
         start = perf_counter()
         self._check_free()
         parameters = with_overrides(params, overrides)
-        prediction = self._encoder.encode_prediction(parameters.prediction)
-        request = make_request(self.bundle, self.decisions, self.encode(prompt), parameters, schedule, prediction)
+        grammar, prediction = parameters.grammar, self._encoder.encode_prediction(parameters.prediction)
+        given = Given(self.encode(prompt), prediction, self._grammars.compile(grammar))
+        request = make_request(self.bundle, self.decisions, given, parameters, schedule)
         statistics, cancellation = Statistics(), Cancellation()
         chunks = self._decoding.chunks(request, statistics, cancellation)
         with self._running:

@@ -19,6 +19,7 @@ BLOCKED = (
     "onnxscript",
     "onnxruntime",
     "jinja2",
+    "llguidance",
     "click",
     "rich",
 )

@@ -50,6 +50,7 @@ class LookupDraft:
     def propose(self, tokens: Sequence[int], count: int) -> list[int]:
         most = count if self._guide is None else self._guide.looked_up(count)
         found = self._lookup.find(tokens, most) if count else []
+        found = found[: self._rule.legal(found)]
         for token in found:
             self._rule.certain(token)
         self._statistics.looked_up += len(found)
@@ -96,18 +97,52 @@ class FirstDraft:
     """The first of several drafts that has something to propose."""
 
     def __init__(self, *drafts: Draft) -> None:
-        self._drafts = drafts
+        self.drafts = drafts
 
     def prefill(self, tokens: Sequence[int]) -> None:
-        for draft in self._drafts:
+        for draft in self.drafts:
             draft.prefill(tokens)
 
     def propose(self, tokens: Sequence[int], count: int) -> list[int]:
-        for draft in self._drafts:
+        for draft in self.drafts:
             found = draft.propose(tokens, count)
             if found:
                 return found
         return []
+
+
+class ForcedDraft:
+    """What the grammar forces, without a pass of any model, and then what another draft proposes.
+
+    Behind forced tokens only the model may go on: what they are verified to be is still open, and a lookup keeps all
+    that it is shown.
+    """
+
+    def __init__(self, draft: Draft, rule: Rule, statistics: Statistics) -> None:
+        self._draft, self._model, self._rule, self._statistics = draft, _model_of(draft), rule, statistics
+        self.prefill = draft.prefill
+
+    def propose(self, tokens: Sequence[int], count: int) -> list[int]:
+        forced = self._rule.forced(count)
+        if not forced:
+            return self._draft.propose(tokens, count)
+        for token in forced:
+            self._rule.certain(token)
+        self._statistics.forced += len(forced)
+        if self._model is None or len(forced) == count:
+            return forced
+        return [*forced, *self._model.propose([*tokens, *forced], count - len(forced))]
+
+
+def _model_of(draft: Draft) -> ModelDraft | None:
+    """The model among what `draft` is made of."""
+    parts = draft.drafts if isinstance(draft, FirstDraft) else (draft,)
+    for part in parts:
+        if isinstance(part, ModelDraft):
+            return part
+        if part is not draft and (found := _model_of(part)) is not None:
+            return found
+    return None
 
 
 def check_drafter(name: str | None, has_model: bool) -> str:

@@ -13,7 +13,7 @@ from tokenizers import Tokenizer
 from ...bundle import Bundle
 from ...engines.base import Engine
 from ...errors import EngineError
-from ..drafting.drafters import Draft, FirstDraft, LookupDraft, NoDraft, make_draft
+from ..drafting.drafters import Draft, FirstDraft, ForcedDraft, LookupDraft, NoDraft, make_draft
 from ..drafting.lookup import PredictionLookup
 from ..request import Request
 from ..sampling.logprobs import TokenLogprobs
@@ -61,6 +61,7 @@ class Output:
         self._detokenizer = Detokenizer(tokenizer, request.prompt)
         self._stops = StopStrings(request.stops) if request.stops else None
         self._stop_tokens, self._left = request.stop_tokens, request.limit
+        self._matcher = request.matcher
 
     def add(self, tokens: Sequence[int]) -> tuple[tuple[str, ...], FinishReason | None]:
         """(the text of each of the round's tokens that belongs to the output, why it ends with them)."""
@@ -74,7 +75,7 @@ class Output:
                 break
             piece = self._detokenizer.add(token)
             pieces.append(piece if stops is None else stops.add(piece))
-            if stops is not None and stops.found:
+            if (stops is not None and stops.found) or self._completes(token):
                 finish = "stop"
                 break
         self._left -= len(pieces)
@@ -83,6 +84,13 @@ class Output:
         if finish:
             pieces[-1] += self.flush()
         return tuple(pieces), finish
+
+    def _completes(self, token: int) -> bool:
+        """Whether the grammar has nothing to follow `token`."""
+        if self._matcher is None:
+            return False
+        self._matcher.advance(token)
+        return self._matcher.done
 
     def flush(self) -> str:
         """What was held back, when no more tokens come."""
@@ -153,6 +161,8 @@ class Decoding:
             lookup = PredictionLookup(request.prompt, request.prediction)
             predicted = NotedRule(request.rule, notes, "prediction")
             draft = FirstDraft(LookupDraft(lookup, predicted, statistics, schedule.guide), draft)
+        if drafter and rule.constrained:
+            draft = ForcedDraft(draft, NotedRule(request.rule, notes, "grammar"), statistics)
         return HostRound(context, draft, rule, statistics)
 
     @contextmanager

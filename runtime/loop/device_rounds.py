@@ -21,11 +21,12 @@ from ..state.statistics import Statistics
 def device_rounds(engine: Engine, parameters: SamplingParameters, drafter: str | None) -> Rounds | None:
     """The engine's own rounds, where they can serve the request: without a drafter, or with the draft model.
 
-    Else the host runs the rounds, a pass at a time: for looked-up drafts, for whatever changes logits (penalties, bias,
-    bans, a minimum length), for log-probabilities, and for a draft model whose ids are not the target's.
+    Else the host runs the rounds, a pass at a time: for looked-up drafts, for whatever changes logits (a grammar,
+    penalties, bias, bans, a minimum length), for log-probabilities, and for a draft model whose ids are not the
+    target's.
     """
     rounds = engine.rounds
-    if rounds is None or parameters.adjusts_logits or parameters.logprobs is not None or parameters.prediction:
+    if rounds is None or parameters.needs_host:
         return None
     return rounds if drafter is None or (drafter == "model" and rounds.drafts) else None
 

@@ -36,7 +36,7 @@ class Decisions:
     """policy: None where nobody calibrated. costs: None too where they are of another host.
 
     measure: costs for sessions that nobody calibrated, asked for once, None for rounds of the maximum. states: of this
-    session, by route, or by drafter where there is no policy.
+    session, by route, or by drafter where there is no policy. bounded: those of requests with a grammar.
 
     chance: reads the draft's confidence while it drafts, None where that is not known.
     """
@@ -46,6 +46,7 @@ class Decisions:
     chance: Chance | None = None
     measure: Callable[[], Costs | None] | None = None
     states: dict[str | None, RouteState] = field(default_factory=dict)
+    bounded: dict[str | None, RouteState] = field(default_factory=dict)
 
     @classmethod
     def load(cls, bundle: Bundle, engine: Engine, threads: int) -> Decisions:
@@ -72,26 +73,33 @@ class Decisions:
             )
         return cls(policy, None if reason else costs, _chance(survival, engine.head, bundle) if survival else None)
 
-    def uncalibrated(self, drafter: str, most: int, seeded: bool) -> Schedule:
+    def uncalibrated(self, drafter: str, most: int, seeded: bool, constrained: bool = False) -> Schedule:
         """What a request follows where there is no policy: it adapts, from a guess or what earlier requests have shown.
 
         most: draft tokens a round. seeded: the request is to repeat itself, so it learns nothing from others.
+        constrained: by a grammar; it learns from such requests only.
         """
         if self.measure is not None:
             self.costs, self.measure = self.measure(), None
         if self.costs is None:
             return FixedSchedule(most)
         entry = RoutePolicy("undecided", drafter, most, "adaptive", (GUESS,) * most, None)
-        state = RouteState() if seeded else self.states.setdefault(drafter, RouteState())
+        states = self.bounded if constrained else self.states
+        state = RouteState() if seeded else states.setdefault(drafter, RouteState())
         return AdaptiveSchedule(entry, self.costs, None, state, most)
 
-    def schedule(self, route: str | None, most: int) -> tuple[str, Schedule]:
-        """By the policy, the drafter and the schedule of a request. most: draft tokens a round."""
+    def schedule(self, route: str | None, most: int, constrained: bool = False) -> tuple[str, Schedule]:
+        """By the policy, the drafter and the schedule of a request.
+
+        most: draft tokens a round. constrained: by a grammar. Then a draft is trusted by what such requests have shown,
+        and nobody reads its confidence: what that promises was fitted to free text.
+        """
         assert self.policy is not None
         entry = self.policy.of(route)
         if entry.mode == "adaptive" and self.costs is not None:
-            state = self.states.setdefault(route if route in self.policy.routes else None, RouteState())
-            return entry.drafter, AdaptiveSchedule(entry, self.costs, self.chance, state, most)
+            states, chance = (self.bounded, None) if constrained else (self.states, self.chance)
+            state = states.setdefault(route if route in self.policy.routes else None, RouteState())
+            return entry.drafter, AdaptiveSchedule(entry, self.costs, chance, state, most)
         return entry.drafter, FixedSchedule(entry.num_draft_tokens if entry.verdict != "off" else 0)
 
 

@@ -11,6 +11,7 @@ from operator import index
 from typing import Any
 
 from ...errors import ParameterError
+from ..grammar.grammar import Grammar
 
 BIAS_LIMIT = 100.0
 LONGEST_SHOWN = 200
@@ -188,6 +189,16 @@ class TextOrIds(Option):
         if found is None:
             raise ParameterError(f"{name} is {shown(value)}; it must be a text or a list of token ids")
         return tuple(whole_number(f"a token of {name}", token) for token in found)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bound(Option):
+    """A grammar, or None for free text."""
+
+    def check(self, name: str, value: Any) -> Grammar | None:
+        if value is not None and not isinstance(value, Grammar):
+            raise ParameterError(f"{name} is {shown(value)}; it must be a Grammar, as Grammar.json_schema makes one")
+        return value
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
 from ...errors import ParameterError
-from .options import Biases, Choice, Flag, Name, Number, Text, TextOrIds, Texts, TokenIds, Whole, option
+from ..grammar.grammar import Grammar
+from .options import Biases, Bound, Choice, Flag, Name, Number, Text, TextOrIds, Texts, TokenIds, Whole, option
 
 Verification = Literal["block", "token"]
 
@@ -18,10 +19,13 @@ SEEDS = 2**64
 class SamplingParameters:
     """Greedy by default, and everything else off; without a seed every request draws afresh.
 
-    The chain: logit bias; repetition, frequency and presence penalty; bans; temperature; top-k; top-p; min-p.
+    The chain: grammar; logit bias; repetition, frequency and presence penalty; bans; temperature; top-k; top-p; min-p.
     Penalties look at each row's own prefix: the repetition penalty at prompt and output, as Keskar et al. (2019) have
     it, presence and frequency penalties at the output only, as in the OpenAI API. min_new_tokens forbids the stop
     tokens before that many tokens.
+
+    grammar: what the output must be, see `Grammar`; the model's stop tokens may come where it is complete. With it
+    there is no min_new_tokens.
 
     seed: the same seed, parameters, bundle and engine give the same tokens; with an adaptive policy, behind the same
     earlier requests. Any whole number from -2**63 on; negative ones count modulo 2**64, as in torch.
@@ -75,6 +79,7 @@ class SamplingParameters:
     seed: int | None = field(
         default=None, metadata=option(Whole(least=-SEEDS // 2, optional=True, help="Random seed. [default: random]"))
     )
+    grammar: Grammar | None = field(default=None, metadata=option(Bound(flag="")))
     verification: Verification = field(
         default="block", metadata=option(Choice(names=("block", "token"), help="Acceptance rule for sampled drafts."))
     )
@@ -115,6 +120,11 @@ class SamplingParameters:
                 f"it must be at most max_new_tokens, which is {self.max_new_tokens}"
             )
 
+        if self.grammar is not None and self.min_new_tokens:
+            raise ParameterError(
+                f"min_new_tokens is {self.min_new_tokens} beside a grammar, which may end before; leave one of them out"
+            )
+
     @property
     def greedy(self) -> bool:
         return self.temperature == 0.0
@@ -124,6 +134,11 @@ class SamplingParameters:
         """Whether anything in front of the temperature changes a logit."""
         penalties = (self.repetition_penalty, self.presence_penalty, self.frequency_penalty) != (1.0, 0.0, 0.0)
         return penalties or bool(self.logit_bias) or bool(self.banned_tokens) or self.min_new_tokens > 0
+
+    @property
+    def needs_host(self) -> bool:
+        """Whether the host runs the rounds: to change logits, bound them, note them, or to look drafts up."""
+        return self.adjusts_logits or self.grammar is not None or self.logprobs is not None or bool(self.prediction)
 
     def check_tokens(self, vocab_size: int, stop_tokens: Collection[int]) -> None:
         """Raises `ParameterError` for ids that the vocabulary lacks, and when no token is left.

@@ -11,7 +11,9 @@ import numpy as np
 
 from ...bundle import Role
 from ...engines.base import Logits
-from ...errors import ParameterError
+from ...errors import GrammarError, ParameterError
+from ..grammar.constraint import Constraint
+from ..grammar.matcher import Matcher
 from .acceptance import VERIFY, verify_tokens
 from .adjustment import LogitAdjustment
 from .distribution import Distribution, Row
@@ -28,15 +30,26 @@ class NonFiniteLogitsError(Exception):
 
 
 class Rule(Protocol):
+    constrained: bool  # by a grammar
+
     def propose(self, draft_logits: Row) -> int | None:
         """The next draft token from the draft's logits `[vocab]`, remembered until `accept`.
 
-        None where no token that the draft knows is allowed. No draw decides that, so the output's distribution stays.
+        None where no token that the draft knows is allowed, or the request ends. No draw decides that, so the output's
+        distribution stays.
         """
         ...
 
+    def legal(self, tokens: Sequence[int]) -> int:
+        """How many of `tokens`, the first ones, the grammar allows behind the draft: what is looked up ends there."""
+        ...
+
+    def forced(self, most: int) -> list[int]:
+        """Up to `most` tokens that the grammar leaves no choice about behind the draft."""
+        ...
+
     def certain(self, draft_token: int) -> None:
-        """The next draft token is this one, without chance: it was looked up."""
+        """The next draft token is this one, without chance: it was looked up, or forced."""
         ...
 
     def accept(self, target_logits: Logits, draft_tokens: Sequence[int]) -> tuple[int, int]:
@@ -50,51 +63,88 @@ class _Rows:
     `vocab_size` is the target's; a draft may know fewer ids or more.
     """
 
-    def __init__(self, vocab_size: int, adjustment: LogitAdjustment | None = None) -> None:
+    def __init__(
+        self, vocab_size: int, adjustment: LogitAdjustment | None = None, constraint: Constraint | None = None
+    ) -> None:
         self._vocab_size = vocab_size
-        self._adjustment = adjustment
+        self._adjustment, self._constraint = adjustment, constraint
         self._drafted: list[int] = []
+        self.constrained = constraint is not None
+
+    def legal(self, tokens: Sequence[int]) -> int:
+        return len(tokens) if self._constraint is None else self._constraint.legal(tokens, self._drafted)
+
+    def forced(self, most: int) -> list[int]:
+        return [] if self._constraint is None else self._constraint.forced(self._drafted, most)
 
     def _draft_row(self, logits: Row) -> Row | None:
-        """The draft's row as the request changes it, None when nothing is left of it."""
+        """The draft's row as the request changes it, None when nothing is left of it, or the request ends."""
         known = logits[: self._vocab_size]
-        if self._adjustment is None:
-            return known
-        row = self._adjustment(known, self._drafted)
-        return None if row.max() == -np.inf < known.max() else row
+        if self._constraint is not None:
+            try:
+                if self._constraint.over(self._drafted):
+                    return None
+                row = self._row(known, self._drafted)
+            except GrammarError:  # of a place that the output may never come to
+                return None
+        else:
+            row = self._row(known, self._drafted)
+        return None if row is not known and row.max() == -np.inf < known.max() else row
 
     def _target_row(self, logits: Row, drafted: Sequence[int]) -> Row:
-        if self._adjustment is None:
-            return logits
-        row = self._adjustment(logits, drafted)
-        if row.max() == -np.inf < logits.max():
+        row = self._row(logits, drafted)
+        if row is not logits and row.max() == -np.inf < logits.max():
+            if self._constraint is not None:
+                raise GrammarError(
+                    "a dead end: no token that the grammar allows here is left by the model and by what else forbids "
+                    "tokens (banned_tokens, stop_token_ids); allow more"
+                )
             raise ParameterError(
                 "banned_tokens and min_new_tokens forbid every token that the target can give here; allow more"
             )
         return row
 
+    def _row(self, logits: Row, drafted: Sequence[int]) -> Row:
+        """The row behind `drafted`: the grammar first, so that what truncates it sees what it leaves."""
+        row = logits if self._constraint is None else self._constraint.mask(logits, drafted)
+        return self._adjusted(row, drafted)
+
+    def _adjusted(self, row: Row, drafted: Sequence[int]) -> Row:
+        return row if self._adjustment is None else self._adjustment(row, drafted)
+
     def _emit(self, tokens: Sequence[int]) -> None:
         self._drafted = []
         if self._adjustment is not None:
             self._adjustment.extend(tokens)
+        if self._constraint is not None:
+            self._constraint.emit(tokens)
 
 
 class GreedyRule(_Rows):
     """Temperature 0: a draft token stands while it is the target's argmax; the lowest id wins a tie."""
 
     def propose(self, draft_logits: Row) -> int | None:
-        row = self._draft_row(draft_logits)
-        if row is None:
+        try:
+            token = self._allowed_argmax(draft_logits[: self._vocab_size], self._drafted)
+        except GrammarError:
             return None
-        self._drafted.append(_argmax("draft", row, len(self._drafted)))
-        return self._drafted[-1]
+        if token is None:
+            row = self._draft_row(draft_logits)
+            if row is None:
+                return None
+            token = _argmax("draft", row, len(self._drafted))
+        self._drafted.append(token)
+        return token
 
     def certain(self, draft_token: int) -> None:
         self._drafted.append(draft_token)
 
     def accept(self, target_logits: Logits, draft_tokens: Sequence[int]) -> tuple[int, int]:
         def best(index: int) -> int:
-            return _argmax("target", self._target_row(target_logits[index], draft_tokens[:index]), index)
+            token = self._allowed_argmax(target_logits[index], draft_tokens[:index])
+            if token is None:
+                return _argmax("target", self._target_row(target_logits[index], draft_tokens[:index]), index)
+            return token
 
         # A row at a time: rows behind the first rejection are never looked at.
         count, token = 0, best(0)
@@ -103,6 +153,14 @@ class GreedyRule(_Rows):
             token = best(count)
         self._emit([*draft_tokens[:count], token])
         return count, token
+
+    def _allowed_argmax(self, logits: Row, drafted: Sequence[int]) -> int | None:
+        """The row's argmax where a grammar allows it: then it is the masked row's too, without the mask."""
+        if self._constraint is None or self._constraint.over(drafted):
+            return None
+        row = self._adjusted(logits, drafted)
+        token = int(row.argmax())
+        return token if math.isfinite(row[token]) and self._constraint.allows(token, drafted) else None
 
 
 def noise_streams(seed: int | None) -> tuple[np.random.Generator, np.random.Generator]:
@@ -121,9 +179,13 @@ class SamplingRule(_Rows):
     """
 
     def __init__(
-        self, parameters: SamplingParameters, vocab_size: int, adjustment: LogitAdjustment | None = None
+        self,
+        parameters: SamplingParameters,
+        vocab_size: int,
+        adjustment: LogitAdjustment | None = None,
+        constraint: Constraint | None = None,
     ) -> None:
-        super().__init__(vocab_size, adjustment)
+        super().__init__(vocab_size, adjustment, constraint)
         self._parameters = parameters
         self._draft_noise, self._target_noise = noise_streams(parameters.seed)
         self._draft_probs: list[Distribution] = []
@@ -158,6 +220,11 @@ class SamplingRule(_Rows):
         top = float(row.max())  # NaN, where there is one
         if not math.isfinite(top):
             raise NonFiniteLogitsError(role, index, top)
+        if self._constraint is not None:
+            tokens = np.flatnonzero(row > -np.inf)
+            if 2 * len(tokens) <= len(row):  # what follows costs by their number
+                found = processed_distribution(row[tokens], self._parameters, top)
+                return Distribution(found.probs, tokens if found.tokens is None else tokens[found.tokens])
         return processed_distribution(row, self._parameters, top)
 
 
@@ -169,9 +236,19 @@ def _argmax(role: Role, row: Row, index: int) -> int:
 
 
 def make_rule(
-    parameters: SamplingParameters, vocab_size: int, prompt: Sequence[int], stop_tokens: Collection[int]
+    parameters: SamplingParameters,
+    vocab_size: int,
+    prompt: Sequence[int],
+    stop_tokens: Collection[int],
+    matcher: Matcher | None = None,
 ) -> Rule:
-    """`vocab_size`: the target's. Raises `ParameterError` for token ids that it lacks."""
+    """`vocab_size`: the target's. matcher: at the start of the request's grammar, kept by the rule.
+
+    Raises `ParameterError` for token ids that the vocabulary lacks.
+    """
     parameters.check_tokens(vocab_size, stop_tokens)
     adjustment = LogitAdjustment(parameters, prompt, stop_tokens, vocab_size) if parameters.adjusts_logits else None
-    return GreedyRule(vocab_size, adjustment) if parameters.greedy else SamplingRule(parameters, vocab_size, adjustment)
+    constraint = Constraint(matcher, stop_tokens, vocab_size) if matcher is not None else None
+    if parameters.greedy:
+        return GreedyRule(vocab_size, adjustment, constraint)
+    return SamplingRule(parameters, vocab_size, adjustment, constraint)

@@ -11,13 +11,11 @@ class Statistics:
     """Counts and times of one request; times in seconds.
 
     accepted_by_position[i] counts rounds in which draft token i (from 0) was accepted, drafted_by_position[i]
-    those in which it was drafted. looked_up: those of the drafted that no model drafted. predicted: those of them that
-    the request's prediction gave; predicted_accepted: those of these that stood. draft_passes: of the draft model, by
-    the host, one or more for every token it drafted. emitted counts tokens given to the caller: stops cut the last
-    round. device_seconds: of rounds that the device ran whole, draft and target in
-    one.
-
-    reused_tokens: of the prompt, those whose rows the target's cache held or got back; restored_tokens: the latter.
+    those in which it was drafted. looked_up: those of the drafted that were found in a text. predicted: those of them
+    that the request's prediction gave; predicted_accepted: those of these that stood. forced: those of the drafted that
+    the request's grammar left no choice about. draft_passes: of the draft model, by the host, one or more for every
+    token it drafted. emitted counts tokens given to the caller: stops cut the last round. device_seconds: of rounds
+    that the device ran whole, draft and target in one.
 
     setup_seconds: in front of the prefill: chat template, tokenizer, checks. total_seconds holds all of the session's
     time and none of the caller's between chunks; first_token_seconds is that up to the first chunk.
@@ -31,6 +29,7 @@ class Statistics:
     looked_up: int = 0
     predicted: int = 0
     predicted_accepted: int = 0
+    forced: int = 0
     draft_passes: int = 0
     accepted_by_position: list[int] = field(default_factory=list)
     drafted_by_position: list[int] = field(default_factory=list)
@@ -91,6 +90,7 @@ class Statistics:
             "looked_up",
             "predicted",
             "predicted_accepted",
+            "forced",
             "draft_passes",
             "accepted",
             "emitted",

@@ -5,9 +5,10 @@ from __future__ import annotations
 from .bundle_mutants import BUNDLE
 from .engine_mutants import ENGINES
 from .exporter_mutants import EXPORTER
+from .grammar_mutants import GRAMMAR
 from .loop_mutants import LOOP
 from .proof_mutants import PROOFS
 from .sampling_mutants import SAMPLING
 from .serve_mutants import SERVE
 
-MUTANTS = (*SAMPLING, *LOOP, *PROOFS, *BUNDLE, *EXPORTER, *ENGINES, *SERVE)
+MUTANTS = (*SAMPLING, *LOOP, *GRAMMAR, *PROOFS, *BUNDLE, *EXPORTER, *ENGINES, *SERVE)

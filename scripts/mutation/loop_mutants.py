@@ -38,8 +38,8 @@ LOOP = (
     Mutant(
         "a request with a seed learns from others",
         "runtime/policy/decisions.py",
-        "state = RouteState() if seeded else self.states",
-        "state = self.states",
+        "state = RouteState() if seeded else states",
+        "state = states",
         ("tests/runtime/costs/test_first.py",),
     ),
     Mutant(

@@ -12,6 +12,7 @@ from specexport.runtime.drafting.drafters import (
     DRAFTERS,
     Draft,
     FirstDraft,
+    ForcedDraft,
     LookupDraft,
     ModelDraft,
     NoDraft,
@@ -29,10 +30,20 @@ TINY = Contract(capacity=40, max_draft_tokens=4, prompt_chunk=8, precision="fp32
 
 
 class Told:
-    """A greedy rule that remembers what it was told, in order."""
+    """A greedy rule that remembers what it was told, in order.
 
-    def __init__(self) -> None:
+    bounds: tokens that its grammar forces at the start of a round, None without a grammar. forbidden: never legal.
+    """
+
+    def __init__(self, bounds: Sequence[int] | None = None, forbidden: int = -1) -> None:
         self.drafted: list[tuple[str, int]] = []
+        self.constrained, self.bounds, self.forbidden = bounds is not None, bounds or (), forbidden
+
+    def legal(self, tokens: Sequence[int]) -> int:
+        return tokens.index(self.forbidden) if self.forbidden in tokens else len(tokens)
+
+    def forced(self, most: int) -> list[int]:
+        return list(self.bounds[:most])
 
     def propose(self, draft_logits: np.ndarray) -> int:
         self.drafted.append(("model", int(draft_logits.argmax())))
@@ -45,11 +56,15 @@ class Told:
         raise NotImplementedError
 
 
-def made(name: str, prompt: Sequence[int], chunk: int = 8) -> tuple[Draft, Context, FakeDecoder, Told, Statistics]:
-    model, rule, statistics = FakeDecoder(TINY, VOCAB, seed=4), Told(), Statistics()
+def made(
+    name: str, prompt: Sequence[int], chunk: int = 8, rule: Told | None = None
+) -> tuple[Draft, Context, FakeDecoder, Told, Statistics]:
+    model, rule, statistics = FakeDecoder(TINY, VOCAB, seed=4), rule or Told(), Statistics()
     context = Context(CachedDecoder(FakeDecoder(TINY, VOCAB), chunk), CachedDecoder(model, chunk))
     context.start(prompt)
-    return make_draft(name, context, rule, statistics), context, model, rule, statistics
+    draft = make_draft(name, context, rule, statistics)
+    draft = ForcedDraft(draft, rule, statistics) if rule.constrained else draft
+    return draft, context, model, rule, statistics
 
 
 def test_no_draft() -> None:
@@ -215,3 +230,35 @@ def test_names_that_no_drafter_has(refused: Refused, name: object) -> None:
 def test_a_model_that_is_not_there(refused: Refused, name: str) -> None:
     with refused(ParameterError):
         check_drafter(name, has_model=False)
+
+
+def test_a_lookup_ends_where_the_grammar_forbids_it() -> None:
+    prompt = [1, 2, 3, 4, 5, 6, 1, 2]
+    draft, *_, rule, statistics = made("ngram", prompt, rule=Told((), forbidden=5))
+    assert draft.propose(prompt, 4) == [3, 4]
+    assert rule.drafted == [("certain", 3), ("certain", 4)]
+    assert (statistics.looked_up, statistics.forced) == (2, 0)
+
+
+@pytest.mark.parametrize("name", DRAFTERS)
+@pytest.mark.parametrize("count", [0, 1, 2, 3, 4])
+def test_forced_tokens_come_first_and_cost_no_pass(name: str, count: int) -> None:
+    """Behind them only the model goes on, from the sequence with them."""
+    prompt, forced = [1, 2, 3, 4, 5, 6, 1, 2], (7, 8)
+    draft, context, model, rule, statistics = made(name, prompt, rule=Told(forced))
+    free = max(0, count - 2) if "model" in name else 0
+    expected = [*forced[:count], *greedy_tokens(model, [*prompt, *forced], free)]
+    assert draft.propose(prompt, count) == expected
+    assert rule.drafted == [("certain", token) for token in forced[:count]] + [
+        ("model", token) for token in expected[2:]
+    ]
+    assert (statistics.forced, statistics.looked_up, statistics.draft_passes) == (min(2, count), 0, free)
+    context.keep(len(prompt) - 1)  # all of them rejected
+    check_invariant(context)
+
+
+def test_without_forced_tokens_the_draft_is_as_without_a_grammar() -> None:
+    prompt = [1, 2, 3, 4, 5, 6, 1, 2]
+    for name in DRAFTERS:
+        free, bounded = (made(name, prompt, rule=Told(bounds))[0].propose(prompt, 3) for bounds in (None, ()))
+        assert free == bounded

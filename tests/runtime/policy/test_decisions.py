@@ -119,6 +119,19 @@ def test_adaptive_routes_keep_their_state_apart(bundle: Bundle) -> None:
     assert set(decisions.states) == {"code", "prose", None}
 
 
+def test_a_grammars_requests_are_trusted_apart_and_by_what_came_of_them(bundle: Bundle) -> None:
+    write_policy(bundle, ADAPTIVE, code=ADAPTIVE)
+    write_decision(bundle, costs_of(bundle), COSTS)
+    write_decision(bundle, survival_of(bundle), SURVIVAL)
+    decisions = Decisions.load(bundle, engine(), 0)
+    free, bounded = (decisions.schedule("code", 4, constrained)[1] for constrained in (False, True))
+    assert free.guide is not None
+    assert bounded.guide is None  # what the draft says of itself was fitted to free text
+    bounded.next(10, 2)
+    bounded.observe(2, 0)
+    assert decisions.bounded["code"].prior_shift < 0 == decisions.states["code"].prior_shift
+
+
 def test_the_probability_is_read_from_the_drafts_last_row(bundle: Bundle) -> None:
     write_policy(bundle, ADAPTIVE)
     write_decision(bundle, costs_of(bundle), COSTS)

@@ -1,0 +1,52 @@
+"""Options that bound the output by a grammar."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, TextIO
+
+import click
+
+GRAMMARS = (
+    click.option("--json-schema", type=click.File(encoding="utf-8"), help="File with a schema for JSON."),
+    click.option("--regex", help="Regular expression that the whole output matches."),
+    click.option("--choice", multiple=True, help="Text that the output may be; repeatable."),
+    click.option("--grammar", "lark", type=click.File(encoding="utf-8"), help="File with a grammar in Lark."),
+)
+
+
+def grammars(command: Callable[..., None]) -> Callable[..., None]:
+    """Adds the options; the command gets them as one `grammar`, None without any."""
+
+    @wraps(command)
+    def run(
+        *, json_schema: TextIO | None, regex: str | None, choice: tuple[str, ...], lark: TextIO | None, **others: Any
+    ) -> None:
+        given = {"--json-schema": json_schema, "--regex": regex, "--choice": choice or None, "--grammar": lark}
+        names = [name for name, value in given.items() if value is not None]
+        if len(names) > 1:
+            raise click.UsageError(f"{names[0]} and {names[1]} exclude each other; give one of them")
+        from ..runtime.grammar.grammar import Grammar
+
+        grammar = None
+        if json_schema is not None:
+            grammar = Grammar.json_schema(_read(json_schema))
+        elif regex is not None:
+            grammar = Grammar.regex(regex)
+        elif choice:
+            grammar = Grammar.choice(choice)
+        elif lark is not None:
+            grammar = Grammar.lark(_read(lark))
+        command(grammar=grammar, **others)
+
+    for option in reversed(GRAMMARS):
+        run = option(run)
+    return run
+
+
+def _read(file: TextIO) -> str:
+    try:
+        return file.read()
+    except UnicodeDecodeError as error:
+        raise click.ClickException(f"{file.name} is not UTF-8: {error}") from None

@@ -1,0 +1,170 @@
+"""Grammars to matchers, for one tokenizer: within a deadline, on a stack that deep grammars do not overflow."""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Collection
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, overload
+
+from ...bundle import Bundle
+from ...errors import GrammarError, MissingPackageError
+from .grammar import Grammar
+from .guided import GuidedMatcher, one_line
+from .matcher import Matcher
+
+if TYPE_CHECKING:
+    from llguidance import LLTokenizer
+
+DEADLINE = 2.0  # seconds
+STACK = 256 << 20  # bytes; only what is used becomes memory
+KEPT = 64
+WHITESPACE = r"[\x20\x0A\x0D\x09]{1,8}"
+# A step of the parser that takes longer than some 10 ms ends in an error.
+LIMITS: dict[str, Any] = {
+    "step_max_items": 5000,
+    "step_lexer_fuel": 20_000,
+    "initial_lexer_fuel": 100_000,
+    "max_lexer_states": 20_000,
+    "max_grammar_size": 50_000,
+    "max_items_in_row": 500,
+    "verbose_errors": False,
+}
+_STACK_SIZE = threading.Lock()  # `threading.stack_size` is the process's
+
+
+class GrammarCompiler:
+    """Any thread may ask; one compiles at a time. The last `KEPT` grammars are kept."""
+
+    def __init__(self, tokenizer: Callable[[], str], vocab_size: int, stop_tokens: Collection[int]) -> None:
+        """tokenizer: gives its tokenizer.json, asked once. stop_tokens: the model's own."""
+        self._text, self._vocab_size, self._stop_tokens = tokenizer, vocab_size, stop_tokens
+        self._compiled: OrderedDict[Grammar, GuidedMatcher] = OrderedDict()
+        self._lock = threading.Lock()
+        self._busy = threading.Semaphore()  # held by the thread that compiles, even when nobody waits for it any more
+
+    @classmethod
+    def of(cls, bundle: Bundle, tokenizer: Callable[[], str]) -> GrammarCompiler:
+        """Of the bundle's target."""
+        return cls(tokenizer, bundle.manifest.target.vocab_size, bundle.manifest.text.stop_token_ids)
+
+    def prepare(self) -> None:
+        """Load llguidance and make its tables of the tokenizer, half a second for 128k tokens; else done at first use.
+
+        Raises `MissingPackageError` without llguidance.
+        """
+        with self._lock:
+            _ = self._tokenizer
+
+    @overload
+    def compile(self, grammar: Grammar) -> Matcher: ...
+    @overload
+    def compile(self, grammar: Grammar | None) -> Matcher | None: ...
+    def compile(self, grammar: Grammar | None) -> Matcher | None:
+        """A matcher at the start of the text, None without a grammar. Raises `GrammarError`, `MissingPackageError`."""
+        if grammar is None:
+            return None
+        self.prepare()
+        with self._lock:
+            known = self._compiled.get(grammar)
+            if known is not None:
+                self._compiled.move_to_end(grammar)
+                return known.copy()
+        made = self._in_time(grammar)
+        with self._lock:
+            self._compiled[grammar] = made
+            while len(self._compiled) > KEPT:
+                self._compiled.popitem(last=False)
+            return made.copy()
+
+    @cached_property
+    def _tokenizer(self) -> LLTokenizer:
+        try:
+            from llguidance import LLTokenizer
+        except ImportError:
+            raise MissingPackageError("llguidance", "grammar") from None
+        stops = [token for token in self._stop_tokens if 0 <= token < self._vocab_size]
+        try:
+            return LLTokenizer(self._text(), n_vocab=self._vocab_size, eos_token=stops or None)
+        except ValueError as error:
+            reason = one_line(str(error))
+            raise GrammarError(f"this bundle's tokenizer cannot be used with grammars: {reason}") from None
+
+    def _in_time(self, grammar: Grammar) -> GuidedMatcher:
+        """Compiles in a thread that is left to finish where it takes too long: nothing can stop it."""
+        if not self._busy.acquire(timeout=DEADLINE):
+            raise GrammarError("another grammar is still being compiled; try again later")
+        made: list[GuidedMatcher] = []
+        failed: list[BaseException] = []
+        finished = threading.Event()
+
+        def work() -> None:
+            try:
+                made.append(self._make(grammar))
+            except BaseException as error:  # which the asking thread raises
+                failed.append(error)
+            finally:
+                self._busy.release()
+                finished.set()
+
+        thread = threading.Thread(target=work, name="specexport-grammar", daemon=True)
+        try:
+            _start_with_stack(thread)
+        except BaseException:
+            self._busy.release()
+            raise
+        if not finished.wait(DEADLINE):
+            raise GrammarError(f"invalid {grammar.kind}: it takes more than {DEADLINE:g} s to compile; simplify it")
+        if failed:
+            raise failed[0]
+        return made[0]
+
+    def _make(self, grammar: Grammar) -> GuidedMatcher:
+        from llguidance import LLMatcher, LLParserLimits
+
+        limits = LLParserLimits(**LIMITS)
+        try:
+            matcher = LLMatcher(self._tokenizer, _definition(grammar), log_level=0, limits=limits)
+        except ValueError as error:  # of JSON that Rust does not take, such as half a surrogate pair
+            raise GrammarError(f"invalid {grammar.kind}: {one_line(str(error))}") from None
+        if matcher.is_error():
+            raise GrammarError(f"invalid {grammar.kind}: {one_line(matcher.get_error())}")
+        made = GuidedMatcher(matcher, self._vocab_size, self._tokenizer.eos_tokens)
+        try:
+            made.allowed()  # the first mask may cost as much
+        except GrammarError as error:
+            raise GrammarError(f"invalid {grammar.kind}: {error}") from None
+        return made
+
+
+def _definition(grammar: Grammar) -> str:
+    from llguidance import LLMatcher
+
+    if grammar.kind == "schema":
+        # Overrides, since a schema may bring options of its own; a lenient compiler drops what it does not know.
+        options: Any = {"lenient": False, "coerce_one_of": False, "whitespace_flexible": grammar.whitespace}
+        if grammar.whitespace:
+            options["whitespace_pattern"] = WHITESPACE
+        return LLMatcher.grammar_from_json_schema(grammar.text, overrides=options)
+    if grammar.kind == "regex":
+        return LLMatcher.grammar_from_regex(grammar.text)
+    if grammar.kind == "choice":
+        return LLMatcher.grammar_from_regex("|".join(map(_literal, json.loads(grammar.text))))
+    return LLMatcher.grammar_from_lark(grammar.text)
+
+
+def _literal(text: str) -> str:
+    """As a regex: every character but letters and digits by its code point."""
+    return re.sub(r"[^a-zA-Z0-9]", lambda found: f"\\x{{{ord(found[0]):x}}}", text)
+
+
+def _start_with_stack(thread: threading.Thread) -> None:
+    with _STACK_SIZE:
+        before = threading.stack_size(STACK)
+        try:
+            thread.start()
+        finally:
+            threading.stack_size(before)

@@ -1,0 +1,86 @@
+"""What a request's output must be: a value, checked when it is made and compiled when it is asked for."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from ...errors import GrammarError
+from .limits import LONGEST_LARK, check_length, check_schema
+
+Kind = Literal["schema", "regex", "choice", "grammar"]
+
+
+@dataclass(frozen=True)
+class Grammar:
+    """Made by `Grammar.json_schema`, `regex`, `choice` or `lark`.
+
+    text: the schema as JSON without blanks, the regex, the choices as JSON, or the Lark grammar. whitespace: of JSON,
+    whether a place may have some, up to eight characters.
+
+    What it bounds, and what is refused, is in docs/grammars.md. Raises `GrammarError` where it is made for what is too
+    long or nested too deep; a request raises it for what cannot be compiled.
+    """
+
+    kind: Kind
+    text: str
+    whitespace: bool = False
+
+    @classmethod
+    def json_schema(cls, schema: Mapping[str, Any] | bool | str, whitespace: bool = False) -> Grammar:
+        """JSON of a schema (draft 2020-12): a mapping, or its text. Properties come in the schema's order."""
+        if isinstance(schema, str):
+            check_length("schema", schema, 1 << 20)  # with its blanks
+            try:
+                schema = json.loads(schema)
+            except (ValueError, RecursionError) as error:
+                raise GrammarError(f"invalid schema: it is not JSON: {error}") from None
+        if not isinstance(schema, Mapping | bool):
+            raise GrammarError(f"invalid schema: it is of type {type(schema).__name__}; it must be an object")
+        try:
+            given = dict(schema) if isinstance(schema, Mapping) else schema
+            text = json.dumps(given, allow_nan=False, separators=(",", ":"))
+        except (TypeError, ValueError, RecursionError) as error:
+            raise GrammarError(f"invalid schema: it cannot be written as JSON: {error}") from None
+        check_length("schema", text)
+        if text == "false":
+            raise GrammarError("invalid schema: it is false, which nothing satisfies")
+        if text == "true":
+            text = "{}"
+        check_schema(json.loads(text))  # what is compiled, which other types of mappings and lists need not be
+        return cls("schema", text, bool(whitespace))
+
+    @classmethod
+    def regex(cls, pattern: str) -> Grammar:
+        """The whole text matches `pattern`, in the syntax of Rust's regex: no look-around, no back-references."""
+        return cls("regex", _text("regex", pattern))
+
+    @classmethod
+    def choice(cls, choices: Iterable[str]) -> Grammar:
+        """The text is one of `choices`."""
+        if isinstance(choices, str) or not isinstance(choices, Iterable):
+            raise GrammarError("invalid choice: give a list of texts")
+        texts = [_text("choice", choice) for choice in choices]
+        if not texts or not all(texts):
+            raise GrammarError("invalid choice: give at least one text, each of at least one character")
+        text = json.dumps(texts)
+        check_length("choice", text)
+        return cls("choice", text)
+
+    @classmethod
+    def lark(cls, text: str) -> Grammar:
+        """A context-free grammar in llguidance's dialect of Lark; its rule `start` is the whole text."""
+        return cls("grammar", _text("grammar", text, LONGEST_LARK))
+
+
+def _text(name: str, text: object, longest: int | None = None) -> str:
+    if not isinstance(text, str):
+        raise GrammarError(f"invalid {name}: it is of type {type(text).__name__}; it must be a text")
+    check_length(name, text, *([] if longest is None else [longest]))
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise GrammarError(f"invalid {name}: it is no valid Unicode") from None
+    return text

@@ -1,0 +1,117 @@
+"""Faults in what a grammar bounds."""
+
+from __future__ import annotations
+
+from .mutant import Mutant
+
+CONSTRAINT, GUIDED, COMPILER = (f"runtime/grammar/{name}.py" for name in ("constraint", "guided", "compiler"))
+RULES, DRAFTERS, CHUNKS = "runtime/sampling/rules.py", "runtime/drafting/drafters.py", "runtime/loop/chunks.py"
+TESTS = "tests/runtime/grammar"
+EXACT = (f"{TESTS}/test_lossless.py", f"{TESTS}/test_sessions.py")
+
+GRAMMAR = (
+    Mutant(
+        "the mask behind what truncates",
+        RULES,
+        "return processed_distribution(row, self._parameters, top)",
+        """found = processed_distribution(row, self._parameters, top)
+        if self._constraint is not None:
+            for token, _ in found.items():
+                if not self._constraint.allows(token, self._drafted[:index]):
+                    found.probs[found.tokens.searchsorted(token)] = 0.0
+        return found
+
+    def _row(self, logits: Row, drafted: Sequence[int]) -> Row:
+        return self._adjusted(logits, drafted)""",
+        EXACT,
+    ),
+    Mutant(
+        "the grammar's state does not follow the draft",
+        RULES,
+        "row = self._row(known, self._drafted)\n            except",
+        "row = self._row(known, [])\n            except",
+        EXACT,
+    ),
+    Mutant(
+        "every row masked by the round's first state",
+        CONSTRAINT,
+        "        state = self._behind(drafted)\n        if state is None:\n            return logits\n",
+        "        state = self._behind([])\n        if state is None:\n            return logits\n",
+        EXACT,
+    ),
+    Mutant(
+        "the row behind the whole draft is not masked",
+        RULES,
+        "row = logits if self._constraint is None else self._constraint.mask(logits, drafted)",
+        "free = self._constraint is None or len(drafted) == len(self._drafted) > 0\n"
+        "        row = logits if free else self._constraint.mask(logits, drafted)",
+        EXACT,
+    ),
+    Mutant(
+        "forced tokens stand unverified",
+        RULES,
+        "count, token = verify(target, draft_probs, draft_tokens, self._target_noise.random(len(draft_tokens) + 1))",
+        """uniforms = self._target_noise.random(len(draft_tokens) + 1)
+        if not chance and self._constraint is not None:
+            count, token = len(draft_tokens), target(len(draft_tokens)).draw(uniforms[-1])
+        else:
+            count, token = verify(target, draft_probs, draft_tokens, uniforms)""",
+        EXACT,
+    ),
+    Mutant(
+        "a draft's states are the output's own",
+        CONSTRAINT,
+        "        state = state.copy()\n",
+        "",
+        EXACT,
+    ),
+    Mutant(
+        "stop tokens anywhere",
+        CONSTRAINT,
+        "row[stops] = logits[stops] if state.accepting else -np.inf",
+        "row[stops] = logits[stops]",
+        EXACT,
+    ),
+    Mutant(
+        "greedy takes every argmax",
+        RULES,
+        "if math.isfinite(row[token]) and self._constraint.allows(token, drafted) else None",
+        "if math.isfinite(row[token]) else None",
+        EXACT,
+    ),
+    Mutant(
+        "lookups are not cut",
+        DRAFTERS,
+        "found = found[: self._rule.legal(found)]",
+        "pass",
+        ("tests/runtime/drafting", *EXACT),
+    ),
+    Mutant(
+        "the end of the grammar is missed",
+        CHUNKS,
+        "return self._matcher.done",
+        "return False",
+        EXACT,
+    ),
+    Mutant(
+        "a matcher in error is the end of the text",
+        GUIDED,
+        "            self._check(copy)\n",
+        "",
+        (f"{TESTS}/test_sessions.py", f"{TESTS}/test_compiler.py"),
+    ),
+    Mutant(
+        "one token is accepted where another is forced",
+        GUIDED,
+        "            return token == forced[0]\n",
+        "            pass\n",
+        (f"{TESTS}/test_compiler.py",),
+    ),
+    Mutant(
+        "a schema's own options",
+        COMPILER,
+        "LLMatcher.grammar_from_json_schema(grammar.text, overrides=options)",
+        "LLMatcher.grammar_from_json_schema(grammar.text, defaults=options)",
+        (f"{TESTS}/test_compiler.py",),
+    ),
+)

@@ -1,0 +1,249 @@
+"""Compiled grammars: what they allow, and what hostile ones end in."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from specexport import Grammar
+from specexport.errors import GrammarError
+from specexport.runtime.grammar import compiler as compiling
+from specexport.runtime.grammar.compiler import GrammarCompiler
+from specexport.runtime.grammar.limits import LONGEST_LARK, MOST_REFS
+from specexport.runtime.grammar.matcher import Matcher
+from support.doubles import EOS, VOCAB, byte_tokenizer
+from support.messages import Refused
+from support.schemas import random_schema
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+
+def merged_tokenizer() -> Tokenizer:
+    """Tokens of several bytes, so that a text has more than one way into tokens."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    texts = [json.dumps({"orderId": 12, "name": "a name", "größe": None, "tags": ["red", "green"]})] * 3
+    trainer = trainers.BpeTrainer(
+        vocab_size=400,
+        special_tokens=["<bos>", "<eos>"],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    return tokenizer
+
+
+@pytest.fixture(scope="module")
+def compiler() -> GrammarCompiler:
+    return GrammarCompiler(byte_tokenizer().to_str, VOCAB, (EOS,))
+
+
+@pytest.fixture(scope="module")
+def merging() -> tuple[GrammarCompiler, Tokenizer]:
+    tokenizer = merged_tokenizer()
+    return GrammarCompiler(tokenizer.to_str, tokenizer.get_vocab_size() + 10, (1,)), tokenizer
+
+
+def accepted(matcher: Matcher, text: bytes) -> bool:
+    """Whether `text`, a byte a token, is all of a text."""
+    for byte in text:
+        if not matcher.accepts(byte):
+            return False
+        matcher.advance(byte)
+    return matcher.accepting
+
+
+@pytest.mark.parametrize(
+    ("grammar", "right", "wrong"),
+    [
+        (Grammar.regex("[a-c]+d?"), ["a", "abcd"], ["", "d", "ad "]),
+        (
+            Grammar.choice(["yes", "yes sir", "a|b", "(é.*)\n", "\\d"]),
+            ["yes", "yes sir", "a|b", "(é.*)\n", "\\d"],
+            ["1", "a"],
+        ),
+        (Grammar.json_schema({"type": "integer", "minimum": 3, "maximum": 12}), ["3", "12"], ["2", "13", " 3"]),
+        (Grammar.json_schema({"type": "object"}), ["{}", '{"a":[1,null]}'], ["[]", '{"a": 1}']),
+        (Grammar.json_schema({"type": "object"}, whitespace=True), ["{}", '{"a": 1}'], [" {}", "{}\n"]),
+        (Grammar.json_schema({"x-guidance": {"whitespace_flexible": True}, "type": "array"}), ["[1,2]"], ["[1, 2]"]),
+        (Grammar.json_schema(True), ["1", "{}", "null"], ["nil"]),
+        (Grammar.lark('start: "a" start "b" | "ab"'), ["ab", "aabb"], ["aab", "b"]),
+    ],
+    ids=lambda value: value.kind if isinstance(value, Grammar) else None,
+)
+def test_what_a_grammar_takes(compiler: GrammarCompiler, grammar: Grammar, right: list[str], wrong: list[str]) -> None:
+    for text in (*right, *wrong):
+        assert accepted(compiler.compile(grammar), text.encode()) == (text in right), text
+
+
+def walks(compiler: GrammarCompiler, grammar: Grammar, seed: int) -> Iterator[tuple[Matcher, Matcher]]:
+    """Two matchers of the same text, a random one, of which only the first is asked for masks."""
+    rng = np.random.default_rng(seed)
+    seen, unseen = compiler.compile(grammar), compiler.compile(grammar)
+    for _ in range(30):
+        yield seen, unseen
+        tokens = np.flatnonzero(seen.allowed())
+        if not len(tokens):
+            return
+        token = int(rng.choice(tokens))
+        seen.advance(token)
+        unseen.advance(token)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_every_way_to_ask_gives_one_answer(merging: tuple[GrammarCompiler, Tokenizer], seed: int) -> None:
+    """The mask, a single token, what is forced, and whatever was asked before."""
+    compiler, tokenizer = merging
+    size, forced = tokenizer.get_vocab_size() + 10, 0
+    for seen, unseen in walks(compiler, Grammar.json_schema(random_schema(seed)), seed):
+        asked = unseen.copy()
+        assert [asked.accepts(token) for token in range(size)] == seen.allowed().tolist()
+        assert asked.forced() == seen.forced()
+        assert (unseen.accepting, unseen.done) == (seen.accepting, seen.done)
+        assert not seen.allowed()[[0, 1, *range(size - 10, size)]].any()  # special tokens and padding
+        if seen.done:
+            assert not seen.allowed().any()
+        if seen.forced():
+            assert np.flatnonzero(seen.allowed()).tolist() == seen.forced()[:1]
+            ahead = unseen.copy()
+            for token in seen.forced():
+                assert ahead.accepts(token)
+                ahead.advance(token)
+            forced += 1
+    assert forced or seed
+
+
+def test_a_copy_goes_its_own_way(compiler: GrammarCompiler) -> None:
+    matcher = compiler.compile(Grammar.regex("ab|cd"))
+    copy = matcher.copy()
+    copy.advance(ord("a"))
+    assert (copy.accepts(ord("b")), matcher.accepts(ord("c"))) == (True, True)
+    with pytest.raises(GrammarError):
+        copy.advance(ord("d"))
+    assert accepted(matcher, b"cd")
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"not": {"type": "string"}},
+        {"type": "array", "uniqueItems": True},
+        {"$ref": "http://localhost/schema"},
+        {"$ref": "file:///etc/passwd"},
+        {"$ref": "#/$defs/missing"},
+        {"type": "text"},
+        {"type": "string", "pattern": "(?=a)b"},
+        {"type": "string", "format": "unheard-of"},
+        {"type": "integer", "minimum": 5, "maximum": 3},
+        {"x-guidance": {"lenient": True}, "not": {}},
+        {"const": "\ud800"},
+    ],
+    ids=lambda schema: json.dumps(schema)[:40],
+)
+def test_schemas_that_cannot_be_kept(refused: Refused, compiler: GrammarCompiler, schema: Any) -> None:
+    with refused(GrammarError):
+        compiler.compile(Grammar.json_schema(schema))
+
+
+@pytest.mark.parametrize("grammar", [Grammar.regex("((("), Grammar.regex("(?!a)b"), Grammar.lark("start: other")])
+def test_grammars_with_mistakes(refused: Refused, compiler: GrammarCompiler, grammar: Grammar) -> None:
+    with refused(GrammarError):
+        compiler.compile(grammar)
+
+
+def chain(length: int, part: Any) -> dict[str, Any]:
+    """References that lead from one to the next."""
+    parts = {f"d{number}": part(f"#/$defs/d{number + 1}") for number in range(length)}
+    return {"$defs": {**parts, f"d{length}": {"type": "null"}}, "$ref": "#/$defs/d0"}
+
+
+HOSTILE = [
+    Grammar.json_schema(chain(MOST_REFS - 1, lambda ref: {"$ref": ref})),
+    Grammar.json_schema(chain(MOST_REFS - 1, lambda ref: {"properties": {"a": {"$ref": ref}}})),
+    Grammar.json_schema(chain(60, lambda ref: {"anyOf": [{"$ref": ref}, {"$ref": "#"}]})),
+    Grammar.json_schema({"$defs": {"a": {"$ref": "#/$defs/a"}}, "$ref": "#/$defs/a"}),
+    Grammar.json_schema({"allOf": [{"type": "string", "pattern": f".*a.{{{number}}}b"} for number in range(9)]}),
+    Grammar.json_schema({"type": "string", "pattern": "^(a{1000}){1000}$"}),
+    Grammar.json_schema({"type": "string", "minLength": 10**9}),
+    Grammar.json_schema({"type": "array", "minItems": 10**9}),
+    Grammar.json_schema({"type": "integer", "multipleOf": 9973, "minimum": 10**300}),
+    Grammar.json_schema({"type": "object", "properties": {f"p{number}": {} for number in range(1500)}}),
+    Grammar.json_schema({"enum": [f"v{number}" for number in range(3000)]}),
+    Grammar.regex("(x+x+)+y"),
+    Grammar.regex(".*a.{2000}b"),
+    Grammar.regex("(" * 5000 + ")" * 5000),
+    Grammar.lark("\n".join(["start: r0", *(f"r{n}: r{n + 1}" for n in range(500)), 'r500: "a"'])[:LONGEST_LARK]),
+    Grammar.lark("start: " + "(" * 4000 + '"a"' + ")" * 4000),
+]
+
+
+@pytest.mark.parametrize("grammar", HOSTILE, ids=map(str, range(len(HOSTILE))))
+def test_hostile_grammars_end_in_an_error_or_in_masks(compiler: GrammarCompiler, grammar: Grammar) -> None:
+    """And leave the process, and the compiler, as they were."""
+    message = ""
+    try:
+        matcher = compiler.compile(grammar)
+        for _ in range(20):
+            tokens = np.flatnonzero(matcher.allowed())
+            if len(tokens):
+                matcher.advance(int(tokens[0]))
+    except GrammarError as error:
+        message = str(error)
+    assert len(message.splitlines()) <= 1
+    assert len(message) < 400
+    assert compiler.compile(Grammar.regex("a")).accepts(ord("a"))
+
+
+def test_a_grammar_that_takes_too_long_is_left_behind(
+    refused: Refused, compiler: GrammarCompiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compiling, "DEADLINE", 0.05)
+    finished, entered = threading.Event(), threading.Event()
+    original = GrammarCompiler._make
+
+    def slow(self: GrammarCompiler, grammar: Grammar) -> Any:
+        entered.set()
+        finished.wait(60)
+        return original(self, grammar)
+
+    known = compiler.compile(Grammar.regex("known"))
+    monkeypatch.setattr(GrammarCompiler, "_make", slow)
+    with refused(GrammarError):
+        compiler.compile(Grammar.regex("slow"))
+    assert entered.is_set()
+    with refused(GrammarError):  # one at a time
+        compiler.compile(Grammar.regex("another"))
+    assert compiler.compile(Grammar.regex("known")).allowed().tolist() == known.allowed().tolist()
+    finished.set()
+    monkeypatch.setattr(compiling, "DEADLINE", 60.0)
+    assert compiler.compile(Grammar.regex("another")).accepts(ord("a"))
+
+
+def test_the_most_recent_grammars_are_kept(compiler: GrammarCompiler, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiling, "KEPT", 2)
+    made: list[str] = []
+    original = GrammarCompiler._make
+    monkeypatch.setattr(GrammarCompiler, "_make", lambda self, one: made.append(one.text) or original(self, one))
+    for text in ("a", "b", "a", "c", "a", "b"):
+        compiler.compile(Grammar.regex(f"kept{text}"))
+    assert made == ["kepta", "keptb", "keptc", "keptb"]
+
+
+def test_threads_compile_with_a_large_stack_and_others_do_not(compiler: GrammarCompiler) -> None:
+    before = threading.stack_size()
+    compiler.compile(Grammar.regex("stack"))
+    assert threading.stack_size() == before
+
+
+def test_a_tokenizer_that_is_larger_than_the_model_is_refused(refused: Refused) -> None:
+    with refused(GrammarError):
+        GrammarCompiler(byte_tokenizer().to_str, 100, ()).prepare()
+
+
+def test_a_model_without_stop_tokens(compiler: GrammarCompiler) -> None:
+    matcher = GrammarCompiler(byte_tokenizer().to_str, VOCAB, ()).compile(Grammar.regex("a+"))
+    assert np.flatnonzero(matcher.allowed()).tolist() == [ord("a")]

@@ -1,0 +1,305 @@
+"""L0 under a grammar: rounds of the request's own rule, from logits, enumerated as in docs/losslessness.md.
+
+The definition is written here once more, by itself: the target's row, masked, then processed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pytest
+from specexport.errors import GrammarError
+from specexport.runtime.drafting.drafters import ForcedDraft, LookupDraft
+from specexport.runtime.grammar.constraint import Constraint
+from specexport.runtime.proofs.enumeration import PROBABILITY_TOLERANCE, Chain, Enumeration, enumerate_rounds
+from specexport.runtime.sampling import rules
+from specexport.runtime.sampling.parameters import SamplingParameters
+from specexport.runtime.sampling.rules import Rule, SamplingRule, make_rule
+from specexport.runtime.sampling.truncation import processed_distribution
+from specexport.runtime.state.statistics import Statistics
+from support.toy_grammar import ToyMatcher
+
+SIZES = ((4, 1), (3, 2), (3, 3))
+TRUNCATED = {"top_p": 0.8}
+SEEDS = range(3)
+
+
+@dataclass
+class Bounded(Chain):
+    """The definition: logits behind a context, masked by the grammar, then truncated. grammar: None for none."""
+
+    grammar: ToyMatcher | None = None
+    options: dict[str, Any] = field(default_factory=dict)
+    rows: dict[tuple[int, ...], np.ndarray] = field(default_factory=dict)
+
+    def logits(self, context: tuple[int, ...]) -> np.ndarray:
+        if context not in self.rows:
+            rng = np.random.default_rng([self.seed, 7, len(context), *context])
+            self.rows[context] = rng.normal(scale=1.5, size=self.vocab).astype(np.float32)
+        return self.rows[context]
+
+    def after(self, context: tuple[int, ...]) -> np.ndarray:
+        if context not in self.known:
+            row = self.logits(context).copy()
+            state = self.grammar and state_behind(self.grammar, context)
+            if state is not None:
+                row[~state.allowed()] = -np.inf
+            parameters = SamplingParameters(temperature=1.0, **self.options)
+            probs = np.zeros(self.vocab)
+            for token, probability in processed_distribution(row, parameters).items():
+                probs[token] = probability
+            self.known[context] = probs
+        return self.known[context]
+
+
+def state_behind(grammar: ToyMatcher, context: tuple[int, ...]) -> ToyMatcher | None:
+    """None behind what the grammar forbids: no output comes there."""
+    state = grammar.copy()
+    try:
+        for token in context:
+            state.advance(token)
+    except GrammarError:
+        return None
+    return state
+
+
+class Told:
+    """Noise that is given."""
+
+    def __init__(self, *uniforms: float) -> None:
+        self.uniforms = list(uniforms)
+
+    def random(self, count: int | None = None) -> Any:
+        return self.uniforms.pop(0) if count is None else np.array(self.uniforms[:count])
+
+
+class Found:
+    """A lookup that finds what it is told."""
+
+    def __init__(self, tokens: Sequence[int]) -> None:
+        self.tokens = tokens
+
+    def find(self, tokens: Sequence[int], count: int) -> list[int]:
+        return list(self.tokens[:count])
+
+
+def draws(probs: np.ndarray, token: int) -> float:
+    """A uniform that draws `token`."""
+    return float(probs[:token].sum() + probs[token] / 2)
+
+
+def rule_of(target: Bounded, verification: str) -> SamplingRule:
+    assert target.grammar is not None
+    parameters = SamplingParameters(temperature=1.0, verification=verification, **target.options)
+    rule = make_rule(parameters, target.vocab, [0], (), target.grammar.copy())
+    assert isinstance(rule, SamplingRule)
+    return rule
+
+
+def judged(rule: SamplingRule, target: Bounded, drafted: Sequence[int], uniforms: Sequence[float]) -> tuple[int, int]:
+    """The round's outcome; rows behind what the grammar forbids are of no use to anybody."""
+    rule._target_noise = Told(*uniforms)  # type: ignore[assignment]
+    rows = [target.logits(tuple(drafted[:index])) for index in range(len(drafted) + 1)]
+    return rule.accept(np.stack(rows), drafted)
+
+
+def with_a_model(target: Bounded, draft: Bounded, k: int, verification: str, masked: bool = True) -> Enumeration:
+    """masked: whether the draft is bounded too; else what it draws may be forbidden."""
+
+    def run(draft_tokens: tuple[int, ...], uniforms: Sequence[float]) -> tuple[int, int]:
+        rule = rule_of(target, verification)
+        rule._draft_noise = Told(
+            *(draws(draft.after(draft_tokens[:index]), token) for index, token in enumerate(draft_tokens))
+        )  # type: ignore[assignment]
+        bounds = rule._constraint
+        for index, token in enumerate(draft_tokens):
+            rule._constraint = bounds if masked else None
+            assert rule.propose(draft.logits(draft_tokens[:index])) == token
+        rule._constraint = bounds
+        return judged(rule, target, draft_tokens, uniforms)
+
+    return enumerate_rounds(run, target, draft, k)
+
+
+class Certain(Chain):
+    """A draft without chance."""
+
+    def __init__(self, vocab: int, tokens: Sequence[int]) -> None:
+        super().__init__(vocab, 0)
+        self.tokens = tokens
+
+    def after(self, context: tuple[int, ...]) -> np.ndarray:
+        return np.eye(self.vocab)[self.tokens[len(context)]]
+
+
+def without_a_model(
+    target: Bounded, k: int, verification: str, propose: Callable[[Rule], list[int]]
+) -> tuple[Enumeration, int]:
+    """The output of k + 1 tokens where `propose` tells the rule its draft, and how many tokens that are."""
+    tokens = propose(rule_of(target, verification))
+
+    def run(drafted: tuple[int, ...], uniforms: Sequence[float]) -> tuple[int, int]:
+        rule = rule_of(target, verification)
+        assert tuple(propose(rule)) == drafted
+        return judged(rule, target, drafted, uniforms)
+
+    found = enumerate_rounds(run, target, Certain(target.vocab, tokens), len(tokens))
+    return lengthened(found, target, k + 1), len(tokens)
+
+
+def lengthened(found: Enumeration, target: Bounded, length: int) -> Enumeration:
+    joint = found.joint
+    while len(next(iter(joint))) < length:
+        joint = {
+            (*tokens, token): probability * share
+            for tokens, probability in joint.items()
+            for token, share in enumerate(target.after(tokens))
+            if share
+        }
+    return Enumeration(joint, found.length)
+
+
+def looked_up(tokens: Sequence[int]) -> Callable[[Rule], list[int]]:
+    return lambda rule: LookupDraft(Found(tokens), rule, Statistics()).propose([0], len(tokens))
+
+
+def forced(k: int) -> Callable[[Rule], list[int]]:
+    def propose(rule: Rule) -> list[int]:
+        nothing = LookupDraft(Found([]), rule, Statistics())
+        return ForcedDraft(nothing, rule, Statistics()).propose([0], k)
+
+    return propose
+
+
+def models(vocab: int, seed: int, masked: bool = True) -> tuple[Bounded, Bounded]:
+    grammar = ToyMatcher(vocab, seed)
+    target = Bounded(vocab, seed, grammar=grammar, options=TRUNCATED)
+    return target, Bounded(vocab, 100 + seed, grammar=grammar if masked else None, options=TRUNCATED)
+
+
+@pytest.mark.parametrize("verification", ["block", "token"])
+@pytest.mark.parametrize(("vocab", "k"), SIZES)
+@pytest.mark.parametrize("masked", [True, False])
+def test_the_output_is_the_bounded_targets_own(verification: str, vocab: int, k: int, masked: bool) -> None:
+    """`ToyMatcher` raises where a rule asks for a row behind a token that it forbids."""
+    forbidden = 0
+    for seed in SEEDS:
+        target, draft = models(vocab, seed, masked)
+        result = with_a_model(target, draft, k, verification, masked)
+        assert sum(result.joint.values()) == pytest.approx(1.0, abs=PROBABILITY_TOLERANCE)
+        assert result.error(target) <= PROBABILITY_TOLERANCE
+        forbidden += int(~target.grammar.allowed() @ draft.after(()) > 0.0)
+    assert (forbidden > 0) == (not masked)
+
+
+@pytest.mark.parametrize("verification", ["block", "token"])
+def test_a_draft_that_is_masked_is_accepted_more_often(verification: str) -> None:
+    longer = [
+        with_a_model(*models(3, seed), 2, verification).length
+        - with_a_model(*models(3, seed, masked=False), 2, verification, masked=False).length
+        for seed in SEEDS
+    ]
+    assert sum(longer) > 0.1
+
+
+@pytest.mark.parametrize("verification", ["block", "token"])
+@pytest.mark.parametrize("tokens", [(0, 1, 2), (3, 3, 3), (2, 0, 1), (1, 2, 0)])
+def test_what_is_looked_up_leaves_the_distribution_alone(verification: str, tokens: tuple[int, ...]) -> None:
+    drafted = 0
+    for seed in range(8):
+        target, _ = models(4, seed)
+        result, count = without_a_model(target, 3, verification, looked_up(tokens))
+        assert result.error(target) <= PROBABILITY_TOLERANCE
+        drafted += count
+    assert 0 < drafted < 24  # some of it is cut off
+
+
+@pytest.mark.parametrize("verification", ["block", "token"])
+def test_what_is_forced_leaves_the_distribution_alone(verification: str) -> None:
+    drafted = 0
+    for seed in range(24):
+        target, _ = models(4, seed)
+        result, count = without_a_model(target, 2, verification, forced(2))
+        assert result.error(target) <= PROBABILITY_TOLERANCE
+        assert count == 0 or result.length >= 1 + count - 1e-12  # what is forced stands
+        drafted += count
+    assert drafted > 3
+
+
+def worst(vocab: int, k: int) -> float:
+    return max(with_a_model(*models(vocab, seed), k, "block").error(models(vocab, seed)[0]) for seed in range(5))
+
+
+def mask_behind_the_truncation(monkeypatch: pytest.MonkeyPatch) -> None:
+    def distribution(self: SamplingRule, role: Any, row: np.ndarray, index: int) -> Any:
+        free = original(self, role, rows[-1], index)
+        probs = np.zeros(len(row))
+        for token, probability in free.items():
+            probs[token] = probability if row[token] > -np.inf else 0.0
+        return type(free)(probs / probs.sum()) if probs.sum() else original(self, role, row, index)
+
+    def mask(self: Constraint, logits: np.ndarray, drafted: Sequence[int]) -> np.ndarray:
+        rows.append(logits)
+        return masked(self, logits, drafted)
+
+    rows: list[np.ndarray] = []
+    original, masked = SamplingRule._distribution, Constraint.mask
+    monkeypatch.setattr(SamplingRule, "_distribution", distribution)
+    monkeypatch.setattr(Constraint, "mask", mask)
+
+
+def rows_of_the_rounds_first_state(monkeypatch: pytest.MonkeyPatch) -> None:
+    masked = Constraint.mask
+    monkeypatch.setattr(Constraint, "mask", lambda self, logits, drafted: masked(self, logits, []))
+
+
+def bonus_row_unmasked(monkeypatch: pytest.MonkeyPatch) -> None:
+    def row(self: SamplingRule, logits: np.ndarray, drafted: Sequence[int]) -> np.ndarray:
+        return logits if len(drafted) == 2 else original(self, logits, drafted)
+
+    original = rules._Rows._target_row
+    monkeypatch.setattr(rules._Rows, "_target_row", row)
+
+
+@pytest.mark.parametrize(
+    ("mutant", "vocab", "k"),
+    [(mask_behind_the_truncation, 5, 1), (rows_of_the_rounds_first_state, 3, 2), (bonus_row_unmasked, 3, 2)],
+)
+def test_mutants_are_found_out(
+    monkeypatch: pytest.MonkeyPatch, mutant: Callable[[pytest.MonkeyPatch], None], vocab: int, k: int
+) -> None:
+    assert worst(vocab, k) <= PROBABILITY_TOLERANCE
+    mutant(monkeypatch)
+    try:
+        error = worst(vocab, k)
+    except (GrammarError, AssertionError, IndexError):
+        return  # a draft that could not be drawn, or a state that no output comes to
+    assert error > 1e-3
+
+
+def test_forced_tokens_that_nobody_verifies_are_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A grammar that takes a likely token for a forced one: verified, it does no harm."""
+
+    def guessed(self: ToyMatcher) -> list[int]:
+        return [int(np.flatnonzero(self.allowed())[0])]
+
+    monkeypatch.setattr(ToyMatcher, "forced", guessed)
+    for seed in range(8):
+        target, _ = models(4, seed)
+        assert without_a_model(target, 2, "token", forced(2))[0].error(target) <= PROBABILITY_TOLERANCE
+
+    def appended(self: SamplingRule, logits: np.ndarray, draft_tokens: Sequence[int]) -> tuple[int, int]:
+        self._draft_probs = []
+        row = self._target_row(logits[len(draft_tokens)], draft_tokens)
+        probs = self._distribution("target", row, 0)
+        return len(draft_tokens), probs.draw(self._target_noise.random(len(draft_tokens) + 1)[-1])
+
+    monkeypatch.setattr(SamplingRule, "accept", appended)
+    errors = []
+    for seed in range(8):
+        target, _ = models(4, seed)
+        errors.append(without_a_model(target, 2, "token", forced(2))[0].error(target))
+    assert max(errors) > 0.1
