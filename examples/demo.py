@@ -158,8 +158,8 @@ def main() -> None:
         show_stream(session, console, some_prompts("code")[0])
         show_routes(session, console)
     console.print(
-        "Where the draft cannot guess, a fixed number of draft tokens costs time. A session that nobody calibrated "
-        "learns that\nas it goes, and calibration finds it out beforehand:\n"
+        "Where the draft cannot guess, a fixed number of draft tokens costs time. A session that nobody\n"
+        "calibrated learns that as it goes, and calibration finds it out beforehand:\n"
     )
     with calibrated(bundle) as session, specexport.load(bundle) as uncalibrated:
         show_policy(session, uncalibrated, console)

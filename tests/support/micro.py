@@ -134,6 +134,13 @@ class MicroDecoder:
         for cache in self.caches:
             cache[:, start:] = value
 
+    def read_rows(self, end: int) -> list[np.ndarray]:
+        return [cache[:, :end].copy() for cache in self.caches]
+
+    def write_rows(self, saved: Sequence[np.ndarray], start: int, end: int) -> None:
+        for cache, rows in zip(self.caches, saved, strict=True):
+            cache[:, start:end] = rows[:, start:end]
+
 
 def micro_bundle(
     root: Path,
