@@ -45,7 +45,7 @@ def test_help_imports_nothing_heavy(arguments: tuple[str, ...]) -> None:
 
 def test_the_public_names_are_there() -> None:
     result = python("import specexport; print([getattr(specexport, name) is not None for name in specexport.__all__])")
-    assert result.stdout == f"{[True] * 8}\n"
+    assert result.stdout == f"{[True] * 9}\n"
     assert "has no attribute 'nonsense'" in python("import specexport; specexport.nonsense").stderr
     assert "cannot import name" in python("from specexport import nonsense").stderr
 
