@@ -9,16 +9,16 @@ from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from threading import Condition, Lock, RLock
+from threading import Lock, RLock
 from time import perf_counter
 from typing import Any
 
 from ..bundle import Bundle
-from ..engines.base import Decoder, Engine
+from ..engines.base import Engine
 from ..engines.registry import load_engine
 from ..errors import ParameterError, SessionBusyError, SessionClosedError, SpecExportError
 from .costs.first import first_costs
-from .drafting.translate import NarrowDecoder, TranslatedDecoder, load_maps
+from .drafting.translate import draft_decoder
 from .grammar.compiler import GrammarCompiler
 from .grammar.grammar import Grammar
 from .loop.chunks import Chunk, Decoding, FinishReason
@@ -34,7 +34,7 @@ from .state.cancellation import Cancellation
 from .state.context import CachedDecoder, Context
 from .state.conversations import Conversations, usual_budget
 from .state.statistics import Statistics
-from .stream import Stream
+from .stream import Stream, holds
 from .text.encode import Prompt, PromptEncoder
 
 LOG = logging.getLogger("specexport")
@@ -114,7 +114,7 @@ class Session:
         self._encoder = PromptEncoder(bundle)
         self.tokenizer = self._encoder.tokenizer
         self._grammars = GrammarCompiler.of(bundle, self.tokenizer.to_str)
-        draft, chunk = self._draft_decoder(), bundle.manifest.contract.prompt_chunk
+        draft, chunk = draft_decoder(bundle, engine), bundle.manifest.contract.prompt_chunk
         cached_draft = CachedDecoder(draft, chunk) if draft else None
         self._context = Context(CachedDecoder(engine.target, chunk), cached_draft)
         if prompt_cache_bytes:
@@ -140,16 +140,6 @@ class Session:
     def _measure(self) -> Costs | None:
         with self._running:
             return first_costs(self)
-
-    def _draft_decoder(self) -> Decoder | None:
-        """The draft as a decoder of the target's ids."""
-        draft, target, vocabulary = self.engine.draft, self.engine.target, self.bundle.manifest.vocabulary
-        if draft is None:
-            return None
-        if vocabulary is not None:
-            maps = load_maps(self.bundle.path(vocabulary.maps), vocabulary, target.vocab_size, draft.vocab_size)
-            return TranslatedDecoder(draft, *maps)
-        return draft if draft.vocab_size >= target.vocab_size else NarrowDecoder(draft)
 
     @property
     def capacity(self) -> int:
@@ -248,7 +238,7 @@ class Session:
         Raises `SessionBusyError` from within another call of the same thread, as in a signal handler; that request is
         then cancelled.
         """
-        if _holds(self._running) and not self._given_back:
+        if holds(self._running) and not self._given_back:
             self.cancel()
             raise _busy()
         self._closed = True  # at once, lest a thread with many requests begins the next one
@@ -294,15 +284,6 @@ class Session:
         self._check_open()
         if not self._lock.acquire(blocking=False):
             raise _busy()
-
-
-def _holds(lock: RLock) -> bool:
-    """Whether this thread holds `lock`."""
-    try:
-        Condition(lock).notify(0)
-    except RuntimeError:
-        return False
-    return True
 
 
 def _busy() -> SessionBusyError:

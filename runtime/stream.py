@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
-from threading import RLock
+from threading import Condition, RLock
 
 from ..errors import SessionBusyError, SpecExportError
 from .loop.chunks import Chunk
@@ -88,3 +88,12 @@ class Stream(Iterator[Chunk]):
 
     def __del__(self) -> None:
         self.close()
+
+
+def holds(lock: RLock) -> bool:
+    """Whether this thread holds `lock`."""
+    try:
+        Condition(lock).notify(0)
+    except RuntimeError:
+        return False
+    return True

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from ...bundle import SharedVocabulary
-from ...engines.base import Decoder, Logits
+from ...bundle import Bundle, SharedVocabulary
+from ...engines.base import Decoder, Engine, Logits
 from ...errors import BundleError
 
 
@@ -63,6 +63,17 @@ class TranslatedDecoder:
 
     def feed(self, tokens: Sequence[int], position: int) -> None:
         self._decoder.feed([self._to_draft[token] for token in tokens], position)
+
+
+def draft_decoder(bundle: Bundle, engine: Engine) -> Decoder | None:
+    """The draft as a decoder of the target's ids, None without one. Raises `BundleError` as `load_maps` does."""
+    draft, target, vocabulary = engine.draft, engine.target, bundle.manifest.vocabulary
+    if draft is None:
+        return None
+    if vocabulary is not None:
+        maps = load_maps(bundle.path(vocabulary.maps), vocabulary, target.vocab_size, draft.vocab_size)
+        return TranslatedDecoder(draft, *maps)
+    return draft if draft.vocab_size >= target.vocab_size else NarrowDecoder(draft)
 
 
 def load_maps(
