@@ -13,16 +13,17 @@ from .errors import SpecExportError
 from .version import VERSION
 
 if TYPE_CHECKING:
+    from .runtime.generation import Generation
     from .runtime.grammar.grammar import Grammar
     from .runtime.loop.chunks import Chunk
     from .runtime.sampling.parameters import SamplingParameters
-    from .runtime.session import Generation, Session, load
+    from .runtime.session import Session, load
     from .runtime.state.statistics import Statistics
     from .runtime.stream import Stream
 else:
     _MODULES = {
         "Chunk": "loop.chunks",
-        "Generation": "session",
+        "Generation": "generation",
         "Grammar": "grammar.grammar",
         "SamplingParameters": "sampling.parameters",
         "Session": "session",

@@ -76,6 +76,7 @@ WHERE = ("host", "port", "uds", "drain_delay", "drain_timeout")
     type=click.IntRange(0),
     help="Host memory for the cache rows of earlier conversations, in MiB. [default: 512 on a CPU, else 0]",
 )
+@click.option("--allow-grammars", is_flag=True, help="Requests may bring context-free grammars (Lark).")
 @click.option("--strict-fields", is_flag=True, help="Refuse unknown fields of requests instead of ignoring them.")
 @click.option("--metrics-prefix", default="specexport", show_default=True, help="In front of the names at /metrics.")
 @running

@@ -5,9 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import weakref
-from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock, RLock
 from time import perf_counter
@@ -19,14 +17,14 @@ from ..engines.registry import load_engine
 from ..errors import ParameterError, SessionBusyError, SessionClosedError, SpecExportError
 from .costs.first import first_costs
 from .drafting.translate import draft_decoder
+from .generation import Generation
 from .grammar.compiler import GrammarCompiler
 from .grammar.grammar import Grammar
-from .loop.chunks import Chunk, Decoding, FinishReason
+from .loop.chunks import Decoding
 from .policy.cost_model import Costs
 from .policy.decisions import Decisions
 from .policy.schedule import Schedule
 from .request import Given, make_request
-from .sampling.logprobs import TokenLogprobs
 from .sampling.options import whole_number
 from .sampling.parameters import SamplingParameters, with_overrides
 from .signature import takes
@@ -38,29 +36,6 @@ from .stream import Stream, holds
 from .text.encode import Prompt, PromptEncoder
 
 LOG = logging.getLogger("specexport")
-
-
-@dataclass(frozen=True)
-class Generation:
-    """finish_reason `stop`: a stop token or stop string came, or the grammar is complete; `length`: max_new_tokens or
-    the capacity was reached; `cancelled`: by `Session.cancel`. logprobs: one for each of the tokens, where the request
-    asked for them.
-    """
-
-    text: str
-    tokens: tuple[int, ...]
-    finish_reason: FinishReason
-    statistics: Statistics
-    logprobs: tuple[TokenLogprobs, ...] = ()
-
-    @classmethod
-    def of(cls, chunks: Sequence[Chunk]) -> Generation:
-        """All chunks of a stream as one."""
-        last = chunks[-1]
-        assert last.finish_reason is not None
-        tokens = tuple(token for chunk in chunks for token in chunk.tokens)
-        logprobs = tuple(one for chunk in chunks for one in chunk.logprobs)
-        return cls("".join(chunk.text for chunk in chunks), tokens, last.finish_reason, last.statistics, logprobs)
 
 
 def load(

@@ -24,6 +24,7 @@ class ServerSettings:
     after which `/health` says 503. send_timeout: a reader that takes nothing for so long is left. ping_interval:
     between comments in a silent stream. header_timeout: a stream's status waits so long for the engine.
 
+    allow_grammars: requests may bring context-free grammars (Lark), and not only schemas, regexes and choices.
     strict_fields: unknown fields are refused and not ignored. metrics_prefix: of the names at `/metrics`. access_log:
     one JSON line a request on the logger `specexport.access`, without any text of prompts or answers.
     """
@@ -45,6 +46,7 @@ class ServerSettings:
     send_timeout: float = 60.0
     ping_interval: float = 10.0
     header_timeout: float = 2.0
+    allow_grammars: bool = False
     strict_fields: bool = False
     metrics_prefix: str = "specexport"
     access_log: bool = True

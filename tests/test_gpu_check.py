@@ -22,8 +22,8 @@ from gpucheck.shapes import SHAPES, bytes_read, default_shapes, stored_bytes_rea
 from gpucheck.thresholds import Measure, judge
 from gpucheck.timing import Spread, interleaved
 from specexport.bundle import Bundle, Contract
+from specexport.runtime.generation import Generation
 from specexport.runtime.proofs.parity import contexts
-from specexport.runtime.session import Generation
 from specexport.runtime.state.statistics import Statistics
 from support.doubles import write_bundle
 from support.fake_device import FakeDevice

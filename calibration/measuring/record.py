@@ -12,8 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import BundleError
+from ...runtime.generation import Generation
 from ...runtime.sampling.parameters import SamplingParameters
-from ...runtime.session import Generation, Session
+from ...runtime.session import Session
 from ...runtime.state.statistics import Statistics
 from ...strict import parse
 from .judged_tokens import JudgedTokens

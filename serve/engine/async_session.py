@@ -10,9 +10,10 @@ from functools import partial
 from typing import Any
 
 from ...errors import QueueError
+from ...runtime.generation import Generation
 from ...runtime.loop.chunks import Chunk
 from ...runtime.sampling.parameters import SamplingParameters, with_overrides
-from ...runtime.session import Generation, Session
+from ...runtime.session import Session
 from ...runtime.text.encode import Prompt
 from .job import Job
 from .thread import EngineThread

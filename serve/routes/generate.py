@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass, field
@@ -16,9 +17,10 @@ from ..http.exchange import ClientGone, Exchange
 from ..service import Service
 from ..wire.answers import metrics_of, usage_of
 from ..wire.body import parse
+from ..wire.constraints import grammar_of
 from ..wire.errors import of_engine
 from ..wire.requests import ChatRequest, CompletionRequest, Extension, StreamOptions
-from ..wire.translate import chat_messages, check_size, check_template, likeliest, parameters, prompts
+from ..wire.translate import chat_messages, check_size, check_template, parameters, prompts
 from .output import Output
 from .shapes import ChatShape, Shape, TextShape, Whole
 
@@ -97,8 +99,10 @@ async def _work(
     for prompt in given:
         check_size(prompt, service.limits)
     encoded = [await service.sessions.encode(prompt) for prompt in given]
-    count = likeliest(request)
-    chosen = [parameters(request, service.settings, service.limits, len(ids), count) for ids in encoded]
+    grammar = grammar_of(request, service.settings.allow_grammars)
+    if grammar is not None:  # refused before it waits, and compiled where nobody waits for it
+        await asyncio.to_thread(service.session.prepare_grammar, grammar)
+    chosen = [parameters(request, service.settings, service.limits, len(ids), grammar) for ids in encoded]
     return Work(service, request, encoded, chosen, exchange.scope["state"].get("key", ""))
 
 

@@ -8,7 +8,16 @@ from typing import Any
 
 import msgspec
 
-from ...errors import LongPromptError, ParameterError, PromptError, QueueError, SessionClosedError, SpecExportError
+from ...errors import (
+    GrammarError,
+    LongPromptError,
+    MissingPackageError,
+    ParameterError,
+    PromptError,
+    QueueError,
+    SessionClosedError,
+    SpecExportError,
+)
 
 LOG = logging.getLogger("specexport.serve")
 TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
@@ -69,6 +78,11 @@ def of_engine(error: BaseException) -> ApiError:
             return error
         case QueueError(code=code, retry_after=seconds):
             return ApiError(QUEUE_STATUS[code], code, str(error), headers={"Retry-After": str(seconds)})
+        case GrammarError():
+            too_complex = str(error).endswith("simplify it")
+            return invalid(None, str(error), "schema_too_complex" if too_complex else "invalid_schema")
+        case MissingPackageError():
+            return ApiError(400, "unsupported_parameter", str(error))
         case LongPromptError():
             return invalid(None, str(error), "context_length_exceeded")
         case PromptError():

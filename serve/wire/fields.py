@@ -27,7 +27,6 @@ WITHOUT_EFFECT: dict[str, tuple[Any, ...]] = {
     "modalities": (["text"],),
     "tools": ([],),
     "tool_choice": ("none", "auto"),
-    "response_format": ({"type": "text"},),
     "suffix": ("",),
     "functions": ([],),
     "add_generation_prompt": (True,),
@@ -53,13 +52,11 @@ REFUSED: dict[str, str] = {
     "add_generation_prompt": "the answer is always generated",
     "skip_special_tokens": "special tokens have no text here",
     "dimensions": "there are no embeddings here",
-    # Here constrained decoding and tool calls are plugged in: a field moves into the struct of the request.
-    "response_format": "this server does not constrain its output yet",
-    "structured_outputs": "this server does not constrain its output yet",
-    "guided_json": "this server does not constrain its output yet",
-    "guided_regex": "this server does not constrain its output yet",
-    "guided_choice": "this server does not constrain its output yet",
-    "guided_grammar": "this server does not constrain its output yet",
+    "guided_json": "give structured_outputs instead",
+    "guided_regex": "give structured_outputs instead",
+    "guided_choice": "give structured_outputs instead",
+    "guided_grammar": "give structured_outputs instead",
+    # Here tool calls are plugged in: a field moves into the struct of the request.
     "tools": "this server does not call tools yet",
     "tool_choice": "this server does not call tools yet",
 }

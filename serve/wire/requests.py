@@ -37,6 +37,29 @@ class Message(msgspec.Struct):
     tool_call_id: str | None = None
 
 
+class JsonSchema(msgspec.Struct):
+    """strict: as OpenAI's, every object names all its properties as required and allows no others."""
+
+    name: Annotated[str, Meta(max_length=256)] | None = None
+    description: str | None = None
+    schema: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class ResponseFormat(msgspec.Struct):
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: JsonSchema | None = None
+
+
+class StructuredOutputs(msgspec.Struct, forbid_unknown_fields=True):
+    """As vLLM's; exactly one of them. json: a schema or its text. grammar: Lark, where the server allows it."""
+
+    json: dict[str, Any] | str | None = None
+    regex: str | None = None
+    choice: Annotated[list[str], Meta(max_length=1024)] | None = None
+    grammar: str | None = None
+
+
 class Extension(msgspec.Struct, forbid_unknown_fields=True):
     """What is specexport's own. show_drafts: each chunk says what was drafted, and what of it was rejected."""
 
@@ -68,6 +91,8 @@ class Common(msgspec.Struct, kw_only=True):
     stream_options: StreamOptions | None = None
     prediction: Prediction | None = None
     cache_salt: Annotated[str, Meta(min_length=1, max_length=256)] | None = None
+    response_format: ResponseFormat | None = None
+    structured_outputs: StructuredOutputs | None = None
     specexport: Extension | None = None
 
 

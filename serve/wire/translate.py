@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ...runtime.grammar.grammar import Grammar
 from ...runtime.sampling.parameters import SEEDS, SamplingParameters
 from ...runtime.text.encode import Prompt
 from ..settings import ServerSettings
@@ -94,7 +95,7 @@ def check_size(prompt: Prompt, limits: Limits) -> None:
 
 
 def parameters(
-    request: Common, settings: ServerSettings, limits: Limits, prompt_tokens: int, logprobs: int | None
+    request: Common, settings: ServerSettings, limits: Limits, prompt_tokens: int, grammar: Grammar | None
 ) -> SamplingParameters:
     """Raises `ParameterError`, `ApiError`."""
     extension = request.specexport or Extension()
@@ -120,17 +121,19 @@ def parameters(
         "speculate": extension.speculate,
         "prediction": flat(request.prediction.content, "prediction.content") if request.prediction else None,
         "cache_salt": request.cache_salt,
-        "logprobs": logprobs,
+        "grammar": grammar,
+        "logprobs": likeliest(request),
     }
     temperature = settings.default_temperature if request.temperature is None else request.temperature
     chosen = {name: value for name, value in given.items() if value is not None}
     return SamplingParameters(max_new_tokens=most, temperature=temperature, **chosen)
 
 
-def likeliest(request: ChatRequest | CompletionRequest) -> int | None:
+def likeliest(request: Common) -> int | None:
     """How many tokens besides its own each token is to have, None for no log-probabilities. Raises `ApiError`."""
     if isinstance(request, CompletionRequest):
         return None if request.logprobs is None or request.logprobs is False else request.logprobs
+    assert isinstance(request, ChatRequest)
     if request.top_logprobs and not request.logprobs:
         raise invalid("top_logprobs", "top_logprobs needs logprobs: true")
     return (request.top_logprobs or 0) if request.logprobs else None

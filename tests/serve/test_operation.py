@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -207,8 +208,11 @@ def test_logs_say_what_happened_and_nothing_of_what_was_said(served_bundle: Path
 
 
 def sockets_of(process: ServerProcess) -> int:
-    folder = Path(f"/proc/{process.process.pid}/fd")
-    return sum(str(entry.readlink()).startswith("socket:") for entry in folder.iterdir())
+    found = 0
+    for entry in Path(f"/proc/{process.process.pid}/fd").iterdir():
+        with suppress(FileNotFoundError):  # closed meanwhile
+            found += str(entry.readlink()).startswith("socket:")
+    return found
 
 
 def memory_of(process: ServerProcess) -> int:

@@ -119,7 +119,7 @@ def test_a_wrong_request(
     assert server.idle()
 
 
-@pytest.mark.parametrize("name", ["response_format", "structured_outputs", "tools", "tool_choice", "guided_json"])
+@pytest.mark.parametrize("name", ["tools", "tool_choice", "guided_json", "function_call"])
 def test_what_is_not_there_yet_is_refused_by_name(server: ServerProcess, name: str) -> None:
     for value in ([{"type": "function"}], {"type": "json_object"}):
         error = check_error(*server.ask("POST", CHAT, chat(**{name: value}))[::2], 400, "unsupported_parameter")

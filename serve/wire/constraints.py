@@ -1,0 +1,74 @@
+"""What a request's output must be, from the fields that say so: `response_format` and `structured_outputs`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from ...runtime.grammar.grammar import Grammar
+from .errors import ApiError, invalid, unsupported
+from .requests import Common, JsonSchema, StructuredOutputs
+
+ANY_OBJECT: dict[str, Any] = {"type": "object"}
+DEEPEST = 64
+
+
+def grammar_of(request: Common, allow_lark: bool) -> Grammar | None:
+    """Raises `ApiError`, and `GrammarError` for what is wrong or too large before it is compiled."""
+    structured, wanted = request.structured_outputs, request.response_format
+    if structured is not None and wanted is not None and wanted.type != "text":
+        raise invalid("structured_outputs", "give response_format or structured_outputs, not both")
+    if structured is not None:
+        return _structured(structured, allow_lark)
+    if wanted is None or wanted.type == "text":
+        return None
+    if wanted.type == "json_object":
+        return Grammar.json_schema(ANY_OBJECT)
+    if wanted.json_schema is None:
+        raise invalid("response_format.json_schema", "response_format.json_schema is missing")
+    return _schema(wanted.json_schema)
+
+
+def _schema(wanted: JsonSchema) -> Grammar:
+    where = "response_format.json_schema.schema"
+    if wanted.schema is None:
+        raise invalid(where, f"{where} is missing")
+    if wanted.strict:
+        loose = next(_loose(wanted.schema, "schema"), None)
+        if loose is not None:
+            raise ApiError(400, "invalid_schema", f"strict: {loose}", where)
+    return Grammar.json_schema(wanted.schema)
+
+
+def _structured(wanted: StructuredOutputs, allow_lark: bool) -> Grammar:
+    given = [name for name in ("json", "regex", "choice", "grammar") if getattr(wanted, name) is not None]
+    if len(given) != 1:
+        raise invalid("structured_outputs", "give exactly one of json, regex, choice and grammar")
+    if wanted.json is not None:
+        return Grammar.json_schema(wanted.json)
+    if wanted.regex is not None:
+        return Grammar.regex(wanted.regex)
+    if wanted.choice is not None:
+        return Grammar.choice(wanted.choice)
+    if not allow_lark:
+        raise unsupported("structured_outputs.grammar", "this server was started without --allow-grammars")
+    return Grammar.lark(str(wanted.grammar))
+
+
+def _loose(schema: Any, where: str, depth: int = 0) -> Iterator[str]:
+    """What OpenAI's strict mode demands and `schema` lacks."""
+    if depth > DEEPEST:
+        return  # refused by its depth later
+    if isinstance(schema, dict):
+        properties = schema.get("properties")
+        if isinstance(properties, dict):
+            if schema.get("additionalProperties") is not False:
+                yield f"{where} needs additionalProperties: false"
+            required = schema.get("required")
+            if not isinstance(required, list) or {*properties} - {name for name in required if isinstance(name, str)}:
+                yield f"{where} needs all its properties in required"
+        for name, below in schema.items():
+            yield from _loose(below, f"{where}.{name}"[:200], depth + 1)
+    elif isinstance(schema, list):
+        for place, below in enumerate(schema):
+            yield from _loose(below, f"{where}[{place}]"[:200], depth + 1)

@@ -1,0 +1,131 @@
+"""Constrained output over HTTP: valid where it ends, a prefix where it is cut, and the same with drafts and without."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import pytest
+from support.schemas import random_schema
+from support.serving import ServerProcess
+
+pytest.importorskip("llguidance")
+jsonschema = pytest.importorskip("jsonschema")
+CHAT = "/v1/chat/completions"
+PERSON = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "maxLength": 5},
+        "age": {"type": "integer", "maximum": 150, "minimum": 0},
+    },
+    "required": ["name", "age"],
+    "additionalProperties": False,
+}
+
+
+def wanted(schema: dict[str, Any], **more: Any) -> dict[str, Any]:
+    return {"type": "json_schema", "json_schema": {"name": "it", "schema": schema, **more}}
+
+
+def choice(server: ServerProcess, **fields: Any) -> dict[str, Any]:
+    return dict(server.chat(max_tokens=200, **fields)["choices"][0])
+
+
+# 200 schemas at both temperatures are the slow ones; each seed is another schema.
+@pytest.mark.parametrize(
+    "seeds", [range(12), pytest.param(range(12, 200), marks=pytest.mark.slow)], ids=["few", "many"]
+)
+@pytest.mark.parametrize("temperature", [0, 1])
+def test_every_answer_that_stops_validates(server: ServerProcess, seeds: range, temperature: int) -> None:
+    stops = 0
+    for seed in seeds:
+        schema = random_schema(seed)
+        fields = {"response_format": wanted(schema), "temperature": temperature, "seed": seed}
+        found = choice(server, **fields)
+        text = found["message"]["content"]
+        if found["finish_reason"] == "stop":
+            jsonschema.validate(json.loads(text), schema)
+            stops += 1
+        if temperature == 0:
+            plain = choice(server, **fields, specexport={"speculate": False})
+            assert plain["message"]["content"] == text
+            cut = server.chat(max_tokens=3, **fields)["choices"][0]
+            assert text.startswith(cut["message"]["content"])
+    assert stops >= len(seeds) // 2
+
+
+def test_a_stream_of_it(server: ServerProcess) -> None:
+    fields = {"response_format": wanted(PERSON, strict=True), "temperature": 0, "max_tokens": 100}
+    chunks = server.events(CHAT, {**fields, "messages": [{"role": "user", "content": "Hello"}]})
+    text = "".join(chunk["choices"][0]["delta"].get("content", "") for chunk in chunks)
+    assert text == server.chat(**fields)["choices"][0]["message"]["content"]
+    jsonschema.validate(json.loads(text), PERSON)
+
+
+@pytest.mark.parametrize(
+    ("structured", "pattern"),
+    [
+        ({"regex": "[a-c]{3}-[0-9]{2}"}, "[a-c]{3}-[0-9]{2}"),
+        ({"choice": ["yes", "no", "größe"]}, "yes|no|größe"),
+        ({"json": {"type": "integer", "minimum": 3, "maximum": 7}}, "[3-7]"),
+        ({"json": '{"enum": ["x"]}'}, '"x"'),
+    ],
+    ids=["regex", "choice", "json", "text"],
+)
+def test_vllms_names(server: ServerProcess, structured: dict[str, Any], pattern: str) -> None:
+    for seed in range(3):
+        found = choice(server, structured_outputs=structured, seed=seed)
+        assert re.fullmatch(pattern, found["message"]["content"])
+        assert found["finish_reason"] == "stop"
+
+
+def test_any_object(server: ServerProcess) -> None:
+    found = server.chat(max_tokens=60, response_format={"type": "json_object"}, temperature=0)["choices"][0]
+    assert found["message"]["content"].startswith("{")
+    if found["finish_reason"] == "stop":
+        assert isinstance(json.loads(found["message"]["content"]), dict)
+
+
+DEEP: dict[str, Any] = {"type": "string"}
+for _ in range(80):
+    DEEP = {"type": "array", "items": DEEP}
+LOOSE = {"type": "object", "properties": {"a": {"type": "string"}}}
+SOUP = {"allOf": [{"anyOf": [{"type": "string", "pattern": f"^a{i}b{j}"} for j in range(10)]} for i in range(10)]}
+
+
+@pytest.mark.parametrize(
+    ("fields", "code"),
+    [
+        ({"response_format": wanted({"type": "nonsense"})}, "invalid_schema"),
+        ({"response_format": wanted({"type": "string", "pattern": "(?=a)b"})}, "invalid_schema"),
+        ({"response_format": wanted({"$ref": "http://127.0.0.1:9/schema.json"})}, "invalid_schema"),
+        ({"response_format": wanted({"$ref": "file:///etc/passwd"})}, "invalid_schema"),
+        ({"response_format": wanted(LOOSE, strict=True)}, "invalid_schema"),
+        ({"response_format": wanted(DEEP)}, "schema_too_complex"),
+        ({"response_format": wanted(SOUP)}, "schema_too_complex"),
+        ({"response_format": wanted({"enum": ["x" * 40_000]})}, "invalid_schema"),
+        ({"response_format": {"type": "json_schema"}}, "invalid_value"),
+        ({"response_format": {"type": "grammar"}}, "invalid_value"),
+        ({"structured_outputs": {}}, "invalid_value"),
+        ({"structured_outputs": {"regex": "a", "choice": ["b"]}}, "invalid_value"),
+        ({"structured_outputs": {"regex": "("}}, "invalid_schema"),
+        ({"structured_outputs": {"choice": []}}, "invalid_schema"),
+        ({"structured_outputs": {"grammar": 'start: "a"'}}, "unsupported_parameter"),
+        ({"structured_outputs": {"regex": "a"}, "response_format": {"type": "json_object"}}, "invalid_value"),
+        ({"response_format": {"type": "json_object"}, "min_tokens": 3}, "invalid_value"),
+    ],
+    ids=range(17),
+)
+def test_what_is_refused(server: ServerProcess, fields: dict[str, Any], code: str) -> None:
+    body = {"messages": [{"role": "user", "content": "Hello"}], **fields}
+    status, _, answer = server.ask("POST", CHAT, body)
+    error = json.loads(answer)["error"]
+    assert (status, error["code"]) == (400, code), error
+    assert server.ask("GET", "/health")[0] == 200
+    assert server.idle()
+
+
+def test_text_is_no_constraint(server: ServerProcess) -> None:
+    plain = server.chat(max_tokens=5, temperature=0)["choices"]
+    assert server.chat(max_tokens=5, temperature=0, response_format={"type": "text"})["choices"] == plain
