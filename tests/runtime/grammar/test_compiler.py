@@ -13,6 +13,7 @@ from specexport import Grammar
 from specexport.errors import GrammarError
 from specexport.runtime.grammar import compiler as compiling
 from specexport.runtime.grammar.compiler import GrammarCompiler
+from specexport.runtime.grammar.guided import GuidedMatcher
 from specexport.runtime.grammar.limits import LONGEST_LARK, MOST_REFS
 from specexport.runtime.grammar.matcher import Matcher
 from support.doubles import EOS, VOCAB, byte_tokenizer
@@ -247,3 +248,28 @@ def test_a_tokenizer_that_is_larger_than_the_model_is_refused(refused: Refused) 
 def test_a_model_without_stop_tokens(compiler: GrammarCompiler) -> None:
     matcher = GrammarCompiler(byte_tokenizer().to_str, VOCAB, ()).compile(Grammar.regex("a+"))
     assert np.flatnonzero(matcher.allowed()).tolist() == [ord("a")]
+
+
+class Overfull:
+    """llguidance's matcher where a mask is beyond the limits: it says so only when it is asked."""
+
+    failed = False
+
+    def deep_copy(self) -> Overfull:
+        return Overfull()
+
+    def unsafe_compute_mask_ptr(self, address: int, size: int) -> None:
+        self.failed = True
+
+    def is_error(self) -> bool:
+        return self.failed
+
+    def get_error(self) -> str:
+        return "Too many items (limit 5000)\n<non-verbose/>"
+
+
+def test_a_mask_in_error_is_no_end_and_spoils_no_state(refused: Refused) -> None:
+    state = Overfull()
+    with refused(GrammarError):
+        GuidedMatcher(state, VOCAB, [EOS]).allowed()  # type: ignore[arg-type]
+    assert not state.failed
