@@ -51,7 +51,7 @@ def test_every_answer_that_stops_validates(server: ServerProcess, seeds: range, 
             plain = choice(server, **fields, specexport={"speculate": False})
             assert plain["message"]["content"] == text
             cut = server.chat(max_tokens=3, **fields)["choices"][0]
-            assert text.startswith(cut["message"]["content"])
+            assert text.startswith(cut["message"]["content"].rstrip("\ufffd"))  # what is cut may end inside a character
     assert stops >= len(seeds) // 2
 
 
