@@ -347,7 +347,7 @@ def test_noise_that_does_not_arrive(
 def test_a_request_that_keeps_rows_of_another(
     subject: Subject, prompts: list[list[int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def start(self: Context, prompt: Sequence[int]) -> int:
+    def start(self: Context, prompt: Sequence[int], salt: str | None = None) -> int:
         self.tokens = list(prompt)
         self.target.rows = min(self.target.rows, len(prompt) - 1)
         return 0  # and does not say so
@@ -362,9 +362,9 @@ def test_a_cancelled_stream_that_loses_all_rows(
 ) -> None:
     original = Context.start
 
-    def start(self: Context, prompt: Sequence[int]) -> int:
+    def start(self: Context, prompt: Sequence[int], salt: str | None = None) -> int:
         self.truncate(0)
-        return original(self, prompt)
+        return original(self, prompt, salt)
 
     monkeypatch.setattr(Context, "start", start)
     assert failed(prove_requests(subject.session, prompts[0])) == ["a request behind its own cancelled stream"]
