@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from ...errors import GrammarError
-from .limits import LONGEST_LARK, check_length, check_schema
+from .limits import LONGEST_LARK, check_length, check_schema, too_deep
 
 Kind = Literal["schema", "regex", "choice", "grammar"]
 
@@ -35,15 +35,20 @@ class Grammar:
             check_length("schema", schema, 1 << 20)  # with its blanks
             try:
                 schema = json.loads(schema)
-            except (ValueError, RecursionError) as error:
+            except RecursionError:
+                raise too_deep() from None
+            except ValueError as error:
                 raise GrammarError(f"invalid schema: it is not JSON: {error}") from None
         if not isinstance(schema, Mapping | bool):
             raise GrammarError(f"invalid schema: it is of type {type(schema).__name__}; it must be an object")
         try:
             given = dict(schema) if isinstance(schema, Mapping) else schema
             text = json.dumps(given, allow_nan=False, separators=(",", ":"))
-        except (TypeError, ValueError, RecursionError) as error:
-            raise GrammarError(f"invalid schema: it cannot be written as JSON: {error}") from None
+        except RecursionError:
+            raise too_deep() from None
+        except (TypeError, ValueError) as error:
+            reason = str(error).partition(": ")[0]  # Python 3.13 adds the value
+            raise GrammarError(f"invalid schema: it cannot be written as JSON: {reason}") from None
         check_length("schema", text)
         if text == "false":
             raise GrammarError("invalid schema: it is false, which nothing satisfies")

@@ -32,7 +32,7 @@ def check_schema(schema: Any) -> None:
     depth = 0
     while level:
         if depth > DEEPEST:
-            raise _too_many(f"is nested more than {DEEPEST} deep")
+            raise too_deep()
         below: list[Any] = []
         for value in level:
             if isinstance(value, dict):
@@ -51,6 +51,10 @@ def check_schema(schema: Any) -> None:
             raise _too_many(f"has more than {MOST_JOINED} further schemas in its allOf lists")
         if multiple > LARGEST_MULTIPLE:
             raise _too_many(f"has multipleOf with a common multiple above {LARGEST_MULTIPLE}")
+
+
+def too_deep() -> GrammarError:
+    return _too_many(f"is nested more than {DEEPEST} deep")
 
 
 def _significant(value: Any) -> int:
