@@ -102,6 +102,7 @@ def serve(
     _log_to_stderr()
     budget = None if prompt_cache_mib is None else prompt_cache_mib << 20
     with load(bundle, prompt_cache_bytes=budget, **where) as session:
+        session.prepare()  # nobody's request waits for it
         raise SystemExit(_run(session, settings, listening))
 
 

@@ -107,7 +107,7 @@ class Session:
 
     def adapt(self) -> None:
         """Draft as much as pays here, although nobody calibrated: what rounds cost is looked up in the user's cache, or
-        measured in about half a second, when a request first asks for no number of draft tokens.
+        measured in about half a second, when a request first asks for no number of draft tokens, or at `prepare`.
         """
         measure = weakref.WeakMethod(self._measure)  # else the session would hold itself
         self.decisions.measure = lambda: method() if (method := measure()) else None
@@ -134,6 +134,15 @@ class Session:
         """Token ids of a text, of chat messages, or of ids (checked); any iterable of them. Raises `PromptError`."""
         self._check_open()
         return self._encoder.encode(prompt)
+
+    def prepare(self) -> None:
+        """Do now what the first request would wait for: where nobody calibrated and the user's cache has no costs of
+        this bundle and host, measure for about half a second what rounds cost. Cached rows are then forgotten.
+
+        Raises `SessionBusyError` while a stream of the session is open, `SessionClosedError`.
+        """
+        self._check_free()
+        self.decisions.prepare()
 
     def prepare_grammar(self, grammar: Grammar | None = None) -> None:
         """Do now what the first request with a grammar, or with this one, would wait for; any thread may ask."""

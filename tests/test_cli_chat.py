@@ -128,6 +128,14 @@ def test_an_answer_stopped_before_it_began_leaves_no_turn(session: Session, monk
     assert terminal.conversation.messages == []
 
 
+def test_costs_are_measured_before_the_first_line_is_asked_for(built: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    order: list[str] = []
+    monkeypatch.setattr("specexport.runtime.session.first_costs", lambda session: order.append("costs"))
+    monkeypatch.setattr("specexport.cli.chat._ask", lambda: order.append("asked"))
+    assert CliRunner().invoke(main, ["chat", str(built)]).exit_code == 0
+    assert order == ["costs", "asked"]
+
+
 def test_a_wrong_option_ends_the_command(built: Path, refused: Refused) -> None:
     result = CliRunner().invoke(main, ["chat", str(built), "--temperature", "9999"], input="hi\n")
     assert result.exit_code == 1

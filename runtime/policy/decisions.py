@@ -73,14 +73,18 @@ class Decisions:
             )
         return cls(policy, None if reason else costs, _chance(survival, engine.head, bundle) if survival else None)
 
+    def prepare(self) -> None:
+        """Ask for the costs now, not at the first request that needs them."""
+        if self.measure is not None:
+            self.costs, self.measure = self.measure(), None
+
     def uncalibrated(self, drafter: str, most: int, seeded: bool, constrained: bool = False) -> Schedule:
         """What a request follows where there is no policy: it adapts, from a guess or what earlier requests have shown.
 
         most: draft tokens a round. seeded: the request is to repeat itself, so it learns nothing from others.
         constrained: by a grammar; it learns from such requests only.
         """
-        if self.measure is not None:
-            self.costs, self.measure = self.measure(), None
+        self.prepare()
         if self.costs is None:
             return FixedSchedule(most)
         entry = RoutePolicy("undecided", drafter, most, "adaptive", (GUESS,) * most, None)

@@ -92,9 +92,11 @@ def test_settings_that_cannot_be(wrong: dict[str, Any], refused: Refused) -> Non
         ServerSettings(**wrong)
 
 
-def test_a_unix_socket(served_bundle: Path, tmp_path: Path) -> None:
+def test_a_unix_socket_ready_with_its_costs_measured(served_bundle: Path, tmp_path: Path) -> None:
     path = tmp_path / "socket"
-    process = ServerProcess(served_bundle, tmp_path / "log", "--uds", str(path))
+    env = {"XDG_CACHE_HOME": str(tmp_path / "cache")}
+    process = ServerProcess(served_bundle, tmp_path / "log", "--uds", str(path), env=env)
+    assert len([*(tmp_path / "cache/specexport/costs").iterdir()]) == 1, "before the first request"
     with socket.socket(socket.AF_UNIX) as connection:
         connection.connect(str(path))
         connection.sendall(b"GET /ready HTTP/1.1\r\nHost: localhost\r\n\r\n")

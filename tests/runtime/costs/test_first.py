@@ -7,13 +7,14 @@ from pathlib import Path
 
 import pytest
 from specexport.engines.base import Logits
-from specexport.errors import EngineError
+from specexport.errors import EngineError, SessionBusyError, SessionClosedError
 from specexport.runtime.costs.first import first_costs
 from specexport.runtime.costs.meter import CostMeter
 from specexport.runtime.policy.routes import POLICY_VERSION, Policy, RoutePolicy
 from specexport.runtime.session import Session
 from support.clock import CONTRACT, Clock, Timed
 from support.doubles import FakeDecoder, fake_session
+from support.messages import Refused
 
 MakeSession = Callable[..., Session]
 PROMPT = list(range(20))
@@ -57,6 +58,30 @@ def test_costs_are_measured_once_and_kept(make_session: MakeSession, measured: l
     assert len(measured) == 1, "the next session reads what was kept"
     make_session(threads=3).generate(PROMPT, max_new_tokens=8)
     assert len(measured) == 2, "which is for so many threads only"
+
+
+def test_prepared_before_the_first_request(make_session: MakeSession, measured: list[CostMeter]) -> None:
+    session = make_session()
+    session.prepare()
+    assert len(measured) == 1
+    session.prepare()
+    session.generate(PROMPT, max_new_tokens=8)
+    assert len(measured) == 1
+    assert session.decisions.costs is not None
+
+
+def test_nothing_is_prepared_while_a_stream_is_open_or_behind_the_end(
+    make_session: MakeSession, measured: list[CostMeter], refused: Refused
+) -> None:
+    session = make_session()
+    with session.stream(PROMPT, max_new_tokens=8, speculate=False) as stream:
+        next(stream)
+        with refused(SessionBusyError):
+            session.prepare()
+    session.close()
+    with refused(SessionClosedError):
+        session.prepare()
+    assert measured == []
 
 
 @pytest.mark.parametrize("options", [{"num_draft_tokens": 2}, {"speculate": False}, {"num_draft_tokens": 0}])
