@@ -38,7 +38,13 @@ class LongPromptError(PromptError):
 
 
 class GrammarError(ParameterError):
-    pass
+    """code: `invalid_schema`, `schema_too_complex`, `grammar_busy` while another one compiles for too long, or
+    `grammar_failed` in mid-stream.
+    """
+
+    def __init__(self, message: str, code: str = "invalid_schema") -> None:
+        super().__init__(message)
+        self.code = code
 
 
 class CheckpointError(SpecExportError):

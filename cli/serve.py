@@ -55,6 +55,13 @@ WHERE = ("host", "port", "uds", "drain_delay", "drain_timeout")
 )
 @click.option("--queue-timeout", type=SECONDS, default=30.0, show_default=True, help="Longest wait in the queue.")
 @click.option(
+    "--grammar-timeout",
+    type=SECONDS,
+    default=10.0,
+    show_default=True,
+    help="Longest that a request's grammar may take in all to say which tokens may follow.",
+)
+@click.option(
     "--stall-timeout",
     type=SECONDS,
     default=60.0,

@@ -71,7 +71,8 @@ def create_app(session: Session | AsyncSession, settings: ServerSettings | None 
 
 
 def _asynchronous(session: Session, settings: ServerSettings) -> AsyncSession:
-    return AsyncSession(session, settings.max_queue, settings.max_queue_per_key, settings.queue_timeout)
+    waiting = (settings.max_queue, settings.max_queue_per_key, settings.queue_timeout)
+    return AsyncSession(session, *waiting, settings.grammar_timeout)
 
 
 async def _unrouted(request: Request, error: Exception) -> Response:

@@ -44,6 +44,10 @@ class Metrics:
         self.queued = self._histogram("request_queue_time_seconds", "Waiting for the engine.")
         self.prefill = self._histogram("request_prefill_time_seconds", "Prompts.")
         self.decode = self._histogram("request_decode_time_seconds", "Rounds.")
+        self.compiled = self._histogram(
+            "grammar_compile_seconds", "Until a request's grammar was compiled, or refused."
+        )
+        self.masked = self._histogram("grammar_mask_seconds", "What a request's grammar took along its output.")
         self.prompt_size = self._histogram("request_prompt_tokens", "Tokens of a prompt.", TOKENS)
         self.output_size = self._histogram("request_generation_tokens", "Tokens of an answer.", TOKENS)
         self.round_size = self._histogram("iteration_tokens_total", "Tokens that a round gave.", ROUND)
@@ -87,6 +91,8 @@ class Metrics:
         self.observe(self.prefill, row.prefill_seconds)
         self.observe(self.decode, max(row.decode_seconds, 0.0))
         self.observe(self.first_token, waited[0] + row.first_token_seconds)
+        if row.grammar_seconds:
+            self.observe(self.masked, row.grammar_seconds)
         if row.emitted > 1:
             self.observe(self.between_tokens, (row.total_seconds - row.first_token_seconds) / (row.emitted - 1))
         self._speculative(row, route if route in self._routes else OTHER_ROUTES)

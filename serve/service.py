@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Mapping
 from functools import cached_property
 from hashlib import sha256
+from time import monotonic
 from typing import Any
 
+from ..runtime.grammar.grammar import Grammar
 from ..runtime.session import Session
 from ..version import VERSION
 from .engine.async_session import AsyncSession
@@ -43,6 +46,14 @@ class Service:
         metrics.gauge("kv_cache_usage_perc", "Of the cache rows, those that count.", lambda: session.cache_usage)
         metrics.info(version=VERSION, engine=session.engine.name, bundle=_digest(session))
         return metrics
+
+    async def prepare_grammar(self, grammar: Grammar) -> None:
+        """Compile it where nobody waits for it. Raises `GrammarError`, `MissingPackageError`."""
+        start = monotonic()
+        try:
+            await asyncio.to_thread(self.session.prepare_grammar, grammar)
+        finally:
+            self.metrics.observe(self.metrics.compiled, monotonic() - start)
 
     def check_model(self, name: str | None) -> None:
         """Raises `ApiError` 404 for another model than this one; a name is never a path."""

@@ -20,9 +20,9 @@ class ServerSettings:
 
     default_temperature: of requests that name none. max_tokens: most that a request may ask for, None for the capacity.
     max_body: of a request. body_timeout: for all of it to come. max_requests: at once, waiting ones among them.
-    max_queue, max_queue_per_key, queue_timeout: see `AsyncSession`. stall_timeout: without a prompt chunk or a round,
-    after which `/health` says 503. send_timeout: a reader that takes nothing for so long is left. ping_interval:
-    between comments in a silent stream. header_timeout: a stream's status waits so long for the engine.
+    max_queue, max_queue_per_key, queue_timeout, grammar_timeout: see `AsyncSession`. stall_timeout: without a prompt
+    chunk or a round, after which `/health` says 503. send_timeout: a reader that takes nothing for so long is left.
+    ping_interval: between comments in a silent stream. header_timeout: a stream's status waits so long for the engine.
 
     allow_grammars: requests may bring context-free grammars (Lark), and not only schemas, regexes and choices.
     strict_fields: unknown fields are refused and not ignored. metrics_prefix: of the names at `/metrics`. access_log:
@@ -42,6 +42,7 @@ class ServerSettings:
     max_queue: int = 16
     max_queue_per_key: int = 4
     queue_timeout: float = 30.0
+    grammar_timeout: float = 10.0
     stall_timeout: float = 60.0
     send_timeout: float = 60.0
     ping_interval: float = 10.0

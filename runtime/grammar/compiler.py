@@ -45,6 +45,7 @@ class GrammarCompiler:
         self._compiled: OrderedDict[Grammar, GuidedMatcher] = OrderedDict()
         self._lock = threading.Lock()
         self._busy = threading.Semaphore()  # held by the thread that compiles, even when nobody waits for it any more
+        self._late = False  # nobody waits: so nobody else does either
 
     @classmethod
     def of(cls, bundle: Bundle, tokenizer: Callable[[], str]) -> GrammarCompiler:
@@ -72,13 +73,13 @@ class GrammarCompiler:
             known = self._compiled.get(grammar)
             if known is not None:
                 self._compiled.move_to_end(grammar)
-                return known.copy()
+                return known.begin()
         made = self._in_time(grammar)
         with self._lock:
             self._compiled[grammar] = made
             while len(self._compiled) > KEPT:
                 self._compiled.popitem(last=False)
-            return made.copy()
+            return made.begin()
 
     @cached_property
     def _tokenizer(self) -> LLTokenizer:
@@ -95,8 +96,9 @@ class GrammarCompiler:
 
     def _in_time(self, grammar: Grammar) -> GuidedMatcher:
         """Compiles in a thread that is left to finish where it takes too long: nothing can stop it."""
-        if not self._busy.acquire(timeout=DEADLINE):
-            raise GrammarError("another grammar is still being compiled; try again later")
+        if not self._busy.acquire(timeout=0 if self._late else DEADLINE):
+            told = f"another grammar has been compiled for more than {DEADLINE:g} s; try again later"
+            raise GrammarError(told, "grammar_busy")
         made: list[GuidedMatcher] = []
         failed: list[BaseException] = []
         finished = threading.Event()
@@ -107,8 +109,10 @@ class GrammarCompiler:
             except BaseException as error:  # which the asking thread raises
                 failed.append(error)
             finally:
+                with self._lock:
+                    self._late = False
+                    finished.set()
                 self._busy.release()
-                finished.set()
 
         thread = threading.Thread(target=work, name="specexport-grammar", daemon=True)
         try:
@@ -117,7 +121,10 @@ class GrammarCompiler:
             self._busy.release()
             raise
         if not finished.wait(DEADLINE):
-            raise GrammarError(f"invalid {grammar.kind}: it takes more than {DEADLINE:g} s to compile; simplify it")
+            with self._lock:
+                self._late = not finished.is_set()
+            told = f"invalid {grammar.kind}: it takes more than {DEADLINE:g} s to compile; simplify it"
+            raise GrammarError(told, "schema_too_complex")
         if failed:
             raise failed[0]
         return made[0]
@@ -136,7 +143,7 @@ class GrammarCompiler:
         try:
             made.allowed()  # the first mask may cost as much
         except GrammarError as error:
-            raise GrammarError(f"invalid {grammar.kind}: {error}") from None
+            raise GrammarError(f"invalid {grammar.kind}: {error}", "schema_too_complex") from None
         return made
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from time import perf_counter
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,6 +18,18 @@ if TYPE_CHECKING:
 LONGEST_SHOWN = 300
 
 
+class Stopwatch:
+    """Of a request: its matcher and all copies count together."""
+
+    seconds = 0.0
+
+    def __enter__(self) -> None:
+        self._started = perf_counter()
+
+    def __exit__(self, *_: object) -> None:
+        self.seconds += perf_counter() - self._started
+
+
 class GuidedMatcher:
     """Masks are computed on copies: one that fails must not change a state that drafts merely passed through.
 
@@ -24,11 +37,18 @@ class GuidedMatcher:
     `validate_tokens` takes every token that fits; so `accepts` looks at the forced tokens first.
     """
 
-    def __init__(self, matcher: LLMatcher, vocab_size: int, eos_tokens: Sequence[int]) -> None:
+    def __init__(
+        self, matcher: LLMatcher, vocab_size: int, eos_tokens: Sequence[int], watch: Stopwatch | None = None
+    ) -> None:
         """vocab_size: the model's, which may be padded beyond the tokenizer's. eos_tokens: llguidance's own."""
         self._matcher, self._vocab_size, self._eos_tokens = matcher, vocab_size, eos_tokens
+        self._watch = watch or Stopwatch()
         self._allowed: Allowed | None = None
         self._forced: list[int] | None = None
+
+    @property
+    def seconds(self) -> float:
+        return self._watch.seconds
 
     @property
     def accepting(self) -> bool:
@@ -41,9 +61,10 @@ class GuidedMatcher:
 
     def allowed(self) -> Allowed:
         if self._allowed is None:
-            copy = self._matcher.deep_copy()
             words = np.zeros(-(-self._vocab_size // 32), np.uint32)
-            copy.unsafe_compute_mask_ptr(words.ctypes.data, words.nbytes)
+            with self._watch:
+                copy = self._matcher.deep_copy()
+                copy.unsafe_compute_mask_ptr(words.ctypes.data, words.nbytes)
             self._check(copy)
             bits = np.unpackbits(words.view(np.uint8), count=self._vocab_size, bitorder="little").view(np.bool_)
             bits[self._eos_tokens] = False
@@ -58,24 +79,35 @@ class GuidedMatcher:
             return token == forced[0]
         if token in self._eos_tokens:
             return False
-        accepted = self._matcher.validate_tokens([token]) == 1
+        with self._watch:
+            accepted = self._matcher.validate_tokens([token]) == 1
         self._check(self._matcher)
         return accepted
 
     def forced(self) -> list[int]:
         if self._forced is None:
-            self._forced = self._matcher.compute_ff_tokens()
+            with self._watch:
+                self._forced = self._matcher.compute_ff_tokens()
             self._check(self._matcher)
         return self._forced
 
     def advance(self, token: int) -> None:
         self._allowed = self._forced = None
-        if not self._matcher.consume_token(token):
+        with self._watch:
+            taken = self._matcher.consume_token(token)
+        if not taken:
             self._check(self._matcher)
-            raise GrammarError(f"the grammar does not allow token {token} here")
+            raise GrammarError(f"the grammar does not allow token {token} here", "grammar_failed")
+
+    def begin(self) -> GuidedMatcher:
+        """A copy for a request of its own, whose time is counted from here."""
+        return self._copy(Stopwatch())
 
     def copy(self) -> GuidedMatcher:
-        copy = GuidedMatcher(self._matcher.deep_copy(), self._vocab_size, self._eos_tokens)
+        return self._copy(self._watch)
+
+    def _copy(self, watch: Stopwatch) -> GuidedMatcher:
+        copy = GuidedMatcher(self._matcher.deep_copy(), self._vocab_size, self._eos_tokens, watch)
         copy._allowed, copy._forced = self._allowed, self._forced
         return copy
 
@@ -83,7 +115,8 @@ class GuidedMatcher:
     def _check(matcher: LLMatcher) -> None:
         """The library's errors are silent, and stay: the mask then has nothing but the end of the text."""
         if matcher.is_error():
-            raise GrammarError(f"the grammar cannot be followed here: {one_line(matcher.get_error())}; simplify it")
+            told = one_line(matcher.get_error())
+            raise GrammarError(f"the grammar cannot be followed here: {told}; simplify it", "grammar_failed")
 
 
 def one_line(text: str) -> str:

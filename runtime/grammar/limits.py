@@ -66,4 +66,4 @@ def _significant(value: Any) -> int:
 
 
 def _too_many(what: str) -> GrammarError:
-    return GrammarError(f"invalid schema: it {what}; simplify it")
+    return GrammarError(f"invalid schema: it {what}; simplify it", "schema_too_complex")

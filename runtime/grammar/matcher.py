@@ -17,6 +17,11 @@ class Matcher(Protocol):
     """
 
     @property
+    def seconds(self) -> float:
+        """What the answers of this one and of all its copies took so far."""
+        ...
+
+    @property
     def accepting(self) -> bool:
         """Whether the text is complete, so that it may end here."""
         ...

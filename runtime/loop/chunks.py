@@ -133,6 +133,8 @@ class Decoding:
                     kept = len(pieces)
                     context.truncate(len(context.tokens) - len(tokens) + kept)
                     statistics.emitted += kept
+                    if request.matcher is not None:
+                        statistics.grammar_seconds = request.matcher.seconds
                     statistics.total_seconds += perf_counter() - resumed
                     statistics.first_token_seconds = statistics.first_token_seconds or statistics.total_seconds
                     _count_predicted(notes, statistics)

@@ -97,7 +97,8 @@ class _Rows:
             if self._constraint is not None:
                 raise GrammarError(
                     "a dead end: no token that the grammar allows here is left by the model and by what else forbids "
-                    "tokens (banned_tokens, stop_token_ids); allow more"
+                    "tokens (banned_tokens, stop_token_ids); allow more",
+                    "grammar_failed",
                 )
             raise ParameterError(
                 "banned_tokens and min_new_tokens forbid every token that the target can give here; allow more"

@@ -17,6 +17,8 @@ class Statistics:
     token it drafted. emitted counts tokens given to the caller: stops cut the last round. device_seconds: of rounds
     that the device ran whole, draft and target in one.
 
+    grammar_seconds: what the request's grammar took to say which tokens may follow, part of the host's time.
+
     setup_seconds: in front of the prefill: chat template, tokenizer, checks. total_seconds holds all of the session's
     time and none of the caller's between chunks; first_token_seconds is that up to the first chunk.
     """
@@ -38,6 +40,7 @@ class Statistics:
     draft_seconds: float = 0.0
     target_seconds: float = 0.0
     device_seconds: float = 0.0
+    grammar_seconds: float = 0.0
     total_seconds: float = 0.0
     first_token_seconds: float = 0.0
 
@@ -98,6 +101,6 @@ class Statistics:
             "drafted_by_position",
         )
         rates = ("acceptance_rate", "mean_acceptance_length", "tokens_per_second")
-        times = ("setup", "prefill", "first_token", "draft", "target", "device", "host", "total")
+        times = ("setup", "prefill", "first_token", "draft", "target", "device", "grammar", "host", "total")
         row: dict[str, Any] = {name: getattr(self, name) for name in counts}
         return row | {name: round(getattr(self, name), 6) for name in (*rates, *(f"{time}_seconds" for time in times))}

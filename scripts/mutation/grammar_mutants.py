@@ -108,6 +108,27 @@ GRAMMAR = (
         (f"{TESTS}/test_compiler.py",),
     ),
     Mutant(
+        "a compiler that hangs is waited for",
+        COMPILER,
+        "timeout=0 if self._late else DEADLINE",
+        "timeout=DEADLINE",
+        (f"{TESTS}/test_compiler.py",),
+    ),
+    Mutant(
+        "a compiler that hung once is never waited for again",
+        COMPILER,
+        "                    self._late = False\n",
+        "",
+        (f"{TESTS}/test_compiler.py",),
+    ),
+    Mutant(
+        "a request's time with its grammar is the grammar's of all requests",
+        COMPILER,
+        "return known.begin()",
+        "return known.copy()",
+        ("tests/serve/test_grammar_bounds.py",),
+    ),
+    Mutant(
         "a schema's own options",
         COMPILER,
         "LLMatcher.grammar_from_json_schema(grammar.text, overrides=options)",

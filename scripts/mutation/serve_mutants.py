@@ -8,6 +8,7 @@ ENGINE = "serve/engine/"
 IN_PROCESS = ("tests/serve/test_async_session.py", "tests/serve/test_fair_queue.py")
 OVER_SOCKETS = ("tests/serve/test_overload.py",)
 ANSWERS = ("tests/serve/test_answers.py",)
+BOUNDS = ("tests/serve/test_grammar_bounds.py",)
 OPERATION = ("tests/serve/test_operation.py",)
 
 SERVE = (
@@ -129,6 +130,20 @@ SERVE = (
         "self._accepted.labels(*labels).inc(row.accepted)",
         "self._accepted.labels(*labels).inc(2 * row.accepted)",
         OPERATION,
+    ),
+    Mutant(
+        "masks may take as long as they like",
+        f"{ENGINE}thread.py",
+        "elif chunk.statistics.grammar_seconds > self._grammar_timeout:",
+        "elif False:",
+        BOUNDS,
+    ),
+    Mutant(
+        "a compiler that hangs is the client's fault",
+        "serve/wire/errors.py",
+        'case GrammarError(code="grammar_busy"):',
+        'case GrammarError(code="never"):',
+        BOUNDS,
     ),
     Mutant(
         "keys that come twice in JSON are taken",

@@ -23,16 +23,23 @@ class AsyncSession:
     """Any number of tasks, of any event loop, may ask at once; the session serves one request at a time.
 
     max_queue: requests that may wait; max_queue_per_key: of one key. queue_timeout: seconds after which a request that
-    still waits is refused. A request ends when its iteration is left or its task cancelled: at once while it waits,
-    else at the next prompt chunk or round, and no other request notices. Nothing else may use `session` meanwhile, but
-    its `encode`. Installs no signal handlers and opens no sockets; its thread starts with the first request.
+    still waits is refused. grammar_timeout: seconds that a request's grammar may take in all to say which tokens may
+    follow; it ends with a `GrammarError` then. A request ends when its iteration is left or its task cancelled: at once
+    while it waits, else at the next prompt chunk or round, and no other request notices. Nothing else may use `session`
+    meanwhile, but its `encode`. Installs no signal handlers and opens no sockets; its thread starts with the first
+    request.
     """
 
     def __init__(
-        self, session: Session, max_queue: int = 16, max_queue_per_key: int = 4, queue_timeout: float = 30.0
+        self,
+        session: Session,
+        max_queue: int = 16,
+        max_queue_per_key: int = 4,
+        queue_timeout: float = 30.0,
+        grammar_timeout: float = 10.0,
     ) -> None:
         self.session, self.queue_timeout = session, queue_timeout
-        self.thread = EngineThread(session, max_queue, max_queue_per_key)
+        self.thread = EngineThread(session, max_queue, max_queue_per_key, grammar_timeout)
 
     async def encode(self, prompt: Prompt) -> list[int]:
         """Token ids, as `Session.encode` gives them, without holding the event loop up."""

@@ -7,7 +7,7 @@ from threading import Condition, Thread
 from time import monotonic
 from typing import Protocol
 
-from ...errors import QueueError, SpecExportError
+from ...errors import GrammarError, QueueError, SpecExportError
 from ...runtime.sampling.parameters import SamplingParameters
 from ...runtime.stream import Stream
 from ...runtime.text.encode import Prompt
@@ -27,8 +27,8 @@ class Streams(Protocol):
 class EngineThread:
     """Started with the first job, so that what forks before that forks no thread."""
 
-    def __init__(self, session: Streams, most: int, most_per_key: int) -> None:
-        self._session = session
+    def __init__(self, session: Streams, most: int, most_per_key: int, grammar_timeout: float) -> None:
+        self._session, self._grammar_timeout = session, grammar_timeout
         self._queue: FairQueue[Job] = FairQueue(most, most_per_key)
         self._changed = Condition()
         self._thread: Thread | None = None
@@ -152,8 +152,15 @@ class EngineThread:
                         # Gauges fall before the client knows, so that its next look at them finds them so.
                         with self._changed:
                             self._running = None
+                    elif chunk.statistics.grammar_seconds > self._grammar_timeout:
+                        raise _grammar_too_slow(self._grammar_timeout)
                     job.deliver(chunk)
         except SpecExportError as error:
             job.deliver(error)
         except BaseException as error:  # a bug ends its request, and not the thread
             job.deliver(error if isinstance(error, Exception) else RuntimeError(repr(error)))
+
+
+def _grammar_too_slow(timeout: float) -> GrammarError:
+    told = f"the grammar took more than {timeout:g} s to say which tokens may follow; simplify it"
+    return GrammarError(told, "grammar_failed")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass, field
@@ -100,8 +99,8 @@ async def _work(
         check_size(prompt, service.limits)
     encoded = [await service.sessions.encode(prompt) for prompt in given]
     grammar = grammar_of(request, service.settings.allow_grammars)
-    if grammar is not None:  # refused before it waits, and compiled where nobody waits for it
-        await asyncio.to_thread(service.session.prepare_grammar, grammar)
+    if grammar is not None:  # refused before it waits
+        await service.prepare_grammar(grammar)
     chosen = [parameters(request, service.settings, service.limits, len(ids), grammar) for ids in encoded]
     return Work(service, request, encoded, chosen, exchange.scope["state"].get("key", ""))
 

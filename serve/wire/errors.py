@@ -22,6 +22,7 @@ from ...errors import (
 LOG = logging.getLogger("specexport.serve")
 TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
 QUEUE_STATUS = {"queue_full": 429, "too_many_requests": 429, "queue_timeout": 503, "shutting_down": 503}
+BUSY_RETRY = "2"
 PLACE = re.compile(r"(.*) - at `\$\.?(.*)`$", re.DOTALL)
 
 
@@ -78,9 +79,10 @@ def of_engine(error: BaseException) -> ApiError:
             return error
         case QueueError(code=code, retry_after=seconds):
             return ApiError(QUEUE_STATUS[code], code, str(error), headers={"Retry-After": str(seconds)})
+        case GrammarError(code="grammar_busy"):
+            return ApiError(503, error.code, str(error), headers={"Retry-After": BUSY_RETRY})
         case GrammarError():
-            too_complex = str(error).endswith("simplify it")
-            return invalid(None, str(error), "schema_too_complex" if too_complex else "invalid_schema")
+            return invalid(None, str(error), error.code)
         case MissingPackageError():
             return ApiError(400, "unsupported_parameter", str(error))
         case LongPromptError():

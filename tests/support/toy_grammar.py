@@ -24,6 +24,8 @@ class ToyMatcher:
     Some texts force one token, some may end. closed: texts of this length are done.
     """
 
+    seconds = 0.0
+
     def __init__(self, vocab: int, seed: int, closed: int | None = None, text: tuple[int, ...] = ()) -> None:
         self.vocab, self.seed, self.closed, self.text = vocab, seed, closed, text
 

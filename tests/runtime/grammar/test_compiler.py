@@ -199,9 +199,7 @@ def test_hostile_grammars_end_in_an_error_or_in_masks(compiler: GrammarCompiler,
     assert compiler.compile(Grammar.regex("a")).accepts(ord("a"))
 
 
-def test_a_grammar_that_takes_too_long_is_left_behind(
-    refused: Refused, compiler: GrammarCompiler, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_grammar_that_takes_too_long_is_left_behind(refused: Refused, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compiling, "DEADLINE", 0.05)
     finished, entered = threading.Event(), threading.Event()
     original = GrammarCompiler._make
@@ -211,17 +209,29 @@ def test_a_grammar_that_takes_too_long_is_left_behind(
         finished.wait(60)
         return original(self, grammar)
 
+    class Waits(threading.Semaphore):
+        def acquire(self, blocking: bool = True, timeout: float | None = None) -> bool:
+            waits.append(timeout)
+            return super().acquire(blocking, timeout)
+
+    waits: list[float | None] = []
+    compiler = GrammarCompiler(byte_tokenizer().to_str, VOCAB, (EOS,))
+    compiler._busy = Waits()
     known = compiler.compile(Grammar.regex("known"))
     monkeypatch.setattr(GrammarCompiler, "_make", slow)
-    with refused(GrammarError):
+    with refused(GrammarError) as too_long:
         compiler.compile(Grammar.regex("slow"))
     assert entered.is_set()
-    with refused(GrammarError):  # one at a time
+    with refused(GrammarError) as busy:  # one at a time, and nobody waits for this one any more
         compiler.compile(Grammar.regex("another"))
+    assert [error.value.code for error in (too_long, busy)] == ["schema_too_complex", "grammar_busy"]
+    assert waits == [0.05, 0.05, 0]
     assert compiler.compile(Grammar.regex("known")).allowed().tolist() == known.allowed().tolist()
     finished.set()
-    monkeypatch.setattr(compiling, "DEADLINE", 60.0)
+    with compiler._busy:  # it has come to its end
+        monkeypatch.setattr(compiling, "DEADLINE", 60.0)
     assert compiler.compile(Grammar.regex("another")).accepts(ord("a"))
+    assert waits[-1] == 60.0
 
 
 def test_the_most_recent_grammars_are_kept(compiler: GrammarCompiler, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -278,6 +278,20 @@ def test_a_grammar_that_outgrows_the_limits_is_an_error_and_no_end(refused: Refu
     assert session.generate(PROMPT, grammar=Grammar.regex("ab")).text == "ab"
 
 
+def test_what_the_grammar_took_is_counted_by_request(make_session: MakeSession) -> None:
+    session, grammar = make_session(), Grammar.regex("[ab]{20}")
+    assert session.generate(PROMPT, max_new_tokens=5).statistics.grammar_seconds == 0.0
+    with session.stream(PROMPT, grammar=grammar, max_new_tokens=50) as stream:
+        seen = [chunk.statistics.grammar_seconds for chunk in stream]
+    assert sorted(set(seen)) == seen
+    assert seen[0] > 0
+    statistics = session.generate(PROMPT, grammar=grammar, max_new_tokens=50).statistics
+    assert (
+        0 < statistics.grammar_seconds < statistics.host_seconds + statistics.setup_seconds + statistics.prefill_seconds
+    )
+    assert statistics.as_dict()["grammar_seconds"] > 0
+
+
 def test_what_goes_with_no_grammar(refused: Refused, make_session: MakeSession) -> None:
     session = make_session()
     with refused(ParameterError):
