@@ -19,9 +19,9 @@ from hardware import describe_hardware
 from specexport.calibration.weights import search
 from specexport.calibration.weights.collect_activations import observe
 from specexport.calibration.weights.fidelity import measure_fidelity, split
+from specexport.calibration.weights.gptq import DAMPING
 from specexport.calibration.weights.mixing import BUDGET, bytes_of
 from specexport.calibration.weights.recipe import Recipe
-from specexport.calibration.weights.second_order import DAMPING
 from specexport.calibration.weights.sensitivity import Candidates, divergences
 from specexport.calibration.weights.texts import read_texts
 from specexport.calibration.weights.tokens import calibration_tokens

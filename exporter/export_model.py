@@ -17,11 +17,11 @@ from transformers import PreTrainedModel
 from ..bundle import ELEMENT_BYTES, Contract, Family, Fidelity, Format, ModelSpec, Role
 from ..calibration.weights.fake_quant import fake_quantized
 from ..calibration.weights.fidelity import measure_fidelity, split
-from ..calibration.weights.recipe import Recipe
+from ..calibration.weights.gptq import as_they_are
+from ..calibration.weights.recipe import LARGEST_LIMIT, SATURATING_LIMIT, Recipe
 from ..calibration.weights.search import RECIPE_STEPS, RecipeOptions, choose
-from ..calibration.weights.second_order import as_they_are
 from ..calibration.weights.tokens import calibration_tokens
-from ..engines.onnxruntime.products import LIMIT, SATURATING_LIMIT, weight_limit
+from ..engines.onnxruntime.products import saturates
 from ..errors import ProofError
 from ..runtime.proofs.parity import save_reference
 from ..strict import parse, read_json
@@ -72,7 +72,8 @@ class Quantizing:
     def of(cls, numbers: Numbers, role: Role, texts: CalibrationTexts) -> Quantizing | None:
         """None for a model whose weights stay as they are."""
         form = numbers.formats[role]
-        limit = weight_limit() if numbers.family == "onnxruntime" else LIMIT
+        slow = numbers.family == "onnxruntime" and saturates()
+        limit = SATURATING_LIMIT if slow else LARGEST_LIMIT
         return cls(form, numbers.family, texts, limit) if form != "float" else None
 
 

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from .experts import ExpertLayer, expert_layers
 from .gptq import DAMPING, Hold, as_they_are, inverse_factor, rounded
+from .integers import INT4_HIGH, INT4_LOW, Float32, Int8
 from .layers import stopped_at_head
 from .recipe import WeightRecipe
 from .second_order import together
@@ -37,7 +38,7 @@ def choose_expert_integers(
     """The integers of the stacks in int8 and int4 among `recipes`.
 
     An expert that fewer rows reach than it has inputs is rounded to nearest: of the inputs' directions, some were not
-    seen at all. A stack without any other is left as it is. token_batches: each [1, T] int64.
+    seen at all (docs/internals/log.md). A stack without any other is left as it is. token_batches: each [1, T] int64.
     """
     layers = [
         layer
@@ -73,18 +74,35 @@ class _State:
 
     def choose(self, layer: ExpertLayer, rows: Tensor, experts: Tensor) -> None:
         """rows: [B T k, K], of each token one for each of its k experts [B T k]."""
-        recipe = self.recipes[layer.weight]
+        recipe, weights = self.recipes[layer.weight], layer.module.weight.data
         used = self.used.repeat_interleave(len(rows) // len(self.used))
-        values, scales, fitted = [], [], 0
-        for expert in range(layer.module.weight.shape[0]):
-            mine = rows[used & (experts == expert)].float()
-            enough = inverse_factor(mine.T @ mine, self.damping) if len(mine) >= rows.shape[1] else None
-            fitted += enough is not None
-            factor = torch.eye(rows.shape[1]) if enough is None else enough  # nothing in common: to nearest
-            own = rounded(layer.module.weight.data[expert].float(), factor, recipe, self.hold)
-            values.append(own[0])
-            scales.append(own[1])
+        reached = torch.bincount(experts[used], minlength=len(weights)).tolist()
+        if max(reached) < rows.shape[1]:
+            return
+        parts, fitted = [], 0
+        for expert, weight in enumerate(weights):
+            factor = None
+            if reached[expert] >= rows.shape[1]:
+                mine = rows[used & (experts == expert)].float()
+                factor = inverse_factor(mine.T @ mine, self.damping)
+            if factor is None:
+                parts.append(to_nearest(weight.float().numpy(), recipe, self.hold))
+            else:
+                fitted += 1
+                parts.append(rounded(weight.float(), factor, recipe, self.hold))
         if fitted:
             self.fitted += fitted
-            stored = np.concatenate(values), np.concatenate(scales)
-            self.found[layer.weight] = replace(recipe, stored=stored)
+            values, scales = zip(*parts, strict=True)
+            self.found[layer.weight] = replace(recipe, stored=(np.concatenate(values), np.concatenate(scales)))
+
+
+def to_nearest(weight: Float32, recipe: WeightRecipe, hold: Hold) -> tuple[Int8, Float32]:
+    """Values and scales of a weight [N, K] in int8 or int4, each rounded by itself, for scales that `hold` gives."""
+    values, scales = recipe.quantize(weight)
+    held = hold(scales)
+    if np.array_equal(held, scales):
+        return values, scales
+    low, high = (-recipe.limit, recipe.limit) if recipe.format == "int8" else (INT4_LOW, INT4_HIGH)
+    steps = held.reshape(len(held), -1, 1)
+    blocks = weight.reshape(len(steps), steps.shape[1], -1) / steps
+    return np.clip(np.rint(blocks), low, high).astype(np.int8).reshape(weight.shape), held

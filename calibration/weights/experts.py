@@ -19,6 +19,12 @@ from .layers import parameter_names
 # As which transformers knows `forward_experts`, and what computes stacks that it does not.
 IMPLEMENTATION = "specexport"
 OTHERS = "batched_mm"
+# What transformers says of stacks that stay as they are, and what it means.
+OTHERWISE = {
+    "is_transposed": "stored as [E, K, N]",
+    "has_bias": "with biases",
+    "has_post_expert_norm": "with norms of their own",
+}
 
 
 class ExpertStack(nn.Module):
@@ -72,16 +78,25 @@ def stack_experts(model: nn.Module) -> None:
 
     Stacks that are stored as [E, K, N] or have biases or norms of their own stay bare.
     """
-    for module in model.modules():
+    for _, module in _modules(model):
         known: Any = module
-        if getattr(module, "has_gate", None) is None or not hasattr(module, "is_transposed"):
-            continue
-        if known.is_transposed or known.has_bias or known.has_post_expert_norm:
+        if any(getattr(known, flag) for flag in OTHERWISE):
             continue
         for name in _names(known):
             weight = known._parameters.pop(name)
             module.add_module(name, ExpertStack(weight))
         known.config._experts_implementation = IMPLEMENTATION
+
+
+def bare_stacks(model: nn.Module) -> dict[str, str]:
+    """The names of the stacks that are no `ExpertStack`, and how they are stored instead."""
+    found = {}
+    for path, module in _modules(model):
+        kinds = [kind for flag, kind in OTHERWISE.items() if getattr(module, flag)]
+        for name in _names(module):
+            if isinstance(getattr(module, name, None), nn.Parameter):
+                found[f"{path}.{name}".lstrip(".")] = " and ".join(kinds) or "that are not stacked"
+    return found
 
 
 def forward_experts(module: Any, rows: Tensor, experts: Tensor, weights: Tensor) -> Tensor:
@@ -97,6 +112,15 @@ def forward_experts(module: Any, rows: Tensor, experts: Tensor, weights: Tensor)
     outer = getattr(module, second)(inner, chosen) * weights.reshape(-1, 1)
     summed: Tensor = outer.view(-1, count, rows.shape[-1]).sum(1)
     return summed.to(rows.dtype)
+
+
+def _modules(model: nn.Module) -> list[tuple[str, nn.Module]]:
+    """The modules that hold stacks of experts, with their paths."""
+    return [
+        (path, module)
+        for path, module in model.named_modules()
+        if getattr(module, "has_gate", None) is not None and hasattr(module, "is_transposed")
+    ]
 
 
 def _names(module: Any) -> tuple[str, str]:

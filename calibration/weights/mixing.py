@@ -6,13 +6,14 @@ Layers that share an input stay together, so that engines can make them one prod
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
 from torch import Tensor, nn
 
 from ...bundle import ELEMENT_BYTES
 from .collect_activations import InputGroup, Observations
+from .experts import bare_stacks, expert_layers
 from .layers import LinearLayer, linear_layers, tables
 from .recipe import WeightRecipe
 from .sensitivity import Candidates, Divergences, divergences
@@ -70,12 +71,16 @@ def mix(
 ) -> Mixed:
     """Raise layers of an int4 model to int8, within the budget: a part of the bytes that all weights take in fp32.
 
-    weights: the recipes of all weights. raised: a layer's recipe in int8. Turns inputs of raised layers in place, where
-    that is worth it.
+    Stacks of experts that are not in int4 count on neither side. weights: the recipes of all weights. raised: a layer's
+    recipe in int8. Turns inputs of raised layers in place, where that is worth it.
     """
+    apart = _stacks_not_in_int4(model, weights)
+    room = budget * bytes_of(model, {}, apart) - bytes_of(model, weights, apart)
     groups = _candidates(model, observations, weights)
     eight = {layer.weight: raised(group, layer) for group in groups for layer in group.layers}
-    turns = worthwhile_turns(model, groups, token_batches[0], raised)
+    if not any(_more_bytes(group, weights, eight) <= room for group in groups):
+        groups, eight = [], {}  # what none of them would save need not be known
+    turns = worthwhile_turns(model, groups, token_batches[0], raised) if groups else {}
     candidates = Candidates(
         {name: {"int4": weights[name], "int8": own} for name, own in eight.items()},
         {group.layers[0].weight: turn for group, turn in turns.items()},
@@ -83,21 +88,32 @@ def mix(
     found = divergences(model, token_batches, candidates) if eight else {}
     upgrades = [_upgrade(group, weights, eight, found) for group in groups]
     before = sum(own["int4"] for own in found.values())
-    room = budget * bytes_of(model, {}) - bytes_of(model, weights)
     taken = {name for upgrade in choose_upgrades(upgrades, room, before, ENOUGH) for name in upgrade.weights}
+    mixed = {name: eight[name] for name in taken}
+    notes = []
+    if apart:
+        part = bytes_of(model, {**weights, **mixed}) / bytes_of(model, {})
+        notes.append(f"experts are not in int4, nor in its budget: all weights take {part:.3f} of their bytes in fp32")
     if not taken:
-        return Mixed(observations, {}, ())
+        return Mixed(observations, {}, tuple(notes))
     after = sum(own["int8" if name in taken else "int4"] for name, own in found.items())
-    notes = [
+    notes.append(
         f"{len(taken)} of {len(found)} layers are kept in int8, where int4 costs most: by estimate {after:.4f} nats "
         f"instead of {before:.4f} on the calibration texts"
-    ]
+    )
     chosen = {group: turns[group] for group in turns if group.layers[0].weight in taken}
     changed = {group: turned(group, turn) for group, turn in chosen.items()}
     if chosen:
         notes.append(f"the inputs of {len(chosen)} of them are turned by Hadamard matrices as they come")
     kept = tuple(changed.get(group, group) for group in observations.groups)
-    return Mixed(replace(observations, groups=kept), {name: eight[name] for name in taken}, tuple(notes))
+    return Mixed(replace(observations, groups=kept), mixed, tuple(notes))
+
+
+def _stacks_not_in_int4(model: nn.Module, weights: Mapping[str, WeightRecipe]) -> set[str]:
+    """Stacks of experts, bare ones too, that are stored in another format: what int4 did not save on them is not to be
+    made good by the other weights."""
+    stacks = {layer.weight for layer in expert_layers(model)} | set(bare_stacks(model))
+    return {name for name in stacks if name not in weights or weights[name].format != "int4"}
 
 
 def _candidates(model: nn.Module, observations: Observations, weights: Mapping[str, WeightRecipe]) -> list[InputGroup]:
@@ -119,20 +135,25 @@ def _upgrade(
     group: InputGroup, weights: Mapping[str, WeightRecipe], eight: Mapping[str, WeightRecipe], found: Divergences
 ) -> Upgrade:
     names = [layer.weight for layer in group.layers]
-    more = sum(
+    saved = sum(found[name]["int4"] - found[name]["int8"] for name in names if name in found)
+    return Upgrade(tuple(names), saved, _more_bytes(group, weights, eight))
+
+
+def _more_bytes(group: InputGroup, weights: Mapping[str, WeightRecipe], eight: Mapping[str, WeightRecipe]) -> float:
+    return sum(
         eight[layer.weight].stored_bytes(*layer.matrix.shape) - weights[layer.weight].stored_bytes(*layer.matrix.shape)
         for layer in group.layers
     )
-    saved = sum(found[name]["int4"] - found[name]["int8"] for name in names if name in found)
-    return Upgrade(tuple(names), saved, more)
 
 
-def bytes_of(model: nn.Module, weights: Mapping[str, WeightRecipe]) -> float:
-    """Of all parameters. A weight that is looked up in one form and multiplied in another counts once."""
+def bytes_of(model: nn.Module, weights: Mapping[str, WeightRecipe], without: Set[str] = frozenset()) -> float:
+    """Of all parameters but `without`. A weight that is looked up in one form and multiplied in another counts once."""
     transposed = {layer.weight for layer in linear_layers(model) if layer.transposed}
     total = 0.0
     for name, parameter in model.named_parameters():
         recipe = weights.get(name)
+        if name in without:
+            continue
         if recipe is None or recipe.format == "float":
             total += parameter.numel() * ELEMENT_BYTES["fp32"]
         else:

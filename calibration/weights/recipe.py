@@ -15,6 +15,8 @@ from .integers import Float32
 
 BITS: dict[Format, int] = {"float": 32, "int8": 8, "fp8": 8, "int4": 4}
 SCALE_BYTES = 4
+# Of int8 weights: where x86's products saturate, and where they do not.
+SATURATING_LIMIT, LARGEST_LIMIT = 64, 127
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,7 +34,7 @@ class WeightRecipe:
 
     format: Format
     block: int = 0
-    limit: int = 64
+    limit: int = SATURATING_LIMIT
     importance: Float32 | None = None
     signed: bool = False
     input_scale: float | None = None
@@ -41,7 +43,7 @@ class WeightRecipe:
 
     def __post_init__(self) -> None:
         assert self.block >= 0
-        assert 1 <= self.limit <= 127
+        assert 1 <= self.limit <= LARGEST_LIMIT
         assert self.input_scale is None or 0 < self.input_scale < np.inf
 
     def quantize(self, weight: Float32) -> tuple[npt.NDArray[Any], Float32]:

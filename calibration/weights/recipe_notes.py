@@ -4,22 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Set
 
-from .recipe import WeightRecipe
-
-# Of int8 weights, where products saturate and where they do not.
-SATURATING_LIMIT, LARGEST_LIMIT = 64, 127
+from .recipe import SATURATING_LIMIT, WeightRecipe
 
 
-def rounding_notes(weights: Mapping[str, WeightRecipe], layers: Set[str], by_row: bool) -> Iterator[str]:
+def rounding_notes(
+    weights: Mapping[str, WeightRecipe], layers: Set[str], stacks: Set[str], by_row: bool
+) -> Iterator[str]:
     """Static scales where rows could have scales of their own, and second order.
 
-    layers: weights that are multiplied; a table that is looked up rounds none. by_row: the engine rounds row by row.
+    layers: weights that are multiplied; a table that is looked up rounds none. stacks: those of experts, which are
+    rounded one by one and told of by whoever does it. by_row: the engine rounds row by row.
     """
     rounding = [own for name, own in weights.items() if name in layers and own.format == "int8" and by_row]
     if static := sum(recipe.input_scale is not None for recipe in rounding):
         yield f"{static} of {len(rounding)} layers in int8 round activations by a static scale, the others row by row"
-    if chosen := sum(own.stored is not None for own in weights.values()):
-        yield f"{chosen} of {len(weights)} weights are rounded to second order (GPTQ)"
+    others = [own for name, own in weights.items() if name not in stacks]
+    if chosen := sum(own.stored is not None for own in others):
+        yield f"{chosen} of {len(others)} weights are rounded to second order (GPTQ)"
 
 
 def limit_notes(weights: Mapping[str, WeightRecipe], layers: Set[str], by_row: bool) -> Iterator[str]:

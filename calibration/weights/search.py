@@ -14,27 +14,24 @@ from torch import Tensor, nn
 from ...bundle import Family, Format
 from ...errors import ParameterError
 from .collect_activations import InputGroup, Observations, observe
+from .expert_formats import decide_stacks
 from .expert_rounding import choose_expert_integers
-from .experts import expert_layers
+from .experts import ExpertLayer, bare_stacks, expert_layers
+from .gptq import DAMPING, Hold, as_they_are
 from .layers import LinearLayer, linear_layers, parameter_names, tables
 from .lm_head_divergence import lm_head_divergence
 from .mixing import BUDGET, mix
-from .output_error import output_error, sampled_outputs
-from .recipe import Recipe, WeightRecipe
-from .recipe_notes import LARGEST_LIMIT, SATURATING_LIMIT, limit_notes, rounding_notes
+from .output_error import HIGHER, OUTLIER, group_error, stands_out
+from .recipe import LARGEST_LIMIT, SATURATING_LIMIT, Recipe, WeightRecipe
+from .recipe_notes import limit_notes, rounding_notes
 from .rotation import rotate
-from .second_order import DAMPING, Hold, as_they_are, choose_integers
+from .second_order import choose_integers
 from .smoothing import migrate
 from .static import input_scale, static_is_enough
 from .turning import turn_inputs
 
 # Block sizes of int4 that kernels support, coarsest first.
 BLOCKS: dict[Family, tuple[int, ...]] = {"onnxruntime": (128, 64, 32, 16), "tensorrt": (128, 64, 32)}
-# A group of layers is kept in a higher format if its relative squared error is this many times the model's median and
-# above the floor: where all errors are small, an outlier does no harm.
-OUTLIER = 8.0
-FLOORS: dict[Format, float] = {"int8": 1e-2, "fp8": 1e-2, "int4": 2e-2}
-HIGHER: dict[Format, Format] = {"int4": "int8", "int8": "float", "fp8": "float"}
 # Divergence in nats that int4 for the LM head alone may cost; int8 costs a few hundredths of it.
 LM_HEAD_DIVERGENCE_LIMIT = 2e-3
 # Inputs per scale of int8 tables that are looked up and not multiplied: what a finer scale costs is a few bytes.
@@ -132,9 +129,9 @@ class _Search:
         step(RECIPE_STEPS[5])
         if self.options.mixing and self.format == "int4":
             self.mix(observations)
-        layers = {layer.weight for layer in linear_layers(self.model)}
-        layers |= {layer.weight for layer in expert_layers(self.model)}
-        self.notes += rounding_notes(self.weights, layers, self.family == "onnxruntime")
+        stacks = {layer.weight for layer in expert_layers(self.model)}
+        layers = {layer.weight for layer in linear_layers(self.model)} | stacks
+        self.notes += rounding_notes(self.weights, layers, stacks, self.family == "onnxruntime")
         self.notes += [rotated] if rotated else []
         self.notes += limit_notes(self.weights, layers, self.family == "onnxruntime")
         order = {name: place for place, name in enumerate(parameter_names(self.model).values())}
@@ -173,13 +170,13 @@ class _Search:
     def decide(self, observations: Observations) -> None:
         """Decide by group: layers that share an input share a format, so that engines can merge them."""
         recipes = {group: [self.of_layer(group, layer) for layer in group.layers] for group in observations.groups}
-        errors = {group: _error(group, recipes[group]) for group in recipes}
+        errors = {group: group_error(group, recipes[group]) for group in recipes}
         typical = statistics.median(errors.values()) if errors else 0.0
         kept, unfit = [], []
         for group, chosen in recipes.items():
             if self.format == "int4" and chosen[0].format == "int8":
                 unfit += [f"{layer.weight} ({group.inputs} inputs)" for layer in group.layers]
-            if errors[group] > max(OUTLIER * typical, FLOORS[chosen[0].format]):
+            if stands_out(errors[group], typical, chosen[0].format):
                 chosen = [self.of_layer(group, layer, HIGHER[self.format]) for layer in group.layers]
                 kept += [layer.weight for layer in group.layers]
             elif self.options.static_activations and chosen[0].format == "int8" and self.family == "onnxruntime":
@@ -189,10 +186,7 @@ class _Search:
                 self.weights[layer.weight] = found
         smallest = BLOCKS[self.family][-1]
         self.note(unfit, f"int8: no int4 block of {smallest} inputs or more divides theirs")
-        self.note(
-            kept,
-            f"{HIGHER[self.format]}: in {self.format} their error would be above {OUTLIER:g} times the model's median",
-        )
+        self.note_outliers(kept, self.format)
 
     def decide_head(self, observations: Observations) -> None:
         """Keep the LM head in int8 if int4 for it alone changes the model's distributions too much."""
@@ -210,17 +204,25 @@ class _Search:
                     )
 
     def decide_experts(self) -> None:
-        """On ONNX Runtime, int8 whatever the format: there is no fast product of experts in int4 (log.md).
-
-        For TensorRT the activations stay as they are: a scale for all rows would be that of the largest expert's.
-        """
-        stacks = expert_layers(self.model)
+        """On ONNX Runtime, int8 whatever the format: there is no fast product of experts in int4 (log.md)."""
         form: Format = "int8" if self.family == "onnxruntime" else self.format
-        for layer in stacks:
-            found = self.of_shape(layer.matrix.shape[1], form)
-            self.weights[layer.weight] = replace(found, weight_only=self.family == "tensorrt")
-        if self.format == "int4" and form == "int8":
-            self.note((layer.weight for layer in stacks), "int8: products of experts in int4 are slower")
+        chosen, kept = decide_stacks(self.model, self.token_batches, form, self.of_stack)
+        self.weights |= chosen
+        self.note_outliers(kept, form)
+        if self.format != form:
+            others = (name for name in chosen if name not in kept)
+            self.note(others, f"{form}: ONNX Runtime multiplies experts in {self.format} slower than in fp32")
+
+    def of_stack(self, layer: ExpertLayer, format: Format) -> WeightRecipe:
+        """The stack's recipe in `format`.
+
+        On ONNX Runtime within what no host saturates at: it stores as uint8, whose products are exact everywhere, only
+        weights that are constants where they are multiplied, and not what a Gather picks (`products.py`). For TensorRT
+        the activations stay as they are: a scale for all rows would be that of the largest expert's.
+        """
+        found = self.of_shape(layer.matrix.shape[1], format)
+        ours = self.family == "onnxruntime"
+        return replace(found, limit=SATURATING_LIMIT if ours else found.limit, weight_only=not ours)
 
     def round_experts(self) -> None:
         options = self.options
@@ -275,21 +277,21 @@ class _Search:
         self.weights |= found
 
     def note_the_rest(self) -> None:
-        unread = [layer.weight for layer in linear_layers(self.model) if layer.weight not in self.weights]
-        self.note(unread, "float: no calibration text reached them")
-        wide = [name for name, parameter in self.model.named_parameters() if parameter.ndim == 3]
-        self.note((name for name in wide if name not in self.weights), "float: experts that are stored another way")
+        layers = [*linear_layers(self.model), *expert_layers(self.model)]
+        self.note(
+            (layer.weight for layer in layers if layer.weight not in self.weights),
+            "float: no calibration text reached them",
+        )
+        bare = bare_stacks(self.model)
+        for kind in dict.fromkeys(bare.values()):
+            self.note((name for name, own in bare.items() if own == kind), f"float: experts {kind}")
+
+    def note_outliers(self, names: Iterable[str], format: Format) -> None:
+        reason = f"in {format} their error would be above {OUTLIER:g} times the model's median"
+        self.note(names, f"{HIGHER[format]}: {reason}")
 
     def note(self, names: Iterable[str], reason: str) -> None:
         found = list(dict.fromkeys(names))
         if found:
             more = f" and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
             self.notes.append(f"{', '.join(found[:SHOWN])}{more} kept in {reason}")
-
-
-def _error(group: InputGroup, recipes: Sequence[WeightRecipe]) -> float:
-    """The largest relative squared error of the group's layers."""
-    return max(
-        output_error(group.rows, sampled_outputs(layer), recipe)
-        for layer, recipe in zip(group.layers, recipes, strict=True)
-    )

@@ -15,10 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
-from .gptq import DAMPING as DAMPING
-from .gptq import Hold as Hold
-from .gptq import as_they_are as as_they_are
-from .gptq import inverse_factor, rounded
+from .gptq import DAMPING, Hold, as_they_are, inverse_factor, rounded
 from .layers import LinearLayer, linear_layers, stopped_at_head
 from .recipe import WeightRecipe
 

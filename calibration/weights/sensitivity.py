@@ -55,7 +55,7 @@ def divergences(model: nn.Module, token_batches: Sequence[Tensor], candidates: C
     with _gradients_of_activations(model):
         hooks = [layer.module.register_forward_hook(state.hook(layer)) for layer in layers]
         try:
-            for tokens in _some(token_batches):
+            for tokens in some(token_batches):
                 logits = model(input_ids=tokens, use_cache=False).logits[0]  # [T, vocab]
                 logits.backward(_of_drawn_tokens(logits.detach().float(), numbers).to(logits.dtype))
                 state.tokens += tokens.shape[1]
@@ -108,7 +108,7 @@ def _of_drawn_tokens(logits: Tensor, numbers: torch.Generator) -> Tensor:
     return probs.neg_().scatter_add_(1, drawn, torch.ones_like(drawn, dtype=probs.dtype))
 
 
-def _some(token_batches: Sequence[Tensor]) -> list[Tensor]:
+def some(token_batches: Sequence[Tensor]) -> list[Tensor]:
     """Every nth batch, with the smallest n that keeps to TOKENS; at least one."""
     for step in range(1, len(token_batches) + 1):
         taken = list(token_batches[::step])

@@ -17,7 +17,6 @@ CPUINFO = Path("/proc/cpuinfo")
 X86 = ("x86_64", "amd64", "i386", "i686", "x86")
 # As ONNX Runtime's MLAS decides: kernels for AVX512 without VNNI displace those for AVX-VNNI.
 AVX512 = {"avx512f", "avx512bw", "avx512dq", "avx512vl"}
-LIMIT, SATURATING_LIMIT = 127, 64
 
 
 def saturates(cpuinfo: str | None = None, machine: str | None = None) -> bool:
@@ -31,11 +30,6 @@ def saturates(cpuinfo: str | None = None, machine: str | None = None) -> bool:
     if flags >= AVX512:
         return "avx512_vnni" not in flags
     return "avx_vnni" not in flags
-
-
-def weight_limit() -> int:
-    """The largest magnitude of int8 weights whose products are exact and fast on this host."""
-    return SATURATING_LIMIT if saturates() else LIMIT
 
 
 def keep_exact(options: Any) -> None:

@@ -8,10 +8,12 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from specexport.calibration.weights import expert_rounding
 from specexport.calibration.weights.activations import rounded_activations
-from specexport.calibration.weights.expert_rounding import choose_expert_integers
-from specexport.calibration.weights.experts import ExpertStack, expert_layers, stack_experts
+from specexport.calibration.weights.expert_rounding import choose_expert_integers, to_nearest
+from specexport.calibration.weights.experts import ExpertStack, bare_stacks, expert_layers, stack_experts
 from specexport.calibration.weights.fake_quant import fake_quantized
+from specexport.calibration.weights.gptq import Hold, as_they_are, rounded
 from specexport.calibration.weights.mixing import bytes_of
 from specexport.calibration.weights.recipe import Recipe, WeightRecipe
 from specexport.calibration.weights.search import RecipeOptions, choose
@@ -49,8 +51,15 @@ def test_each_row_goes_to_its_expert() -> None:
         assert torch.allclose(output, weight[expert] @ row, atol=1e-5)
 
 
-@pytest.mark.parametrize("other", ["is_transposed", "has_bias", "has_post_expert_norm"])
-def test_stacks_that_are_stored_another_way_stay_bare(other: str) -> None:
+@pytest.mark.parametrize(
+    ("other", "said"),
+    [
+        ("is_transposed", "stored as [E, K, N]"),
+        ("has_bias", "with biases"),
+        ("has_post_expert_norm", "with norms of their own"),
+    ],
+)
+def test_stacks_that_are_stored_another_way_stay_bare(other: str, said: str) -> None:
     module = nn.Module()
     flags = dict(has_gate=True, is_transposed=False, has_bias=False, has_post_expert_norm=False) | {other: True}
     for name, value in flags.items():
@@ -60,6 +69,7 @@ def test_stacks_that_are_stored_another_way_stay_bare(other: str) -> None:
     stack_experts(module)
     assert not expert_layers(module)
     assert [name for name, _ in module.named_parameters()] == ["gate_up_proj"]
+    assert bare_stacks(nn.Sequential(module)) == {"0.gate_up_proj": said}
 
 
 def test_inputs_of_stacks_are_rounded_where_the_engine_rounds_them(make: Make, batches: list[Tensor]) -> None:
@@ -91,16 +101,22 @@ def test_the_recipe_of_a_stack(
 ) -> None:
     model = make("mixtral", hidden_size=64, intermediate_size=64)
     stack_experts(model)
-    options = RecipeOptions(hold=abs) if family == "tensorrt" else None
+    options = RecipeOptions(hold=abs) if family == "tensorrt" else RecipeOptions(limit=127)
     recipe = choose(model, batches, form, family, options)  # type: ignore[arg-type]
     found = [recipe.weights[layer.weight] for layer in expert_layers(model)]
     assert {own.format for own in found} == {expected}
     assert {own.weight_only for own in found} == {weight_only}
-    assert any("slower" in note for note in recipe.notes) == (form == "int4" and family == "onnxruntime")
+    # What a Gather picks is not stored as uint8 on hosts whose int8 products saturate: within 64 none does.
+    assert {own.limit for own in found if own.format == "int8"} <= {64 if family == "onnxruntime" else 127}
+    others = [own for name, own in recipe.weights.items() if "layers" in name and own not in found]
+    assert {own.limit for own in others if own.format == "int8"} <= {127}
+    assert any("slower than in fp32" in note for note in recipe.notes) == (form == "int4" and family == "onnxruntime")
     assert bytes_of(model, recipe.weights) < (0.45 if expected != "int4" else 0.35) * bytes_of(model, {})
 
 
-def test_experts_that_saw_enough_are_fitted_the_others_rounded_to_nearest(make: Make, batches: list[Tensor]) -> None:
+def test_experts_that_saw_enough_are_fitted_the_others_rounded_to_nearest(
+    make: Make, batches: list[Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
     model = stacked(make)
     (layer,) = (layer for layer in expert_layers(model) if layer.weight == DOWN)
     rows: dict[int, list[Tensor]] = {}
@@ -133,5 +149,51 @@ def test_experts_that_saw_enough_are_fitted_the_others_rounded_to_nearest(make: 
                 for own in (values[part], nearest[part])
             ]
             assert off[0] < 0.9 * off[1]
+    calls: list[Tensor] = []
+    spy = lambda *arguments: calls.append(arguments[0]) or rounded(*arguments)  # type: ignore[func-returns-value]  # noqa: E731
+    monkeypatch.setattr(expert_rounding, "rounded", spy)
+    again = choose_expert_integers(model, texts, {DOWN: INT8}, damping=0.01)
+    assert np.array_equal(again.recipes[DOWN].quantize(layer.matrix.numpy())[0], values)
+    assert len(calls) == len(enough)  # the others are not worked on column by column
+    monkeypatch.setattr(expert_rounding, "to_nearest", lambda *_: pytest.fail("a stack without any that is fitted"))
     assert choose_expert_integers(model, texts[:1], {DOWN: INT8}).recipes == {}
     assert choose_expert_integers(model, texts, {}).experts == 0
+
+
+@pytest.mark.parametrize("recipe", [INT8, WeightRecipe("int4", block=16), WeightRecipe("int4", block=16, signed=True)])
+@pytest.mark.parametrize("hold", [as_they_are, lambda scales: scales.astype(np.float16).astype(np.float32)])
+def test_to_nearest_is_what_gptq_makes_of_inputs_with_nothing_in_common(recipe: WeightRecipe, hold: Hold) -> None:
+    weight = torch.randn(24, 64, generator=torch.Generator().manual_seed(0))
+    values, scales = to_nearest(weight.numpy(), recipe, hold)
+    expected, expected_scales = rounded(weight, torch.eye(64), recipe, hold)
+    assert np.array_equal(scales, expected_scales)
+    assert np.array_equal(values, expected)
+    assert values.dtype == np.int8
+
+
+def test_a_stack_that_int8_harms_or_that_no_text_reaches_stays_in_float(make: Make, batches: list[Tensor]) -> None:
+    model = stacked(make)
+    model.idle = ExpertStack(nn.Parameter(torch.ones(2, 32, 32)))
+    block = model.model.layers[1]
+    with torch.no_grad():  # one channel that no weight counts, and that drowns the rest of every row
+        block.post_attention_layernorm.weight[3] = 1e5
+        block.mlp.experts.gate_up_proj.weight[..., 3] *= 1e-8
+        block.mlp.gate.weight[:, 3] = 0
+    options = RecipeOptions(migrating=False, second_order=False)
+    recipe = choose(model, batches, "int8", "onnxruntime", options)
+    harmed = "model.layers.1.mlp.experts.gate_up_proj.weight"
+    stacks = [layer.weight for layer in expert_layers(model)]
+    assert [name for name in stacks if name in recipe.weights and recipe.weights[name].format == "float"] == [harmed]
+    assert [name for name in stacks if name not in recipe.weights] == ["idle.weight"]
+    assert any(note.startswith(f"{harmed} kept in float: in int8 their error") for note in recipe.notes)
+    assert "idle.weight kept in float: no calibration text reached them" in recipe.notes
+
+
+def test_stacks_are_not_among_the_weights_that_gptq_is_said_to_have_rounded(make: Make, batches: list[Tensor]) -> None:
+    model = stacked(make)
+    recipe = choose(model, batches * 8, "int8", "onnxruntime", RecipeOptions(limit=127))
+    stacks = {layer.weight for layer in expert_layers(model)}
+    assert any(recipe.weights[name].stored is not None for name in stacks)
+    others = [own for name, own in recipe.weights.items() if name not in stacks]
+    chosen = sum(own.stored is not None for own in others)
+    assert f"{chosen} of {len(others)} weights are rounded to second order (GPTQ)" in recipe.notes

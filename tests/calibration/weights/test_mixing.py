@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 from specexport.calibration.weights import mixing, search, turning
+from specexport.calibration.weights.experts import expert_layers, stack_experts
 from specexport.calibration.weights.fake_quant import fake_quantized
 from specexport.calibration.weights.mixing import Upgrade, bytes_of, choose_upgrades
 from specexport.calibration.weights.recipe import Recipe, WeightRecipe
@@ -193,3 +194,30 @@ def test_weights_that_are_used_twice_or_looked_up_stay(
     assert recipe.weights["model.layers.0.self_attn.o_proj.weight"].format == "int4"
     assert recipe.weights["model.embed_tokens.weight"].format == "int4"
     assert recipe.weights["model.layers.0.mlp.down_proj.weight"].format == "int8"
+
+
+def test_a_mixture_is_mixed_without_its_experts_which_are_in_int8_anyway(
+    make: Make, batches: list[Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(search, "LM_HEAD_DIVERGENCE_LIMIT", 1e9)
+
+    def chosen(budget: float) -> tuple[PreTrainedModel, Recipe, list[str]]:
+        model = calm(make("mixtral"))
+        stack_experts(model)
+        recipe = choose(model, batches, "int4", "onnxruntime", replace(OPTIONS, budget=budget))
+        stacks = {layer.weight for layer in expert_layers(model)}
+        assert {recipe.weights[name].format for name in stacks} == {"int8"}
+        raised = [name for name, own in recipe.weights.items() if own.format == "int8" and name not in stacks]
+        return model, recipe, raised
+
+    model, recipe, raised = chosen(0.24)
+    assert raised
+    part = bytes_of(model, recipe.weights) / bytes_of(model, {})
+    assert part > 0.24
+    note = f"experts are not in int4, nor in its budget: all weights take {part:.3f} of their bytes in fp32"
+    assert note in recipe.notes
+    stacks = {layer.weight for layer in expert_layers(model)}
+    assert bytes_of(model, recipe.weights, stacks) <= 0.24 * bytes_of(model, {}, stacks)
+    monkeypatch.setattr(mixing, "divergences", lambda *_: pytest.fail("estimated what does not fit"))
+    monkeypatch.setattr(mixing, "worthwhile_turns", lambda *_: pytest.fail("judged what does not fit"))
+    assert chosen(0.1)[2] == []

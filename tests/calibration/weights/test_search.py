@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from specexport.bundle import Family, Format
-from specexport.calibration.weights import search, turning
+from specexport.calibration.weights import output_error, search, turning
 from specexport.calibration.weights.fake_quant import fake_quantized
 from specexport.calibration.weights.layers import check_finite, linear_layers
 from specexport.calibration.weights.recipe import Recipe, WeightRecipe
@@ -31,7 +31,7 @@ EXACT = replace(UNMOVED, migrating=True)
 @pytest.fixture(autouse=True)
 def _no_outliers(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if "outlier" not in request.node.name:
-        monkeypatch.setattr(search, "OUTLIER", 1e9)
+        monkeypatch.setattr(output_error, "OUTLIER", 1e9)
 
 
 def divergence(model: PreTrainedModel, recipe: Recipe, exact: list[Tensor], batches: list[Tensor]) -> float:
@@ -236,11 +236,13 @@ def test_tables_of_positions_stay_and_long_batches_are_cut(make: Make) -> None:
 def test_bare_experts_stay_and_layers_that_nothing_reaches_too(make: Make, batches: list[Tensor]) -> None:
     model = make("mixtral")
     model.idle = torch.nn.Linear(32, 32)
+    model.convolution = torch.nn.Conv1d(4, 4, 3)
     recipe = choose(model, batches, "int8", "onnxruntime")
     assert not any("experts" in name for name in recipe.weights)
     assert recipe.notes[0] == "idle.weight kept in float: no calibration text reached them"
     assert recipe.notes[1].startswith("model.layers.0.mlp.experts.gate_up_proj, model.layers.0.mlp.experts.down_proj, ")
-    assert recipe.notes[1].endswith(" and 1 more kept in float: experts that are stored another way")
+    assert recipe.notes[1].endswith(" and 1 more kept in float: experts that are not stacked")
+    assert len(recipe.notes) == 3  # of a parameter of three axes that is no expert's, nothing is said
 
 
 def test_nothing_is_quantized_to_float(make: Make, batches: list[Tensor]) -> None:

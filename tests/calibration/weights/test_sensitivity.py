@@ -162,6 +162,6 @@ def test_tokens_are_bounded_and_evenly_chosen(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(sensitivity, "TOKENS", 100)
     lengths = [40, 10, 40, 10, 40, 10, 20]
     batches = [torch.zeros(1, length, dtype=torch.int64) for length in lengths]
-    assert [batch.shape[1] for batch in sensitivity._some(batches)] == [40, 10, 20]
+    assert [batch.shape[1] for batch in sensitivity.some(batches)] == [40, 10, 20]
     monkeypatch.setattr(sensitivity, "TOKENS", 5)
-    assert len(sensitivity._some(batches)) == 1
+    assert len(sensitivity.some(batches)) == 1

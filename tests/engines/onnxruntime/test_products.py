@@ -10,7 +10,7 @@ import onnx_ir as ir
 import onnxruntime as ort
 import pytest
 from specexport.engines.onnxruntime import products
-from specexport.engines.onnxruntime.products import saturates, weight_limit
+from specexport.engines.onnxruntime.products import saturates
 
 # The flags that matter, as Linux prints them for an EPYC 7763 (Zen 3), an EPYC 9354 (Zen 4), a Xeon 8175M (Skylake),
 # a Xeon 8375C (Ice Lake) and a Core i5-1240P (Alder Lake).
@@ -42,12 +42,12 @@ def test_hosts(cpuinfo: str, machine: str, expected: bool) -> None:
     assert saturates(cpuinfo, machine) == expected
 
 
-def test_the_limit_is_this_host_s(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_it_is_this_host_that_is_asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("platform.machine", lambda: "x86_64")
     monkeypatch.setattr(products, "CPUINFO", tmp_path / "cpuinfo")
-    assert weight_limit() == 64
+    assert saturates()
     products.CPUINFO.write_text(ZEN4)
-    assert weight_limit() == 127
+    assert not saturates()
 
 
 @pytest.mark.parametrize("limit", [64, 127])
