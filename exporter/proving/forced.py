@@ -6,6 +6,8 @@ side, and what follows is rounded from there. Here every quantized layer hands o
 is rounded in torch. What the next layer reads (through norms, attention over the cache, residuals, activations and
 biases) must then be what the graph's next layer read, to the exactness of fp32. That finds a layer that reads the wrong
 value, a residual or a bias that is missing, gains that were swapped, a mask or a position that is off.
+
+A router's choice is the graph's too (`choices.py`): where two experts count nearly the same, either is right.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ from ...calibration.weights.layers import LinearLayer, linear_layers, tables
 from ...calibration.weights.recipe import Recipe
 from ...errors import ProofError
 from ..checkpoints.half_precision import fp32_arithmetic
+from .choices import imposed, routed
 from .reference import Continued
 from .sites import Site
 
@@ -62,7 +65,7 @@ class Forced:
 
     model: Continued
     layers: dict[str, tuple[LinearLayer, list[Part]]]
-    stacks: dict[str, list[Site]] = field(default_factory=dict)
+    stacks: dict[str, Site] = field(default_factory=dict)
     strayed: Strayed = field(default_factory=Strayed)
     _tapped: Tapped = field(default_factory=dict)
     _calls: dict[str, int] = field(default_factory=dict)
@@ -73,12 +76,13 @@ class Forced:
 
         tapped: what the graph gave in the same pass, by the name of the value; logits beyond its rows are worthless.
         """
-        self._tapped, self._calls, self._width = tapped, dict.fromkeys(self.layers, 0), len(tokens)
+        self._tapped, self._calls, self._width = tapped, dict.fromkeys((*self.layers, *self.stacks), 0), len(tokens)
         logits = self.model.step(tokens, position)
-        for path, (_, parts) in self.layers.items():
-            if self._calls[path] != len(parts):
+        expected = {path: len(parts) for path, (_, parts) in self.layers.items()} | dict.fromkeys(self.stacks, 1)
+        for path, count in expected.items():
+            if self._calls[path] != count:
                 raise ProofError(
-                    f"{path} is computed {len(parts)} times a pass, the model does so {self._calls[path]} times"
+                    f"{path} is computed {count} times a pass, the model does so {self._calls[path]} times"
                 )
         return logits
 
@@ -106,10 +110,11 @@ class Forced:
 
         The graph may have a token's experts in another order, where they count as much but for rounding.
         """
-        (part,) = self.stacks[path]
-        read, answers = _rows(self._tapped[part.input]), _rows(self._tapped[part.output])
-        theirs = np.asarray(self._tapped[part.experts]).reshape(self._width, -1)
-        ours = experts.numpy().reshape(self._width, -1)
+        site = self.stacks[path]
+        self._calls[path] += 1
+        read, answers = _rows(self._tapped[site.input]), _rows(self._tapped[site.output])
+        theirs = self.chosen(site)
+        ours = experts.numpy().reshape(theirs.shape)
         if not np.array_equal(np.sort(ours, 1), np.sort(theirs, 1)):
             raise ProofError(f"{path}: the graph sends a token to other experts than the Hugging Face model")
         place = np.empty_like(theirs)
@@ -117,6 +122,14 @@ class Forced:
         place += np.arange(self._width)[:, None] * theirs.shape[1]
         self.strayed.note(difference(read[place.ravel()], rows.float().numpy()), path)
         return torch.from_numpy(answers[place.ravel()]).to(rows.dtype)
+
+    def chosen(self, site: Site) -> NDArray[np.int64]:
+        """The experts `[T, k]` that the graph sends the pass's tokens to."""
+        return np.asarray(self._tapped[site.experts]).reshape(self._width, -1)
+
+    def note_choice(self, path: str, off: float) -> None:
+        """off: how far the graph's choice for the stack is from the model's own, see `imposed`."""
+        self.strayed.note(off, f"the router of {path}")
 
 
 @contextmanager
@@ -128,6 +141,9 @@ def forced(model: PreTrainedModel, recipe: Recipe, sites: Sequence[Site]) -> Ite
     layers = {layer.path: layer for layer in linear_layers(model) if _quantized(recipe, layer.weight)}
     parts = _parts(model, layers, [site for site in sites if not site.experts])
     stacks = [layer for layer in expert_layers(model) if _quantized(recipe, layer.weight)]
+    known = {layer.weight for layer in stacks}
+    for name in (name for site in sites if site.experts for name in site.weights if name not in known):
+        raise ProofError(f"the graph stores the experts {name} in few bits, which the recipe does not")
     state = Forced(
         Continued(model),
         {path: (layer, parts[path]) for path, layer in layers.items()},
@@ -145,6 +161,10 @@ def forced(model: PreTrainedModel, recipe: Recipe, sites: Sequence[Site]) -> Ite
         for stack in stacks:
             undo.callback(delattr, stack.module, "forward")
             stack.module.forward = partial(state.answer_experts, stack.path)  # type: ignore[method-assign]
+        for block, path in routed(model, stacks).items():
+            undo.enter_context(
+                imposed(block, partial(state.chosen, state.stacks[path]), partial(state.note_choice, path))
+            )
         yield state
 
 
@@ -176,11 +196,11 @@ def _parts(model: PreTrainedModel, layers: Mapping[str, LinearLayer], sites: Seq
     return parts
 
 
-def _of_stack(layer: ExpertLayer, sites: Sequence[Site]) -> list[Site]:
+def _of_stack(layer: ExpertLayer, sites: Sequence[Site]) -> Site:
     found = [site for site in sites if site.experts and site.weights == (layer.weight,)]
     if len(found) != 1:
         raise ProofError(f"{layer.path} is computed {len(found)} times a pass among the graph's quantized products")
-    return found
+    return found[0]
 
 
 def _quantized(recipe: Recipe, name: str) -> bool:

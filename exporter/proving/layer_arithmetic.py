@@ -25,8 +25,11 @@ from numpy.typing import NDArray
 from ...calibration.weights.floats import LARGEST
 from ...calibration.weights.integers import Float32, row_slices
 from ...calibration.weights.recipe import WeightRecipe
+from ...errors import ProofError
 
 Float64 = NDArray[np.float64]
+
+REPORT = "report this with the checkpoint's config.json"
 
 ROUNDING = 2.0**-24
 ROUNDINGS = 8
@@ -56,6 +59,14 @@ class Passed:
 
     inputs: Float32
     outputs: Float32
+
+
+def require_explained(what: str, own: WeightRecipe, off: float) -> None:
+    """off: of `layer_error`. Raises `ProofError` where it is more than rounding explains."""
+    if not off <= 1:
+        raise ProofError(
+            f"{what} in {own.format} is off by {off:.3g} times what rounding explains, given its own inputs; {REPORT}"
+        )
 
 
 def layer_error(form: str, own: WeightRecipe, weight: Float32, passed: Passed, bias: Float32 | None) -> float:

@@ -1,12 +1,12 @@
 """Quantized stacks of experts, each expert proved on rows made up for it.
 
 A pass shows a few experts only, those that its tokens go to. So what lies between the rows and their outputs, the
-choice of the expert among it, is run by itself, and every expert gets rows.
+choice of the expert among it, is run by itself, and every expert gets rows. Rows of passes count too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,8 +17,8 @@ from transformers import PreTrainedModel
 from ...calibration.weights.experts import expert_layers
 from ...calibration.weights.recipe import Recipe, WeightRecipe
 from ...engines.onnxruntime.cpu import open_graph
-from ...errors import ProofError
-from .layer_arithmetic import Passed, layer_error
+from .layer_arithmetic import Passed, layer_error, require_explained
+from .sampled import Sampled
 from .sites import Site
 
 # Rows for each expert, and those that are multiplied at once: each of them copies a weight.
@@ -26,30 +26,31 @@ ROWS = 4
 AT_ONCE = 32
 
 
-def check_experts(name: str, model: PreTrainedModel, recipe: Recipe, graph: ir.Model, found: Sequence[Site]) -> float:
+def check_experts(
+    name: str, model: PreTrainedModel, recipe: Recipe, graph: ir.Model, found: Mapping[Site, Sampled]
+) -> float:
     """The largest difference of the sites with experts as a multiple of what is allowed.
 
-    graph: as it is run, of a file in whose folder its weights are. Raises `ProofError` for an expert that is wrong.
+    graph: as it is run, of a file in whose folder its weights are. found: with rows of passes. Raises `ProofError` for
+    an expert that is wrong.
     """
     stacks = {layer.weight: layer for layer in expert_layers(model)}
     worst = 0.0
-    for site in found:
+    for site, kept in found.items():
         (weight,) = site.weights
         layer, own = stacks[weight], recipe.weights[weight]
         experts, outputs, inputs = layer.module.weight.shape
         order = np.tile(np.arange(experts), ROWS)
         rows = np.random.default_rng(0).standard_normal((len(order), inputs)).astype(np.float32)
         answers = _run(graph, site, rows, order)
+        order = np.concatenate([order, *kept.experts])
+        rows, answers = np.concatenate([rows, *kept.inputs]), np.concatenate([answers, *kept.outputs])
         matrix = layer.matrix.float().contiguous().numpy()
         for expert in range(experts):
             part = slice(expert * outputs, (expert + 1) * outputs)
             passed = Passed(rows[order == expert], answers[order == expert])
             off = layer_error(site.form, _of_part(own, part), matrix[part], passed, None)
-            if not off <= 1:
-                raise ProofError(
-                    f"{name}: expert {expert} of {layer.path} in {own.format} is off by {off:.3g} times what rounding "
-                    "explains, given its own inputs; report this with the checkpoint's config.json"
-                )
+            require_explained(f"{name}: expert {expert} of {layer.path}", own, off)
             worst = max(worst, off)
     return worst
 

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import onnx_ir as ir
-from numpy.typing import NDArray
 from transformers import PreTrainedModel
 
 from ...bundle import Contract, LayerProof, ModelSpec
@@ -27,8 +26,9 @@ from ...runtime.proofs.divergence import divergence
 from ...runtime.proofs.parity import LOGIT_TOLERANCE, POISON, Exact, ReferenceStep
 from ..dialects import Dialect
 from .forced import Forced, Strayed, forced
-from .layer_arithmetic import ROUNDING, ROUNDINGS, Passed, layer_error
+from .layer_arithmetic import REPORT, ROUNDING, ROUNDINGS, Passed, layer_error, require_explained
 from .prove_experts import check_experts
+from .sampled import Sampled
 from .sites import Site, Table, sites, tables
 from .widen import widen
 
@@ -43,7 +43,6 @@ PICKED = 4096
 NBITS = "MatMulNBits"
 # The accuracy level of MatMulNBits that computes in fp32.
 FP32_LEVEL = 1
-REPORT = "report this with the checkpoint's config.json"
 
 
 @dataclass(frozen=True)
@@ -60,22 +59,6 @@ class Exposed:
         graph_outputs = {"logits"}
         names = dict.fromkeys(name for site in self.sites for name in (site.input, site.output, site.experts) if name)
         return tuple(name for name in names if name not in graph_outputs)
-
-
-@dataclass
-class Sampled:
-    """Some rows of what a site read and gave."""
-
-    inputs: list[NDArray[np.float32]] = field(default_factory=list)
-    outputs: list[NDArray[np.float32]] = field(default_factory=list)
-
-    def keep(
-        self, inputs: NDArray[np.float32], outputs: NDArray[np.float32], count: int, picking: np.random.Generator
-    ) -> None:
-        """So many rows of a pass, or all there are."""
-        rows = picking.permutation(inputs.size // inputs.shape[-1])[:count]
-        self.inputs.append(inputs.reshape(-1, inputs.shape[-1])[rows])
-        self.outputs.append(outputs.reshape(-1, outputs.shape[-1])[rows])
 
 
 @dataclass(frozen=True)
@@ -166,7 +149,7 @@ def _prove(
                 f"from what the Hugging Face model makes of the layers before it, {tolerance:.0g} is allowed; {REPORT}"
             )
         worst = max(_check_layers(subject, samples), _check_tables(subject, copy))
-        stacks = [site for site in copy.sites if site.experts]
+        stacks = {site: kept for site, kept in samples.items() if site.experts}
         worst = max(worst, check_experts(subject.name, subject.model, subject.recipe, copy.model, stacks))
         return _Walked(answers, len(copy.sites) + len(copy.tables), worst, strayed, as_run=not own_kernels)
 
@@ -200,7 +183,7 @@ def _walk(
 ) -> tuple[list[Logits], dict[Site, Sampled]]:
     """The graph's logits of every step, and some rows of each site."""
     answers: list[Logits] = []
-    samples = {site: Sampled() for site in found if not site.experts}
+    samples = {site: Sampled() for site in found}
     picking = np.random.default_rng(0)
     left = {True: NARROW_ROWS, False: CHUNK_ROWS}
     decoder.overwrite_rows(0, 0.0)
@@ -218,7 +201,8 @@ def _walk(
             count = min(left[narrow], len(tokens) if narrow else ROWS_PER_CHUNK)
             left[narrow] -= count
             for site, kept in samples.items() if count else ():
-                kept.keep(tapped[site.input], tapped[site.output], count, picking)
+                experts = np.asarray(tapped[site.experts], np.int64) if site.experts else None
+                kept.keep(tapped[site.input], tapped[site.output], count, picking, experts)
         answers.append(logits[len(logits) - step.rows :])
     return answers, samples
 
@@ -229,7 +213,7 @@ def _check_layers(subject: Subject, samples: dict[Site, Sampled]) -> float:
     layers = {id(layer.parameter): layer for layer in linear_layers(subject.model)}
     names = {id(parameter): name for name, parameter in subject.model.named_parameters()}
     worst = 0.0
-    for site, kept in samples.items():
+    for site, kept in ((site, kept) for site, kept in samples.items() if not site.experts):
         inputs, outputs = np.concatenate(kept.inputs), np.concatenate(kept.outputs)
         start = 0
         for name in site.weights:
@@ -240,11 +224,7 @@ def _check_layers(subject: Subject, samples: dict[Site, Sampled]) -> float:
             passed = Passed(inputs, outputs[:, start : start + len(weight)])
             off = layer_error(site.form, own, weight, passed, bias)
             start += len(weight)
-            if not off <= 1:
-                raise ProofError(
-                    f"{subject.name}: {layer.path} in {own.format} is off by {off:.3g} times what rounding explains, "
-                    f"given its own inputs; {REPORT}"
-                )
+            require_explained(f"{subject.name}: {layer.path}", own, off)
             worst = max(worst, off)
     return worst
 

@@ -79,8 +79,11 @@ def _expert_integers(node: ir.Node) -> Iterator[Site]:
     row = _by_row(_known(_through(_through(node.inputs[0], "Unsqueeze"), "QuantizeLinear")))
     if row is None:
         raise ProofError(f"what {name} multiplies is not rounded row by row")
-    output = _behind(_behind(node.outputs[0], "Squeeze"), "Cast")
-    output = _behind(_behind(output, "Mul", row[1]), "Mul", f"{name}.picked_scales")
+    by_row = _behind(_behind(_behind(node.outputs[0], "Squeeze"), "Cast"), "Mul", row[1])
+    output = _behind(by_row, "Mul")
+    scales = _picked(_factor(output, by_row))
+    if scales is None or _name(scales[0]) != f"{name}.scales" or scales[1] is not picked[1]:
+        raise ProofError(f"the product of {name} is not multiplied by its scales, picked as its weights are")
     yield Site(node.op_type, weights, _name(row[0]), _name(output), experts=_name(picked[1]))
 
 
@@ -98,6 +101,13 @@ def _picked(value: ir.Value | None) -> tuple[ir.Value, ir.Value] | None:
     """What a Gather picks from, and by what."""
     node = value.producer() if value is not None else None
     return (_known(node.inputs[0]), _known(node.inputs[1])) if node is not None and node.op_type == "Gather" else None
+
+
+def _factor(product: ir.Value, value: ir.Value) -> ir.Value | None:
+    """What a Mul multiplies the value with."""
+    node = product.producer()
+    assert node is not None
+    return node.inputs[node.inputs[0] is value]
 
 
 def _blocks(node: ir.Node) -> Iterator[Site]:

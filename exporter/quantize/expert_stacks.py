@@ -16,12 +16,9 @@ import onnx_ir as ir
 from ...calibration.weights.recipe import Recipe, WeightRecipe
 from ..passes.weight_names import parameter_name
 from .constants import constant
+from .int8_rows import STEPS_OF_ONE, integer_product, rounded_rows, scaled
 from .linears import FLOATS
 from .stored_weights import Made, stored_matrix
-
-# From 0 to the largest magnitude of a row, and what 0 is called among the uint8 activations.
-STEPS_OF_ONE = 127
-ZERO = np.uint8(128)
 
 
 @dataclass(frozen=True)
@@ -105,24 +102,15 @@ def _integer_product(graph: ir.Graph, stack: Stack, own: WeightRecipe) -> list[i
     by_input = values.reshape(experts, outputs, inputs).transpose(0, 2, 1)
     steps = (scales.reshape(experts, outputs) * np.float32(1 / STEPS_OF_ONE)).astype(np.float32)
     stored = constant(graph, f"{stack.name}.int8", np.ascontiguousarray(by_input))  # [E, K, N]
-    zero = constant(graph, "experts.zero", np.array(ZERO))
-    step = constant(graph, "experts.step", np.array(1 / STEPS_OF_ONE, np.float32))
-    last, row = (constant(graph, f"experts.axis{axis}", np.array([axis])) for axis in (-1, 1))
-    magnitudes = ir.node("Abs", [stack.input])
-    largest = ir.node("ReduceMax", [magnitudes.outputs[0], last], {"keepdims": 1})
-    # A row of zeros is divided by 0; what its NaN is rounded to is multiplied by 0 again.
-    unit = ir.node("Div", [stack.input, largest.outputs[0]])
-    rounding = ir.node("QuantizeLinear", [unit.outputs[0], step, zero])
-    spread = ir.node("Unsqueeze", [rounding.outputs[0], row])  # [S, 1, K]
+    axis = constant(graph, "experts.axis", np.array([1]))
+    rounding, (activations, row_scale) = rounded_rows(graph, stack.input, None)
+    spread = ir.node("Unsqueeze", [activations, axis])  # [S, 1, K]
     picked = ir.node("Gather", [stored, stack.experts])  # [S, K, N]
-    product = ir.node("MatMulInteger", [spread.outputs[0], picked.outputs[0], zero])
-    flat = ir.node("Squeeze", [product.outputs[0], row])
-    wide = ir.node("Cast", [flat.outputs[0]], {"to": ir.DataType.FLOAT})
-    by_row = ir.node("Mul", [wide.outputs[0], largest.outputs[0]])
+    product = integer_product(graph, spread.outputs[0], picked.outputs[0])
+    flat = ir.node("Squeeze", [product.outputs[0], axis])
     scale = ir.node("Gather", [constant(graph, f"{stack.name}.scales", steps), stack.experts])
-    scale.outputs[0].name = f"{stack.name}.picked_scales"
-    scaled = ir.node("Mul", [by_row.outputs[0], scale.outputs[0]])
-    return [magnitudes, largest, unit, rounding, spread, picked, product, flat, wide, by_row, scale, scaled]
+    nodes = [*rounding, spread, picked, product, flat, scale]
+    return [*nodes, *scaled(flat.outputs[0], row_scale, scale.outputs[0])]
 
 
 def _put(graph: ir.Graph, stack: Stack, nodes: list[ir.Node]) -> None:

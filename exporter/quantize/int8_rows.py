@@ -30,7 +30,7 @@ def quantize_rows(model: ir.Model, recipe: Recipe) -> int:
         nodes: list[ir.Node] = []
         key = (group[0].input, own.input_scale)
         if key not in rounded:
-            nodes, rounded[key] = _rounded(graph, group[0].input, own.input_scale)
+            nodes, rounded[key] = rounded_rows(graph, group[0].input, own.input_scale)
         activations, row_scale = rounded[key]
         nodes += _product(graph, group, recipe, activations, own.input_scale or 1 / STEPS_OF_ONE, row_scale)
         put_in_place(graph, group, nodes)
@@ -38,7 +38,7 @@ def quantize_rows(model: ir.Model, recipe: Recipe) -> int:
     return changed
 
 
-def _rounded(
+def rounded_rows(
     graph: ir.Graph, values: ir.Value, scale: float | None
 ) -> tuple[list[ir.Node], tuple[ir.Value, ir.Value | None]]:
     """`values [..., K]` as uint8, and the scale of each row, `[..., 1]`; None where all rows share one.
@@ -77,8 +77,20 @@ def _product(
     else:
         weight = constant(graph, f"{name}.int8", np.ascontiguousarray(values.T))
     outputs = constant(graph, f"{name}.scales", (scales * np.float32(unit)).astype(np.float32))
-    nodes.append(ir.node("MatMulInteger", [activations, weight, constant(graph, "rows.zero", np.array(ZERO))]))
-    nodes.append(ir.node("Cast", [nodes[-1].outputs[0]], {"to": ir.DataType.FLOAT}))
-    # The row first: the other way round, ONNX Runtime would fuse all of it again.
+    nodes.append(integer_product(graph, activations, weight))
+    return [*nodes, *scaled(nodes[-1].outputs[0], row_scale, outputs)]
+
+
+def integer_product(graph: ir.Graph, activations: ir.Value, weight: ir.Value) -> ir.Node:
+    """activations: as `rounded_rows` gives them. weight: int8."""
+    return ir.node("MatMulInteger", [activations, weight, constant(graph, "rows.zero", np.array(ZERO))])
+
+
+def scaled(product: ir.Value, row_scale: ir.Value | None, outputs: ir.Value) -> list[ir.Node]:
+    """Sums of integers as floats. outputs: scales of the weight's outputs times a step of the activations.
+
+    The row first: the other way round, ONNX Runtime would fuse all of it again.
+    """
+    nodes = [ir.node("Cast", [product], {"to": ir.DataType.FLOAT})]
     nodes += [ir.node("Mul", [nodes[-1].outputs[0], row_scale])] if row_scale is not None else []
     return [*nodes, ir.node("Mul", [nodes[-1].outputs[0], outputs])]

@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 import pytest
+import torch
 from specexport.bundle import Format, Precision
 from specexport.calibration.weights.experts import expert_layers
 from specexport.calibration.weights.recipe import Recipe
 from specexport.errors import ProofError
 from specexport.exporter.dialects import Dialect
-from specexport.exporter.proving import forced
+from specexport.exporter.proving import choices, forced
+from specexport.exporter.proving.sampled import Sampled
 from specexport.exporter.proving.sites import sites
 from support.quantized import Damage, Quantized, change, load, plain_recipe, stored
 from support.tiny import CONTRACT, LLAMA, save_model
+from torch import Tensor, nn
+from transformers import PreTrainedModel
 
 EXPERTS = 8
 CONFIG = LLAMA | dict(
@@ -41,13 +48,18 @@ def make(tmp_path_factory: pytest.TempPathFactory) -> Make:
     def make(form: Form) -> Quantized:
         if form not in made:
             model = load(save_model(base / "checkpoint", "olmoe", config=CONFIG), form[2])
-            recipe = plain_recipe(model, form[0], form[1])
-            own = replace(next(iter(recipe.weights.values())), input_scale=None, weight_only=form[1] != "ort")
-            whole = Recipe(dict(recipe.weights) | {layer.weight: own for layer in expert_layers(model)})
-            made[form] = Quantized(base / "-".join(form), model, *form[:2], replace(CONTRACT, precision=form[2]), whole)
+            made[form] = whole(base / "-".join(form), model, form)
         return made[form]
 
     return make
+
+
+def whole(folder: Path, model: PreTrainedModel, form: Form) -> Quantized:
+    """With its stacks in the same format."""
+    recipe = plain_recipe(model, form[0], form[1])
+    own = replace(next(iter(recipe.weights.values())), input_scale=None, weight_only=form[1] != "ort")
+    recipe = Recipe(dict(recipe.weights) | {layer.weight: own for layer in expert_layers(model)})
+    return Quantized(folder, model, *form[:2], replace(CONTRACT, precision=form[2]), recipe)
 
 
 @pytest.mark.parametrize("form", FORMS, ids="-".join)
@@ -104,12 +116,18 @@ def picked_by_another(model: ir.Model) -> None:
     values[second[0].experts].replace_all_uses_with(values[first[0].experts])
 
 
+def choose_worst(model: ir.Model) -> None:
+    """The experts that a router likes least."""
+    next(node for node in model.graph if node.op_type == "TopK").attributes["largest"] = ir.AttrInt64("largest", 0)
+
+
 DAMAGE: dict[str, Damage] = {
     "a scale of the first expert": scale_of_one_off(0),
     "a scale of the last expert": scale_of_one_off(EXPERTS - 1),
     "two experts swapped": two_swapped,
     "values of one expert": values_of_one_off,
     "picked by another layer's choice": picked_by_another,
+    "the experts that are liked least": choose_worst,
 }
 
 
@@ -118,6 +136,109 @@ DAMAGE: dict[str, Damage] = {
 def test_one_wrong_expert_fails(form: Form, damage: str, make: Make) -> None:
     with pytest.raises(ProofError):
         make(form).prove(DAMAGE[damage])
+
+
+def scales_by_another(model: ir.Model) -> None:
+    """The weights of the second layer by its own choice, their scales by the first layer's."""
+    first = next(site for site in sites(model.graph) if site.experts)
+    values = {value.name: value for node in model.graph for value in node.outputs}
+    (gather,) = (node for node in model.graph if node.op_type == "Gather" and f"{DOWN}.weight.scales" in str(node))
+    gather.replace_input_with(1, values[first.experts])
+
+
+def scales_of_another(model: ir.Model) -> None:
+    """By the right choice, from the first layer's scales."""
+    (gather,) = (node for node in model.graph if node.op_type == "Gather" and f"{DOWN}.weight.scales" in str(node))
+    names = [name for name in model.graph.initializers if name.endswith(f"{DOWN.replace('1', '0')}.weight.scales")]
+    gather.replace_input_with(0, model.graph.initializers[names[0]])
+
+
+@pytest.mark.parametrize("damage", [scales_by_another, scales_of_another])
+def test_scales_that_are_picked_otherwise_than_weights_fail(damage: Damage, make: Make) -> None:
+    with pytest.raises(ProofError, match="is not multiplied by its scales, picked as its weights are"):
+        make(FORMS[0]).prove(damage)
+
+
+def routers(model: PreTrainedModel) -> list[nn.Parameter]:
+    return [parameter for name, parameter in model.named_parameters() if name.endswith("mlp.gate.weight")]
+
+
+def test_a_router_that_likes_experts_equally_may_choose_either(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three experts tie for two places: the graph's router likes one by 3e-7 more, the model's another."""
+    model = load(save_model(tmp_path / "checkpoint", "olmoe", config=CONFIG))
+
+    def prefer(place: int) -> None:
+        with torch.no_grad():
+            for weight in routers(model):
+                for expert in range(EXPERTS):
+                    weight[expert] = weight[expert // 3 * 3] * (1 + 3e-7 * (expert % 3 == place))
+
+    prefer(1)
+    made = whole(tmp_path, model, FORMS[0])
+    prefer(2)
+    assert made.prove().exact_error < 1e-4
+    monkeypatch.setattr(forced, "imposed", lambda *_: nullcontext())
+    with pytest.raises(ProofError, match="sends a token to other experts than the Hugging Face model"):
+        made.prove()
+
+
+def test_a_choice_that_is_worse_than_rounding_explains_is_told_of_its_router(make: Make) -> None:
+    with pytest.raises(ProofError, match=r"what the router of model\.layers\.0\.mlp\.experts\.\w+ reads is off by"):
+        make(FORMS[0]).prove(choose_worst)
+
+
+@pytest.mark.parametrize(
+    ("theirs", "off"),
+    [([2, 0], 0.0), ([0, 1], 1e-7), ([1, 2], 0.5), ([3, 2], 0.8)],
+    ids=["another-order", "a-tie", "without-the-best", "the-worst"],
+)
+def test_how_far_a_choice_is_from_the_best(theirs: list[int], off: float) -> None:
+    scores = torch.tensor([[1.0, 0.5 - 1e-7, 0.5, -0.3]])
+    size = float(scores.square().mean().sqrt())
+    best = scores.topk(2).values
+    found = choices._below(best, scores.gather(-1, torch.tensor([theirs])), scores)
+    assert found * size == pytest.approx(off, abs=5e-8)
+
+
+@pytest.mark.parametrize("theirs", [[1, 1], [0, 4], [-1, 0]], ids=["twice", "beyond", "before"])
+def test_a_choice_that_is_none_fails(theirs: list[int]) -> None:
+    with pytest.raises(ProofError):
+        choices._check(torch.tensor([[0, 1], theirs]), 4)
+
+
+def test_experts_that_the_recipe_leaves_alone_are_refused(make: Make) -> None:
+    made = make(FORMS[0])
+    first = next(iter(layer.weight for layer in expert_layers(made.subject.model)))
+    fewer = Recipe({name: own for name, own in made.subject.recipe.weights.items() if name != first})
+    found = sites(ir.load(made.path).graph)
+    with (
+        pytest.raises(ProofError, match=r"stores the experts .* which the recipe does not"),
+        forced.forced(made.subject.model, fewer, found),
+    ):
+        pass
+
+
+def test_a_stack_that_the_model_does_not_call_is_missed(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = make(FORMS[0])
+    widths = {layer.path: layer.outputs for layer in expert_layers(made.subject.model)}
+
+    def uncounted(self: forced.Forced, path: str, rows: Tensor, experts: Tensor) -> Tensor:
+        return rows.new_zeros(len(rows), widths[path])
+
+    monkeypatch.setattr(forced.Forced, "answer_experts", uncounted)
+    with pytest.raises(ProofError, match=r"experts\.\w+ is computed 1 times a pass, the model does so 0 times"):
+        made.prove()
+
+
+def test_rows_of_passes_are_checked_too(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    keep = Sampled.keep
+
+    def off(self: Sampled, inputs: Any, outputs: Any, count: int, picking: Any, experts: Any = None) -> None:
+        keep(self, inputs, outputs if experts is None else outputs + 1.0, count, picking, experts)
+
+    monkeypatch.setattr(Sampled, "keep", off)
+    with pytest.raises(ProofError, match=r"expert \d of model\.layers\.\d\.mlp\.experts\.\w+ in int8 is off by"):
+        make(FORMS[0]).prove()
 
 
 def test_a_wrong_expert_is_named(make: Make) -> None:
