@@ -13,7 +13,7 @@ def share_of_head(draft: PreTrainedModel) -> float:
     """Of the weights that a pass of the draft reads, the part that is the output layer's."""
     head, table = draft.get_output_embeddings().weight, draft.get_input_embeddings().weight
     picked = 0 if head is table else table.numel()  # a pass reads one row of it
-    return head.numel() / (draft.num_parameters() - picked)
+    return float(head.numel() / (draft.num_parameters() - picked))
 
 
 def pays(rates: tuple[float, float], relative: float, saved: float, num_draft_tokens: int) -> bool:
