@@ -49,7 +49,8 @@ def _upper_inverse(upper: Tensor) -> Tensor:
     """Of a triangular matrix, by halves: products of matrices, where a solver would also multiply the zeros."""
     size = upper.shape[0]
     if size <= SMALL:
-        return torch.linalg.solve_triangular(upper, torch.eye(size), upper=True)
+        inverse: Tensor = torch.linalg.solve_triangular(upper, torch.eye(size), upper=True)
+        return inverse
     half = size // 2
     inverse = torch.zeros_like(upper)
     first, last = _upper_inverse(upper[:half, :half]), _upper_inverse(upper[half:, half:])
