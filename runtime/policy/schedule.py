@@ -27,6 +27,7 @@ from .routes import RoutePolicy
 REQUEST_RATE = 0.3
 ROUTE_RATE = 0.02
 FARTHEST = 6.0
+LEAST = 1.0 / (1.0 + math.exp(FARTHEST))  # a chance that far below even
 # Of the time of plain rounds, what may be spent on asking the draft again, and for how many tokens where nobody reads
 # its confidence.
 PROBE_BUDGET = 0.01
@@ -117,16 +118,21 @@ class AdaptiveSchedule:
         self._expected: list[float] = []
         self._read: list[float] = []  # chances of this round's draft tokens
         self._alive = 1.0
-        self._ahead = 0.0  # what further tokens are expected to gain behind the last one that was included
+        self._trust = 1.0  # odds of this round's readings are multiplied by it
+        self._prior: float | None = None  # the prior shift that `_expected`, `_best` and `_rate` are of
         self._best, self._rate = 0, 0.0
         self._probing = False
 
     def next(self, length: int, behind: int) -> int:
         self._look_up_costs(length)
         prior_shift = self._state.prior_shift + self._prior_shift
-        self._expected = [_sigmoid(logit + prior_shift) for logit in self._base]
+        if prior_shift != self._prior:
+            self._prior = prior_shift
+            self._expected = [_sigmoid(logit + prior_shift) for logit in self._base]
+            self._best, self._rate = self._best_fixed(self._expected)
         self._read, self._alive, self._probing = [], 1.0, False
-        self._best, self._rate = self._best_fixed(self._expected)
+        if self.guide:
+            self._trust = math.exp(self._state.calibration_shift + self._calibration_shift)
         if self._best:
             return self._most if self.guide else self._best
         return self._probe(behind)
@@ -136,14 +142,16 @@ class AdaptiveSchedule:
 
     def include(self, index: int, logits: Logits) -> bool:
         assert self._chance is not None
-        chance = _sigmoid(_logit(self._chance(index, logits)) + self._state.calibration_shift + self._calibration_shift)
+        chance = self._chance(index, logits)
+        chance = LEAST if chance < LEAST else min(chance, 1.0 - LEAST)
+        odds = chance * self._trust
+        chance = odds / (1.0 - chance + odds)
         if index == 0:
             self._shift_prior(chance - self._expected[0])
         alive = self._alive * chance
         verify = self._table.verify
-        self._ahead = self._prospect(index + 1, alive)
-        worth = alive - self._rate * (verify[index + 1] - verify[index]) + self._ahead
-        if worth <= 0 and not (self._probing and index == 0):
+        worth = alive - self._rate * (verify[index + 1] - verify[index])
+        if worth <= 0 and not self._pays(index + 1, alive, worth) and not (self._probing and index == 0):
             # a probe's first token is judged: else a draft that is trusted too little would never be heard again
             return False
         self._read.append(chance)
@@ -151,18 +159,19 @@ class AdaptiveSchedule:
         return True
 
     def go_on(self, num_drafted: int) -> bool:
-        return self._ahead > 0
+        return self._pays(num_drafted, self._alive)
 
     def observe(self, num_drafted: int, num_accepted: int) -> None:
-        error = 0.0
-        for index, chance in enumerate((self._read or self._expected)[: min(num_accepted + 1, num_drafted)]):
-            error += (index < num_accepted) - chance
+        if not num_drafted:
+            return
+        judged = num_accepted + (num_accepted < num_drafted)
+        error = num_accepted - sum((self._read or self._expected)[:judged])
         if self._read:
             self._calibration_shift = _bounded(self._calibration_shift + REQUEST_RATE * error)
             self._state.calibration_shift = _bounded(self._state.calibration_shift + ROUTE_RATE * error)
         else:
             self._shift_prior(error)
-        if self._probing and num_accepted == num_drafted > 0:
+        if self._probing and num_accepted == num_drafted:
             self._state.allowance = math.inf  # ask again at once
 
     def _shift_prior(self, error: float) -> None:
@@ -189,19 +198,18 @@ class AdaptiveSchedule:
             self._base = [logit - 0.25 for logit in self._base]
         self._starts_off = False
 
-    def _prospect(self, drafted: int, alive: float) -> float:
-        """The most that further draft tokens are expected to gain, in tokens, less their time's worth; 0 at least."""
-        verify, gain, best = self._table.verify, 0.0, 0.0
-        for index in range(drafted, self._most):
-            alive *= self._expected[index]
-            gain += alive
-            cost = (index + 1 - drafted) * self._draft + verify[index + 1] - verify[drafted]
-            best = max(best, gain - self._rate * cost)
-        return best
+    def _pays(self, drafted: int, alive: float, gain: float = 0.0) -> bool:
+        """Whether some number of further draft tokens is expected to gain more than its time is worth.
 
-    @property
-    def _draft(self) -> float:
-        return self._table.draft if self._with_model else 0.0
+        gain: what is gained already, in tokens. Ends at the first number that does: with most drafts that is the next.
+        """
+        verify, draft, rate, expected = self._table.verify, self._draft, self._rate, self._expected
+        for index in range(drafted, self._most):
+            alive *= expected[index]
+            gain += alive - rate * (draft + verify[index + 1] - verify[index])
+            if gain > 0:
+                return True
+        return False
 
     def _probe(self, behind: int) -> int:
         """Draft tokens of a plain round's place: none, or a few where the allowance is large enough."""
@@ -218,7 +226,8 @@ class AdaptiveSchedule:
         if abs(length - self._measured_at) < COST_STEP:
             return
         self._measured_at = length
-        self._table = self._costs.at(length)
+        self._table, self._prior = self._costs.at(length), None
+        self._draft = self._table.draft if self._with_model else 0.0
         rounds = range(self._most + 1)
         self._rounds = [
             self._table.rounds[k] if self._with_model or not k else self._table.looked_up(k) for k in rounds
@@ -236,4 +245,4 @@ def _sigmoid(logit: float) -> float:
 
 
 def _bounded(logit: float) -> float:
-    return max(-FARTHEST, min(FARTHEST, logit))
+    return logit if -FARTHEST <= logit <= FARTHEST else math.copysign(FARTHEST, logit)
