@@ -23,6 +23,7 @@ from specexport.bundle import FORMATS
 from specexport.exporter.checkpoints import memory_check
 from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
+VOCABULARY = 32000
 TOKENIZER = Path(__file__).parent.parent / "examples/demo_pair/target"
 
 
@@ -35,7 +36,7 @@ def make_checkpoint(folder: Path, hidden: int, layers: int) -> int:
         num_hidden_layers=layers,
         num_attention_heads=hidden // 64,
         num_key_value_heads=hidden // 128,
-        vocab_size=32000,
+        vocab_size=VOCABULARY,
         max_position_embeddings=2048,
         tie_word_embeddings=True,
     )
@@ -67,7 +68,7 @@ def main(precision: str) -> None:
         peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024
         quantized = precision in FORMATS
         limit = (
-            memory_check.BASE + parameters * (4 + memory_check.RESTORED_BYTES)
+            memory_check.export_bytes(parameters, VOCABULARY, "fp32", quantized=True)
             if quantized
             else 1.3 * 4 * parameters + 1.5e9
         )
