@@ -156,7 +156,7 @@ def export_model(export: ModelExport, context: BuildContext) -> ModelSpec:
         require_space(context.cache, export.weight_bytes(contract))
         parameters = checkpoint.fp32_bytes // ELEMENT_BYTES["fp32"]
         vocabulary = int(getattr(checkpoint.config.get_text_config(), "vocab_size", 0) or 0)
-        require_memory(parameters, vocabulary, contract.precision, export.quantizing is not None)
+        require_memory(parameters, contract.precision, export.quantizing is not None, vocabulary)
         with context.progress.stage(export.label, export.steps) as step:
             stage = make_stage(context.cache, key, lambda folder: _export(export, context, folder, step))
         gc.collect()  # models and graphs refer to each other in cycles, and hold the weights
@@ -280,4 +280,5 @@ def _choose(
             recipe = in_precision(recipe, contract.precision)
         step("measure fidelity")
         text = tuple(int(token) for batch in held for token in batch.flatten())
-        return _Chosen(recipe, measure_fidelity(model, recipe, held, quantizing.texts.own, kept and kept.rows), text)
+        rows = None if kept is None else kept.rows
+        return _Chosen(recipe, measure_fidelity(model, recipe, held, quantizing.texts.own, rows), text)

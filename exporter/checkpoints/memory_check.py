@@ -24,18 +24,18 @@ MEMINFO = Path("/proc/meminfo")
 GROUP = Path("/sys/fs/cgroup")
 
 
-def export_bytes(parameters: int, vocabulary: int, precision: Precision, quantized: bool) -> int:
+def export_bytes(parameters: int, precision: Precision, quantized: bool, vocabulary: int = 0) -> int:
     """Memory that exporting a model takes at the most. vocabulary: entries of its output layer."""
     needed = BASE + parameters * ELEMENT_BYTES[precision]
     return needed + (parameters * RESTORED_BYTES + vocabulary * 4 * LOGIT_ROWS if quantized else 0)
 
 
-def require_memory(parameters: int, vocabulary: int, precision: Precision, quantized: bool) -> None:
+def require_memory(parameters: int, precision: Precision, quantized: bool, vocabulary: int = 0) -> None:
     """Raises `OutputError` where exporting a model of `parameters` weights needs more memory than is free.
 
     Where that is not known, there is enough.
     """
-    needed = export_bytes(parameters, vocabulary, precision, quantized)
+    needed = export_bytes(parameters, precision, quantized, vocabulary)
     remedy = "on a larger host"
     if quantized:
         remedy = f"without --precision int8, int4 or fp8, or {remedy}"

@@ -116,6 +116,8 @@ class StaticDecoder(torch.nn.Module):
     `(tokens, position, columns unless ort, head if any, *past) -> (logits, features and confidence if any, *written)`
     """
 
+    rows_of_tokens: Tensor
+
     def __init__(
         self,
         model: PreTrainedModel,
