@@ -1,6 +1,6 @@
 """Peak memory and time of a build, on a random Llama of 300 M parameters with a draft of a tenth.
 
-    python benchmarks/build_memory.py [--precision int8]
+    python benchmarks/build_memory.py [--precision int8] [--engine tensorrt-rtx]
 
 The build runs in a process of its own; its peak resident memory (mapped files included) is held against
 1.3 x the fp32 bytes of the larger checkpoint + 1.5 GB, or for quantized weights against what the build asks for
@@ -23,6 +23,7 @@ from specexport.bundle import FORMATS
 from specexport.exporter.checkpoints import memory_check
 from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
+VOCABULARY = 32000
 TOKENIZER = Path(__file__).parent.parent / "examples/demo_pair/target"
 
 
@@ -35,7 +36,7 @@ def make_checkpoint(folder: Path, hidden: int, layers: int) -> int:
         num_hidden_layers=layers,
         num_attention_heads=hidden // 64,
         num_key_value_heads=hidden // 128,
-        vocab_size=32000,
+        vocab_size=VOCABULARY,
         max_position_embeddings=2048,
         tie_word_embeddings=True,
     )
@@ -47,7 +48,8 @@ def make_checkpoint(folder: Path, hidden: int, layers: int) -> int:
 
 @click.command()
 @click.option("--precision", default="fp32", show_default=True)
-def main(precision: str) -> None:
+@click.option("--engine", default="onnxruntime", show_default=True)
+def main(precision: str, engine: str) -> None:
     folder = Path(tempfile.mkdtemp())
     try:
         parameters = make_checkpoint(folder / "target", 1024, 17)
@@ -60,14 +62,23 @@ def main(precision: str) -> None:
             "--draft",
             folder / "draft",
         ]
-        command += ["--precision", precision, "--output", folder / "bundle", "--cache", folder / "cache"]
+        command += [
+            "--precision",
+            precision,
+            "--engine",
+            engine,
+            "--output",
+            folder / "bundle",
+            "--cache",
+            folder / "cache",
+        ]
         result = subprocess.run(command, capture_output=True, text=True)
         if result.returncode:
             sys.exit(result.stderr)
         peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024
         quantized = precision in FORMATS
         limit = (
-            memory_check.BASE + parameters * (4 + memory_check.RESTORED_BYTES)
+            memory_check.export_bytes(parameters, "fp32", True, VOCABULARY)
             if quantized
             else 1.3 * 4 * parameters + 1.5e9
         )

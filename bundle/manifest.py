@@ -11,7 +11,7 @@ from typing import Literal
 from .contract import ELEMENT_BYTES, CacheLayer, Contract
 from .proofs import LayerProof, Proof
 
-SCHEMA_VERSION = 6
+SCHEMA_VERSION = 7
 MANIFEST = "manifest.json"
 
 Role = Literal["target", "draft"]
@@ -128,6 +128,41 @@ class SharedVocabulary:
         return self.shared_tokens / self.target_tokens
 
 
+@dataclass(frozen=True)
+class DraftVocabulary:
+    """Which of the target's tokens a draft with a smaller output layer can propose, and what that costs.
+
+    kept_tokens of all_tokens. Counted on counted_tokens of the target's own answers, judged on held_out_tokens of
+    answers to other prompts. own_texts: the prompts are the user's. coverage: the part of those held-out tokens that
+    is kept. agreement: where target and draft have the same likeliest token; acceptance: sum min(p, q) at temperature
+    1; both a mean over the held-out tokens, with the kept ids and with all.
+    """
+
+    kept_tokens: int
+    all_tokens: int
+    counted_tokens: int
+    held_out_tokens: int
+    own_texts: bool
+    coverage: float
+    agreement: float
+    whole_agreement: float
+    acceptance: float
+    whole_acceptance: float
+
+    def __post_init__(self) -> None:
+        if not 0 < self.kept_tokens < self.all_tokens:
+            raise ValueError(f"{self.kept_tokens} kept tokens are not fewer than all {self.all_tokens}")
+
+    @property
+    def summary(self) -> str:
+        source = "the calibration prompts given" if self.own_texts else "the shipped texts"
+        return (
+            f"{self.kept_tokens} of {self.all_tokens} tokens, {self.coverage:.1%} of {self.held_out_tokens} held-out "
+            f"tokens of the target's answers to {source}; accepted when greedy {self.agreement:.1%} (all tokens: "
+            f"{self.whole_agreement:.1%}), at temperature 1 {self.acceptance:.1%} ({self.whole_acceptance:.1%})"
+        )
+
+
 RuleName = Literal["select", "select_greedy", "accept_greedy", "accept_token", "accept_block", "adjust"]
 
 
@@ -183,6 +218,7 @@ class Manifest:
     target: ModelSpec
     draft: ModelSpec | None  # without one, drafts are looked up in the text
     vocabulary: SharedVocabulary | None  # where the draft has another tokenizer
+    draft_vocabulary: DraftVocabulary | None  # where its output layer was cut down
     text: TextSpec
     engines: tuple[str, ...]
     rules: tuple[RuleSpec, ...]
@@ -199,6 +235,8 @@ class Manifest:
                 )
         if self.vocabulary is not None and self.draft is None:
             raise ValueError("there is a shared vocabulary, but no draft")
+        if self.draft_vocabulary is not None and self.draft is None:
+            raise ValueError("there is a draft vocabulary, but no draft")
 
     @property
     def roles(self) -> tuple[Role, ...]:

@@ -72,6 +72,14 @@ def slower(speed: Speed, taken: Speed) -> Interval:
     return ratio_interval(speed.seconds, taken.seconds)
 
 
+def spread(items: Sequence[str], most: int) -> list[str]:
+    """At most `most` of them, from first to last, in an order whose every PROMPTS go from first to last too."""
+    count = min(most, len(items))
+    chosen = [items[number * len(items) // count] for number in range(count)]
+    rounds = -(-count // PROMPTS)
+    return [item for start in range(rounds) for item in chosen[start::rounds]]
+
+
 def measure_speeds(
     sessions: Mapping[PrecisionPair, Session],
     prompts: Sequence[Sequence[int]],
@@ -82,16 +90,20 @@ def measure_speeds(
     """Speeds by (pair, with drafts) of greedy generations of `new_tokens` tokens. All take turns on every prompt.
 
     Plain decoding is measured once per format of the target. The first prompt runs once more at the start, to warm up.
-    Behind the first PROMPTS, further ones are run, as many at a time, while what was found is `undecided` and less than
-    MORE_SECONDS have gone into them.
+    Behind the first PROMPTS, further ones are run, as many at a time, while what was found is `undecided`, and only
+    while another one, at the mean of those so far, leaves them within MORE_SECONDS.
     """
     plans: list[tuple[PrecisionPair, bool]] = [(pair, True) for pair in sessions]
     plain = {pair.target: pair for pair in reversed(list(sessions))}
     plans += [(pair, False) for pair in plain.values()]
     found: dict[tuple[PrecisionPair, bool], list[Statistics]] = {plan: [] for plan in plans}
+
+    def settled(done: int) -> bool:
+        return done % PROMPTS == 0 and not undecided(_speeds(found))
+
     for number, prompt in enumerate([prompts[0], *prompts]):
         done = number - 1
-        if done > 0 and done % PROMPTS == 0 and not (_more_seconds(found) < MORE_SECONDS and undecided(_speeds(found))):
+        if done >= PROMPTS and (_with_another(found, done) > MORE_SECONDS or settled(done)):
             break
         step(f"prompt {number} of {len(prompts)}" if number else "warm up")
         for plan in plans:
@@ -103,9 +115,11 @@ def measure_speeds(
     return _speeds(found)
 
 
-def _more_seconds(found: Found) -> float:
-    """What the prompts behind the first PROMPTS have taken."""
-    return sum(one.total_seconds for statistics in found.values() for one in statistics[PROMPTS:])
+def _with_another(found: Found, done: int) -> float:
+    """What the prompts behind the first PROMPTS would have taken after one more that takes as long as the mean."""
+    every = [one.total_seconds for statistics in found.values() for one in statistics]
+    later = [one.total_seconds for statistics in found.values() for one in statistics[PROMPTS:]]
+    return sum(later) + sum(every) / done
 
 
 def _speeds(found: Found) -> dict[tuple[PrecisionPair, bool], Speed]:

@@ -33,6 +33,12 @@ from .options import compile_options, compiling
     help="Draft with another tokenizer: smallest share of the calibration prompts' tokens it must know.",
 )
 @click.option(
+    "--draft-vocabulary",
+    metavar="N|auto",
+    help="Tokens the draft can propose: the most frequent in the target's own answers, for a smaller output layer. "
+    "[default: all]",
+)
+@click.option(
     "--max-seq-len",
     type=int,
     help="Maximum sequence length in tokens, prompt included. [default: the models' maximum, at most 4096]",
@@ -58,7 +64,8 @@ from .options import compile_options, compiling
     "--calibration-prompts",
     "calibration_texts",
     type=click.Path(path_type=Path),
-    help="int8, int4, fp8, auto: calibration data, JSONL of prompts, 512 tokens or more. [default: a built-in set]",
+    help="int8, int4, fp8, auto, --draft-vocabulary: calibration data, JSONL of prompts, 512 tokens or more. "
+    "[default: a built-in set]",
 )
 @click.option(
     "--engine",
@@ -103,6 +110,8 @@ def build(target: str, draft: str | None, output: Path, engines: tuple[str, ...]
     if vocabulary := report.bundle.manifest.vocabulary:
         known = f"{vocabulary.shared_tokens} of the target's {vocabulary.target_tokens} tokens"
         click.echo(f"the draft can propose {known} ({vocabulary.overlap:.1%})", err=True)
+    if report.bundle.manifest.draft_vocabulary is not None:
+        click.echo(f"the draft can propose {report.bundle.manifest.draft_vocabulary.summary}", err=True)
     if (table := read_precision(report.bundle)) is not None:
         click.echo("\n".join(table_lines(asdict(table))), err=True)
     for role, model in report.bundle.manifest.models.items():

@@ -6,7 +6,16 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from ..bundle import ELEMENT_BYTES, Bundle, Format, ModelSpec, Proof, Role
-from ..calibration.precision_search import PROMPTS, PrecisionPair, Speeds, is_close, measure_speeds, pick, slower
+from ..calibration.precision_search import (
+    PROMPTS,
+    PrecisionPair,
+    Speeds,
+    is_close,
+    measure_speeds,
+    pick,
+    slower,
+    spread,
+)
 from ..engines.base import Engine
 from ..engines.onnxruntime.cpu import DIALECT, NAME, OrtDecoder, open_graph
 from ..errors import ProofError
@@ -190,10 +199,7 @@ def _under(form: Format, spec: ModelSpec) -> ModelSpec:
 
 
 def _prompts(session: Session, texts: CalibrationTexts) -> list[list[int]]:
-    """The first tokens of some texts, with room behind them to generate. However few are run, they are spread."""
+    """The first tokens of some texts, with room behind them to generate."""
     room = min(PROMPT_TOKENS, session.capacity - NEW_TOKENS)
-    most = MOST_PROMPTS if texts.own else PROMPTS
-    chosen = texts.texts[:: max(1, len(texts.texts) // most)][:most]
-    rounds = -(-len(chosen) // PROMPTS)
-    order = [text for start in range(rounds) for text in chosen[start::rounds]]
-    return [session.tokenizer.encode(text).ids[: max(1, room)] for text in order]
+    chosen = spread(texts.texts, MOST_PROMPTS if texts.own else PROMPTS)
+    return [session.tokenizer.encode(text).ids[: max(1, room)] for text in chosen]

@@ -7,7 +7,7 @@ import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ..bundle import Bundle, Contract, Role, write_manifest
+from ..bundle import Bundle, Contract, DraftVocabulary, Role, write_manifest
 from ..calibration.precision_search import write_precision
 from ..calibration.weights.tokens import calibration_tokens
 from ..errors import ParameterError
@@ -20,6 +20,7 @@ from .context import BuildContext
 from .export_model import ModelExport, Quantizing, export_model
 from .progress import BuildProgress, Silent, StageTime, Timed
 from .proving.prove import prove
+from .request.draft_vocabulary import parse_vocabulary
 from .request.engine_requirements import Targets
 from .request.options import BuildOptions, CalibrationTexts
 from .request.precision_choice import AUTO, Numbers
@@ -28,6 +29,7 @@ from .storage.atomic_folder import new_folder, scratch_beside
 from .storage.disk_space import require_space_for
 from .storage.manifest import Contents, make_manifest, write_maps, write_text
 from .storage.stage_cache import default_cache, open_cache
+from .vocabulary.choose import check_vocabulary, choose_vocabulary
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,7 @@ class _Models:
     models: dict[Role, Checkpoint]
     translation: Translation | None
     warnings: tuple[str, ...]
+    vocabulary: DraftVocabulary | None = None
 
     @classmethod
     def find(cls, target: str, draft: str | None, options: BuildOptions, texts: CalibrationTexts) -> _Models:
@@ -52,6 +55,17 @@ class _Models:
             models["draft"] = Checkpoint.find(draft)
         translation, warnings = check_models(models, options.min_overlap, texts.texts)
         return cls(models, translation, tuple(warnings))
+
+    def with_vocabulary(self, options: BuildOptions, texts: CalibrationTexts, context: BuildContext) -> _Models:
+        """The same with the draft's output layer as small as is asked for."""
+        assert options.draft_vocabulary is not None
+        asked = parse_vocabulary(options.draft_vocabulary)
+        kept, told, note = choose_vocabulary(self.models["target"], self.models["draft"], asked, texts, context)
+        context.progress.note(note)
+        if told is None:
+            return self
+        models = self.models | {"draft": replace(self.models["draft"], kept=kept)}
+        return replace(self, models=models, vocabulary=told)
 
     def exports(self, targets: Targets, numbers: Numbers, texts: CalibrationTexts) -> dict[Role, ModelExport]:
         return {
@@ -87,9 +101,15 @@ def build(
             found = _Models.find(target, draft, options, texts)
             for model in found.models.values() if texts.own else ():
                 calibration_tokens(model.tokenizer, texts.texts)  # too few are told now, and not behind an export
+            if options.draft_vocabulary is not None:
+                asked = parse_vocabulary(options.draft_vocabulary)
+                check_vocabulary(found.models, asked, found.translation is not None, texts)
             context = BuildContext(_contract(found.models, options), workplace, cache, timed)
         for warning in found.warnings:
             timed.note(f"warning: {warning}")
+        if options.draft_vocabulary is not None:
+            found = found.with_vocabulary(options, texts, context)
+            gc.collect()  # the models that it was measured with
         numbers = options.numbers
         if options.precision == AUTO:
             with scratch_beside(workplace) as scratch:
@@ -123,7 +143,7 @@ def _write(
     with progress.stage("rules", number_of_rules(contract)) as step:
         rules = write_rules(workplace, contract, specs["target"].vocab_size, step)
     with progress.stage("write", 1):
-        contents = Contents(specs, text, options.engines, proofs, vocabulary, rules)
+        contents = Contents(specs, text, options.engines, proofs, vocabulary, found.vocabulary, rules)
         write_manifest(workplace, make_manifest(contents, contract, workplace, command))
         return Bundle.open(workplace, check_digests=False)  # what was written must be readable
 

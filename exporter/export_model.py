@@ -27,6 +27,7 @@ from ..runtime.proofs.parity import save_reference
 from ..strict import parse, read_json
 from .checkpoints.checkpoint import Checkpoint
 from .checkpoints.half_precision import fp32_arithmetic
+from .checkpoints.kept_tokens import KeptTokens
 from .checkpoints.memory_check import RUN_BYTES, require_memory
 from .context import BuildContext
 from .dialects import Dialect
@@ -119,6 +120,8 @@ class ModelExport:
         if self.quantizing is not None:
             tokenizer = self.checkpoint.tokenizer.backend_tokenizer.to_str()
             inputs |= dict(quantizing=asdict(self.quantizing), tokenizer=tokenizer)
+        if self.checkpoint.kept is not None:
+            inputs["kept"] = self.checkpoint.kept
         return inputs
 
     def refuse_far(self, fidelity: Fidelity) -> None:
@@ -153,7 +156,8 @@ def export_model(export: ModelExport, context: BuildContext) -> ModelSpec:
             export.refuse_far(parse(Fidelity, read_json(refused / FIDELITY), FIDELITY))
         require_space(context.cache, export.weight_bytes(contract))
         parameters = checkpoint.fp32_bytes // ELEMENT_BYTES["fp32"]
-        require_memory(parameters, contract.precision, export.quantizing is not None)
+        vocabulary = int(getattr(checkpoint.config.get_text_config(), "vocab_size", 0) or 0)
+        require_memory(parameters, contract.precision, export.quantizing is not None, vocabulary)
         with context.progress.stage(export.label, export.steps) as step:
             stage = make_stage(context.cache, key, lambda folder: _export(export, context, folder, step))
         gc.collect()  # models and graphs refer to each other in cycles, and hold the weights
@@ -172,8 +176,11 @@ def _export(export: ModelExport, context: BuildContext, folder: Path, step: Anno
     model = checkpoint.load(contract.precision)
     layers = probe_cache(model)
     vocab_size, parameters = int(model.get_output_embeddings().weight.shape[0]), model.num_parameters()
+    kept = KeptTokens(checkpoint.kept, vocab_size) if checkpoint.kept is not None else None
+    if kept is not None:
+        kept.trim(model)
     features = probe_features(model) if export.role == "draft" and HEADED in export.dialects else 0
-    chosen = _choose(export.quantizing, checkpoint, model, contract, step) if export.quantizing else None
+    chosen = _choose(export.quantizing, checkpoint, model, contract, kept, step) if export.quantizing else None
     if chosen is not None:
         _refuse_far(export, context, chosen.fidelity)
     step("reference logits")
@@ -181,11 +188,14 @@ def _export(export: ModelExport, context: BuildContext, folder: Path, step: Anno
         text = chosen.text if chosen else ()
         reference = record_reference(model, contract, vocab_size, export.exact_widths, text)
     exact = continued_logits(model, [entry.step for entry in reference]) if chosen else []
+    if kept is not None:
+        reference = [replace(entry, logits=kept.spread_rows(entry.logits)) for entry in reference]
+        exact = [kept.spread_rows(logits) for logits in exact]
     graphs: dict[Dialect, ir.Model] = {}
     made: Made = {}
     for dialect in export.dialects:
         step(f"trace {dialect}")
-        graphs[dialect] = trace(model, layers, dialect, contract, features if dialect == HEADED else 0)
+        graphs[dialect] = trace(model, layers, dialect, contract, features if dialect == HEADED else 0, kept)
         step(f"optimize {dialect}")
         optimize(graphs[dialect], dialect)
         if chosen is not None:
@@ -213,7 +223,7 @@ def _export(export: ModelExport, context: BuildContext, folder: Path, step: Anno
         fidelity=None,
     )
     if chosen is not None:
-        subject = Subject(f"{export.role} in {export.format}", model, chosen.recipe, spec, contract)
+        subject = Subject(f"{export.role} in {export.format}", model, chosen.recipe, spec, contract, checkpoint.kept)
         recorded = Recorded(tuple(reference), tuple(exact))
         proofs = []
         for dialect in export.dialects:
@@ -254,7 +264,12 @@ class _Chosen:
 
 
 def _choose(
-    quantizing: Quantizing, checkpoint: Checkpoint, model: PreTrainedModel, contract: Contract, step: Announce
+    quantizing: Quantizing,
+    checkpoint: Checkpoint,
+    model: PreTrainedModel,
+    contract: Contract,
+    kept: KeptTokens | None,
+    step: Announce,
 ) -> _Chosen:
     longest = min(LONGEST, checkpoint.max_positions or LONGEST)
     with fp32_arithmetic(model):
@@ -266,4 +281,5 @@ def _choose(
             recipe = in_precision(recipe, contract.precision)
         step("measure fidelity")
         text = tuple(int(token) for batch in held for token in batch.flatten())
-        return _Chosen(recipe, measure_fidelity(model, recipe, held, quantizing.texts.own), text)
+        rows = None if kept is None else kept.rows
+        return _Chosen(recipe, measure_fidelity(model, recipe, held, quantizing.texts.own, rows), text)

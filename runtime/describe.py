@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
-from ..bundle import Bundle, Fidelity, LayerProof, Proof
+from ..bundle import Bundle, DraftVocabulary, Fidelity, LayerProof, Proof
 from .auto_precision import read_precision, table_lines
 from .policy.cost_model import COSTS, Costs
 from .policy.decisions import check_policy, read_decision, stale
@@ -73,6 +73,8 @@ def render(description: dict[str, Any]) -> str:
             f"vocabulary the draft has another tokenizer and can propose {vocabulary['shared_tokens']} of the target's "
             f"{vocabulary['target_tokens']} tokens ({vocabulary['overlap']:.1%})"
         )
+    if description["draft_vocabulary"] is not None:
+        lines.append(f"vocabulary the draft can propose {DraftVocabulary(**description['draft_vocabulary']).summary}")
     lines += [
         _plans(description, engine)
         for engine in description["engines"]

@@ -90,7 +90,7 @@ def _schedule(
         decided = name
         chosen = decisions.uncalibrated(name, most, parameters.seed is not None, rule.constrained)
     else:
-        decided, chosen = decisions.schedule(parameters.route, most, rule.constrained)
+        decided, chosen = decisions.schedule(parameters.route, most, rule.constrained, parameters.seed is not None)
     if parameters.prediction:  # a policy knows nothing of this text; but where it drafts not at all, no model is asked
         off = isinstance(chosen, FixedSchedule) and chosen.next(0, 0) == 0
         return "ngram" if off else decided, FixedSchedule(most)

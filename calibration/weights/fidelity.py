@@ -31,28 +31,33 @@ def split(batches: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
     return used or list(batches), kept
 
 
-def measure_fidelity(model: nn.Module, recipe: Recipe, batches: Sequence[Tensor], own_texts: bool) -> Fidelity:
+def measure_fidelity(
+    model: nn.Module, recipe: Recipe, batches: Sequence[Tensor], own_texts: bool, rows: Tensor | None = None
+) -> Fidelity:
     """Compare `model` under `recipe` with itself unquantized.
 
-    batches: each [1, T] int64, T at least 2. own_texts: they are the user's, not the built-in set.
+    batches: each [1, T] int64, T at least 2. own_texts: they are the user's, not the built-in set. rows `[vocab]`: of
+    the logits, by token, n for tokens that have none of the n; the perplexity is then of those that have one.
     """
     exact = [_log_probs(model, batch) for batch in batches]
     surprise = exact_surprise = divergence = 0.0
-    agreed = tokens = 0
+    agreed = tokens = judged = 0
     with fake_quantized(model, recipe):
         for batch, theirs in zip(batches, exact, strict=True):
             ours = _log_probs(model, batch)
-            following = batch[0, 1:, None]
-            surprise -= float(ours[:-1].gather(1, following).double().sum())
-            exact_surprise -= float(theirs[:-1].gather(1, following).double().sum())
+            following = batch[0, 1:, None] if rows is None else rows[batch[0, 1:, None]]
+            known = (following < ours.shape[1])[:, 0]
+            surprise -= float(ours[:-1][known].gather(1, following[known]).double().sum())
+            exact_surprise -= float(theirs[:-1][known].gather(1, following[known]).double().sum())
+            judged += int(known.sum())
             divergence += float((theirs.exp() * (theirs - ours)).sum(-1).double().mean()) * following.shape[0]
             agreed += int((ours[:-1].argmax(-1) == theirs[:-1].argmax(-1)).sum())
             tokens += following.shape[0]
     return Fidelity(
         tokens,
         own_texts,
-        math.exp(surprise / tokens),
-        math.exp(exact_surprise / tokens),
+        math.exp(surprise / max(judged, 1)),
+        math.exp(exact_surprise / max(judged, 1)),
         divergence / tokens,
         agreed / tokens,
     )

@@ -20,6 +20,8 @@ from .recipe import WeightRecipe
 DAMPING = 0.3
 # Columns whose updates are gathered before they reach those behind them.
 COLUMNS = 64
+# Rows of a triangular matrix that are inverted at once.
+SMALL = 128
 Hold = Callable[[Float32], Float32]
 
 
@@ -37,11 +39,24 @@ def inverse_factor(gram: Tensor, damping: float = DAMPING) -> Tensor | None:
     if not (0 < mean < float("inf")):
         return None
     damped = gram + torch.eye(gram.shape[0]) * (damping * mean)
-    lower, failed = torch.linalg.cholesky_ex(damped)
-    if int(failed):
-        return None
-    upper, failed = torch.linalg.cholesky_ex(torch.cholesky_inverse(lower), upper=True)
-    return None if int(failed) else upper
+    # With its rows and columns turned round, the lower factor is an upper one, U: damped = U U^T, and the factor of the
+    # inverse is U^-1. Half the operations of making the inverse first.
+    lower, failed = torch.linalg.cholesky_ex(damped.flip(0, 1))
+    return None if int(failed) else _upper_inverse(lower.flip(0, 1))
+
+
+def _upper_inverse(upper: Tensor) -> Tensor:
+    """Of a triangular matrix, by halves: products of matrices, where a solver would also multiply the zeros."""
+    size = upper.shape[0]
+    if size <= SMALL:
+        inverse: Tensor = torch.linalg.solve_triangular(upper, torch.eye(size), upper=True)
+        return inverse
+    half = size // 2
+    inverse = torch.zeros_like(upper)
+    first, last = _upper_inverse(upper[:half, :half]), _upper_inverse(upper[half:, half:])
+    inverse[:half, :half], inverse[half:, half:] = first, last
+    inverse[:half, half:] = -(first @ (upper[:half, half:] @ last))
+    return inverse
 
 
 def rounded(weight: Tensor, factor: Tensor, recipe: WeightRecipe, hold: Hold = as_they_are) -> tuple[Int8, Float32]:

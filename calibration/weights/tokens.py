@@ -13,9 +13,10 @@ from ...errors import ParameterError
 # Fewer do not show which channels are large. More change nothing measurable and take minutes on large models.
 FEWEST_TOKENS = 512
 MOST_TOKENS = 8192
+BATCH_TOKENS = 256
 
 
-def calibration_tokens(tokenizer: Any, texts: Sequence[str], length: int = 256) -> list[Tensor]:
+def calibration_tokens(tokenizer: Any, texts: Sequence[str], length: int = BATCH_TOKENS) -> list[Tensor]:
     """Batches [1, T] int64, T <= length, of at most MOST_TOKENS in all, taken evenly from the texts.
 
     tokenizer: Hugging Face's. Every batch begins with the tokenizer's leading special token, as prompts do, so that

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -37,10 +37,14 @@ INDEX = "model.safetensors.index.json"
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A local folder with `config.json`, a tokenizer and safetensors weights; `source` is what the user typed."""
+    """A local folder with `config.json`, a tokenizer and safetensors weights; `source` is what the user typed.
+
+    kept: ids that its output layer keeps in the graphs, in rising order; None for all.
+    """
 
     source: str
     folder: Path
+    kept: tuple[int, ...] | None = field(default=None, kw_only=True)
 
     @classmethod
     def find(cls, source: str) -> Checkpoint:

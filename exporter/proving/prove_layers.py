@@ -76,13 +76,17 @@ class Recorded:
 
 @dataclass(frozen=True)
 class Subject:
-    """A model as it was exported: in memory, with its recipe, and as graphs. name: for messages."""
+    """A model as it was exported: in memory, with its recipe, and as graphs.
+
+    name: for messages. kept: the ids that the model's logits are of, where the graph's are of all; None for all.
+    """
 
     name: str
     model: PreTrainedModel
     recipe: Recipe
     spec: ModelSpec
     contract: Contract
+    kept: tuple[int, ...] | None = None
 
     @property
     def arithmetic(self) -> Exact:
@@ -140,7 +144,7 @@ def _prove(
         contract = subject.contract if dialect == DIALECT else replace(subject.contract, precision="fp32")
         decoder = OrtDecoder(copy.path, subject.spec, contract, dialect=dialect, taps=copy.taps)
         with forced(subject.model, subject.recipe, copy.sites) as model:
-            answers, samples = _walk(decoder, model, copy.sites, reference)
+            answers, samples = _walk(decoder, model, copy.sites, reference, subject.kept)
         del decoder  # its memory, before the layers ask for theirs
         strayed, tolerance = model.strayed, LOGIT_TOLERANCE[subject.arithmetic]
         if not strayed.error <= tolerance:
@@ -179,7 +183,11 @@ def exposed(path: Path, dialect: Dialect, own_kernels: bool = False) -> Iterator
 
 
 def _walk(
-    decoder: OrtDecoder, model: Forced, found: tuple[Site, ...], reference: tuple[ReferenceStep, ...]
+    decoder: OrtDecoder,
+    model: Forced,
+    found: tuple[Site, ...],
+    reference: tuple[ReferenceStep, ...],
+    ids: tuple[int, ...] | None,
 ) -> tuple[list[Logits], dict[Site, Sampled]]:
     """The graph's logits of every step, and some rows of each site."""
     answers: list[Logits] = []
@@ -196,7 +204,8 @@ def _walk(
             logits = decoder.step(tokens.tolist(), position).copy()
             tapped = decoder.tapped | {"logits": logits}
             ours = model.step(tokens, position, tapped)[-len(logits) :]
-            model.strayed.note(float(np.abs(logits - ours).max() / np.std(ours)), "who picks a token")
+            own = logits if ids is None else logits[:, list(ids)]
+            model.strayed.note(float(np.abs(own - ours).max() / np.std(ours)), "who picks a token")
             narrow = len(tokens) == len(logits)
             count = min(left[narrow], len(tokens) if narrow else ROWS_PER_CHUNK)
             left[narrow] -= count

@@ -14,6 +14,7 @@ from ...calibration.weights.texts import read_texts
 from ...engines.catalogue import LIBRARIES
 from ...engines.tensorrt.compile import CompileOptions
 from ...errors import ParameterError
+from .draft_vocabulary import parse_vocabulary
 from .engine_requirements import Targets, choose_targets, parse_version
 from .precision_choice import AUTO, Numbers, choose_numbers
 
@@ -41,6 +42,7 @@ class BuildOptions:
     (None: 0.02).
     draft_precision: the target's. calibration_texts: JSONL of prompts, by default a shipped set.
     min_overlap: the part of the tokens in the calibration texts that a draft of another tokenizer must have.
+    draft_vocabulary: how many tokens the draft's output layer keeps, or `auto`; None for all.
     compiling: for the engines that run plans. tensorrt_version: the one on the device, by default that of this host.
     """
 
@@ -48,6 +50,7 @@ class BuildOptions:
     max_draft_tokens: int = 4
     prompt_chunk: int | None = None
     min_overlap: float = 0.5
+    draft_vocabulary: str | None = None
     precision: str = "fp32"
     draft_precision: str | None = None
     max_divergence: float | None = None
@@ -69,9 +72,13 @@ class BuildOptions:
             )
         if not self.engines:
             raise ParameterError("no --engine is given; name at least one")
-        numbers = self.numbers
-        if self.calibration_texts is not None and not (numbers.quantized or self.precision == AUTO):
-            raise ParameterError(f"--calibration-prompts is for quantized weights; --precision is {self.precision}")
+        if self.draft_vocabulary is not None:
+            parse_vocabulary(self.draft_vocabulary)
+        if self.calibration_texts is not None and not self._reads_texts:
+            raise ParameterError(
+                "--calibration-prompts is for quantized weights and --draft-vocabulary; "
+                f"--precision is {self.precision}"
+            )
         if self.max_divergence is not None and self.precision != AUTO:
             raise ParameterError(
                 f"--max-divergence is for --precision auto; --precision is {self.precision}, which is taken as it is"
@@ -106,10 +113,14 @@ class BuildOptions:
         """Of `auto`, in nats."""
         return MAX_DIVERGENCE if self.max_divergence is None else self.max_divergence
 
+    @property
+    def _reads_texts(self) -> bool:
+        return self.numbers.quantized or self.precision == AUTO or self.draft_vocabulary is not None
+
     @cached_property
     def texts(self) -> CalibrationTexts:
-        """Empty where nothing is quantized. Read once, so that a pipe can be given. Raises `ParameterError`."""
-        if not (self.numbers.quantized or self.precision == AUTO):
+        """Empty where nothing needs them. Read once, so that a pipe can be given. Raises `ParameterError`."""
+        if not self._reads_texts:
             return CalibrationTexts()
         return CalibrationTexts(read_texts(self.calibration_texts), self.calibration_texts is not None)
 
@@ -120,6 +131,10 @@ class BuildOptions:
         """
         if draft is None and self.draft_precision is not None:
             raise ParameterError(f"--draft-precision is {self.draft_precision}, but there is no --draft; leave it out")
+        if draft is None and self.draft_vocabulary is not None:
+            raise ParameterError(
+                f"--draft-vocabulary is {self.draft_vocabulary}, but there is no --draft; leave it out"
+            )
         _ = self.texts
         return self.targets(self.numbers, output)
 

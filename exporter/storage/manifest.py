@@ -12,6 +12,7 @@ from tokenizers import Tokenizer
 from ...bundle import (
     SCHEMA_VERSION,
     Contract,
+    DraftVocabulary,
     Manifest,
     ModelSpec,
     Proof,
@@ -86,6 +87,7 @@ class Contents:
     engines: tuple[str, ...]
     proofs: tuple[Proof, ...]
     vocabulary: SharedVocabulary | None = None
+    draft_vocabulary: DraftVocabulary | None = None
     rules: tuple[RuleSpec, ...] = ()
 
 
@@ -100,6 +102,7 @@ def make_manifest(contents: Contents, contract: Contract, workplace: Path, comma
         target=contents.specs["target"],
         draft=contents.specs.get("draft"),
         vocabulary=contents.vocabulary,
+        draft_vocabulary=contents.draft_vocabulary,
         text=contents.text,
         engines=contents.engines,
         rules=contents.rules,

@@ -20,6 +20,7 @@ from ...bundle import CacheLayer, Contract
 from ...errors import UnsupportedModelError
 from ..checkpoints.checkpoint import first_line
 from ..checkpoints.half_precision import TORCH_DTYPES
+from ..checkpoints.kept_tokens import KeptTokens
 from ..dialects import OPSETS, Dialect
 from .attention import StaticCache, static_cache_attention
 from .confidence_head import HEADED, OUTPUTS, WEIGHTS, confidence, embeddings_seen
@@ -58,12 +59,17 @@ def probe_cache(model: PreTrainedModel) -> tuple[CacheLayer, ...]:
 
 
 def trace(
-    model: PreTrainedModel, layers: tuple[CacheLayer, ...], dialect: Dialect, contract: Contract, features: int = 0
+    model: PreTrainedModel,
+    layers: tuple[CacheLayer, ...],
+    dialect: Dialect,
+    contract: Contract,
+    features: int = 0,
+    kept: KeptTokens | None = None,
 ) -> ir.Model:
     """The model's graph in `dialect`, its weights shared with `model`. Raises `UnsupportedModelError` with the reason.
 
     features: with a confidence head that reads as many numbers a row, as `probe_features` found them. Only in the
-    dialect `HEADED`.
+    dialect `HEADED`. kept: what the rows of the model's output layer are; the graph's logits are as wide as all tokens.
     """
     assert not features or dialect == HEADED
     names = [f"{index}.{half}" for index in range(len(layers)) for half in ("key", "value")]
@@ -83,7 +89,7 @@ def trace(
     try:
         with torch.no_grad(), _quiet():
             program = torch.onnx.export(
-                StaticDecoder(model, dialect, contract.widest_step, has_head=features > 0).eval(),
+                StaticDecoder(model, dialect, contract.widest_step, has_head=features > 0, kept=kept).eval(),
                 tuple(inputs.values()),
                 input_names=list(inputs),
                 output_names=[*by_row, *(f"{written}.{name}" for name in names)],
@@ -110,12 +116,24 @@ class StaticDecoder(torch.nn.Module):
     `(tokens, position, columns unless ort, head if any, *past) -> (logits, features and confidence if any, *written)`
     """
 
-    def __init__(self, model: PreTrainedModel, dialect: Dialect, widest_step: int, has_head: bool = False) -> None:
+    rows_of_tokens: Tensor
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        dialect: Dialect,
+        widest_step: int,
+        has_head: bool = False,
+        kept: KeptTokens | None = None,
+    ) -> None:
         super().__init__()
         self.model = model
         self.dialect = dialect
         self.widest_step = widest_step
         self.has_head = has_head
+        self.kept = kept
+        if kept is not None:
+            self.register_buffer("rows_of_tokens", kept.rows)
         self.accepted = inspect.signature(model.forward).parameters
 
     def forward(self, tokens: Tensor, position: Tensor, *rest: Tensor) -> tuple[Tensor, ...]:
@@ -151,7 +169,8 @@ class StaticDecoder(torch.nn.Module):
             options["position_ids"] = (position + torch.arange(tokens.shape[1]))[None]
         with static_cache_attention(self.model, cache, self.dialect):
             logits: Tensor = self.model(input_ids=tokens, past_key_values=cache, use_cache=True, **options).logits
-        return logits.float()
+        logits = logits.float()
+        return logits if self.kept is None else self.kept.spread(logits, self.rows_of_tokens)
 
 
 def kept_rows(tokens: Tensor, widest_step: int, opset: int) -> Tensor:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from time import perf_counter
 from typing import TypeVar
 
 import numpy as np
@@ -20,6 +21,7 @@ from ...strict import parse, read_json
 from ..drafting.drafters import check_drafter
 from .cost_model import COSTS, Costs
 from .host_identity import bundle_identity, describe_host
+from .pace import Pace
 from .routes import POLICY, Policy, RoutePolicy
 from .schedule import AdaptiveSchedule, Chance, FixedSchedule, RouteState, Schedule
 from .survival import SURVIVAL, Survival, top_logit
@@ -36,7 +38,8 @@ class Decisions:
     """policy: None where nobody calibrated. costs: None too where they are of another host.
 
     measure: costs for sessions that nobody calibrated, asked for once, None for rounds of the maximum. states: of this
-    session, by route, or by drafter where there is no policy. bounded: those of requests with a grammar.
+    session, by route, or by drafter where there is no policy. bounded: those of requests with a grammar. seeded: those
+    of requests with a seed. paces: what rounds take, by drafter, on `clock`.
 
     chance: reads the draft's confidence while it drafts, None where that is not known.
     """
@@ -47,6 +50,9 @@ class Decisions:
     measure: Callable[[], Costs | None] | None = None
     states: dict[str | None, RouteState] = field(default_factory=dict)
     bounded: dict[str | None, RouteState] = field(default_factory=dict)
+    seeded: dict[str | None, RouteState] = field(default_factory=dict)
+    paces: dict[str, Pace] = field(default_factory=dict)
+    clock: Callable[[], float] = perf_counter
 
     @classmethod
     def load(cls, bundle: Bundle, engine: Engine, threads: int) -> Decisions:
@@ -89,22 +95,33 @@ class Decisions:
             return FixedSchedule(most)
         entry = RoutePolicy("undecided", drafter, most, "adaptive", (GUESS,) * most, None)
         states = self.bounded if constrained else self.states
-        state = RouteState() if seeded else states.setdefault(drafter, RouteState())
+        pace = None if constrained else self._pace(drafter)
+        state = RouteState() if seeded else states.setdefault(drafter, RouteState(pace=pace))
         return AdaptiveSchedule(entry, self.costs, None, state, most)
 
-    def schedule(self, route: str | None, most: int, constrained: bool = False) -> tuple[str, Schedule]:
+    def schedule(
+        self, route: str | None, most: int, constrained: bool = False, seeded: bool = False
+    ) -> tuple[str, Schedule]:
         """By the policy, the drafter and the schedule of a request.
 
         most: draft tokens a round. constrained: by a grammar. Then a draft is trusted by what such requests have shown,
-        and nobody reads its confidence: what that promises was fitted to free text.
+        and nobody reads its confidence: what that promises was fitted to free text. seeded: the request is to repeat
+        itself behind others that are, so it learns from such only, and no clock decides.
         """
         assert self.policy is not None
         entry = self.policy.of(route)
         if entry.mode == "adaptive" and self.costs is not None:
-            states, chance = (self.bounded, None) if constrained else (self.states, self.chance)
-            state = states.setdefault(route if route in self.policy.routes else None, RouteState())
+            states, pace = (self.seeded, None) if seeded else (self.states, self._pace(entry.drafter))
+            chance = self.chance
+            if constrained:
+                states, chance, pace = self.bounded, None, None
+            state = states.setdefault(route if route in self.policy.routes else None, RouteState(pace=pace))
             return entry.drafter, AdaptiveSchedule(entry, self.costs, chance, state, most)
         return entry.drafter, FixedSchedule(entry.num_draft_tokens if entry.verdict != "off" else 0)
+
+    def _pace(self, drafter: str) -> Pace | None:
+        """Of all routes with this drafter; None where the text decides whether a round has a draft."""
+        return self.paces.setdefault(drafter, Pace(self.clock)) if drafter == "model" else None
 
 
 def stale(costs: Costs | None, engine: str, threads: int, device: int = 0) -> str | None:

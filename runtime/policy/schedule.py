@@ -20,6 +20,7 @@ from typing import Protocol, runtime_checkable
 from ...engines.base import Logits
 from ..drafting.guide import Guide
 from .cost_model import Costs, RoundCosts
+from .pace import Pace
 from .routes import RoutePolicy
 
 # How far one draft token moves the belief in the draft, in logits: for the request, and for the session's later ones of
@@ -27,6 +28,7 @@ from .routes import RoutePolicy
 REQUEST_RATE = 0.3
 ROUTE_RATE = 0.02
 FARTHEST = 6.0
+LEAST = 1.0 / (1.0 + math.exp(FARTHEST))  # a chance that far below even
 # Of the time of plain rounds, what may be spent on asking the draft again, and for how many tokens where nobody reads
 # its confidence.
 PROBE_BUDGET = 0.01
@@ -83,12 +85,14 @@ class RouteState:
 
     calibration_shift: logits added to the chances that are read off the draft's confidence. prior_shift: logits added
     to the chances that calibration found by position. Both follow what is accepted. allowance: seconds saved up for
-    the next probe.
+    the next probe. pace: what rounds take meanwhile, of all routes; None where costs are taken at their word, so that
+    no clock decides.
     """
 
     calibration_shift: float = 0.0
     prior_shift: float = 0.0
     allowance: float = 0.0
+    pace: Pace | None = None
 
 
 class AdaptiveSchedule:
@@ -113,37 +117,55 @@ class AdaptiveSchedule:
         self._calibration_shift = self._prior_shift = 0.0  # of this request, beside the route's
         self._measured_at = -COST_STEP
         self._table: RoundCosts
-        self._rounds: list[float] = []
+        self._rounds: list[float] = []  # seconds by k, as they are taken to be
+        self._verify: list[float] = []
+        self._draft = 0.0
+        self._extra = 1.0  # the pace that they are of
         self._expected: list[float] = []
         self._read: list[float] = []  # chances of this round's draft tokens
         self._alive = 1.0
-        self._ahead = 0.0  # what further tokens are expected to gain behind the last one that was included
+        self._trust = 1.0  # odds of this round's readings are multiplied by it
+        self._prior: float | None = None  # the prior shift that `_expected`, `_best` and `_rate` are of
         self._best, self._rate = 0, 0.0
         self._probing = False
+        self._could_pay = True  # whether a draft that always stands would
+        self._passes = 0  # of the draft, in this round, where it is guided
+        self._started, self._had_draft = 0.0, -1  # this round; whether the last one had a draft, if there was one
 
     def next(self, length: int, behind: int) -> int:
-        self._look_up_costs(length)
+        pace, self._passes = self._state.pace, 0
+        self._look_up_costs(length, pace.extra if pace else 1.0)
         prior_shift = self._state.prior_shift + self._prior_shift
-        self._expected = [_sigmoid(logit + prior_shift) for logit in self._base]
+        if prior_shift != self._prior:
+            self._prior = prior_shift
+            self._expected = [_sigmoid(logit + prior_shift) for logit in self._base]
+            self._best, self._rate = self._best_fixed(self._expected)
         self._read, self._alive, self._probing = [], 1.0, False
-        self._best, self._rate = self._best_fixed(self._expected)
-        if self._best:
-            return self._most if self.guide else self._best
-        return self._probe(behind)
+        if self.guide:
+            self._trust = math.exp(self._state.calibration_shift + self._calibration_shift)
+        count = self._best and (self._most if self.guide else self._best)
+        other = pace is not None and pace.other(count > 0, self._price_of_other(behind))
+        count = (0 if other else count) if count else self._probe(behind, other)
+        if pace:
+            self._started = pace.clock()
+        return count
 
     def looked_up(self, count: int) -> int:
         return min(count, self._best or 1)
 
     def include(self, index: int, logits: Logits) -> bool:
         assert self._chance is not None
-        chance = _sigmoid(_logit(self._chance(index, logits)) + self._state.calibration_shift + self._calibration_shift)
+        self._passes += 1
+        chance = self._chance(index, logits)
+        chance = LEAST if chance < LEAST else min(chance, 1.0 - LEAST)
+        odds = chance * self._trust
+        chance = odds / (1.0 - chance + odds)
         if index == 0:
             self._shift_prior(chance - self._expected[0])
         alive = self._alive * chance
-        verify = self._table.verify
-        self._ahead = self._prospect(index + 1, alive)
-        worth = alive - self._rate * (verify[index + 1] - verify[index]) + self._ahead
-        if worth <= 0 and not (self._probing and index == 0):
+        verify = self._verify
+        worth = alive - self._rate * (verify[index + 1] - verify[index])
+        if worth <= 0 and not self._pays(index + 1, alive, worth) and not (self._probing and index == 0):
             # a probe's first token is judged: else a draft that is trusted too little would never be heard again
             return False
         self._read.append(chance)
@@ -151,18 +173,21 @@ class AdaptiveSchedule:
         return True
 
     def go_on(self, num_drafted: int) -> bool:
-        return self._ahead > 0
+        return self._pays(num_drafted, self._alive)
 
     def observe(self, num_drafted: int, num_accepted: int) -> None:
-        error = 0.0
-        for index, chance in enumerate((self._read or self._expected)[: min(num_accepted + 1, num_drafted)]):
-            error += (index < num_accepted) - chance
+        if self._state.pace:
+            self._time(self._state.pace, num_drafted)
+        if not num_drafted:
+            return
+        judged = num_accepted + (num_accepted < num_drafted)
+        error = num_accepted - sum((self._read or self._expected)[:judged])
         if self._read:
             self._calibration_shift = _bounded(self._calibration_shift + REQUEST_RATE * error)
             self._state.calibration_shift = _bounded(self._state.calibration_shift + ROUTE_RATE * error)
         else:
             self._shift_prior(error)
-        if self._probing and num_accepted == num_drafted > 0:
+        if self._probing and num_accepted == num_drafted and self._could_pay:
             self._state.allowance = math.inf  # ask again at once
 
     def _shift_prior(self, error: float) -> None:
@@ -189,40 +214,65 @@ class AdaptiveSchedule:
             self._base = [logit - 0.25 for logit in self._base]
         self._starts_off = False
 
-    def _prospect(self, drafted: int, alive: float) -> float:
-        """The most that further draft tokens are expected to gain, in tokens, less their time's worth; 0 at least."""
-        verify, gain, best = self._table.verify, 0.0, 0.0
+    def _pays(self, drafted: int, alive: float, gain: float = 0.0) -> bool:
+        """Whether some number of further draft tokens is expected to gain more than its time is worth.
+
+        gain: what is gained already, in tokens. Ends at the first number that does: with most drafts that is the next.
+        """
+        verify, draft, rate, expected = self._verify, self._draft, self._rate, self._expected
         for index in range(drafted, self._most):
-            alive *= self._expected[index]
-            gain += alive
-            cost = (index + 1 - drafted) * self._draft + verify[index + 1] - verify[drafted]
-            best = max(best, gain - self._rate * cost)
-        return best
+            alive *= expected[index]
+            gain += alive - rate * (draft + verify[index + 1] - verify[index])
+            if gain > 0:
+                return True
+        return False
+
+    def _price_of_other(self, behind: int) -> float:
+        """What a round of the other kind costs more, in plain rounds."""
+        plain = self._table.plain
+        if self._best:
+            return 1.0 - 1.0 / (self._rate * plain)
+        return self._price_of_probe(behind) / plain
 
     @property
-    def _draft(self) -> float:
-        return self._table.draft if self._with_model else 0.0
+    def _probe_tokens(self) -> int:
+        return 1 if self.guide else min(PROBE_TOKENS, self._most)
 
-    def _probe(self, behind: int) -> int:
-        """Draft tokens of a plain round's place: none, or a few where the allowance is large enough."""
-        state, k = self._state, 1 if self.guide else min(PROBE_TOKENS, self._most)
-        price = self._rounds[k] - self._rounds[0] + (behind * self._costs.draft_prefill if self._with_model else 0.0)
-        if state.allowance < price:
+    def _price_of_probe(self, behind: int) -> float:
+        catching_up = behind * self._costs.draft_prefill if self._with_model else 0.0
+        return self._rounds[self._probe_tokens] - self._rounds[0] + catching_up
+
+    def _probe(self, behind: int, at_once: bool) -> int:
+        """Draft tokens of a plain round's place: none, or a few where the allowance is large enough, or `at_once`."""
+        state = self._state
+        if state.allowance < self._price_of_probe(behind) and not at_once:
             state.allowance += PROBE_BUDGET * self._rounds[0]
             return 0
         state.allowance = 0.0
         self._probing = True
-        return self._most if self.guide else k
+        return self._most if self.guide else self._probe_tokens
 
-    def _look_up_costs(self, length: int) -> None:
+    def _time(self, pace: Pace, num_drafted: int) -> None:
+        """Tell the pace what the round took."""
+        seconds, table = pace.clock() - self._started, self._table
+        passes = self._passes or num_drafted
+        if self._had_draft == (passes > 0):
+            expected = table.rounds[num_drafted] + (passes - num_drafted) * table.draft
+            pace.observe(passes > 0, seconds, table.plain, expected)
+        self._had_draft = passes > 0
+
+    def _look_up_costs(self, length: int, extra: float) -> None:
         if abs(length - self._measured_at) < COST_STEP:
-            return
-        self._measured_at = length
-        self._table = self._costs.at(length)
-        rounds = range(self._most + 1)
-        self._rounds = [
-            self._table.rounds[k] if self._with_model or not k else self._table.looked_up(k) for k in rounds
-        ]
+            if extra == self._extra:
+                return
+        else:
+            self._measured_at, self._table = length, self._costs.at(length)
+        table, self._extra, self._prior = self._table, extra, None
+        rounds = [table.rounds[k] if self._with_model or not k else table.looked_up(k) for k in range(self._most + 1)]
+        self._rounds = [table.plain + extra * (seconds - table.plain) for seconds in rounds]
+        self._could_pay = self._best_fixed([1.0 - LEAST] * self._most)[0] > 0
+        self._verify = [extra * seconds for seconds in table.verify]  # of which only differences count
+        self._draft = extra * table.draft if self._with_model else 0.0
         if self._starts_off:
             self._start_off()
 
@@ -236,4 +286,4 @@ def _sigmoid(logit: float) -> float:
 
 
 def _bounded(logit: float) -> float:
-    return max(-FARTHEST, min(FARTHEST, logit))
+    return logit if -FARTHEST <= logit <= FARTHEST else math.copysign(FARTHEST, logit)

@@ -183,14 +183,20 @@ def _answers(decoder: Decoder, reference: list[ReferenceStep]) -> Iterator[Logit
 
 
 def _spread(reference: list[ReferenceStep]) -> float:
-    return float(np.std(np.concatenate([entry.logits for entry in reference])))
+    logits = np.concatenate([entry.logits for entry in reference])
+    return float(np.std(logits[logits > -np.inf]))  # those of tokens that a draft cannot propose are no numbers
 
 
 def _largest(reference: list[ReferenceStep], answers: list[Logits]) -> float:
     spread = _spread(reference)
-    off = [np.abs(ours - entry.logits).max(initial=0.0) for entry, ours in zip(reference, answers, strict=True)]
-    worst = float(np.max(off))
+    worst = float(np.max([_difference(entry.logits, ours) for entry, ours in zip(reference, answers, strict=True)]))
     return worst / spread if spread and np.isfinite(worst) else np.inf
+
+
+def _difference(wanted: Logits, found: Logits) -> float:
+    """Infinite where one may be proposed and the other not, NaN for what is no number."""
+    both = (wanted == -np.inf) & (found == -np.inf)
+    return float(np.abs(np.subtract(found, wanted, out=np.zeros_like(wanted), where=~both)).max(initial=0.0))
 
 
 def arithmetic(spec: ModelSpec, contract: Contract) -> Arithmetic:

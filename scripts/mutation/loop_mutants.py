@@ -136,8 +136,8 @@ LOOP = (
     Mutant(
         "a draft token is worth what its time is not asked",
         SCHEDULE,
-        "worth = alive - self._rate * (verify[index + 1] - verify[index]) + self._ahead",
-        "worth = alive + self._ahead",
+        "worth = alive - self._rate * (verify[index + 1] - verify[index])",
+        "worth = alive",
         IN_SCHEDULE,
     ),
     Mutant(
@@ -152,15 +152,67 @@ LOOP = (
     Mutant(
         "probes that nobody has saved up for",
         SCHEDULE,
-        "if state.allowance < price:",
-        "if state.allowance < 0.0:",
+        "if state.allowance < self._price_of_probe(behind) and not at_once:",
+        "if state.allowance < 0.0 and not at_once:",
         IN_SCHEDULE,
     ),
     Mutant(
         "a rejected token counts as accepted",
         SCHEDULE,
-        "error += (index < num_accepted) - chance",
-        "error += (index <= num_accepted) - chance",
+        "judged = num_accepted + (num_accepted < num_drafted)",
+        "judged = num_accepted",
+        IN_SCHEDULE,
+    ),
+    Mutant(
+        "the first further token alone is looked at",
+        SCHEDULE,
+        """            if gain > 0:
+                return True
+        return False""",
+        """            return gain > 0
+        return False""",
+        IN_SCHEDULE,
+    ),
+    Mutant(
+        "a draft that could never pay is asked again at once",
+        SCHEDULE,
+        "if self._probing and num_accepted == num_drafted and self._could_pay:",
+        "if self._probing and num_accepted == num_drafted:",
+        IN_SCHEDULE,
+    ),
+    Mutant(
+        "a clock decides for requests with a seed",
+        "runtime/policy/decisions.py",
+        "(self.seeded, None) if seeded else",
+        "(self.seeded, self._pace(entry.drafter)) if seeded else",
+        IN_SCHEDULE,
+    ),
+    Mutant(
+        "the first round of a kind is timed too",
+        SCHEDULE,
+        "if self._had_draft == (passes > 0):",
+        "if True:",
+        IN_SCHEDULE,
+    ),
+    Mutant(
+        "rounds are compared with what they should take, not with their neighbours",
+        "runtime/policy/pace.py",
+        "slower = median(taken / of for taken, of in self._before)",
+        "slower = median(1.0 for _ in self._before)",
+        IN_SCHEDULE,
+    ),
+    Mutant(
+        "the first comparison is believed alone",
+        "runtime/policy/pace.py",
+        "(len(self._found) + PRIOR)",
+        "len(self._found)",
+        IN_SCHEDULE,
+    ),
+    Mutant(
+        "comparisons are free",
+        "runtime/policy/pace.py",
+        "self._purse[drafting] -= max(0.0, 2 * price)",
+        "self._purse[drafting] -= 0.0",
         IN_SCHEDULE,
     ),
     Mutant(

@@ -134,8 +134,8 @@ SERVE = (
     Mutant(
         "masks may take as long as they like",
         f"{ENGINE}thread.py",
-        "elif chunk.statistics.grammar_seconds > self._grammar_timeout:",
-        "elif False:",
+        "if chunk.statistics.grammar_seconds > self._grammar_timeout:",
+        "if False:",
         BOUNDS,
     ),
     Mutant(

@@ -12,7 +12,7 @@ from ...runtime.sampling.parameters import SamplingParameters
 from ...runtime.stream import Stream
 from ...runtime.text.encode import Prompt
 from .fair_queue import FairQueue, Full
-from .job import STARTED, Job
+from .job import STARTED, Event, Job
 
 LONGEST_RETRY = 60
 SHARE_OF_NEWEST = 0.3  # in the running mean of how long a request takes
@@ -149,16 +149,21 @@ class EngineThread:
                 job.deliver(STARTED)
                 for chunk in stream:
                     if chunk.finish_reason is not None:
-                        # Gauges fall before the client knows, so that its next look at them finds them so.
-                        with self._changed:
-                            self._running = None
-                    elif chunk.statistics.grammar_seconds > self._grammar_timeout:
+                        self._end(job, chunk)
+                        continue
+                    if chunk.statistics.grammar_seconds > self._grammar_timeout:
                         raise _grammar_too_slow(self._grammar_timeout)
                     job.deliver(chunk)
         except SpecExportError as error:
-            job.deliver(error)
+            self._end(job, error)
         except BaseException as error:  # a bug ends its request, and not the thread
-            job.deliver(error if isinstance(error, Exception) else RuntimeError(repr(error)))
+            self._end(job, error if isinstance(error, Exception) else RuntimeError(repr(error)))
+
+    def _end(self, job: Job, last: Event) -> None:
+        """Gauges fall before the client knows, so that its next look at them finds them so."""
+        with self._changed:
+            self._running = None
+        job.deliver(last)
 
 
 def _grammar_too_slow(timeout: float) -> GrammarError:

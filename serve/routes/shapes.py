@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 from uuid import uuid4
 
 import msgspec
@@ -54,7 +54,7 @@ class Shape(Protocol):
 
 @dataclass
 class Head:
-    """What all chunks of an answer have in common. usage: whether the client asked for it at the end."""
+    """What an answer and all its chunks have in common. usage: whether the client asked for it at the end."""
 
     service: Service
     prefix: str
@@ -82,6 +82,12 @@ class Head:
         chunk = self.chunk([])
         chunk.usage, chunk.metrics = usage, metrics
         return chunk
+
+    def whole(self, kind: type[msgspec.Struct], **rest: Any) -> msgspec.Struct:
+        """An answer in one piece."""
+        service = self.service
+        head = {"id": self.id, "created": self.created, "model": service.name}
+        return kind(**head, system_fingerprint=service.fingerprint, **rest)
 
 
 class ChatShape:
@@ -113,15 +119,7 @@ class ChatShape:
             )
             for index, choice in enumerate(choices)
         ]
-        return ChatAnswer(
-            id=self._head.id,
-            created=self._head.created,
-            model=self._service.name,
-            system_fingerprint=self._service.fingerprint,
-            choices=found,
-            usage=usage,
-            metrics=metrics,
-        )
+        return self._head.whole(ChatAnswer, choices=found, usage=usage, metrics=metrics)
 
 
 class TextShape:
@@ -157,12 +155,4 @@ class TextShape:
             )
             for index, choice in enumerate(choices)
         ]
-        return CompletionAnswer(
-            id=self._head.id,
-            created=self._head.created,
-            model=self._service.name,
-            system_fingerprint=self._service.fingerprint,
-            choices=found,
-            usage=usage,
-            metrics=metrics,
-        )
+        return self._head.whole(CompletionAnswer, choices=found, usage=usage, metrics=metrics)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
@@ -54,8 +55,8 @@ def _json(body: bytes) -> Any:
 def _pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in found if names.count(name) > 1)
+        times = Counter(name for name, _ in pairs)
+        twice = next(name for name in found if times[name] > 1)
         raise ValueError(f"the key {twice[:64]!r} comes twice")
     return found
 

@@ -2,13 +2,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, replace
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 from specexport.bundle import Format
 from specexport.calibration import precision_search
-from specexport.calibration.precision_search import PrecisionPair, Speed, Speeds, is_close, measure_speeds, pick, slower
+from specexport.calibration.precision_search import (
+    PROMPTS,
+    PrecisionPair,
+    Speed,
+    Speeds,
+    is_close,
+    measure_speeds,
+    pick,
+    slower,
+    spread,
+)
 from specexport.runtime.auto_precision import PrecisionCandidate, PrecisionTable, table_lines
 from specexport.runtime.session import Session
 from specexport.runtime.state.statistics import Statistics
@@ -133,6 +144,17 @@ def test_every_prompt_by_all_in_turn_behind_a_warm_up() -> None:
     assert found[pairs[0], False].tokens_per_second == pytest.approx(16 / 24)
 
 
+@pytest.mark.parametrize("count", [1, 3, 11, 12, 13, 47, 48, 49, 60, 95, 96, 1000])
+def test_prompts_are_of_the_whole_file_however_few_are_run(count: int) -> None:
+    items = [f"{number}" for number in range(count)]
+    taken = spread(items, 48)
+    assert len(set(taken)) == len(taken) == min(count, 48)
+    for few in (taken[:PROMPTS], taken):
+        places = sorted([-1, *map(int, few), count])
+        # no stretch of the file is left out that holds more than two evenly spread ones would leave between them
+        assert max(later - earlier for earlier, later in pairwise(places)) <= 2 * -(-count // len(few))
+
+
 def test_a_close_call_is_given_more_prompts_until_it_is_settled_or_time_is_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(precision_search, "PROMPTS", 2)
     monkeypatch.setattr(precision_search, "MORE_SECONDS", 1e9)
@@ -148,11 +170,14 @@ def test_a_close_call_is_given_more_prompts_until_it_is_settled_or_time_is_up(mo
 
         session = cast(Session, FakeSession(pair, []))
         found = measure_speeds({pair: session}, prompts, 8, lambda step: None, undecided)
-        assert seen == list(range(2, seen[-1] + 1, 2))
+        assert seen == list(range(2, 2 * len(seen) + 1, 2))
         return len(found[pair, True].seconds)
 
     assert counted(0) == 2
     assert counted(5) == 6
     assert counted(100) == 9
-    monkeypatch.setattr(precision_search, "MORE_SECONDS", 90.0)
-    assert counted(100) == 4  # prompts 3 and 4 have taken 3 + 12, 3 + 24, 3 + 16 and 3 + 32 seconds
+    # Prompts take 18, 30, 42, 54 seconds: the third at the mean of two ends at 24, a fourth at 42 + 30.
+    monkeypatch.setattr(precision_search, "MORE_SECONDS", 60.0)
+    assert counted(100) == 3
+    monkeypatch.setattr(precision_search, "MORE_SECONDS", 20.0)
+    assert counted(100) == 2

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import pytest
 from specexport.bundle import Contract
 from specexport.errors import EngineError, ParameterError, PromptError, QueueError
 from specexport.serve import AsyncSession
+from specexport.serve.engine.job import Job
 from support.messages import Refused
 from support.serving import SlowDecoder, slow_session, wait_for
 
@@ -157,6 +158,26 @@ def test_what_is_wrong_is_told_to_who_asked(tmp_path: Path, refused: Refused) ->
         with refused(ParameterError):
             await sessions.generate("a", drafter="model")  # there is none
         assert len((await sessions.generate("Hello", max_new_tokens=3)).tokens) == 3
+
+    run(tmp_path, use)
+
+
+@pytest.mark.parametrize("options", [{}, {"num_draft_tokens": 99}], ids=["served", "refused"])
+def test_whoever_hears_the_end_finds_the_engine_free(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, int]
+) -> None:
+    async def use(sessions: AsyncSession, _: SlowDecoder) -> None:
+        def deliver(job: Job, event: object) -> None:
+            running.append(sessions.thread.running)
+            original(job, event)  # type: ignore[arg-type]
+
+        running: list[int] = []
+        original = Job.deliver
+        monkeypatch.setattr(Job, "deliver", deliver)
+        with suppress(ParameterError):
+            await sessions.generate("Hello", max_new_tokens=2, **options)
+        assert running[-1] == 0
+        assert sum(running) == len(running) - 1
 
     run(tmp_path, use)
 

@@ -25,6 +25,8 @@ def said(content: Any, role: str = "user", **more: Any) -> bytes:
 
 
 IMAGE = [{"type": "image_url", "image_url": {"url": "http://127.0.0.1:9/x.png"}}]
+# The last one twice: to count each one's among all takes minutes, in which nobody is served.
+MANY_KEYS = b"{%s}" % b",".join(b'"k%d":0' % min(number, 79_999) for number in range(80_001))
 # path, body, status, code, param
 WRONG: list[tuple[str, bytes, int, str, str | None]] = [
     (CHAT, b"", 400, "invalid_json", None),
@@ -36,6 +38,7 @@ WRONG: list[tuple[str, bytes, int, str, str | None]] = [
     (CHAT, b'{"temperature": -Infinity}', 400, "invalid_json", None),
     (CHAT, b'{"seed": ' + b"9" * 5000 + b"}", 400, "invalid_json", None),
     (CHAT, b'{"messages": [], "messages": []}', 400, "invalid_json", None),
+    (CHAT, MANY_KEYS, 400, "invalid_json", None),
     (CHAT, b'{"messages": [{"role": "user", "content": "\\ud800"}]}', 400, "invalid_json", None),
     (CHAT, b"[]", 400, "invalid_value", None),
     (CHAT, b"null", 400, "invalid_value", None),

@@ -187,6 +187,7 @@ def write_bundle(
         target=model("target", vocab_size),
         draft=model("draft", draft_vocab_size or vocab_size) if has_draft else None,
         vocabulary=None,
+        draft_vocabulary=None,
         text=text,
         engines=("onnxruntime",),
         rules=(),

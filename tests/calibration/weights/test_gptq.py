@@ -84,6 +84,18 @@ def test_outputs_change_less_than_by_rounding_to_nearest(
     assert error(values, scales, inputs[1::2]) < 0.4 * error(*nearest, inputs[1::2])
 
 
+def test_the_factor_is_the_inverse_s() -> None:
+    inputs = correlated()
+    gram = inputs.T @ inputs
+    factor = inverse_factor(gram)
+    assert factor is not None
+    assert torch.equal(factor, factor.triu())
+    damped = (gram + torch.eye(INPUTS) * (DAMPING * gram.diagonal().mean())).double()
+    off = factor.double().T @ factor.double() @ damped - torch.eye(INPUTS)
+    # an inverse in fp32 is off by its epsilon, times the matrix's condition, times its size at the most
+    assert float(off.abs().max()) < torch.finfo(torch.float32).eps * float(torch.linalg.cond(damped)) * INPUTS
+
+
 def test_without_correlation_it_is_rounding_to_nearest() -> None:
     factor = inverse_factor(torch.diag(torch.linspace(1, 9, INPUTS)))
     assert factor is not None

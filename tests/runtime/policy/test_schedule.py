@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections import defaultdict
 from collections.abc import Callable
 
 import numpy as np
 import pytest
-from specexport.runtime.policy.cost_model import CostPoint, Costs, MeasuredTime
+from specexport.runtime.policy.cost_model import CostPoint, Costs, MeasuredTime, RoundCosts
 from specexport.runtime.policy.routes import RoutePolicy
 from specexport.runtime.policy.schedule import PROBE_BUDGET, AdaptiveSchedule, FixedSchedule, RouteState
 from specexport.runtime.proofs.enumeration import PROBABILITY_TOLERANCE, Chain, outcomes
@@ -356,3 +357,40 @@ def test_looked_up_drafts_of_a_guided_round_are_of_the_best_number() -> None:
     while not probing.next(16, 2):
         pass
     assert probing.looked_up(4) == 1
+
+
+def by_the_rule(table: RoundCosts, expected: list[float], read: list[float], most: int) -> int:
+    """Draft tokens of a round whose confidence reads `read`, by the rule as the module states it, sum by sum."""
+    rates = [
+        (1 + sum(math.prod(expected[:i]) for i in range(1, k + 1))) / table.rounds[k]
+        for k in range(most + 1)  # k = 0 is plain
+    ]
+    rate = max(rates)
+    if rate == rates[0]:
+        return 0
+
+    def worth(of: list[float], drafted: int, m: int, passes: int) -> float:
+        gain = sum(math.prod(of[:i]) for i in range(drafted + 1, m + 1))
+        return gain - rate * (passes * table.draft + table.verify[m] - table.verify[drafted])
+
+    for j in range(most):
+        of = read[: j + 1] + expected[j + 1 :]
+        if all(worth(of, j, m, m - j - 1) <= 0 for m in range(j + 1, most + 1)):
+            return j  # its pass has run; its row and what may follow are not worth their time
+        if j + 1 == most or all(worth(of, j + 1, m, m - j - 1) <= 0 for m in range(j + 2, most + 1)):
+            return j + 1
+    return most
+
+
+def test_every_decision_is_the_rules() -> None:
+    """Whatever is skipped on the way to a decision, it is that of the sums."""
+    random, seen = np.random.default_rng(7), set()
+    for _ in range(400):
+        expected, read = random.uniform(0.05, 0.98, (2, 4)).tolist()
+        draft, row, host = random.uniform(0, 0.5), random.uniform(0, 0.3), random.uniform(0, 0.3)
+        table = costs(draft, row, host).at(16)
+        schedule = adaptive(tuple(expected), lambda index, read=read: read[index], draft=draft, row=row, host=host)
+        found = drafted(schedule) if schedule.next(16, 2) else 0
+        assert found == by_the_rule(table, expected, read, 4)
+        seen.add(found)
+    assert seen == {0, 1, 2, 3, 4}

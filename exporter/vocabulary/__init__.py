@@ -1,0 +1,1 @@
+"""Which tokens a draft's output layer keeps (`specexport build --draft-vocabulary`)."""

@@ -1,0 +1,53 @@
+"""Answers of the target itself, which is the text that a draft has to guess."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+from transformers import GenerationConfig, PreTrainedModel
+
+# Tokens of an answer. Prompts that are continued at once.
+ANSWER_TOKENS = 96
+AT_ONCE = 8
+# Two batches of three are greedy, as most requests are; the third is drawn at temperature 1.
+SAMPLED_EVERY = 3
+
+Answer = tuple[tuple[int, ...], tuple[int, ...]]  # prompt, answer
+
+
+def own_answers(
+    model: PreTrainedModel, prompts: Sequence[Sequence[int]], stops: Sequence[int], step: Callable[[str], None]
+) -> list[Answer]:
+    """Each prompt with what `model` writes behind it, a stop token last where it comes to one. The same every time."""
+    found: dict[int, Answer] = {}
+    order = sorted(range(len(prompts)), key=lambda place: len(prompts[place]))
+    batches = [order[start : start + AT_ONCE] for start in range(0, len(order), AT_ONCE)]
+    with torch.random.fork_rng([]), torch.no_grad():
+        torch.manual_seed(0)
+        for number, batch in enumerate(batches):
+            step(f"answers {number + 1} of {len(batches)}")
+            chosen = [prompts[place] for place in batch]
+            written = _continue(model, chosen, stops, sampled=number % SAMPLED_EVERY == SAMPLED_EVERY - 1)
+            for place, row in zip(batch, written.tolist(), strict=True):
+                found[place] = tuple(prompts[place]), _up_to_stop(row, stops)
+    return [found[place] for place in range(len(prompts))]
+
+
+def _continue(model: PreTrainedModel, prompts: Sequence[Sequence[int]], stops: Sequence[int], sampled: bool) -> Tensor:
+    longest = max(map(len, prompts))
+    pad = stops[0] if stops else 0
+    tokens = torch.tensor([[pad] * (longest - len(prompt)) + list(prompt) for prompt in prompts])
+    mask = torch.tensor([[0] * (longest - len(prompt)) + [1] * len(prompt) for prompt in prompts])
+    # The checkpoint's own generation settings are for its users; here the plain distribution is wanted.
+    config = GenerationConfig(
+        max_new_tokens=ANSWER_TOKENS, do_sample=sampled, top_k=0, eos_token_id=list(stops) or None, pad_token_id=pad
+    )
+    rows: Tensor = model.generate(tokens, attention_mask=mask, generation_config=config)
+    return rows[:, longest:]
+
+
+def _up_to_stop(row: Sequence[int], stops: Sequence[int]) -> tuple[int, ...]:
+    end = next((place + 1 for place, token in enumerate(row) if token in stops), len(row))
+    return tuple(row[:end])

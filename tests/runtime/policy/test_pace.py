@@ -1,0 +1,204 @@
+"""What rounds take against what costs say; all by a clock that the test moves."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import pytest
+from specexport.runtime.policy.cost_model import CostPoint, Costs, MeasuredTime
+from specexport.runtime.policy.decisions import Decisions
+from specexport.runtime.policy.pace import BUDGET, MOST, START_DRAFTING, Pace
+from specexport.runtime.policy.routes import POLICY_VERSION, Policy, RoutePolicy
+from specexport.runtime.policy.schedule import AdaptiveSchedule, RouteState
+
+STEADY = lambda place: 1.0  # noqa: E731
+
+
+def costs(draft: float, row: float = 0.1, most: int = 4) -> Costs:
+    """A plain round takes 1 second, a draft pass `draft`, a further row of a verify pass `row`."""
+
+    def time(seconds: float) -> MeasuredTime:
+        return MeasuredTime(seconds, seconds, seconds)
+
+    verify = [1.0 + row * index for index in range(most + 1)]
+    rounds = tuple(time(k * draft + verify[k]) for k in range(most + 1))
+    point = CostPoint(16, rounds, time(draft), tuple(map(time, verify)), (time(0.0),) * (most + 1))
+    return Costs(1, "bundle", "host", "onnxruntime", 0, "", 0.0, 0.0, (point,))
+
+
+@dataclass
+class Host:
+    """Rounds take what `true` costs say, times `slower` of the round's number."""
+
+    true: Costs
+    slower: Callable[[int], float] = STEADY
+    now: float = 0.0
+    drafted: list[int] = field(default_factory=list)
+
+    def __call__(self) -> float:
+        return self.now
+
+    def run(self, schedule: AdaptiveSchedule, rounds: int, accepts: bool = True) -> None:
+        """accepts: whether a draft stands as a whole, or not at all."""
+        table = self.true.at(16)
+        for _ in range(rounds):
+            k = schedule.next(16, 1)
+            self.now += table.rounds[k] * self.slower(len(self.drafted))
+            schedule.observe(k, k if accepts else 0)
+            self.drafted.append(k)
+            self.now += 50.0  # whoever reads the stream takes his time
+
+
+def schedule(believed: Costs, pace: Pace | None, chances: tuple[float, ...] = (0.8,)) -> AdaptiveSchedule:
+    entry = RoutePolicy("on", "model", 1, "adaptive", chances, None)
+    return AdaptiveSchedule(entry, believed, None, RouteState(pace=pace), 4)
+
+
+def always(k: int, pace: Pace, host: Host, rounds: int) -> None:
+    """Rounds of k draft tokens, but for those that the pace asks for."""
+    table, believed, before = host.true.at(16), costs(0.2).at(16), -1
+    for place in range(rounds):
+        other = pace.other(k > 0, 0.0)
+        number = (0 if other else k) if k else (2 if other else 0)
+        if before == (number > 0):
+            seconds = table.rounds[number] * host.slower(place)
+            pace.observe(number > 0, seconds, believed.plain, believed.rounds[number])
+        before = number > 0
+
+
+@pytest.mark.parametrize("k", [0, 2])
+@pytest.mark.parametrize("factor", [0.5, 1.0, 2.0])
+@pytest.mark.parametrize("slower", [STEADY, lambda place: 1.0 + place / 100], ids=["steady", "slower and slower"])
+def test_the_extra_time_of_drafts_is_found_whatever_slows_the_host(
+    k: int, factor: float, slower: Callable[[int], float]
+) -> None:
+    pace = Pace()
+    always(k, pace, Host(costs(0.2 * factor, 0.1 * factor), slower), 600)
+    assert pace.extra == pytest.approx(factor, rel=0.25)
+
+
+def test_one_comparison_is_not_believed_alone() -> None:
+    pace = Pace()
+    always(2, pace, Host(costs(0.4, 0.2)), 9)
+    assert 1.0 < pace.extra < 1.5
+
+
+def test_a_single_disturbance_is_not_believed() -> None:
+    pace = Pace()
+    always(2, pace, Host(costs(0.2), lambda place: 20.0 if place % 29 == 7 else 1.0), 600)
+    assert pace.extra == pytest.approx(1.0, rel=0.1)
+
+
+def test_the_factor_is_bounded() -> None:
+    pace = Pace()
+    always(2, pace, Host(costs(90.0)), 600)
+    assert pace.extra == MOST
+
+
+def test_costs_that_are_too_high_are_found_out() -> None:
+    """A draft believed to take half of the target's time, which takes a tenth of it."""
+    believed, host = costs(0.5, 0.2), Host(costs(0.1, 0.1))
+    host.run(schedule(believed, None, (0.4,)), 50)
+    assert not any(host.drafted)
+    host = Host(costs(0.1, 0.1))
+    host.run(schedule(believed, Pace(host), (0.4,)), 300)
+    assert sum(k == 4 for k in host.drafted[-50:]) > 45
+
+
+def test_costs_that_are_too_low_are_found_out() -> None:
+    """Not even a draft that always stands would pay."""
+    believed, host = costs(0.2, 0.1), Host(costs(0.8, 0.5))
+    host.run(schedule(believed, Pace(host), (0.6,)), 600)
+    assert sum(k > 0 for k in host.drafted[-100:]) < 10
+    assert sum(k > 0 for k in host.drafted[:10]) > 5
+
+
+def test_comparisons_cost_what_they_are_allowed_to() -> None:
+    """The draft is right, and so are the costs: plain rounds in between are all that the pace takes."""
+    host = Host(costs(0.1))
+    paced = schedule(costs(0.1), Pace(host))
+    host.run(paced, 2000)
+    plain = host.drafted.count(0)
+    tokens, seconds = sum(host.drafted) + 2000, host.now - 50 * 2000
+    lost = seconds - tokens * host.true.at(16).rounds[4] / 5
+    assert plain >= 6
+    assert plain % 2 == 0
+    assert lost <= START_DRAFTING + BUDGET * 2000 + 2
+
+
+def test_costly_drafts_are_compared_seldom() -> None:
+    """Twenty plain rounds for a draft that never stands: it takes long to save for two of them."""
+    host = Host(costs(20.0))
+    host.run(schedule(costs(20.0), Pace(host), (0.1,)), 600, accepts=False)
+    assert sum(k > 0 for k in host.drafted) == 0
+
+
+@pytest.mark.parametrize("draft", [1.5, 0.9])
+def test_a_draft_that_always_stands_and_still_does_not_pay_is_not_asked_again_at_once(draft: float) -> None:
+    host = Host(costs(draft, 0.6))
+    host.run(schedule(costs(draft, 0.6), None, (0.1,)), 2000)
+    assert sum(k > 0 for k in host.drafted) < 20
+
+
+def test_the_first_round_of_a_request_is_not_timed() -> None:
+    """It may have to catch up on the prompt."""
+    host = Host(costs(0.2), lambda place: 100.0 if place % 10 == 0 else 1.0)
+    pace = Pace(host)
+    for _ in range(60):
+        host.run(schedule(costs(0.2), pace), 10)
+    assert pace.extra == pytest.approx(1.0, rel=0.01)
+
+
+class StoppedError(Exception):
+    pass
+
+
+def stopped() -> float:
+    raise StoppedError
+
+
+def decisions() -> Decisions:
+    entry = RoutePolicy("on", "model", 2, "adaptive", (0.9,), None)
+    policy = Policy(POLICY_VERSION, "bundle", "onnxruntime", "", 0.0, 0.9, entry, {"code": entry, "prose": entry})
+    return Decisions(policy, costs(0.1), clock=stopped)
+
+
+def test_no_clock_decides_for_a_seed_or_a_grammar() -> None:
+    given = decisions()
+    for changes in ({"seeded": True}, {"constrained": True}, {"seeded": True, "constrained": True}):
+        _, one = given.schedule("code", 4, **changes)
+        for _ in range(20):
+            one.observe(one.next(16, 1), 0)
+    with pytest.raises(StoppedError):
+        given.schedule("code", 4)[1].next(16, 1)
+    given.policy = None
+    given.uncalibrated("model", 4, seeded=True).next(16, 1)
+    given.uncalibrated("model", 4, seeded=False, constrained=True).next(16, 1)
+    with pytest.raises(StoppedError):
+        given.uncalibrated("model", 4, seeded=False).next(16, 1)
+
+
+def test_requests_with_a_seed_learn_from_such_only() -> None:
+    given = decisions()
+    given.clock = lambda: 0.0
+    _, free = given.schedule("code", 4)
+    free.observe(free.next(16, 1), 0)
+    assert given.states["code"].prior_shift < 0
+    assert not given.seeded
+    _, seeded = given.schedule("code", 4, seeded=True)
+    before = given.states["code"].prior_shift
+    seeded.observe(seeded.next(16, 1), 0)
+    assert given.seeded["code"].prior_shift < 0
+    assert given.states["code"].prior_shift == before
+
+
+def test_all_routes_share_what_rounds_take() -> None:
+    given = decisions()
+    given.clock = lambda: math.nan
+    for route in ("code", "prose", None):
+        given.schedule(route, 4)
+    paces = {id(state.pace) for state in given.states.values()}
+    assert len(given.states) == 3
+    assert len(paces) == 1
