@@ -1,4 +1,6 @@
-"""A checkpoint of a mixture of experts with random weights, 128 million parameters by default, to time builds of it.
+"""A checkpoint of a mixture of experts with random weights, to time builds of it.
+
+By default of 132 million parameters, with SmolLM2's vocabulary of 49 152 tokens.
 
     python benchmarks/synthetic_experts.py TOKENIZER FOLDER [--layers 8] [--experts 16] [--chosen 4] [--width 512]
 

@@ -44,7 +44,11 @@ from .options import compile_options, compiling
     help="Maximum sequence length in tokens, prompt included. [default: the models' maximum, at most 4096]",
 )
 @click.option("--max-draft-tokens", type=int, default=4, show_default=True, help="Maximum draft tokens per round.")
-@click.option("--prompt-chunk", type=int, help="Prompt tokens per prefill pass. [default: 256; 64 for engines on GPUs]")
+@click.option(
+    "--prompt-chunk",
+    type=int,
+    help="Prompt tokens per pass. [default: 256; 64 for engines on GPUs; less for mixtures]",
+)
 @click.option(
     "--precision",
     default="fp32",

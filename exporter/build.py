@@ -19,6 +19,7 @@ from .compile import compile_bundle
 from .context import BuildContext
 from .export_model import ModelExport, Quantizing, export_model
 from .progress import BuildProgress, Silent, StageTime, Timed
+from .prompt_chunk import prompt_chunk
 from .proving.prove import prove
 from .request.draft_vocabulary import parse_vocabulary
 from .request.engine_requirements import Targets
@@ -105,6 +106,8 @@ def build(
                 asked = parse_vocabulary(options.draft_vocabulary)
                 check_vocabulary(found.models, asked, found.translation is not None, texts)
             context = BuildContext(_contract(found.models, options), workplace, cache, timed)
+            if (chunk := context.contract.prompt_chunk) < min(options.chunk, context.contract.capacity):
+                timed.note(f"prompts are read {chunk} tokens at a time: their experts are copied; see --prompt-chunk")
         for warning in found.warnings:
             timed.note(f"warning: {warning}")
         if options.draft_vocabulary is not None:
@@ -151,7 +154,8 @@ def _write(
 def _contract(models: dict[Role, Checkpoint], options: BuildOptions) -> Contract:
     capacity = check_capacity(models, options.max_seq_len)
     try:
-        return Contract(capacity, options.max_draft_tokens, min(options.chunk, capacity), options.numbers.precision)
+        chunk = min(prompt_chunk(models, options), capacity)
+        return Contract(capacity, options.max_draft_tokens, chunk, options.numbers.precision)
     except ValueError as error:
         raise ParameterError(
             f"--max-seq-len {capacity} and --max-draft-tokens {options.max_draft_tokens}: {error}"

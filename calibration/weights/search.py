@@ -277,11 +277,10 @@ class _Search:
         self.weights |= found
 
     def note_the_rest(self) -> None:
-        layers = [*linear_layers(self.model), *expert_layers(self.model)]
-        self.note(
-            (layer.weight for layer in layers if layer.weight not in self.weights),
-            "float: no calibration text reached them",
-        )
+        names = [layer.weight for layer in linear_layers(self.model)]
+        names += [layer.weight for layer in expert_layers(self.model)]
+        unread = (name for name in names if name not in self.weights)
+        self.note(unread, "float: no calibration text reached them")
         bare = bare_stacks(self.model)
         for kind in dict.fromkeys(bare.values()):
             self.note((name for name, own in bare.items() if own == kind), f"float: experts {kind}")

@@ -3,8 +3,9 @@
 Without VNNI, ONNX Runtime's x86 kernels add neighbouring products in 16 bits and saturate: 255 x 127 x 2 is more than
 32767, 255 x 64 x 2 is not. VNNI, and the dot products of ARM, add in 32 bits. On hosts that saturate ONNX Runtime can
 store such weights as uint8, whose products are exact and slower (`kOrtSessionOptionsAvx2PrecisionMode`,
-`Avx2WeightS8ToU8Transformer`); it leaves weights within -64 and 64 as they are. So every host computes the same
-integers, and bundles with larger weights are made where they cost nothing.
+`Avx2WeightS8ToU8Transformer`); it leaves weights within -64 and 64 as they are, and all that are no constants, as those
+of experts, which a Gather picks: they are made within 64 always. So every host computes the same integers, and bundles
+with larger weights are made where they cost nothing.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ def imposed(block: nn.Module, chosen: Callable[[], Chosen], note: Callable[[floa
         with mode:
             return own(*arguments, **options)
 
-    block.forward = forward  # type: ignore[method-assign]
+    block.forward = forward
     try:
         yield
     finally:

@@ -125,7 +125,7 @@ class Forced:
 
     def chosen(self, site: Site) -> NDArray[np.int64]:
         """The experts `[T, k]` that the graph sends the pass's tokens to."""
-        return np.asarray(self._tapped[site.experts]).reshape(self._width, -1)
+        return np.asarray(self._tapped[site.experts], np.int64).reshape(self._width, -1)
 
     def note_choice(self, path: str, off: float) -> None:
         """off: how far the graph's choice for the stack is from the model's own, see `imposed`."""

@@ -103,7 +103,7 @@ class BuildOptions:
 
     @property
     def chunk(self) -> int:
-        """Tokens a prefill pass."""
+        """Tokens a prefill pass; fewer by default where experts are copied for each (`prompt_chunk`)."""
         if self.prompt_chunk is not None:
             return self.prompt_chunk
         return CPU_CHUNK if self.engines == ("onnxruntime",) else CHUNK
