@@ -23,7 +23,7 @@ class Detokenizer:
 
     def __init__(self, tokenizer: Tokenizer, prompt: Sequence[int], shown: Collection[int] = ()) -> None:
         self._tokenizer = tokenizer
-        self._shown = {token: tokenizer.id_to_token(token) for token in shown}
+        self._shown = {token: tokenizer.id_to_token(token) or "" for token in shown}
         size = 8
         # The window must not begin in the middle of a character.
         while size < len(prompt) and REPLACEMENT in tokenizer.decode(list(prompt[-size:])):

@@ -7,7 +7,6 @@ import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
-from os.path import commonprefix
 from typing import Any
 
 from ...errors import PromptError, ToolsError
@@ -61,8 +60,9 @@ class ToolFormat:
 
 
 def recognize(render: Render, atoms: Mapping[str, int], special: Collection[int]) -> ToolFormat:
-    """The template's format. atoms, special: of the tokenizer. Raises `ToolsError` where it has none, or one that is not
-    known.
+    """The template's format. atoms, special: of the tokenizer.
+
+    Raises `ToolsError` where it has none, or one that is not known.
     """
     told = _try(render, [QUESTION], [PROBE])
     if told is None or NAME not in told:
@@ -74,7 +74,8 @@ def recognize(render: Render, atoms: Mapping[str, int], special: Collection[int]
     if found is None:
         if text.count(NAME) == told.count(NAME):
             raise ToolsError("this model's chat template leaves tool calls out")
-        written = " ".join(text[len(commonprefix([text, told])) :][:SHOWN].split())
+        start = next((place for place, letter in enumerate(text) if told[place : place + 1] != letter), 0)
+        written = " ".join(text[start : start + SHOWN].split())
         raise ToolsError(
             f"this model's chat template writes tool calls in a form that is not known: {written!r}; known are those "
             "of Hermes and Qwen, Llama 3 and Mistral"
