@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
+from typing import Any
 
 from ...errors import GrammarError
 from ..grammar.grammar import Grammar
@@ -18,6 +19,8 @@ from .formats import ToolFormat
 from .tool import MOST_TOOLS, Tool
 
 ANY = r"(.|\n)*"
+TOLD = ("description", "title", "$comment")
+VALUES = ("const", "enum", "default", "examples")  # no schemas
 
 
 def tools_grammar(form: ToolFormat, tools: Sequence[Tool], demanded: bool, parallel: bool) -> Grammar:
@@ -60,7 +63,7 @@ def _check(tools: Sequence[Tool]) -> None:
     if twice is not None:
         raise GrammarError(f"invalid tools: {twice!r} is there twice; give each its own name")
     try:
-        schemas = [tool.schema for tool in tools]
+        schemas = [_bare(tool.schema) for tool in tools]
         check_length("tools", json.dumps(schemas, allow_nan=False, separators=(",", ":")))
         check_schema(schemas)
     except RecursionError:
@@ -77,7 +80,17 @@ def _schema(form: ToolFormat, tool: Tool) -> str:
         "item_separator": f",{blank}",
         "key_separator": f":{blank}",
     }
-    return json.dumps({**tool.schema, "x-guidance": options}, allow_nan=False)
+    return json.dumps({**_bare(tool.schema), "x-guidance": options}, allow_nan=False)
+
+
+def _bare(schema: Any) -> Any:
+    """Without what only tells people about it, which may be most of it. A property of such a name has a schema."""
+    if isinstance(schema, list):
+        return [_bare(item) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    kept = {name: value for name, value in schema.items() if name not in TOLD or not isinstance(value, str)}
+    return {name: value if name in VALUES else _bare(value) for name, value in kept.items()}
 
 
 def _literal(form: ToolFormat, text: str) -> str:

@@ -197,6 +197,16 @@ def test_tools_that_are_refused(refused: Refused, make: Any) -> None:
         make()
 
 
+def test_what_only_tells_about_a_schema_does_not_count(compiler: GrammarCompiler) -> None:
+    told = {"description": "x" * 40_000, "title": "y", "$comment": "z"}
+    named = {"description": {"type": "integer", **told}, "title": {"const": {"title": "kept"}}}
+    schema = {"properties": named, "required": ["description", "title"], "additionalProperties": False, **told}
+    grammar = refused_tools(Tool("a", None, schema))
+    right = '{"description": 1, "title": {"title": "kept"}}'
+    assert ends(accepted(compiler, grammar, HERMES, turn(HERMES, "", ("a", right))))
+    assert accepted(compiler, grammar, HERMES, turn(HERMES, "", ("a", right.replace("kept", "x")))) is None
+
+
 def test_the_deepest_and_the_most(refused: Refused, compiler: GrammarCompiler) -> None:
     deep: dict[str, Any] = {}
     for _ in range(80):
