@@ -120,8 +120,8 @@ class Decisions:
         return entry.drafter, FixedSchedule(entry.num_draft_tokens if entry.verdict != "off" else 0)
 
     def _pace(self, drafter: str) -> Pace | None:
-        """Of all routes with this drafter; None where the text decides whether a round has a draft."""
-        return self.paces.setdefault(drafter, Pace(self.clock)) if drafter == "model" else None
+        """Of all routes with this drafter; None for lookups alone, whose drafts cost little whatever is believed."""
+        return self.paces.setdefault(drafter, Pace(self.clock)) if "model" in drafter else None
 
 
 def stale(costs: Costs | None, engine: str, threads: int, device: int = 0) -> str | None:
