@@ -49,9 +49,9 @@ SHIPPED_TOKENS = 64
 @click.option(
     "--general",
     type=float,
-    default=0.2,
+    default=0.4,
     show_default=True,
-    help="Share of answers to a built-in set of texts, so that other text is not forgotten.",
+    help="Maximum share of answers to a built-in set of texts, so that other text is not forgotten.",
 )
 @click.option(
     "--rate", type=float, help="Multiplies the learning rates of small drafts. [default: 1 for a new one, else 0.3]"

@@ -26,7 +26,7 @@ class TuneOptions:
     temperature: float = 0.0
     loss: Loss = "kl"
     epochs: int = 4
-    general: float = 0.2
+    general: float = 0.4
     rate: float | None = None
     seed: int = 0
 
@@ -43,7 +43,7 @@ class TuneOptions:
         if self.loss not in ("kl", "lk"):
             raise ParameterError(f"--loss is {self.loss}; it must be kl or lk")
         if not 0 <= self.general <= 0.9:
-            raise ParameterError(f"--general is {self.general}; it must be from 0 to 0.9, 0.2 for a fifth")
+            raise ParameterError(f"--general is {self.general}; it must be from 0 to 0.9, 0.4 for two fifths")
 
         if self.rate is not None and not 0 < self.rate <= 10:
             raise ParameterError(f"--rate is {self.rate}; it must be above 0, and 10 at most")
