@@ -3,7 +3,8 @@
 SpecExportError
 ├── ParameterError          an argument out of range (also a ValueError)
 │   ├── PromptError         an empty prompt, an unknown token id
-│   │   └── LongPromptError     one that leaves no room for an answer
+│   │   ├── LongPromptError     one that leaves no room for an answer
+│   │   └── ToolsError          tools for a model whose template cannot take them
 │   └── GrammarError        a grammar that is wrong, too complex, or leaves no token
 ├── CheckpointError         a folder or hub id that is no usable checkpoint
 │   └── UnsupportedModelError   a model whose graph cannot keep the contract
@@ -34,6 +35,10 @@ class PromptError(ParameterError):
 
 
 class LongPromptError(PromptError):
+    pass
+
+
+class ToolsError(PromptError):
     pass
 
 

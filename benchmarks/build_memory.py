@@ -1,6 +1,6 @@
 """Peak memory and time of a build, on a random Llama of 300 M parameters with a draft of a tenth.
 
-    python benchmarks/build_memory.py [--precision int8] [--engine tensorrt-rtx]
+    python benchmarks/build_memory.py [--precision int8] [--engine tensorrt-rtx] [--hidden 2048 --layers 24]
 
 The build runs in a process of its own; its peak resident memory (mapped files included) is held against
 1.3 x the fp32 bytes of the larger checkpoint + 1.5 GB, or for quantized weights against what the build asks for
@@ -49,11 +49,13 @@ def make_checkpoint(folder: Path, hidden: int, layers: int) -> int:
 @click.command()
 @click.option("--precision", default="fp32", show_default=True)
 @click.option("--engine", default="onnxruntime", show_default=True)
-def main(precision: str, engine: str) -> None:
+@click.option("--hidden", default=1024, show_default=True)
+@click.option("--layers", default=17, show_default=True)
+def main(precision: str, engine: str, hidden: int, layers: int) -> None:
     folder = Path(tempfile.mkdtemp())
     try:
-        parameters = make_checkpoint(folder / "target", 1024, 17)
-        make_checkpoint(folder / "draft", 512, 4)
+        parameters = make_checkpoint(folder / "target", hidden, layers)
+        make_checkpoint(folder / "draft", hidden // 2, 4)
         command = [
             Path(sys.executable).with_name("specexport"),
             "build",

@@ -124,6 +124,11 @@ def tables(timed: list[Timed], analysis: Analysis) -> tuple[str, dict[str, objec
                 measured = ratio(streams[route.route], PLAIN, name)
                 apart = candidate.speedup.value / measured.value - 1
                 lines.append(f"{route.route}, {name}: {text(candidate.speedup)} | {text(measured)} | {apart:+.1%}")
+        if route.adaptive is not None:
+            measured = ratio(streams[route.route], PLAIN, NAMED)
+            apart = route.adaptive.speedup.value / measured.value - 1
+            what = f"{route.route}, adaptive by {route.adaptive.drafter}"
+            lines.append(f"{what}: {text(route.adaptive.speedup)} | {text(measured)} | {apart:+.1%}")
         here = route.measured
         apart = here.predicted / here.speedup.value - 1
         name = f"{route.route}, k = {here.num_draft_tokens}, both on the first half"

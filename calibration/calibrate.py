@@ -23,14 +23,16 @@ from ..runtime.policy.routes import POLICY, POLICY_VERSION, Mode, Policy
 from ..runtime.policy.survival import SURVIVAL, Survival
 from ..runtime.sampling.parameters import SamplingParameters
 from ..runtime.session import Session
+from .measuring.adaptive_replay import Reading
 from .measuring.journal import Journal
+from .measuring.listening import listen
 from .measuring.progress import Progress, silent
 from .measuring.prompts import Request
 from .measuring.record import Record, from_row, judged_tokens, record, to_row
 from .statistics.results import Analysis, SignalQuality
 from .survival.fit import fit_survival
 from .verdicts.route_analysis import analyze_route
-from .verdicts.verdict import Criteria
+from .verdicts.verdict import Criteria, worth_reading
 
 FOLDER = "calibration"
 JOURNAL = f"{FOLDER}/calibrate.jsonl"
@@ -46,7 +48,7 @@ class CalibrateOptions:
     """How to calibrate.
 
     temperature, top_k, top_p, seed: of the requests, whose drafts are judged by token verification. drafters: to choose
-    from; none for the session's default, `all` for all. floor: what the p10 speedup must reach. mode: of the entries of
+    from; none or `all` for all. floor: what the p10 speedup must reach. mode: of the entries of
     policy.json. bursts: see `CostMeter.measure`. Raises `ParameterError`.
     """
 
@@ -106,12 +108,15 @@ def calibrate(
         progress(len(requests), len(requests))
         costs = meter.costs()
         survival, signals = _survival(session, records, features)
+        reading = listen(session, requests, (records, features), costs, survival, options.sampling)
+        if reading is not None and not worth_reading([one.trace for one in records], costs, reading):
+            reading = survival = None
         analysis = replace(
-            _analyze(session, records, costs, options, command),
+            _analyze(session, records, costs, options, command, reading),
             signals=signals,
             signal=survival.signal if survival is not None else None,
         )
-        policy = _policy(session, records, analysis, options)
+        policy = _policy(session, records, analysis, options, reading)
         write_decision(session.bundle, costs, COSTS)
         if survival is not None:
             write_decision(session.bundle, survival, SURVIVAL)
@@ -188,12 +193,17 @@ def _survival(
 
 
 def _analyze(
-    session: Session, records: Sequence[Record], costs: Costs, options: CalibrateOptions, command: str
+    session: Session,
+    records: Sequence[Record],
+    costs: Costs,
+    options: CalibrateOptions,
+    command: str,
+    reading: Reading | None,
 ) -> Analysis:
     """Everything but the survival signals."""
-    by_route: dict[str, list[Record]] = {}
-    for one in records:
-        by_route.setdefault(one.route, []).append(one)
+    by_route: dict[str, list[int]] = {}
+    for number, one in enumerate(records):
+        by_route.setdefault(one.route, []).append(number)
     possible = _possible_drafters(session)
     criteria = Criteria(_drafters(session, options), options.floor, options.mode)
     return Analysis(
@@ -208,7 +218,15 @@ def _analyze(
         max_draft_tokens=costs.max_draft_tokens,
         costs=costs,
         routes=tuple(
-            analyze_route(route, found, costs, possible, criteria) for route, found in sorted(by_route.items())
+            analyze_route(
+                route,
+                [records[number] for number in numbers],
+                costs,
+                possible,
+                criteria,
+                reading and replace(reading, logits=tuple(reading.logits[number] for number in numbers)),
+            )
+            for route, numbers in sorted(by_route.items())
         ),
         signals=(),
         signal=None,
@@ -223,7 +241,7 @@ def _drafters(session: Session, options: CalibrateOptions) -> tuple[str, ...]:
             raise ParameterError(
                 f"--drafter is {name}; with this bundle and engine it must be one of {', '.join(possible)}, or all"
             )
-    return possible if "all" in options.drafters else options.drafters or possible[:1]
+    return possible if "all" in options.drafters else options.drafters or possible
 
 
 def _possible_drafters(session: Session) -> tuple[str, ...]:
@@ -233,7 +251,13 @@ def _possible_drafters(session: Session) -> tuple[str, ...]:
     return DRAFTERS if session.engine.draft is not None else tuple(LOOKUPS)
 
 
-def _policy(session: Session, records: Sequence[Record], analysis: Analysis, options: CalibrateOptions) -> Policy:
+def _policy(
+    session: Session,
+    records: Sequence[Record],
+    analysis: Analysis,
+    options: CalibrateOptions,
+    reading: Reading | None,
+) -> Policy:
     routes = {one.route: one.policy for one in analysis.routes}
     if len(routes) == 1:
         (default,) = routes.values()
@@ -241,7 +265,8 @@ def _policy(session: Session, records: Sequence[Record], analysis: Analysis, opt
         # The p10 of a mixture is that of its worst route, which an adaptive schedule finds out by itself.
         floor = options.floor if options.mode == "fixed" else 0.0
         criteria = Criteria(_drafters(session, options), floor, options.mode)
-        default = analyze_route("all", records, analysis.costs, _possible_drafters(session), criteria).policy
+        possible = _possible_drafters(session)
+        default = analyze_route("all", records, analysis.costs, possible, criteria, reading).policy
     return Policy(
         schema_version=POLICY_VERSION,
         bundle=bundle_identity(session.bundle),

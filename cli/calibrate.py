@@ -39,7 +39,7 @@ from .progress_bar import bar
     "--drafter",
     "drafters",
     multiple=True,
-    help="Drafter to choose from, or all; repeatable. [default: as generate]",
+    help="Drafter to choose from; repeatable. [default: all]",
 )
 @click.option(
     "--floor",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import weakref
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 from threading import Lock, RLock
@@ -34,6 +35,8 @@ from .state.conversations import Conversations, usual_budget
 from .state.statistics import Statistics
 from .stream import Stream, holds
 from .text.encode import Prompt, PromptEncoder
+from .tools.formats import ToolFormat
+from .tools.tool import Tool
 
 LOG = logging.getLogger("specexport")
 
@@ -130,10 +133,18 @@ class Session:
         """The part of the target's cache rows that count, 0 to 1. From any thread, also while a request runs."""
         return self._context.target.rows / self.bundle.manifest.contract.capacity
 
-    def encode(self, prompt: Prompt) -> list[int]:
-        """Token ids of a text, of chat messages, or of ids (checked); any iterable of them. Raises `PromptError`."""
+    def encode(self, prompt: Prompt, tools: Sequence[Tool] = ()) -> list[int]:
+        """Token ids of a text, of chat messages, or of ids (checked); any iterable of them. Raises `PromptError`.
+
+        tools: what the model is told beside messages that it may call.
+        """
         self._check_open()
-        return self._encoder.encode(prompt)
+        return self._encoder.encode(prompt, tools)
+
+    @property
+    def tool_format(self) -> ToolFormat:
+        """How this model calls tools. Raises `ToolsError` where its chat template cannot, or not in a known way."""
+        return self._encoder.tool_format
 
     def prepare(self) -> None:
         """Do now what the first request would wait for: where nobody calibrated and the user's cache has no costs of

@@ -87,6 +87,40 @@ def built(pair: Pair, cache: Path, once: Once) -> Path:
     return once("built", make) / "tiny.bundle"
 
 
+@pytest.fixture(scope="session")
+def demo_bundle(cache: Path, once: Once) -> Path:
+    """The committed demo pair as `make demo` builds it. Not to be changed."""
+
+    def make(folder: Path) -> None:
+        from specexport.exporter.build import build
+        from specexport.exporter.request.options import BuildOptions
+
+        folder.mkdir(exist_ok=True)
+        pair = Path(__file__).parent.parent / "examples/demo_pair"
+        build(str(pair / "target"), str(pair / "draft"), folder / "demo.bundle", BuildOptions(cache=cache))
+
+    return once("demo-bundle", make) / "demo.bundle"
+
+
 @pytest.fixture
 def bundle(built: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(built, tmp_path / "copy.bundle"))
+
+
+@pytest.fixture(scope="session")
+def smollm2_bundle(cache: Path, once: Once) -> Path:
+    """SmolLM2-135M-Instruct in fp32, without a draft model; for tests that are marked `real`."""
+    from support.real import missing, smollm2_gguf
+
+    if lacking := missing():
+        pytest.skip(f"needs {', '.join(lacking)}")
+
+    def make(folder: Path) -> None:
+        from specexport.exporter.build import build
+        from specexport.exporter.request.options import BuildOptions
+
+        folder.mkdir(exist_ok=True)
+        options = BuildOptions(max_seq_len=256, max_draft_tokens=8, cache=cache)
+        build(str(smollm2_gguf()), None, folder / "smol.bundle", options)
+
+    return once("smollm2-bundle", make) / "smol.bundle"

@@ -10,8 +10,6 @@ from specexport import Session, load
 from specexport.calibration.measuring.recorder import Recorder, agreement
 from specexport.calibration.measuring.trace_replay import Trace, replay
 from specexport.calibration.verdicts.verdict import Criteria, decide, replay_candidates
-from specexport.exporter.build import build
-from specexport.exporter.request.options import BuildOptions
 from specexport.runtime.policy.cost_model import COSTS_VERSION, CostPoint, Costs, MeasuredTime
 from specexport.runtime.proofs.equality import check_equality
 
@@ -23,10 +21,8 @@ ROUTES = ("code", "prose", "random")
 
 
 @pytest.fixture(scope="module")
-def session(tmp_path_factory: pytest.TempPathFactory) -> Session:
-    folder = tmp_path_factory.mktemp("demo")
-    build(str(PAIR / "target"), str(PAIR / "draft"), folder / "demo.bundle", BuildOptions(cache=folder / "cache"))
-    return load(folder / "demo.bundle")
+def session(demo_bundle: Path) -> Session:
+    return load(demo_bundle)
 
 
 def prompts(route: str) -> list[str]:

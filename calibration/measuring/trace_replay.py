@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from ...runtime.drafting.drafters import LOOKUPS, SHORTEST_ALONE, SHORTEST_BESIDE_A_MODEL
+from ...runtime.drafting.lookup import Lookup
 from ...runtime.policy.cost_model import Costs, RoundCosts
 
 # Tokens in the caches -> what rounds cost there.
@@ -44,7 +45,8 @@ class ReplayedRound:
     """One round of a replay.
 
     context: tokens in the caches before the round, without the last token, whose row is not written yet. behind: rows
-    that the draft model must catch up on first, since earlier rounds were looked up.
+    that the draft model must catch up on first, since earlier rounds were looked up. passes: of the draft model; more
+    than draft tokens where one was left out.
     """
 
     context: int
@@ -52,28 +54,34 @@ class ReplayedRound:
     num_accepted: int
     looked_up: bool
     behind: int = 0
+    passes: int = 0
 
 
 def replay(trace: Trace, drafter: str, num_draft_tokens: int) -> Iterator[ReplayedRound]:
     """The rounds of `trace` with `drafter` and a fixed number of draft tokens."""
-    name, _, _ = drafter.partition("+")
-    lookup = LOOKUPS[name](SHORTEST_ALONE if name == drafter else SHORTEST_BESIDE_A_MODEL) if name in LOOKUPS else None
+    lookup = lookup_of(drafter)
     with_model, agrees = "model" in drafter, known(trace) if "model" in drafter else []
     place, end, behind = trace.prompt_tokens, len(trace.tokens), 0
     while place < end:
         count = min(num_draft_tokens, trace.prompt_tokens + trace.limit - place - 1)
         found = lookup.find(trace.tokens[:place], count) if lookup is not None and count else []
         if found:
-            accepted = _matching(found, trace.tokens[place:])
+            accepted = matching(found, trace.tokens[place:])
             drafted = len(found)
         elif with_model:
-            accepted = _agreeing(agrees[place - trace.prompt_tokens :], count)
+            accepted = agreeing(agrees[place - trace.prompt_tokens :], count)
             drafted = count
         else:
             accepted = drafted = 0
         yield ReplayedRound(place - 1, drafted, accepted, bool(found), 0 if found else behind)
         behind = behind + accepted + 1 if found else 0
         place += accepted + 1
+
+
+def lookup_of(drafter: str) -> Lookup | None:
+    """The lookup among what `drafter` is made of."""
+    name, _, _ = drafter.partition("+")
+    return LOOKUPS[name](SHORTEST_ALONE if name == drafter else SHORTEST_BESIDE_A_MODEL) if name in LOOKUPS else None
 
 
 def cached(costs: Costs) -> CostsAt:
@@ -87,7 +95,8 @@ def round_seconds(round: ReplayedRound, at: CostsAt) -> float:
     costs = at(round.context + 1)
     if round.looked_up:
         return costs.looked_up(round.num_drafted)
-    return costs.rounds[round.num_drafted] + round.behind * costs.draft_prefill
+    left_out = max(0, round.passes - round.num_drafted)
+    return costs.rounds[round.num_drafted] + left_out * costs.draft + round.behind * costs.draft_prefill
 
 
 def plain_seconds(trace: Trace, at: CostsAt) -> float:
@@ -103,14 +112,16 @@ def known(trace: Trace) -> list[bool]:
     return [draw.random() < share if agrees is None else agrees for agrees in trace.agrees]
 
 
-def _agreeing(agrees: Sequence[bool], count: int) -> int:
+def agreeing(agrees: Sequence[bool], count: int) -> int:
+    """How many of `count` draft tokens the target would accept."""
     number = 0
     while number < min(count, len(agrees)) and agrees[number]:
         number += 1
     return number
 
 
-def _matching(found: Sequence[int], follows: Sequence[int]) -> int:
+def matching(found: Sequence[int], follows: Sequence[int]) -> int:
+    """How many of `found` are what follows."""
     number = 0
     while number < min(len(found), len(follows)) and found[number] == follows[number]:
         number += 1

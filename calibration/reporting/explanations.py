@@ -32,8 +32,9 @@ fewer than {least_requests} requests; missing says about how many more a verdict
 {shortest_response} tokens are over in a round or two; they do not count for requests, p10 and slower.
 
 Runs: what requests of the route get. Fixed: k draft tokens every round. Plain: none. Adaptive: each round drafts as
-many tokens as pay, which may be none; the figures are those of the best fixed k, and specexport bench shows what
-adapting makes of them.
+many tokens as pay, which may be none; the figures are those of an adaptive session, replayed, and k is the best fixed
+number beside it. A route whose fixed numbers all lose may be ON so; one where adapting only comes back to plain
+decoding is OFF.
 
 Drafter and k are the best that were tried, even where none was good enough. Speedups are relative to plain decoding,
 exclude the prefill, and are expected values: replayed from the recorded runs with the measured costs. Slower: the share

@@ -190,14 +190,14 @@ def _distribution(route: RouteAnalysis, reach: tuple[float, float]) -> Figure:
         for values, look in ((route.measured.speedups, measured), (route.speedups, expected)):
             if finite := [value for value in values if math.isfinite(value)]:
                 axes.ecdf(finite, **look)
-        axes.plot([route.chosen.p10], [0.1], **mark)
+        axes.plot([route.judged.p10], [0.1], **mark)
         axes.set_xlim(*reach)
         axes.set_ylim(0, 1.03)
         axes.set_yticks([0, 0.1, 0.25, 0.5, 0.75, 1], ["0", "10 %", "25 %", "50 %", "75 %", "100 %"])
         axes.set_xlabel("speedup of a request")
         axes.set_ylabel("share of requests")
     legend = (Entry(swatch(expected), "expected"), Entry(swatch(measured), "measured"), Entry(swatch(mark), "p10"))
-    return Figure(drawn[0], f"{printable(route.route)}, slower: {percent(route.chosen.slower)}", legend)
+    return Figure(drawn[0], f"{printable(route.route)}, slower: {percent(route.judged.slower)}", legend)
 
 
 def _reliability(quality: SignalQuality, chosen: bool) -> Figure:
@@ -236,7 +236,7 @@ def _ceiling(analysis: Analysis) -> float:
 
 def _reach(analysis: Analysis) -> tuple[float, float]:
     values = _only_finite(
-        value for route in analysis.routes for value in (*route.speedups, *route.measured.speedups, route.chosen.p10)
+        value for route in analysis.routes for value in (*route.speedups, *route.measured.speedups, route.judged.p10)
     )
     low, high = min([*values, 0.9]), max([*values, 1.1])
     return max(0.0, low - 0.05 * (high - low)), high + 0.05 * (high - low)

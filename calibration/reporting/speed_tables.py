@@ -12,7 +12,7 @@ from .tables import NOTHING, Table, between, milliseconds, number, percent, prin
 
 def verdict_tables(analysis: Analysis) -> tuple[Table, ...]:
     def row(entry: RouteAnalysis) -> tuple[str, ...]:
-        chosen, policy = entry.chosen, entry.policy
+        chosen, policy = entry.judged, entry.policy
         drafts = policy.mode == "adaptive" or (policy.num_draft_tokens and policy.verdict != "off")
         counted = len(entry.speedups)
         return (
@@ -20,7 +20,7 @@ def verdict_tables(analysis: Analysis) -> tuple[Table, ...]:
             printable(entry.route),
             printable(chosen.drafter),
             policy.mode if drafts else "plain",
-            str(chosen.num_draft_tokens),
+            str(entry.chosen.num_draft_tokens),
             times(chosen.speedup.value),
             between(chosen.speedup),
             times(chosen.p10),
@@ -57,7 +57,7 @@ def speedup_tables(analysis: Analysis) -> tuple[Table, ...]:
 def distribution_tables(analysis: Analysis) -> tuple[Table, ...]:
     rows = []
     for entry in analysis.routes:
-        chosen, measured = entry.chosen, entry.measured
+        chosen, measured = entry.judged, entry.measured
         ways = (
             ("expected", chosen.drafter, chosen.num_draft_tokens, entry.speedups, chosen.p10, chosen.slower),
             (

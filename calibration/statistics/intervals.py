@@ -92,3 +92,20 @@ def _student_quantile(freedom: int) -> float:
     first, second = (z**3 + z) / 4, (5 * z**5 + 16 * z**3 + 3 * z) / 96
     third = (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384
     return z + first / freedom + second / freedom**2 + third / freedom**3
+
+
+def difference_interval(differences: Sequence[float], sizes: Sequence[float]) -> Interval:
+    """sum(differences) / sum(sizes) with its 95 % interval: Student's t, by linearization. One entry per request.
+
+    With one request the interval reaches from -`UNBOUNDED` to `UNBOUNDED`. Raises `ParameterError` for no request and
+    sizes not above 0.
+    """
+    above, below = np.asarray(differences, np.float64), np.asarray(sizes, np.float64)
+    if above.ndim != 1 or above.shape != below.shape or not len(above) or not (below > 0).all():
+        raise ParameterError("expected a difference and a size above 0 per request, at least 1; measure again")
+    count, value = len(above), float(above.sum() / below.sum())
+    if count == 1:
+        return Interval(value, -UNBOUNDED, UNBOUNDED)
+    spread = np.sqrt(count / (count - 1) * np.square(above - value * below).sum()) / below.sum()
+    reach = float(_student_quantile(count - 1) * spread)
+    return Interval(value, value - reach, value + reach)

@@ -28,7 +28,7 @@ class Quantiles:
 
 @dataclass(frozen=True)
 class DraftCandidate:
-    """One drafter with one fixed number of draft tokens, k, replayed on the traces of a route.
+    """One drafter, replayed on the traces of a route: with a fixed number of draft tokens, k, or adapting, up to k.
 
     acceptance_length: a(k), tokens per round including the bonus or correction token. break_even: a*(k), the tokens a
     round has to yield. speedup: S(k) = a / a*. p10: 10th percentile of the requests' speedups. slower: share of the
@@ -42,6 +42,7 @@ class DraftCandidate:
     speedup: Interval
     p10: float
     slower: float
+    adapts: bool = False
 
 
 @dataclass(frozen=True)
@@ -82,8 +83,9 @@ class RouteAnalysis:
     probability of a token to be accepted when all before it were; textbook[k], (1 - alpha^(k+1)) / (1 - alpha).
 
     policy: the route's entry of policy.json. words: its verdict in a sentence. missing: requests still needed for a
-    verdict, 0 if there is one. speedups: of the chosen candidate, predicted, by request whose response is not too
-    short.
+    verdict, 0 if there is one. chosen: the best fixed number. adaptive: the schedule that will run, with the same
+    drafter; None where that is a fixed number. speedups: of what will run, predicted, by request whose response is not
+    too short.
     """
 
     route: str
@@ -103,6 +105,12 @@ class RouteAnalysis:
     buckets: tuple[Bucket, ...]
     speedups: tuple[float, ...]
     measured: MeasuredRuns
+    adaptive: DraftCandidate | None = None
+
+    @property
+    def judged(self) -> DraftCandidate:
+        """What the verdict is on: the schedule that will run."""
+        return self.adaptive or self.chosen
 
     @property
     def recorded_drafter(self) -> str:

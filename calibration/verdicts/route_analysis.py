@@ -6,25 +6,44 @@ from collections.abc import Sequence
 from statistics import median
 
 from ...runtime.policy.cost_model import Costs
+from ..measuring.adaptive_replay import Reading
 from ..measuring.record import Record
 from ..measuring.trace_replay import ReplayedRound, cached, plain_seconds, round_seconds
 from ..statistics.intervals import quantiles, ratio_interval
 from ..statistics.results import Bucket, MeasuredRuns, RouteAnalysis
-from .verdict import SHORTEST_RESPONSE, Criteria, best, decide, in_words, missing, replay_candidates
+from .verdict import (
+    SHORTEST_RESPONSE,
+    Criteria,
+    best,
+    decide,
+    in_words,
+    missing,
+    replay_adaptive,
+    replay_candidates,
+)
 
 # Bounds of the buckets of requests by length, in tokens.
 EDGES = {"prompt": (0, 64, 256, 1024, 4096), "response": (0, 32, 128, 512, 2048)}
 
 
 def analyze_route(
-    route: str, records: Sequence[Record], costs: Costs, possible: Sequence[str], criteria: Criteria
+    route: str,
+    records: Sequence[Record],
+    costs: Costs,
+    possible: Sequence[str],
+    criteria: Criteria,
+    reading: Reading | None = None,
 ) -> RouteAnalysis:
-    """Replay, decide and summarize. records: of the route, at least one. possible: all drafters to replay."""
+    """Replay, decide and summarize.
+
+    records: of the route, at least one. possible: all drafters to replay. reading: of these records.
+    """
     traces = [one.trace for one in records]
     most = costs.max_draft_tokens
     replayed = replay_candidates(traces, costs, possible)
-    policy, chosen = decide(traces, replayed, criteria, most)
-    better = best(replayed, (chosen.candidate.drafter, *possible))
+    adaptive = replay_adaptive(traces, costs, possible, reading) if criteria.mode == "adaptive" else []
+    policy, chosen = decide(traces, replayed, criteria, most, adaptive)
+    better = best(adaptive or replayed, (chosen.candidate.drafter, *possible))
     candidate = chosen.candidate
     lacking = missing(chosen, criteria.floor)
     rounds = [(drafted, accepted) for one in records for drafted, accepted in one.rounds]
@@ -39,7 +58,7 @@ def analyze_route(
         words=in_words(policy, candidate, better.candidate if better is not chosen else None, lacking, criteria.floor),
         missing=lacking,
         candidates=tuple(one.candidate for one in replayed),
-        chosen=candidate,
+        chosen=best(replayed, (candidate.drafter,)).candidate,
         acceptance=_acceptance(rounds, most),
         per_round=tuple(sum(accepted == n for _, accepted in rounds) / len(rounds) for n in range(most + 1)),
         per_request=quantiles([_acceptance_length(one) for one in records]),
@@ -48,6 +67,7 @@ def analyze_route(
         buckets=_buckets(records),
         speedups=chosen.speedups,
         measured=_measured(records, costs),
+        adaptive=candidate if candidate.adapts else None,
     )
 
 

@@ -1,20 +1,22 @@
 """Does it pay? Candidates replayed on the traces of a route, the best of them, and the verdict on it.
 
-ON: the lower 95 % bound of the best candidate's speedup is above 1, and its p10 speedup reaches the floor. OFF: one of
-the two is refuted, so the upper bound of the speedup is below 1, or that of p10 below the floor. UNDECIDED: neither
-(docs/when-it-pays.md).
+The verdict is on what will run: an adaptive session, replayed, or a fixed number of draft tokens. ON: the lower 95 %
+bound of its speedup is above 1, and its p10 speedup reaches the floor. OFF: one of the two is refuted, so the upper
+bound of the speedup is below 1, or that of p10 below the floor; or the best fixed number loses, and adapting gains
+nothing that shows. UNDECIDED: neither (docs/when-it-pays.md).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from ...runtime.policy.cost_model import Costs
 from ...runtime.policy.routes import Evidence, Mode, RoutePolicy, Verdict
+from ..measuring.adaptive_replay import Reading, adaptive_seconds
 from ..measuring.trace_replay import Trace, cached, plain_seconds, replay, round_seconds
 from ..statistics.intervals import UNBOUNDED, ratio_interval
 from ..statistics.results import DraftCandidate
@@ -53,12 +55,8 @@ class Replayed:
 
 def replay_candidates(traces: Sequence[Trace], costs: Costs, drafters: Sequence[str]) -> list[Replayed]:
     """Replay every drafter with every number of draft tokens from 1."""
-    at = cached(costs)
+    at, found = cached(costs), []
     plain = [plain_seconds(trace, at) for trace in traces]
-    tokens = sum(trace.output_tokens for trace in traces)
-    counted = [index for index, trace in enumerate(traces) if trace.output_tokens >= SHORTEST_RESPONSE]
-    counted = counted or list(range(len(traces)))
-    found = []
     for drafter in drafters:
         for k in range(1, costs.max_draft_tokens + 1):
             seconds, rounds = [], 0
@@ -66,19 +64,73 @@ def replay_candidates(traces: Sequence[Trace], costs: Costs, drafters: Sequence[
                 times = [round_seconds(round, at) for round in replay(trace, drafter, k)]
                 rounds += len(times)
                 seconds.append(sum(times))
-            speedup = ratio_interval(plain, seconds)
-            speedups = tuple(plain[index] / seconds[index] for index in counted)
-            candidate = DraftCandidate(
-                drafter=drafter,
-                num_draft_tokens=k,
-                acceptance_length=tokens / rounds,
-                break_even=tokens / rounds / speedup.value,
-                speedup=speedup,
-                p10=float(np.percentile(speedups, 10)),
-                slower=sum(value < 1 for value in speedups) / len(speedups),
-            )
-            found.append(Replayed(candidate, speedups))
+            found.append(_replayed(traces, plain, seconds, rounds, drafter, k))
     return found
+
+
+def replay_adaptive(
+    traces: Sequence[Trace], costs: Costs, drafters: Sequence[str], reading: Reading | None
+) -> list[Replayed]:
+    """Replay an adaptive session with every drafter.
+
+    Half of the requests start from the other half's chances, so that none is judged by its own; a request alone is.
+    reading: of the draft's confidence, None where nobody reads it.
+    """
+    at, found, most = cached(costs), [], costs.max_draft_tokens
+    plain = [plain_seconds(trace, at) for trace in traces]
+    for drafter in drafters:
+        starts = [conditional_chances(traces[1 - half :: 2] or traces, drafter, most) for half in (0, 1)]
+        chances = [starts[index % 2] for index in range(len(traces))]
+        heard = reading if "model" in drafter else None
+        seconds, rounds = adaptive_seconds(traces, costs, drafter, at, chances, heard)
+        found.append(_replayed(traces, plain, seconds, rounds, drafter, most, adapts=True))
+    return found
+
+
+def worth_reading(traces: Sequence[Trace], costs: Costs, reading: Reading) -> bool:
+    """Whether adapting to the draft's confidence is faster than adapting without, what it takes to read it included.
+
+    Over a session of all requests, and one of each route.
+    """
+    routes = sorted({trace.route for trace in traces})
+    streams = [[n for n, trace in enumerate(traces) if trace.route == route] for route in routes]
+    streams += [list(range(len(traces)))] if len(routes) > 1 else []
+    at, saved = cached(costs), 0.0
+    for stream in streams:
+        found = [traces[n] for n in stream]
+        heard = replace(reading, logits=tuple(reading.logits[n] for n in stream))
+        plain = sum(plain_seconds(trace, at) for trace in found)
+        read, blind = (
+            plain / replay_adaptive(found, costs, ("model",), way)[0].candidate.speedup.value for way in (heard, None)
+        )
+        saved += blind - read
+    return saved > 0
+
+
+def _replayed(
+    traces: Sequence[Trace],
+    plain: Sequence[float],
+    seconds: Sequence[float],
+    rounds: int,
+    drafter: str,
+    k: int,
+    adapts: bool = False,
+) -> Replayed:
+    """plain, seconds: of every trace."""
+    counted = [index for index, trace in enumerate(traces) if trace.output_tokens >= SHORTEST_RESPONSE]
+    speedups = tuple(plain[index] / seconds[index] for index in counted or range(len(traces)))
+    length, speedup = sum(trace.output_tokens for trace in traces) / rounds, ratio_interval(plain, seconds)
+    candidate = DraftCandidate(
+        drafter=drafter,
+        num_draft_tokens=k,
+        acceptance_length=length,
+        break_even=length / speedup.value,
+        speedup=speedup,
+        p10=float(np.percentile(speedups, 10)),
+        slower=sum(value < 1 for value in speedups) / len(speedups),
+        adapts=adapts,
+    )
+    return Replayed(candidate, speedups)
 
 
 def best(replayed: Sequence[Replayed], drafters: Sequence[str]) -> Replayed:
@@ -142,12 +194,23 @@ def conditional_chances(traces: Sequence[Trace], drafter: str, most: int) -> tup
 
 
 def decide(
-    traces: Sequence[Trace], replayed: Sequence[Replayed], criteria: Criteria, most: int
+    traces: Sequence[Trace],
+    replayed: Sequence[Replayed],
+    criteria: Criteria,
+    most: int,
+    adaptive: Sequence[Replayed] = (),
 ) -> tuple[RoutePolicy, Replayed]:
-    """(the route's entry of policy.json, the candidate it rests on). most: draft tokens per round."""
-    chosen = best(replayed, criteria.drafters)
+    """(the route's entry of policy.json, the candidate it rests on). most: draft tokens per round.
+
+    adaptive: by `replay_adaptive`; where there are any the verdict is on these, since they are what will run.
+    """
+    chosen = best(adaptive or replayed, criteria.drafters)
     candidate = chosen.candidate
+    alike = best(replayed, (candidate.drafter,))  # of the same drafter, with a fixed number
+    fixed = alike.candidate
     verdict = judge(chosen, criteria.floor)
+    if verdict == "undecided" and fixed.speedup.high < 1:
+        verdict = judge(alike, criteria.floor)  # drafts lose, and adapting to them only comes back to plain decoding
     evidence = Evidence(
         requests=len(chosen.speedups),
         acceptance_length=round(candidate.acceptance_length, 4),
@@ -163,7 +226,7 @@ def decide(
     policy = RoutePolicy(
         verdict=verdict,
         drafter=candidate.drafter,
-        num_draft_tokens=candidate.num_draft_tokens if pays else 0,
+        num_draft_tokens=fixed.num_draft_tokens if pays else 0,
         mode=mode,
         chances=conditional_chances(traces, candidate.drafter, most),
         evidence=evidence,
@@ -188,7 +251,8 @@ def _in_words(policy: RoutePolicy, chosen: DraftCandidate, lacking: int, floor: 
         f"{speedup.low:.2f} to {speedup.high:.2f}" if speedup.high < UNBOUNDED else "one request gives no interval"
     )
     found = f"{speedup.value:.2f}x expected ({between}), p10 {chosen.p10:.2f}x"
-    setting = f"{chosen.num_draft_tokens} draft token{'s' * (chosen.num_draft_tokens > 1)} by {chosen.drafter}"
+    number = f"{chosen.num_draft_tokens} draft token{'s' * (chosen.num_draft_tokens > 1)}"
+    setting = f"{'as many draft tokens as pay' if chosen.adapts else number} by {chosen.drafter}"
     if policy.verdict == "on":
         return f"Speculate with {setting}: {found}."
     if policy.verdict == "off":

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 from ...bundle import Bundle
 from ...errors import GrammarError, MissingPackageError
+from .atoms import renamed
 from .grammar import Grammar
 from .guided import GuidedMatcher, one_line
 from .matcher import Matcher
@@ -89,7 +90,7 @@ class GrammarCompiler:
             raise MissingPackageError("llguidance", "grammar") from None
         stops = [token for token in self._stop_tokens if 0 <= token < self._vocab_size]
         try:
-            return LLTokenizer(self._text(), n_vocab=self._vocab_size, eos_token=stops or None)
+            return LLTokenizer(renamed(self._text()), n_vocab=self._vocab_size, eos_token=stops or None)
         except ValueError as error:
             reason = one_line(str(error))
             raise GrammarError(f"this bundle's tokenizer cannot be used with grammars: {reason}") from None

@@ -10,15 +10,16 @@ from typing import Any, Literal
 from ...errors import GrammarError
 from .limits import LONGEST_LARK, check_length, check_schema, too_deep
 
-Kind = Literal["schema", "regex", "choice", "grammar"]
+Kind = Literal["schema", "regex", "choice", "grammar", "tools"]
 
 
 @dataclass(frozen=True)
 class Grammar:
-    """Made by `Grammar.json_schema`, `regex`, `choice` or `lark`.
+    """Made by `Grammar.json_schema`, `regex`, `choice` or `lark`, and by `runtime/tools/bounds.py`.
 
     text: the schema as JSON without blanks, the regex, the choices as JSON, or the Lark grammar. whitespace: of JSON,
-    whether a place may have some, up to eight characters.
+    whether a place may have some, up to eight characters. shown: special tokens that the grammar names; the output's
+    text has them by their names.
 
     What it bounds, and what is refused, is in docs/grammars.md. Raises `GrammarError` where it is made for what is too
     long or nested too deep; a request raises it for what cannot be compiled.
@@ -27,6 +28,7 @@ class Grammar:
     kind: Kind
     text: str
     whitespace: bool = False
+    shown: tuple[int, ...] = ()
 
     @classmethod
     def json_schema(cls, schema: Mapping[str, Any] | bool | str, whitespace: bool = False) -> Grammar:

@@ -58,7 +58,8 @@ class Output:
     """The text of a request's tokens, and where it ends."""
 
     def __init__(self, tokenizer: Tokenizer, request: Request) -> None:
-        self._detokenizer = Detokenizer(tokenizer, request.prompt)
+        grammar = request.parameters.grammar
+        self._detokenizer = Detokenizer(tokenizer, request.prompt, grammar.shown if grammar else ())
         self._stops = StopStrings(request.stops) if request.stops else None
         self._stop_tokens, self._left = request.stop_tokens, request.limit
         self._matcher = request.matcher

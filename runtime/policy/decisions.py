@@ -77,7 +77,7 @@ class Decisions:
                 f"{bundle.path(COSTS)} has rounds of up to {costs.max_draft_tokens} draft tokens, the bundle "
                 f"{most}; {_remedy(bundle)}"
             )
-        return cls(policy, None if reason else costs, _chance(survival, engine.head, bundle) if survival else None)
+        return cls(policy, None if reason else costs, chance_of(survival, engine.head, bundle) if survival else None)
 
     def prepare(self) -> None:
         """Ask for the costs now, not at the first request that needs them."""
@@ -120,8 +120,8 @@ class Decisions:
         return entry.drafter, FixedSchedule(entry.num_draft_tokens if entry.verdict != "off" else 0)
 
     def _pace(self, drafter: str) -> Pace | None:
-        """Of all routes with this drafter; None where the text decides whether a round has a draft."""
-        return self.paces.setdefault(drafter, Pace(self.clock)) if drafter == "model" else None
+        """Of all routes with this drafter; None for lookups alone, whose drafts cost little whatever is believed."""
+        return self.paces.setdefault(drafter, Pace(self.clock)) if "model" in drafter else None
 
 
 def stale(costs: Costs | None, engine: str, threads: int, device: int = 0) -> str | None:
@@ -200,7 +200,8 @@ def _remedy(bundle: Bundle) -> str:
     return f"run specexport calibrate {bundle.root}, or delete the file"
 
 
-def _chance(survival: Survival, head: Head | None, bundle: Bundle) -> Chance | None:
+def chance_of(survival: Survival, head: Head | None, bundle: Bundle) -> Chance | None:
+    """Reads the draft's confidence; None where the signal is the head's and there is none. Raises `BundleError`."""
     if survival.signal == "probability":
         return lambda index, logits: survival.chance(index, top_logit(logits[-1]))
     if head is None:

@@ -20,8 +20,8 @@ class ChatTemplate:
     def __init__(self, source: str, special_tokens: Mapping[str, str]) -> None:
         self._source, self._special_tokens = source, special_tokens
 
-    def render(self, messages: Sequence[Message]) -> str:
-        """The text of checked `messages` with the start of the assistant's turn behind it.
+    def render(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] | None = None) -> str:
+        """The text of checked `messages` with the start of the assistant's turn behind it. tools: as `Tool.told`.
 
         Contents that are lists of parts are left to a template that takes them, as transformers does, and joined for
         one that takes texts only, as `transformers serve` does.
@@ -30,7 +30,7 @@ class ChatTemplate:
         `MissingPackageError` without jinja2.
         """
         has_parts = any(isinstance(message.get("content"), list) for message in messages)
-        return self._render(joined(messages) if has_parts and not self._takes_parts(messages) else messages)
+        return self._render(joined(messages) if has_parts and not self._takes_parts(messages) else messages, tools)
 
     def _takes_parts(self, messages: Sequence[Message]) -> bool:
         """Whether it writes the text of a part where these messages have parts, and not the part as Python shows it."""
@@ -45,10 +45,10 @@ class ChatTemplate:
             return False
         return PROBE in text and repr(PROBE)[1:-1] not in text
 
-    def _render(self, messages: Sequence[Message]) -> str:
+    def _render(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] | None = None) -> str:
         template = self._template
         try:
-            values = dict(messages=messages, tools=None, documents=None, add_generation_prompt=True)
+            values = dict(messages=messages, tools=tools, documents=None, add_generation_prompt=True)
             rendered: str = template.render(**self._special_tokens, **values)
             return rendered
         except Exception as error:  # a template is code: a content of None ends in a TypeError, and so on

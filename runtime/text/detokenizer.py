@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from tokenizers import Tokenizer
 
@@ -17,11 +17,13 @@ class Detokenizer:
     """Text of the tokens behind `prompt`; a character is emitted once its last byte is there.
 
     Tokens are decoded together with those before them, since tokenizers join words, and bytes, by their neighbours.
-    A character that the prompt leaves unfinished belongs to what follows.
+    A character that the prompt leaves unfinished belongs to what follows. shown: special tokens that have a text, their
+    name; the others have none.
     """
 
-    def __init__(self, tokenizer: Tokenizer, prompt: Sequence[int]) -> None:
+    def __init__(self, tokenizer: Tokenizer, prompt: Sequence[int], shown: Collection[int] = ()) -> None:
         self._tokenizer = tokenizer
+        self._shown = {token: tokenizer.id_to_token(token) or "" for token in shown}
         size = 8
         # The window must not begin in the middle of a character.
         while size < len(prompt) and REPLACEMENT in tokenizer.decode(list(prompt[-size:])):
@@ -33,6 +35,8 @@ class Detokenizer:
         self._emitted = self._prompt if boundary is None else boundary
 
     def add(self, token: int) -> str:
+        if token in self._shown:
+            return self._show(token)
         self._tokens.append(token)
         end = len(self._tokens)
         text = self._text(end)
@@ -50,6 +54,12 @@ class Detokenizer:
         """What is left when no more tokens come: replacement characters, the model's own or of a character cut off."""
         end = len(self._tokens)
         return self._emit(end, self._text(end)) if end > self._prompt else ""
+
+    def _show(self, token: int) -> str:
+        before = self.flush()
+        self._tokens.append(token)  # decoded to nothing, it still parts what is around it
+        self._emitted = len(self._tokens)
+        return before + self._shown[token]
 
     def _boundary(self) -> int | None:
         """The last place that no character may still go on behind; None where the last tokens have none."""

@@ -10,8 +10,10 @@ from itertools import islice, takewhile
 from tokenizers import Tokenizer
 
 from ...bundle import Bundle
-from ...errors import BundleError, LongPromptError, PromptError
+from ...errors import BundleError, LongPromptError, PromptError, ToolsError
 from ..sampling.options import items, whole_number
+from ..tools.formats import ToolFormat, recognize
+from ..tools.tool import Tool
 from .chat_template import ChatTemplate
 from .messages import Message, check_messages
 from .special_tokens import SpecialTokens
@@ -37,9 +39,12 @@ class PromptEncoder:
             raise BundleError(f"{template} cannot be read: {error}; build the bundle again") from None
         self._template = ChatTemplate(source, text.special_tokens) if source is not None else None
 
-    def encode(self, prompt: Prompt) -> list[int]:
-        """Raises `PromptError`; `BundleError` for messages without a chat template."""
-        tokens = self._tokens(prompt)
+    def encode(self, prompt: Prompt, tools: Sequence[Tool] = ()) -> list[int]:
+        """tools: what the template is to tell the model of, beside messages.
+
+        Raises `PromptError`; `BundleError` for messages without a chat template.
+        """
+        tokens = self._tokens(prompt, tools)
         vocab_size, capacity = self._manifest.target.vocab_size, self._manifest.longest
         for place, token in enumerate(tokens):
             if not 0 <= token < vocab_size:
@@ -66,7 +71,15 @@ class PromptEncoder:
         with _unicode():
             return self.tokenizer.encode(prediction, add_special_tokens=False).ids[:longest]
 
-    def _tokens(self, prompt: Prompt) -> list[int]:
+    @cached_property
+    def tool_format(self) -> ToolFormat:
+        """How the chat template writes tool calls. Raises `ToolsError`."""
+        if self._template is None:
+            raise ToolsError("this model has no chat template")
+        special = self._special_tokens
+        return recognize(self._template.render, special.atoms, special.ids.values())
+
+    def _tokens(self, prompt: Prompt, tools: Sequence[Tool] = ()) -> list[int]:
         if isinstance(prompt, str):
             return self._encode_text(prompt)
         found = None if isinstance(prompt, bytes | Mapping) else items(prompt)  # an iterator gives its items once
@@ -75,7 +88,7 @@ class PromptEncoder:
                 f"the prompt is of type {type(prompt).__name__}; give a text, a list of messages or a list of token ids"
             )
         if any(isinstance(item, Mapping) for item in found):
-            return self._encode_messages(check_messages(found))
+            return self._encode_messages(check_messages(found), tools)
         return [whole_number(f"token {place} of the prompt", item) for place, item in enumerate(found)]
 
     def _encode_text(self, text: str) -> list[int]:
@@ -85,12 +98,13 @@ class PromptEncoder:
         with _unicode():
             return self.tokenizer.encode(text).ids
 
-    def _encode_messages(self, messages: Sequence[Message]) -> list[int]:
+    def _encode_messages(self, messages: Sequence[Message], tools: Sequence[Tool]) -> list[int]:
         """The template's special tokens become tokens, what a message spells like one stays text."""
         if self._template is None:
             raise BundleError("this model's tokenizer has no chat template; give a prompt as text instead of messages")
         masked, mark = self._special_tokens.mask(messages)
-        text = self._template.render(masked)
+        told = [self._special_tokens.mask_more(tool.told, mark) for tool in tools]
+        text = self._template.render(masked, told or None)
         with _unicode():
             return self._special_tokens.encode(text, mark)
 

@@ -18,6 +18,7 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from ...errors import PromptError
+from ..grammar.atoms import is_atom
 from .messages import Message
 
 
@@ -29,14 +30,19 @@ class SpecialTokens:
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
         added = tokenizer.get_added_tokens_decoder()
-        self._ids = {token.content: number for number, token in added.items() if token.special and token.content}
-        longest_first = sorted(self._ids, key=len, reverse=True)
+        self.ids = {token.content: number for number, token in added.items() if token.special and token.content}
+        self.atoms = {
+            token.content: number
+            for number, token in added.items()
+            if is_atom({"content": token.content, "special": token.special})
+        }
+        longest_first = sorted(self.ids, key=len, reverse=True)
         self._pattern = "|".join(map(re.escape, longest_first)) or "(?!)"  # which nothing matches
         self._names = re.compile(self._pattern)
-        self._beginnings = {name[:size] for name in self._ids for size in range(1, len(name))}
+        self._beginnings = {name[:size] for name in self.ids for size in range(1, len(name))}
         # Names that no message can hold, since nobody can guess them.
         nonce = secrets.token_hex(8)
-        self._aliases = {name: f"\ue000{nonce}{place:06}\ue001" for place, name in enumerate(self._ids)}
+        self._aliases = {name: f"\ue000{nonce}{place:06}\ue001" for place, name in enumerate(self.ids)}
 
     def mask(self, messages: Sequence[Message]) -> tuple[list[dict[str, Any]], str]:
         """The messages, and the mark that stands where one of their texts spells a special token.
@@ -45,6 +51,11 @@ class SpecialTokens:
         """
         mark = f"{secrets.randbelow(10**20):020}"  # digits: templates change the case, trim, and write JSON
         return [self._mask_message(message, mark) for message in messages], mark
+
+    def mask_more(self, value: Mapping[str, Any], mark: str) -> dict[str, Any]:
+        """Whatever else the template is given, with the mark of its messages."""
+        masked: dict[str, Any] = self._mask(value, mark)
+        return masked
 
     def encode(self, rendered: str, mark: str) -> list[int]:
         """Token ids of the template's text. Raises `PromptError` where the tokenizer cannot write one as text."""
@@ -69,11 +80,11 @@ class SpecialTokens:
 
     def _are(self, tokens: Sequence[int], own: Sequence[str]) -> bool:
         """Whether the special tokens among `tokens` are `own`. What the tokenizer does not know is text as well."""
-        numbers = set(self._ids.values())
-        if [token for token in tokens if token in numbers] == [self._ids[name] for name in own]:
+        numbers = set(self.ids.values())
+        if [token for token in tokens if token in numbers] == [self.ids[name] for name in own]:
             return True
         numbers.discard(self._unknown)
-        wanted = [self._ids[name] for name in own if self._ids[name] != self._unknown]
+        wanted = [self.ids[name] for name in own if self.ids[name] != self._unknown]
         return [token for token in tokens if token in numbers] == wanted
 
     def _mask_message(self, message: Message, mark: str) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
@@ -15,6 +15,7 @@ from ...runtime.loop.chunks import Chunk
 from ...runtime.sampling.parameters import SamplingParameters, with_overrides
 from ...runtime.session import Session
 from ...runtime.text.encode import Prompt
+from ...runtime.tools.tool import Tool
 from .job import Job
 from .thread import EngineThread
 
@@ -41,9 +42,9 @@ class AsyncSession:
         self.session, self.queue_timeout = session, queue_timeout
         self.thread = EngineThread(session, max_queue, max_queue_per_key, grammar_timeout)
 
-    async def encode(self, prompt: Prompt) -> list[int]:
+    async def encode(self, prompt: Prompt, tools: Sequence[Tool] = ()) -> list[int]:
         """Token ids, as `Session.encode` gives them, without holding the event loop up."""
-        return await asyncio.to_thread(self.session.encode, prompt)
+        return await asyncio.to_thread(self.session.encode, prompt, tools)
 
     def submit(
         self, prompt: Prompt, params: SamplingParameters | None = None, *, key: str = "", **overrides: Any

@@ -66,6 +66,8 @@ function request() {
   };
   const predicted = byId("prediction").value;
   if (predicted && !plain) body.prediction = { type: "content", content: predicted };
+  const schema = byId("schema").value.trim();
+  if (schema) body.structured_outputs = { json: schema };
   if (!served.meta.chat) return ["v1/completions", { ...body, prompt: turns.at(-1).content }];
   const system = byId("system").value.trim();
   const messages = system ? [{ role: "system", content: system }, ...turns] : turns;

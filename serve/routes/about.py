@@ -6,6 +6,7 @@ import msgspec
 
 from ...errors import PromptError
 from ...runtime.text.encode import Prompt
+from ...runtime.tools.tool import Tool
 from ...version import VERSION
 from ..http.exchange import Exchange
 from ..service import Service
@@ -14,6 +15,7 @@ from ..wire.body import parse
 from ..wire.errors import ApiError, invalid
 from ..wire.openapi import describe
 from ..wire.requests import DetokenizeRequest, TokenizeRequest
+from ..wire.tools import form_of, offered
 from ..wire.translate import chat_messages, check_size, check_template
 
 encode = msgspec.json.encode
@@ -34,9 +36,15 @@ async def tokenize(service: Service, exchange: Exchange) -> None:
     if (request.prompt is None) == (request.messages is None):
         raise invalid("prompt", "give either prompt or messages")
     check_template(request.messages is None or service.chats)
-    prompt: Prompt = chat_messages(request.messages) if request.messages is not None else str(request.prompt)
-    check_size(prompt, service.limits)
-    tokens = [] if prompt == "" else await service.sessions.encode(prompt)
+    tools: list[Tool] = []
+    prompt: Prompt = str(request.prompt)
+    if request.messages is not None:
+        prompt = chat_messages(request.messages, service.session)
+        if request.tools:
+            tools = offered(request.tools)
+            form_of(service.session, "tools")
+    check_size(prompt, service.limits, tools)
+    tokens = [] if prompt == "" else await service.sessions.encode(prompt, tools)
     texts = [service.texts.text_of(token) for token in tokens] if request.return_token_strs else None
     await exchange.answer(200, encode(Tokenized(tokens, len(tokens), service.limits.capacity, texts)))
 

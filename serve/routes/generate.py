@@ -8,19 +8,22 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from ...errors import GrammarError
 from ...runtime.sampling.parameters import SamplingParameters
 from ...runtime.state.statistics import Statistics
 from ...runtime.text.encode import Prompt
+from ...runtime.tools.calls import CallReader, joined
 from ..engine.job import Job
 from ..http.exchange import ClientGone, Exchange
 from ..service import Service
-from ..wire.answers import metrics_of, usage_of
+from ..wire.answers import Chunk, metrics_of, usage_of
 from ..wire.body import parse
 from ..wire.constraints import grammar_of
 from ..wire.errors import of_engine
 from ..wire.requests import ChatRequest, CompletionRequest, Extension, StreamOptions
+from ..wire.tools import Calls, calls_of, of_tools
 from ..wire.translate import chat_messages, check_size, check_template, parameters, prompts
-from .output import Output
+from .output import Output, Piece
 from .shapes import ChatShape, Shape, TextShape, Whole
 
 IGNORED_HEADER = "x-specexport-ignored"
@@ -36,6 +39,7 @@ class Work:
     prompts: list[list[int]]
     parameters: list[SamplingParameters]
     key: str
+    calls: Calls | None = None
     outputs: list[Output] = field(default_factory=list)
     job: Job | None = None  # the one that waits or runs
 
@@ -52,7 +56,8 @@ class Work:
         """The prompt's, in the queue; counted and left at the end, however that comes."""
         job = self.service.sessions.submit(self.prompts[index], self.parameters[index], key=self.key)
         self.job = job
-        found = Output(self.service, job, bool(self.extension.show_drafts))
+        reader = None if self.calls is None else CallReader(self.calls.form)
+        found = Output(self.service, job, bool(self.extension.show_drafts), reader)
         self.outputs.append(found)
         try:
             yield found
@@ -80,7 +85,9 @@ async def chat(service: Service, exchange: Exchange) -> None:
     _note_ignored(service, exchange, parsed.ignored)
     service.check_model(parsed.request.model)
     check_template(service.chats)
-    work = await _work(service, exchange, parsed.request, [chat_messages(parsed.request.messages)])
+    calls = calls_of(parsed.request, service.session)
+    messages = chat_messages(parsed.request.messages, service.session)
+    work = await _work(service, exchange, parsed.request, [messages], calls)
     await _answer(work, exchange, ChatShape(service, _wants_usage(parsed.request)))
 
 
@@ -93,16 +100,24 @@ async def completions(service: Service, exchange: Exchange) -> None:
 
 
 async def _work(
-    service: Service, exchange: Exchange, request: ChatRequest | CompletionRequest, given: list[Prompt]
+    service: Service,
+    exchange: Exchange,
+    request: ChatRequest | CompletionRequest,
+    given: list[Prompt],
+    calls: Calls | None = None,
 ) -> Work:
+    tools = () if calls is None else calls.tools
     for prompt in given:
-        check_size(prompt, service.limits)
-    encoded = [await service.sessions.encode(prompt) for prompt in given]
-    grammar = grammar_of(request, service.settings.allow_grammars)
+        check_size(prompt, service.limits, tools)
+    encoded = [await service.sessions.encode(prompt, tools) for prompt in given]
+    grammar = grammar_of(request, service.settings.allow_grammars) if calls is None else calls.grammar
     if grammar is not None:  # refused before it waits
-        await service.prepare_grammar(grammar)
+        try:
+            await service.prepare_grammar(grammar)
+        except GrammarError as error:
+            raise of_engine(error) if calls is None else of_tools(error) from None
     chosen = [parameters(request, service.settings, service.limits, len(ids), grammar) for ids in encoded]
-    return Work(service, request, encoded, chosen, exchange.scope["state"].get("key", ""))
+    return Work(service, request, encoded, chosen, exchange.scope["state"].get("key", ""), calls)
 
 
 async def _answer(work: Work, exchange: Exchange, shape: Shape) -> None:
@@ -132,7 +147,8 @@ async def _whole(work: Work, exchange: Exchange, shape: Shape) -> None:
                 raise ClientGone
         entries = [entry for piece in found for entry in piece.entries]
         asked = work.parameters[index].logprobs is not None
-        choices.append(Whole("".join(p.text for p in found), entries if asked else None, output.finish_reason))
+        text, calls = joined([part for piece in found for part in piece.parts])
+        choices.append(Whole(text, calls, entries if asked else None, output.finish_reason))
     usage = usage_of(*work.statistics)
     metrics = metrics_of(work.statistics, work.queue_seconds, work.service.session.max_draft_tokens)
     await exchange.answer(200, msgspec.json.encode(shape.whole(choices, usage, metrics)))
@@ -178,12 +194,19 @@ async def _stream_one(work: Work, exchange: Exchange, shape: Shape, index: int, 
     asked = work.parameters[index].logprobs is not None
     async with aclosing(output.pieces(exchange.ping)) as pieces:
         async for piece in pieces:
-            if piece.text or piece.entries or piece.drafts is not None:
-                chunk = shape.piece(index, piece.text, piece.entries if asked else None, piece.drafts)
+            for chunk in _chunks(shape, index, piece, asked):
                 await exchange.event(msgspec.json.encode(chunk))
     if output.finish_reason == "abort":
         raise ClientGone
     await exchange.event(msgspec.json.encode(shape.finish(index, output.finish_reason)))
+
+
+def _chunks(shape: Shape, index: int, piece: Piece, asked: bool) -> Iterator[Chunk]:
+    """One for each part; what there is beside parts comes with the first one."""
+    entries, drafts = piece.entries, piece.drafts
+    for part in piece.parts or ([""] if entries or drafts is not None else []):
+        yield shape.piece(index, part, entries if asked else None, drafts)
+        entries, drafts = [], None
 
 
 def _wants_usage(request: ChatRequest | CompletionRequest) -> bool:

@@ -11,6 +11,7 @@ from time import monotonic
 from ...runtime.loop.chunks import Chunk
 from ...runtime.sampling.logprobs import TokenLogprobs
 from ...runtime.state.statistics import Statistics
+from ...runtime.tools.calls import CallReader, Part
 from ..engine.job import Job
 from ..service import Service
 from ..wire.answers import Drafted, Drafts, Next
@@ -50,10 +51,9 @@ class Entries:
 
 @dataclass
 class Piece:
-    """What one round adds to an answer. last: why it is the last one, None where it is not."""
+    """What one round adds to an answer."""
 
-    text: str
-    last: str | None
+    parts: list[Part]
     entries: list[TokenLogprobs]
     drafts: Drafts | None
 
@@ -65,6 +65,7 @@ class Output:
     service: Service
     job: Job
     show_drafts: bool = False
+    reader: CallReader | None = None  # where it may call tools
     statistics: Statistics | None = None
     finish_reason: str = "abort"
     rounds: int = 0
@@ -88,10 +89,24 @@ class Output:
                     return
                 self.statistics = chunk.statistics
                 self.service.metrics.round(len(chunk.tokens))
-                self.finish_reason = chunk.finish_reason or self.finish_reason
+                parts = self._parts(chunk)
                 drafts = self._drafts(chunk) if self.show_drafts else None
                 self.rounds += 1
-                yield Piece(chunk.text, chunk.finish_reason, self.entries.add(chunk), drafts)
+                yield Piece(parts, self.entries.add(chunk), drafts)
+
+    def _parts(self, chunk: Chunk) -> list[Part]:
+        """The chunk's text as content and calls; at the end also why it ends."""
+        reader = self.reader
+        if reader is None:
+            self.finish_reason = chunk.finish_reason or self.finish_reason
+            return [chunk.text] if chunk.text else []
+        parts = reader.add(chunk.text)
+        if chunk.finish_reason is not None:
+            parts += reader.end()
+            # A stop string may cut a call as well; that is no call to make.
+            called = chunk.finish_reason == "stop" and reader.whole
+            self.finish_reason = "tool_calls" if called else chunk.finish_reason
+        return parts
 
     def count(self) -> None:
         """At its end, however that came."""

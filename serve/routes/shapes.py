@@ -10,30 +10,37 @@ from uuid import uuid4
 import msgspec
 
 from ...runtime.sampling.logprobs import TokenLogprobs
+from ...runtime.tools.calls import Argued, Begun, Part
 from ..service import Service
 from ..wire.answers import (
+    AnsweredCall,
+    AnsweredFunction,
     AnswerMessage,
     ChatAnswer,
     ChatChoice,
     Chunk,
     CompletionAnswer,
     Delta,
+    DeltaCall,
     DeltaChoice,
+    DeltaFunction,
     Drafts,
     Metrics,
     TextChoice,
     Usage,
 )
 from ..wire.logprobs import chat_logprobs, completion_logprobs
+from ..wire.tools import new_call_id
 
 Logprobs = list[TokenLogprobs] | None  # None where the request asks for none
 
 
 @dataclass
 class Whole:
-    """One choice of an answer, complete."""
+    """One choice of an answer, complete. calls: (name, arguments) of each."""
 
     text: str
+    calls: list[tuple[str, str]]
     logprobs: Logprobs
     finish_reason: str
 
@@ -43,7 +50,7 @@ class Shape(Protocol):
         """What opens a choice."""
         ...
 
-    def piece(self, index: int, text: str, logprobs: Logprobs, drafts: Drafts | None) -> Chunk: ...
+    def piece(self, index: int, part: Part, logprobs: Logprobs, drafts: Drafts | None) -> Chunk: ...
 
     def finish(self, index: int, reason: str) -> Chunk: ...
 
@@ -98,9 +105,9 @@ class ChatShape:
     def start(self, index: int) -> Chunk | None:
         return self._head.chunk([DeltaChoice(index, Delta(role="assistant", content=""))])
 
-    def piece(self, index: int, text: str, logprobs: Logprobs, drafts: Drafts | None) -> Chunk:
+    def piece(self, index: int, part: Part, logprobs: Logprobs, drafts: Drafts | None) -> Chunk:
         entries = None if logprobs is None else chat_logprobs(logprobs, self._service.texts)
-        return self._head.chunk([DeltaChoice(index, Delta(content=text), entries)], drafts)
+        return self._head.chunk([DeltaChoice(index, _delta(part), entries)], drafts)
 
     def finish(self, index: int, reason: str) -> Chunk:
         return self._head.chunk([DeltaChoice(index, Delta(), None, reason)])
@@ -113,13 +120,33 @@ class ChatShape:
         found = [
             ChatChoice(
                 index,
-                AnswerMessage("assistant", choice.text),
+                _message(choice),
                 None if choice.logprobs is None else chat_logprobs(choice.logprobs, texts),
                 choice.finish_reason,
             )
             for index, choice in enumerate(choices)
         ]
         return self._head.whole(ChatAnswer, choices=found, usage=usage, metrics=metrics)
+
+
+def _delta(part: Part) -> Delta:
+    match part:
+        case str():
+            return Delta(content=part)
+        case Begun(place, name):
+            first = DeltaFunction(name=name, arguments="")
+            return Delta(tool_calls=[DeltaCall(index=place, id=new_call_id(), type="function", function=first)])
+        case Argued(place, text):
+            return Delta(tool_calls=[DeltaCall(index=place, function=DeltaFunction(arguments=text))])
+
+
+def _message(choice: Whole) -> AnswerMessage:
+    if not choice.calls:
+        return AnswerMessage("assistant", choice.text)
+    calls = [
+        AnsweredCall(id=new_call_id(), function=AnsweredFunction(name, arguments)) for name, arguments in choice.calls
+    ]
+    return AnswerMessage("assistant", choice.text or None, tool_calls=calls)
 
 
 class TextShape:
@@ -131,12 +158,13 @@ class TextShape:
     def start(self, index: int) -> Chunk | None:
         return None
 
-    def piece(self, index: int, text: str, logprobs: Logprobs, drafts: Drafts | None) -> Chunk:
+    def piece(self, index: int, part: Part, logprobs: Logprobs, drafts: Drafts | None) -> Chunk:
+        assert isinstance(part, str)  # a prompt that is no conversation calls nothing
         offset = self._offsets.get(index, 0)
         entries = None if logprobs is None else completion_logprobs(logprobs, self._service.texts, offset)
         if entries is not None:
             self._offsets[index] = offset + sum(map(len, entries.tokens))
-        return self._head.chunk([TextChoice(index, text, entries, None)], drafts)
+        return self._head.chunk([TextChoice(index, part, entries, None)], drafts)
 
     def finish(self, index: int, reason: str) -> Chunk:
         return self._head.chunk([TextChoice(index, "", None, reason)])

@@ -101,10 +101,24 @@ class Drafts(msgspec.Struct):
     pieces: list[str]
 
 
+class AnsweredFunction(msgspec.Struct):
+    name: str
+    arguments: str
+
+
+class AnsweredCall(msgspec.Struct, kw_only=True):
+    id: str
+    type: str = "function"
+    function: AnsweredFunction
+
+
 class AnswerMessage(msgspec.Struct):
+    """content: null where there are calls and nothing else."""
+
     role: str
-    content: str
+    content: str | None
     refusal: None = None
+    tool_calls: list[AnsweredCall] | msgspec.UnsetType = msgspec.UNSET
 
 
 class ChatChoice(msgspec.Struct):
@@ -125,9 +139,24 @@ class ChatAnswer(msgspec.Struct, kw_only=True):
     metrics: Metrics
 
 
+class DeltaFunction(msgspec.Struct, omit_defaults=True, kw_only=True):
+    name: str | None = None
+    arguments: str
+
+
+class DeltaCall(msgspec.Struct, omit_defaults=True, kw_only=True):
+    """The first of a call has all, with arguments that are empty; the others have index and arguments."""
+
+    index: int
+    id: str | None = None
+    type: str | None = None
+    function: DeltaFunction
+
+
 class Delta(msgspec.Struct, omit_defaults=True):
     role: str | None = None
     content: str | None = None
+    tool_calls: list[DeltaCall] | None = None
 
 
 class DeltaChoice(msgspec.Struct):

@@ -34,10 +34,15 @@ def _schema(wanted: JsonSchema) -> Grammar:
     if wanted.schema is None:
         raise invalid(where, f"{where} is missing")
     if wanted.strict:
-        loose = next(_loose(wanted.schema, "schema"), None)
-        if loose is not None:
-            raise ApiError(400, "invalid_schema", f"strict: {loose}", where)
+        check_strict(wanted.schema, "schema", where)
     return Grammar.json_schema(wanted.schema)
+
+
+def check_strict(schema: dict[str, Any], name: str, where: str) -> None:
+    """Raises `ApiError` for a schema that OpenAI's strict mode refuses. name: what the message calls it."""
+    loose = next(_loose(schema, name), None)
+    if loose is not None:
+        raise ApiError(400, "invalid_schema", f"strict: {loose}", where)
 
 
 def _structured(wanted: StructuredOutputs, allow_lark: bool) -> Grammar:

@@ -56,9 +56,8 @@ REFUSED: dict[str, str] = {
     "guided_regex": "give structured_outputs instead",
     "guided_choice": "give structured_outputs instead",
     "guided_grammar": "give structured_outputs instead",
-    # Here tool calls are plugged in: a field moves into the struct of the request.
-    "tools": "this server does not call tools yet",
-    "tool_choice": "this server does not call tools yet",
+    "tools": "only conversations call tools; use /v1/chat/completions",
+    "tool_choice": "only conversations call tools; use /v1/chat/completions",
 }
 
 

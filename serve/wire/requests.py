@@ -12,6 +12,7 @@ TokenId = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 Penalty = Annotated[float, Meta(ge=-2, le=2)]
 Bias = Annotated[float, Meta(ge=-100, le=100)]
 StopText = Annotated[str, Meta(min_length=1, max_length=256)]
+CallId = Annotated[str, Meta(min_length=1, max_length=256)]
 Role = Literal["system", "developer", "user", "assistant", "tool"]
 
 
@@ -29,12 +30,51 @@ class Prediction(msgspec.Struct):
     content: str | list[Part]
 
 
+class CalledFunction(msgspec.Struct):
+    """arguments: an object as JSON."""
+
+    name: Annotated[str, Meta(max_length=64)]
+    arguments: str
+
+
+class ToolCall(msgspec.Struct):
+    id: CallId
+    function: CalledFunction
+    type: Literal["function"] = "function"
+
+
 class Message(msgspec.Struct):
     role: Role
     content: str | Annotated[list[Part], Meta(max_length=1024)] | None = None
     name: str | None = None
-    tool_calls: list[Any] | None = None
-    tool_call_id: str | None = None
+    tool_calls: Annotated[list[ToolCall], Meta(max_length=128)] | None = None
+    tool_call_id: CallId | None = None
+
+
+class FunctionTool(msgspec.Struct):
+    """parameters: a schema of an object. strict: as in `json_schema`; what is called satisfies its schema anyway."""
+
+    name: Annotated[str, Meta(min_length=1, max_length=64, pattern="^[a-zA-Z0-9_-]+$")]
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class ToolDefinition(msgspec.Struct):
+    type: Literal["function"]
+    function: FunctionTool
+
+
+class NamedFunction(msgspec.Struct):
+    name: Annotated[str, Meta(max_length=64)]
+
+
+class NamedTool(msgspec.Struct):
+    type: Literal["function"]
+    function: NamedFunction
+
+
+Tools = Annotated[list[ToolDefinition], Meta(max_length=128)]
 
 
 class JsonSchema(msgspec.Struct):
@@ -101,6 +141,9 @@ class ChatRequest(Common, kw_only=True):
     max_completion_tokens: Size | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
+    tools: Tools | None = None
+    tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
+    parallel_tool_calls: bool | None = None
 
 
 class CompletionRequest(Common, kw_only=True):
@@ -111,11 +154,12 @@ class CompletionRequest(Common, kw_only=True):
 
 
 class TokenizeRequest(msgspec.Struct, kw_only=True):
-    """prompt or messages."""
+    """prompt, or messages and what they may call."""
 
     model: Annotated[str, Meta(max_length=1024)] | None = None
     prompt: str | None = None
     messages: Annotated[list[Message], Meta(min_length=1, max_length=1024)] | None = None
+    tools: Tools | None = None
     return_token_strs: bool | None = None
 
 

@@ -8,10 +8,13 @@ from typing import Any
 
 from ...runtime.grammar.grammar import Grammar
 from ...runtime.sampling.parameters import SEEDS, SamplingParameters
+from ...runtime.session import Session
 from ...runtime.text.encode import Prompt
+from ...runtime.tools.tool import Tool
 from ..settings import ServerSettings
 from .errors import invalid, unsupported
 from .requests import ChatRequest, Common, CompletionRequest, Extension, Message, Part
+from .tools import History
 
 MOST_PROMPTS = 8
 
@@ -28,17 +31,21 @@ class Limits:
         return self.capacity * self.longest_token
 
 
-def chat_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
+def chat_messages(messages: Sequence[Message], session: Session) -> list[dict[str, Any]]:
     """As the runtime takes them. Raises `ApiError` for what cannot be rendered."""
-    found = []
+    found: list[dict[str, Any]] = []
+    history = History(session)
     for place, message in enumerate(messages):
         where = f"messages[{place}]"
-        if message.tool_calls or message.role == "tool":
-            raise unsupported(f"{where}.{'tool_calls' if message.tool_calls else 'role'}", "tools are not called yet")
-        if message.content is None:
+        made: dict[str, Any] = {"role": "system" if message.role == "developer" else message.role}
+        if message.content is None and not message.tool_calls:
             raise invalid(f"{where}.content", f"{where}.content is null; give a text or a list of text parts")
-        role = "system" if message.role == "developer" else message.role
-        found.append({"role": role, "content": flat(message.content, f"{where}.content")})
+        made["content"] = flat(message.content or "", f"{where}.content")
+        if message.tool_calls:
+            made["tool_calls"] = history.calls(message, where)
+        if message.role == "tool":
+            made |= history.result(message, where)
+        found.append(made)
     return found
 
 
@@ -79,12 +86,13 @@ def prompts(request: CompletionRequest) -> list[Prompt]:
     return [item for item in given if not isinstance(item, int)]
 
 
-def check_size(prompt: Prompt, limits: Limits) -> None:
+def check_size(prompt: Prompt, limits: Limits, tools: Sequence[Tool] = ()) -> None:
     """Refuses what cannot fit before anything is tokenized. Raises `ApiError`."""
     if isinstance(prompt, str):
         size = len(prompt.encode())
     else:
         size = sum(len(item["content"].encode()) for item in prompt if isinstance(item, dict))
+        size += sum(len(tool.description or "") for tool in tools)
     if size > limits.longest_text:
         raise invalid(
             "messages" if not isinstance(prompt, str) else "prompt",

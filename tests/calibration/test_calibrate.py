@@ -258,9 +258,9 @@ def test_the_floor_is_not_for_requests_without_a_route_that_are_watched(
     floors: dict[str, list[float]] = {}
     real = module.analyze_route
 
-    def noted(route: str, records: Any, costs: Any, possible: Any, criteria: Criteria) -> Any:
+    def noted(route: str, records: Any, costs: Any, possible: Any, criteria: Criteria, reading: Any) -> Any:
         floors.setdefault(criteria.mode, []).append(criteria.floor)
-        return real(route, records, costs, possible, criteria)
+        return real(route, records, costs, possible, criteria, reading)
 
     monkeypatch.setattr(module, "analyze_route", noted)
     calibrate(session, requests(4), replace(OPTIONS, floor=0.8), "x")

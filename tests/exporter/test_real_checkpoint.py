@@ -8,9 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from specexport.exporter.build import build
 from specexport.exporter.checkpoints.checkpoint import Checkpoint
-from specexport.exporter.request.options import BuildOptions
 from specexport.runtime.session import Session, load
 from support.real import missing, smollm2_gguf
 
@@ -32,10 +30,8 @@ def model(checkpoint: Checkpoint) -> Any:
 
 
 @pytest.fixture(scope="module")
-def session(checkpoint: Checkpoint, cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
-    bundle = tmp_path_factory.mktemp("smollm2") / "smol.bundle"
-    build(checkpoint.source, None, bundle, BuildOptions(max_seq_len=256, max_draft_tokens=8, cache=cache))
-    with load(bundle) as session:
+def session(smollm2_bundle: Path) -> Iterator[Session]:
+    with load(smollm2_bundle) as session:
         yield session
 
 

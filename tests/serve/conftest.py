@@ -7,8 +7,6 @@ from typing import Any
 import pytest
 from support.serving import STARTED, ServerProcess
 
-EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
-
 
 @pytest.fixture(scope="session", autouse=True)
 def nothing_stays() -> Iterator[None]:
@@ -35,18 +33,6 @@ def served_bundle(cache: Path, once: Callable[..., Path]) -> Path:
         build(str(folder / "target"), str(folder / "draft"), folder / "tiny.bundle", options)
 
     return once("served", make) / "tiny.bundle"
-
-
-@pytest.fixture(scope="session")
-def demo_bundle(cache: Path, once: Callable[..., Path]) -> Path:
-    def make(folder: Path) -> None:
-        from specexport.exporter.build import build
-        from specexport.exporter.request.options import BuildOptions
-
-        pair = EXAMPLES / "demo_pair"
-        build(str(pair / "target"), str(pair / "draft"), folder / "demo.bundle", BuildOptions(cache=cache))
-
-    return once("served-demo", make) / "demo.bundle"
 
 
 @pytest.fixture(scope="session", params=["tiny", pytest.param("demo", marks=pytest.mark.slow)])

@@ -207,14 +207,15 @@ def test_logits_that_are_no_numbers(tmp_path: Path) -> None:
 
 def test_drain_takes_nothing_new_and_lets_the_rest_end(tmp_path: Path, refused: Refused) -> None:
     async def use(sessions: AsyncSession, decoder: SlowDecoder) -> None:
-        decoder.delay = 0.002
+        decoder.gate.clear()
         tasks = [asyncio.create_task(sessions.generate(f"{n}", max_new_tokens=20)) for n in range(3)]
-        await until(lambda: sessions.thread.waiting == 2)
+        await until(lambda: sessions.thread.running == 1 and sessions.thread.waiting == 2)
         drained = asyncio.create_task(sessions.drain(20))
         await until(lambda: sessions.thread.draining)
         with refused(QueueError) as caught:
             await sessions.generate("late")
         assert caught.value.code == "shutting_down"
+        decoder.gate.set()
         assert await drained
         assert [len(task.result().tokens) for task in tasks] == [20, 20, 20]
 

@@ -123,6 +123,37 @@ def test_drafts_can_be_played_with(browser: Browser, server: ServerProcess) -> N
     assert browser.troubles == []
 
 
+def test_a_schema_and_what_it_forces(browser: Browser, server: ServerProcess) -> None:
+    schema = {
+        "type": "object",
+        "properties": {"colour": {"enum": ["red", "green"]}, "size": {"type": "integer", "minimum": 1, "maximum": 9}},
+        "required": ["colour", "size"],
+        "additionalProperties": False,
+    }
+    visit(browser, server)
+    choose(browser, "max-tokens", "60")
+    browser.click("#schema")
+    browser.type("{ no JSON")
+    say(browser, "a shirt")
+    browser.wait("document.getElementById('trouble').textContent.includes('not JSON')")
+    browser.troubles.clear()  # the console has it too
+    browser.evaluate(f"document.getElementById('schema').value = {json.dumps(json.dumps(schema))}")
+    browser.click("#send")  # what was refused is there again
+    browser.wait(ANSWERED.format(1))
+    answer = json.loads(browser.evaluate(TEXT))
+    assert answer["colour"] in ("red", "green")
+    assert 1 <= answer["size"] <= 9
+    forced = browser.evaluate("[...document.querySelectorAll('.text .grammar')].map(each => each.textContent).join('')")
+    assert forced
+    assert forced in json.dumps(answer, separators=(",", ":")) or "size" in forced
+    assert not browser.evaluate("document.querySelector('#legend .grammar').hidden")
+    browser.evaluate("document.getElementById('schema').value = ''")
+    say(browser, "and free text?")
+    browser.wait(ANSWERED.format(2))
+    assert browser.evaluate("[...document.querySelectorAll('.assistant')].at(-1).querySelector('.grammar')") is None
+    assert browser.troubles == []
+
+
 @pytest.mark.parametrize(("width", "dark"), [(360, False), (390, True), (860, False), (1280, True)])
 def test_it_fits(browser: Browser, server: ServerProcess, width: int, dark: bool) -> None:
     browser.screen(width, 740, dark)

@@ -27,6 +27,8 @@ def said(content: Any, role: str = "user", **more: Any) -> bytes:
 IMAGE = [{"type": "image_url", "image_url": {"url": "http://127.0.0.1:9/x.png"}}]
 # The last one twice: to count each one's among all takes minutes, in which nobody is served.
 MANY_KEYS = b"{%s}" % b",".join(b'"k%d":0' % min(number, 79_999) for number in range(80_001))
+CALL = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+TOOL = {"type": "function", "function": {"name": "f"}}
 # path, body, status, code, param
 WRONG: list[tuple[str, bytes, int, str, str | None]] = [
     (CHAT, b"", 400, "invalid_json", None),
@@ -51,7 +53,7 @@ WRONG: list[tuple[str, bytes, int, str, str | None]] = [
     (CHAT, said(None), 400, "invalid_value", "messages[0].content"),
     (CHAT, said(IMAGE), 400, "unsupported_parameter", "messages[0].content[0].type"),
     (CHAT, said([{"type": "text"}]), 400, "invalid_value", "messages[0].content[0].text"),
-    (CHAT, said(None, "assistant", tool_calls=[{}]), 400, "unsupported_parameter", "messages[0].tool_calls"),
+    (CHAT, said(None, "assistant", tool_calls=[CALL]), 400, "unsupported_parameter", "messages[0].tool_calls"),
     (CHAT, said("x", "tool"), 400, "unsupported_parameter", "messages[0].role"),
     (CHAT, said("word " * 3000), 400, "context_length_exceeded", None),
     (CHAT, said("x" * 200_000), 400, "context_length_exceeded", "messages"),
@@ -85,6 +87,11 @@ WRONG: list[tuple[str, bytes, int, str, str | None]] = [
     (CHAT, chat(specexport={"num_draft_tokens": 99}), 400, "invalid_value", "num_draft_tokens"),
     (CHAT, chat(specexport={"drafter": "magic"}), 400, "invalid_value", "drafter"),
     (CHAT, chat(prediction={"type": "content", "content": IMAGE}), 400, "unsupported_parameter", None),
+    (CHAT, chat(tools=[TOOL]), 400, "unsupported_parameter", "tools"),
+    (CHAT, chat(tools=[{"type": "function"}]), 400, "invalid_value", "tools[0]"),
+    (CHAT, chat(tool_choice="required"), 400, "invalid_value", "tool_choice"),
+    (TEXT, text(tools=[TOOL]), 400, "unsupported_parameter", "tools"),
+    (TEXT, text(tool_choice="required"), 400, "unsupported_parameter", "tool_choice"),
     (TEXT, text(prompt=""), 400, "invalid_value", None),
     (TEXT, text(prompt=[]), 400, "invalid_value", "prompt"),
     (TEXT, text(prompt=["a"] * 9), 400, "invalid_value", "prompt"),
@@ -122,7 +129,7 @@ def test_a_wrong_request(
     assert server.idle()
 
 
-@pytest.mark.parametrize("name", ["tools", "tool_choice", "guided_json", "function_call"])
+@pytest.mark.parametrize("name", ["guided_json", "function_call"])
 def test_what_is_not_there_yet_is_refused_by_name(server: ServerProcess, name: str) -> None:
     for value in ([{"type": "function"}], {"type": "json_object"}):
         error = check_error(*server.ask("POST", CHAT, chat(**{name: value}))[::2], 400, "unsupported_parameter")

@@ -7,7 +7,14 @@ import tracemalloc
 
 import numpy as np
 import pytest
-from specexport.calibration.statistics.intervals import FEW, UNBOUNDED, _student_quantile, quantiles, ratio_interval
+from specexport.calibration.statistics.intervals import (
+    FEW,
+    UNBOUNDED,
+    _student_quantile,
+    difference_interval,
+    quantiles,
+    ratio_interval,
+)
 from specexport.errors import ParameterError
 from support.messages import Refused
 
@@ -136,3 +143,21 @@ def test_quantiles(refused: Refused) -> None:
     assert quantiles([2.0]).p10 == quantiles([2.0]).p99 == 2.0
     with refused(ParameterError):
         quantiles([])
+
+
+def test_differences_hold_their_mean_as_often_as_they_say() -> None:
+    rng = np.random.default_rng(0)
+    held = 0
+    for _ in range(400):
+        sizes = rng.integers(20, 100, 12)
+        found = difference_interval((0.1 * sizes + 3 * rng.standard_normal(12)).tolist(), sizes.tolist())
+        held += found.low <= 0.1 <= found.high
+    assert 0.91 <= held / 400 <= 0.99
+
+
+def test_differences_of_one_request_and_of_none(refused: Refused) -> None:
+    one = difference_interval([2.0], [4.0])
+    assert (one.value, one.low, one.high) == (0.5, -UNBOUNDED, UNBOUNDED)
+    for differences, sizes in (([], []), ([1.0], [0.0])):
+        with refused(ParameterError):
+            difference_interval(differences, sizes)

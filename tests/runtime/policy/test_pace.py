@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 from specexport.runtime.policy.cost_model import CostPoint, Costs, MeasuredTime
@@ -178,6 +178,19 @@ def test_no_clock_decides_for_a_seed_or_a_grammar() -> None:
     given.uncalibrated("model", 4, seeded=False, constrained=True).next(16, 1)
     with pytest.raises(StoppedError):
         given.uncalibrated("model", 4, seeded=False).next(16, 1)
+
+
+@pytest.mark.parametrize(("drafter", "asked"), [("model", True), ("suffix+model", True), ("suffix", False)])
+def test_drafts_of_a_model_are_timed_also_beside_lookups(drafter: str, asked: bool) -> None:
+    given = decisions()
+    assert given.policy is not None
+    given.policy = replace(given.policy, default=replace(given.policy.default, drafter=drafter))
+    _, one = given.schedule(None, 4)
+    if asked:
+        with pytest.raises(StoppedError):
+            one.next(16, 1)
+    else:
+        one.next(16, 1)
 
 
 def test_requests_with_a_seed_learn_from_such_only() -> None:

@@ -232,3 +232,23 @@ def test_replacement_characters_written_as_bytes() -> None:
         "".join(detokenizer.add(token) for token in tokens) + detokenizer.flush()
         == f" {REPLACED}{REPLACED}纔{REPLACED}"
     )
+
+
+@pytest.mark.parametrize("shown", [True, False])
+def test_special_tokens_that_are_shown_part_the_text_around_them(shown: bool) -> None:
+    """Between characters: no grammar has them within one."""
+    name, text = "<bos>" if shown else "", "größe 🎉"
+    for cut in range(len(text) + 1):
+        detokenizer = Detokenizer(byte_tokenizer(), list(b"x"), (BOS,) if shown else ())
+        pieces = [detokenizer.add(token) for token in (*text[:cut].encode(), BOS, *text[cut:].encode(), BOS)]
+        assert "".join(pieces) == text[:cut] + name + text[cut:] + name
+        assert detokenizer.flush() == ""
+
+
+def test_the_space_behind_a_shown_token_is_kept() -> None:
+    tokenizer = Tokenizer(models.Unigram([("<unk>", 0.0), ("▁Hello", -1.0), ("[X]", -1.0)], unk_id=0))
+    tokenizer.decoder = decoders.Metaspace()
+    tokenizer.add_special_tokens(["[X]"])
+    mark = tokenizer.token_to_id("[X]")
+    detokenizer = Detokenizer(tokenizer, [1], (mark,))
+    assert [detokenizer.add(token) for token in (1, mark, 1, mark)] == [" Hello", "[X]", " Hello", "[X]"]

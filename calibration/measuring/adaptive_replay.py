@@ -1,0 +1,129 @@
+"""Replays a recorded request as an adaptive session would run it: every round drafts as many tokens as pay.
+
+Which tokens the draft gets right is known at every place, as for a fixed number (`trace_replay.py`). What its
+confidence says is known where a token was judged; elsewhere another place of the request with the same outcome stands
+in, and behind a round's first miss that of the miss.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...runtime.policy.cost_model import Costs
+from ...runtime.policy.routes import RoutePolicy
+from ...runtime.policy.schedule import AdaptiveSchedule, RouteState
+from ...runtime.policy.survival import Survival
+from .record import Record
+from .trace_replay import CostsAt, ReplayedRound, Trace, agreeing, known, lookup_of, matching, round_seconds
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What the draft's confidence says, and what it costs to listen.
+
+    survival: turns a signal's logit into a chance. seconds: of a draft pass, on the host, beside the pass itself.
+    logits: by request, in the order of the traces, the signal's at every output token.
+    """
+
+    survival: Survival
+    seconds: float
+    logits: tuple[tuple[float, ...], ...]
+
+
+def signal_logits(record: Record, features: NDArray[np.float16], survival: Survival) -> tuple[float, ...]:
+    """The signal of `survival` at every output token. features: of the judged tokens, `[n, F]`."""
+    found: list[float | None] = [None] * record.trace.output_tokens
+    starts, place = [], 0
+    for _, accepted in record.rounds:
+        starts.append(place)
+        place += accepted + 1
+    weights = np.array(survival.head[:-1], np.float64)
+    for row, one in enumerate(record.judged):
+        logit = one.probability
+        if survival.signal != "probability":
+            seen = features[row].astype(np.float64)
+            seen = np.append(seen, one.probability) if survival.signal == "both" else seen
+            logit = float(seen @ weights) + survival.head[-1]
+        if starts[one.round] + one.index < len(found):
+            found[starts[one.round] + one.index] = logit
+    return _filled(found, known(record.trace), record.line)
+
+
+def _filled(found: Sequence[float | None], agrees: Sequence[bool], line: int) -> tuple[float, ...]:
+    pools: dict[bool, list[float]] = {True: [], False: []}
+    for logit, right in zip(found, agrees, strict=True):
+        if logit is not None:
+            pools[right].append(logit)
+    draw, every = random.Random(line), pools[True] + pools[False] or [0.0]
+    return tuple(
+        draw.choice(pools[right] or every) if logit is None else logit
+        for logit, right in zip(found, agrees, strict=True)
+    )
+
+
+def adapt(
+    trace: Trace, drafter: str, schedule: AdaptiveSchedule, logits: Sequence[float] = ()
+) -> Iterator[ReplayedRound]:
+    """The rounds of `trace` with `drafter` under `schedule`. logits: of `Reading`; unused where nobody reads them."""
+    lookup, with_model = lookup_of(drafter), "model" in drafter
+    agrees = known(trace) if with_model else []
+    place, end, behind = trace.prompt_tokens, len(trace.tokens), 0
+    while place < end:
+        count = min(schedule.next(place, behind + 1), trace.prompt_tokens + trace.limit - place - 1)
+        most = schedule.looked_up(count) if schedule.guide is not None else count
+        found = lookup.find(trace.tokens[:place], most) if lookup is not None and count else []
+        drafted, accepted, passes, caught_up = len(found), matching(found, trace.tokens[place:]), 0, 0
+        if not found and with_model and count:
+            right = agreeing(agrees[place - trace.prompt_tokens :], count)
+            drafted, passes = count, count
+            if schedule.guide is not None:
+                drafted, passes = _guided(schedule, count, logits[place - trace.prompt_tokens :], right)
+            accepted, caught_up, behind = min(right, drafted), behind, -1
+        yield ReplayedRound(place - 1, drafted, accepted, bool(found), caught_up, passes)
+        schedule.observe(drafted, accepted)
+        behind = 0 if behind < 0 else behind + accepted + 1
+        place += accepted + 1
+
+
+def _guided(schedule: AdaptiveSchedule, count: int, logits: Sequence[float], right: int) -> tuple[int, int]:
+    """(draft tokens, draft passes). right: how many of them the target would accept."""
+    for index in range(count):
+        seen = logits[min(index, right, len(logits) - 1)]
+        if not schedule.include(index, np.array([[seen]], np.float32)):
+            return index, index + 1
+        if not schedule.go_on(index + 1):
+            return index + 1, index + 1
+    return count, count
+
+
+def adaptive_seconds(
+    traces: Sequence[Trace],
+    costs: Costs,
+    drafter: str,
+    at: CostsAt,
+    chances: Sequence[tuple[float, ...]],
+    reading: Reading | None,
+) -> tuple[list[float], int]:
+    """(seconds of every trace, rounds in all) of one session after another's route.
+
+    chances: for each trace, what the session starts from. It learns from the traces of equal chances before.
+    """
+    states: dict[tuple[float, ...], RouteState] = {}
+    seconds, rounds, most = [], 0, costs.max_draft_tokens
+    chance = (lambda index, row: reading.survival.chance(index, float(row[0, 0]))) if reading is not None else None
+    for number, (trace, start) in enumerate(zip(traces, chances, strict=True)):
+        entry = RoutePolicy("undecided", drafter, 0, "adaptive", start, None)
+        schedule = AdaptiveSchedule(entry, costs, chance, states.setdefault(start, RouteState()), most)
+        spent = 0.0
+        for one in adapt(trace, drafter, schedule, reading.logits[number] if reading is not None else ()):
+            spent += round_seconds(one, at)
+            if reading is not None:
+                spent += one.passes * reading.seconds
+            rounds += 1
+        seconds.append(spent)
+    return seconds, rounds

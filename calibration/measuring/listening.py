@@ -1,0 +1,97 @@
+"""What it takes on the host to listen to the draft's confidence, timed in the loop, where looks find caches cold."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import median
+from time import perf_counter
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...engines.base import Logits
+from ...runtime.drafting.guide import Guide
+from ...runtime.policy.cost_model import Costs
+from ...runtime.policy.decisions import chance_of
+from ...runtime.policy.routes import RoutePolicy
+from ...runtime.policy.schedule import AdaptiveSchedule, Chance, RouteState
+from ...runtime.policy.survival import Survival
+from ...runtime.sampling.parameters import SamplingParameters
+from ...runtime.session import Session
+from .adaptive_replay import Reading, signal_logits
+from .prompts import Request
+from .record import Record
+
+# Requests that are run for it.
+REQUESTS = 3
+# Trust enough for drafts in every round.
+TRUST = 0.95
+
+
+class Listener:
+    """An adaptive schedule whose time between draft passes is taken."""
+
+    needs_host = True
+
+    def __init__(self, schedule: AdaptiveSchedule) -> None:
+        self._schedule = schedule
+        self.guide: Guide | None = self
+        self.seconds: list[float] = []  # of each pass
+
+    def next(self, length: int, behind: int) -> int:
+        return self._schedule.next(length, behind)
+
+    def observe(self, num_drafted: int, num_accepted: int) -> None:
+        self._schedule.observe(num_drafted, num_accepted)
+
+    def looked_up(self, count: int) -> int:
+        return self._schedule.looked_up(count)
+
+    def include(self, index: int, logits: Logits) -> bool:
+        start = perf_counter()
+        included = self._schedule.include(index, logits)
+        self.seconds.append(perf_counter() - start)
+        return included
+
+    def go_on(self, num_drafted: int) -> bool:
+        start = perf_counter()
+        onward = self._schedule.go_on(num_drafted)
+        self.seconds[-1] += perf_counter() - start
+        return onward
+
+
+def listening_seconds(
+    session: Session, requests: Sequence[Request], sampling: SamplingParameters, costs: Costs, chance: Chance
+) -> float:
+    """Median seconds of a draft pass that reading `chance` and deciding take; 0 where nothing was drafted."""
+    most = session.max_draft_tokens
+    entry = RoutePolicy("undecided", "model", 0, "adaptive", (TRUST,), None)
+    seconds: list[float] = []
+    for request in requests[:REQUESTS]:
+        listener = Listener(AdaptiveSchedule(entry, costs, chance, RouteState(), most))
+        session.reset()
+        session.generate(request.tokens, sampling, max_new_tokens=request.max_new_tokens, schedule=listener)
+        seconds += listener.seconds
+    return median(seconds) if seconds else 0.0
+
+
+def listen(
+    session: Session,
+    requests: Sequence[Request],
+    recorded: tuple[Sequence[Record], Sequence[NDArray[np.float16]]],
+    costs: Costs,
+    survival: Survival | None,
+    sampling: SamplingParameters,
+) -> Reading | None:
+    """What the draft's confidence says on all records, and what it takes to read it; None where nobody can.
+
+    recorded: records, and the features of the judged tokens of each.
+    """
+    if survival is None or session.engine.rounds is not None:
+        return None
+    chance = chance_of(survival, session.engine.head, session.bundle)
+    if chance is None:
+        return None
+    seconds = listening_seconds(session, requests, sampling, costs, chance)
+    logits = tuple(signal_logits(one, rows, survival) for one, rows in zip(*recorded, strict=True))
+    return Reading(survival, seconds, logits)

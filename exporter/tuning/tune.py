@@ -1,0 +1,185 @@
+"""`specexport tune`: answers of the served target -> train -> judge -> a checkpoint, if it is better."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+
+from ...calibration.measuring.journal import Journal
+from ...calibration.measuring.progress import Progress
+from ...calibration.measuring.prompts import Request
+from ...errors import OutputError
+from ...runtime.session import Session
+from ..storage.atomic_folder import temporary_sibling
+from .answers import BYTES_PER_TOKEN, Answer, up_to, write_answers
+from .drafts import Draft, round_off, save_draft
+from .judge import Comparison, by_route, compare, judge
+from .options import TuneOptions
+from .split import Split, check_length
+from .train import Trained, train
+
+ALL = "all"
+
+
+class Display(Protocol):
+    def stage(self, label: str) -> AbstractContextManager[Progress]:
+        """Shows the progress of a stage while the context lasts."""
+        ...
+
+    def note(self, message: str) -> None:
+        """A line that stays."""
+        ...
+
+
+@dataclass(frozen=True)
+class TuneReport:
+    """draft: the folder, None where nothing was written. trained: tokens of answers. routes: judged on prompts that
+    nothing was learned from; tuned: all of the tuned ones together.
+    """
+
+    draft: str | None
+    source: str
+    tokens: int
+    trained: Trained
+    tuned: Comparison
+    routes: tuple[Comparison, ...]
+
+    @property
+    def helps(self) -> bool:
+        return self.tuned.gain.low > 0
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Answers:
+    training: list[Answer]
+    choosing: list[Answer]
+    judging: list[Answer]
+
+
+def check_output(output: Path, journal: Path, split: Split, options: TuneOptions, weights: int) -> None:
+    """Raises `OutputError` for a draft that is there already, and for a disk that is too full.
+
+    weights: bytes of the draft's.
+    """
+    if os.path.lexists(output):
+        raise OutputError(f"{output} exists; choose another --output")
+    jobs = [job for part in split.jobs(options).values() for job in part]
+    written = BYTES_PER_TOKEN * sum(job.request.max_new_tokens for job in jobs)
+    for folder, needed in ((journal.parent, written), (output.parent, weights)):
+        place = folder
+        while not place.exists():
+            place = place.parent
+        free = shutil.disk_usage(place).free
+        if free < needed:
+            raise OutputError(
+                f"the tuning needs {needed / 1e9:.1f} GB under {folder}, where {free / 1e9:.1f} GB are free; "
+                "free some, or give fewer prompts or --answers"
+            )
+
+
+def write_all(session: Session, split: Split, options: TuneOptions, journal: Path, display: Display) -> Answers:
+    """Every answer that is needed, in a journal that a killed run resumes. Raises `ParameterError`, `OutputError`."""
+    jobs = split.jobs(options)
+    with Journal.open(journal, _header(session, split, options)) as kept:
+        with display.stage("held-out answers") as progress:
+            judging = write_answers(session, jobs["judging"], kept, progress)
+            tuned = {request.route for request in split.training}
+            check_length([answer for answer in judging if answer.route in tuned])
+            choosing = write_answers(session, jobs["choosing"], kept, progress)
+        with display.stage("answers") as progress:
+            training = write_answers(session, jobs["training"], kept, progress)
+        with display.stage("general answers") as progress:
+            share = options.general / (1 - options.general)
+            most = round(share * sum(len(answer.tokens) for answer in training))
+            wanted, needed = jobs["general"], 0
+            for number, job in enumerate(wanted):  # no more of them than will be used
+                if needed >= most:
+                    wanted = wanted[:number]
+                    break
+                needed += job.request.max_new_tokens
+            general = list(up_to(write_answers(session, wanted, kept, progress), most))
+    return Answers(training + general, choosing, judging)
+
+
+def tune(
+    draft: Draft,
+    answers: Answers,
+    tuned_routes: Sequence[str],
+    output: Path,
+    options: TuneOptions,
+    force: bool,
+    display: Display,
+) -> TuneReport:
+    """Train the draft, judge it, and write it to `output` where the gain's interval lies above 0, or by `force`.
+
+    The folder is whole or not there. An interrupt while training ends it early.
+    """
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    draft.model.to(device)
+    before = judge(draft.model, answers.judging, options.temperature)
+    with display.stage("train") as progress:
+        trained = train(
+            draft.model,
+            answers.training,
+            answers.choosing,
+            options if options.rate is not None else replace(options, rate=draft.rate),
+            progress,
+            display.note,
+        )
+    round_off(draft)
+    after = judge(draft.model, answers.judging, options.temperature)
+    places = [place for place, one in enumerate(before) if one.route in tuned_routes]
+    tuned = compare([before[place] for place in places], [after[place] for place in places], ALL)
+    report = TuneReport(
+        draft=str(output),
+        source=draft.source,
+        tokens=sum(len(answer.tokens) for answer in answers.training),
+        trained=trained,
+        tuned=tuned,
+        routes=tuple(by_route(before, after)),
+    )
+    if not (report.helps or force):
+        return TuneReport(**{**vars(report), "draft": None})
+    draft.model.to("cpu")
+    _save(draft, output)
+    return report
+
+
+def _save(draft: Draft, output: Path) -> None:
+    try:
+        with temporary_sibling(output) as folder:
+            save_draft(draft, folder)
+            if os.path.lexists(output):
+                raise OutputError(f"{output} came into being meanwhile; nothing was kept of the draft")
+            folder.rename(output)
+    except OSError as error:
+        raise OutputError(
+            f"{output} cannot be written: {error.strerror or error}; the answers are kept, the same command resumes"
+        ) from None
+
+
+def _header(session: Session, split: Split, options: TuneOptions) -> dict[str, object]:
+    """What must be equal for answers to be used again."""
+    manifest = session.bundle.manifest
+    files = (manifest.target.weights, *manifest.target.graphs.values())
+    asked: list[list[Request]] = [list(part) for part in (split.training, split.choosing, split.judging, split.general)]
+    prompts = json.dumps([[(one.tokens, one.max_new_tokens) for one in part] for part in asked])
+    return {
+        "tune": 1,
+        "target": hashlib.sha256("".join(manifest.files[name].sha256 for name in files).encode()).hexdigest(),
+        "prompts": hashlib.sha256(prompts.encode()).hexdigest(),
+        "temperature": options.temperature,
+        "seed": options.seed,
+    }

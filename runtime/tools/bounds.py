@@ -1,0 +1,105 @@
+"""Tools to a grammar: where a call begins, its name and its arguments are bounded, and the text in front of it is not.
+
+The grammar is in llguidance's dialect of Lark. A lazy rule ends with the first trigger that is there, so what may
+follow is a function of the text alone, wherever a round ends; a token that holds a trigger's end and more is allowed
+where the more is.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from ...errors import GrammarError
+from ..grammar.grammar import Grammar
+from ..grammar.limits import check_length, check_schema, too_deep
+from .formats import ToolFormat
+from .tool import MOST_TOOLS, Tool
+
+ANY = r"(.|\n)*"
+TOLD = ("description", "title", "$comment")
+VALUES = ("const", "enum", "default", "examples")  # no schemas
+
+
+def tools_grammar(form: ToolFormat, tools: Sequence[Tool], demanded: bool, parallel: bool) -> Grammar:
+    """demanded: the output is calls and nothing else; else it may be text, and calls behind it. parallel: whether there
+    may be several. Raises `GrammarError`.
+    """
+    _check(tools)
+    further = f"({_literal(form, form.next)} call)*" if parallel and form.next is not None else ""
+    calls = [_literal(form, form.opening), "call", further, _literal(form, form.end)]
+    lines = [
+        f"calls: {' '.join(filter(None, calls))}",
+        f"call: {' | '.join(f'call_{place}' for place in range(len(tools)))}",
+    ]
+    for place, tool in enumerate(tools):
+        closing = f" {_literal(form, form.closing)}" if form.closing else ""
+        lines.append(f"call_{place}: {_literal(form, tool.name + form.between)} arguments_{place}{closing}")
+        lines.append(f"arguments_{place}: %json {_schema(form, tool)}")
+    return Grammar("tools", "\n".join([*_start(form, demanded), *lines]), shown=form.shown)
+
+
+def _start(form: ToolFormat, demanded: bool) -> list[str]:
+    trigger = _literal(form, form.trigger)
+    if demanded:
+        return [f"start: {trigger} calls"]
+    if form.leads:
+        return [f"start: {trigger} calls | TEXT", f"TEXT: /{ANY}/ & ~/{_regex(form.trigger)}{ANY}/"]
+    lines = [f"begun[lazy]: TEXT {json.dumps(form.trigger)}", f"TEXT: /{ANY}/"]
+    atom = dict(form.atoms).get(form.trigger)
+    if atom is None:
+        return ["start: begun calls | TEXT", *lines]
+    # Its name spelled by other tokens reads the same, so it is a trigger too.
+    return [f"start: TEXT <[{atom}]> calls | begun calls | TEXT", *lines]
+
+
+def _check(tools: Sequence[Tool]) -> None:
+    if not 1 <= len(tools) <= MOST_TOOLS:
+        raise GrammarError(f"invalid tools: there are {len(tools)}, expected 1 to {MOST_TOOLS}; leave some out")
+    names = [tool.name for tool in tools]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise GrammarError(f"invalid tools: {twice!r} is there twice; give each its own name")
+    try:
+        schemas = [_bare(tool.schema) for tool in tools]
+        check_length("tools", json.dumps(schemas, allow_nan=False, separators=(",", ":")))
+        check_schema(schemas)
+    except RecursionError:
+        raise too_deep() from None
+
+
+def _schema(form: ToolFormat, tool: Tool) -> str:
+    blank = " " * form.spaced
+    # Options over whatever the schema brings; a lenient compiler would drop what it does not know.
+    options = {
+        "lenient": False,
+        "coerce_one_of": False,
+        "whitespace_flexible": False,
+        "item_separator": f",{blank}",
+        "key_separator": f":{blank}",
+    }
+    return json.dumps({**_bare(tool.schema), "x-guidance": options}, allow_nan=False)
+
+
+def _bare(schema: Any) -> Any:
+    """Without what only tells people about it, which may be most of it. A property of such a name has a schema."""
+    if isinstance(schema, list):
+        return [_bare(item) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    kept = {name: value for name, value in schema.items() if name not in TOLD or not isinstance(value, str)}
+    return {name: value if name in VALUES else _bare(value) for name, value in kept.items()}
+
+
+def _literal(form: ToolFormat, text: str) -> str:
+    """As Lark: tokens that it names by their ids, the rest in quotes; nothing for an empty text."""
+    atoms = dict(form.atoms)
+    names = "|".join(map(re.escape, sorted(atoms, key=len, reverse=True))) or "(?!)"
+    parts = re.split(f"({names})", text)
+    return " ".join(f"<[{atoms[part]}]>" if part in atoms else json.dumps(part) for part in parts if part)
+
+
+def _regex(text: str) -> str:
+    return re.sub(r"[^a-zA-Z0-9]", lambda found: f"\\x{{{ord(found[0]):x}}}", text)

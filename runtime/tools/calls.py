@@ -1,0 +1,154 @@
+"""A model's text to content and tool calls, piece by piece; what comes out does not depend on where pieces end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from .formats import ToolFormat
+
+
+@dataclass(frozen=True)
+class Begun:
+    """The call at `place`, from 0, is of the tool `name`."""
+
+    place: int
+    name: str
+
+
+@dataclass(frozen=True)
+class Argued:
+    """More of the arguments of the call at `place`."""
+
+    place: int
+    text: str
+
+
+Part = str | Begun | Argued  # a text is content
+
+
+class CallReader:
+    """Reads text that keeps to the grammar of `tools_grammar`, or that is how such a text begins.
+
+    Blanks between content and a call are neither's; so blanks are held back until it is known what follows them. Of a
+    call that was cut before its arguments began nothing is told.
+    """
+
+    def __init__(self, form: ToolFormat) -> None:
+        self._form = form
+        self._held = ""
+        self._opening = form.opening  # of the call that comes next
+        self._state: Literal["content", "text", "call", "arguments", "behind"] = "content"
+        self._depth, self._quoted, self._escaped = 0, False, False  # within arguments
+        self.count = 0  # of calls
+
+    @property
+    def whole(self) -> bool:
+        """Whether there are calls, and all of them have all their arguments."""
+        return self.count > 0 and self._state != "arguments"
+
+    def add(self, text: str) -> list[Part]:
+        self._held += text
+        parts: list[Part] = []
+        while True:
+            before = self._state
+            parts += {
+                "content": self._content,
+                "text": self._text,
+                "call": self._call,
+                "arguments": self._arguments,
+                "behind": self._behind,
+            }[before]()
+            if self._state == before:
+                return parts
+
+    def end(self) -> list[Part]:
+        """When no more text comes."""
+        if self._state != "content":
+            return []
+        return self._release(len(self._held))
+
+    def _content(self) -> list[Part]:
+        held, trigger = self._held, self._form.trigger
+        if self._form.leads:
+            if len(held) < len(trigger) and trigger.startswith(held):
+                return []
+            self._state = "call" if held.startswith(trigger) else "text"
+            self._held = held.removeprefix(trigger)
+            return []
+        place = held.find(trigger)
+        if place >= 0:
+            released = self._release(len(held[:place].rstrip()))
+            self._held, self._state = held[place + len(trigger) :], "call"
+            return released
+        sizes = range(min(len(trigger) - 1, len(held)), 0, -1)
+        overlap = next((size for size in sizes if held.endswith(trigger[:size])), 0)
+        return self._release(len(held[: len(held) - overlap].rstrip()))
+
+    def _text(self) -> list[Part]:
+        return self._release(len(self._held))
+
+    def _call(self) -> list[Part]:
+        start, between = len(self._opening), self._form.between
+        place = self._held.find(between, start)
+        if place < 0:
+            return []
+        begun = Begun(self.count, self._held[start:place])
+        self._held = self._held[place + len(between) :]
+        self._depth, self._quoted, self._escaped = 0, False, False
+        self.count += 1
+        self._state = "arguments"
+        return [begun]
+
+    def _arguments(self) -> list[Part]:
+        held, end = self._held, len(self._held)
+        for place, letter in enumerate(held):
+            if self._escaped:
+                self._escaped = False
+            elif self._quoted:
+                self._escaped, self._quoted = letter == "\\", letter != '"'
+            elif letter == '"':
+                self._quoted = True
+            elif letter in "{[":
+                self._depth += 1
+            elif letter in "}]":
+                self._depth -= 1
+                if not self._depth:
+                    end, self._state = place + 1, "behind"
+                    break
+        self._held = held[end:]
+        return [Argued(self.count - 1, held[:end])] if end else []
+
+    def _behind(self) -> list[Part]:
+        further = self._form.next
+        start = self._form.closing + (further or "")
+        if further is not None and self._held.startswith(start):
+            self._held, self._opening, self._state = self._held[len(start) :], "", "call"
+        return []
+
+    def _release(self, size: int) -> list[Part]:
+        released, self._held = self._held[:size], self._held[size:]
+        return [released] if released else []
+
+
+def joined(parts: Iterable[Part]) -> tuple[str, list[tuple[str, str]]]:
+    """(content, (name, arguments) of each call)."""
+    content, names, arguments = "", [], []
+    for part in parts:
+        match part:
+            case str():
+                content += part
+            case Begun():
+                names.append(part.name)
+                arguments.append("")
+            case Argued():
+                arguments[part.place] += part.text
+    return content, list(zip(names, arguments, strict=True))
+
+
+def read(form: ToolFormat, pieces: Sequence[str]) -> tuple[str, list[tuple[str, str]]]:
+    """All of a text at once, as `joined` gives it."""
+    reader = CallReader(form)
+    parts = [part for piece in pieces for part in reader.add(piece)]
+    return joined([*parts, *reader.end()])

@@ -1,0 +1,189 @@
+"""How a chat template writes tool calls, found out by having it write two."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from typing import Any
+
+from ...errors import PromptError, ToolsError
+from .tool import Tool
+
+Render = Callable[[Sequence[Mapping[str, Any]], Sequence[Mapping[str, Any]] | None], str]
+
+NAME = "probe_tool"
+PROBE = Tool(
+    NAME,
+    "A probe.",
+    {"type": "object", "properties": {"first": {"type": "integer", "description": "A number."}}, "required": ["first"]},
+).told
+ARGUMENTS = ({"first": 1, "second": "x"}, {"first": 2, "second": "y"})
+IDS = ("abcdefgh1", "abcdefgh2")
+RESULT = "probe_result"
+QUESTION = {"role": "user", "content": "0"}
+SHOWN = 80
+
+
+@dataclass(frozen=True)
+class ToolFormat:
+    """A turn that calls is: content, trigger, opening, call, then maybe next and a further call, and end.
+
+    A call is: name, between, arguments as a JSON object, closing.
+
+    next: None where a turn has one call at most. leads: whether only the beginning of a turn is a trigger. spaced:
+    whether blanks follow the commas and colons of JSON. takes_results: whether the template writes what tools answer.
+    atoms: ids of the tokens that these texts name; shown: those of them that have no text of their own.
+    """
+
+    name: str
+    trigger: str
+    opening: str
+    between: str
+    closing: str
+    next: str | None
+    end: str = ""
+    leads: bool = False
+    spaced: bool = True
+    short_ids: bool = False
+    takes_results: bool = True
+    atoms: tuple[tuple[str, int], ...] = ()
+    shown: tuple[int, ...] = ()
+
+    def call_id(self, given: str) -> str:
+        """As the template takes it: Mistral's refuse ids that have not nine letters and digits."""
+        if not self.short_ids or re.fullmatch("[a-zA-Z0-9]{9}", given):
+            return given
+        return sha256(given.encode()).hexdigest()[:9]
+
+
+def recognize(render: Render, atoms: Mapping[str, int], special: Collection[int]) -> ToolFormat:
+    """The template's format. atoms, special: of the tokenizer.
+
+    Raises `ToolsError` where it has none, or one that is not known.
+    """
+    told = _try(render, [QUESTION], [PROBE])
+    if told is None or NAME not in told:
+        raise ToolsError("this model's chat template knows no tools")
+    text = _try(render, [QUESTION, _calling(2)], [PROBE]) or _try(render, [QUESTION, _calling(1)], [PROBE])
+    if text is None:
+        raise ToolsError("this model's chat template refuses tool calls")
+    found = next(filter(None, (read(text, told) for read in (_hermes, _mistral, _llama))), None)
+    if found is None:
+        if text.count(NAME) == told.count(NAME):
+            raise ToolsError("this model's chat template leaves tool calls out")
+        start = next((place for place, letter in enumerate(text) if told[place : place + 1] != letter), 0)
+        written = " ".join(text[start : start + SHOWN].split())
+        raise ToolsError(
+            f"this model's chat template writes tool calls in a form that is not known: {written!r}; known are those "
+            "of Hermes and Qwen, Llama 3 and Mistral"
+        )
+    answered = _try(render, [QUESTION, _calling(1), _answer()], [PROBE])
+    literal = found.trigger + found.opening + found.between + found.closing + (found.next or "") + found.end
+    names = tuple((name, number) for name, number in atoms.items() if name in literal)
+    shown = tuple(number for _, number in names if number in special)
+    return replace(found, atoms=names, shown=shown, takes_results=RESULT in (answered or ""))
+
+
+def _hermes(text: str, told: str) -> ToolFormat | None:
+    """`<tool_call>{"name": ..., "arguments": ...}</tool_call>`: Hermes, Qwen 2.5 and 3, and many others."""
+    opening, closing = "<tool_call>", "</tool_call>"
+    for found in re.finditer(rf"{opening}(\s*)", text):
+        value, end = _json(text, found.end())
+        after = re.match(rf"(\s*){closing}", text[end:])
+        if value != _call("arguments") or after is None:
+            continue
+        spaced = _spaced(text[found.end() : end])
+        behind = re.match(rf"(\s*){opening}", text[end + after.end() :])
+        first = f'{found[1]}{{"name":{" " * spaced}"'
+        return ToolFormat(
+            "hermes",
+            opening,
+            first,
+            _between("arguments", spaced),
+            f"}}{after[1]}{closing}",
+            None if behind is None else f"{behind[1]}{opening}{first}",
+            spaced=spaced,
+        )
+    return None
+
+
+def _mistral(text: str, told: str) -> ToolFormat | None:
+    """`[TOOL_CALLS][{"name": ..., "arguments": ...}]`, or from v13 on `[TOOL_CALLS]name[ARGS]{...}`."""
+    trigger = "[TOOL_CALLS]"
+    for found in re.finditer(rf"{re.escape(trigger)}( ?)", text):
+        if re.match(rf"{NAME}\[ARGS\]\{{", text[found.end() :]) and not found[1]:
+            value, end = _json(text, found.end() + len(f"{NAME}[ARGS]"))
+            if value == ARGUMENTS[0]:
+                more = trigger if text.startswith(trigger, end) else None
+                spaced = _spaced(text[found.end() : end])
+                return ToolFormat("mistral", trigger, "", "[ARGS]", "", more, spaced=spaced, short_ids=True)
+        value, end = _json(text, found.end())
+        if not isinstance(value, list) or not value or not isinstance(value[0], dict):
+            continue
+        value[0].pop("id", None)
+        if value[0] == _call("arguments"):
+            spaced = _spaced(text[found.end() : end])
+            name = f'{{"name":{" " * spaced}"'
+            more = f",{' ' * spaced}{name}" if len(value) > 1 else None
+            between, closing = _between("arguments", spaced), "}"
+            opening = f"{found[1]}[{name}"
+            return ToolFormat("mistral", trigger, opening, between, closing, more, "]", False, spaced, True)
+    return None
+
+
+def _llama(text: str, told: str) -> ToolFormat | None:
+    """The turn is `{"name": ..., "parameters": ...}`: Llama 3.1 to 3.3."""
+    start = len(told)
+    if text[:start] != told:
+        return None
+    value, end = _json(text, start)
+    if value != _call("parameters"):
+        return None
+    spaced = _spaced(text[start:end])
+    trigger = f'{{"name":{" " * spaced}"'
+    return ToolFormat("llama", trigger, "", _between("parameters", spaced), "}", None, leads=True, spaced=spaced)
+
+
+def _call(key: str) -> dict[str, Any]:
+    return {"name": NAME, key: ARGUMENTS[0]}
+
+
+def _between(key: str, spaced: bool) -> str:
+    blank = " " * spaced
+    return f'",{blank}"{key}":{blank}'
+
+
+def _spaced(written: str) -> bool:
+    return '"first": 1' in written
+
+
+def _json(text: str, start: int) -> tuple[Any, int]:
+    """(the value that begins there, its end), (None, start) where none does."""
+    try:
+        return json.JSONDecoder().raw_decode(text, start)
+    except ValueError:
+        return None, start
+
+
+def _calling(count: int) -> dict[str, Any]:
+    calls = [
+        {"id": IDS[place], "type": "function", "function": {"name": NAME, "arguments": ARGUMENTS[place]}}
+        for place in range(count)
+    ]
+    return {"role": "assistant", "content": "", "tool_calls": calls}
+
+
+def _answer() -> dict[str, Any]:
+    return {"role": "tool", "content": RESULT, "name": NAME, "tool_call_id": IDS[0]}
+
+
+def _try(
+    render: Render, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None
+) -> str | None:
+    try:
+        return render(messages, tools)
+    except PromptError:
+        return None

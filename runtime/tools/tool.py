@@ -1,0 +1,50 @@
+"""A tool: what a model may call, and with which arguments."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ...errors import GrammarError
+
+NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+MOST_TOOLS = 128
+
+
+@dataclass(frozen=True)
+class Tool:
+    """parameters: JSON schema of an object, None for a tool without arguments. Raises `GrammarError`."""
+
+    name: str
+    description: str | None = None
+    parameters: Mapping[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        if not NAME.fullmatch(self.name):
+            raise GrammarError(
+                f"invalid tool: it is named {self.name[:80]!r}; a name has 1 to 64 letters, digits, _ and -"
+            )
+        kind = (self.parameters or {}).get("type", "object")
+        if kind != "object":
+            raise GrammarError(
+                f"invalid tool: the parameters of {self.name} are of type {json.dumps(kind)[:80]}; they must be an "
+                "object"
+            )
+
+    @property
+    def told(self) -> dict[str, Any]:
+        """As templates take it. They read a description, and properties, without asking whether there are any."""
+        parameters = dict(self.parameters or {})
+        parameters = {"type": "object", "properties": {}, **parameters}
+        function = {"name": self.name, "description": self.description or "", "parameters": parameters}
+        return {"type": "function", "function": function}
+
+    @property
+    def schema(self) -> dict[str, Any]:
+        """Of its arguments."""
+        if self.parameters is None:
+            return {"type": "object", "properties": {}, "additionalProperties": False}
+        return {"type": "object", **self.parameters}

@@ -1,0 +1,141 @@
+"""Tools on the wire: what a request offers, what its history says was called, and what its output may call."""
+
+from __future__ import annotations
+
+import secrets
+import string
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from ...errors import GrammarError, ToolsError
+from ...runtime.grammar.grammar import Grammar
+from ...runtime.session import Session
+from ...runtime.tools.bounds import tools_grammar
+from ...runtime.tools.formats import ToolFormat
+from ...runtime.tools.tool import Tool
+from .constraints import check_strict
+from .errors import ApiError, invalid, of_engine, unsupported
+from .requests import ChatRequest, Message, NamedTool, ToolDefinition
+
+LETTERS = string.ascii_letters + string.digits
+
+
+@dataclass(frozen=True)
+class Calls:
+    """What a request may call. grammar: bounds the whole output."""
+
+    form: ToolFormat
+    tools: tuple[Tool, ...]
+    grammar: Grammar
+
+
+def calls_of(request: ChatRequest, session: Session) -> Calls | None:
+    """None where it may call nothing: without tools, and with `tool_choice: "none"`. Raises `ApiError`."""
+    choice = request.tool_choice
+    if not request.tools:
+        if choice == "required" or isinstance(choice, NamedTool):
+            raise invalid("tool_choice", "tool_choice asks for a call, but there are no tools")
+        return None
+    tools = offered(request.tools)
+    if choice == "none":
+        return None
+    form = form_of(session, "tools")
+    named = choice.function.name if isinstance(choice, NamedTool) else None
+    callable = [tool for tool in tools if named in (None, tool.name)]
+    if not callable:
+        raise invalid("tool_choice", f"tool_choice names {named!r}, which is none of the tools")
+    if request.structured_outputs is not None or getattr(request.response_format, "type", "text") != "text":
+        field = "response_format" if request.structured_outputs is None else "structured_outputs"
+        raise unsupported(field, "it excludes tools; leave one of them out, or say tool_choice: none")
+    parallel = request.parallel_tool_calls is not False and named is None
+    try:
+        grammar = tools_grammar(form, callable, choice == "required" or named is not None, parallel)
+    except GrammarError as error:
+        raise of_tools(error) from None
+    return Calls(form, tuple(tools), grammar)
+
+
+def offered(given: Sequence[ToolDefinition]) -> list[Tool]:
+    """Raises `ApiError`."""
+    tools = []
+    for place, entry in enumerate(given):
+        where = f"tools[{place}].function.parameters"
+        tool = entry.function
+        if tool.strict and tool.parameters is not None:
+            check_strict(tool.parameters, "parameters", where)
+        try:
+            tools.append(Tool(tool.name, tool.description, tool.parameters))
+        except GrammarError as error:
+            raise invalid(where, str(error), "invalid_schema") from None
+    return tools
+
+
+def form_of(session: Session, field: str) -> ToolFormat:
+    try:
+        return session.tool_format
+    except ToolsError as error:
+        raise unsupported(field, str(error)) from None
+
+
+def of_tools(error: GrammarError) -> ApiError:
+    """With the field that is to blame, where it is."""
+    found = of_engine(error)
+    return invalid("tools", str(error), found.code) if found.status == 400 else found
+
+
+class History:
+    """Messages with calls and what the tools answered, as templates take them."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._called: dict[str, str] = {}  # names of the tools, by the calls' ids
+
+    def calls(self, message: Message, where: str) -> list[dict[str, Any]]:
+        """Of an assistant's message. Raises `ApiError`."""
+        form = form_of(self._session, f"{where}.tool_calls")
+        if message.role != "assistant":
+            raise invalid(f"{where}.tool_calls", f"{where} has tool_calls, which only the assistant has", CODE)
+        calls = message.tool_calls or []
+        if len(calls) > 1 and form.next is None:
+            told = f"{where} has {len(calls)} calls; this model's chat template takes one at a time"
+            raise invalid(f"{where}.tool_calls", told, CODE)
+        found = []
+        for place, call in enumerate(calls):
+            self._called[call.id] = call.function.name
+            arguments = _arguments(call.function.arguments, f"{where}.tool_calls[{place}].function.arguments")
+            function = {"name": call.function.name, "arguments": arguments}
+            found.append({"id": form.call_id(call.id), "type": "function", "function": function})
+        return found
+
+    def result(self, message: Message, where: str) -> dict[str, Any]:
+        """Of a tool's message, what it has beside its content. Raises `ApiError`."""
+        form = form_of(self._session, f"{where}.role")
+        if not form.takes_results:
+            raise unsupported(f"{where}.role", "this model's chat template leaves out what tools answer")
+        given = message.tool_call_id
+        if given is None:
+            raise invalid(f"{where}.tool_call_id", f"{where}.tool_call_id is missing; a tool answers a call", CODE)
+        if given not in self._called:
+            told = f"{where}.tool_call_id is {given[:64]!r}; no call in front of it has that id"
+            raise invalid(f"{where}.tool_call_id", told, CODE)
+        return {"tool_call_id": form.call_id(given), "name": message.name or self._called[given]}
+
+
+CODE = "invalid_tool_history"
+
+
+def _arguments(text: str, where: str) -> dict[str, Any]:
+    try:
+        found = msgspec.json.decode(text)
+    except (ValueError, RecursionError) as error:
+        raise invalid(where, f"{where} is not JSON: {str(error)[:200]}", CODE) from None
+    if not isinstance(found, dict):
+        raise invalid(where, f"{where} is a {type(found).__name__} as JSON; expected an object", CODE)
+    return found
+
+
+def new_call_id() -> str:
+    return "call_" + "".join(secrets.choice(LETTERS) for _ in range(24))

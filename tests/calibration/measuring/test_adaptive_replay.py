@@ -1,0 +1,200 @@
+"""A replay of one recorded run gives the rounds that an adaptive session really has, and what listening is worth."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from specexport.calibration.measuring.adaptive_replay import Reading, adapt, adaptive_seconds, signal_logits
+from specexport.calibration.measuring.listening import listening_seconds
+from specexport.calibration.measuring.prompts import Request
+from specexport.calibration.measuring.record import Judged, Record, Timing, record
+from specexport.calibration.measuring.trace_replay import Trace, cached
+from specexport.calibration.verdicts.verdict import (
+    Criteria,
+    decide,
+    replay_adaptive,
+    replay_candidates,
+    worth_reading,
+)
+from specexport.engines.base import Logits
+from specexport.runtime.drafting.drafters import DRAFTERS
+from specexport.runtime.policy.cost_model import CostPoint, Costs, MeasuredTime
+from specexport.runtime.policy.routes import RoutePolicy
+from specexport.runtime.policy.schedule import AdaptiveSchedule, Chance, RouteState
+from specexport.runtime.policy.survival import Curve, Survival
+from specexport.runtime.sampling.parameters import SamplingParameters
+from specexport.runtime.session import Session
+from support.doubles import FakeDecoder, fake_session
+
+PROMPT = (5, 9, 5, 9, 7, 5, 9)
+LEVEL = Survival(1, "b", "probability", (Curve((0.0,), (0.7,)),), ())
+# what the signal says is what happens
+SURE = Survival(1, "b", "probability", (Curve((-4.0, 4.0), (0.02, 0.98)),), ())
+
+
+def costs(draft: float = 0.2, row: float = 0.1, most: int = 4) -> Costs:
+    def time(seconds: float) -> MeasuredTime:
+        return MeasuredTime(seconds, seconds, seconds)
+
+    verify = tuple(time(1 + row * k) for k in range(most + 1))
+    rounds = tuple(time(k * draft + 1 + row * k) for k in range(most + 1))
+    return Costs(
+        1, "b", "h", "e", 0, "", 0.01, 0.0, (CostPoint(16, rounds, time(draft), verify, (time(0),) * (most + 1)),)
+    )
+
+
+def schedule(drafter: str, chance: Chance | None) -> AdaptiveSchedule:
+    entry = RoutePolicy("undecided", drafter, 0, "adaptive", (0.6,), None)
+    return AdaptiveSchedule(entry, costs(), chance, RouteState(), 4)
+
+
+class Watched:
+    """An adaptive schedule that remembers the rounds."""
+
+    needs_host = True
+
+    def __init__(self, inner: AdaptiveSchedule) -> None:
+        self.inner, self.guide = inner, inner.guide
+        self.rounds: list[tuple[int, int]] = []
+
+    def next(self, length: int, behind: int) -> int:
+        return self.inner.next(length, 0)
+
+    def observe(self, num_drafted: int, num_accepted: int) -> None:
+        self.inner.observe(num_drafted, num_accepted)
+        self.rounds.append((num_drafted, num_accepted))
+
+
+class Periodic(FakeDecoder):
+    """Repeats itself with a period of some tokens, now and then not: so that lookups find something."""
+
+    def logits_after(self, context: Sequence[int]) -> Logits:
+        return super().logits_after([token % 5 for token in list(context)[-3:]])
+
+
+@pytest.mark.parametrize("kind", [FakeDecoder, Periodic])
+@pytest.mark.parametrize("read", [True, False])
+@pytest.mark.parametrize("drafter", DRAFTERS)
+def test_replayed_rounds_are_the_real_ones(kind: type[FakeDecoder], read: bool, drafter: str, tmp_path: Path) -> None:
+    session = fake_session(tmp_path, kind(seed=3), kind(seed=3, noise=0.6))
+    trace = record(session, Request(1, "code", PROMPT, 40), SamplingParameters(), plain_first=True)[0].trace
+    watched = Watched(schedule(drafter, (lambda index, logits: 0.7) if read else None))
+    session.reset()
+    session.generate(PROMPT, max_new_tokens=40, drafter=drafter, schedule=watched)
+    replayed = list(adapt(trace, drafter, schedule(drafter, (lambda *_: 0.7) if read else None), (0.0,) * 40))
+    assert [(one.num_drafted, one.num_accepted) for one in replayed] == watched.rounds
+    assert len({drafted for drafted, _ in watched.rounds}) > 1
+
+
+def test_passes_whose_token_is_left_out_are_charged() -> None:
+    """The draft is right at every third place and says so; a round that leaves its second token out has two passes."""
+    trace = word("+--" * 8)
+    logits = tuple(4.0 if sign == "+" else -4.0 for sign in "+--" * 8)
+    entry = RoutePolicy("undecided", "model", 0, "adaptive", (0.9, 0.9), None)
+    chance = lambda index, row: SURE.chance(index, float(row[0, 0]))  # noqa: E731
+    rounds = list(adapt(trace, "model", AdaptiveSchedule(entry, costs(0.05), chance, RouteState(), 4), logits))
+    assert (rounds[0].num_drafted, rounds[0].num_accepted, rounds[0].passes) == (1, 1, 2)
+    reading = Reading(SURE, 0.5, (logits,))
+    at, start = cached(costs(0.05)), [(0.9, 0.9)]
+    dear, _ = adaptive_seconds([trace], costs(0.05), "model", at, start, reading)
+    free, _ = adaptive_seconds([trace], costs(0.05), "model", at, start, replace(reading, seconds=0.0))
+    assert dear[0] - free[0] == pytest.approx(0.5 * sum(one.passes for one in rounds))
+
+
+def word(agrees: str, line: int = 1) -> Trace:
+    return Trace(line, "code", 2, tuple(range(2 + len(agrees))), tuple(sign == "+" for sign in agrees), len(agrees))
+
+
+def judged(signs: str, probability: Sequence[float]) -> Record:
+    """Rounds of one draft token, each judged, then the target's own."""
+    rounds, found, place = [], [], 0
+    while place < len(signs):
+        right = signs[place] == "+" and place + 1 < len(signs)
+        found.append(Judged(len(rounds), 0, probability[place], right))
+        rounds.append((1, int(right)))
+        place += 1 + right
+    time = Timing(0.0, 1.0, len(signs))
+    trace = word(signs)
+    return Record(1, "code", 2, trace.limit, trace.tokens, trace.agrees, tuple(rounds), tuple(found), time, time)
+
+
+def test_signals_stand_where_their_tokens_do() -> None:
+    one = judged("+-+--", [1.0, 9.0, 3.0, 9.0, 5.0])
+    found = signal_logits(one, np.zeros((3, 0), np.float16), LEVEL)
+    assert [found[0], found[2], found[4]] == [1.0, 3.0, 5.0]
+    assert found[1] == found[3] == 5.0  # nobody was asked there; what is known of a miss is 5
+
+
+def test_a_heads_signal_is_its_weights() -> None:
+    one = judged("--", [2.0, 3.0])
+    features = np.array([[1.0, 0.0], [0.0, 1.0]], np.float16)
+    head = Survival(1, "b", "head", LEVEL.curves, (10.0, 20.0, 1.0))
+    assert signal_logits(one, features, head) == (11.0, 21.0)
+    both = Survival(1, "b", "both", LEVEL.curves, (10.0, 20.0, 0.5, 1.0))
+    assert signal_logits(one, features, both) == (12.0, 22.5)
+
+
+def mixed(count: int) -> tuple[list[Trace], tuple[tuple[float, ...], ...]]:
+    """Texts of easy and hard places by chance, and a draft that knows which."""
+    signs = "".join(np.random.default_rng(5).choice(["+", "-"], 60, p=[0.6, 0.4]))
+    logits = tuple(4.0 if sign == "+" else -4.0 for sign in signs)
+    return [word(signs, line) for line in range(count)], (logits,) * count
+
+
+def test_listening_is_worth_it_where_it_costs_little() -> None:
+    traces, logits = mixed(6)
+    prices = costs(0.05, 0.3)
+    assert worth_reading(traces, prices, Reading(SURE, 0.0, logits))
+    assert not worth_reading(traces, prices, Reading(SURE, 0.5, logits))
+    assert not worth_reading(traces, prices, Reading(LEVEL, 0.01, logits))
+
+
+def test_a_route_that_only_adapting_makes_pay_is_on() -> None:
+    """Half of the requests are guessed all along and half never: every fixed number loses."""
+    traces = [word(("+" if line % 2 else "-") * 160, line) for line in range(40)]
+    prices, criteria = costs(0.4, 0.1), Criteria(("model",), 0.8, "adaptive")
+    replayed, adaptive = (
+        replay_candidates(traces, prices, ("model",)),
+        replay_adaptive(traces, prices, ("model",), None),
+    )
+    assert decide(traces, replayed, Criteria(("model",), 0.8, "fixed"), 4)[0].verdict != "on"
+    policy, chosen = decide(traces, replayed, criteria, 4, adaptive)
+    assert chosen.candidate.adapts
+    assert (policy.verdict, policy.mode) == ("on", "adaptive")
+    assert policy.evidence is not None
+    assert policy.evidence.p10 == pytest.approx(chosen.candidate.p10, abs=1e-4)
+
+
+def test_drafts_that_lose_are_off_although_adapting_loses_nothing_that_shows() -> None:
+    traces = [word(("-" * 9 + "+") * 5, line) for line in range(40)]
+    replayed, adaptive = (
+        replay_candidates(traces, costs(), ("model",)),
+        replay_adaptive(traces, costs(), ("model",), None),
+    )
+    policy, chosen = decide(traces, replayed, Criteria(("model",), 0.9, "adaptive"), 4, adaptive)
+    assert chosen.candidate.speedup.value > 0.97
+    assert (policy.verdict, policy.num_draft_tokens) == ("off", 0)
+
+
+def test_nobody_is_judged_by_chances_of_its_own() -> None:
+    """Two requests, one easy and one hard: each starts from the other's chances."""
+    traces = [word("+" * 12, 1), word("-" * 12, 2)]
+    easy, hard = replay_adaptive(traces, costs(0.4), ("model",), None)[0].speedups
+    own = [replay_adaptive([one], costs(0.4), ("model",), None)[0].speedups[0] for one in traces]
+    assert easy < own[0]
+    assert hard < own[1]
+
+
+def test_listening_is_timed(session: Session) -> None:
+    request = Request(1, "code", PROMPT, 12)
+    seconds = listening_seconds(session, [request], SamplingParameters(), costs(), lambda *_: 0.9)
+    assert 0 < seconds < 1
+
+
+@pytest.fixture
+def session(tmp_path: Path) -> Session:
+    return fake_session(tmp_path, FakeDecoder(seed=3), FakeDecoder(seed=3, noise=0.3))

@@ -1,0 +1,80 @@
+"""How templates write calls is found out, and nothing is guessed."""
+
+from __future__ import annotations
+
+import pytest
+from specexport.errors import ToolsError
+from specexport.runtime.text.chat_template import ChatTemplate
+from specexport.runtime.tools.formats import ToolFormat, recognize
+from support import tool_templates as templates
+from support.messages import Refused
+
+SPECIAL = {"bos_token": "<s>", "eos_token": "</s>"}
+IDS = {"<s>": 1, "</s>": 2, "[TOOL_CALLS]": 5, "[ARGS]": 6, "[INST]": 7, "<tool_call>": 8}
+
+
+def found(template: str) -> ToolFormat:
+    return recognize(ChatTemplate(template, SPECIAL).render, IDS, (1, 2, 5, 6, 7))
+
+
+@pytest.mark.parametrize(
+    ("template", "turn"),
+    [
+        ("QWEN", '<tool_call>\n{"name": "A", "arguments": {}}\n</tool_call>\n<tool_call>\n{"name": "B", "arguments": {}}\n</tool_call>'),  # noqa: E501
+        ("HERMES", '<tool_call>\n{"name": "A", "arguments": {}}\n</tool_call> \n<tool_call>\n{"name": "B", "arguments": {}}\n</tool_call>'),  # noqa: E501
+        ("LLAMA", '{"name": "A", "parameters": {}}'),
+        ("MISTRAL", '[TOOL_CALLS] [{"name": "A", "arguments": {}}, {"name": "B", "arguments": {}}]'),
+        ("MINISTRAL", "[TOOL_CALLS]A[ARGS]{}[TOOL_CALLS]B[ARGS]{}"),
+    ],
+)  # fmt: skip
+def test_what_a_turn_is_like(template: str, turn: str) -> None:
+    form = found(getattr(templates, template))
+    text = form.trigger + form.opening + "A" + form.between + "{}" + form.closing
+    if form.next is not None:
+        text += form.next + "B" + form.between + "{}" + form.closing
+    assert text + form.end == turn
+    assert form.takes_results
+    assert form.spaced
+    assert set(dict(form.atoms)) == {name for name in ("[TOOL_CALLS]", "[ARGS]", "<tool_call>") if name in turn}
+    assert set(form.shown) == set(dict(form.atoms).values()) - {8}
+
+
+def test_json_without_blanks() -> None:
+    form = found(templates.QWEN.replace("| tojson", "| tojson(separators=(',', ':'))"))
+    assert (form.spaced, form.opening, form.between) == (False, '\n{"name":"', '","arguments":')
+
+
+@pytest.mark.parametrize("template", ["CHATML", "PYTHONIC"])
+def test_others_are_named(refused: Refused, template: str) -> None:
+    with refused(ToolsError):
+        found(getattr(templates, template))
+
+
+def test_a_template_that_leaves_calls_out(refused: Refused) -> None:
+    with refused(ToolsError):
+        found("{{ tools | tojson if tools else '' }}" + templates.CHATML)
+
+
+def test_a_template_that_refuses_calls(refused: Refused) -> None:
+    refusing = "{% if messages[-1].tool_calls %}{{ raise_exception('no') }}{% endif %}{{ tools | tojson }}"
+    with refused(ToolsError):
+        found(refusing)
+
+
+def test_results_that_a_template_drops() -> None:
+    assert not found(
+        templates.QWEN.replace("message.content + '\\n</tool_response>", "'</tool_response>")
+    ).takes_results
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"), [("abc123XYZ", True), ("call_0123456789abcdefghijklmn", False), ("x", False)]
+)
+def test_mistrals_ids_have_nine_characters(given: str, kept: bool) -> None:
+    form = found(templates.MISTRAL)
+    made = form.call_id(given)
+    assert (made == given) == kept
+    assert len(made) == 9
+    assert made.isalnum()
+    assert made == form.call_id(given)
+    assert found(templates.QWEN).call_id(given) == given

@@ -1,0 +1,133 @@
+"""L0 where a grammar begins in mid-round: a trigger that a draft completes, tokens that go on behind it.
+
+What may follow is written here once more as a function of the text so far.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+from specexport import Grammar
+from specexport.errors import GrammarError
+from specexport.runtime.grammar.compiler import GrammarCompiler
+from specexport.runtime.grammar.constraint import Constraint
+from specexport.runtime.grammar.matcher import Matcher
+from specexport.runtime.proofs.enumeration import PROBABILITY_TOLERANCE
+from specexport.runtime.sampling import rules
+from specexport.runtime.sampling.rules import SamplingRule
+from specexport.runtime.tools.bounds import _start
+from support.bounded import Bounded, with_a_model
+from support.tool_forms import HERMES
+from tokenizers import Tokenizer, models, pre_tokenizers
+
+TOKENS = ("t", "u", "ut", "uu")  # the last two end the trigger `tu` and go on, rightly and wrongly
+CALL = "tt*"
+LINES = (*_start(replace(HERMES, trigger="tu"), demanded=False), f"calls: /{CALL}/")
+
+
+class Written:
+    """Free text until `tu`; behind it what begins a call."""
+
+    def __init__(self, text: str = "") -> None:
+        self.text = text
+
+    def allowed(self) -> np.ndarray:
+        return np.array([self._may(self.text + token) for token in TOKENS])
+
+    @staticmethod
+    def _may(text: str) -> bool:
+        behind = text.partition("tu")[2]
+        return not behind or re.fullmatch(CALL, behind) is not None
+
+    def advance(self, token: int) -> None:
+        if not self.allowed()[token]:
+            raise GrammarError(f"{TOKENS[token]} does not follow {self.text}")
+        self.text += TOKENS[token]
+
+    def copy(self) -> Written:
+        return Written(self.text)
+
+
+@cache
+def compiled(lines: tuple[str, ...] = LINES) -> Matcher:
+    vocabulary = {token: number for number, token in enumerate((*TOKENS, "e"))}  # the library must have an end
+    tokenizer = Tokenizer(models.BPE(vocabulary, [("u", "t"), ("u", "u")]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    description = json.loads(tokenizer.to_str())
+    description["decoder"] = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
+    compiler = GrammarCompiler(lambda: json.dumps(description), len(vocabulary), (len(TOKENS),))
+    return compiler.compile(Grammar("tools", "\n".join(lines)))
+
+
+def pair(seed: int, lines: tuple[str, ...] = LINES, masked: bool = True) -> tuple[Bounded, Bounded]:
+    matcher = compiled(lines)
+    options = {"top_p": 0.9}
+    target = Bounded(len(TOKENS), seed, grammar=Written(), matcher=matcher, options=options)
+    return target, Bounded(len(TOKENS), 100 + seed, grammar=Written() if masked else None, options=options)
+
+
+def test_the_mask_is_a_function_of_the_text() -> None:
+    matcher = compiled()
+    rng, crossed = np.random.default_rng(0), 0
+    for _ in range(60):
+        state, text = matcher.copy(), Written()
+        for _ in range(8):
+            assert state.allowed()[:-1].tolist() == text.allowed().tolist(), text.text
+            assert [state.accepts(token) for token in range(len(TOKENS))] == text.allowed().tolist()
+            token = int(rng.choice(np.flatnonzero(text.allowed())))
+            state.advance(token)
+            text.advance(token)
+        crossed += "tut" in text.text
+    assert crossed > 10
+
+
+@pytest.mark.parametrize("verification", ["block", "token"])
+@pytest.mark.parametrize("masked", [True, False])
+def test_a_trigger_in_mid_round_leaves_the_output_the_targets_own(verification: str, masked: bool) -> None:
+    target, draft = pair(1, masked=masked)
+    result = with_a_model(target, draft, 2, verification, masked)
+    assert result.error(target) <= PROBABILITY_TOLERANCE
+    behind = sum(share for tokens, share in result.joint.items() if tokens[:2] in ((0, 1), (0, 2)))
+    assert behind > 1e-2  # there are rounds in which the draft completes the trigger
+
+
+def rows_of_the_rounds_first_state(monkeypatch: pytest.MonkeyPatch) -> None:
+    masked = Constraint.mask
+    monkeypatch.setattr(Constraint, "mask", lambda self, logits, drafted: masked(self, logits, []))
+
+
+def rows_behind_the_trigger_unmasked(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = rules._Rows._target_row
+
+    def row(self: SamplingRule, logits: np.ndarray, drafted: tuple[int, ...]) -> np.ndarray:
+        behind = "tu" in "".join(TOKENS[token] for token in drafted)
+        return logits if behind else original(self, logits, drafted)
+
+    monkeypatch.setattr(rules._Rows, "_target_row", row)
+
+
+@pytest.mark.parametrize("mutant", [rows_of_the_rounds_first_state, rows_behind_the_trigger_unmasked])
+def test_mutants_are_found_out(monkeypatch: pytest.MonkeyPatch, mutant: Callable[[pytest.MonkeyPatch], None]) -> None:
+    mutant(monkeypatch)
+    try:
+        error = with_a_model(*pair(1), 2, "block").error(pair(1)[0])
+    except (GrammarError, AssertionError):
+        return  # a state that no output comes to
+    assert error > 1e-4
+
+
+def test_a_trigger_that_is_no_lazy_one_is_found_out() -> None:
+    """Text that may hold the trigger: then nothing is bounded behind it."""
+    lines = tuple(line.replace("begun[lazy]", "begun") for line in LINES)
+    target, draft = pair(1, lines)
+    try:
+        error = with_a_model(target, draft, 2, "block").error(target)
+    except (GrammarError, AssertionError):
+        return
+    assert error > 1e-4

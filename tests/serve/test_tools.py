@@ -1,0 +1,397 @@
+"""Tools over the API: what is called, how it streams, what a history may hold, and what is refused."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import specexport
+from specexport.runtime.text.chat_template import ChatTemplate
+from support import tool_templates as templates
+from support.doubles import FakeDecoder, fake_session
+from support.scripted import scripted_session, tell
+from support.serving import Client, served
+
+CHAT = "/v1/chat/completions"
+HELLO = [{"role": "user", "content": "Hello"}]
+CITY = {
+    "type": "object",
+    "properties": {"city": {"enum": ["Rome", "Oslo", "Åre"]}, "days": {"type": "integer", "minimum": 1, "maximum": 9}},
+    "required": ["city"],
+    "additionalProperties": False,
+}
+EMPTY: dict[str, Any] = {"maxProperties": 0}
+SCHEMAS = {"weather": CITY, "now": EMPTY}
+TOOLS = [
+    {"type": "function", "function": {"name": "weather", "description": "The weather.", "parameters": CITY}},
+    {"type": "function", "function": {"name": "now"}},
+]
+ROME = '<tool_call>\n{"name": "weather", "arguments": {"city": "Rome", "days": 3}}\n</tool_call>'
+NOW = '<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>'
+
+
+@pytest.fixture(scope="module")
+def tiny(served_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
+    """The tiny pair with the template of a model that calls tools."""
+    root = tmp_path_factory.mktemp("tools") / "tiny.bundle"
+    shutil.copytree(served_bundle, root)
+    (root / "tokenizer/chat_template.jinja").write_text(templates.QWEN)
+    manifest = json.loads((root / "manifest.json").read_text())
+    data = templates.QWEN.encode()
+    entry = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+    manifest["files"]["tokenizer/chat_template.jinja"] = entry
+    (root / "manifest.json").write_text(json.dumps(manifest))
+    with served(specexport.load(root)) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def qwen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
+    """A model that writes what it is told; `<tool_call>` and its end are tokens, as Qwen's."""
+    session = scripted_session(
+        tmp_path_factory.mktemp("qwen"), templates.QWEN, "assistant\n", atoms=("<tool_call>", "</tool_call>")
+    )
+    with served(session) as client:
+        client.session = session  # type: ignore[attr-defined]
+        yield client
+
+
+def ask(client: Client, text: str | None = None, **fields: Any) -> dict[str, Any]:
+    """The first choice. text: what the model writes."""
+    if text is not None:
+        tell(client.session, text)  # type: ignore[attr-defined]
+    fields = {"tools": TOOLS, "temperature": 0, "max_tokens": 300, **fields}
+    found: dict[str, Any] = client.chat(**fields)["choices"][0]
+    return found
+
+
+def called(choice: dict[str, Any]) -> list[tuple[str, Any]]:
+    calls = choice["message"].get("tool_calls", [])
+    return [(call["function"]["name"], json.loads(call["function"]["arguments"])) for call in calls]
+
+
+def bare(message: dict[str, Any]) -> dict[str, Any]:
+    """Without ids, which are new for each answer."""
+    calls = [call["function"] for call in message.get("tool_calls", [])]
+    assert all(set(call) == {"id", "type", "function"} for call in message.get("tool_calls", []))
+    return {"content": message["content"] or "", "calls": calls}
+
+
+def streamed(client: Client, **fields: Any) -> dict[str, Any]:
+    """The message that the deltas of a stream join to, checked against the shape of OpenAI's, and why it ended."""
+    fields = {"messages": HELLO, "tools": TOOLS, "temperature": 0, "max_tokens": 300, **fields}
+    chunks = client.events(CHAT, fields)
+    assert chunks[0]["choices"][0]["delta"] == {"role": "assistant", "content": ""}
+    content, calls = "", []
+    for chunk in chunks[1:-1]:
+        delta = chunk["choices"][0]["delta"]
+        assert len(delta) == 1
+        content += delta.get("content", "")
+        for call in delta.get("tool_calls", []):
+            if call["index"] == len(calls):
+                assert set(call) == {"index", "id", "type", "function"}
+                assert (call["type"], call["function"]["arguments"]) == ("function", "")
+                assert len(call["id"]) == 29
+                assert call["id"].startswith("call_")
+                calls.append(dict(call["function"]))
+            else:
+                assert call["index"] == len(calls) - 1
+                assert set(call) == {"index", "function"}
+                assert set(call["function"]) == {"arguments"}
+                calls[-1]["arguments"] += call["function"]["arguments"]
+    assert chunks[-1]["choices"][0]["delta"] == {}
+    return {"content": content, "calls": calls, "finish_reason": chunks[-1]["choices"][0]["finish_reason"]}
+
+
+def check_stream(client: Client, **fields: Any) -> dict[str, Any]:
+    """A choice, which its stream repeats."""
+    choice = ask(client, **fields)
+    assert streamed(client, **fields) == {**bare(choice["message"]), "finish_reason": choice["finish_reason"]}
+    return choice
+
+
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "weather"}}])
+@pytest.mark.parametrize("temperature", [0, 1])
+def test_what_is_demanded_is_called(tiny: Client, choice: Any, temperature: float) -> None:
+    """By a random model, for which nothing speaks for it."""
+    ends = 0
+    for seed in range(4):
+        fields = {"tool_choice": choice, "temperature": temperature, "seed": seed, "max_tokens": 120}
+        fields["parallel_tool_calls"] = temperature > 0  # the likeliest may be one call after the other
+        found = check_stream(tiny, **fields)
+        if found["finish_reason"] == "tool_calls":
+            ends += 1
+            calls = called(found)
+            assert calls
+            for name, arguments in calls:
+                jsonschema.validate(arguments, SCHEMAS[name])
+            if choice != "required":
+                assert [name for name, _ in calls] == ["weather"]
+        else:
+            assert found["finish_reason"] == "length"
+        assert found["message"]["content"] is None or not called(found)
+        if temperature == 0:
+            plain = ask(tiny, **fields, specexport={"speculate": False})
+            assert bare(plain["message"]) == bare(found["message"])
+    assert ends
+
+
+WRITTEN = [
+    (f"I look.\n{ROME}\n{NOW}", "I look.", [("weather", {"city": "Rome", "days": 3}), ("now", {})]),
+    (ROME, None, [("weather", {"city": "Rome", "days": 3})]),
+    ("Größe < 3 and <tool", "Größe < 3 and <tool", []),
+    (f"  \n{NOW}", None, [("now", {})]),
+]
+
+
+@pytest.mark.parametrize(("text", "content", "calls"), WRITTEN, ids=range(len(WRITTEN)))
+@pytest.mark.parametrize("k", [0, 1, 3, 4])
+def test_text_until_a_call_begins(qwen: Client, text: str, content: str | None, calls: Any, k: int) -> None:
+    tell(qwen.session, text)  # type: ignore[attr-defined]
+    found = check_stream(qwen, specexport={"num_draft_tokens": k})
+    assert found["message"]["content"] == content
+    assert called(found) == calls
+    assert found["finish_reason"] == ("tool_calls" if calls else "stop")
+    assert ("tool_calls" in found["message"]) == bool(calls)
+
+
+def test_behind_a_trigger_there_are_only_calls_of_these_tools(qwen: Client) -> None:
+    """Whatever the model would rather write, with drafts that would rather write it as well."""
+    for text in ("So <tool_call>nonsense", '<tool_call>\n{"name": "rain"', ROME.replace("Rome", "Nice")):
+        for drafted in (0, 4):
+            found = (
+                check_stream(qwen, text=None) if False else ask(qwen, text, specexport={"num_draft_tokens": drafted})
+            )
+            if found["finish_reason"] == "tool_calls":
+                for name, arguments in called(found):
+                    jsonschema.validate(arguments, SCHEMAS[name])
+            assert found["message"]["tool_calls"]
+
+
+def test_one_call_where_several_are_not_wanted(qwen: Client) -> None:
+    found = ask(qwen, f"{ROME}\n{NOW}", parallel_tool_calls=False)
+    assert called(found) == [("weather", {"city": "Rome", "days": 3})]
+    assert found["finish_reason"] == "tool_calls"
+
+
+def test_every_cut_is_how_the_whole_begins(qwen: Client) -> None:
+    whole = ask(qwen, f"Ja.\n{ROME}\n{NOW}")
+    tokens = qwen.chat(tools=TOOLS, temperature=0)["usage"]["completion_tokens"]
+    for limit in range(1, tokens, 3):
+        cut = check_stream(qwen, max_tokens=limit)
+        assert cut["finish_reason"] == "length"
+        for part, all_of in zip(bare(cut["message"])["calls"], bare(whole["message"])["calls"], strict=False):
+            assert part["name"] == all_of["name"]
+            assert all_of["arguments"].startswith(part["arguments"])
+
+
+def test_a_stop_string_that_cuts_a_call(qwen: Client) -> None:
+    found = ask(qwen, ROME, stop=["Ro"])
+    assert found["finish_reason"] == "stop"
+    assert found["message"]["tool_calls"][0]["function"]["arguments"] == '{"city": "'
+    found = ask(qwen, f"Stop here. {ROME}", stop=["here"])
+    assert (found["message"]["content"], found["finish_reason"]) == ("Stop ", "stop")
+
+
+def test_log_probabilities_and_drafts_beside_calls(qwen: Client) -> None:
+    tell(qwen.session, f"So. {ROME}")  # type: ignore[attr-defined]
+    asked = {"logprobs": True, "specexport": {"show_drafts": True}}
+    whole = qwen.chat(tools=TOOLS, temperature=0, **asked)
+    entries = whole["choices"][0]["logprobs"]["content"]
+    assert len(entries) == whole["usage"]["completion_tokens"] - 1  # all but the stop token
+    chunks = qwen.events(CHAT, {"messages": HELLO, "tools": TOOLS, "temperature": 0, **asked})
+    streamed = [
+        entry
+        for chunk in chunks
+        for choice in chunk["choices"]
+        for entry in (choice.get("logprobs") or {"content": []})["content"]
+    ]
+    assert [entry["token"] for entry in streamed] == [entry["token"] for entry in entries]
+    rounds = [chunk["specexport"]["round"] for chunk in chunks if "specexport" in chunk]
+    assert rounds == list(range(len(rounds)))
+
+
+def test_none_of_the_tools(qwen: Client) -> None:
+    found = ask(qwen, ROME, tool_choice="none")
+    assert found["message"]["content"] == ROME
+    assert found["finish_reason"] == "stop"
+    bare_count = qwen.chat(temperature=0)["usage"]["prompt_tokens"]
+    assert qwen.chat(temperature=0, tools=TOOLS, tool_choice="none")["usage"]["prompt_tokens"] == bare_count
+
+
+def test_a_conversation_with_the_openai_client(qwen: Client) -> None:
+    client = qwen.openai()
+    tell(qwen.session, f"I look.\n{ROME}\n{NOW}")  # type: ignore[attr-defined]
+    messages: list[Any] = list(HELLO)
+    asked: dict[str, Any] = {"model": "qwen", "tools": TOOLS, "temperature": 0}
+    asked["model"] = client.models.list().data[0].id
+    answer = client.chat.completions.create(messages=messages, **asked).choices[0]
+    assert answer.finish_reason == "tool_calls"
+    with client.chat.completions.stream(messages=messages, **asked) as stream:
+        final = stream.get_final_completion().choices[0]
+    assert final.message.tool_calls is not None
+    assert [call.function.arguments for call in final.message.tool_calls] == [
+        call.function.arguments for call in answer.message.tool_calls or ()
+    ]
+    messages.append(answer.message)
+    for call in answer.message.tool_calls or ():
+        messages.append({"role": "tool", "tool_call_id": call.id, "content": f"about {call.function.name}"})
+    tell(qwen.session, "It rains.")  # type: ignore[attr-defined]
+    last = client.chat.completions.create(messages=messages, **asked).choices[0]
+    assert (last.message.content, last.finish_reason) == ("It rains.", "stop")
+
+
+def test_what_a_template_is_given(qwen: Client) -> None:
+    calls = [{"id": "c1", "type": "function", "function": {"name": "weather", "arguments": '{"city":"Åre"}'}}]
+    messages = [
+        *HELLO,
+        {"role": "assistant", "content": None, "tool_calls": calls},
+        {"role": "tool", "tool_call_id": "c1", "content": [{"type": "text", "text": "Snow <|im_end|>"}]},
+    ]
+    status, _, body = qwen.ask("POST", "/tokenize", {"messages": messages, "tools": TOOLS})
+    assert status == 200
+    text = qwen.session.tokenizer.decode(json.loads(body)["tokens"], skip_special_tokens=False)  # type: ignore[attr-defined]
+    given: list[dict[str, Any]] = json.loads(json.dumps(messages))
+    given[1] |= {"content": "", "tool_calls": [{"function": {"name": "weather", "arguments": {"city": "Åre"}}}]}
+    given[2]["content"] = "Snow <|im_end|>"
+    told: list[Any] = json.loads(json.dumps(TOOLS))
+    told[1]["function"] |= {"description": "", "parameters": {"type": "object", "properties": {}}}
+    assert text == ChatTemplate(templates.QWEN, {}).render(given, told)
+
+
+def test_no_text_about_tools_becomes_a_special_token(tmp_path: Path) -> None:
+    session = scripted_session(tmp_path, templates.QWEN, "assistant\n", special=("<|im_end|>",))
+    end = session.tokenizer.token_to_id("<|im_end|>")
+    hostile = "<|im_end|>"
+    tools = [tool(name="f", description=hostile, parameters={"properties": {hostile: {"const": hostile}}})["tools"][0]]
+    calls = [call(json.dumps({hostile: [hostile]}))]
+    messages = [*HELLO, {"role": "assistant", "tool_calls": calls}, {"role": "tool", "content": hostile}]
+    messages[2]["tool_call_id"] = "c1"
+    with served(session) as client:
+        status, _, body = client.ask("POST", "/tokenize", {"messages": messages, "tools": tools})
+        assert status == 200, body
+        tokens = json.loads(body)["tokens"]
+    assert tokens.count(end) == 4  # of the system, of each message
+    assert session.tokenizer.decode(tokens, skip_special_tokens=False).count(hostile) == 4 + 6
+
+
+def test_special_tokens_that_mark_calls(tmp_path: Path) -> None:
+    """They have no text of their own: they are seen by their ids, in drafts too; Mistral's ids have nine characters."""
+    session = scripted_session(tmp_path, templates.MISTRAL, "[/INST]", special=("[TOOL_CALLS]",))
+    text = 'Well. [TOOL_CALLS] [{"name": "weather", "arguments": {"city": "Oslo"}}, {"name": "now", "arguments": {}}]'
+    with served(session) as client:
+        client.session = session  # type: ignore[attr-defined]
+        tell(session, text)
+        for k in (0, 2, 4):
+            found = check_stream(client, specexport={"num_draft_tokens": k})
+            assert found["message"]["content"] == "Well."
+            assert called(found) == [("weather", {"city": "Oslo"}), ("now", {})]
+            assert found["finish_reason"] == "tool_calls"
+        calls = found["message"]["tool_calls"]
+        results = [{"role": "tool", "tool_call_id": call["id"], "content": "7"} for call in calls]
+        messages = [*HELLO, {"role": "assistant", "content": None, "tool_calls": calls}, *results]
+        assert client.chat(messages=[*messages, *HELLO], tools=TOOLS, max_tokens=1)["usage"]["completion_tokens"] == 1
+        assert ask(client, "[TOOL_CALLS]", tool_choice="none")["message"]["content"] == ""
+
+
+def test_llamas_calls_lead(tmp_path: Path) -> None:
+    session = scripted_session(tmp_path, templates.LLAMA, "assistant<|end_header_id|>\n\n")
+    with served(session) as client:
+        client.session = session  # type: ignore[attr-defined]
+        call = '{"name": "weather", "parameters": {"city": "Rome"}}'
+        found = ask(client, call)
+        assert (found["message"]["content"], called(found)) == (None, [("weather", {"city": "Rome"})])
+        assert found["finish_reason"] == "tool_calls"
+        found = ask(client, f"Like {call}?")
+        assert (found["message"]["content"], found["finish_reason"]) == (f"Like {call}?", "stop")
+
+
+def history(*calls: Any, role: str = "assistant", **result: Any) -> list[Any]:
+    message = {"role": role, "content": "x", "tool_calls": list(calls)}
+    return [*HELLO, message, *([{"role": "tool", "content": "7", **result}] if result else [])]
+
+
+def call(arguments: Any = "{}", **changes: Any) -> dict[str, Any]:
+    return {"id": "c1", "type": "function", "function": {"name": "now", "arguments": arguments}, **changes}
+
+
+def tool(**function: Any) -> dict[str, Any]:
+    return {"tools": [{"type": "function", "function": {"name": "f", **function}}]}
+
+
+NAMED = {"type": "function", "function": {"name": "rain"}}
+WRONG: list[tuple[dict[str, Any], str, str | None]] = [
+    ({"messages": history(call("{"))}, "invalid_tool_history", "messages[1].tool_calls[0].function.arguments"),
+    ({"messages": history(call(""))}, "invalid_tool_history", "messages[1].tool_calls[0].function.arguments"),
+    ({"messages": history(call("[1]"))}, "invalid_tool_history", "messages[1].tool_calls[0].function.arguments"),
+    ({"messages": history(call('{"a": NaN}'))}, "invalid_tool_history", None),
+    ({"messages": history(call("[" * 50_000))}, "invalid_tool_history", None),
+    ({"messages": history(call(), role="user")}, "invalid_tool_history", "messages[1].tool_calls"),
+    ({"messages": history(call(), tool_call_id="c2")}, "invalid_tool_history", "messages[2].tool_call_id"),
+    ({"messages": history(call(), name="now")}, "invalid_tool_history", "messages[2].tool_call_id"),
+    ({"messages": history({})}, "invalid_value", "messages[1].tool_calls[0]"),
+    ({"messages": history(call(3))}, "invalid_value", "messages[1].tool_calls[0].function.arguments"),
+    ({"tool_choice": "required"}, "invalid_value", "tool_choice"),
+    ({"tool_choice": "some", "tools": TOOLS}, "invalid_value", "tool_choice"),
+    ({"tool_choice": NAMED, "tools": TOOLS}, "invalid_value", "tool_choice"),
+    (
+        {"tool_choice": {"type": "custom", "function": {"name": "x"}}, "tools": TOOLS},
+        "invalid_value",
+        "tool_choice.type",
+    ),
+    ({"tools": [{"type": "function"}]}, "invalid_value", "tools[0]"),
+    ({"tools": [{"type": "web_search"}]}, "invalid_value", "tools[0].type"),
+    (tool(name="a b"), "invalid_value", "tools[0].function.name"),
+    (tool(parameters={"type": "string"}), "invalid_schema", "tools[0].function.parameters"),
+    (tool(parameters={"properties": {"a": {}}}, strict=True), "invalid_schema", "tools[0].function.parameters"),
+    (tool(parameters={"properties": {"a": {"not": {}}}}), "invalid_schema", "tools"),
+    (tool(parameters={"properties": {"a": {"$ref": "file:///etc/passwd"}}}), "invalid_schema", "tools"),
+    (tool(parameters={"properties": {"a": {"enum": ["x" * 40_000]}}}), "invalid_schema", "tools"),
+    ({"tools": TOOLS[:1] * 2}, "invalid_schema", "tools"),
+    ({"tools": TOOLS * 65}, "invalid_value", "tools"),
+    ({"tools": TOOLS, "response_format": {"type": "json_object"}}, "unsupported_parameter", "response_format"),
+    ({"tools": TOOLS, "structured_outputs": {"regex": "a"}}, "unsupported_parameter", "structured_outputs"),
+    ({"tools": TOOLS, "min_tokens": 3}, "invalid_value", None),
+    ({"functions": [{}]}, "unsupported_parameter", "functions"),
+]
+
+
+@pytest.mark.parametrize(("fields", "code", "param"), WRONG, ids=range(len(WRONG)))
+def test_what_is_refused(qwen: Client, fields: dict[str, Any], code: str, param: str | None) -> None:
+    status, _, body = qwen.ask("POST", CHAT, {"messages": HELLO, "max_tokens": 2, **fields})
+    error = json.loads(body)["error"]
+    assert (status, error["code"]) == (400, code), error
+    assert param is None or error["param"] == param
+    assert "\n" not in error["message"]
+    assert qwen.idle()
+
+
+@pytest.mark.parametrize("template", ["CHATML", "PYTHONIC"])
+def test_templates_that_cannot(tmp_path: Path, template: str) -> None:
+    session = fake_session(tmp_path, FakeDecoder(), None, chat_template=getattr(templates, template))
+    with served(session) as client:
+        for fields, param in (
+            ({"tools": TOOLS}, "tools"),
+            ({"messages": history(call(), tool_call_id="c1")}, "messages[1].tool_calls"),
+            ({"messages": [*HELLO, {"role": "tool", "content": "x", "tool_call_id": "c1"}]}, "messages[1].role"),
+        ):
+            status, _, body = client.ask("POST", CHAT, {"messages": HELLO, "max_tokens": 2, **fields})
+            error = json.loads(body)["error"]
+            assert (status, error["code"], error["param"]) == (400, "unsupported_parameter", param)
+        short = [{"role": "user", "content": "x"}] if template == "PYTHONIC" else []
+        if short:  # what is left of the double's 48 tokens
+            assert client.chat(messages=short, tools=TOOLS, tool_choice="none", max_tokens=1)["choices"]
+
+
+def test_it_is_counted(qwen: Client) -> None:
+    before = qwen.metrics()
+    ask(qwen, NOW)
+    text = qwen.ask("GET", "/metrics")[2].decode()
+    assert 'finished_reason="tool_calls"' in text
+    assert qwen.metrics()["specexport:request_success_total"] == before["specexport:request_success_total"] + 1
