@@ -22,7 +22,8 @@ from ..checkpoints.checkpoint import first_line
 from ..checkpoints.half_precision import TORCH_DTYPES
 from ..checkpoints.kept_tokens import KeptTokens
 from ..dialects import OPSETS, Dialect
-from .attention import StaticCache, static_cache_attention
+from .attention import StaticCache, seen_by_attention, static_cache_attention
+from .complex_numbers import complex_as_pairs
 from .confidence_head import HEADED, OUTPUTS, WEIGHTS, confidence, embeddings_seen
 
 # Of the dialect for old parsers: the one that came with its opset.
@@ -30,14 +31,14 @@ ROWS_IR_VERSION = 8
 
 
 def probe_cache(model: PreTrainedModel) -> tuple[CacheLayer, ...]:
-    """Shapes of the model's cache, found by running two tokens through it: no names of config fields needed.
+    """Shapes of the cache, found by running two tokens through the model: no names of config fields needed.
 
+    Of keys and values of different widths the wider one counts: the other is padded (see docs/architecture.md).
     Raises `UnsupportedModelError` when a layer keeps anything but keys and values.
     """
     name = type(model).__name__
     try:
-        with torch.no_grad():
-            output = model(input_ids=torch.zeros(1, 2, dtype=torch.int64), use_cache=True)
+        output, seen = seen_by_attention(model, torch.zeros(1, 2, dtype=torch.int64))
     except Exception as error:
         raise UnsupportedModelError(f"{name} cannot continue two tokens: {first_line(error)}") from error
     cache = getattr(output, "past_key_values", None)
@@ -48,11 +49,8 @@ def probe_cache(model: PreTrainedModel) -> tuple[CacheLayer, ...]:
             raise UnsupportedModelError(
                 f"{name}: layer {index} keeps a state that is no key-value cache ({type(layer).__name__})"
             )
-        if keys.shape != values.shape:
-            raise UnsupportedModelError(
-                f"{name}: layer {index} has keys {list(keys.shape)} and values {list(values.shape)}; they must be equal"
-            )
-        layers.append(CacheLayer(int(keys.shape[1]), int(keys.shape[3])))
+        keys, values = seen.get(index, (keys, values))
+        layers.append(CacheLayer(int(keys.shape[1]), int(max(keys.shape[3], values.shape[3]))))
     if not layers:
         raise UnsupportedModelError(f"{name} returns no key-value cache, so there is nothing to make static")
     return tuple(layers)
@@ -167,7 +165,7 @@ class StaticDecoder(torch.nn.Module):
     def _run(self, tokens: Tensor, position: Tensor, cache: StaticCache, options: dict[str, Tensor]) -> Tensor:
         if "position_ids" in self.accepted:
             options["position_ids"] = (position + torch.arange(tokens.shape[1]))[None]
-        with static_cache_attention(self.model, cache, self.dialect):
+        with static_cache_attention(self.model, cache, self.dialect), complex_as_pairs():
             logits: Tensor = self.model(input_ids=tokens, past_key_values=cache, use_cache=True, **options).logits
         logits = logits.float()
         return logits if self.kept is None else self.kept.spread(logits, self.rows_of_tokens)
