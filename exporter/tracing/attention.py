@@ -7,7 +7,7 @@ function. Ours emits ONNX operators instead of computing, and so serves any arch
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,12 +25,24 @@ IMPLEMENTATION = "specexport"
 
 # Keyword arguments of attention functions that change nothing at inference, or are handled below.
 HARMLESS = {"dropout", "position_ids", "position_embeddings", "use_cache", "output_attentions", "output_hidden_states"}
-HARMLESS |= {"cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k", "return_dict", "cache_position"}
+HARMLESS |= {
+    "cu_seq_lens_q",
+    "cu_seq_lens_k",
+    "max_length_q",
+    "max_length_k",
+    "return_dict",
+    "cache_position",
+    "logits_to_keep",
+}
 # The score of what is hidden: finite, because kernels that go by tiles subtract the largest score of a tile, and in the
 # range of fp16, because a compiler may lower the softmax.
 HIDDEN = torch.finfo(torch.float16).min
 
 KeyValue = tuple[Tensor, Tensor]  # key and value, [1, num_kv_heads, rows, head_dim] each, of one width
+
+
+class MissingFromCacheError(UnsupportedModelError, AttributeError):
+    """A model needs more of its cache than there is. An AttributeError, so that it may ask whether there is."""
 
 
 @dataclass
@@ -49,6 +61,11 @@ class StaticCache:
     is_compileable: bool = False
     # transformers reads these for hybrid caches; here every layer holds every row.
     is_sliding: list[bool] = field(default_factory=list)
+
+    def __getattr__(self, name: str) -> Any:
+        raise MissingFromCacheError(
+            f"it asks its cache for {name}, which a cache of keys and values alone does not have"
+        )
 
     def update(self, key: Tensor, value: Tensor, layer_idx: int, *args: Any, **kwargs: Any) -> KeyValue:
         return key, value
@@ -225,11 +242,11 @@ def static_cache_attention(model: PreTrainedModel, cache: StaticCache, dialect: 
         yield
 
 
-def seen_by_attention(model: PreTrainedModel, tokens: Tensor) -> tuple[Any, dict[int, KeyValue]]:
-    """What the model answers to `tokens [1, T]`, and by layer the keys and values that its attention is given.
+def seen_by_attention(model: PreTrainedModel, tokens: Tensor) -> dict[int, KeyValue]:
+    """By layer the keys and values that the model's attention is given for `tokens [1, T]`.
 
     They are `[1, num_kv_heads, T, width]`, each of its own width; a cache of transformers may hold them compressed.
-    Nothing attends, so the answer's numbers mean nothing. A layer with code of its own is not among them.
+    A layer with code of its own is not among them, nor one behind code that fails without a mask.
     """
     seen: dict[int, KeyValue] = {}
 
@@ -239,8 +256,9 @@ def seen_by_attention(model: PreTrainedModel, tokens: Tensor) -> tuple[Any, dict
         seen[int(getattr(module, "layer_idx", len(seen)))] = key, value
         return value.new_zeros(1, query.shape[2], query.shape[1], value.shape[3]), None
 
-    with torch.no_grad(), _attention_by(model, attention):
-        return model(input_ids=tokens, use_cache=True), seen
+    with torch.no_grad(), _attention_by(model, attention), suppress(Exception):  # the trace tells what is wrong
+        model(input_ids=tokens, use_cache=True)
+    return seen
 
 
 @contextmanager
