@@ -309,6 +309,9 @@ def test_no_causal_language_model(
 
 BLOOM = dict(vocab_size=96, hidden_size=32, n_layer=2, n_head=4)
 FALCON = dict(vocab_size=96, hidden_size=32, num_hidden_layers=2, num_attention_heads=4)
+# Keeps the keys of an index beside its latent.
+INDEXED = LLAMA | dict(num_key_value_heads=4, kv_lora_rank=16, qk_rope_head_dim=8, qk_nope_head_dim=8, v_head_dim=4)
+INDEXED |= dict(q_lora_rank=16, first_k_dense_replace=2, index_n_heads=2, index_head_dim=16, index_topk=4)
 DYNAMIC = LLAMA | dict(rope_parameters=dict(rope_type="dynamic", rope_theta=1e4, factor=2.0))
 
 
@@ -320,6 +323,10 @@ DYNAMIC = LLAMA | dict(rope_parameters=dict(rope_type="dynamic", rope_theta=1e4,
         ("bloom", BLOOM),
         ("falcon", FALCON | dict(alibi=True)),
         ("llama", DYNAMIC),
+        ("roberta", SMALL | dict(is_decoder=True, pad_token_id=1, initializer_range=0.2)),
+        ("deepseek_v32", INDEXED),
+        ("git", SMALL | dict(vision_config=dict(num_hidden_layers=1, hidden_size=32, num_attention_heads=4))),
+        ("falcon_h1", LLAMA | dict(mamba_d_ssm=64, mamba_n_heads=8, mamba_d_head=8, mamba_d_state=8)),
     ],
 )
 def test_a_model_that_cannot_keep_the_contract(
