@@ -50,7 +50,8 @@ def probe_cache(model: PreTrainedModel) -> tuple[CacheLayer, ...]:
     for index, layer in enumerate(getattr(cache, "layers", ())):
         keys, values = getattr(layer, "keys", None), getattr(layer, "values", None)
         states = [part for part in tree_leaves(vars(layer)) if isinstance(part, Tensor) and part.ndim > 1]
-        if keys is None or len(states) != 2 or any(part.ndim != 4 or part.shape[2] != 2 for part in states):
+        odd = any(part.ndim != 4 or part.shape[2] != 2 for part in states)
+        if keys is None or values is None or len(states) != 2 or odd:
             raise UnsupportedModelError(
                 f"{name}: layer {index} keeps a state that is no key-value cache ({type(layer).__name__})"
             )
