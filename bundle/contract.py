@@ -81,7 +81,10 @@ class Contract:
 
 @dataclass(frozen=True)
 class CacheLayer:
-    """Shape of one layer's key and value cache, `[1, num_kv_heads, capacity, head_dim]` each."""
+    """Shape of one layer's key and value cache, `[1, num_kv_heads, capacity, head_dim]` each.
+
+    head_dim: the wider of the two where a model's differ, as in latent attention; the other is padded with zeros.
+    """
 
     num_kv_heads: int
     head_dim: int

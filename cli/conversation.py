@@ -62,8 +62,9 @@ class Conversation:
             self.colour = not self.colour
             self.say(f"colours {'on' if self.colour else 'off'}")
         elif command == "/system":
-            self.system = text or None
-            self.say("the system message is set" if text else "there is no system message")
+            had, self.system = self.system, text or None
+            gone = "the system message is removed" if had else "there is no system message; /system TEXT sets one"
+            self.say("the system message is set; /reset begins anew" if text else gone)
         elif command == "/reset":
             self.messages.clear()
             self.session.reset()

@@ -78,11 +78,12 @@ def tune(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Tune a draft on the target's own answers to your prompts.
+    """Tune a draft on your own prompts.
 
-    The bundle writes the answers. A fifth of the prompts is held out and judges the draft before and after; it is
-    written, as a checkpoint for `specexport build --draft`, only if it is accepted more there. Interrupted while
-    answers are written, the same command resumes; interrupted while training, the best draft so far is judged.
+    The bundle's target answers them, and the draft learns from its answers. A fifth of the prompts is held out and
+    judges the draft before and after; it is written, as a checkpoint for `specexport build --draft`, only if it is
+    accepted more there. Interrupted while answers are written, the same command resumes; interrupted while training,
+    the best draft so far is judged.
     """
     from ..exporter.tuning.options import Shape, TuneOptions
 

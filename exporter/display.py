@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from time import perf_counter
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+# Between lines of a stage where there is no terminal to draw a bar on.
+SECONDS = 15.0
 
 
 class BuildDisplay:
@@ -36,12 +40,15 @@ class BuildDisplay:
         if not self._console.is_terminal:
             self._console.print(label, highlight=False)
         task = self._progress.add_task(label, total=steps, step="")
-        announced = 0
+        announced, told = 0, perf_counter()
 
         def announce(step: str) -> None:
-            nonlocal announced
+            nonlocal announced, told
             self._progress.update(task, completed=announced, step=step)
             announced += 1
+            if not self._console.is_terminal and perf_counter() - told > SECONDS:
+                self._console.print(f"{label}: {step}", highlight=False)
+                told = perf_counter()
 
         yield announce
         self._progress.update(task, completed=steps, step="")

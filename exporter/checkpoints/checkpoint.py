@@ -33,6 +33,8 @@ UNWANTED = ["consolidated*", "*/*.safetensors"]  # the same weights again, in fo
 WEIGHTS = "model.safetensors"
 GENERATION = "generation_config.json"
 INDEX = "model.safetensors.index.json"
+# Forms of weights that transformers' kernels for GPUs read, as the checkpoints of gpt-oss and DeepSeek-V3 have them.
+PACKED = ("mxfp4", "fp8")
 
 
 @dataclass(frozen=True)
@@ -115,6 +117,9 @@ class Checkpoint:
         switches: list[int] = [
             rope["original_max_position_embeddings"] for rope in _rotary(text) if rope.get("rope_type") == "longrope"
         ]
+        # Within one chunk, attention that ends at its borders sees all that comes before.
+        if "chunked_attention" in (getattr(text, "layer_types", None) or ()):
+            switches.append(text.attention_chunk_size)
         if switches:
             return min(switches)
         for name in ("max_position_embeddings", "n_positions", "max_seq_len", "n_ctx"):
@@ -258,6 +263,12 @@ def check_decoder(source: str, config: Any) -> None:
     if config.model_type not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
         raise UnsupportedModelError(
             f"{source} has the model type {config.model_type}, which AutoModelForCausalLM does not load"
+        )
+    stored = (getattr(config, "quantization_config", None) or {}).get("quant_method")
+    if stored in PACKED:
+        raise UnsupportedModelError(
+            f"{source} stores its weights in {stored}; expected bf16, fp16 or fp32: load it in transformers with "
+            "dequantize=True, save that, and choose the bundle's own --precision"
         )
     if any("dynamic" in str(rope.get("rope_type")) for rope in _rotary(config.get_text_config())):
         raise UnsupportedModelError(

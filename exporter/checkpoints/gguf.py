@@ -67,7 +67,8 @@ def find_gguf(source: str) -> GgufCheckpoint:
     except OSError as error:
         raise CheckpointError(f"{source} cannot be read: {error.strerror or error}") from None
     if magic != MAGIC:
-        raise CheckpointError(f"{source} is no GGUF file: it starts with {magic!r}, expected {MAGIC!r}")
+        found = f"starts with {magic!r}" if magic else "is empty"
+        raise CheckpointError(f"{source} is no GGUF file: it {found}, expected {MAGIC!r}")
     return GgufCheckpoint(source, path.parent, path.name)
 
 
@@ -96,7 +97,7 @@ class GgufCheckpoint(Checkpoint):
                     f"{INSTEAD}"
                 ) from None
             raise CheckpointError(
-                f"{self.source} is damaged or not whole: {first_line(error)}; fetch the file again"
+                f"{self.source} is damaged or not whole, it has {self.path.stat().st_size} bytes; fetch the file again"
             ) from None
         for kind in sorted({tensor.tensor_type for tensor in header.tensors}):
             some = next(tensor.data for tensor in header.tensors if tensor.tensor_type == kind)

@@ -43,7 +43,7 @@ def absorb_rotary(model: ir.Model, capacity: int) -> int:
     tables: dict[tuple[ir.Value, ir.Value], tuple[ir.Value, ir.Value] | None] = {}
     changed = 0
     for node in list(graph):
-        if node.op_type != ATTENTION or "do_rotary" in node.attributes or len(node.inputs) > 7:
+        if node.op_type != ATTENTION or "do_rotary" in node.attributes or any(node.inputs[7:11]):
             continue
         query, key = _rotated(node.inputs[0]), _rotated(node.inputs[1])
         if query is None or key is None or (query.cos, query.sin) != (key.cos, key.sin):
@@ -56,7 +56,7 @@ def absorb_rotary(model: ir.Model, capacity: int) -> int:
             continue
         for index, rotated in enumerate((query, key)):
             node.replace_input_with(index, _flat(graph, node, rotated.view))
-        node.resize_inputs(9)
+        node.resize_inputs(max(len(node.inputs), 9))
         for index, table in enumerate(made, start=7):
             node.replace_input_with(index, table)
         node.attributes["do_rotary"] = ir.AttrInt64("do_rotary", 1)

@@ -6,13 +6,14 @@ function. Ours emits ONNX operators instead of computing, and so serves any arch
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 from torch.onnx.ops import symbolic, symbolic_multi_out
 from transformers import AttentionInterface, PreTrainedModel
 from transformers.masking_utils import AttentionMaskInterface
@@ -24,12 +25,24 @@ IMPLEMENTATION = "specexport"
 
 # Keyword arguments of attention functions that change nothing at inference, or are handled below.
 HARMLESS = {"dropout", "position_ids", "position_embeddings", "use_cache", "output_attentions", "output_hidden_states"}
-HARMLESS |= {"cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k", "return_dict", "cache_position"}
+HARMLESS |= {
+    "cu_seq_lens_q",
+    "cu_seq_lens_k",
+    "max_length_q",
+    "max_length_k",
+    "return_dict",
+    "cache_position",
+    "logits_to_keep",
+}
 # The score of what is hidden: finite, because kernels that go by tiles subtract the largest score of a tile, and in the
 # range of fp16, because a compiler may lower the softmax.
 HIDDEN = torch.finfo(torch.float16).min
 
-KeyValue = tuple[Tensor, Tensor]  # key and value, [1, num_kv_heads, rows, head_dim] each
+KeyValue = tuple[Tensor, Tensor]  # key and value, [1, num_kv_heads, rows, head_dim] each, of one width
+
+
+class MissingFromCacheError(UnsupportedModelError, AttributeError):
+    """A model needs more of its cache than there is. An AttributeError, so that it may ask whether there is."""
 
 
 @dataclass
@@ -49,6 +62,11 @@ class StaticCache:
     # transformers reads these for hybrid caches; here every layer holds every row.
     is_sliding: list[bool] = field(default_factory=list)
 
+    def __getattr__(self, name: str) -> Any:
+        raise MissingFromCacheError(
+            f"it asks its cache for {name}, which a cache of keys and values alone does not have"
+        )
+
     def update(self, key: Tensor, value: Tensor, layer_idx: int, *args: Any, **kwargs: Any) -> KeyValue:
         return key, value
 
@@ -67,7 +85,11 @@ class StaticCache:
 
 @dataclass(frozen=True)
 class Layer:
-    """One layer's share of the cache, and how it attends. window: tokens seen, 0 for all. softcap: 0.0 for none."""
+    """One layer's share of the cache, and how it attends. window: tokens seen, 0 for all. softcap: 0.0 for none.
+
+    sinks: `[H]`, a score of each head's that takes its part of the softmax and has no value (arXiv 2309.17453, learned
+    as in gpt-oss); None without.
+    """
 
     past: KeyValue
     position: Tensor
@@ -75,6 +97,7 @@ class Layer:
     scale: float
     window: int
     softcap: float
+    sinks: Tensor | None = None
 
 
 def scatter_and_attend(query: Tensor, key: Tensor, value: Tensor, layer: Layer) -> tuple[Tensor, KeyValue]:
@@ -88,7 +111,7 @@ def scatter_and_attend(query: Tensor, key: Tensor, value: Tensor, layer: Layer) 
         for rows, new in zip(layer.past, (key, value), strict=True)
     )
     seen = [half[:, :, : columns.shape[0]] for half in (key_all, value_all)]
-    if layer.softcap:  # an attribute of Attention that TensorRT refuses
+    if layer.softcap or layer.sinks is not None:  # an attribute that TensorRT refuses; what Attention has no input for
         return _attend(query, seen[:1], seen[1:], columns, layer), (key_all, value_all)
     rows = layer.position + torch.arange(query.shape[2])
     # In four dimensions from the start: behind an Unsqueeze, TensorRT-RTX 1.7 trips over names of its own where C is
@@ -110,9 +133,11 @@ def group_query_attention(query: Tensor, key: Tensor, value: Tensor, layer: Laye
         attributes["local_window_size"] = layer.window
     if layer.softcap:
         attributes["softcap"] = layer.softcap
+    # Without tables of a rotary embedding, places and a bias.
+    sinks = (None, None, None, None, layer.sinks.to(query.dtype)) if layer.sinks is not None else ()
     output, key_all, value_all = symbolic_multi_out(
         "com.microsoft::GroupQueryAttention",
-        (*packed, *layer.past, last, (last + 1)[0]),
+        (*packed, *layer.past, last, (last + 1)[0], *sinks),
         attributes,
         dtypes=(query.dtype, key.dtype, value.dtype),
         shapes=(packed[0].shape, layer.past[0].shape, layer.past[1].shape),
@@ -144,11 +169,20 @@ def _attend(query: Tensor, keys: list[Tensor], values: list[Tensor], places: Ten
         scores = layer.softcap * torch.tanh(scores / layer.softcap)
     rows = (layer.position + torch.arange(length)).repeat(heads // kv_heads)
     mask = _visible(places, rows, layer.window)
-    weights = torch.softmax(torch.where(mask, scores, HIDDEN), -1).to(query.dtype)
+    scores = torch.where(mask, scores, HIDDEN)
+    if layer.sinks is not None:  # one more column, which the products with the values leave out
+        sinks = layer.sinks.float().reshape(1, kv_heads, -1, 1, 1).expand(-1, -1, -1, length, -1)
+        scores = torch.cat([scores, sinks.reshape(1, kv_heads, -1, 1)], -1)
+    weights = torch.softmax(scores, -1).to(query.dtype)
     output, first = weights[..., : values[0].shape[2]] @ values[0], values[0].shape[2]
     for part in values[1:]:
         output, first = output + weights[..., first : first + part.shape[2]] @ part, first + part.shape[2]
     return output.reshape(1, heads, length, width)
+
+
+def _padded(part: Tensor, width: int) -> Tensor:
+    """`[..., width]`: columns of 0 behind those of keys and queries change no score, and come out of values as 0."""
+    return functional.pad(part, (0, width - part.shape[-1])) if part.shape[-1] < width else part
 
 
 def _visible(columns: Tensor, rows: Tensor, window: int) -> Tensor:
@@ -180,6 +214,7 @@ def static_cache_attention(model: PreTrainedModel, cache: StaticCache, dialect: 
         scale = float(options.pop("scaling", None) or query.shape[-1] ** -0.5)
         window = int(options.pop("sliding_window", None) or 0)
         softcap = float(options.pop("softcap", None) or 0.0)
+        sinks = options.pop("s_aux", None)
         if options.pop("is_causal", None) is False:
             raise UnsupportedModelError(
                 f"layer {layer} attends to what comes after; only causal attention can be cached"
@@ -191,20 +226,43 @@ def static_cache_attention(model: PreTrainedModel, cache: StaticCache, dialect: 
             raise UnsupportedModelError(
                 f"layer {layer} passes {', '.join(sorted(unknown))} to attention, which the static cache has no form of"
             )
-        if value.shape[-1] != key.shape[-1]:
-            raise UnsupportedModelError(
-                f"layer {layer} has keys of {key.shape[-1]} and values of {value.shape[-1]} columns; they must be equal"
-            )
         if attention_mask is not None:
             raise UnsupportedModelError(
                 f"layer {layer} brings a mask of its own; only causal and sliding-window masks are known"
             )
         if layer in cache.written:
             raise UnsupportedModelError(f"layer {layer} attends twice in one pass; a cache holds one attention a layer")
-        asked = Layer(cache.past[layer], cache.position, cache.columns, scale, window, softcap)
-        output, cache.written[layer] = EMITTERS[dialect](query, key, value, asked)
-        return output.transpose(1, 2), None
+        asked = Layer(cache.past[layer], cache.position, cache.columns, scale, window, softcap, sinks)
+        width = asked.past[0].shape[-1]
+        wide = (_padded(query, width), _padded(key, width), _padded(value, width))
+        output, cache.written[layer] = EMITTERS[dialect](*wide, asked)
+        return output[..., : value.shape[-1]].transpose(1, 2), None
 
+    with _attention_by(model, attention):
+        yield
+
+
+def seen_by_attention(model: PreTrainedModel, tokens: Tensor) -> dict[int, KeyValue]:
+    """By layer the keys and values that the model's attention is given for `tokens [1, T]`.
+
+    They are `[1, num_kv_heads, T, width]`, each of its own width; a cache of transformers may hold them compressed.
+    A layer with code of its own is not among them, nor one behind code that fails without a mask.
+    """
+    seen: dict[int, KeyValue] = {}
+
+    def attention(
+        module: torch.nn.Module, query: Tensor, key: Tensor, value: Tensor, *rest: Any, **options: Any
+    ) -> Any:
+        seen[int(getattr(module, "layer_idx", len(seen)))] = key, value
+        return value.new_zeros(1, query.shape[2], query.shape[1], value.shape[3]), None
+
+    with torch.no_grad(), _attention_by(model, attention), suppress(Exception):  # the trace tells what is wrong
+        model(input_ids=tokens, use_cache=True)
+    return seen
+
+
+@contextmanager
+def _attention_by(model: PreTrainedModel, attention: Callable[..., Any]) -> Iterator[None]:
     before = model.config._attn_implementation
     AttentionInterface.register(IMPLEMENTATION, attention)
     AttentionMaskInterface.register(IMPLEMENTATION, lambda *args, **kwargs: None)

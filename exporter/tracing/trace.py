@@ -13,7 +13,9 @@ import onnx_ir as ir
 import torch
 from torch import Tensor
 from torch.export import Dim
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.onnx.ops import symbolic
+from torch.utils._pytree import tree_leaves
 from transformers import PreTrainedModel
 
 from ...bundle import CacheLayer, Contract
@@ -22,7 +24,8 @@ from ..checkpoints.checkpoint import first_line
 from ..checkpoints.half_precision import TORCH_DTYPES
 from ..checkpoints.kept_tokens import KeptTokens
 from ..dialects import OPSETS, Dialect
-from .attention import StaticCache, static_cache_attention
+from .attention import StaticCache, seen_by_attention, static_cache_attention
+from .complex_numbers import complex_as_pairs
 from .confidence_head import HEADED, OUTPUTS, WEIGHTS, confidence, embeddings_seen
 
 # Of the dialect for old parsers: the one that came with its opset.
@@ -30,32 +33,49 @@ ROWS_IR_VERSION = 8
 
 
 def probe_cache(model: PreTrainedModel) -> tuple[CacheLayer, ...]:
-    """Shapes of the model's cache, found by running two tokens through it: no names of config fields needed.
+    """Shapes of the cache, found by running two tokens through the model: no names of config fields needed.
 
+    Of keys and values of different widths the wider one counts: the other is padded (see docs/architecture.md).
     Raises `UnsupportedModelError` when a layer keeps anything but keys and values.
     """
-    name = type(model).__name__
+    name, tokens = type(model).__name__, torch.tensor([[2, 3]])
     try:
         with torch.no_grad():
-            output = model(input_ids=torch.zeros(1, 2, dtype=torch.int64), use_cache=True)
+            output = model(input_ids=tokens, use_cache=True)
     except Exception as error:
         raise UnsupportedModelError(f"{name} cannot continue two tokens: {first_line(error)}") from error
     cache = getattr(output, "past_key_values", None)
+    seen = seen_by_attention(model, tokens)
     layers = []
     for index, layer in enumerate(getattr(cache, "layers", ())):
         keys, values = getattr(layer, "keys", None), getattr(layer, "values", None)
-        if keys is None or values is None or keys.ndim != 4 or keys.shape[2] != 2:
+        states = [part for part in tree_leaves(vars(layer)) if isinstance(part, Tensor) and part.ndim > 1]
+        odd = any(part.ndim != 4 or part.shape[2] != 2 for part in states)
+        if keys is None or values is None or len(states) != 2 or odd:
             raise UnsupportedModelError(
                 f"{name}: layer {index} keeps a state that is no key-value cache ({type(layer).__name__})"
             )
-        if keys.shape != values.shape:
-            raise UnsupportedModelError(
-                f"{name}: layer {index} has keys {list(keys.shape)} and values {list(values.shape)}; they must be equal"
-            )
-        layers.append(CacheLayer(int(keys.shape[1]), int(keys.shape[3])))
+        keys, values = seen.get(index, (keys, values))
+        layers.append(CacheLayer(int(keys.shape[1]), int(max(keys.shape[3], values.shape[3]))))
     if not layers:
         raise UnsupportedModelError(f"{name} returns no key-value cache, so there is nothing to make static")
+    if "position_ids" in inspect.signature(model.forward).parameters:
+        _refuse_other_positions(model, tokens, output.logits)
     return tuple(layers)
+
+
+def _refuse_other_positions(model: PreTrainedModel, tokens: Tensor, logits: Tensor) -> None:
+    """Raises `UnsupportedModelError` where positions 0, 1, ... are not what the model takes by itself."""
+    try:
+        with torch.no_grad():
+            given = model(input_ids=tokens, position_ids=torch.arange(tokens.shape[1])[None]).logits
+    except Exception:  # the trace gives it the same, and tells what is wrong
+        return
+    if not torch.allclose(given.float(), logits.float(), rtol=1e-2, atol=1e-2):
+        raise UnsupportedModelError(
+            f"{type(model).__name__} numbers its positions by its tokens (from padding_idx + 1), expected 0, 1, ...; "
+            "no graph follows that behind a cache"
+        )
 
 
 def trace(
@@ -167,7 +187,7 @@ class StaticDecoder(torch.nn.Module):
     def _run(self, tokens: Tensor, position: Tensor, cache: StaticCache, options: dict[str, Tensor]) -> Tensor:
         if "position_ids" in self.accepted:
             options["position_ids"] = (position + torch.arange(tokens.shape[1]))[None]
-        with static_cache_attention(self.model, cache, self.dialect):
+        with static_cache_attention(self.model, cache, self.dialect), complex_as_pairs():
             logits: Tensor = self.model(input_ids=tokens, past_key_values=cache, use_cache=True, **options).logits
         logits = logits.float()
         return logits if self.kept is None else self.kept.spread(logits, self.rows_of_tokens)
@@ -204,7 +224,10 @@ def _reason(model: PreTrainedModel, error: BaseException) -> UnsupportedModelErr
         if isinstance(cause, UnsupportedModelError):
             return UnsupportedModelError(f"{type(model).__name__} cannot be exported: {cause}")
         innermost, cause = cause, cause.__cause__ or cause.__context__
-    return UnsupportedModelError(f"{type(model).__name__} cannot be traced by torch.export: {first_line(innermost)}")
+    why = first_line(innermost)
+    if isinstance(innermost, GuardOnDataDependentSymNode):
+        why = "its code decides by a number that only a running graph knows, such as the tokens in the cache"
+    return UnsupportedModelError(f"{type(model).__name__} cannot be traced by torch.export: {why}")
 
 
 @contextmanager

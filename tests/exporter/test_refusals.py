@@ -111,6 +111,13 @@ def test_truncated_weights(refused: Refused, folder: Path) -> None:
         Checkpoint.find(str(folder)).fp32_bytes  # noqa: B018
 
 
+@pytest.mark.parametrize("method", ["mxfp4", "fp8"])
+def test_weights_in_a_form_for_gpus(refused: Refused, method: str, folder: Path) -> None:
+    edit_json(folder / "config.json", quantization_config={"quant_method": method})
+    with refused(UnsupportedModelError):
+        Checkpoint.find(str(folder)).config  # noqa: B018
+
+
 @pytest.mark.parametrize("value", [torch.nan, torch.inf])
 def test_weights_that_are_no_numbers(value: float, folder: Path) -> None:
     path = folder / "model.safetensors"
@@ -302,10 +309,9 @@ def test_no_causal_language_model(
 
 BLOOM = dict(vocab_size=96, hidden_size=32, n_layer=2, n_head=4)
 FALCON = dict(vocab_size=96, hidden_size=32, num_hidden_layers=2, num_attention_heads=4)
-SINKS = LLAMA | dict(num_local_experts=4, num_experts_per_tok=2, head_dim=8)
-LATENT = LLAMA | dict(
-    q_lora_rank=16, kv_lora_rank=16, qk_rope_head_dim=8, qk_nope_head_dim=8, v_head_dim=8, num_key_value_heads=4
-)
+# Keeps the keys of an index beside its latent.
+INDEXED = LLAMA | dict(num_key_value_heads=4, kv_lora_rank=16, qk_rope_head_dim=8, qk_nope_head_dim=8, v_head_dim=4)
+INDEXED |= dict(q_lora_rank=16, first_k_dense_replace=2, index_n_heads=2, index_head_dim=16, index_topk=4)
 DYNAMIC = LLAMA | dict(rope_parameters=dict(rope_type="dynamic", rope_theta=1e4, factor=2.0))
 
 
@@ -316,9 +322,11 @@ DYNAMIC = LLAMA | dict(rope_parameters=dict(rope_type="dynamic", rope_theta=1e4,
         ("lfm2", LLAMA | dict(layer_types=["conv", "full_attention"])),
         ("bloom", BLOOM),
         ("falcon", FALCON | dict(alibi=True)),
-        ("gpt_oss", SINKS),
-        ("deepseek_v3", LATENT | dict(n_routed_experts=4, first_k_dense_replace=2)),
         ("llama", DYNAMIC),
+        ("roberta", SMALL | dict(is_decoder=True, pad_token_id=1, initializer_range=0.2)),
+        ("deepseek_v32", INDEXED),
+        ("git", SMALL | dict(vision_config=dict(num_hidden_layers=1, hidden_size=32, num_attention_heads=4))),
+        ("falcon_h1", LLAMA | dict(mamba_d_ssm=64, mamba_n_heads=8, mamba_d_head=8, mamba_d_state=8)),
     ],
 )
 def test_a_model_that_cannot_keep_the_contract(

@@ -2,6 +2,9 @@ from __future__ import annotations
 
 import dataclasses
 import gc
+import os
+import subprocess
+import sys
 import weakref
 from pathlib import Path
 
@@ -390,3 +393,13 @@ def test_a_bundle_in_the_hubs_cache_runs(built: Path, tmp_path: Path) -> None:
             found.append(session.generate("def add", max_new_tokens=12))
     assert found[0].tokens == found[1].tokens
     assert found[1].statistics.drafted > 0
+
+
+def test_nothing_is_sent_and_no_device_gets_an_id(tmp_path: Path, graphs: Exported) -> None:
+    code = "import sys; from pathlib import Path; from specexport.engines.onnxruntime.cpu import open_graph"
+    path = next(iter(sorted(graphs.folder.rglob("*.onnx"))))
+    places = {name: str(tmp_path) for name in ("HOME", "XDG_CACHE_HOME", "XDG_DATA_HOME", "XDG_CONFIG_HOME")}
+    environment = {name: value for name, value in os.environ.items() if name != "ORT_DISABLE_TELEMETRY"} | places
+    opened = subprocess.run([sys.executable, "-c", f"{code}; open_graph(Path({str(path)!r}))"], env=environment)
+    assert opened.returncode == 0
+    assert not list(tmp_path.rglob("*"))

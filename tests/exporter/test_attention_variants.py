@@ -1,0 +1,196 @@
+"""Sinks, latent attention and rotary embeddings in complex numbers: every dialect against the Hugging Face model,
+mutants that must not pass, TensorRT-RTX's builder, and a pair of them through a session.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from specexport import load
+from specexport.bundle import Precision
+from specexport.engines.tensorrt.api import library
+from specexport.engines.tensorrt.compile import CompileJob, CompileOptions, compile_graph, model_profiles
+from specexport.engines.tensorrt.network_checks import check_model
+from specexport.exporter.build import build
+from specexport.exporter.checkpoints.checkpoint import Checkpoint
+from specexport.exporter.dialects import DIALECTS, Dialect
+from specexport.exporter.request.options import BuildOptions
+from specexport.exporter.tracing import attention, complex_numbers
+from specexport.exporter.tracing.attention import Layer
+from specexport.runtime.proofs.parity import LOGIT_TOLERANCE
+from support.tiny import CONTRACT, LLAMA, Exported, export, export_cached, make_tokenizer, save_model
+from torch.nn import functional
+
+TOL = LOGIT_TOLERANCE["fp32"]
+KINDS = ["sliding_attention", "full_attention"]
+LATENT = LLAMA | dict(num_key_value_heads=4, kv_lora_rank=16, qk_rope_head_dim=8, qk_nope_head_dim=8, v_head_dim=4)
+LATENT |= dict(n_routed_experts=4, num_experts_per_tok=2, moe_intermediate_size=16, n_shared_experts=1, n_group=1)
+LATENT |= dict(topk_group=1, first_k_dense_replace=1)
+# Its temperature rises at every eighth token, instead of every 8192nd.
+LLAMA4 = LLAMA | dict(head_dim=8, intermediate_size_mlp=48, num_local_experts=4, floor_scale=8, attn_scale=0.5)
+LLAMA4 |= dict(no_rope_layers=[1, 0], attention_chunk_size=128, moe_layers=[1])
+FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
+    "sinks": (
+        "gpt_oss",
+        LLAMA | dict(num_local_experts=4, num_experts_per_tok=2, head_dim=8, sliding_window=8, layer_types=KINDS),
+    ),
+    "latent, complex": ("deepseek_v2", LATENT | dict(q_lora_rank=None)),
+    "latent": ("deepseek_v3", LATENT | dict(q_lora_rank=16)),
+    "complex": ("llama4_text", LLAMA4),
+}
+
+
+@pytest.fixture(scope="session")
+def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    made: dict[str, Path] = {}
+
+    def checkpoint(family: str) -> Path:
+        if family not in made:
+            model_type, config = FAMILIES[family]
+            made[family] = save_model(tmp_path_factory.mktemp(model_type), model_type, config=config)
+            make_tokenizer().save_pretrained(made[family])
+        return made[family]
+
+    return checkpoint
+
+
+Checkpoints = Callable[[str], Path]
+
+
+@pytest.mark.parametrize(
+    "family",
+    ["sinks", "latent, complex", *(pytest.param(name, marks=pytest.mark.slow) for name in ("latent", "complex"))],
+)
+def test_every_dialect_gives_the_logits_of_hugging_face(family: str, checkpoints: Checkpoints, tmp_path: Path) -> None:
+    exported = export_cached(checkpoints(family), tmp_path / "graphs")
+    assert {dialect: exported.error(dialect) <= TOL / 10 for dialect in DIALECTS} == dict.fromkeys(DIALECTS, True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("precision", ["fp16", "bf16"])
+def test_every_dialect_in_half_precision(
+    family: str, precision: Precision, checkpoints: Checkpoints, tmp_path: Path
+) -> None:
+    contract = replace(CONTRACT, precision=precision)
+    exported = export_cached(checkpoints(family), tmp_path / "graphs", contract=contract)
+    allowed = LOGIT_TOLERANCE["widened" if precision == "bf16" else precision]
+    assert {dialect: exported.error(dialect) <= allowed for dialect in DIALECTS} == dict.fromkeys(DIALECTS, True)
+
+
+def _sinks(change: Callable[[torch.Tensor], torch.Tensor | None]) -> Callable[[pytest.MonkeyPatch], None]:
+    """What the dialects are given as sinks, changed."""
+
+    def plant(patch: pytest.MonkeyPatch) -> None:
+        for dialect, emit in list(attention.EMITTERS.items()):
+
+            def wrong(query: Any, key: Any, value: Any, layer: Layer, emit: Any = emit) -> Any:
+                assert layer.sinks is not None
+                return emit(query, key, value, replace(layer, sinks=change(layer.sinks)))
+
+            patch.setitem(attention.EMITTERS, dialect, wrong)
+
+    return plant
+
+
+def _padded_in_front(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(attention, "_padded", lambda part, width: functional.pad(part, (width - part.shape[-1], 0)))
+
+
+def _turned_backwards(patch: pytest.MonkeyPatch) -> None:
+    right = complex_numbers.polar
+    patch.setattr(complex_numbers, "polar", lambda length, angle: right(length, -angle))
+
+
+def _no_temperature(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(attention.StaticCache, "get_seq_length", lambda cache, layer_idx=0: 0)
+
+
+WRONG: list[tuple[str, Dialect, Callable[[pytest.MonkeyPatch], None]]] = [
+    ("sinks", "ort", _sinks(lambda sinks: None)),
+    ("latent, complex", "ort", _padded_in_front),
+]
+MORE_WRONG: list[tuple[str, Dialect, Callable[[pytest.MonkeyPatch], None]]] = [
+    ("sinks", "onnx", _sinks(lambda sinks: sinks.roll(1))),  # of the head beside it
+    ("sinks", "rows", _sinks(lambda sinks: None)),
+    ("latent, complex", "ort", _turned_backwards),
+    ("sinks", "ort", _sinks(lambda sinks: -sinks)),
+    ("latent", "onnx", _padded_in_front),
+    ("complex", "rows", _turned_backwards),
+    ("complex", "ort", _no_temperature),
+]
+
+
+@pytest.mark.parametrize(
+    ("family", "dialect", "plant"), [*WRONG, *(pytest.param(*wrong, marks=pytest.mark.slow) for wrong in MORE_WRONG)]
+)
+def test_a_wrong_graph_fails_the_proof_by_far(
+    family: str,
+    dialect: Dialect,
+    plant: Callable[[pytest.MonkeyPatch], None],
+    checkpoints: Checkpoints,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    plant(monkeypatch)
+    assert export(checkpoints(family), tmp_path / "graphs", (dialect,)).error(dialect) > 10 * TOL
+
+
+def test_attention_in_chunks_ends_the_positions_at_the_first(checkpoints: Checkpoints) -> None:
+    """Up to there it sees all that came before, as the graph does."""
+    checkpoint = Checkpoint.find(str(checkpoints("complex")))
+    checkpoint.config.attention_chunk_size = 48
+    assert checkpoint.max_positions == 48
+    checkpoint.config.layer_types = ["full_attention"] * 2
+    assert checkpoint.max_positions == 128
+
+
+def test_a_complex_number_turns_a_pair() -> None:
+    """Against torch's own, in all that models do with them."""
+    generator = torch.Generator().manual_seed(0)
+    pairs, angles = torch.randn(2, 3, 4, 2, generator=generator), torch.randn(3, 4, generator=generator)
+
+    def turned() -> torch.Tensor:
+        by = (torch.polar(torch.ones_like(angles), angles) * 1.5).to("cpu")
+        return torch.view_as_real(torch.view_as_complex(pairs) * by.unsqueeze(0)[:, :, :])
+
+    exact = turned()
+    with complex_numbers.complex_as_pairs():
+        ours = turned()
+    assert torch.polar is not complex_numbers.polar
+    torch.testing.assert_close(ours, exact)
+
+
+def test_a_pair_of_both_kinds_through_a_session(checkpoints: Checkpoints, tmp_path: Path) -> None:
+    """Sinks in the target, latent attention in the draft: speculative output is the target's own."""
+    options = BuildOptions(max_seq_len=64, max_draft_tokens=3, engines=("onnxruntime",), precision="fp32")
+    target, draft = str(checkpoints("sinks")), str(checkpoints("latent, complex"))
+    build(target, draft, tmp_path / "bundle", options)
+    with load(tmp_path / "bundle") as session:
+        for seed in range(4):
+            prompt = np.random.default_rng(seed).integers(2, LLAMA["vocab_size"], 5 + 3 * seed).tolist()
+            wanted: dict[str, Any] = dict(max_new_tokens=24, stop_token_ids=())
+            plain = session.generate(prompt, speculate=False, **wanted)
+            speculative = session.generate(prompt, num_draft_tokens=3, **wanted)
+            assert speculative.tokens == plain.tokens
+            assert speculative.statistics.drafted > speculative.statistics.accepted
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", FAMILIES)
+def test_tensorrt_rtx_builds_them(family: str, checkpoints: Checkpoints, tmp_path: Path) -> None:
+    trt = pytest.importorskip("tensorrt_rtx")
+    contract = replace(CONTRACT, precision="fp16")
+    exported: Exported = export_cached(checkpoints(family), tmp_path / "graphs", ("onnx",), contract)
+    lib = library("tensorrt_rtx")
+    check = partial(check_model, trt=trt, spec=exported.spec, contract=contract, dialect="onnx")
+    job = CompileJob(exported.folder / exported.spec.graphs["onnx"], model_profiles(contract), check)
+    compile_graph(lib, job, tmp_path / "model.plan", CompileOptions(), lambda step: None)
+    assert (tmp_path / "model.plan").stat().st_size > 0
