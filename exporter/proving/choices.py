@@ -23,23 +23,25 @@ from ...errors import ProofError
 Chosen = NDArray[np.int64]
 
 
-def routed(model: nn.Module, stacks: Sequence[ExpertLayer]) -> dict[nn.Module, str]:
-    """By the module that holds the experts and their router, the path of the first stack."""
-    found: dict[nn.Module, str] = {}
+def routed(model: nn.Module, stacks: Sequence[ExpertLayer]) -> dict[nn.Module, ExpertLayer]:
+    """By the module that holds the experts and their router, the first stack."""
+    found: dict[nn.Module, ExpertLayer] = {}
     for layer in stacks:
         experts = layer.path.rpartition(".")[0]
-        found.setdefault(model.get_submodule(experts.rpartition(".")[0]), layer.path)
+        found.setdefault(model.get_submodule(experts.rpartition(".")[0]), layer)
     return found
 
 
 @contextmanager
-def imposed(block: nn.Module, chosen: Callable[[], Chosen], note: Callable[[float], None]) -> Iterator[None]:
-    """`block` takes the experts `chosen()` [T, k] in place of those that its own scores would take.
+def imposed(
+    block: nn.Module, experts: int, chosen: Callable[[], Chosen], note: Callable[[float], None]
+) -> Iterator[None]:
+    """`block` takes the experts `chosen()` [T, k], of so many, in place of those that its own scores would take.
 
     note: is told how far that choice is below the block's own best, in units of the scores' size. A block whose router
     picks in another way than by `topk` of scores [T, E] chooses itself.
     """
-    mode = _Choosing(chosen, note)
+    mode = _Choosing(experts, chosen, note)
     own = block.forward
 
     def forward(*arguments: Any, **options: Any) -> Any:
@@ -54,9 +56,9 @@ def imposed(block: nn.Module, chosen: Callable[[], Chosen], note: Callable[[floa
 
 
 class _Choosing(TorchFunctionMode):
-    def __init__(self, chosen: Callable[[], Chosen], note: Callable[[float], None]) -> None:
+    def __init__(self, experts: int, chosen: Callable[[], Chosen], note: Callable[[float], None]) -> None:
         super().__init__()
-        self.chosen, self.note = chosen, note
+        self.experts, self.chosen, self.note = experts, chosen, note
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -66,9 +68,9 @@ class _Choosing(TorchFunctionMode):
             return found
         scores, (values, indices) = args[0], found
         theirs = torch.from_numpy(self.chosen())
-        if indices.shape != theirs.shape:  # of groups of experts
+        if indices.shape != theirs.shape or scores.shape[-1] != self.experts:  # of groups of experts
             return found
-        _check(theirs, scores.shape[-1])
+        _check(theirs, self.experts)
         picked = scores.gather(-1, theirs)
         self.note(_below(values.float(), picked.float(), scores.float()))
         return type(found)((picked, theirs))
@@ -83,8 +85,9 @@ def _check(chosen: Tensor, experts: int) -> None:
 def _below(best: Tensor, picked: Tensor, scores: Tensor) -> float:
     """The most that the picked scores [T, k] are below the best, over the root mean square of a token's scores [T, E].
 
-    Rank by rank, so that no expert that stands out can be missed for one that is nearly the last.
+    Rank by rank, so that no expert that stands out can be missed for one that is nearly the last. Experts that are
+    masked by infinities count for nothing, and infinitely if they are picked.
     """
-    off = (best.sort(-1).values - picked.sort(-1).values).amax(-1)
-    size = scores.square().mean(-1).sqrt().clamp(min=torch.finfo(torch.float32).tiny)
-    return float((off / size).max())
+    off = (best.sort(-1).values - picked.sort(-1).values).nan_to_num(nan=torch.inf, posinf=torch.inf).amax(-1)
+    sizes = torch.where(scores.isfinite(), scores, 0.0).square().sum(-1) / scores.isfinite().sum(-1).clamp(min=1)
+    return float((off / sizes.sqrt().clamp(min=torch.finfo(torch.float32).tiny)).max())

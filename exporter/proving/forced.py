@@ -161,10 +161,9 @@ def forced(model: PreTrainedModel, recipe: Recipe, sites: Sequence[Site]) -> Ite
         for stack in stacks:
             undo.callback(delattr, stack.module, "forward")
             stack.module.forward = partial(state.answer_experts, stack.path)  # type: ignore[method-assign]
-        for block, path in routed(model, stacks).items():
-            undo.enter_context(
-                imposed(block, partial(state.chosen, state.stacks[path]), partial(state.note_choice, path))
-            )
+        for block, stack in routed(model, stacks).items():
+            chosen, note = partial(state.chosen, state.stacks[stack.path]), partial(state.note_choice, stack.path)
+            undo.enter_context(imposed(block, stack.module.weight.shape[0], chosen, note))
         yield state
 
 

@@ -200,6 +200,28 @@ def test_how_far_a_choice_is_from_the_best(theirs: list[int], off: float) -> Non
     assert found * size == pytest.approx(off, abs=5e-8)
 
 
+def test_experts_that_are_masked_do_not_hide_a_wrong_choice() -> None:
+    scores = torch.tensor([[1.0, 0.5, 0.4, -torch.inf]])
+    best = scores.topk(2).values
+    for theirs, off in (([0, 2], 0.1), ([0, 3], torch.inf)):
+        found = choices._below(best, scores.gather(-1, torch.tensor([theirs])), scores)
+        assert found * (1.41 / 3) ** 0.5 == pytest.approx(off)
+
+
+def test_a_choice_among_groups_of_experts_stays_the_model_s() -> None:
+    class Block(nn.Module):
+        def forward(self, groups: Tensor, scores: Tensor) -> tuple[Tensor, Tensor]:
+            return groups.topk(2).indices, torch.topk(scores, 2, sorted=False).indices
+
+    block, noted = Block(), list[float]()
+    groups, scores = torch.tensor([[3.0, 1.0, 2.0]]), torch.tensor([[4.0, 3.0, 1.0, 2.0]])
+    with choices.imposed(block, 4, lambda: np.array([[3, 1]]), noted.append):
+        first, second = block(groups, scores)
+    assert (first.tolist(), second.tolist()) == ([[0, 2]], [[3, 1]])
+    assert noted == [pytest.approx(1 / 7.5**0.5)]
+    assert block(groups, scores)[1].tolist() == [[0, 1]]
+
+
 @pytest.mark.parametrize("theirs", [[1, 1], [0, 4], [-1, 0]], ids=["twice", "beyond", "before"])
 def test_a_choice_that_is_none_fails(theirs: list[int]) -> None:
     with pytest.raises(ProofError):
