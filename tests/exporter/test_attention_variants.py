@@ -18,6 +18,7 @@ from specexport.bundle import Precision
 from specexport.engines.tensorrt.api import library
 from specexport.engines.tensorrt.compile import CompileJob, CompileOptions, compile_graph, model_profiles
 from specexport.engines.tensorrt.network_checks import check_model
+from specexport.errors import EngineError
 from specexport.exporter.build import build
 from specexport.exporter.checkpoints.checkpoint import Checkpoint
 from specexport.exporter.dialects import DIALECTS, Dialect
@@ -183,8 +184,14 @@ def test_a_pair_of_both_kinds_through_a_session(checkpoints: Checkpoints, tmp_pa
             assert speculative.statistics.drafted > speculative.statistics.accepted
 
 
+# Its attention is plain operators, as with a softcap; the check of networks counts on layers that attend.
+REFUSED = pytest.mark.xfail(reason="compiling asks for fused attention in every layer", strict=True, raises=EngineError)
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(
+    "family", [pytest.param(name, marks=REFUSED) if name == "sinks" else name for name in FAMILIES]
+)
 def test_tensorrt_rtx_builds_them(family: str, checkpoints: Checkpoints, tmp_path: Path) -> None:
     trt = pytest.importorskip("tensorrt_rtx")
     contract = replace(CONTRACT, precision="fp16")
