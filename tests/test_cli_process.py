@@ -79,6 +79,9 @@ def test_build_without_torch_says_which_extra_to_install(pair: Pair, tmp_path: P
         (("--precision", "fp8"), "--precision is fp8, which engine onnxruntime cannot run"),
         (("--engine", "cuda"), "there is no engine 'cuda'"),
         (("--precision", "int8", "--draft-precision", "int4"), "--draft-precision is int4, but there is no --draft"),
+        (("--target", "./missing"), "there is no folder ./missing"),
+        (("--target", "missing.gguf"), "there is no file missing.gguf"),
+        (("--draft", "./missing"), "there is no folder ./missing"),
     ],
 )
 def test_a_wrong_option_is_refused_before_torch_is_imported(option: tuple[str, ...], message: str) -> None:

@@ -27,6 +27,7 @@ from ...calibration.weights.experts import stack_experts
 from ...calibration.weights.layers import check_finite
 from ...errors import CheckpointError, UnsupportedModelError
 from .half_precision import TORCH_DTYPES
+from .source import check_folder, find_local, first_line, is_gguf
 
 WANTED = ["*.json", "*.safetensors", "*.jinja", "*.txt", "*.model"]
 UNWANTED = ["consolidated*", "*/*.safetensors"]  # the same weights again, in forms that transformers does not load
@@ -51,33 +52,16 @@ class Checkpoint:
     @classmethod
     def find(cls, source: str) -> Checkpoint:
         """A local folder or GGUF file, or else a hub id, which is downloaded. Raises `CheckpointError`."""
-        from .gguf import GGUF, find_gguf  # which derives from this class
+        from .gguf import find_gguf  # which derives from this class
 
         disable_progress_bar()  # the build shows its own
         set_verbosity_error()
-        if source.lower().endswith(GGUF):
+        if is_gguf(source):
             return find_gguf(source)
-        try:
-            folder = Path(source).expanduser()
-            found = folder.exists()
-        except (RuntimeError, OSError) as error:  # ~nobody; a name too long
-            raise CheckpointError(f"{source} cannot be looked up: {first_line(error)}") from None
-        if not found:
-            if source.startswith((".", "/", "~")) or source.count("/") > 1:
-                raise CheckpointError(
-                    f"there is no folder {source}; give a Hugging Face checkpoint: a folder or a hub id"
-                )
+        folder = find_local(source)
+        if folder is None:
             folder = download(source)
-        if not folder.is_dir():
-            raise CheckpointError(f"{source} is a file; give the folder that holds config.json and *.safetensors")
-        if not (folder / "config.json").is_file():
-            raise CheckpointError(f"{source} has no config.json; give a Hugging Face checkpoint: a folder or a hub id")
-        if not any(folder.glob("*.safetensors")):
-            if files := sorted(folder.glob(f"*{GGUF}")):
-                raise CheckpointError(f"{source} has no *.safetensors; give its GGUF file: {files[0]}")
-            raise CheckpointError(
-                f"{source} has no *.safetensors; save the weights with save_pretrained of transformers"
-            )
+            check_folder(source, folder)
         return cls(source, folder)
 
     @cached_property
@@ -281,7 +265,3 @@ def _rotary(config: Any) -> list[dict[str, Any]]:
     """The rotary embeddings' parameters: one set, or one for each type of layer."""
     rope = getattr(config, "rope_parameters", None) or {}
     return [rope, *(entry for entry in rope.values() if isinstance(entry, dict))]
-
-
-def first_line(error: BaseException) -> str:
-    return next(iter(str(error).strip().splitlines()), type(error).__name__)

@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -29,46 +28,27 @@ from transformers import (
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from ...bundle import Precision
-from ...errors import CheckpointError, MissingPackageError, UnsupportedModelError
-from .checkpoint import Checkpoint, check_decoder, download, first_line, for_inference
+from ...errors import CheckpointError, UnsupportedModelError
+from .checkpoint import Checkpoint, check_decoder, download, for_inference
 from .half_precision import TORCH_DTYPES
+from .source import INSTEAD, check_gguf, find_local, first_line
 
-GGUF = ".gguf"
-MAGIC = b"GGUF"
-NEEDED = ("gguf", "accelerate")  # by transformers' loader
 # Tokens that end a text, a turn or a message.
 ENDS = ("tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id")
 # Divisors of the rotary frequencies, by which Llama 3.1 and later stretch their positions. transformers does not read
 # them.
 ROTARY_DIVISORS = "rope_freqs.weight"
-INSTEAD = "give the safetensors checkpoint that it was made from"
 
 
 def find_gguf(source: str) -> GgufCheckpoint:
     """A file here, or `hub-id:file.gguf`, which is downloaded. Raises `CheckpointError`, `MissingPackageError`."""
-    path = Path(source).expanduser()
-    if not path.exists():
-        hub_id, colon, file = source.partition(":")
-        if not colon or hub_id.count("/") > 1 or hub_id.startswith((".", "/", "~")):
-            raise CheckpointError(f"there is no file {source}; give a GGUF file, or one of the hub as hub-id:file.gguf")
+    path = find_local(source)
+    if path is None:
+        hub_id, _, file = source.partition(":")
         path = download(hub_id, [file]) / file
         if not path.exists():
             raise CheckpointError(f"{hub_id} on the hub has no file {file}; see the files of its page")
-    if not path.is_file():
-        raise CheckpointError(f"{source} is a folder; give a GGUF file")
-    if re.search(r"-\d{5}-of-\d{5}\.gguf$", path.name):
-        raise CheckpointError(f"{source} is one part of several, which transformers cannot read; {INSTEAD}")
-    for name in NEEDED:
-        if find_spec(name) is None:
-            raise MissingPackageError(name, "gguf")
-    try:
-        with path.open("rb") as file_:
-            magic = file_.read(len(MAGIC))
-    except OSError as error:
-        raise CheckpointError(f"{source} cannot be read: {error.strerror or error}") from None
-    if magic != MAGIC:
-        found = f"starts with {magic!r}" if magic else "is empty"
-        raise CheckpointError(f"{source} is no GGUF file: it {found}, expected {MAGIC!r}")
+        check_gguf(source, path)
     return GgufCheckpoint(source, path.parent, path.name)
 
 

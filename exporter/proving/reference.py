@@ -18,8 +18,8 @@ from transformers import DynamicCache, PreTrainedModel
 from ...bundle import Contract
 from ...errors import UnsupportedModelError
 from ...runtime.proofs.parity import ReferenceStep, Step, contexts, schedule
-from ..checkpoints.checkpoint import first_line
 from ..checkpoints.half_precision import fp32_arithmetic
+from ..checkpoints.source import first_line
 
 
 def record_reference(

@@ -20,9 +20,9 @@ from transformers import PreTrainedModel
 
 from ...bundle import CacheLayer, Contract
 from ...errors import UnsupportedModelError
-from ..checkpoints.checkpoint import first_line
 from ..checkpoints.half_precision import TORCH_DTYPES
 from ..checkpoints.kept_tokens import KeptTokens
+from ..checkpoints.source import first_line
 from ..dialects import OPSETS, Dialect
 from .attention import StaticCache, seen_by_attention, static_cache_attention
 from .complex_numbers import complex_as_pairs

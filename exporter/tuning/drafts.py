@@ -19,8 +19,8 @@ from transformers import (
 from ...bundle import Bundle
 from ...errors import CheckpointError, PairError, ParameterError
 from ..checkpoints.checkpoint import Checkpoint
-from ..checkpoints.gguf import GGUF
 from ..checkpoints.pair import tokenizer_differences
+from ..checkpoints.source import is_gguf
 from .options import Shape
 
 # Of a draft that is tuned: at the rates of a new one it forgets more of other text (docs/internals/log.md).
@@ -49,7 +49,7 @@ def find_draft(bundle: Bundle, given: str | None) -> Checkpoint:
     if given is None and recorded is None:
         raise ParameterError("the bundle has no draft; give one with --draft CHECKPOINT, or --fresh LAYERSxWIDTH")
     source = given if given is not None else recorded.source  # type: ignore[union-attr]
-    if source.lower().endswith(GGUF):
+    if is_gguf(source):
         raise CheckpointError(f"{source} is quantized; give --draft the checkpoint that it was made from")
     try:
         found = Checkpoint.find(source)

@@ -10,7 +10,8 @@ from typing import Literal
 import torch
 from specexport.bundle import Contract
 from specexport.errors import SpecExportError
-from specexport.exporter.checkpoints.checkpoint import Checkpoint, first_line
+from specexport.exporter.checkpoints.checkpoint import Checkpoint
+from specexport.exporter.checkpoints.source import first_line
 from specexport.exporter.context import BuildContext
 from specexport.exporter.export_model import ModelExport, export_model
 from specexport.exporter.progress import Silent, Timed

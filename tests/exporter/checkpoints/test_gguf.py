@@ -11,7 +11,7 @@ import torch
 from gguf import GGUFReader
 from safetensors.torch import load_file, save_file
 from specexport.errors import CheckpointError, MissingPackageError, UnsupportedModelError
-from specexport.exporter.checkpoints import gguf
+from specexport.exporter.checkpoints import gguf, source
 from specexport.exporter.checkpoints.checkpoint import Checkpoint
 from specexport.runtime.session import load
 from support.gguf_file import write_gguf
@@ -235,9 +235,9 @@ def test_a_file_of_the_hub(file: Path, monkeypatch: pytest.MonkeyPatch, refused:
         Checkpoint.find("org/model-GGUF:other.gguf")
 
 
-@pytest.mark.parametrize("name", gguf.NEEDED)
+@pytest.mark.parametrize("name", source.NEEDED)
 def test_a_package_that_is_missing(name: str, file: Path, monkeypatch: pytest.MonkeyPatch, refused: Refused) -> None:
-    there = gguf.find_spec
-    monkeypatch.setattr(gguf, "find_spec", lambda asked: None if asked == name else there(asked))
+    there = source.find_spec
+    monkeypatch.setattr(source, "find_spec", lambda asked: None if asked == name else there(asked))
     with refused(MissingPackageError):
         Checkpoint.find(str(file))
