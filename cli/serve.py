@@ -34,7 +34,12 @@ WHERE = ("host", "port", "uds", "drain_delay", "drain_timeout")
 @click.option("--api-key-file", type=click.File(), help="File of API keys, one a line. Also: $SPECEXPORT_API_KEY.")
 @click.option("--no-auth", is_flag=True, help="Listen beyond this machine although there is no API key.")
 @click.option("--public-metrics", is_flag=True, help="/metrics needs no API key.")
-@click.option("--allowed-host", "allowed_hosts", multiple=True, help="Accepted Host header; repeatable.")
+@click.option(
+    "--allowed-host",
+    "allowed_hosts",
+    multiple=True,
+    help="Accepted Host header, beside loopback's names; * for any; repeatable.",
+)
 @click.option("--cors-origin", "cors_origins", multiple=True, help="Origin whose pages may ask; repeatable.")
 @click.option(
     "--default-temperature",

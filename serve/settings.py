@@ -8,6 +8,7 @@ from ipaddress import ip_address
 from ..errors import ParameterError
 
 LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
+ANY_HOST = "*"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -15,8 +16,9 @@ class ServerSettings:
     """Times in seconds, sizes in bytes.
 
     model: the name that clients use, by default the bundle's. api_keys: empty for no authentication. public_metrics:
-    `/metrics` without a key. allowed_hosts: values of the Host header without their port; by default loopback's names
-    where there are no keys, and any where there are. cors_origins: exact origins that a browser's pages may ask from.
+    `/metrics` without a key. allowed_hosts: values of the Host header without their port, beside loopback's names;
+    "*" for any, which is for what stands behind something that checks it. By default none where there are no keys, and
+    any where there are. cors_origins: exact origins that a browser's pages may ask from.
 
     default_temperature: of requests that name none. max_tokens: most that a request may ask for, None for the capacity.
     max_body: of a request. body_timeout: for all of it to come. max_requests: at once, waiting ones among them.
@@ -65,9 +67,10 @@ class ServerSettings:
     @property
     def hosts(self) -> tuple[str, ...] | None:
         """What the Host header may say, None for anything."""
-        if self.allowed_hosts is not None:
-            return self.allowed_hosts
-        return None if self.api_keys else LOOPBACK
+        named = self.allowed_hosts
+        if ANY_HOST in (named or ()) or (named is None and self.api_keys):
+            return None
+        return (*LOOPBACK, *(host.lower() for host in named or ()))
 
 
 def check_listening(host: str, settings: ServerSettings, without_keys: bool = False) -> None:
@@ -79,5 +82,6 @@ def check_listening(host: str, settings: ServerSettings, without_keys: bool = Fa
     if not (loopback or settings.api_keys or without_keys):
         raise ParameterError(
             f"host {host} can be reached from other machines and there is no API key; "
-            "give --api-key-file, or --no-auth where something in front of this server asks for keys"
+            "give --api-key-file, or --no-auth, and --allowed-host with each name "
+            "or address that clients use, where something in front of this server asks for keys"
         )

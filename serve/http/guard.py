@@ -13,6 +13,7 @@ from .exchange import Exchange, Receive, Scope, Send
 OPEN = ("/", "/health", "/ready", "/favicon.ico")
 OPEN_BELOW = "/page/"
 METRICS = "/metrics"
+PROBES = ("/health", "/ready")  # asked by address, and nobody learns from their answers
 
 
 class Guard:
@@ -30,7 +31,8 @@ class Guard:
             await self._app(scope, receive, send)
             return
         exchange = Exchange(scope, receive, send, self._settings)
-        self._check_host(exchange.header("host"))
+        if exchange.path not in PROBES:
+            self._check_host(exchange.header("host"))
         origin = exchange.header("origin")
         if origin:
             self._check_origin(origin, exchange.header("host"))
@@ -45,7 +47,7 @@ class Guard:
     def _check_host(self, host: str) -> None:
         hosts = self._settings.hosts
         if hosts is not None and _name(host) not in hosts:
-            told = f"the Host header says {host[:100]!r}; expected {' or '.join(hosts)} (--allowed-host)"
+            told = f"the Host header says {host[:100]!r}; expected {' or '.join(hosts)} (--allowed-host adds others)"
             raise ApiError(403, "forbidden_host", told)
 
     def _check_origin(self, origin: str, host: str) -> None:

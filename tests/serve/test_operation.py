@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from specexport.errors import ParameterError
 from specexport.serve import ServerSettings
-from specexport.serve.settings import check_listening
+from specexport.serve.settings import LOOPBACK, check_listening
 from support.messages import Refused
 from support.serving import ServerProcess, wait_for
 
@@ -172,12 +172,24 @@ def test_pages_of_other_origins(guarded: ServerProcess, server: ServerProcess) -
 
 @pytest.mark.parametrize("host", ["evil.example", "evil.example:8000", "localhost.evil.example", "", "0.0.0.0"])
 def test_another_host_name(server: ServerProcess, guarded: ServerProcess, host: str) -> None:
-    status, _, body = server.ask("GET", "/health", headers={"Host": host})
+    status, _, body = server.ask("GET", "/v1/models", headers={"Host": host})
     assert (status, json.loads(body)["error"]["code"]) == (403, "forbidden_host")
+    for probe in ("/health", "/ready"):  # by address
+        assert server.ask("GET", probe, headers={"Host": host})[0] == 200
     if host:
-        assert guarded.ask("GET", "/health", headers={"Host": host})[0] == 200
+        key = {"x-api-key": KEYS[0]}
+        assert guarded.ask("GET", "/v1/models", headers={"Host": host, **key})[0] == 200
     for own in ("localhost", "localhost:99", "127.0.0.1", "[::1]:8000", "LOCALHOST"):
-        assert server.ask("GET", "/health", headers={"Host": own})[0] == 200
+        assert server.ask("GET", "/v1/models", headers={"Host": own})[0] == 200
+
+
+def test_named_hosts_are_added_to_loopbacks() -> None:
+    assert ServerSettings().hosts == LOOPBACK
+    assert ServerSettings(api_keys=("k",)).hosts is None
+    for keys in ((), ("k",)):
+        named = ServerSettings(api_keys=keys, allowed_hosts=("My.Host", "192.0.2.1"))
+        assert named.hosts == (*LOOPBACK, "my.host", "192.0.2.1")
+        assert ServerSettings(api_keys=keys, allowed_hosts=("my.host", "*")).hosts is None
 
 
 def test_special_tokens_in_a_message_stay_text(server: ServerProcess) -> None:
