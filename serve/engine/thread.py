@@ -7,7 +7,7 @@ from threading import Condition, Thread
 from time import monotonic
 from typing import Protocol
 
-from ...errors import GrammarError, QueueError, SpecExportError
+from ...errors import GrammarError, QueueError, SessionClosedError, SpecExportError
 from ...runtime.sampling.parameters import SamplingParameters
 from ...runtime.stream import Stream
 from ...runtime.text.encode import Prompt
@@ -66,9 +66,11 @@ class EngineThread:
         return monotonic() - self._seen_at if job is not None else 0.0
 
     def submit(self, job: Job) -> None:
-        """Raises `QueueError`."""
+        """Raises `QueueError`, and `SessionClosedError` once it was stopped."""
         with self._changed:
-            if self._draining or self._stopped:
+            if self._stopped:
+                raise SessionClosedError("this AsyncSession is closed; make another one")
+            if self._draining:
                 raise QueueError("shutting_down", "this server is shutting down; ask another one, or later", 1)
             try:
                 self._queue.put(job.key, job)

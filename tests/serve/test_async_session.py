@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from specexport.bundle import Contract
-from specexport.errors import EngineError, ParameterError, PromptError, QueueError
+from specexport.errors import EngineError, ParameterError, PromptError, QueueError, SessionClosedError
 from specexport.serve import AsyncSession
 from specexport.serve.engine.job import Job
 from support.messages import Refused
@@ -218,6 +218,19 @@ def test_drain_takes_nothing_new_and_lets_the_rest_end(tmp_path: Path, refused: 
         decoder.gate.set()
         assert await drained
         assert [len(task.result().tokens) for task in tasks] == [20, 20, 20]
+
+    run(tmp_path, use)
+
+
+def test_a_closed_one_says_so(tmp_path: Path, refused: Refused) -> None:
+    async def use(sessions: AsyncSession, _: SlowDecoder) -> None:
+        await sessions.generate("Hello", max_new_tokens=2)
+        await sessions.close()
+        with refused(SessionClosedError):
+            await sessions.generate("Hello", max_new_tokens=2)
+        with refused(SessionClosedError):
+            sessions.submit([1], max_new_tokens=2)
+        await sessions.close()
 
     run(tmp_path, use)
 
