@@ -54,9 +54,7 @@ WHERE = ("host", "port", "uds", "drain_delay", "drain_timeout")
 @click.option(
     "--max-queue-per-key",
     type=click.IntRange(1),
-    default=4,
-    show_default=True,
-    help="Requests of one API key, or else of one address, that may wait.",
+    help="Requests of one API key, or else of one address, that may wait. [default: 4 with several keys, else all]",
 )
 @click.option("--queue-timeout", type=SECONDS, default=30.0, show_default=True, help="Longest wait in the queue.")
 @click.option(

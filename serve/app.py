@@ -71,8 +71,10 @@ def create_app(session: Session | AsyncSession, settings: ServerSettings | None 
 
 
 def _asynchronous(session: Session, settings: ServerSettings) -> AsyncSession:
-    waiting = (settings.max_queue, settings.max_queue_per_key, settings.queue_timeout)
-    return AsyncSession(session, *waiting, settings.grammar_timeout)
+    waiting = (settings.max_queue, settings.waiting_per_key, settings.queue_timeout)
+    sessions = AsyncSession(session, *waiting, settings.grammar_timeout)
+    sessions.thread.turns_by = "key" if settings.api_keys else "address"
+    return sessions
 
 
 async def _unrouted(request: Request, error: Exception) -> Response:

@@ -9,6 +9,7 @@ from ..errors import ParameterError
 
 LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 ANY_HOST = "*"
+PER_KEY = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,7 +23,8 @@ class ServerSettings:
 
     default_temperature: of requests that name none. max_tokens: most that a request may ask for, None for the capacity.
     max_body: of a request. body_timeout: for all of it to come. max_requests: at once, waiting ones among them.
-    max_queue, max_queue_per_key, queue_timeout, grammar_timeout: see `AsyncSession`. stall_timeout: without a prompt
+    max_queue, queue_timeout, grammar_timeout: see `AsyncSession`. max_queue_per_key: of one key, or without keys of one
+    address; None for 4 where there are several keys, and else for `max_queue`. stall_timeout: without a prompt
     chunk or a round, after which `/health` says 503. send_timeout: a reader that takes nothing for so long is left.
     ping_interval: between comments in a silent stream. header_timeout: a stream's status waits so long for the engine.
 
@@ -42,7 +44,7 @@ class ServerSettings:
     body_timeout: float = 30.0
     max_requests: int = 256
     max_queue: int = 16
-    max_queue_per_key: int = 4
+    max_queue_per_key: int | None = None
     queue_timeout: float = 30.0
     grammar_timeout: float = 10.0
     stall_timeout: float = 60.0
@@ -63,6 +65,13 @@ class ServerSettings:
             number = getattr(self, name)
             if number is not None and number < 1:
                 raise ParameterError(f"{name} is {number}; it must be 1 or more")
+
+    @property
+    def waiting_per_key(self) -> int:
+        """Requests of one key, or address, that may wait: one user's own are bounded by the queue alone."""
+        if self.max_queue_per_key is not None:
+            return self.max_queue_per_key
+        return PER_KEY if len(self.api_keys) > 1 else self.max_queue
 
     @property
     def hosts(self) -> tuple[str, ...] | None:

@@ -27,6 +27,8 @@ class Streams(Protocol):
 class EngineThread:
     """Started with the first job, so that what forks before that forks no thread."""
 
+    turns_by = "key"  # what `Job.key` is, as who is refused reads it
+
     def __init__(self, session: Streams, most: int, most_per_key: int, grammar_timeout: float) -> None:
         self._session, self._grammar_timeout = session, grammar_timeout
         self._queue: FairQueue[Job] = FairQueue(most, most_per_key)
@@ -84,7 +86,8 @@ class EngineThread:
     def _refusal(self, of_key: bool) -> QueueError:
         wait = self.retry_after()
         if of_key:
-            return QueueError("too_many_requests", f"too many requests of this key wait; retry in {wait} s", wait)
+            told = f"too many requests of this {self.turns_by} wait; retry in {wait} s"
+            return QueueError("too_many_requests", told, wait)
         return QueueError("queue_full", f"{len(self._queue)} requests wait; retry in {wait} s", wait)
 
     def retry_after(self) -> int:

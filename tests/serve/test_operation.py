@@ -183,6 +183,13 @@ def test_another_host_name(server: ServerProcess, guarded: ServerProcess, host: 
         assert server.ask("GET", "/v1/models", headers={"Host": own})[0] == 200
 
 
+def test_several_keys_share_the_queue() -> None:
+    assert ServerSettings().waiting_per_key == ServerSettings(api_keys=("a",)).waiting_per_key == 16
+    assert ServerSettings(api_keys=("a", "b")).waiting_per_key == 4
+    for keys in ((), ("a",), ("a", "b")):
+        assert ServerSettings(api_keys=keys, max_queue_per_key=2).waiting_per_key == 2
+
+
 def test_named_hosts_are_added_to_loopbacks() -> None:
     assert ServerSettings().hosts == LOOPBACK
     assert ServerSettings(api_keys=("k",)).hosts is None

@@ -118,6 +118,59 @@ def test_too_many_are_refused_and_retries_end_well(tmp_path: Path) -> None:
 
 
 def test_a_wait_that_is_too_long(tmp_path: Path) -> None:
+def test_one_users_own_requests_may_fill_the_queue(tmp_path: Path) -> None:
+    with slow_server(tmp_path, max_queue=6, api_keys=("k",)) as (client, decoder):
+        assert client.app.state.service.settings.waiting_per_key == 6  # type: ignore[attr-defined]
+    with slow_server(tmp_path, max_queue=6) as (client, decoder):
+        decoder.gate.clear()
+        open_ones = [raw(client, max_tokens=2)]
+        wait_for(lambda: running(client) == 1)
+        open_ones += [raw(client, max_tokens=2) for _ in range(6)]
+        wait_for(lambda: waiting(client) == 6)
+        status, _, body = client.ask("POST", "/v1/chat/completions", {"messages": MESSAGES})
+        assert (status, json.loads(body)["error"]["code"]) == (429, "queue_full")
+        decoder.gate.set()
+        for one in open_ones:
+            assert one.recv(12) == b"HTTP/1.1 200"
+            one.close()
+
+
+def test_an_address_has_a_bound_where_one_is_given(tmp_path: Path) -> None:
+    with slow_server(tmp_path, max_queue=6, max_queue_per_key=1) as (client, decoder):
+        decoder.gate.clear()
+        open_ones = [raw(client, max_tokens=2)]
+        wait_for(lambda: running(client) == 1)
+        open_ones.append(raw(client, max_tokens=2))
+        wait_for(lambda: waiting(client) == 1)
+        status, _, body = client.ask("POST", "/v1/chat/completions", {"messages": MESSAGES})
+        error = json.loads(body)["error"]
+        assert (status, error["code"]) == (429, "too_many_requests")
+        assert "of this address" in error["message"]
+        decoder.gate.set()
+        for one in open_ones:
+            assert one.recv(12) == b"HTTP/1.1 200"
+            one.close()
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_every_token_behind_the_first_round_has_its_latency(tmp_path: Path, stream: bool) -> None:
+    with slow_server(tmp_path) as (client, _):
+        fields = {"messages": MESSAGES, "max_tokens": 20, "stream": stream, "specexport": {"speculate": False}}
+        assert client.ask("POST", "/v1/chat/completions", fields)[0] == 200
+        found = client.metrics()
+        assert found["specexport:inter_token_latency_seconds_count"] == 19
+        whole = found["specexport:e2e_request_latency_seconds_sum"]
+        assert 0 < found["specexport:inter_token_latency_seconds_sum"] < whole
+
+
+def test_tokens_of_one_round_share_its_time() -> None:
+    metrics = Metrics("x", "tiny", ())
+    metrics.latencies([(9.0, 2), (0.375, 3), (0.25, 1)])
+    text = metrics.exposition("")[0].decode()
+    assert 'x:inter_token_latency_seconds_count{model_name="tiny"} 4.0' in text
+    assert 'x:inter_token_latency_seconds_sum{model_name="tiny"} 0.625' in text
+
+
     with slow_server(tmp_path, queue_timeout=0.1) as (client, decoder):
         decoder.gate.clear()
         first = raw(client, max_tokens=2)
