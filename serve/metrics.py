@@ -5,7 +5,7 @@ Gauges are read when they are asked for, without the engine thread.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info
 from prometheus_client.exposition import choose_encoder
@@ -39,7 +39,9 @@ class Metrics:
             "spec_decode_num_accepted_tokens_per_pos", "Accepted draft tokens by place.", "route", "position"
         )
         self.first_token = self._histogram("time_to_first_token_seconds", "From the request to its first token.")
-        self.between_tokens = self._histogram("inter_token_latency_seconds", "Time a token behind the first.")
+        self.between_tokens = self._histogram(
+            "inter_token_latency_seconds", "A round's time over its tokens, for each of them, behind the first round."
+        )
         self.whole = self._histogram("e2e_request_latency_seconds", "From the request to its end.")
         self.queued = self._histogram("request_queue_time_seconds", "Waiting for the engine.")
         self.prefill = self._histogram("request_prefill_time_seconds", "Prompts.")
@@ -68,6 +70,12 @@ class Metrics:
     def round(self, tokens: int) -> None:
         self.observe(self.round_size, tokens)
 
+    def latencies(self, rounds: Sequence[tuple[float, int]]) -> None:
+        """rounds: the seconds and tokens of each of a request's; the first one's are `first_token`'s."""
+        for seconds, tokens in rounds[1:]:
+            for _ in range(tokens):
+                self.observe(self.between_tokens, seconds / tokens)
+
     def observe(self, histogram: Histogram, value: float) -> None:
         histogram.labels(self._model).observe(value)
 
@@ -93,8 +101,6 @@ class Metrics:
         self.observe(self.first_token, waited[0] + row.first_token_seconds)
         if row.grammar_seconds:
             self.observe(self.masked, row.grammar_seconds)
-        if row.emitted > 1:
-            self.observe(self.between_tokens, (row.total_seconds - row.first_token_seconds) / (row.emitted - 1))
         self._speculative(row, route if route in self._routes else OTHER_ROUTES)
 
     def _speculative(self, row: Statistics, route: str) -> None:

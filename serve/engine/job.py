@@ -29,7 +29,8 @@ STARTED = Started()
 class Job:
     """Submitted by `AsyncSession.submit`. `events` and `chunks` are for one task of the loop that submitted it.
 
-    queue_seconds: how long it waited for the engine. Everything else of it belongs to the engine thread.
+    queue_seconds: how long it waited for the engine. rounds: the seconds and tokens of each. Everything else of it
+    belongs to the engine thread.
     """
 
     def __init__(
@@ -41,6 +42,8 @@ class Job:
         self.stream: Stream | None = None  # while it runs
         self.created = monotonic()
         self.queue_seconds = 0.0
+        self.rounds: list[tuple[float, int]] = []
+        self._noted = 0.0  # seconds, up to the last round
         self._withdraw = withdraw
         self._loop = asyncio.get_running_loop()
         self._events: deque[Event] = deque()
@@ -66,6 +69,12 @@ class Job:
         stream = self.stream
         if stream is not None:
             stream.cancel()
+
+    def note(self, chunk: Chunk) -> None:
+        """By the engine thread, as a request's statistics go on counting while its chunks wait to be read."""
+        if chunk.tokens:
+            self.rounds.append((chunk.statistics.total_seconds - self._noted, len(chunk.tokens)))
+            self._noted = chunk.statistics.total_seconds
 
     def deliver(self, event: Event) -> None:
         """From any thread. A loop that is gone has nobody who reads: the request ends."""

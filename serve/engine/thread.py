@@ -153,6 +153,7 @@ class EngineThread:
                     stream.cancel()
                 job.deliver(STARTED)
                 for chunk in stream:
+                    job.note(chunk)
                     if chunk.finish_reason is not None:
                         self._end(job, chunk)
                         continue

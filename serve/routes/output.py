@@ -111,6 +111,7 @@ class Output:
     def count(self) -> None:
         """At its end, however that came."""
         waited = (self.job.queue_seconds, monotonic() - self.job.created)
+        self.service.metrics.latencies(tuple(self.job.rounds))
         self.service.metrics.finished(self.statistics, self.finish_reason, self.job.parameters.route, waited)
 
     def _drafts(self, chunk: Chunk) -> Drafts:

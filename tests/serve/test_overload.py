@@ -14,6 +14,7 @@ import openai
 import pytest
 from specexport.bundle import Contract
 from specexport.serve import ServerSettings
+from specexport.serve.metrics import Metrics
 from support.serving import Client, SlowDecoder, served, slow_session, wait_for
 
 CONTRACT = Contract(capacity=1024, max_draft_tokens=4, prompt_chunk=8, precision="fp32")
@@ -117,7 +118,6 @@ def test_too_many_are_refused_and_retries_end_well(tmp_path: Path) -> None:
             one.close()
 
 
-def test_a_wait_that_is_too_long(tmp_path: Path) -> None:
 def test_one_users_own_requests_may_fill_the_queue(tmp_path: Path) -> None:
     with slow_server(tmp_path, max_queue=6, api_keys=("k",)) as (client, decoder):
         assert client.app.state.service.settings.waiting_per_key == 6  # type: ignore[attr-defined]
@@ -171,6 +171,7 @@ def test_tokens_of_one_round_share_its_time() -> None:
     assert 'x:inter_token_latency_seconds_sum{model_name="tiny"} 0.625' in text
 
 
+def test_a_wait_that_is_too_long(tmp_path: Path) -> None:
     with slow_server(tmp_path, queue_timeout=0.1) as (client, decoder):
         decoder.gate.clear()
         first = raw(client, max_tokens=2)
