@@ -19,7 +19,7 @@ from ..service import Service
 from ..wire.answers import Chunk, metrics_of, usage_of
 from ..wire.body import parse
 from ..wire.constraints import grammar_of
-from ..wire.errors import of_engine
+from ..wire.errors import of_engine, of_grammar
 from ..wire.requests import ChatRequest, CompletionRequest, Extension, StreamOptions
 from ..wire.tools import Calls, calls_of, of_tools
 from ..wire.translate import chat_messages, check_size, check_template, parameters, prompts
@@ -115,7 +115,7 @@ async def _work(
         try:
             await service.prepare_grammar(grammar)
         except GrammarError as error:
-            raise of_engine(error) if calls is None else of_tools(error) from None
+            raise of_grammar(error, request) if calls is None else of_tools(error, calls) from None
     chosen = [parameters(request, service.settings, service.limits, len(ids), grammar) for ids in encoded]
     return Work(service, request, encoded, chosen, exchange.scope["state"].get("key", ""), calls)
 

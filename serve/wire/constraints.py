@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from ...errors import GrammarError
 from ...runtime.grammar.grammar import Grammar
-from .errors import ApiError, invalid, unsupported
+from .errors import ApiError, invalid, of_grammar, unsupported
 from .requests import Common, JsonSchema, StructuredOutputs
 
 ANY_OBJECT: dict[str, Any] = {"type": "object"}
@@ -14,7 +15,14 @@ DEEPEST = 64
 
 
 def grammar_of(request: Common, allow_lark: bool) -> Grammar | None:
-    """Raises `ApiError`, and `GrammarError` for what is wrong or too large before it is compiled."""
+    """Raises `ApiError`, also for what is wrong or too large before it is compiled."""
+    try:
+        return _grammar(request, allow_lark)
+    except GrammarError as error:
+        raise of_grammar(error, request) from None
+
+
+def _grammar(request: Common, allow_lark: bool) -> Grammar | None:
     structured, wanted = request.structured_outputs, request.response_format
     if structured is not None and wanted is not None and wanted.type != "text":
         raise invalid("structured_outputs", "give response_format or structured_outputs, not both")

@@ -18,6 +18,7 @@ from ...errors import (
     SessionClosedError,
     SpecExportError,
 )
+from .requests import Common
 
 LOG = logging.getLogger("specexport.serve")
 TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
@@ -70,6 +71,14 @@ def of_validation(error: msgspec.ValidationError) -> ApiError:
         return invalid(None, str(error))
     where = found[2] or None
     return invalid(where, f"{where}: {found[1]}" if where else found[1])
+
+
+def of_grammar(error: GrammarError, request: Common) -> ApiError:
+    """Of what bounds a whole output, with the field that is to blame, where one is."""
+    found = of_engine(error)
+    if found.status == 400:
+        found.param = "response_format" if request.structured_outputs is None else "structured_outputs"
+    return found
 
 
 def of_engine(error: BaseException) -> ApiError:

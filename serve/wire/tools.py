@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 import string
 from collections.abc import Sequence
@@ -20,16 +21,19 @@ from .constraints import check_strict
 from .errors import ApiError, invalid, of_engine, unsupported
 from .requests import ChatRequest, Message, NamedTool, ToolDefinition
 
+POSITION = re.compile(r"invalid tools: at (\d+)\(\d+\): (?:failed to compile JSON schema: )?(.*)", re.DOTALL)
+OF_TOOL = re.compile(r"arguments_(\d+): ")
 LETTERS = string.ascii_letters + string.digits
 
 
 @dataclass(frozen=True)
 class Calls:
-    """What a request may call. grammar: bounds the whole output."""
+    """What a request may call. grammar: bounds the whole output. places: of those it may call, among the tools."""
 
     form: ToolFormat
     tools: tuple[Tool, ...]
     grammar: Grammar
+    places: tuple[int, ...]
 
 
 def calls_of(request: ChatRequest, session: Session) -> Calls | None:
@@ -44,18 +48,35 @@ def calls_of(request: ChatRequest, session: Session) -> Calls | None:
         return None
     form = form_of(session, "tools")
     named = choice.function.name if isinstance(choice, NamedTool) else None
-    callable = [tool for tool in tools if named in (None, tool.name)]
-    if not callable:
+    places = tuple(place for place, tool in enumerate(tools) if named in (None, tool.name))
+    if not places:
         raise invalid("tool_choice", f"tool_choice names {named!r}, which is none of the tools")
     if request.structured_outputs is not None or getattr(request.response_format, "type", "text") != "text":
         field = "response_format" if request.structured_outputs is None else "structured_outputs"
         raise unsupported(field, "it excludes tools; leave one of them out, or say tool_choice: none")
     parallel = request.parallel_tool_calls is not False and named is None
     try:
-        grammar = tools_grammar(form, callable, choice == "required" or named is not None, parallel)
+        demanded = choice == "required" or named is not None
+        grammar = tools_grammar(form, [tools[place] for place in places], demanded, parallel)
     except GrammarError as error:
-        raise of_tools(error) from None
-    return Calls(form, tuple(tools), grammar)
+        wrong = _first_wrong(form, tools, places)
+        raise invalid(*wrong, error.code) if wrong else invalid("tools", str(error), error.code) from None
+    return Calls(form, tuple(tools), grammar, places)
+
+
+def _first_wrong(form: ToolFormat, tools: Sequence[Tool], places: Sequence[int]) -> tuple[str, str] | None:
+    """The field and the reason of a tool that is refused alone too; None where only all together are too much."""
+    for place in places:
+        try:
+            tools_grammar(form, [tools[place]], False, False)
+        except GrammarError as error:
+            return _of_tool(place, tools[place], str(error))
+    return None
+
+
+def _of_tool(place: int, tool: Tool, reason: str) -> tuple[str, str]:
+    where = f"tools[{place}].function.parameters"
+    return where, f"{where} ({tool.name}): {reason.removeprefix('invalid tools: ')}"
 
 
 def offered(given: Sequence[ToolDefinition]) -> list[Tool]:
@@ -83,7 +104,16 @@ def form_of(session: Session, field: str) -> ToolFormat:
 def of_tools(error: GrammarError) -> ApiError:
     """With the field that is to blame, where it is."""
     found = of_engine(error)
-    return invalid("tools", str(error), found.code) if found.status == 400 else found
+    if found.status != 400:
+        return found
+    told = POSITION.match(str(error))
+    lines = calls.grammar.text.split("\n")
+    line = lines[int(told[1]) - 1] if told and 0 < int(told[1]) <= len(lines) else ""
+    of_tool = OF_TOOL.match(line)
+    if told is None or of_tool is None:
+        return invalid("tools", str(error), found.code)
+    place = calls.places[int(of_tool[1])]
+    return invalid(*_of_tool(place, calls.tools[place], told[2]), found.code)
 
 
 class History:

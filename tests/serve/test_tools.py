@@ -326,6 +326,7 @@ def tool(**function: Any) -> dict[str, Any]:
 
 
 NAMED = {"type": "function", "function": {"name": "rain"}}
+FORMAT = "response_format"
 WRONG: list[tuple[dict[str, Any], str, str | None]] = [
     ({"messages": history(call("{"))}, "invalid_tool_history", "messages[1].tool_calls[0].function.arguments"),
     ({"messages": history(call(""))}, "invalid_tool_history", "messages[1].tool_calls[0].function.arguments"),
@@ -350,9 +351,24 @@ WRONG: list[tuple[dict[str, Any], str, str | None]] = [
     (tool(name="a b"), "invalid_value", "tools[0].function.name"),
     (tool(parameters={"type": "string"}), "invalid_schema", "tools[0].function.parameters"),
     (tool(parameters={"properties": {"a": {}}}, strict=True), "invalid_schema", "tools[0].function.parameters"),
-    (tool(parameters={"properties": {"a": {"not": {}}}}), "invalid_schema", "tools"),
-    (tool(parameters={"properties": {"a": {"$ref": "file:///etc/passwd"}}}), "invalid_schema", "tools"),
-    (tool(parameters={"properties": {"a": {"enum": ["x" * 40_000]}}}), "invalid_schema", "tools"),
+    (tool(parameters={"properties": {"a": {"not": {}}}}), "invalid_schema", "tools[0].function.parameters"),
+    (
+        tool(parameters={"properties": {"a": {"$ref": "file:///etc/passwd"}}}),
+        "invalid_schema",
+        "tools[0].function.parameters",
+    ),
+    (
+        tool(parameters={"properties": {"a": {"enum": ["x" * 40_000]}}}),
+        "invalid_schema",
+        "tools[0].function.parameters",
+    ),
+    ({"response_format": {"type": "json_schema", "json_schema": {"schema": {"not": {}}}}}, "invalid_schema", FORMAT),
+    (
+        {"response_format": {"type": "json_schema", "json_schema": {"schema": {"enum": ["x" * 40_000]}}}},
+        "invalid_schema",
+        FORMAT,
+    ),
+    ({"structured_outputs": {"regex": "("}}, "invalid_schema", "structured_outputs"),
     ({"tools": TOOLS[:1] * 2}, "invalid_schema", "tools"),
     ({"tools": TOOLS * 65}, "invalid_value", "tools"),
     ({"tools": TOOLS, "response_format": {"type": "json_object"}}, "unsupported_parameter", "response_format"),
@@ -376,6 +392,46 @@ def test_what_is_refused(qwen: Client, fields: dict[str, Any], code: str, param:
 def test_templates_that_cannot(tmp_path: Path, template: str) -> None:
     session = fake_session(tmp_path, FakeDecoder(), None, chat_template=getattr(templates, template))
     with served(session) as client:
+@pytest.mark.parametrize("choice", ["auto", {"type": "function", "function": {"name": "c"}}])
+def test_one_wrong_tool_among_many_is_named(qwen: Client, choice: Any) -> None:
+    """With what is wrong with it, and no line of a grammar that nobody wrote."""
+    wrong: list[tuple[dict[str, Any], str]] = [
+        ({"properties": {"x": {"not": {}}}}, 'Unimplemented keys: ["not"]'),
+        ({"properties": {"x": {"type": "nonsense"}}}, "Invalid type: nonsense"),
+        ({"properties": {"x": {"enum": ["x" * 40_000]}}}, "32"),
+    ]
+    for schema, reason in wrong:
+        schemas = {"a": CITY, "b": EMPTY, "c": schema, "d": CITY}
+        tools = [{"type": "function", "function": {"name": name, "parameters": schemas[name]}} for name in schemas]
+        fields = {"messages": HELLO, "max_tokens": 2, "tools": tools, "tool_choice": choice}
+        status, _, body = qwen.ask("POST", CHAT, fields)
+        error = json.loads(body)["error"]
+        assert (status, error["code"], error["param"]) == (400, "invalid_schema", "tools[2].function.parameters")
+        assert error["message"].startswith("tools[2].function.parameters (c): ")
+        assert reason in error["message"]
+        assert "at 1" not in error["message"]
+
+
+def test_too_long_names_its_field_and_gives_clients_no_advice_to_build(qwen: Client) -> None:
+    text = "x" * qwen.session.capacity  # type: ignore[attr-defined]
+    for path, fields, field in (
+        (CHAT, {"messages": [{"role": "user", "content": text}]}, "messages"),
+        ("/v1/completions", {"prompt": text}, "prompt"),
+        ("/v1/completions", {"prompt": [1] * len(text)}, "prompt"),
+        ("/tokenize", {"prompt": text}, "prompt"),
+    ):
+        status, _, body = qwen.ask("POST", path, fields)
+        error = json.loads(body)["error"]
+        assert (status, error["code"], error["param"]) == (400, "context_length_exceeded", field)
+        assert f"at most {len(text) - 1} " in error["message"]
+        assert "build" not in error["message"]
+
+
+def test_arguments_that_are_empty_are_told_what_is_expected(qwen: Client) -> None:
+    _, _, body = qwen.ask("POST", CHAT, {"messages": history(call("")), "max_tokens": 2})
+    assert "is empty; expected an object as JSON, {} for none" in json.loads(body)["error"]["message"]
+
+
         for fields, param in (
             ({"tools": TOOLS}, "tools"),
             ({"messages": history(call(), tool_call_id="c1")}, "messages[1].tool_calls"),
