@@ -101,8 +101,8 @@ def form_of(session: Session, field: str) -> ToolFormat:
         raise unsupported(field, str(error)) from None
 
 
-def of_tools(error: GrammarError) -> ApiError:
-    """With the field that is to blame, where it is."""
+def of_tools(error: GrammarError, calls: Calls) -> ApiError:
+    """With the field that is to blame, where it is: llguidance tells the grammar's line, and each tool has its own."""
     found = of_engine(error)
     if found.status != 400:
         return found
@@ -158,6 +158,8 @@ CODE = "invalid_tool_history"
 
 
 def _arguments(text: str, where: str) -> dict[str, Any]:
+    if not text.strip():
+        raise invalid(where, f"{where} is empty; expected an object as JSON, {{}} for none", CODE)
     try:
         found = msgspec.json.decode(text)
     except (ValueError, RecursionError) as error:
