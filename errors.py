@@ -35,7 +35,11 @@ class PromptError(ParameterError):
 
 
 class LongPromptError(PromptError):
-    pass
+    """tokens: the prompt's. capacity: the bundle's. of_messages: whether the prompt was a conversation."""
+
+    def __init__(self, message: str, tokens: int = 0, capacity: int = 0, of_messages: bool = False) -> None:
+        super().__init__(message)
+        self.tokens, self.capacity, self.of_messages = tokens, capacity, of_messages
 
 
 class ToolsError(PromptError):

@@ -56,7 +56,10 @@ class PromptEncoder:
         if len(tokens) >= capacity:
             raise LongPromptError(
                 f"the prompt has {len(tokens)} tokens, the bundle's capacity is {capacity} with at least one to "
-                "generate; shorten it or build with a larger --max-seq-len"
+                "generate; shorten it or build with a larger --max-seq-len",
+                len(tokens),
+                capacity,
+                isinstance(prompt, list) and isinstance(prompt[0], Mapping),
             )
         return tokens
 

@@ -95,7 +95,11 @@ def of_engine(error: BaseException) -> ApiError:
         case MissingPackageError():
             return ApiError(400, "unsupported_parameter", str(error))
         case LongPromptError():
-            return invalid(None, str(error), "context_length_exceeded")
+            told = (
+                f"the prompt has {error.tokens} tokens; at most {error.capacity - 1} leave room for one to generate; "
+                "shorten it"
+            )
+            return invalid("messages" if error.of_messages else "prompt", told, "context_length_exceeded")
         case PromptError():
             return invalid(None, str(error))
         case ParameterError():

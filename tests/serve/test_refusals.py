@@ -55,7 +55,7 @@ WRONG: list[tuple[str, bytes, int, str, str | None]] = [
     (CHAT, said([{"type": "text"}]), 400, "invalid_value", "messages[0].content[0].text"),
     (CHAT, said(None, "assistant", tool_calls=[CALL]), 400, "unsupported_parameter", "messages[0].tool_calls"),
     (CHAT, said("x", "tool"), 400, "unsupported_parameter", "messages[0].role"),
-    (CHAT, said("word " * 3000), 400, "context_length_exceeded", None),
+    (CHAT, said("word " * 3000), 400, "context_length_exceeded", "messages"),
     (CHAT, said("x" * 200_000), 400, "context_length_exceeded", "messages"),
     (CHAT, chat(max_tokens=0), 400, "invalid_value", "max_tokens"),
     (CHAT, chat(max_tokens="3"), 400, "invalid_value", "max_tokens"),
