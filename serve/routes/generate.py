@@ -188,23 +188,31 @@ async def _stream_one(work: Work, exchange: Exchange, shape: Shape, index: int, 
         started = await sessions.started(output.job, settings.ping_interval)
         if not started:
             await exchange.ping()
-    opening = shape.start(index)
-    if opening is not None:
-        await exchange.event(msgspec.json.encode(opening))
+    opened = False
     asked = work.parameters[index].logprobs is not None
     async with aclosing(output.pieces(exchange.ping)) as pieces:
         async for piece in pieces:
-            for chunk in _chunks(shape, index, piece, asked):
+            for chunk in _chunks(shape, index, piece, asked, not opened):
+                opened = True
                 await exchange.event(msgspec.json.encode(chunk))
     if output.finish_reason == "abort":
         raise ClientGone
+    opening = None if opened else shape.start(index, "")
+    if opening is not None:
+        await exchange.event(msgspec.json.encode(opening))
     await exchange.event(msgspec.json.encode(shape.finish(index, output.finish_reason)))
 
 
-def _chunks(shape: Shape, index: int, piece: Piece, asked: bool) -> Iterator[Chunk]:
-    """One for each part; what there is beside parts comes with the first one."""
+def _chunks(shape: Shape, index: int, piece: Piece, asked: bool, first: bool) -> Iterator[Chunk]:
+    """One for each part; what there is beside parts comes with the first one. first: the choice is still to be opened,
+    as its first part tells whether it has content.
+    """
     entries, drafts = piece.entries, piece.drafts
     for part in piece.parts or ([""] if entries or drafts is not None else []):
+        opening = shape.start(index, part) if first else None
+        if opening is not None:
+            yield opening
+        first = False
         yield shape.piece(index, part, entries if asked else None, drafts)
         entries, drafts = [], None
 

@@ -46,8 +46,8 @@ class Whole:
 
 
 class Shape(Protocol):
-    def start(self, index: int) -> Chunk | None:
-        """What opens a choice."""
+    def start(self, index: int, part: Part) -> Chunk | None:
+        """What opens a choice in front of its first part."""
         ...
 
     def piece(self, index: int, part: Part, logprobs: Logprobs, drafts: Drafts | None) -> Chunk: ...
@@ -102,8 +102,9 @@ class ChatShape:
         self._service = service
         self._head = Head(service, "chatcmpl", "chat.completion.chunk", with_usage)
 
-    def start(self, index: int) -> Chunk | None:
-        return self._head.chunk([DeltaChoice(index, Delta(role="assistant", content=""))])
+    def start(self, index: int, part: Part) -> Chunk | None:
+        content = None if isinstance(part, Begun) else ""  # as of a whole answer
+        return self._head.chunk([DeltaChoice(index, Delta(role="assistant", content=content))])
 
     def piece(self, index: int, part: Part, logprobs: Logprobs, drafts: Drafts | None) -> Chunk:
         entries = None if logprobs is None else chat_logprobs(logprobs, self._service.texts)
@@ -155,7 +156,7 @@ class TextShape:
         self._head = Head(service, "cmpl", "text_completion", with_usage)
         self._offsets: dict[int, int] = {}  # characters that went out, by choice
 
-    def start(self, index: int) -> Chunk | None:
+    def start(self, index: int, part: Part) -> Chunk | None:
         return None
 
     def piece(self, index: int, part: Part, logprobs: Logprobs, drafts: Drafts | None) -> Chunk:

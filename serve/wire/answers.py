@@ -154,8 +154,10 @@ class DeltaCall(msgspec.Struct, omit_defaults=True, kw_only=True):
 
 
 class Delta(msgspec.Struct, omit_defaults=True):
+    """content: null only where a call opens the answer."""
+
     role: str | None = None
-    content: str | None = None
+    content: str | msgspec.UnsetType | None = msgspec.UNSET
     tool_calls: list[DeltaCall] | None = None
 
 

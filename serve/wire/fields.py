@@ -61,8 +61,20 @@ REFUSED: dict[str, str] = {
 }
 
 
+def check_kinds(raw: Mapping[str, Any]) -> None:
+    """Raises `ApiError` for kinds of tools that the OpenAI API has and this one has not."""
+    choice, tools = raw.get("tool_choice"), raw.get("tools")
+    kind = choice.get("type") if isinstance(choice, Mapping) else None
+    if kind in ("allowed_tools", "custom"):
+        raise unsupported("tool_choice.type", f"{kind!r}; give none, auto, required, or the name of a function")
+    for place, tool in enumerate(tools if isinstance(tools, list) else []):
+        if isinstance(tool, Mapping) and tool.get("type") == "custom":
+            raise unsupported(f"tools[{place}].type", "'custom'; a tool is a function with parameters")
+
+
 def check_fields(raw: Mapping[str, Any], honoured: frozenset[str], strict: bool) -> list[str]:
     """Names of the fields that are ignored, in order. Raises `ApiError` for those that are refused."""
+    check_kinds(raw)
     ignored = []
     for name, value in raw.items():
         if name in honoured or value is None:

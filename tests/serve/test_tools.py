@@ -87,8 +87,9 @@ def streamed(client: Client, **fields: Any) -> dict[str, Any]:
     """The message that the deltas of a stream join to, checked against the shape of OpenAI's, and why it ended."""
     fields = {"messages": HELLO, "tools": TOOLS, "temperature": 0, "max_tokens": 300, **fields}
     chunks = client.events(CHAT, fields)
-    assert chunks[0]["choices"][0]["delta"] == {"role": "assistant", "content": ""}
     content, calls = "", []
+    begins = "tool_calls" in chunks[1]["choices"][0]["delta"]
+    assert chunks[0]["choices"][0]["delta"] == {"role": "assistant", "content": None if begins else ""}
     for chunk in chunks[1:-1]:
         delta = chunk["choices"][0]["delta"]
         assert len(delta) == 1
@@ -325,8 +326,8 @@ def tool(**function: Any) -> dict[str, Any]:
     return {"tools": [{"type": "function", "function": {"name": "f", **function}}]}
 
 
-NAMED = {"type": "function", "function": {"name": "rain"}}
 FORMAT = "response_format"
+NAMED = {"type": "function", "function": {"name": "rain"}}
 WRONG: list[tuple[dict[str, Any], str, str | None]] = [
     ({"messages": history(call("{"))}, "invalid_tool_history", "messages[1].tool_calls[0].function.arguments"),
     ({"messages": history(call(""))}, "invalid_tool_history", "messages[1].tool_calls[0].function.arguments"),
@@ -342,10 +343,13 @@ WRONG: list[tuple[dict[str, Any], str, str | None]] = [
     ({"tool_choice": "some", "tools": TOOLS}, "invalid_value", "tool_choice"),
     ({"tool_choice": NAMED, "tools": TOOLS}, "invalid_value", "tool_choice"),
     (
-        {"tool_choice": {"type": "custom", "function": {"name": "x"}}, "tools": TOOLS},
-        "invalid_value",
+        {"tool_choice": {"type": "custom", "custom": {"name": "x"}}, "tools": TOOLS},
+        "unsupported_parameter",
         "tool_choice.type",
     ),
+    ({"tool_choice": {"type": "allowed_tools", "tools": []}}, "unsupported_parameter", "tool_choice.type"),
+    ({"tool_choice": {"type": "some"}, "tools": TOOLS}, "invalid_value", "tool_choice.type"),
+    ({"tools": [*TOOLS, {"type": "custom", "custom": {"name": "x"}}]}, "unsupported_parameter", "tools[2].type"),
     ({"tools": [{"type": "function"}]}, "invalid_value", "tools[0]"),
     ({"tools": [{"type": "web_search"}]}, "invalid_value", "tools[0].type"),
     (tool(name="a b"), "invalid_value", "tools[0].function.name"),
@@ -388,10 +392,6 @@ def test_what_is_refused(qwen: Client, fields: dict[str, Any], code: str, param:
     assert qwen.idle()
 
 
-@pytest.mark.parametrize("template", ["CHATML", "PYTHONIC"])
-def test_templates_that_cannot(tmp_path: Path, template: str) -> None:
-    session = fake_session(tmp_path, FakeDecoder(), None, chat_template=getattr(templates, template))
-    with served(session) as client:
 @pytest.mark.parametrize("choice", ["auto", {"type": "function", "function": {"name": "c"}}])
 def test_one_wrong_tool_among_many_is_named(qwen: Client, choice: Any) -> None:
     """With what is wrong with it, and no line of a grammar that nobody wrote."""
@@ -432,6 +432,10 @@ def test_arguments_that_are_empty_are_told_what_is_expected(qwen: Client) -> Non
     assert "is empty; expected an object as JSON, {} for none" in json.loads(body)["error"]["message"]
 
 
+@pytest.mark.parametrize("template", ["CHATML", "PYTHONIC"])
+def test_templates_that_cannot(tmp_path: Path, template: str) -> None:
+    session = fake_session(tmp_path, FakeDecoder(), None, chat_template=getattr(templates, template))
+    with served(session) as client:
         for fields, param in (
             ({"tools": TOOLS}, "tools"),
             ({"messages": history(call(), tool_call_id="c1")}, "messages[1].tool_calls"),
