@@ -58,6 +58,10 @@ class AsyncSession:
         """
         return await self.encoders.run(key, partial(self.session.encode, prompt, tools))
 
+    async def encode_prediction(self, prediction: str, *, key: str = "") -> list[int]:
+        """As `Session.encode_prediction`, with turns as in `encode`."""
+        return await self.encoders.run(key, partial(self.session.encode_prediction, prediction))
+
     async def prepare_grammar(self, grammar: Grammar, *, key: str = "") -> None:
         """As `Session.prepare_grammar`, with turns as in `encode`."""
         await self.compilers.run(key, partial(self.session.prepare_grammar, grammar))

@@ -22,7 +22,7 @@ from ..wire.constraints import grammar_of
 from ..wire.errors import of_engine
 from ..wire.requests import ChatRequest, CompletionRequest, Extension, StreamOptions
 from ..wire.tools import Calls, calls_of, of_tools
-from ..wire.translate import chat_messages, check_size, check_template, parameters, prompts
+from ..wire.translate import chat_messages, check_size, check_template, parameters, prediction_text, prompts
 from .output import Output, Piece
 from .shapes import ChatShape, Shape, TextShape, Whole
 
@@ -110,13 +110,15 @@ async def _work(
     for prompt in given:
         check_size(prompt, service.limits, tools)
     encoded = [await service.sessions.encode(prompt, tools, key=key) for prompt in given]
+    predicted = prediction_text(request, service.limits)
+    prediction = await service.sessions.encode_prediction(predicted, key=key) if predicted else []
     grammar = grammar_of(request, service.settings.allow_grammars) if calls is None else calls.grammar
     if grammar is not None:  # refused before it waits
         try:
             await service.prepare_grammar(grammar, key)
         except GrammarError as error:
             raise of_engine(error) if calls is None else of_tools(error) from None
-    chosen = [parameters(request, service.settings, service.limits, len(ids), grammar) for ids in encoded]
+    chosen = [parameters(request, service.settings, service.limits, len(ids), grammar, prediction) for ids in encoded]
     return Work(service, request, encoded, chosen, key, calls)
 
 

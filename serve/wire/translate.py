@@ -137,10 +137,22 @@ def _sizes(value: Any) -> Iterator[int]:
             yield 1
 
 
+def prediction_text(request: Common, limits: Limits) -> str:
+    """No more of it than a sequence can hold; empty for none. Raises `ApiError`."""
+    if request.prediction is None:
+        return ""
+    return flat(request.prediction.content, "prediction.content")[: limits.longest_text]
+
+
 def parameters(
-    request: Common, settings: ServerSettings, limits: Limits, prompt_tokens: int, grammar: Grammar | None
+    request: Common,
+    settings: ServerSettings,
+    limits: Limits,
+    prompt_tokens: int,
+    grammar: Grammar | None,
+    prediction: Sequence[int] = (),
 ) -> SamplingParameters:
-    """Raises `ParameterError`, `ApiError`."""
+    """prediction: token ids. Raises `ParameterError`, `ApiError`."""
     extension = request.specexport or Extension()
     asked = getattr(request, "max_completion_tokens", None) or request.max_tokens
     default = 16 if isinstance(request, CompletionRequest) else limits.capacity  # as the OpenAI API has it
@@ -162,7 +174,7 @@ def parameters(
         "drafter": extension.drafter,
         "num_draft_tokens": extension.num_draft_tokens,
         "speculate": extension.speculate,
-        "prediction": flat(request.prediction.content, "prediction.content") if request.prediction else None,
+        "prediction": prediction or None,
         "cache_salt": request.cache_salt,
         "grammar": grammar,
         "logprobs": likeliest(request),

@@ -154,3 +154,54 @@ def test_keys_take_turns_and_each_has_its_bound(refused: Refused) -> None:
         assert workers.waiting == 0
 
     asyncio.run(use())
+
+
+def nested(levels: int) -> dict[str, Any]:
+    """Objects and lists in turn."""
+    found: Any = {} if levels % 2 else []
+    for level in range(levels - 1, 0, -1):
+        found = {"a": found} if level % 2 else [1, found]
+    return dict(found)
+
+
+@pytest.mark.parametrize("path", ["/tokenize", CHAT])
+def test_arguments_that_are_nested_too_deep(qwen: Client, path: str) -> None:
+    for levels in (65, 600):
+        status, _, body = qwen.ask("POST", path, {"messages": history(json.dumps(nested(levels)))})
+        error = json.loads(body)["error"]
+        assert (status, error["code"]) == (400, "invalid_tool_history")
+        assert error["param"] == "messages[1].tool_calls[0].function.arguments"
+    assert qwen.ask("POST", path, {"messages": history(json.dumps(nested(64))), "max_tokens": 1})[0] == 200
+
+
+@pytest.mark.parametrize("path", ["/tokenize", CHAT])
+def test_parameters_that_are_nested_too_deep(qwen: Client, path: str) -> None:
+    fields = {"messages": HELLO, "max_tokens": 1} | ({"tool_choice": "none"} if path == CHAT else {})
+    for levels in (65, 600):
+        status, _, body = qwen.ask(
+            "POST", path, fields | {"tools": offered(parameters={"default": nested(levels - 1)})}
+        )
+        error = json.loads(body)["error"]
+        assert (status, error["code"]) == (400, "invalid_schema")
+        assert error["param"] == "tools[0].function.parameters"
+    assert qwen.ask("POST", path, fields | {"tools": offered(parameters={"default": nested(63)})})[0] == 200
+
+
+def test_the_engine_thread_tokenizes_no_prediction(tmp_path: Path) -> None:
+    session, _ = slow_session(tmp_path, CONTRACT)
+    found: list[tuple[str, Any]] = []
+    encode = session._encoder.encode_prediction
+
+    def noted(prediction: Any) -> list[int]:
+        found.append((threading.current_thread().name, prediction))
+        return encode(prediction)
+
+    session._encoder.encode_prediction = noted  # type: ignore[method-assign]
+    with served(session) as client:
+        longest = client.app.state.service.limits.longest_text  # type: ignore[attr-defined]
+        client.chat(prediction={"type": "content", "content": LONG}, max_tokens=2)
+    (worker, text), (engine, ids) = found
+    assert worker.startswith("specexport-encode")
+    assert text == LONG[:longest]
+    assert engine == "specexport-engine"
+    assert list(ids) == encode(text)
