@@ -66,7 +66,7 @@ class ServerSettings:
     def hosts(self) -> tuple[str, ...] | None:
         """What the Host header may say, None for anything."""
         if self.allowed_hosts is not None:
-            return self.allowed_hosts
+            return tuple(host.lower() for host in self.allowed_hosts)
         return None if self.api_keys else LOOPBACK
 
 
