@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
+from hashlib import sha256
 from typing import Any
 
 from ...errors import QueueError
@@ -75,8 +76,7 @@ class AsyncSession:
         """
         parameters = with_overrides(params, overrides)
         if key:  # else the time to the first token would tell what others asked
-            own = parameters.cache_salt
-            parameters = replace(parameters, cache_salt=key if own is None else f"{key} {own}")
+            parameters = replace(parameters, cache_salt=_salt(key, parameters.cache_salt))
         job = Job(key, prompt, parameters, self.thread.withdraw)
         self.thread.submit(job)
         return job
@@ -146,3 +146,8 @@ class AsyncSession:
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
+
+
+def _salt(key: str, own: str | None) -> str:
+    """Another one for every pair: the quotes say where each of the two ends."""
+    return sha256(ascii((key, own)).encode()).hexdigest()

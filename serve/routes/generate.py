@@ -169,7 +169,10 @@ async def _stream(work: Work, exchange: Exchange, shape: Shape) -> None:
     except Exception as error:
         if not exchange.begun:
             raise
-        await exchange.fail(of_engine(error))
+        told = of_engine(error)
+        if work.outputs[-1].finish_reason != "error":  # which is counted as such
+            work.service.metrics.rejected(told.code)
+        await exchange.fail(told)
         return
     if _wants_usage(work.request):
         metrics = metrics_of(work.statistics, work.queue_seconds, work.service.session.max_draft_tokens)

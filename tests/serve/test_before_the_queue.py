@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from specexport.bundle import Contract
 from specexport.errors import QueueError
-from specexport.serve import ServerSettings
+from specexport.serve import AsyncSession, ServerSettings
 from specexport.serve.engine.workers import Workers
 from support import tool_templates as templates
 from support.messages import Refused
@@ -205,3 +205,32 @@ def test_the_engine_thread_tokenizes_no_prediction(tmp_path: Path) -> None:
     assert text == LONG[:longest]
     assert engine == "specexport-engine"
     assert list(ids) == encode(text)
+
+
+def test_an_error_behind_the_headers_but_before_a_round_is_counted(tmp_path: Path) -> None:
+    session, decoder = slow_session(tmp_path, CONTRACT)
+    good, fails = decoder.logits_after, threading.Event()
+    decoder.logits_after = lambda context: good(context) * float("nan" if fails.is_set() else 1)  # type: ignore
+    with served(session, ServerSettings(header_timeout=0.0)) as client:
+        decoder.gate.clear()
+        fails.set()
+        threading.Timer(0.1, decoder.gate.set).start()
+        status, _, body = client.ask("POST", CHAT, {"messages": HELLO, "stream": True, "max_tokens": 9})
+        assert status == 200
+        assert b'"code":"engine_error"' in body
+        found = client.metrics()
+        counted = ("request_rejected_total", "request_success_total")
+        assert sum(found.get(f"specexport:{name}", 0) for name in counted) == 1
+
+
+def test_no_two_pairs_of_key_and_salt_are_one(tmp_path: Path) -> None:
+    session, _ = slow_session(tmp_path, CONTRACT)
+
+    async def salt(key: str, own: str | None) -> Any:
+        async with AsyncSession(session) as sessions:
+            return sessions.submit([1], key=key, cache_salt=own, max_new_tokens=1).parameters.cache_salt
+
+    with session:
+        pairs = [("a", "b c"), ("a b", "c"), ("a b c", None), ("a", "None"), ("a", None), ("a', 'b", "c"), ("", "a")]
+        salts = [asyncio.run(salt(key, own)) for key, own in pairs]
+    assert len(set(salts)) == len(salts)

@@ -123,3 +123,20 @@ def test_host_names_have_no_case(session: Session) -> None:
         for host in ("my.example", "MY.EXAMPLE:80", "My.Example"):
             assert client.ask("GET", "/health", headers={"Host": host})[0] == 200
         assert client.ask("GET", "/health", headers={"Host": "other.example"})[0] == 403
+
+
+def test_pages_of_allowed_origins_may_read_refusals(session: Session) -> None:
+    origin, settings = "https://app.example", ServerSettings(api_keys=("k",), cors_origins=("https://app.example",))
+    with served(session, settings) as client:
+        wanted = {"Origin": origin, "Access-Control-Request-Headers": "authorization, x-stainless-lang"}
+        status, headers, _ = client.ask("OPTIONS", CHAT, headers=wanted)
+        assert (status, headers["access-control-allow-headers"]) == (204, "authorization, x-stainless-lang")
+        assert "Access-Control-Request-Headers" in headers["vary"]
+        for path, key, expected in (("/version", "k", 200), ("/version", "wrong", 401), ("/nothing", "k", 404)):
+            status, headers, _ = client.ask("GET", path, headers={"Origin": origin, "x-api-key": key})
+            assert (status, headers["access-control-allow-origin"]) == (expected, origin)
+            exposed = headers["access-control-expose-headers"].split(", ")
+            assert {"retry-after", "x-request-id", "x-specexport-ignored"} <= set(exposed)
+        status, headers, _ = client.ask("GET", "/version", headers={"Origin": "https://evil.example", "x-api-key": "k"})
+        assert status == 403
+        assert not any(name.startswith("access-control") for name in headers)
