@@ -70,7 +70,7 @@ class Exchange:
                 return b"".join(parts)
 
     @contextmanager
-    def watched(self, leave: Callable[[], None]) -> Iterator[None]:
+    def watched(self, leave: Callable[[], object]) -> Iterator[None]:
         """`leave` is called when the client goes, also while nothing is sent to it."""
 
         async def watch() -> None:
@@ -88,7 +88,7 @@ class Exchange:
     async def while_there(self, work: Awaitable[T]) -> T:
         """What `work` gives; it is cancelled when the client goes. Raises `ClientGone`, and what `work` raises."""
         task = asyncio.ensure_future(work)
-        with self.watched(lambda: task.cancel()):
+        with self.watched(task.cancel):
             try:
                 return await task
             except asyncio.CancelledError:
