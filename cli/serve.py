@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ..serve.settings import ServerSettings
 
 SECONDS = click.FloatRange(min=0)
-WHERE = ("host", "port", "uds", "drain_delay", "drain_timeout")
+WHERE = ("host", "port", "uds", "drain_delay", "drain_timeout", "trust_forwarded")
 
 
 @click.command()
@@ -39,6 +39,9 @@ WHERE = ("host", "port", "uds", "drain_delay", "drain_timeout")
     "allowed_hosts",
     multiple=True,
     help="Accepted Host header, beside loopback's names; * for any; repeatable.",
+)
+@click.option(
+    "--trust-forwarded", is_flag=True, help="A proxy on this host says in X-Forwarded-For whose requests it brings."
 )
 @click.option("--cors-origin", "cors_origins", multiple=True, help="Origin whose pages may ask; repeatable.")
 @click.option(

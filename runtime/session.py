@@ -141,6 +141,11 @@ class Session:
         self._check_open()
         return self._encoder.encode(prompt, tools)
 
+    def encode_prediction(self, prediction: str) -> list[int]:
+        """Token ids of a text that the output may repeat, no more than a sequence can hold. Raises `PromptError`."""
+        self._check_open()
+        return self._encoder.encode_prediction(prediction)
+
     @property
     def tool_format(self) -> ToolFormat:
         """How this model calls tools. Raises `ToolsError` where its chat template cannot, or not in a known way."""

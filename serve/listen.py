@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+import stat
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from time import monotonic
+from typing import Any
 
 from prometheus_client import disable_created_metrics
 from starlette.applications import Starlette
@@ -25,7 +28,10 @@ except ModuleNotFoundError as error:
 
 LOG = logging.getLogger("specexport.serve")
 HEAD_TIMEOUT = 30.0
+SPARE_CONNECTIONS = 16  # beside two for each request that may be open: a keep-alive, and who asks for the health
+GRACE = 1.0  # seconds, for the last bytes on their way once nothing runs
 TICK = 0.05
+SOCKET_MODE = 0o600
 
 
 @dataclass(frozen=True)
@@ -33,7 +39,8 @@ class Listening:
     """Where, and how it ends. port: 0 for any that is free. uds: a Unix socket instead. Times in seconds.
 
     drain_delay: new work is refused so long before the socket closes, for balancers that look at `/ready` now and then.
-    drain_timeout: for requests that run; what is left then ends with an error.
+    drain_timeout: for requests that run; what is left then ends with an error. trust_forwarded: a proxy on this host
+    says in X-Forwarded-For whom it asks for.
     """
 
     host: str = "127.0.0.1"
@@ -41,26 +48,45 @@ class Listening:
     uds: Path | None = None
     drain_delay: float = 0.0
     drain_timeout: float = 30.0
+    trust_forwarded: bool = False
 
 
 class _Protocol(H11Protocol):
-    """Hangs up on whoever opens a connection and does not finish the head of a request."""
+    """Hangs up on whoever does not finish the head of a request, the first or a later one, and on one too many."""
 
+    most = SPARE_CONNECTIONS
     _head_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self._head_timer = self.loop.call_later(HEAD_TIMEOUT, self._give_up)
+        if len(self.connections) > self.most:
+            transport.abort()
+        else:
+            self._await_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._head_timer is not None:
             self._head_timer.cancel()
         super().connection_lost(exc)
 
+    def on_response_complete(self) -> None:
+        self._await_head()
+        super().on_response_complete()
+
+    def _await_head(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+        self._head_timer = self.loop.call_later(HEAD_TIMEOUT, self._give_up)
+
     def _give_up(self) -> None:
-        begun: object = self.cycle  # of a request
-        if begun is None and not self.transport.is_closing():
+        if not self.busy and not self.transport.is_closing():
             self.transport.close()
+
+    @property
+    def busy(self) -> bool:
+        """Whether a request is open."""
+        begun: Any = self.cycle
+        return begun is not None and not begun.response_complete
 
 
 class _Server(uvicorn.Server):
@@ -78,12 +104,11 @@ class Listener:
         disable_created_metrics()  # type: ignore[no-untyped-call]  # of the process, which this command owns
         self._service: Service = app.state.service
         self._where = where
+        most = 2 * self._service.settings.max_requests + SPARE_CONNECTIONS
         config = uvicorn.Config(
             app,
-            host=where.host,
-            port=where.port,
-            uds=str(where.uds) if where.uds is not None else None,
-            http=_Protocol,
+            http=type("Protocol", (_Protocol,), {"most": most}),
+            proxy_headers=where.trust_forwarded,
             ws="none",
             loop="asyncio",
             log_config=None,
@@ -99,12 +124,13 @@ class Listener:
 
     async def run(self, started: Callable[[int], None]) -> None:
         """started: told the port, once connections are taken. Raises `EngineError` for an address that is not free."""
-        sockets = None if self._where.uds is not None else [_bound(self._where.host, self._where.port)]
+        where = self._where
+        sockets = [_bound(where.host, where.port) if where.uds is None else _bound_path(where.uds)]
         serving = asyncio.create_task(self._server.serve(sockets))
         while not self._server.started and not serving.done():
             await asyncio.sleep(TICK / 10)
         if self._server.started:
-            started(sockets[0].getsockname()[1] if sockets else 0)
+            started(sockets[0].getsockname()[1] if where.uds is None else 0)
         await serving
         if self._stopping is not None:
             await self._stopping
@@ -122,7 +148,18 @@ class Listener:
         if self._where.drain_delay:
             await asyncio.sleep(self._where.drain_delay)
         self._server.should_exit = True
+        end = monotonic() + self._where.drain_timeout
         self.clean = await self._service.sessions.drain(self._where.drain_timeout) and self.clean
+        await self._hang_up(max(end, monotonic() + GRACE))
+
+    async def _hang_up(self, end: float) -> None:
+        """On what is still open then: half of a body, or an answer that nobody takes."""
+        connections: set[Any] = self._server.server_state.connections
+        while connections and monotonic() < end and not self._server.force_exit:
+            await asyncio.sleep(TICK)
+        for connection in list(connections):
+            self.clean = self.clean and not connection.busy
+            connection.transport.abort()
 
     def _abandon(self) -> None:
         self.clean = False
@@ -142,5 +179,20 @@ def _bound(host: str, port: int) -> socket.socket:
         raise EngineError(
             f"cannot listen on {host} port {port}: {error.strerror or error}; give another --host or --port"
         ) from None
+    found.set_inheritable(False)
+    return found
+
+
+def _bound_path(path: Path) -> socket.socket:
+    """For this user only, from its first moment: nobody connects to a socket that does not listen yet."""
+    found = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        if path.exists() and stat.S_ISSOCK(path.stat().st_mode):  # of a server that ended
+            path.unlink()
+        found.bind(str(path))
+        path.chmod(SOCKET_MODE)
+    except OSError as error:
+        found.close()
+        raise EngineError(f"cannot listen on {path}: {error.strerror or error}; give another --uds") from None
     found.set_inheritable(False)
     return found

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Mapping
 from functools import cached_property
@@ -47,11 +46,11 @@ class Service:
         metrics.info(version=VERSION, engine=session.engine.name, bundle=_digest(session))
         return metrics
 
-    async def prepare_grammar(self, grammar: Grammar) -> None:
-        """Compile it where nobody waits for it. Raises `GrammarError`, `MissingPackageError`."""
+    async def prepare_grammar(self, grammar: Grammar, key: str) -> None:
+        """Compile it where nobody waits for it. Raises `GrammarError`, `MissingPackageError`, `QueueError`."""
         start = monotonic()
         try:
-            await asyncio.to_thread(self.session.prepare_grammar, grammar)
+            await self.sessions.prepare_grammar(grammar, key=key)
         finally:
             self.metrics.observe(self.metrics.compiled, monotonic() - start)
 

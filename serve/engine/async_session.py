@@ -7,10 +7,12 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
+from hashlib import sha256
 from typing import Any
 
 from ...errors import QueueError
 from ...runtime.generation import Generation
+from ...runtime.grammar.grammar import Grammar
 from ...runtime.loop.chunks import Chunk
 from ...runtime.sampling.parameters import SamplingParameters, with_overrides
 from ...runtime.session import Session
@@ -18,6 +20,10 @@ from ...runtime.text.encode import Prompt
 from ...runtime.tools.tool import Tool
 from .job import Job
 from .thread import EngineThread
+from .workers import Workers
+
+ENCODERS = 2  # threads; the tokenizer gives the interpreter's lock back
+COMPILERS = 4  # one compiles at a time, but grammars that are known wait for none of the others
 
 
 class AsyncSession:
@@ -41,10 +47,25 @@ class AsyncSession:
     ) -> None:
         self.session, self.queue_timeout = session, queue_timeout
         self.thread = EngineThread(session, max_queue, max_queue_per_key, grammar_timeout)
+        # Never fewer than the queue would take, however fast they come.
+        most, of_key = 2 * max_queue, 2 * max_queue_per_key
+        self.encoders = Workers("specexport-encode", ENCODERS, most, of_key)
+        self.compilers = Workers("specexport-compile", COMPILERS, most, of_key)
 
-    async def encode(self, prompt: Prompt, tools: Sequence[Tool] = ()) -> list[int]:
-        """Token ids, as `Session.encode` gives them, without holding the event loop up."""
-        return await asyncio.to_thread(self.session.encode, prompt, tools)
+    async def encode(self, prompt: Prompt, tools: Sequence[Tool] = (), *, key: str = "") -> list[int]:
+        """Token ids, as `Session.encode` gives them, without holding the event loop up. Raises `QueueError` as well.
+
+        key: whose it is; keys take turns, and `2 * max_queue_per_key` of one key may wait.
+        """
+        return await self.encoders.run(key, partial(self.session.encode, prompt, tools))
+
+    async def encode_prediction(self, prediction: str, *, key: str = "") -> list[int]:
+        """As `Session.encode_prediction`, with turns as in `encode`."""
+        return await self.encoders.run(key, partial(self.session.encode_prediction, prediction))
+
+    async def prepare_grammar(self, grammar: Grammar, *, key: str = "") -> None:
+        """As `Session.prepare_grammar`, with turns as in `encode`."""
+        await self.compilers.run(key, partial(self.session.prepare_grammar, grammar))
 
     def submit(
         self, prompt: Prompt, params: SamplingParameters | None = None, *, key: str = "", **overrides: Any
@@ -55,8 +76,7 @@ class AsyncSession:
         """
         parameters = with_overrides(params, overrides)
         if key:  # else the time to the first token would tell what others asked
-            own = parameters.cache_salt
-            parameters = replace(parameters, cache_salt=key if own is None else f"{key} {own}")
+            parameters = replace(parameters, cache_salt=_salt(key, parameters.cache_salt))
         job = Job(key, prompt, parameters, self.thread.withdraw)
         self.thread.submit(job)
         return job
@@ -84,7 +104,7 @@ class AsyncSession:
         """A `Chunk` a round, as `Session.stream` gives them. Close the iterator where you leave it before its end
         (`contextlib.aclosing`). Raises what `Session.stream` raises, and `QueueError`.
         """
-        ids = await self.encode(prompt)
+        ids = await self.encode(prompt, key=key)
         job = self.submit(ids, params, key=key, **overrides)
         try:
             await self.started(job)
@@ -117,6 +137,8 @@ class AsyncSession:
     async def close(self) -> None:
         """Cancel everything and end the thread; the session itself stays open."""
         await self.drain(0.0)
+        self.encoders.close()
+        self.compilers.close()
         await asyncio.to_thread(self.thread.stop)
 
     async def __aenter__(self) -> AsyncSession:
@@ -124,3 +146,8 @@ class AsyncSession:
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
+
+
+def _salt(key: str, own: str | None) -> str:
+    """Another one for every pair: the quotes say where each of the two ends."""
+    return sha256(ascii((key, own)).encode()).hexdigest()

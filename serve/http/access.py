@@ -45,7 +45,9 @@ class Access:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                message["headers"] = [*message["headers"], (b"x-request-id", name.encode())]
+                more = {"x-request-id": name, **scope["state"].get("cors", {})}
+                lines = [(key.encode(), value.encode("latin-1")) for key, value in more.items()]
+                message["headers"] = [*message["headers"], *lines]
             await send(message)
 
         self._open += 1

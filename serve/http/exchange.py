@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 from ..settings import ServerSettings
 from ..wire.errors import ApiError
@@ -13,6 +13,7 @@ from ..wire.errors import ApiError
 Scope = dict[str, Any]
 Receive = Callable[[], Awaitable[dict[str, Any]]]
 Send = Callable[[dict[str, Any]], Awaitable[None]]
+T = TypeVar("T")
 JSON = "application/json"
 
 
@@ -33,6 +34,11 @@ class Exchange:
         """Within the app, wherever that is mounted."""
         whole, root = str(self.scope["path"]), str(self.scope.get("root_path", ""))
         return whole.removeprefix(root) or "/"
+
+    @property
+    def key(self) -> str:
+        """Whose turn it is, as `Guard` found."""
+        return str(self.scope["state"].get("key", ""))
 
     def header(self, name: str) -> str:
         wanted = name.encode()
@@ -64,7 +70,7 @@ class Exchange:
                 return b"".join(parts)
 
     @contextmanager
-    def watched(self, leave: Callable[[], None]) -> Iterator[None]:
+    def watched(self, leave: Callable[[], object]) -> Iterator[None]:
         """`leave` is called when the client goes, also while nothing is sent to it."""
 
         async def watch() -> None:
@@ -78,6 +84,17 @@ class Exchange:
             yield
         finally:
             task.cancel()
+
+    async def while_there(self, work: Awaitable[T]) -> T:
+        """What `work` gives; it is cancelled when the client goes. Raises `ClientGone`, and what `work` raises."""
+        task = asyncio.ensure_future(work)
+        with self.watched(task.cancel):
+            try:
+                return await task
+            except asyncio.CancelledError:
+                if self.gone:
+                    raise ClientGone from None
+                raise
 
     async def answer(self, status: int, body: bytes, headers: Mapping[str, str] | None = None) -> None:
         """A whole answer; JSON unless the headers say otherwise."""

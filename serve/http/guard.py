@@ -37,7 +37,8 @@ class Guard:
         if origin:
             self._check_origin(origin, exchange.header("host"))
             if origin in self._settings.cors_origins:
-                send = _with_cors(send, origin)
+                asked = exchange.header("access-control-request-headers")
+                scope["state"]["cors"] = _cors(origin, asked)  # `Access` sends them with refusals too
                 if scope["method"] == "OPTIONS":  # a preflight brings no key
                     await Exchange(scope, receive, send, self._settings).answer(204, b"")
                     return
@@ -82,17 +83,12 @@ def _name(host: str) -> str:
     return host.partition(":")[0].lower()
 
 
-def _with_cors(send: Send, origin: str) -> Send:
-    headers = [
-        (b"access-control-allow-origin", origin.encode("latin-1")),
-        (b"access-control-allow-methods", b"GET, POST, OPTIONS"),
-        (b"access-control-allow-headers", b"authorization, content-type, x-api-key, x-request-id"),
-        (b"vary", b"Origin"),
-    ]
-
-    async def answered(message: dict[str, Any]) -> None:
-        if message["type"] == "http.response.start":
-            message["headers"] = [*message["headers"], *headers]
-        await send(message)
-
-    return answered
+def _cors(origin: str, asked: str) -> dict[str, str]:
+    """asked: the headers that a preflight asks for. Which ones come matters to no route, so all may."""
+    return {
+        "access-control-allow-origin": origin,
+        "access-control-allow-methods": "GET, POST, OPTIONS",
+        "access-control-allow-headers": asked or "authorization, content-type, x-api-key, x-request-id",
+        "access-control-expose-headers": "retry-after, x-request-id, x-specexport-ignored",
+        "vary": "Origin, Access-Control-Request-Headers",
+    }

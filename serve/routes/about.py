@@ -44,7 +44,9 @@ async def tokenize(service: Service, exchange: Exchange) -> None:
             tools = offered(request.tools)
             form_of(service.session, "tools")
     check_size(prompt, service.limits, tools)
-    tokens = [] if prompt == "" else await service.sessions.encode(prompt, tools)
+    tokens: list[int] = []
+    if prompt != "":
+        tokens = await exchange.while_there(service.sessions.encode(prompt, tools, key=exchange.key))
     texts = [service.texts.text_of(token) for token in tokens] if request.return_token_strs else None
     await exchange.answer(200, encode(Tokenized(tokens, len(tokens), service.limits.capacity, texts)))
 

@@ -22,7 +22,7 @@ from ..wire.constraints import grammar_of
 from ..wire.errors import of_engine, of_grammar
 from ..wire.requests import ChatRequest, CompletionRequest, Extension, StreamOptions
 from ..wire.tools import Calls, calls_of, of_tools
-from ..wire.translate import chat_messages, check_size, check_template, parameters, prompts
+from ..wire.translate import chat_messages, check_size, check_template, parameters, prediction_text, prompts
 from .output import Output, Piece
 from .shapes import ChatShape, Shape, TextShape, Whole
 
@@ -87,7 +87,7 @@ async def chat(service: Service, exchange: Exchange) -> None:
     check_template(service.chats)
     calls = calls_of(parsed.request, service.session)
     messages = chat_messages(parsed.request.messages, service.session)
-    work = await _work(service, exchange, parsed.request, [messages], calls)
+    work = await exchange.while_there(_work(service, exchange.key, parsed.request, [messages], calls))
     await _answer(work, exchange, ChatShape(service, _wants_usage(parsed.request)))
 
 
@@ -95,13 +95,13 @@ async def completions(service: Service, exchange: Exchange) -> None:
     parsed = parse(CompletionRequest, await exchange.body(), service.settings.strict_fields)
     _note_ignored(service, exchange, parsed.ignored)
     service.check_model(parsed.request.model)
-    work = await _work(service, exchange, parsed.request, prompts(parsed.request))
+    work = await exchange.while_there(_work(service, exchange.key, parsed.request, prompts(parsed.request)))
     await _answer(work, exchange, TextShape(service, _wants_usage(parsed.request)))
 
 
 async def _work(
     service: Service,
-    exchange: Exchange,
+    key: str,
     request: ChatRequest | CompletionRequest,
     given: list[Prompt],
     calls: Calls | None = None,
@@ -109,15 +109,17 @@ async def _work(
     tools = () if calls is None else calls.tools
     for prompt in given:
         check_size(prompt, service.limits, tools)
-    encoded = [await service.sessions.encode(prompt, tools) for prompt in given]
+    encoded = [await service.sessions.encode(prompt, tools, key=key) for prompt in given]
+    predicted = prediction_text(request, service.limits)
+    prediction = await service.sessions.encode_prediction(predicted, key=key) if predicted else []
     grammar = grammar_of(request, service.settings.allow_grammars) if calls is None else calls.grammar
     if grammar is not None:  # refused before it waits
         try:
-            await service.prepare_grammar(grammar)
+            await service.prepare_grammar(grammar, key)
         except GrammarError as error:
             raise of_grammar(error, request) if calls is None else of_tools(error, calls) from None
-    chosen = [parameters(request, service.settings, service.limits, len(ids), grammar) for ids in encoded]
-    return Work(service, request, encoded, chosen, exchange.scope["state"].get("key", ""), calls)
+    chosen = [parameters(request, service.settings, service.limits, len(ids), grammar, prediction) for ids in encoded]
+    return Work(service, request, encoded, chosen, key, calls)
 
 
 async def _answer(work: Work, exchange: Exchange, shape: Shape) -> None:
@@ -167,7 +169,10 @@ async def _stream(work: Work, exchange: Exchange, shape: Shape) -> None:
     except Exception as error:
         if not exchange.begun:
             raise
-        await exchange.fail(of_engine(error))
+        told = of_engine(error)
+        if work.outputs[-1].finish_reason != "error":  # which is counted as such
+            work.service.metrics.rejected(told.code)
+        await exchange.fail(told)
         return
     if _wants_usage(work.request):
         metrics = metrics_of(work.statistics, work.queue_seconds, work.service.session.max_draft_tokens)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import secrets
 import string
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +24,7 @@ from .requests import ChatRequest, Message, NamedTool, ToolDefinition
 POSITION = re.compile(r"invalid tools: at (\d+)\(\d+\): (?:failed to compile JSON schema: )?(.*)", re.DOTALL)
 OF_TOOL = re.compile(r"arguments_(\d+): ")
 LETTERS = string.ascii_letters + string.digits
+MOST_LEVELS = 64  # templates and masks go down into what is nested, on the interpreter's stack
 
 
 @dataclass(frozen=True)
@@ -85,6 +86,8 @@ def offered(given: Sequence[ToolDefinition]) -> list[Tool]:
     for place, entry in enumerate(given):
         where = f"tools[{place}].function.parameters"
         tool = entry.function
+        if _deeper(tool.parameters or {}, MOST_LEVELS):
+            raise invalid(where, f"{where} is nested in more than {MOST_LEVELS} levels; flatten it", "invalid_schema")
         if tool.strict and tool.parameters is not None:
             check_strict(tool.parameters, "parameters", where)
         try:
@@ -166,7 +169,18 @@ def _arguments(text: str, where: str) -> dict[str, Any]:
         raise invalid(where, f"{where} is not JSON: {str(error)[:200]}", CODE) from None
     if not isinstance(found, dict):
         raise invalid(where, f"{where} is a {type(found).__name__} as JSON; expected an object", CODE)
+    if _deeper(found, MOST_LEVELS):
+        raise invalid(where, f"{where} is nested in more than {MOST_LEVELS} levels; flatten it", CODE)
     return found
+
+
+def _deeper(value: Any, levels: int) -> bool:
+    """Whether objects and lists are nested in more levels than that. No recursion: that is what is prevented."""
+    level = [value]
+    for _ in range(levels):
+        nested = [one for one in level if isinstance(one, Mapping | list)]
+        level = [item for one in nested for item in (one.values() if isinstance(one, Mapping) else one)]
+    return any(isinstance(one, Mapping | list) for one in level)
 
 
 def new_call_id() -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -88,24 +88,71 @@ def prompts(request: CompletionRequest) -> list[Prompt]:
 
 def check_size(prompt: Prompt, limits: Limits, tools: Sequence[Tool] = ()) -> None:
     """Refuses what cannot fit before anything is tokenized. Raises `ApiError`."""
-    if isinstance(prompt, str):
-        size = len(prompt.encode())
-    else:
-        size = sum(len(item["content"].encode()) for item in prompt if isinstance(item, dict))
-        size += sum(len(tool.description or "") for tool in tools)
+    size = 0
+    for one in _rendered(prompt, tools):
+        size += one
+        if size > limits.longest_text:
+            break  # the rest is not looked at either
     if size > limits.longest_text:
         raise invalid(
             "messages" if not isinstance(prompt, str) else "prompt",
-            f"the prompt has {size} bytes; no text of more than {limits.longest_text} fits the capacity of "
+            f"the prompt has {size} bytes or more; no text of more than {limits.longest_text} fits the capacity of "
             f"{limits.capacity} tokens",
             "context_length_exceeded",
         )
 
 
+def _rendered(prompt: Prompt, tools: Sequence[Tool]) -> Iterator[int]:
+    """Bytes of all that a template writes: never more than it does write, structure aside."""
+    if isinstance(prompt, str):
+        yield len(prompt.encode())
+        return
+    for message in prompt:
+        if isinstance(message, dict):  # else it is a token
+            yield from _sizes(message["content"])
+            yield from _sizes(message.get("name", ""))
+            for call in message.get("tool_calls", ()):
+                yield from _sizes(call["function"]["name"])
+                yield from _sizes(call["function"]["arguments"])
+    for tool in tools:
+        yield from _sizes(tool.name)
+        yield from _sizes(tool.description or "")
+        yield from _sizes(tool.parameters or {})
+
+
+def _sizes(value: Any) -> Iterator[int]:
+    """Bytes of each text and bracket of JSON, one for a number. A loop, lest deep values end the stack."""
+    left = [value]
+    while left:
+        value = left.pop()
+        if isinstance(value, str):
+            yield len(value.encode())
+        elif isinstance(value, Mapping):
+            left += [*value, *value.values()]
+            yield len("{}")
+        elif isinstance(value, list):
+            left += value
+            yield len("[]")
+        else:
+            yield 1
+
+
+def prediction_text(request: Common, limits: Limits) -> str:
+    """No more of it than a sequence can hold; empty for none. Raises `ApiError`."""
+    if request.prediction is None:
+        return ""
+    return flat(request.prediction.content, "prediction.content")[: limits.longest_text]
+
+
 def parameters(
-    request: Common, settings: ServerSettings, limits: Limits, prompt_tokens: int, grammar: Grammar | None
+    request: Common,
+    settings: ServerSettings,
+    limits: Limits,
+    prompt_tokens: int,
+    grammar: Grammar | None,
+    prediction: Sequence[int] = (),
 ) -> SamplingParameters:
-    """Raises `ParameterError`, `ApiError`."""
+    """prediction: token ids. Raises `ParameterError`, `ApiError`."""
     extension = request.specexport or Extension()
     asked = getattr(request, "max_completion_tokens", None) or request.max_tokens
     default = 16 if isinstance(request, CompletionRequest) else limits.capacity  # as the OpenAI API has it
@@ -127,7 +174,7 @@ def parameters(
         "drafter": extension.drafter,
         "num_draft_tokens": extension.num_draft_tokens,
         "speculate": extension.speculate,
-        "prediction": flat(request.prediction.content, "prediction.content") if request.prediction else None,
+        "prediction": prediction or None,
         "cache_salt": request.cache_salt,
         "grammar": grammar,
         "logprobs": likeliest(request),

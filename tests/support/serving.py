@@ -120,7 +120,9 @@ class ServerProcess(Client):
 
 
 @contextmanager
-def served(session: Session, settings: ServerSettings | None = None, drain_timeout: float = 5.0) -> Iterator[Client]:
+def served(
+    session: Session, settings: ServerSettings | None = None, drain_timeout: float = 5.0, **where: Any
+) -> Iterator[Client]:
     """An app behind a socket, on an event loop in a thread. The client has `app`, `listener` and `loop`."""
     app = create_app(session, settings)
     ready, ports = threading.Event(), []
@@ -130,7 +132,7 @@ def served(session: Session, settings: ServerSettings | None = None, drain_timeo
         ready.set()
 
     async def main() -> None:
-        listener = Listener(app, Listening(port=0, drain_timeout=drain_timeout))
+        listener = Listener(app, Listening(port=0, drain_timeout=drain_timeout, **where))
         found.append((listener, asyncio.get_running_loop()))
         await listener.run(started)
 

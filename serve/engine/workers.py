@@ -1,0 +1,75 @@
+"""Threads for what requests need before they wait for the engine: a few, keys in turn, and a bound for each key."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from threading import Lock
+from typing import TypeVar
+
+from ...errors import QueueError, SessionClosedError
+from .fair_queue import FairQueue, Full
+
+T = TypeVar("T")
+RETRY = 1  # seconds
+
+
+class Workers:
+    """`asyncio.to_thread` takes whatever comes, in the order in which it comes: one client could fill it for all."""
+
+    def __init__(self, name: str, threads: int, most: int, most_per_key: int) -> None:
+        """most: pieces of work that may wait; most_per_key: of one key. Threads start with the first of them."""
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix=name)
+        self._queue: FairQueue[Callable[[], None]] = FairQueue(most, most_per_key)
+        self._lock = Lock()
+
+    @property
+    def waiting(self) -> int:
+        with self._lock:
+            return len(self._queue)
+
+    async def run(self, key: str, work: Callable[[], T]) -> T:
+        """What `work` gives or raises. Cancelled while it waits, it never begins. Raises `QueueError`, `SessionClosedError`."""
+        found: Future[T] = Future()
+
+        def begin() -> None:
+            if found.set_running_or_notify_cancel():
+                try:
+                    found.set_result(work())
+                except BaseException as error:  # which the asking task raises
+                    found.set_exception(error)
+
+        with self._lock:
+            try:
+                self._queue.put(key, begin)
+            except Full as full:
+                raise _refusal(full.of_key) from None
+        try:
+            self._begin_one()
+            return await asyncio.wrap_future(found)
+        finally:
+            with self._lock:
+                self._queue.remove(key, begin)
+
+    def close(self) -> None:
+        """Take nothing new; what runs goes on."""
+        self._pool.shutdown(wait=False)
+
+    def _begin_one(self) -> None:
+        try:
+            self._pool.submit(self._next)
+        except RuntimeError:  # it was closed
+            raise SessionClosedError("this AsyncSession is closed; make another one") from None
+
+    def _next(self) -> None:
+        with self._lock:
+            begin = self._queue.pop()
+        if begin is not None:
+            begin()
+
+
+def _refusal(of_key: bool) -> QueueError:
+    if of_key:
+        return QueueError("too_many_requests", f"too many requests of this key wait; retry in {RETRY} s", RETRY)
+    return QueueError("queue_full", f"too many requests wait; retry in {RETRY} s", RETRY)

@@ -1,0 +1,150 @@
+"""Connections: how many, how long each may keep its request to itself, whom they are from, and their end."""
+
+from __future__ import annotations
+
+import socket
+import stat
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from specexport.bundle import Contract
+from specexport.errors import EngineError
+from specexport.runtime.session import Session
+from specexport.serve import ServerSettings
+from specexport.serve.listen import SPARE_CONNECTIONS
+from support.messages import Refused
+from support.serving import Client, served, slow_session, wait_for
+
+CONTRACT = Contract(capacity=256, max_draft_tokens=4, prompt_chunk=8, precision="fp32")
+CHAT = "/v1/chat/completions"
+HEALTH = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
+HALF = b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 9\r\n\r\n{"
+
+
+@pytest.fixture
+def session(tmp_path: Path) -> Session:
+    return slow_session(tmp_path, CONTRACT)[0]
+
+
+def connected(client: Client) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", client.port), timeout=30)
+
+
+def question(line: str = "") -> bytes:
+    body = b'{"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 1}'
+    head = f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    return f"{head}{line}Content-Length: {len(body)}\r\n\r\n".encode() + body
+
+
+def read(connection: socket.socket) -> bytes:
+    """To the end, however the other side makes it."""
+    found = b""
+    try:
+        while part := connection.recv(10_000):
+            found += part
+    except ConnectionResetError:
+        pass
+    return found
+
+
+@pytest.mark.parametrize(("trusted", "key"), [(False, "127.0.0.1"), (True, "192.0.2.7")])
+def test_nobody_says_who_asks_unless_that_is_wanted(session: Session, trusted: bool, key: str) -> None:
+    keys: list[str] = []
+    with served(session, trust_forwarded=trusted) as client:
+        sessions = client.app.state.service.sessions  # type: ignore[attr-defined]
+        submit = sessions.submit
+        sessions.submit = lambda *asked, **more: (keys.append(more["key"]), submit(*asked, **more))[1]
+        fields: dict[str, Any] = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 1}
+        assert client.ask("POST", CHAT, fields, {"X-Forwarded-For": "192.0.2.7"})[0] == 200
+    assert keys == [key]
+
+
+def test_half_of_a_body_does_not_hold_the_end_up(session: Session) -> None:
+    with served(session, ServerSettings(body_timeout=1000), drain_timeout=0.1) as client:
+        listener = client.listener  # type: ignore[attr-defined]
+        with connected(client) as slow:
+            slow.sendall(HALF)
+            wait_for(lambda: any(one.busy for one in listener._server.server_state.connections))
+            client.loop.call_soon_threadsafe(listener.stop)  # type: ignore[attr-defined]
+            assert read(slow) == b""
+    assert not listener.clean
+
+
+def test_a_later_head_has_its_time_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the time of the first head ended while its request was open."""
+    monkeypatch.setattr("specexport.serve.listen.HEAD_TIMEOUT", 0.1)
+    session, decoder = slow_session(tmp_path, CONTRACT)
+    decoder.gate.clear()
+    with served(session) as client, connected(client) as slow:
+        slow.sendall(question() + HEALTH[:20])
+        threading.Timer(0.5, decoder.gate.set).start()
+        assert read(slow).count(b"HTTP/1.1 200") == 1
+
+
+def test_a_later_request_may_take_its_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("specexport.serve.listen.HEAD_TIMEOUT", 0.2)
+    session, decoder = slow_session(tmp_path, CONTRACT)
+    decoder.gate.clear()
+    with served(session) as client, connected(client) as patient:
+        patient.sendall(HEALTH + question("Connection: close\r\n"))
+        threading.Timer(0.6, decoder.gate.set).start()
+        assert read(patient).count(b"HTTP/1.1 200") == 2
+
+
+def test_no_more_connections_than_requests_need(session: Session) -> None:
+    most = 2 + SPARE_CONNECTIONS
+    with served(session, ServerSettings(max_requests=1)) as client:
+        connections: set[Any] = client.listener._server.server_state.connections  # type: ignore[attr-defined]
+        open_ones = [connected(client) for _ in range(most)]
+        wait_for(lambda: len(connections) == most)
+        with connected(client) as late:
+            assert read(late) == b""
+        open_ones.pop().close()
+        wait_for(lambda: len(connections) < most)
+        with connected(client) as fitting:
+            fitting.sendall(HEALTH)
+            assert fitting.recv(12) == b"HTTP/1.1 200"
+        for one in open_ones:
+            one.close()
+
+
+def test_a_unix_socket_is_its_users_own(tmp_path: Path, refused: Refused) -> None:
+    path = tmp_path / "socket"
+    for _ in range(2):  # the second server finds what the first one left
+        with served(slow_session(tmp_path, CONTRACT)[0], uds=path), socket.socket(socket.AF_UNIX) as connection:
+            assert stat.S_IMODE(path.stat().st_mode) == 0o600
+            connection.connect(str(path))
+            connection.sendall(HEALTH)
+            assert connection.recv(12) == b"HTTP/1.1 200"
+    from specexport.serve.listen import _bound_path
+
+    (tmp_path / "file").write_text("mine")
+    with refused(EngineError):
+        _bound_path(tmp_path / "file")
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_host_names_have_no_case(session: Session) -> None:
+    with served(session, ServerSettings(allowed_hosts=("My.Example",))) as client:
+        for host in ("my.example", "MY.EXAMPLE:80", "My.Example"):
+            assert client.ask("GET", "/health", headers={"Host": host})[0] == 200
+        assert client.ask("GET", "/health", headers={"Host": "other.example"})[0] == 403
+
+
+def test_pages_of_allowed_origins_may_read_refusals(session: Session) -> None:
+    origin, settings = "https://app.example", ServerSettings(api_keys=("k",), cors_origins=("https://app.example",))
+    with served(session, settings) as client:
+        wanted = {"Origin": origin, "Access-Control-Request-Headers": "authorization, x-stainless-lang"}
+        status, headers, _ = client.ask("OPTIONS", CHAT, headers=wanted)
+        assert (status, headers["access-control-allow-headers"]) == (204, "authorization, x-stainless-lang")
+        assert "Access-Control-Request-Headers" in headers["vary"]
+        for path, key, expected in (("/version", "k", 200), ("/version", "wrong", 401), ("/nothing", "k", 404)):
+            status, headers, _ = client.ask("GET", path, headers={"Origin": origin, "x-api-key": key})
+            assert (status, headers["access-control-allow-origin"]) == (expected, origin)
+            exposed = headers["access-control-expose-headers"].split(", ")
+            assert {"retry-after", "x-request-id", "x-specexport-ignored"} <= set(exposed)
+        status, headers, _ = client.ask("GET", "/version", headers={"Origin": "https://evil.example", "x-api-key": "k"})
+        assert status == 403
+        assert not any(name.startswith("access-control") for name in headers)
