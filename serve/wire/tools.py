@@ -65,7 +65,7 @@ def offered(given: Sequence[ToolDefinition]) -> list[Tool]:
         where = f"tools[{place}].function.parameters"
         tool = entry.function
         if tool.strict and tool.parameters is not None:
-            check_strict(tool.parameters, "parameters", where)
+            check_strict({"type": "object", **tool.parameters}, "parameters", where)
         try:
             tools.append(Tool(tool.name, tool.description, tool.parameters))
         except GrammarError as error:
