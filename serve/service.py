@@ -47,11 +47,11 @@ class Service:
         metrics.info(version=VERSION, engine=session.engine.name, bundle=_digest(session))
         return metrics
 
-    async def prepare_grammar(self, grammar: Grammar) -> None:
-        """Compile it where nobody waits for it. Raises `GrammarError`, `MissingPackageError`."""
+    async def prepare_grammar(self, grammar: Grammar) -> Grammar | None:
+        """The grammar, compiled where nobody waits for it. Raises `GrammarError`, `MissingPackageError`."""
         start = monotonic()
         try:
-            await asyncio.to_thread(self.session.prepare_grammar, grammar)
+            return await asyncio.to_thread(self.session.prepare_grammar, grammar)
         finally:
             self.metrics.observe(self.metrics.compiled, monotonic() - start)
 

@@ -113,7 +113,7 @@ async def _work(
     grammar = grammar_of(request, service.settings.allow_grammars) if calls is None else calls.grammar
     if grammar is not None:  # refused before it waits
         try:
-            await service.prepare_grammar(grammar)
+            grammar = await service.prepare_grammar(grammar)
         except GrammarError as error:
             raise of_engine(error) if calls is None else of_tools(error) from None
     chosen = [parameters(request, service.settings, service.limits, len(ids), grammar) for ids in encoded]
