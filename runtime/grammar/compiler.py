@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import json
-import re
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, overload
 
 from ...bundle import Bundle
 from ...errors import GrammarError, MissingPackageError
 from .atoms import renamed
-from .grammar import Grammar
+from .grammar import Grammar, as_regex
 from .guided import GuidedMatcher, one_line
 from .matcher import Matcher
 
@@ -69,18 +69,31 @@ class GrammarCompiler:
         """A matcher at the start of the text, None without a grammar. Raises `GrammarError`, `MissingPackageError`."""
         if grammar is None:
             return None
+        made = self._made(grammar)
+        with self._lock:
+            return made.begin()
+
+    def hold(self, grammar: Grammar) -> Compiled:
+        """The grammar, compiled for as long as somebody has what this returns. Raises as `compile` does."""
+        return Compiled(
+            grammar.kind, grammar.text, grammar.whitespace, grammar.shown, compiler=self, made=self._made(grammar)
+        )
+
+    def _made(self, grammar: Grammar) -> GuidedMatcher:
+        if isinstance(grammar, Compiled) and grammar.compiler is self:
+            return grammar.made
         self.prepare()
         with self._lock:
             known = self._compiled.get(grammar)
             if known is not None:
                 self._compiled.move_to_end(grammar)
-                return known.begin()
+                return known
         made = self._in_time(grammar)
         with self._lock:
             self._compiled[grammar] = made
             while len(self._compiled) > KEPT:
                 self._compiled.popitem(last=False)
-            return made.begin()
+        return made
 
     @cached_property
     def _tokenizer(self) -> LLTokenizer:
@@ -145,7 +158,20 @@ class GrammarCompiler:
             made.allowed()  # the first mask may cost as much
         except GrammarError as error:
             raise GrammarError(f"invalid {grammar.kind}: {error}", "schema_too_complex") from None
+        if made.done:  # a request has at least one token
+            raise GrammarError(f"invalid {grammar.kind}: only the empty text satisfies it; let it have a character")
         return made
+
+
+@dataclass(frozen=True, eq=False)
+class Compiled(Grammar):
+    """A grammar, and what a compiler made of it. Pickled, it is the grammar alone."""
+
+    compiler: GrammarCompiler = field(kw_only=True, repr=False)
+    made: GuidedMatcher = field(kw_only=True, repr=False)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Grammar, (self.kind, self.text, self.whitespace, self.shown)
 
 
 def _definition(grammar: Grammar) -> str:
@@ -160,13 +186,8 @@ def _definition(grammar: Grammar) -> str:
     if grammar.kind == "regex":
         return LLMatcher.grammar_from_regex(grammar.text)
     if grammar.kind == "choice":
-        return LLMatcher.grammar_from_regex("|".join(map(_literal, json.loads(grammar.text))))
+        return LLMatcher.grammar_from_regex("|".join(map(as_regex, json.loads(grammar.text))))
     return LLMatcher.grammar_from_lark(grammar.text)
-
-
-def _literal(text: str) -> str:
-    """As a regex: every character but letters and digits by its code point."""
-    return re.sub(r"[^a-zA-Z0-9]", lambda found: f"\\x{{{ord(found[0]):x}}}", text)
 
 
 def _start_with_stack(thread: threading.Thread) -> None:

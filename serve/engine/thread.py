@@ -25,7 +25,7 @@ class Streams(Protocol):
 
 
 class EngineThread:
-    """Started with the first job, so that what forks before that forks no thread."""
+    """Started with the first job. A process that loaded a bundle must not fork, before that or behind it."""
 
     turns_by = "key"  # what `Job.key` is, as who is refused reads it
 

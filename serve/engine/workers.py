@@ -30,7 +30,10 @@ class Workers:
             return len(self._queue)
 
     async def run(self, key: str, work: Callable[[], T]) -> T:
-        """What `work` gives or raises. Cancelled while it waits, it never begins. Raises `QueueError`, `SessionClosedError`."""
+        """What `work` gives or raises. Cancelled while it waits, it never begins.
+
+        Raises `QueueError`, and `SessionClosedError` once it was closed.
+        """
         found: Future[T] = Future()
 
         def begin() -> None:

@@ -53,10 +53,9 @@ def tiny(served_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 @pytest.fixture(scope="module")
 def qwen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
-    """A model that writes what it is told; `<tool_call>` and its end are tokens, as Qwen's."""
-    session = scripted_session(
-        tmp_path_factory.mktemp("qwen"), templates.QWEN, "assistant\n", atoms=("<tool_call>", "</tool_call>")
-    )
+    """A model that writes what it is told; `<tool_call>`, `<think>` and their ends are tokens, as Qwen's."""
+    atoms = ("<tool_call>", "</tool_call>", "<think>", "</think>")
+    session = scripted_session(tmp_path_factory.mktemp("qwen"), templates.QWEN, "assistant\n", atoms=atoms)
     with served(session) as client:
         client.session = session  # type: ignore[attr-defined]
         yield client
@@ -148,6 +147,7 @@ WRITTEN = [
     (ROME, None, [("weather", {"city": "Rome", "days": 3})]),
     ("Größe < 3 and <tool", "Größe < 3 and <tool", []),
     (f"  \n{NOW}", None, [("now", {})]),
+    (f"<think>\nAh.\n</think>\n\n{NOW}", "<think>\nAh.\n</think>", [("now", {})]),
 ]
 
 
@@ -160,6 +160,14 @@ def test_text_until_a_call_begins(qwen: Client, text: str, content: str | None, 
     assert called(found) == calls
     assert found["finish_reason"] == ("tool_calls" if calls else "stop")
     assert ("tool_calls" in found["message"]) == bool(calls)
+
+
+def test_tools_that_are_not_called_change_nothing(qwen: Client) -> None:
+    for text in ("<think>\nIs it cold?\n</think>\n\nNo.", "<think><think></think>", "Plain."):
+        alone = ask(qwen, text, tools=[])
+        assert alone["message"]["content"] == text
+        for drafted in (0, 4):
+            assert ask(qwen, specexport={"num_draft_tokens": drafted})["message"] == alone["message"]
 
 
 def test_behind_a_trigger_there_are_only_calls_of_these_tools(qwen: Client) -> None:
@@ -196,6 +204,8 @@ def test_a_stop_string_that_cuts_a_call(qwen: Client) -> None:
     found = ask(qwen, ROME, stop=["Ro"])
     assert found["finish_reason"] == "stop"
     assert found["message"]["tool_calls"][0]["function"]["arguments"] == '{"city": "'
+    found = ask(qwen, f"{NOW}\n{ROME}", stop=["ther"])
+    assert (found["finish_reason"], called(found)) == ("stop", [("now", {})])
     found = ask(qwen, f"Stop here. {ROME}", stop=["here"])
     assert (found["message"]["content"], found["finish_reason"]) == ("Stop ", "stop")
 
@@ -264,6 +274,15 @@ def test_what_a_template_is_given(qwen: Client) -> None:
     told: list[Any] = json.loads(json.dumps(TOOLS))
     told[1]["function"] |= {"description": "", "parameters": {"type": "object", "properties": {}}}
     assert text == ChatTemplate(templates.QWEN, {}).render(given, told)
+
+
+def test_a_users_name_is_the_templates(tmp_path: Path) -> None:
+    template = "{% for message in messages %}{{ message.name }}: {{ message.content }}{% endfor %}"
+    with served(fake_session(tmp_path, FakeDecoder(), None, chat_template=template)) as client:
+        messages = [{"role": "user", "name": "Ann", "content": [{"type": "text", "text": part} for part in "Hi"]}]
+        status, _, body = client.ask("POST", "/tokenize", {"messages": messages})
+    assert status == 200, body
+    assert bytes(json.loads(body)["tokens"]).decode() == "Ann: H\ni"
 
 
 def test_no_text_about_tools_becomes_a_special_token(tmp_path: Path) -> None:
