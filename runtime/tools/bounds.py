@@ -45,14 +45,29 @@ def _start(form: ToolFormat, demanded: bool) -> list[str]:
     trigger = _literal(form, form.trigger)
     if demanded:
         return [f"start: {trigger} calls"]
+    free = f"<[{_ranges(form.free)}]>" if form.free else None
     if form.leads:
-        return [f"start: {trigger} calls | TEXT", f"TEXT: /{ANY}/ & ~/{_regex(form.trigger)}{ANY}/"]
+        behind = f" ({free} ANY)*" if free else ""
+        lines = [f"start: {trigger} calls | TEXT{behind}", f"TEXT: /{ANY}/ & ~/{_regex(form.trigger)}{ANY}/"]
+        return [*lines, f"ANY: /{ANY}/"] if free else lines
     lines = [f"begun[lazy]: TEXT {json.dumps(form.trigger)}", f"TEXT: /{ANY}/"]
+    ways = ["begun calls", "TEXT"]
     atom = dict(form.atoms).get(form.trigger)
-    if atom is None:
-        return ["start: begun calls | TEXT", *lines]
-    # Its name spelled by other tokens reads the same, so it is a trigger too.
-    return [f"start: TEXT <[{atom}]> calls | begun calls | TEXT", *lines]
+    if atom is not None:  # its name spelled by other tokens reads the same, so it is a trigger too
+        ways.insert(0, f"TEXT <[{atom}]> calls")
+    before = f"(TEXT {free})* " if free else ""
+    return [f"start: {before}({' | '.join(ways)})", *lines]
+
+
+def _ranges(numbers: Sequence[int]) -> str:
+    """As Lark has them: `3-5,9`. Some tokenizers have thousands of such tokens, one behind the other."""
+    found: list[list[int]] = []
+    for number in sorted(numbers):
+        if found and found[-1][1] == number - 1:
+            found[-1][1] = number
+        else:
+            found.append([number, number])
+    return ",".join(f"{first}-{last}" if first < last else f"{first}" for first, last in found)
 
 
 def _check(tools: Sequence[Tool]) -> None:

@@ -35,7 +35,8 @@ class ToolFormat:
 
     next: None where a turn has one call at most. leads: whether only the beginning of a turn is a trigger. spaced:
     whether blanks follow the commas and colons of JSON. takes_results: whether the template writes what tools answer.
-    atoms: ids of the tokens that these texts name; shown: those of them that have no text of their own.
+    atoms: ids of the tokens that these texts name; shown: those of them that have no text of their own. free: ids of
+    tokens such as `<think>`, which grammars know by their ids alone and which are text like any other here.
     """
 
     name: str
@@ -51,6 +52,7 @@ class ToolFormat:
     takes_results: bool = True
     atoms: tuple[tuple[str, int], ...] = ()
     shown: tuple[int, ...] = ()
+    free: tuple[int, ...] = ()
 
     def call_id(self, given: str) -> str:
         """As the template takes it: Mistral's refuse ids that have not nine letters and digits."""
@@ -84,7 +86,19 @@ def recognize(render: Render, atoms: Mapping[str, int], special: Collection[int]
     literal = found.trigger + found.opening + found.between + found.closing + (found.next or "") + found.end
     names = tuple((name, number) for name, number in atoms.items() if name in literal)
     shown = tuple(number for _, number in names if number in special)
-    return replace(found, atoms=names, shown=shown, takes_results=RESULT in (answered or ""))
+    free = tuple(
+        number
+        for name, number in atoms.items()
+        if number not in special and name not in literal and not _overlap(name, found.trigger)
+    )
+    return replace(found, atoms=names, shown=shown, free=free, takes_results=RESULT in (answered or ""))
+
+
+def _overlap(name: str, trigger: str) -> bool:
+    """Whether a text with this token in it may have a trigger that the token holds a part of."""
+    return trigger in name or any(
+        name.endswith(trigger[:size]) or name.startswith(trigger[-size:]) for size in range(1, len(trigger))
+    )
 
 
 def _hermes(text: str, told: str) -> ToolFormat | None:

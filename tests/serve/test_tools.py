@@ -53,10 +53,9 @@ def tiny(served_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 @pytest.fixture(scope="module")
 def qwen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
-    """A model that writes what it is told; `<tool_call>` and its end are tokens, as Qwen's."""
-    session = scripted_session(
-        tmp_path_factory.mktemp("qwen"), templates.QWEN, "assistant\n", atoms=("<tool_call>", "</tool_call>")
-    )
+    """A model that writes what it is told; `<tool_call>`, `<think>` and their ends are tokens, as Qwen's."""
+    atoms = ("<tool_call>", "</tool_call>", "<think>", "</think>")
+    session = scripted_session(tmp_path_factory.mktemp("qwen"), templates.QWEN, "assistant\n", atoms=atoms)
     with served(session) as client:
         client.session = session  # type: ignore[attr-defined]
         yield client
@@ -147,6 +146,7 @@ WRITTEN = [
     (ROME, None, [("weather", {"city": "Rome", "days": 3})]),
     ("Größe < 3 and <tool", "Größe < 3 and <tool", []),
     (f"  \n{NOW}", None, [("now", {})]),
+    (f"<think>\nAh.\n</think>\n\n{NOW}", "<think>\nAh.\n</think>", [("now", {})]),
 ]
 
 
@@ -159,6 +159,14 @@ def test_text_until_a_call_begins(qwen: Client, text: str, content: str | None, 
     assert called(found) == calls
     assert found["finish_reason"] == ("tool_calls" if calls else "stop")
     assert ("tool_calls" in found["message"]) == bool(calls)
+
+
+def test_tools_that_are_not_called_change_nothing(qwen: Client) -> None:
+    for text in ("<think>\nIs it cold?\n</think>\n\nNo.", "<think><think></think>", "Plain."):
+        alone = ask(qwen, text, tools=[])
+        assert alone["message"]["content"] == text
+        for drafted in (0, 4):
+            assert ask(qwen, specexport={"num_draft_tokens": drafted})["message"] == alone["message"]
 
 
 def test_behind_a_trigger_there_are_only_calls_of_these_tools(qwen: Client) -> None:

@@ -30,7 +30,7 @@ CITY = {
 }
 TOOLS = [Tool("get", None, CITY), Tool("get_all"), Tool("put", "Puts.", {"properties": {"n": {"type": "integer"}}})]
 PARIS, ALL, PUT = ("get", '{"city": "Paris"}'), ("get_all", "{}"), ("put", '{"n": 3, "more": [1, 2]}')
-NAMES = ("[TOOL_CALLS]", "[ARGS]", "<tool_call>", "</tool_call>", "<think>")
+NAMES = ("[TOOL_CALLS]", "[ARGS]", "<tool_call>", "</tool_call>", "<think>", "</think>")
 IDS = {name: VOCAB + place for place, name in enumerate(NAMES)}
 
 
@@ -45,11 +45,11 @@ def compiler() -> GrammarCompiler:
 
 def by_atoms(form: ToolFormat) -> ToolFormat:
     """With the tokens that the form's texts name."""
-    return replace(form, atoms=tuple(IDS.items()), shown=tuple(IDS.values())[:2])
+    return replace(form, atoms=tuple(IDS.items())[:4], shown=tuple(IDS.values())[:2], free=tuple(IDS.values())[4:])
 
 
 def tokens_of(form: ToolFormat, text: str) -> list[int]:
-    atoms = dict(form.atoms)
+    atoms = dict(form.atoms) | {name: number for name, number in IDS.items() if number in form.free}
     parts = re.split(f"({'|'.join(map(re.escape, atoms)) or '(?!)'})", text)
     return [token for part in parts for token in ([atoms[part]] if part in atoms else part.encode())]
 
@@ -69,6 +69,7 @@ FORMS = {
     "hermes": HERMES,
     "qwen": by_atoms(HERMES),
     "llama": LLAMA,
+    "a llama that thinks": replace(LLAMA, free=(IDS["<think>"], IDS["</think>"])),
     "mistral": by_atoms(MISTRAL),
     "ministral": by_atoms(MINISTRAL),
     "mistral as text": MISTRAL,
@@ -90,6 +91,10 @@ def test_text_and_calls(compiler: GrammarCompiler, form: ToolFormat) -> None:
         assert ends(accepted(compiler, grammar, form, turn(form, "", call)))
     assert ends(accepted(compiler, grammar, form, "Just text é {, [TOOL or <tool"))
     assert ends(accepted(compiler, grammar, form, ""))
+    thought = "<think>\nTo <tool_<think>call> or {</think><think></think> not.\n"
+    assert ends(accepted(compiler, grammar, form, thought))
+    assert ends(accepted(compiler, grammar, form, turn(form, thought, PARIS)))
+    assert ends(accepted(compiler, grammar, form, turn(form, thought, ("got", "{}")))) == form.leads  # it is text there
     assert ends(accepted(compiler, grammar, form, turn(form, "Let me see.\n", PARIS))) != form.leads or form.leads
     wrong = [("get", "{}"), ("get", '{"town": "x"}'), ("get", '{"city":"x"}'), ("got", "{}"), ("get_all", '{"a": 1}')]
     for call in wrong:
@@ -123,7 +128,7 @@ def test_a_trigger_is_one_by_its_token_and_by_its_bytes(compiler: GrammarCompile
     state = accepted(compiler, grammar, form, "So")
     assert state is not None
     allowed = state.allowed()
-    assert [allowed[number] for number in IDS.values()] == [False, False, True, False, False]
+    assert [allowed[number] for number in IDS.values()] == [False, False, True, False, True, True]
     assert not allowed[[BOS, EOS]].any()
     for trigger in ([IDS["<tool_call>"]], list(b"<tool_call>")):
         behind = state.copy()

@@ -10,7 +10,7 @@ from support import tool_templates as templates
 from support.messages import Refused
 
 SPECIAL = {"bos_token": "<s>", "eos_token": "</s>"}
-IDS = {"<s>": 1, "</s>": 2, "[TOOL_CALLS]": 5, "[ARGS]": 6, "[INST]": 7, "<tool_call>": 8}
+IDS = {"<s>": 1, "</s>": 2, "[TOOL_CALLS]": 5, "[ARGS]": 6, "[INST]": 7, "<tool_call>": 8, "<think>": 9, "<t>": 10}
 
 
 def found(template: str) -> ToolFormat:
@@ -37,6 +37,16 @@ def test_what_a_turn_is_like(template: str, turn: str) -> None:
     assert form.spaced
     assert set(dict(form.atoms)) == {name for name in ("[TOOL_CALLS]", "[ARGS]", "<tool_call>") if name in turn}
     assert set(form.shown) == set(dict(form.atoms).values()) - {8}
+
+
+def test_tokens_that_text_may_have() -> None:
+    """None that is special, the format's own, or a part of what may become a trigger."""
+    assert found(templates.QWEN).free == (9, 10)
+    assert found(templates.MINISTRAL).free == (8, 9, 10)
+    trigger = found(templates.QWEN).trigger
+    names = ("<b>", "x<tool", "call>y", "_call>", f"a{trigger}b", "<x")
+    ids = {name: place for place, name in enumerate(names)}
+    assert recognize(ChatTemplate(templates.QWEN, SPECIAL).render, ids, ()).free == (0, 5)
 
 
 def test_json_without_blanks() -> None:
