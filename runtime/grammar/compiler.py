@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Collection
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Any, overload
 from ...bundle import Bundle
 from ...errors import GrammarError, MissingPackageError
 from .atoms import renamed
-from .grammar import Grammar
+from .grammar import Grammar, as_regex
 from .guided import GuidedMatcher, one_line
 from .matcher import Matcher
 
@@ -145,6 +144,8 @@ class GrammarCompiler:
             made.allowed()  # the first mask may cost as much
         except GrammarError as error:
             raise GrammarError(f"invalid {grammar.kind}: {error}", "schema_too_complex") from None
+        if made.done:  # a request has at least one token
+            raise GrammarError(f"invalid {grammar.kind}: only the empty text satisfies it; let it have a character")
         return made
 
 
@@ -160,13 +161,8 @@ def _definition(grammar: Grammar) -> str:
     if grammar.kind == "regex":
         return LLMatcher.grammar_from_regex(grammar.text)
     if grammar.kind == "choice":
-        return LLMatcher.grammar_from_regex("|".join(map(_literal, json.loads(grammar.text))))
+        return LLMatcher.grammar_from_regex("|".join(map(as_regex, json.loads(grammar.text))))
     return LLMatcher.grammar_from_lark(grammar.text)
-
-
-def _literal(text: str) -> str:
-    """As a regex: every character but letters and digits by its code point."""
-    return re.sub(r"[^a-zA-Z0-9]", lambda found: f"\\x{{{ord(found[0]):x}}}", text)
 
 
 def _start_with_stack(thread: threading.Thread) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -80,6 +81,11 @@ class Grammar:
     def lark(cls, text: str) -> Grammar:
         """A context-free grammar in llguidance's dialect of Lark; its rule `start` is the whole text."""
         return cls("grammar", _text("grammar", text, LONGEST_LARK))
+
+
+def as_regex(text: str) -> str:
+    """What matches `text` alone: every character but letters and digits by its code point."""
+    return re.sub(r"[^a-zA-Z0-9]", lambda found: f"\\x{{{ord(found[0]):x}}}", text)
 
 
 def _text(name: str, text: object, longest: int | None = None) -> str:

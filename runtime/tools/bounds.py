@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ...errors import GrammarError
-from ..grammar.grammar import Grammar
+from ..grammar.grammar import Grammar, as_regex
 from ..grammar.limits import check_length, check_schema, too_deep
 from .formats import ToolFormat
 from .tool import MOST_TOOLS, Tool
@@ -48,7 +48,7 @@ def _start(form: ToolFormat, demanded: bool) -> list[str]:
     free = f"<[{_ranges(form.free)}]>" if form.free else None
     if form.leads:
         behind = f" ({free} ANY)*" if free else ""
-        lines = [f"start: {trigger} calls | TEXT{behind}", f"TEXT: /{ANY}/ & ~/{_regex(form.trigger)}{ANY}/"]
+        lines = [f"start: {trigger} calls | TEXT{behind}", f"TEXT: /{ANY}/ & ~/{as_regex(form.trigger)}{ANY}/"]
         return [*lines, f"ANY: /{ANY}/"] if free else lines
     lines = [f"begun[lazy]: TEXT {json.dumps(form.trigger)}", f"TEXT: /{ANY}/"]
     ways = ["begun calls", "TEXT"]
@@ -114,7 +114,3 @@ def _literal(form: ToolFormat, text: str) -> str:
     names = "|".join(map(re.escape, sorted(atoms, key=len, reverse=True))) or "(?!)"
     parts = re.split(f"({names})", text)
     return " ".join(f"<[{atoms[part]}]>" if part in atoms else json.dumps(part) for part in parts if part)
-
-
-def _regex(text: str) -> str:
-    return re.sub(r"[^a-zA-Z0-9]", lambda found: f"\\x{{{ord(found[0]):x}}}", text)

@@ -150,7 +150,17 @@ def test_schemas_that_cannot_be_kept(refused: Refused, compiler: GrammarCompiler
         compiler.compile(Grammar.json_schema(schema))
 
 
-@pytest.mark.parametrize("grammar", [Grammar.regex("((("), Grammar.regex("(?!a)b"), Grammar.lark("start: other")])
+@pytest.mark.parametrize(
+    "grammar",
+    [
+        Grammar.regex("((("),
+        Grammar.regex("(?!a)b"),
+        Grammar.lark("start: other"),
+        Grammar.regex(""),
+        Grammar.regex("a{0}"),
+        Grammar.lark('start: ""'),
+    ],
+)
 def test_grammars_with_mistakes(refused: Refused, compiler: GrammarCompiler, grammar: Grammar) -> None:
     with refused(GrammarError):
         compiler.compile(grammar)
