@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -12,15 +12,13 @@ import msgspec
 
 from .errors import ApiError, invalid, of_validation
 from .fields import check_fields
-from .requests import Message
 
 T = TypeVar("T")
-KNOWN_IN_MESSAGE = frozenset(field.name for field in msgspec.structs.fields(Message))
 
 
 @dataclass(frozen=True)
 class Parsed(Generic[T]):
-    """ignored: names of fields that were not known."""
+    """ignored: names of fields that were not known, `messages[0].x` for one within another."""
 
     request: T
     ignored: list[str]
@@ -31,14 +29,18 @@ def parse(kind: type[T], body: bytes, strict: bool) -> Parsed[T]:
     raw = _json(body)
     if not isinstance(raw, dict):
         raise invalid(None, f"the body is a {type(raw).__name__}; expected an object")
-    honoured = frozenset(field.name for field in msgspec.structs.fields(kind))  # type: ignore[arg-type]
+    honoured = frozenset(_names(kind))
     ignored = check_fields(raw, honoured, strict)
-    for place, message in enumerate(messages if isinstance(messages := raw.get("messages"), list) else []):
-        ignored += _unknown(message, f"messages[{place}]", strict)
     try:
         request = msgspec.convert(raw, kind)
     except msgspec.ValidationError as error:
         raise of_validation(error) from None
+    for name in _names(request):
+        unknown = [*_unknown(getattr(request, name), raw.get(name), name)]
+        if unknown and strict:
+            told = unknown[0][:64]
+            raise ApiError(400, "unknown_parameter", f"{told!r} is no known field", told)
+        ignored += unknown
     return Parsed(request, ignored)
 
 
@@ -61,10 +63,17 @@ def _pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def _unknown(message: Any, where: str, strict: bool) -> list[str]:
-    if not isinstance(message, Mapping):
-        return []
-    names = [f"{where}.{name}" for name in message if name not in KNOWN_IN_MESSAGE]
-    if names and strict:
-        raise ApiError(400, "unknown_parameter", f"{names[0][:64]!r} is no known field", names[0][:64])
-    return names
+def _unknown(made: Any, raw: Any, where: str) -> Iterator[str]:
+    """Fields of `raw` that the structs in `made` have not. Clients send back an answer's nulls and empty lists."""
+    if isinstance(made, list) and isinstance(raw, list):
+        for place, (one, of) in enumerate(zip(made, raw, strict=True)):
+            yield from _unknown(one, of, f"{where}[{place}]")
+    elif isinstance(made, msgspec.Struct) and isinstance(raw, Mapping):
+        known = _names(made)
+        yield from (f"{where}.{name}" for name, value in raw.items() if name not in known and value not in (None, []))
+        for name in known:
+            yield from _unknown(getattr(made, name), raw.get(name), f"{where}.{name}")
+
+
+def _names(struct: Any) -> list[str]:
+    return [field.name for field in msgspec.structs.fields(struct)]

@@ -46,7 +46,7 @@ class ToolCall(msgspec.Struct):
 class Message(msgspec.Struct):
     role: Role
     content: str | Annotated[list[Part], Meta(max_length=1024)] | None = None
-    name: str | None = None
+    name: Annotated[str, Meta(max_length=256)] | None = None
     tool_calls: Annotated[list[ToolCall], Meta(max_length=128)] | None = None
     tool_call_id: CallId | None = None
 

@@ -41,6 +41,8 @@ def chat_messages(messages: Sequence[Message], session: Session) -> list[dict[st
         if message.content is None and not message.tool_calls:
             raise invalid(f"{where}.content", f"{where}.content is null; give a text or a list of text parts")
         made["content"] = flat(message.content or "", f"{where}.content")
+        if message.name is not None:
+            made["name"] = message.name
         if message.tool_calls:
             made["tool_calls"] = history.calls(message, where)
         if message.role == "tool":

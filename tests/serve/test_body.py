@@ -1,0 +1,50 @@
+"""Bodies to structs: which fields are named as unknown, at whatever depth."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from specexport.serve.wire.body import parse
+from specexport.serve.wire.errors import ApiError
+from specexport.serve.wire.requests import ChatRequest
+
+HELLO = {"role": "user", "content": "Hello"}
+TOOL = {"type": "function", "function": {"name": "f", "parameters": {"any": {"thing": 1}}}}
+
+
+def ignored(strict: bool = False, **fields: Any) -> list[str]:
+    return parse(ChatRequest, json.dumps({"messages": [HELLO], **fields}).encode(), strict).ignored
+
+
+UNKNOWN = [
+    ({"zzz": 1}, "zzz"),
+    ({"messages": [HELLO, {**HELLO, "zzz": 1}]}, "messages[1].zzz"),
+    ({"messages": [{**HELLO, "refusal": "No."}]}, "messages[0].refusal"),
+    ({"messages": [{**HELLO, "content": [{"type": "text", "text": "x", "zzz": 1}]}]}, "messages[0].content[0].zzz"),
+    ({"stream_options": {"zzz": False}}, "stream_options.zzz"),
+    ({"response_format": {"type": "text", "zzz": 1}}, "response_format.zzz"),
+    ({"tools": [{**TOOL, "function": {"name": "f", "zzz": 1}}]}, "tools[0].function.zzz"),
+]
+
+
+@pytest.mark.parametrize(("fields", "name"), UNKNOWN, ids=[name for _, name in UNKNOWN])
+def test_an_unknown_field_is_named_wherever_it_is(fields: dict[str, Any], name: str) -> None:
+    assert ignored(**fields) == [name]
+    with pytest.raises(ApiError) as refused:
+        ignored(strict=True, **fields)
+    assert (refused.value.code, refused.value.param) == ("unknown_parameter", name)
+
+
+def test_what_answers_have_may_be_sent_back() -> None:
+    answer = {
+        "role": "assistant",
+        "content": "Hi",
+        "refusal": None,
+        "annotations": [],
+        "audio": None,
+        "tool_calls": None,
+    }
+    named = {**HELLO, "name": "Ann"}
+    assert ignored(strict=True, messages=[named, answer], tools=[TOOL], stream_options={"zzz": None}) == []
