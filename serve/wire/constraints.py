@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from ...runtime.grammar.grammar import Grammar
@@ -11,6 +11,12 @@ from .requests import Common, JsonSchema, StructuredOutputs
 
 ANY_OBJECT: dict[str, Any] = {"type": "object"}
 DEEPEST = 64
+# Keywords whose values are schemas by name, and a schema or a list of them; those of others hold data.
+OF_NAMES = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"})
+OF_SCHEMAS = frozenset(
+    {"items", "prefixItems", "additionalItems", "unevaluatedItems", "contains", "additionalProperties"}
+    | {"unevaluatedProperties", "propertyNames", "anyOf", "allOf", "oneOf", "not", "if", "then", "else"}
+)
 
 
 def grammar_of(request: Common, allow_lark: bool) -> Grammar | None:
@@ -62,18 +68,23 @@ def _structured(wanted: StructuredOutputs, allow_lark: bool) -> Grammar:
 
 def _loose(schema: Any, where: str, depth: int = 0) -> Iterator[str]:
     """What OpenAI's strict mode demands and `schema` lacks."""
-    if depth > DEEPEST:
+    if depth > DEEPEST or not isinstance(schema, dict):
         return  # refused by its depth later
-    if isinstance(schema, dict):
-        properties = schema.get("properties")
-        if isinstance(properties, dict):
-            if schema.get("additionalProperties") is not False:
-                yield f"{where} needs additionalProperties: false"
-            required = schema.get("required")
-            if not isinstance(required, list) or {*properties} - {name for name in required if isinstance(name, str)}:
-                yield f"{where} needs all its properties in required"
-        for name, below in schema.items():
-            yield from _loose(below, f"{where}.{name}"[:200], depth + 1)
-    elif isinstance(schema, list):
-        for place, below in enumerate(schema):
-            yield from _loose(below, f"{where}[{place}]"[:200], depth + 1)
+    kind, properties = schema.get("type"), schema.get("properties")
+    properties = properties if isinstance(properties, dict) else {}
+    if kind == "object" or (isinstance(kind, list) and "object" in kind) or "properties" in schema:
+        if schema.get("additionalProperties") is not False:
+            yield f"{where} needs additionalProperties: false"
+        required = schema.get("required")
+        names = required if isinstance(required, list) else []
+        if {*properties} - {name for name in names if isinstance(name, str)}:
+            yield f"{where} needs all its properties in required"
+    for keyword, value in schema.items():
+        below: Iterable[tuple[Any, Any]] = ()
+        if keyword in OF_NAMES and isinstance(value, dict):
+            below = ((f".{name}", one) for name, one in value.items())
+        elif keyword in OF_SCHEMAS:
+            several = isinstance(value, list)
+            below = [(f"[{place}]", one) for place, one in enumerate(value)] if several else [("", value)]
+        for name, one in below:
+            yield from _loose(one, f"{where}.{keyword}{name}"[:200], depth + 1)

@@ -68,7 +68,7 @@ def offered(given: Sequence[ToolDefinition]) -> list[Tool]:
         if _deeper(tool.parameters or {}, MOST_LEVELS):
             raise invalid(where, f"{where} is nested in more than {MOST_LEVELS} levels; flatten it", "invalid_schema")
         if tool.strict and tool.parameters is not None:
-            check_strict(tool.parameters, "parameters", where)
+            check_strict({"type": "object", **tool.parameters}, "parameters", where)
         try:
             tools.append(Tool(tool.name, tool.description, tool.parameters))
         except GrammarError as error:
