@@ -53,9 +53,9 @@ def _checked_part(index: int, part: Any) -> dict[str, Any]:
 
 
 def joined(messages: Iterable[Message]) -> list[dict[str, Any]]:
-    """Each content of parts as one text, a blank between the parts."""
+    """Each content of parts as one text, a line end between the parts."""
     return [
-        {**message, "content": " ".join(part["text"] for part in message["content"])}
+        {**message, "content": "\n".join(part["text"] for part in message["content"])}
         if isinstance(message.get("content"), list)
         else dict(message)
         for message in messages

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -45,8 +45,8 @@ class CallReader:
 
     @property
     def whole(self) -> bool:
-        """Whether there are calls, and all of them have all their arguments."""
-        return self.count > 0 and self._state != "arguments"
+        """Whether there are calls, and all that have begun have all their arguments."""
+        return self._state == "behind"
 
     def add(self, text: str) -> list[Part]:
         self._held += text
@@ -145,10 +145,3 @@ def joined(parts: Iterable[Part]) -> tuple[str, list[tuple[str, str]]]:
             case Argued():
                 arguments[part.place] += part.text
     return content, list(zip(names, arguments, strict=True))
-
-
-def read(form: ToolFormat, pieces: Sequence[str]) -> tuple[str, list[tuple[str, str]]]:
-    """All of a text at once, as `joined` gives it."""
-    reader = CallReader(form)
-    parts = [part for piece in pieces for part in reader.add(piece)]
-    return joined([*parts, *reader.end()])

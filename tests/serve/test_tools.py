@@ -203,6 +203,8 @@ def test_a_stop_string_that_cuts_a_call(qwen: Client) -> None:
     found = ask(qwen, ROME, stop=["Ro"])
     assert found["finish_reason"] == "stop"
     assert found["message"]["tool_calls"][0]["function"]["arguments"] == '{"city": "'
+    found = ask(qwen, f"{NOW}\n{ROME}", stop=["ther"])
+    assert (found["finish_reason"], called(found)) == ("stop", [("now", {})])
     found = ask(qwen, f"Stop here. {ROME}", stop=["here"])
     assert (found["message"]["content"], found["finish_reason"]) == ("Stop ", "stop")
 
@@ -271,6 +273,15 @@ def test_what_a_template_is_given(qwen: Client) -> None:
     told: list[Any] = json.loads(json.dumps(TOOLS))
     told[1]["function"] |= {"description": "", "parameters": {"type": "object", "properties": {}}}
     assert text == ChatTemplate(templates.QWEN, {}).render(given, told)
+
+
+def test_a_users_name_is_the_templates(tmp_path: Path) -> None:
+    template = "{% for message in messages %}{{ message.name }}: {{ message.content }}{% endfor %}"
+    with served(fake_session(tmp_path, FakeDecoder(), None, chat_template=template)) as client:
+        messages = [{"role": "user", "name": "Ann", "content": [{"type": "text", "text": part} for part in "Hi"]}]
+        status, _, body = client.ask("POST", "/tokenize", {"messages": messages})
+    assert status == 200, body
+    assert bytes(json.loads(body)["tokens"]).decode() == "Ann: H\ni"
 
 
 def test_no_text_about_tools_becomes_a_special_token(tmp_path: Path) -> None:

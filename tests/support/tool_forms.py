@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from specexport.runtime.tools.calls import CallReader, joined
 from specexport.runtime.tools.formats import ToolFormat
 
 HERMES = ToolFormat(
@@ -17,3 +20,10 @@ def turn(form: ToolFormat, content: str, *calls: tuple[str, str]) -> str:
     for place, (name, arguments) in enumerate(calls):
         text += (form.next or "") * (place > 0) + name + form.between + arguments + form.closing
     return text + form.end
+
+
+def read(form: ToolFormat, pieces: Sequence[str]) -> tuple[str, list[tuple[str, str]]]:
+    """(content, (name, arguments) of each call) of a text in pieces."""
+    reader = CallReader(form)
+    parts = [part for piece in pieces for part in reader.add(piece)]
+    return joined([*parts, *reader.end()])

@@ -142,7 +142,7 @@ PARTS = [
 ]
 WHOLE = [
     {"role": "system", "content": "Be brief."},
-    {"role": "user", "content": "one two"},
+    {"role": "user", "content": "one\ntwo"},
     {"role": "assistant", "content": "three"},
 ]
 TAKES_PARTS = """{% for m in messages %}<{{ m.role }}>{% if m.content is string %}{{ m.content }}{% else %}
@@ -154,7 +154,7 @@ def test_parts_are_joined_for_a_template_of_texts(reference: PreTrainedTokenizer
     assert render_chat(CHATML, PARTS, {}) == render_chat(CHATML, WHOLE, {})
     # Written as they are, what such a template shows of a list is its Python form.
     plain = "{% for m in messages %}{{ m.content }};{% endfor %}"
-    assert render_chat(plain, PARTS, {}) == "Be brief.;one two;three;"
+    assert render_chat(plain, PARTS, {}) == "Be brief.;one\ntwo;three;"
 
 
 @pytest.mark.parametrize("template", [TAKES_PARTS, PARTS_ALONE])
@@ -172,7 +172,7 @@ def test_parts_of_a_role_that_the_template_does_not_take() -> None:
 {% if m.role == 'user' and m.content is not string %}{% for p in m.content %}{{ p.text }}{% endfor %}
 {% else %}{{ m.role + ':' + m.content }}{% endif %}{% endfor %}"""
     assert "onetwo" in render_chat(template, [PARTS[1], WHOLE[0]], {})
-    assert "system:Be brief.user:one two" in render_chat(template, PARTS, {})
+    assert "system:Be brief.user:one\ntwo" in render_chat(template, PARTS, {})
 
 
 @pytest.mark.parametrize(

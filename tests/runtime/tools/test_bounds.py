@@ -19,7 +19,7 @@ from specexport.runtime.tools.tool import Tool
 from support.doubles import BOS, EOS, VOCAB, byte_tokenizer
 from support.messages import Refused
 from support.schemas import random_schema
-from support.tool_forms import HERMES, LLAMA, MINISTRAL, MISTRAL, turn
+from support.tool_forms import HERMES, LLAMA, MINISTRAL, MISTRAL, read, turn
 from tokenizers import AddedToken
 
 CITY = {
@@ -153,7 +153,6 @@ def test_a_forced_text_that_is_a_tokens_name(compiler: GrammarCompiler) -> None:
 def test_arguments_are_of_the_schema(compiler: GrammarCompiler, seed: int) -> None:
     """Whatever is drawn from the masks, once a call has begun."""
     import jsonschema
-    from specexport.runtime.tools.calls import read
 
     schema = random_schema(seed)
     if schema.get("type") != "object":

@@ -5,9 +5,9 @@ from __future__ import annotations
 import random
 
 import pytest
-from specexport.runtime.tools.calls import Argued, Begun, CallReader, Part, joined, read
+from specexport.runtime.tools.calls import Argued, Begun, CallReader, Part, joined
 from specexport.runtime.tools.formats import ToolFormat
-from support.tool_forms import HERMES, LLAMA, MINISTRAL, MISTRAL, turn
+from support.tool_forms import HERMES, LLAMA, MINISTRAL, MISTRAL, read, turn
 
 TRICKY = '{"a": "}]\\"{ \\\\", "b": [{"c": "<tool_call>"}, "[TOOL_CALLS]"], "é": null}'
 A, B = ("get_a", TRICKY), ("b", "{}")
@@ -60,7 +60,8 @@ def test_one_that_is_cut_off_is_how_the_whole_one_begins(form: ToolFormat) -> No
         for (name, arguments), (expected, of) in zip(calls, whole, strict=False):
             assert name == expected
             assert of.startswith(arguments)
-        assert reader.whole == bool(calls and calls == whole[: len(calls)])
+        naming = len(calls) == 1 and form.next is not None and size >= text.rindex(B[0] + form.between)
+        assert reader.whole == (bool(calls and calls == whole[: len(calls)]) and not naming)
 
 
 def test_a_call_is_told_once_and_then_only_its_arguments() -> None:
