@@ -25,7 +25,7 @@ class Streams(Protocol):
 
 
 class EngineThread:
-    """Started with the first job, so that what forks before that forks no thread."""
+    """Started with the first job. A process that loaded a bundle must not fork, before that or behind it."""
 
     def __init__(self, session: Streams, most: int, most_per_key: int, grammar_timeout: float) -> None:
         self._session, self._grammar_timeout = session, grammar_timeout
