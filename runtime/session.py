@@ -160,10 +160,15 @@ class Session:
         self._check_free()
         self.decisions.prepare()
 
-    def prepare_grammar(self, grammar: Grammar | None = None) -> None:
-        """Do now what the first request with a grammar, or with this one, would wait for; any thread may ask."""
+    def prepare_grammar(self, grammar: Grammar | None = None) -> Grammar | None:
+        """Do now what the first request with a grammar, or with this one, would wait for; any thread may ask.
+
+        Returns the grammar, compiled: requests with what is returned compile nothing, whatever others come before them.
+        """
+        if grammar is not None:
+            return self._grammars.hold(grammar)
         self._grammars.prepare()
-        self._grammars.compile(grammar)
+        return None
 
     @takes(SamplingParameters)
     def stream(

@@ -46,11 +46,14 @@ class Service:
         metrics.info(version=VERSION, engine=session.engine.name, bundle=_digest(session))
         return metrics
 
-    async def prepare_grammar(self, grammar: Grammar, key: str) -> None:
-        """Compile it where nobody waits for it. Raises `GrammarError`, `MissingPackageError`, `QueueError`."""
+    async def prepare_grammar(self, grammar: Grammar, key: str) -> Grammar | None:
+        """The grammar, compiled where nobody waits for it.
+
+        Raises `GrammarError`, `MissingPackageError`, `QueueError`.
+        """
         start = monotonic()
         try:
-            await self.sessions.prepare_grammar(grammar, key=key)
+            return await self.sessions.prepare_grammar(grammar, key=key)
         finally:
             self.metrics.observe(self.metrics.compiled, monotonic() - start)
 

@@ -6,6 +6,7 @@ import json
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, overload
 
@@ -68,18 +69,31 @@ class GrammarCompiler:
         """A matcher at the start of the text, None without a grammar. Raises `GrammarError`, `MissingPackageError`."""
         if grammar is None:
             return None
+        made = self._made(grammar)
+        with self._lock:
+            return made.begin()
+
+    def hold(self, grammar: Grammar) -> Compiled:
+        """The grammar, compiled for as long as somebody has what this returns. Raises as `compile` does."""
+        return Compiled(
+            grammar.kind, grammar.text, grammar.whitespace, grammar.shown, compiler=self, made=self._made(grammar)
+        )
+
+    def _made(self, grammar: Grammar) -> GuidedMatcher:
+        if isinstance(grammar, Compiled) and grammar.compiler is self:
+            return grammar.made
         self.prepare()
         with self._lock:
             known = self._compiled.get(grammar)
             if known is not None:
                 self._compiled.move_to_end(grammar)
-                return known.begin()
+                return known
         made = self._in_time(grammar)
         with self._lock:
             self._compiled[grammar] = made
             while len(self._compiled) > KEPT:
                 self._compiled.popitem(last=False)
-            return made.begin()
+        return made
 
     @cached_property
     def _tokenizer(self) -> LLTokenizer:
@@ -147,6 +161,17 @@ class GrammarCompiler:
         if made.done:  # a request has at least one token
             raise GrammarError(f"invalid {grammar.kind}: only the empty text satisfies it; let it have a character")
         return made
+
+
+@dataclass(frozen=True, eq=False)
+class Compiled(Grammar):
+    """A grammar, and what a compiler made of it. Pickled, it is the grammar alone."""
+
+    compiler: GrammarCompiler = field(kw_only=True, repr=False)
+    made: GuidedMatcher = field(kw_only=True, repr=False)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Grammar, (self.kind, self.text, self.whitespace, self.shown)
 
 
 def _definition(grammar: Grammar) -> str:

@@ -63,9 +63,9 @@ class AsyncSession:
         """As `Session.encode_prediction`, with turns as in `encode`."""
         return await self.encoders.run(key, partial(self.session.encode_prediction, prediction))
 
-    async def prepare_grammar(self, grammar: Grammar, *, key: str = "") -> None:
+    async def prepare_grammar(self, grammar: Grammar, *, key: str = "") -> Grammar | None:
         """As `Session.prepare_grammar`, with turns as in `encode`."""
-        await self.compilers.run(key, partial(self.session.prepare_grammar, grammar))
+        return await self.compilers.run(key, partial(self.session.prepare_grammar, grammar))
 
     def submit(
         self, prompt: Prompt, params: SamplingParameters | None = None, *, key: str = "", **overrides: Any

@@ -115,7 +115,7 @@ async def _work(
     grammar = grammar_of(request, service.settings.allow_grammars) if calls is None else calls.grammar
     if grammar is not None:  # refused before it waits
         try:
-            await service.prepare_grammar(grammar, key)
+            grammar = await service.prepare_grammar(grammar, key)
         except GrammarError as error:
             raise of_engine(error) if calls is None else of_tools(error) from None
     chosen = [parameters(request, service.settings, service.limits, len(ids), grammar, prediction) for ids in encoded]

@@ -76,6 +76,22 @@ def test_while_a_compiler_hangs(client: Client, monkeypatch: pytest.MonkeyPatch)
     assert client.idle()
 
 
+def test_a_grammar_is_compiled_once_and_never_by_the_engines_thread(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compiling, "KEPT", 0)  # as if many others came while it waits
+    asked, original = [], GrammarCompiler._in_time
+
+    def noted(compiler: GrammarCompiler, grammar: Any) -> Any:
+        asked.append(threading.current_thread().name)
+        return original(compiler, grammar)
+
+    monkeypatch.setattr(GrammarCompiler, "_in_time", noted)
+    assert ask(client, "once")[2]["choices"][0]["message"]["content"] == "once"
+    assert len(asked) == 1
+    assert "engine" not in asked[0]
+
+
 def test_masks_that_take_too_long_end_in_an_error(client: Client, long_masks: None) -> None:
     status, _, answer = ask(client, "[ab]{90}")
     assert (status, answer["error"]["code"]) == (400, "grammar_failed")

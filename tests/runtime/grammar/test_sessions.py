@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 from collections import Counter
 from collections.abc import Callable, Sequence
 from itertools import islice
@@ -16,6 +17,7 @@ from specexport import Generation, Grammar, Session
 from specexport.bundle import Contract
 from specexport.errors import GrammarError, MissingPackageError, ParameterError
 from specexport.runtime.drafting.drafters import DRAFTERS
+from specexport.runtime.grammar import compiler
 from specexport.runtime.grammar.compiler import GrammarCompiler
 from specexport.runtime.proofs.chi_squared import chi_squared
 from specexport.runtime.sampling.parameters import SamplingParameters
@@ -310,6 +312,22 @@ def test_llguidance_is_asked_for_by_name(
         session.prepare_grammar()
     with refused(MissingPackageError):
         session.generate(PROMPT, grammar=Grammar.regex("a"))
+
+
+def test_a_grammar_that_was_prepared_is_not_compiled_again(
+    make_session: MakeSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session, other = make_session(), make_session()
+    monkeypatch.setattr(compiler, "KEPT", 0)  # as if many others came between
+    prepared = session.prepare_grammar(Grammar.regex("ab"))
+    made: list[Grammar] = []
+    original = GrammarCompiler._make
+    monkeypatch.setattr(GrammarCompiler, "_make", lambda self, given: made.append(given) or original(self, given))
+    assert [session.generate(PROMPT, grammar=prepared).text for _ in range(2)] == ["ab", "ab"]
+    assert not made
+    assert other.generate(PROMPT, grammar=prepared).text == "ab"  # each has its own tokenizer
+    assert len(made) == 1
+    assert pickle.loads(pickle.dumps(prepared)) == Grammar.regex("ab")
 
 
 def test_a_grammar_may_be_prepared_while_a_stream_is_open(make_session: MakeSession) -> None:
