@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -99,6 +100,7 @@ def serve(
     a line of JSON each. SIGTERM lets requests end that are there, a second one does not. Needs: pip install
     'specexport[serve]'
     """
+    from ..errors import GrammarError, MissingPackageError
     from ..runtime.session import load
     from ..serve import ServerSettings
     from ..serve.listen import Listening
@@ -113,6 +115,8 @@ def serve(
     budget = None if prompt_cache_mib is None else prompt_cache_mib << 20
     with load(bundle, prompt_cache_bytes=budget, **where) as session:
         session.prepare()  # nobody's request waits for it
+        with suppress(MissingPackageError, GrammarError):  # a request with a grammar will be told
+            session.prepare_grammar()
         raise SystemExit(_run(session, settings, listening))
 
 

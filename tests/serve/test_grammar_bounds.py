@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import sys
 import threading
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from specexport.bundle import Contract
 from specexport.runtime.grammar import compiler as compiling
 from specexport.runtime.grammar.compiler import GrammarCompiler
@@ -90,6 +93,21 @@ def test_a_grammar_is_compiled_once_and_never_by_the_engines_thread(
     assert ask(client, "once")[2]["choices"][0]["message"]["content"] == "once"
     assert len(asked) == 1
     assert "engine" not in asked[0]
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_the_command_makes_the_tables_of_the_tokenizer_before_it_is_ready(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, there: bool
+) -> None:
+    session, _ = slow_session(tmp_path, CONTRACT)
+    command, made = import_module("specexport.cli.serve"), []
+    monkeypatch.setattr("specexport.runtime.session.load", lambda *_, **options: session)
+    monkeypatch.setattr(command, "_log_to_stderr", lambda: None)
+    monkeypatch.setattr(command, "_run", lambda *_: made.append("_tokenizer" in vars(session._grammars)) or 0)
+    if not there:
+        monkeypatch.setitem(sys.modules, "llguidance", None)
+    result = CliRunner().invoke(command.serve, [str(tmp_path)])
+    assert (result.exit_code, made) == (0, [there]), result.output
 
 
 def test_masks_that_take_too_long_end_in_an_error(client: Client, long_masks: None) -> None:
