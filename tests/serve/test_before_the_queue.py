@@ -65,7 +65,6 @@ TOO_LONG: dict[str, dict[str, Any]] = {
     "names in arguments": {"messages": history(json.dumps({"a": [{LONG: 1}]}))},
     "numbers in arguments": {"messages": history(json.dumps({"a": [1] * len(LONG)}))},
     "brackets in arguments": {"messages": history(json.dumps({"a": [[]] * len(LONG)}))},
-    "name": {"messages": history("{}", name=LONG)},
     "description": {"messages": HELLO, "tools": offered(description=LONG)},
     "parameters": {"messages": HELLO, "tools": offered(parameters={"type": "object", "description": LONG})},
 }
