@@ -47,7 +47,10 @@ class Service:
         return metrics
 
     async def prepare_grammar(self, grammar: Grammar, key: str) -> Grammar | None:
-        """It, compiled where nobody waits for it. Raises `GrammarError`, `MissingPackageError`, `QueueError`."""
+        """The grammar, compiled where nobody waits for it.
+
+        Raises `GrammarError`, `MissingPackageError`, `QueueError`.
+        """
         start = monotonic()
         try:
             return await self.sessions.prepare_grammar(grammar, key=key)
