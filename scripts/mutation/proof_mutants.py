@@ -47,7 +47,7 @@ PROOFS = (
     ),
     Mutant(
         "a quantized layer may be off",
-        "exporter/proving/prove_layers.py",
+        "exporter/proving/layer_arithmetic.py",
         "if not off <= 1:",
         "if not off <= 1e9:",
         (LAYERS,),
