@@ -124,8 +124,8 @@ GRAMMAR = (
     Mutant(
         "a request's time with its grammar is the grammar's of all requests",
         COMPILER,
-        "return known.begin()",
-        "return known.copy()",
+        "return made.begin()",
+        "return made.copy()",
         ("tests/serve/test_grammar_bounds.py",),
     ),
     Mutant(

@@ -234,7 +234,9 @@ def test_a_wrong_position_id_fails_the_proof(tmp_path: Path, monkeypatch: pytest
 
     def shifted(self: GPT2LMHeadModel, position_ids: Any = None, **options: Any) -> Any:
         # In the graph alone: before it is traced, a model that numbers its positions otherwise is refused.
-        return forward(self, position_ids=position_ids + 1 if torch.compiler.is_exporting() else position_ids, **options)
+        return forward(
+            self, position_ids=position_ids + 1 if torch.compiler.is_exporting() else position_ids, **options
+        )
 
     monkeypatch.setattr(GPT2LMHeadModel, "forward", shifted)
     exported = export(save_model(tmp_path / "checkpoint", "gpt2", config=GPT2), tmp_path / "graphs", ("ort",))
