@@ -39,7 +39,7 @@ def test_texts_and_the_contents_of_messages(refused: Refused, tmp_path: Path) ->
     path = written(tmp_path, {"route": "a", "prompt": "text"}, {"route": "b", "messages": messages})
     assert read_texts(path) == ("text", "one\n\ntwo")
     parts = [{"role": "user", "content": [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]}]
-    assert read_texts(written(tmp_path, {"messages": parts})) == ("one two",)
+    assert read_texts(written(tmp_path, {"messages": parts})) == ("one\ntwo",)
     with refused(ParameterError):
         read_texts(written(tmp_path, {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}))
 
