@@ -139,4 +139,5 @@ def test_the_text_is_the_grammars_whatever_stands_before_it(
             check(found, of_bytes.compile(grammar), grammar, one)
             # Behind nothing, such a tokenizer takes the blank away that it puts in front of every text.
             shown = found if prompt else found.removeprefix(b" ")
-            assert one.text == shown.decode("utf-8", "replace")
+            # Of a character that was cut off, versions of tokenizers show one sign or one for each byte.
+            assert one.text.rstrip("\ufffd") == shown.decode("utf-8", "replace").rstrip("\ufffd")
