@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .options import BUNDLE, DRAFTER, JSON, running
+from .options import BUNDLE, DRAFTER, JSON, LIMIT, SEED, SKIP_INVALID, running
 from .progress_bar import bar
 
 if TYPE_CHECKING:
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     type=click.Path(path_type=Path),
     help='JSONL file of {"route": ..., "prompt" or "messages": ...} lines.',
 )
-@click.option("--skip-invalid", is_flag=True, help="Skip invalid lines instead of refusing the file.")
+@SKIP_INVALID
 @click.option("--route", "routes", multiple=True, help="Only requests of this route; repeatable.")
-@click.option("--limit", type=click.IntRange(1), help="Maximum requests per route. [default: all]")
+@LIMIT
 @click.option(
     "--num-draft-tokens", type=click.IntRange(1), help="Draft tokens per round. [default: the bundle's policy]"
 )
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 )
 @click.option("--top-k", type=int, default=0, show_default=True, help="0 is off.")
 @click.option("--top-p", type=float, default=1.0, show_default=True, help="1 is off.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Random seed.")
+@SEED
 @click.option("--repeats", type=click.IntRange(1), default=1, show_default=True, help="Runs of each request per way.")
 @click.option(
     "--journal",

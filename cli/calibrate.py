@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from .options import BUNDLE, JSON, running
+from .options import BUNDLE, JSON, LIMIT, SEED, SKIP_INVALID, running
 from .progress_bar import bar
 
 
@@ -22,8 +22,8 @@ from .progress_bar import bar
     type=click.Path(path_type=Path),
     help='JSONL file of {"route": ..., "prompt" or "messages": ...} lines. Without it, only costs are measured.',
 )
-@click.option("--skip-invalid", is_flag=True, help="Skip invalid lines instead of refusing the file.")
-@click.option("--limit", type=click.IntRange(1), help="Maximum requests per route. [default: all]")
+@SKIP_INVALID
+@LIMIT
 @click.option(
     "--max-new-tokens",
     type=click.IntRange(1),
@@ -34,7 +34,7 @@ from .progress_bar import bar
 @click.option("--temperature", type=float, default=0.0, show_default=True, help="0 is greedy.")
 @click.option("--top-k", type=int, default=0, show_default=True, help="0 is off.")
 @click.option("--top-p", type=float, default=1.0, show_default=True, help="1 is off.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Random seed.")
+@SEED
 @click.option(
     "--drafter",
     "drafters",

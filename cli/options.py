@@ -25,6 +25,9 @@ DRAFTER = click.option(
     "--drafter",
     help="model, ngram, suffix, ngram+model or suffix+model. [default: model if the bundle has one, else ngram]",
 )
+SKIP_INVALID = click.option("--skip-invalid", is_flag=True, help="Skip invalid lines instead of refusing the file.")
+LIMIT = click.option("--limit", type=click.IntRange(1), help="Maximum requests per route. [default: all]")
+SEED = click.option("--seed", type=int, default=0, show_default=True, help="Random seed.")
 JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 
 # Of `build` and `compile`, for engines that run plans.

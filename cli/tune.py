@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from .options import BUNDLE, JSON, running
+from .options import BUNDLE, JSON, LIMIT, SEED, SKIP_INVALID, running
 from .progress_bar import bar
 
 if TYPE_CHECKING:
@@ -39,8 +40,8 @@ SHIPPED_TOKENS = 64
     type=click.Path(path_type=Path),
     help="JSONL of further prompts that only judge the draft: what the tuning may lose.",
 )
-@click.option("--skip-invalid", is_flag=True, help="Skip invalid lines instead of refusing the file.")
-@click.option("--limit", type=click.IntRange(1), help="Maximum prompts per route. [default: all]")
+@SKIP_INVALID
+@LIMIT
 @click.option("--max-new-tokens", type=int, default=128, show_default=True, help="Maximum tokens of an answer.")
 @click.option("--answers", type=int, default=3, show_default=True, help="Answers per prompt to train on.")
 @click.option("--temperature", type=float, default=0.0, show_default=True, help="As the bundle is served; 0 is greedy.")
@@ -56,7 +57,7 @@ SHIPPED_TOKENS = 64
 @click.option(
     "--rate", type=float, help="Multiplies the learning rates of small drafts. [default: 1 for a new one, else 0.3]"
 )
-@click.option("--seed", type=int, default=0, show_default=True, help="Random seed.")
+@SEED
 @click.option(
     "--journal", type=click.Path(path_type=Path), help="Where answers are kept. [default: OUTPUT.answers.jsonl]"
 )
@@ -103,11 +104,15 @@ def tune(
 
     session = load(bundle, **where)
     kept = journal or output.with_name(output.name + ".answers.jsonl")
-    found = None if shape is not None else find_draft(session.bundle, draft)
+    make = (
+        partial(load_draft, find_draft(session.bundle, draft))
+        if shape is None
+        else partial(new_draft, session.bundle, shape, chosen.seed)
+    )
     requests = choose(_requests(session, prompts, chosen.max_new_tokens, skip_invalid), (), limit)
     judged = [] if others is None else _requests(session, others, chosen.max_new_tokens, skip_invalid)
     parts = split(requests, judged, _shipped(session, chosen.max_new_tokens) if chosen.general else [])
-    made = new_draft(session.bundle, shape, chosen.seed) if shape is not None else load_draft(found)  # type: ignore[arg-type]
+    made = make()
     check_output(output, kept, parts, chosen, 4 * made.model.num_parameters())
     try:
         answers = write_all(session, parts, chosen, kept, _Display())
