@@ -81,7 +81,8 @@ def check_packages() -> None:
 
 
 def measure_only(session: Session, options: CalibrateOptions, progress: Progress = silent) -> Costs:
-    """Measure the costs and write costs.json; the policy stays as it is."""
+    """Measure the costs and write costs.json; the policy stays as it is. Raises `ParameterError`, `OutputError`."""
+    _drafters(session, options)
     check_writable(session.bundle)
     meter = CostMeter(session)
     for go in range(GOES):

@@ -137,6 +137,7 @@ def test_an_interrupt_says_how_to_go_on(run: Run, prompts: Path, bundle: Path, m
 
 def test_no_such_drafter(refused: Refused, run: Run, prompts: Path) -> None:
     refused.says(error(run("calibrate", "--prompts", prompts, "--drafter", "oracle")))
+    refused.says(error(run("calibrate", "--drafter", "oracle")))
 
 
 @pytest.mark.parametrize("package", ["scikit-learn", "matplotlib", "jinja2"])
