@@ -19,7 +19,7 @@ from .compile import compile_bundle
 from .context import BuildContext
 from .export_model import ModelExport, Quantizing, export_model
 from .progress import BuildProgress, Silent, StageTime, Timed
-from .prompt_chunk import prompt_chunk
+from .prompt_chunk import prompt_chunk, require_memory_for_copies
 from .proving.prove import prove
 from .request.draft_vocabulary import parse_vocabulary
 from .request.engine_requirements import Targets
@@ -155,6 +155,7 @@ def _contract(models: dict[Role, Checkpoint], options: BuildOptions) -> Contract
     capacity = check_capacity(models, options.max_seq_len)
     try:
         chunk = min(prompt_chunk(models, options), capacity)
+        require_memory_for_copies(models, options, chunk)
         return Contract(capacity, options.max_draft_tokens, chunk, options.numbers.precision)
     except ValueError as error:
         raise ParameterError(

@@ -15,6 +15,7 @@ from transformers import AutoModelForCausalLM
 from ..bundle import ELEMENT_BYTES, Role
 from ..calibration.weights.experts import bare_stacks
 from .checkpoints.checkpoint import Checkpoint
+from .checkpoints.memory_check import require_memory_for_copied
 from .request.options import BuildOptions
 from .request.precision_choice import AUTO
 
@@ -35,6 +36,14 @@ def prompt_chunk(models: Mapping[Role, Checkpoint], options: BuildOptions) -> in
         copied = copied_weights(model.config) * _element_bytes(options, role)
         chunk = min(chunk, max(MOST_BYTES // copied, options.max_draft_tokens + 1)) if copied else chunk
     return chunk
+
+
+def require_memory_for_copies(models: Mapping[Role, Checkpoint], options: BuildOptions, rows: int) -> None:
+    """Raises `OutputError` where the copies of a pass of so many rows, as the proof runs it, do not fit into memory."""
+    for role, model in models.items():
+        copied = copied_weights(model.config) * _element_bytes(options, role)
+        if copied:
+            require_memory_for_copied(copied * rows, rows)
 
 
 def copied_weights(config: Any) -> int:

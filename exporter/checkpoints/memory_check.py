@@ -55,6 +55,12 @@ def require_memory_for_all(parameters: int, formats: Sequence[Format]) -> None:
     )
 
 
+def require_memory_for_copied(copied: int, rows: int) -> None:
+    """Raises `OutputError` where a pass of `rows` rows that copies so many bytes of experts does not fit."""
+    remedy = "with a smaller --prompt-chunk, or on a larger host"
+    _require(BASE + copied, f"a pass of {rows} rows, which copies the weights of their experts,", remedy)
+
+
 def _require(needed: float, what: str, remedy: str) -> None:
     free = available()
     if free is not None and needed > free:

@@ -5,11 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from specexport.errors import OutputError
 from specexport.exporter import build
 from specexport.exporter import prompt_chunk as chunks
+from specexport.exporter.checkpoints import memory_check
 from specexport.exporter.checkpoints.checkpoint import Checkpoint
 from specexport.exporter.prompt_chunk import copied_weights, prompt_chunk
 from specexport.exporter.request.options import BuildOptions
+from support.messages import Refused
 from support.tiny import LLAMA, save_model
 from transformers import AutoConfig
 
@@ -61,3 +64,15 @@ def test_the_default_chunk_holds_the_copies(
 def test_a_chunk_that_is_asked_for_is_taken(mixture: Checkpoint, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chunks, "MOST_BYTES", 1)
     assert prompt_chunk({"target": mixture}, BuildOptions(prompt_chunk=77, precision="int8")) == 77
+
+
+def test_a_chunk_whose_copies_do_not_fit_is_refused(
+    mixture: Checkpoint, refused: Refused, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = BuildOptions(prompt_chunk=100, precision="int8")
+    needed = memory_check.BASE + 100 * COPIED
+    monkeypatch.setattr(memory_check, "available", lambda: needed)
+    assert build._contract({"target": mixture}, options).prompt_chunk == 100
+    monkeypatch.setattr(memory_check, "available", lambda: needed - 1)
+    with refused(OutputError):
+        build._contract({"target": mixture}, options)
