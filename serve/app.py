@@ -73,7 +73,8 @@ def create_app(session: Session | AsyncSession, settings: ServerSettings | None 
 def _asynchronous(session: Session, settings: ServerSettings) -> AsyncSession:
     waiting = (settings.max_queue, settings.waiting_per_key, settings.queue_timeout)
     sessions = AsyncSession(session, *waiting, settings.grammar_timeout)
-    sessions.thread.turns_by = "key" if settings.api_keys else "address"
+    for bounded in (sessions.thread, sessions.encoders, sessions.compilers):
+        bounded.turns_by = "key" if settings.api_keys else "address"
     return sessions
 
 

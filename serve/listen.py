@@ -134,6 +134,8 @@ class Listener:
         await serving
         if self._stopping is not None:
             await self._stopping
+        if self._server.force_exit:
+            await self._server.lifespan.shutdown()  # which uvicorn leaves out then: the engine thread would stay
 
     def stop(self) -> None:
         self._stops += 1

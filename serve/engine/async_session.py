@@ -29,9 +29,9 @@ COMPILERS = 4  # one compiles at a time, but grammars that are known wait for no
 class AsyncSession:
     """Any number of tasks, of any event loop, may ask at once; the session serves one request at a time.
 
-    max_queue: requests that may wait; max_queue_per_key: of one key. queue_timeout: seconds after which a request that
-    still waits is refused. grammar_timeout: seconds that a request's grammar may take in all to say which tokens may
-    follow; it ends with a `GrammarError` then. A request ends when its iteration is left or its task cancelled: at once
+    max_queue: requests that may wait; max_queue_per_key: of one key, None for no bound of its own. queue_timeout:
+    seconds after which a request that still waits is refused. grammar_timeout: seconds that a request's grammar may
+    take in all to say which tokens may follow; it ends with a `GrammarError` then. A request ends when its iteration is left or its task cancelled: at once
     while it waits, else at the next prompt chunk or round, and no other request notices. Nothing else may use `session`
     meanwhile, but its `encode`. Installs no signal handlers and opens no sockets; its thread starts with the first
     request.
@@ -41,21 +41,22 @@ class AsyncSession:
         self,
         session: Session,
         max_queue: int = 16,
-        max_queue_per_key: int = 4,
+        max_queue_per_key: int | None = None,
         queue_timeout: float = 30.0,
         grammar_timeout: float = 10.0,
     ) -> None:
         self.session, self.queue_timeout = session, queue_timeout
-        self.thread = EngineThread(session, max_queue, max_queue_per_key, grammar_timeout)
+        most_per_key = max_queue if max_queue_per_key is None else max_queue_per_key
+        self.thread = EngineThread(session, max_queue, most_per_key, grammar_timeout)
         # Never fewer than the queue would take, however fast they come.
-        most, of_key = 2 * max_queue, 2 * max_queue_per_key
+        most, of_key = 2 * max_queue, 2 * most_per_key
         self.encoders = Workers("specexport-encode", ENCODERS, most, of_key)
         self.compilers = Workers("specexport-compile", COMPILERS, most, of_key)
 
     async def encode(self, prompt: Prompt, tools: Sequence[Tool] = (), *, key: str = "") -> list[int]:
         """Token ids, as `Session.encode` gives them, without holding the event loop up. Raises `QueueError` as well.
 
-        key: whose it is; keys take turns, and `2 * max_queue_per_key` of one key may wait.
+        key: whose it is; keys take turns, and twice as many as in the queue may wait.
         """
         return await self.encoders.run(key, partial(self.session.encode, prompt, tools))
 

@@ -18,6 +18,8 @@ RETRY = 1  # seconds
 class Workers:
     """`asyncio.to_thread` takes whatever comes, in the order in which it comes: one client could fill it for all."""
 
+    turns_by = "key"  # what keys are, as who is refused reads it
+
     def __init__(self, name: str, threads: int, most: int, most_per_key: int) -> None:
         """most: pieces of work that may wait; most_per_key: of one key. Threads start with the first of them."""
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix=name)
@@ -47,7 +49,7 @@ class Workers:
             try:
                 self._queue.put(key, begin)
             except Full as full:
-                raise _refusal(full.of_key) from None
+                raise self._refusal(full.of_key) from None
         try:
             self._begin_one()
             return await asyncio.wrap_future(found)
@@ -71,8 +73,8 @@ class Workers:
         if begin is not None:
             begin()
 
-
-def _refusal(of_key: bool) -> QueueError:
-    if of_key:
-        return QueueError("too_many_requests", f"too many requests of this key wait; retry in {RETRY} s", RETRY)
-    return QueueError("queue_full", f"too many requests wait; retry in {RETRY} s", RETRY)
+    def _refusal(self, of_key: bool) -> QueueError:
+        if of_key:
+            told = f"too many requests of this {self.turns_by} wait; retry in {RETRY} s"
+            return QueueError("too_many_requests", told, RETRY)
+        return QueueError("queue_full", f"too many requests wait; retry in {RETRY} s", RETRY)

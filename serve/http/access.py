@@ -6,7 +6,7 @@ import json
 import logging
 import re
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from time import perf_counter
 from typing import Any
 
@@ -60,8 +60,12 @@ class Access:
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         exchange = Exchange(scope, receive, send, self._settings)
+        cors = _cors(exchange, self._settings.cors_origins)  # first: refusals have them too
+        if cors:
+            scope["state"]["cors"] = cors
+        free = exchange.path in NEVER_REFUSED or (cors and scope["method"] == "OPTIONS")
         try:
-            if self._open > self._settings.max_requests and exchange.path not in NEVER_REFUSED:
+            if self._open > self._settings.max_requests and not free:
                 told = f"{self._settings.max_requests} requests are open; retry in 1 s"
                 raise ApiError(429, "queue_full", told, headers={"Retry-After": "1"})
             if sum(len(name) + len(value) for name, value in scope["headers"]) > MOST_HEADERS:
@@ -85,3 +89,17 @@ class Access:
             **notes,
         }
         LOG.info("%s", json.dumps(row))  # JSON: a line break in a path stays inside of its text
+
+
+def _cors(exchange: Exchange, origins: Collection[str]) -> dict[str, str]:
+    """For a page of one of `origins`. Which headers a preflight asks for matters to no route, so all may come."""
+    origin, asked = exchange.header("origin"), exchange.header("access-control-request-headers")
+    if origin not in origins:
+        return {}
+    return {
+        "access-control-allow-origin": origin,
+        "access-control-allow-methods": "GET, POST, OPTIONS",
+        "access-control-allow-headers": asked or "authorization, content-type, x-api-key, x-request-id",
+        "access-control-expose-headers": "retry-after, x-request-id, x-specexport-ignored",
+        "vary": "Origin, Access-Control-Request-Headers",
+    }

@@ -86,6 +86,22 @@ def test_a_full_queue_refuses_at_once(tmp_path: Path, refused: Refused) -> None:
     run(tmp_path, use, max_queue=3, max_queue_per_key=2)
 
 
+def test_one_key_may_fill_the_queue_where_nothing_bounds_it(tmp_path: Path) -> None:
+    async def use(sessions: AsyncSession, decoder: SlowDecoder) -> None:
+        decoder.gate.clear()
+        jobs = [sessions.submit([1, 2], max_new_tokens=2)]
+        await until(lambda: sessions.thread.running == 1)
+        jobs += [sessions.submit([1, 2], max_new_tokens=2) for _ in range(6)]
+        with pytest.raises(QueueError) as caught:
+            sessions.submit([1])
+        assert caught.value.code == "queue_full"
+        decoder.gate.set()
+        for job in jobs:
+            assert [chunk.finish_reason async for chunk in job.chunks()][-1] == "length"
+
+    run(tmp_path, use, max_queue=6)
+
+
 def test_one_that_waits_and_leaves_costs_nothing_and_stops_nobody(tmp_path: Path) -> None:
     async def use(sessions: AsyncSession, decoder: SlowDecoder) -> None:
         decoder.gate.clear()

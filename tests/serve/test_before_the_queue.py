@@ -104,6 +104,7 @@ def test_clients_that_left_are_not_tokenized_for(tmp_path: Path) -> None:
         wait_for(lambda: encoders.waiting == 4)
         status, headers, body = client.ask("POST", CHAT, {"messages": HELLO})
         assert (status, json.loads(body)["error"]["code"]) == (429, "too_many_requests")
+        assert "of this address" in json.loads(body)["error"]["message"]
         assert headers["retry-after"] == "1"
         for one in others:
             one.close()

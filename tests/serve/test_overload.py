@@ -19,6 +19,7 @@ from support.serving import Client, SlowDecoder, served, slow_session, wait_for
 
 CONTRACT = Contract(capacity=1024, max_draft_tokens=4, prompt_chunk=8, precision="fp32")
 MESSAGES = [{"role": "user", "content": "Hello"}]
+PAGE = "https://app.example"
 
 
 @contextmanager
@@ -278,6 +279,7 @@ def test_a_second_signal_ends_at_once(tmp_path: Path) -> None:
         stream.close()
     assert b'"code":"shutting_down"' in found
     assert not client.listener.clean  # type: ignore[attr-defined]
+    assert not any(thread.name == "specexport-engine" for thread in threading.enumerate())
 
 
 def test_a_connection_without_a_request_is_hung_up_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -293,12 +295,16 @@ def test_a_connection_without_a_request_is_hung_up_on(tmp_path: Path, monkeypatc
 
 
 def test_no_more_requests_than_allowed_are_open(tmp_path: Path) -> None:
-    with slow_server(tmp_path, max_requests=2) as (client, decoder):
+    with slow_server(tmp_path, max_requests=2, cors_origins=(PAGE,)) as (client, decoder):
         decoder.gate.clear()
         open_ones = [raw(client, max_tokens=2) for _ in range(2)]
         wait_for(lambda: running(client) + waiting(client) == 2)
-        status, _, body = client.ask("POST", "/tokenize", {"prompt": "a"})
+        status, headers, body = client.ask("POST", "/tokenize", {"prompt": "a"}, {"Origin": PAGE})
         assert (status, json.loads(body)["error"]["code"]) == (429, "queue_full")
+        assert headers["access-control-allow-origin"] == PAGE  # so that the page may read when to come again
+        preflight = {"Origin": PAGE, "Access-Control-Request-Method": "POST"}
+        assert client.ask("OPTIONS", "/tokenize", headers=preflight)[0] == 204
+        assert client.ask("OPTIONS", "/tokenize", headers=preflight | {"Origin": "https://other"})[0] == 429
         assert client.ask("GET", "/health")[0] == 200
         decoder.gate.set()
         for one in open_ones:
