@@ -14,6 +14,9 @@ from .options import BUNDLE, JSON, running
 from .sampling_options import sampling_options
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ..runtime.session import Session
     from ..runtime.state.statistics import Statistics
 
 
@@ -52,17 +55,21 @@ def generate(
     else:
         given = _stdin() if prompt == "-" else prompt
     session = load(bundle, **where)
+    reader = None
+    if options.get("grammar") is not None and prompt is None:
+        given, reader = _behind_thoughts(session, given, options)
     stream = session.stream(given, **options)
     text, finish_reason, statistics = "", "cancelled", None
     tokens: list[int] = []
     try:
         for chunk in stream:
-            text += chunk.text
+            piece = chunk.text if reader is None else reader(chunk.text, chunk.finish_reason is not None)
+            text += piece
             tokens += chunk.tokens
             statistics = chunk.statistics
             finish_reason = chunk.finish_reason or finish_reason
             if not as_json:
-                click.echo(chunk.text, nl=False)
+                click.echo(piece, nl=False)
     except KeyboardInterrupt:
         click.echo("", err=True)
     row = statistics.as_dict() if statistics else {}
@@ -75,6 +82,29 @@ def generate(
             click.echo(f"[{finish_reason}] {summary(statistics)}", err=True)
     if finish_reason == "cancelled":
         raise SystemExit(130)
+
+
+def _behind_thoughts(
+    session: Session, messages: Any, options: dict[str, Any]
+) -> tuple[Any, Callable[[str, bool], str]]:
+    """The prompt, and what takes the thoughts, which go to stderr, out of the text. The grammar begins behind them."""
+    from ..runtime.tools.answer import AnswerReader, Thought
+
+    ids = session.encode(messages)
+    thinking = session.thinking(ids)
+    options["grammar"] = options["grammar"].behind(thinking)
+    reader = AnswerReader(thinking)
+
+    def answer(text: str, last: bool) -> str:
+        found = ""
+        for part in [*reader.add(text), *(reader.end() if last else ())]:
+            if isinstance(part, Thought):
+                click.echo(part.text, nl=False, err=True)
+            elif isinstance(part, str):
+                found += part
+        return found
+
+    return ids, answer
 
 
 def _stdin() -> str:

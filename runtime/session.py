@@ -21,6 +21,7 @@ from .drafting.translate import draft_decoder
 from .generation import Generation
 from .grammar.compiler import GrammarCompiler
 from .grammar.grammar import Grammar
+from .grammar.thinking import Thinking
 from .loop.chunks import Decoding
 from .policy.cost_model import Costs
 from .policy.decisions import Decisions
@@ -150,6 +151,10 @@ class Session:
     def tool_format(self) -> ToolFormat:
         """How this model calls tools. Raises `ToolsError` where its chat template cannot, or not in a known way."""
         return self._encoder.tool_format
+
+    def thinking(self, prompt: Sequence[int]) -> Thinking | None:
+        """How the model thinks behind `prompt`, token ids of messages, for `Grammar.behind`; None where it does not."""
+        return self._encoder.thinking(prompt)
 
     def prepare(self) -> None:
         """Do now what the first request would wait for: where nobody calibrated and the user's cache has no costs of

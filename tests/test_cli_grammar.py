@@ -12,6 +12,8 @@ import pytest
 from click.testing import CliRunner, Result
 from specexport.cli import main
 from support.messages import Refused
+from support.scripted import scripted_session, tell
+from support.thinking_templates import QWEN
 
 Run = Callable[..., Result]
 SCHEMA = {
@@ -77,3 +79,13 @@ def test_one_grammar_at_a_time(refused: Refused, run: Run) -> None:
     result = run("--regex", "a", "--choice", "b")
     assert result.exit_code == 2
     refused.says(result.stderr.splitlines()[-1])
+
+
+def test_thoughts_go_to_stderr(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    session = scripted_session(tmp_path, QWEN, "assistant\n", atoms=("<think>", "</think>"))
+    tell(session, "<think>\nHm, 7?\n</think>\n\nNo.")
+    monkeypatch.setattr("specexport.runtime.session.load", lambda *_, **__: session)
+    options = ["generate", str(tmp_path), "--chat", "Hello", "--choice", "7"]
+    result = CliRunner().invoke(main, options)
+    assert (result.stdout, result.stderr.partition("[stop]")[0]) == ("7\n", "Hm, 7?")
+    assert found(CliRunner().invoke(main, [*options, "--json"]))["text"] == "7"

@@ -16,6 +16,7 @@ from .atoms import renamed
 from .grammar import Grammar, as_regex
 from .guided import GuidedMatcher, one_line
 from .matcher import Matcher
+from .thinking import behind
 
 if TYPE_CHECKING:
     from llguidance import LLTokenizer
@@ -75,9 +76,7 @@ class GrammarCompiler:
 
     def hold(self, grammar: Grammar) -> Compiled:
         """The grammar, compiled for as long as somebody has what this returns. Raises as `compile` does."""
-        return Compiled(
-            grammar.kind, grammar.text, grammar.whitespace, grammar.shown, compiler=self, made=self._made(grammar)
-        )
+        return Compiled(*_value(grammar), compiler=self, made=self._made(grammar))
 
     def _made(self, grammar: Grammar) -> GuidedMatcher:
         if isinstance(grammar, Compiled) and grammar.compiler is self:
@@ -171,10 +170,22 @@ class Compiled(Grammar):
     made: GuidedMatcher = field(kw_only=True, repr=False)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Grammar, (self.kind, self.text, self.whitespace, self.shown)
+        return Grammar, _value(self)
+
+
+def _value(grammar: Grammar) -> tuple[Any, ...]:
+    return grammar.kind, grammar.text, grammar.whitespace, grammar.shown, grammar.thinking
 
 
 def _definition(grammar: Grammar) -> str:
+    if grammar.thinking is None:
+        return _answer(grammar)
+    answer = _answer(grammar)
+    lark = grammar.kind in ("grammar", "tools")
+    return behind(grammar.thinking, {"lark_grammar": answer} if lark else json.loads(answer)["grammars"][0])
+
+
+def _answer(grammar: Grammar) -> str:
     from llguidance import LLMatcher
 
     if grammar.kind == "schema":

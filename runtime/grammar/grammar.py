@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from ...errors import GrammarError
 from .limits import LONGEST_LARK, check_length, check_schema, too_deep
+from .thinking import Thinking
 
 Kind = Literal["schema", "regex", "choice", "grammar", "tools"]
 
@@ -20,7 +21,7 @@ class Grammar:
 
     text: the schema as JSON without blanks, the regex, the choices as JSON, or the Lark grammar. whitespace: of JSON,
     whether a place may have some, up to eight characters. shown: special tokens that the grammar names; the output's
-    text has them by their names.
+    text has them by their names. thinking: what may come in front of it, see `behind`.
 
     What it bounds, and what is refused, is in docs/grammars.md. Raises `GrammarError` where it is made for what is too
     long or nested too deep; a request raises it for what cannot be compiled.
@@ -30,6 +31,7 @@ class Grammar:
     text: str
     whitespace: bool = False
     shown: tuple[int, ...] = ()
+    thinking: Thinking | None = None
 
     @classmethod
     def json_schema(cls, schema: Mapping[str, Any] | bool | str, whitespace: bool = False) -> Grammar:
@@ -81,6 +83,12 @@ class Grammar:
     def lark(cls, text: str) -> Grammar:
         """A context-free grammar in llguidance's dialect of Lark; its rule `start` is the whole text."""
         return cls("grammar", _text("grammar", text, LONGEST_LARK))
+
+    def behind(self, thinking: Thinking | None) -> Grammar:
+        """The same, behind thoughts: of `Session.thinking`, which is None where the model has none."""
+        if thinking is None:
+            return self
+        return replace(self, thinking=thinking, shown=tuple(sorted({*self.shown, *thinking.shown})))
 
 
 def as_regex(text: str) -> str:

@@ -59,7 +59,8 @@ class Output:
 
     def __init__(self, tokenizer: Tokenizer, request: Request) -> None:
         grammar = request.parameters.grammar
-        self._detokenizer = Detokenizer(tokenizer, request.prompt, grammar.shown if grammar else ())
+        shown = {*request.parameters.shown, *(grammar.shown if grammar else ())}
+        self._detokenizer = Detokenizer(tokenizer, request.prompt, shown)
         self._stops = StopStrings(request.stops) if request.stops else None
         self._stop_tokens, self._left = request.stop_tokens, request.limit
         self._matcher = request.matcher

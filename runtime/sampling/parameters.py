@@ -44,6 +44,8 @@ class SamplingParameters:
     num_draft_tokens says; the output stays the same. logprobs: of each token of the output, and of that many of the
     likeliest besides, from the target's own logits in front of bias, penalties, bans and temperature; None for none.
 
+    shown: special tokens that the text has by their names, beside those that a grammar names; others have no text.
+
     cache_salt: requests of different salts share no cached rows, so that nobody learns from times what another asked.
 
     Raises `ParameterError` with the parameter, what was given and what is allowed. A new parameter is one field here:
@@ -109,6 +111,7 @@ class SamplingParameters:
     route: str | None = field(default=None, metadata=option(Name(help="Route of the request in the bundle's policy.")))
     prediction: str | Iterable[int] | None = field(default=None, metadata=option(TextOrIds(flag="")))
     logprobs: int | None = field(default=None, metadata=option(Whole(optional=True, flag="")))
+    shown: Iterable[int] = field(default=(), metadata=option(TokenIds(flag="")))
     cache_salt: str | None = field(default=None, metadata=option(Text(flag="")))
 
     def __post_init__(self) -> None:
@@ -145,7 +148,7 @@ class SamplingParameters:
 
         stop_tokens: those of the request, which are the model's own unless it names others.
         """
-        named = {"logit_bias": self.logit_bias, "banned_tokens": self.banned_tokens}
+        named = {"logit_bias": self.logit_bias, "banned_tokens": self.banned_tokens, "shown": self.shown}
         if self.stop_token_ids is not None:
             named["stop_token_ids"] = stop_tokens
         for name, tokens in named.items():

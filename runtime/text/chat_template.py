@@ -18,7 +18,7 @@ class ChatTemplate:
     """special_tokens: what the template knows them by, such as `bos_token`."""
 
     def __init__(self, source: str, special_tokens: Mapping[str, str]) -> None:
-        self._source, self._special_tokens = source, special_tokens
+        self.source, self._special_tokens = source, special_tokens
 
     def render(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] | None = None) -> str:
         """The text of checked `messages` with the start of the assistant's turn behind it. tools: as `Tool.told`.
@@ -30,7 +30,7 @@ class ChatTemplate:
         `MissingPackageError` without jinja2.
         """
         has_parts = any(isinstance(message.get("content"), list) for message in messages)
-        return self._render(joined(messages) if has_parts and not self._takes_parts(messages) else messages, tools)
+        return self.as_given(joined(messages) if has_parts and not self._takes_parts(messages) else messages, tools)
 
     def _takes_parts(self, messages: Sequence[Message]) -> bool:
         """Whether it writes the text of a part where these messages have parts, and not the part as Python shows it."""
@@ -40,12 +40,13 @@ class ChatTemplate:
             for message in messages
         ]
         try:
-            text = self._render(probe)
+            text = self.as_given(probe)
         except PromptError:
             return False
         return PROBE in text and repr(PROBE)[1:-1] not in text
 
-    def _render(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] | None = None) -> str:
+    def as_given(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] | None = None) -> str:
+        """As `render`, with contents of parts as they are."""
         template = self._template
         try:
             values = dict(messages=messages, tools=tools, documents=None, add_generation_prompt=True)
@@ -82,7 +83,7 @@ class ChatTemplate:
         environment.filters["tojson"] = _tojson
         environment.globals.update(raise_exception=refuse, strftime_now=lambda form: datetime.now().strftime(form))
         try:
-            return environment.from_string(self._source)
+            return environment.from_string(self.source)
         except TemplateSyntaxError as error:
             raise BundleError(f"the chat template cannot be parsed: {error}") from None
 

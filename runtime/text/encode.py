@@ -11,14 +11,17 @@ from tokenizers import Tokenizer
 
 from ...bundle import Bundle
 from ...errors import BundleError, LongPromptError, PromptError, ToolsError
+from ..grammar.thinking import Thinking
 from ..sampling.options import items, whole_number
 from ..tools.formats import ToolFormat, recognize
 from ..tools.tool import Tool
 from .chat_template import ChatTemplate
 from .messages import Message, check_messages
 from .special_tokens import SpecialTokens
+from .thinking import find_thinking, of_prompt
 
 Prompt = str | Iterable[int] | Iterable[Message]
+TAIL = 32  # tokens of a prompt that say whether it begins or ends the thinking
 
 
 class PromptEncoder:
@@ -81,6 +84,22 @@ class PromptEncoder:
             raise ToolsError("this model has no chat template")
         special = self._special_tokens
         return recognize(self._template.render, special.atoms, special.ids.values())
+
+    def thinking(self, prompt: Sequence[int]) -> Thinking | None:
+        """How the model thinks behind the token ids of messages; None where it does not, or not any more."""
+        if self._thinking is None:
+            return None
+        return of_prompt(self._thinking, self.tokenizer.decode(list(prompt[-TAIL:]), skip_special_tokens=False))
+
+    @cached_property
+    def _thinking(self) -> Thinking | None:
+        if self._template is None:
+            return None
+        special = self._special_tokens
+        found = find_thinking(self._template, special.atoms, special.ids.values())
+        stops = set(self._manifest.text.stop_token_ids)
+        # Where the end marker ends the answer as well, nothing comes behind it.
+        return None if found is None or stops & {number for _, number in found.atoms} else found
 
     def _tokens(self, prompt: Prompt, tools: Sequence[Tool] = ()) -> list[int]:
         if isinstance(prompt, str):

@@ -8,17 +8,16 @@ where the more is.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Sequence
 from typing import Any
 
 from ...errors import GrammarError
 from ..grammar.grammar import Grammar, as_regex
+from ..grammar.lark import ANY, TEXT, literal, tokens, until
 from ..grammar.limits import check_length, check_schema, too_deep
 from .formats import ToolFormat
 from .tool import MOST_TOOLS, Tool
 
-ANY = r"(.|\n)*"
 TOLD = ("description", "title", "$comment")
 VALUES = ("const", "enum", "default", "examples")  # no schemas
 
@@ -45,29 +44,12 @@ def _start(form: ToolFormat, demanded: bool) -> list[str]:
     trigger = _literal(form, form.trigger)
     if demanded:
         return [f"start: {trigger} calls"]
-    free = f"<[{_ranges(form.free)}]>" if form.free else None
-    if form.leads:
-        behind = f" ({free} ANY)*" if free else ""
-        lines = [f"start: {trigger} calls | TEXT{behind}", f"TEXT: /{ANY}/ & ~/{as_regex(form.trigger)}{ANY}/"]
-        return [*lines, f"ANY: /{ANY}/"] if free else lines
-    lines = [f"begun[lazy]: TEXT {json.dumps(form.trigger)}", f"TEXT: /{ANY}/"]
-    ways = ["begun calls", "TEXT"]
-    atom = dict(form.atoms).get(form.trigger)
-    if atom is not None:  # its name spelled by other tokens reads the same, so it is a trigger too
-        ways.insert(0, f"TEXT <[{atom}]> calls")
-    before = f"(TEXT {free})* " if free else ""
-    return [f"start: {before}({' | '.join(ways)})", *lines]
-
-
-def _ranges(numbers: Sequence[int]) -> str:
-    """As Lark has them: `3-5,9`. Some tokenizers have thousands of such tokens, one behind the other."""
-    found: list[list[int]] = []
-    for number in sorted(numbers):
-        if found and found[-1][1] == number - 1:
-            found[-1][1] = number
-        else:
-            found.append([number, number])
-    return ",".join(f"{first}-{last}" if first < last else f"{first}" for first, last in found)
+    if not form.leads:
+        return [*until("start", form.trigger, "calls", dict(form.atoms), form.free, may_stop=True), TEXT]
+    free = tokens(form.free) if form.free else None
+    behind = f" ({free} ANY)*" if free else ""
+    lines = [f"start: {trigger} calls | TEXT{behind}", f"TEXT: /{ANY}/ & ~/{as_regex(form.trigger)}{ANY}/"]
+    return [*lines, f"ANY: /{ANY}/"] if free else lines
 
 
 def _check(tools: Sequence[Tool]) -> None:
@@ -109,8 +91,4 @@ def _bare(schema: Any) -> Any:
 
 
 def _literal(form: ToolFormat, text: str) -> str:
-    """As Lark: tokens that it names by their ids, the rest in quotes; nothing for an empty text."""
-    atoms = dict(form.atoms)
-    names = "|".join(map(re.escape, sorted(atoms, key=len, reverse=True))) or "(?!)"
-    parts = re.split(f"({names})", text)
-    return " ".join(f"<[{atoms[part]}]>" if part in atoms else json.dumps(part) for part in parts if part)
+    return literal(text, dict(form.atoms))

@@ -10,6 +10,7 @@ from hashlib import sha256
 from typing import Any
 
 from ...errors import PromptError, ToolsError
+from ..grammar.lark import apart, named
 from .tool import Tool
 
 Render = Callable[[Sequence[Mapping[str, Any]], Sequence[Mapping[str, Any]] | None], str]
@@ -84,21 +85,10 @@ def recognize(render: Render, atoms: Mapping[str, int], special: Collection[int]
         )
     answered = _try(render, [QUESTION, _calling(1), _answer()], [PROBE])
     literal = found.trigger + found.opening + found.between + found.closing + (found.next or "") + found.end
-    names = tuple((name, number) for name, number in atoms.items() if name in literal)
+    names = named(literal, atoms)
     shown = tuple(number for _, number in names if number in special)
-    free = tuple(
-        number
-        for name, number in atoms.items()
-        if number not in special and name not in literal and not _overlap(name, found.trigger)
-    )
+    free = tuple(number for _, number in apart(atoms, literal, found.trigger) if number not in special)
     return replace(found, atoms=names, shown=shown, free=free, takes_results=RESULT in (answered or ""))
-
-
-def _overlap(name: str, trigger: str) -> bool:
-    """Whether a text with this token in it may have a trigger that the token holds a part of."""
-    return trigger in name or any(
-        name.endswith(trigger[:size]) or name.startswith(trigger[-size:]) for size in range(1, len(trigger))
-    )
 
 
 def _hermes(text: str, told: str) -> ToolFormat | None:

@@ -31,10 +31,11 @@ class AsyncSession:
 
     max_queue: requests that may wait; max_queue_per_key: of one key, None for no bound of its own. queue_timeout:
     seconds after which a request that still waits is refused. grammar_timeout: seconds that a request's grammar may
-    take in all to say which tokens may follow; it ends with a `GrammarError` then. A request ends when its iteration is left or its task cancelled: at once
-    while it waits, else at the next prompt chunk or round, and no other request notices. Nothing else may use `session`
-    meanwhile, but its `encode`. Installs no signal handlers and opens no sockets; its thread starts with the first
-    request.
+    take in all to say which tokens may follow; it ends with a `GrammarError` then.
+
+    A request ends when its iteration is left or its task cancelled: at once while it waits, else at the next prompt
+    chunk or round, and no other request notices. Nothing else may use `session` meanwhile, but its `encode`. Installs
+    no signal handlers and opens no sockets; its thread starts with the first request.
     """
 
     def __init__(

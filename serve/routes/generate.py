@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import aclosing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import msgspec
 
 from ...errors import GrammarError
+from ...runtime.grammar.thinking import Thinking
 from ...runtime.sampling.parameters import SamplingParameters
 from ...runtime.state.statistics import Statistics
 from ...runtime.text.encode import Prompt
-from ...runtime.tools.calls import CallReader, joined
+from ...runtime.tools.answer import AnswerReader
+from ...runtime.tools.calls import CallReader
 from ..engine.job import Job
 from ..http.exchange import ClientGone, Exchange
 from ..service import Service
-from ..wire.answers import Chunk, metrics_of, usage_of
+from ..wire.answers import Chunk, Usage, metrics_of, usage_of
 from ..wire.body import parse
 from ..wire.constraints import grammar_of
 from ..wire.errors import of_engine, of_grammar
@@ -40,6 +42,7 @@ class Work:
     parameters: list[SamplingParameters]
     key: str
     calls: Calls | None = None
+    thinking: Thinking | None = None
     outputs: list[Output] = field(default_factory=list)
     job: Job | None = None  # the one that waits or runs
 
@@ -56,7 +59,8 @@ class Work:
         """The prompt's, in the queue; counted and left at the end, however that comes."""
         job = self.service.sessions.submit(self.prompts[index], self.parameters[index], key=self.key)
         self.job = job
-        reader = None if self.calls is None else CallReader(self.calls.form)
+        calls = None if self.calls is None else CallReader(self.calls.form)
+        reader = None if calls is None and self.thinking is None else AnswerReader(self.thinking, calls)
         found = Output(self.service, job, bool(self.extension.show_drafts), reader)
         self.outputs.append(found)
         try:
@@ -74,6 +78,10 @@ class Work:
     @property
     def statistics(self) -> tuple[Statistics, ...]:
         return tuple(output.statistics for output in self.outputs if output.statistics is not None)
+
+    @property
+    def usage(self) -> Usage:
+        return usage_of(*self.statistics, thought=sum(output.thought for output in self.outputs))
 
     @property
     def queue_seconds(self) -> float:
@@ -110,16 +118,21 @@ async def _work(
     for prompt in given:
         check_size(prompt, service.limits, tools)
     encoded = [await service.sessions.encode(prompt, tools, key=key) for prompt in given]
+    thinking = service.session.thinking(encoded[0]) if isinstance(request, ChatRequest) else None
     predicted = prediction_text(request, service.limits)
     prediction = await service.sessions.encode_prediction(predicted, key=key) if predicted else []
     grammar = grammar_of(request, service.settings.allow_grammars) if calls is None else calls.grammar
     if grammar is not None:  # refused before it waits
+        may_stop = calls is not None and not calls.demanded
+        grammar = grammar.behind(thinking and replace(thinking, may_stop=may_stop))
         try:
             grammar = await service.prepare_grammar(grammar, key)
         except GrammarError as error:
             raise of_grammar(error, request) if calls is None else of_tools(error, calls) from None
     chosen = [parameters(request, service.settings, service.limits, len(ids), grammar, prediction) for ids in encoded]
-    return Work(service, request, encoded, chosen, key, calls)
+    if thinking is not None:  # markers that are special tokens have no text else
+        chosen = [replace(one, shown=thinking.shown) for one in chosen]
+    return Work(service, request, encoded, chosen, key, calls, thinking)
 
 
 async def _answer(work: Work, exchange: Exchange, shape: Shape) -> None:
@@ -149,11 +162,10 @@ async def _whole(work: Work, exchange: Exchange, shape: Shape) -> None:
                 raise ClientGone
         entries = [entry for piece in found for entry in piece.entries]
         asked = work.parameters[index].logprobs is not None
-        text, calls = joined([part for piece in found for part in piece.parts])
-        choices.append(Whole(text, calls, entries if asked else None, output.finish_reason))
-    usage = usage_of(*work.statistics)
+        parts = [part for piece in found for part in piece.parts]
+        choices.append(Whole.of(parts, entries if asked else None, output.finish_reason))
     metrics = metrics_of(work.statistics, work.queue_seconds, work.service.session.max_draft_tokens)
-    await exchange.answer(200, msgspec.json.encode(shape.whole(choices, usage, metrics)))
+    await exchange.answer(200, msgspec.json.encode(shape.whole(choices, work.usage, metrics)))
 
 
 async def _stream(work: Work, exchange: Exchange, shape: Shape) -> None:
@@ -176,7 +188,7 @@ async def _stream(work: Work, exchange: Exchange, shape: Shape) -> None:
         return
     if _wants_usage(work.request):
         metrics = metrics_of(work.statistics, work.queue_seconds, work.service.session.max_draft_tokens)
-        await exchange.event(msgspec.json.encode(shape.usage(usage_of(*work.statistics), metrics)))
+        await exchange.event(msgspec.json.encode(shape.usage(work.usage, metrics)))
     await exchange.event(b"[DONE]")
     await exchange.end()
 

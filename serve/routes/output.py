@@ -11,7 +11,8 @@ from time import monotonic
 from ...runtime.loop.chunks import Chunk
 from ...runtime.sampling.logprobs import TokenLogprobs
 from ...runtime.state.statistics import Statistics
-from ...runtime.tools.calls import CallReader, Part
+from ...runtime.tools.answer import AnswerReader, Thought, merged
+from ...runtime.tools.calls import Part
 from ..engine.job import Job
 from ..service import Service
 from ..wire.answers import Drafted, Drafts, Next
@@ -53,7 +54,7 @@ class Entries:
 class Piece:
     """What one round adds to an answer."""
 
-    parts: list[Part]
+    parts: list[Part | Thought]
     entries: list[TokenLogprobs]
     drafts: Drafts | None
 
@@ -65,10 +66,11 @@ class Output:
     service: Service
     job: Job
     show_drafts: bool = False
-    reader: CallReader | None = None  # where it may call tools
+    reader: AnswerReader | None = None  # where it may think or call tools
     statistics: Statistics | None = None
     finish_reason: str = "abort"
     rounds: int = 0
+    thought: int = 0  # tokens up to the answer
     entries: Entries = field(init=False)
 
     def __post_init__(self) -> None:
@@ -94,19 +96,22 @@ class Output:
                 self.rounds += 1
                 yield Piece(parts, self.entries.add(chunk), drafts)
 
-    def _parts(self, chunk: Chunk) -> list[Part]:
-        """The chunk's text as content and calls; at the end also why it ends."""
+    def _parts(self, chunk: Chunk) -> list[Part | Thought]:
+        """The chunk's text as thoughts, content and calls; at the end also why it ends."""
         reader = self.reader
         if reader is None:
             self.finish_reason = chunk.finish_reason or self.finish_reason
             return [chunk.text] if chunk.text else []
-        parts = reader.add(chunk.text)
+        parts: list[Part | Thought] = []
+        for piece in chunk.pieces:
+            parts += reader.add(piece)
+            self.thought += reader.thinks and bool(chunk.tokens)
         if chunk.finish_reason is not None:
             parts += reader.end()
             # A stop string may cut a call as well; that is no call to make.
             called = chunk.finish_reason == "stop" and reader.whole
             self.finish_reason = "tool_calls" if called else chunk.finish_reason
-        return parts
+        return merged(parts)
 
     def count(self) -> None:
         """At its end, however that came."""

@@ -10,7 +10,8 @@ from uuid import uuid4
 import msgspec
 
 from ...runtime.sampling.logprobs import TokenLogprobs
-from ...runtime.tools.calls import Argued, Begun, Part
+from ...runtime.tools.answer import Thought
+from ...runtime.tools.calls import Argued, Begun, Part, joined
 from ..service import Service
 from ..wire.answers import (
     AnsweredCall,
@@ -39,18 +40,25 @@ Logprobs = list[TokenLogprobs] | None  # None where the request asks for none
 class Whole:
     """One choice of an answer, complete. calls: (name, arguments) of each."""
 
+    thoughts: str
     text: str
     calls: list[tuple[str, str]]
     logprobs: Logprobs
     finish_reason: str
 
+    @classmethod
+    def of(cls, parts: list[Part | Thought], logprobs: Logprobs, finish_reason: str) -> Whole:
+        thoughts = "".join(part.text for part in parts if isinstance(part, Thought))
+        text, calls = joined([part for part in parts if not isinstance(part, Thought)])
+        return cls(thoughts, text, calls, logprobs, finish_reason)
+
 
 class Shape(Protocol):
-    def start(self, index: int, part: Part) -> Chunk | None:
+    def start(self, index: int, part: Part | Thought) -> Chunk | None:
         """What opens a choice in front of its first part."""
         ...
 
-    def piece(self, index: int, part: Part, logprobs: Logprobs, drafts: Drafts | None) -> Chunk: ...
+    def piece(self, index: int, part: Part | Thought, logprobs: Logprobs, drafts: Drafts | None) -> Chunk: ...
 
     def finish(self, index: int, reason: str) -> Chunk: ...
 
@@ -102,11 +110,11 @@ class ChatShape:
         self._service = service
         self._head = Head(service, "chatcmpl", "chat.completion.chunk", with_usage)
 
-    def start(self, index: int, part: Part) -> Chunk | None:
-        content = None if isinstance(part, Begun) else ""  # as of a whole answer
+    def start(self, index: int, part: Part | Thought) -> Chunk | None:
+        content = "" if isinstance(part, str) else None  # as of a whole answer
         return self._head.chunk([DeltaChoice(index, Delta(role="assistant", content=content))])
 
-    def piece(self, index: int, part: Part, logprobs: Logprobs, drafts: Drafts | None) -> Chunk:
+    def piece(self, index: int, part: Part | Thought, logprobs: Logprobs, drafts: Drafts | None) -> Chunk:
         entries = None if logprobs is None else chat_logprobs(logprobs, self._service.texts)
         return self._head.chunk([DeltaChoice(index, _delta(part), entries)], drafts)
 
@@ -130,8 +138,10 @@ class ChatShape:
         return self._head.whole(ChatAnswer, choices=found, usage=usage, metrics=metrics)
 
 
-def _delta(part: Part) -> Delta:
+def _delta(part: Part | Thought) -> Delta:
     match part:
+        case Thought(text):
+            return Delta(reasoning_content=text)
         case str():
             return Delta(content=part)
         case Begun(place, name):
@@ -142,12 +152,13 @@ def _delta(part: Part) -> Delta:
 
 
 def _message(choice: Whole) -> AnswerMessage:
+    thoughts = choice.thoughts or msgspec.UNSET
     if not choice.calls:
-        return AnswerMessage("assistant", choice.text)
+        return AnswerMessage("assistant", choice.text, None, thoughts)
     calls = [
         AnsweredCall(id=new_call_id(), function=AnsweredFunction(name, arguments)) for name, arguments in choice.calls
     ]
-    return AnswerMessage("assistant", choice.text or None, tool_calls=calls)
+    return AnswerMessage("assistant", choice.text or None, None, thoughts, calls)
 
 
 class TextShape:
@@ -156,10 +167,10 @@ class TextShape:
         self._head = Head(service, "cmpl", "text_completion", with_usage)
         self._offsets: dict[int, int] = {}  # characters that went out, by choice
 
-    def start(self, index: int, part: Part) -> Chunk | None:
+    def start(self, index: int, part: Part | Thought) -> Chunk | None:
         return None
 
-    def piece(self, index: int, part: Part, logprobs: Logprobs, drafts: Drafts | None) -> Chunk:
+    def piece(self, index: int, part: Part | Thought, logprobs: Logprobs, drafts: Drafts | None) -> Chunk:
         assert isinstance(part, str)  # a prompt that is no conversation calls nothing
         offset = self._offsets.get(index, 0)
         entries = None if logprobs is None else completion_logprobs(logprobs, self._service.texts, offset)

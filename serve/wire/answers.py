@@ -113,11 +113,12 @@ class AnsweredCall(msgspec.Struct, kw_only=True):
 
 
 class AnswerMessage(msgspec.Struct):
-    """content: null where there are calls and nothing else."""
+    """content: null where there are calls and nothing else. reasoning_content: of models that think."""
 
     role: str
     content: str | None
     refusal: None = None
+    reasoning_content: str | msgspec.UnsetType = msgspec.UNSET
     tool_calls: list[AnsweredCall] | msgspec.UnsetType = msgspec.UNSET
 
 
@@ -154,10 +155,11 @@ class DeltaCall(msgspec.Struct, omit_defaults=True, kw_only=True):
 
 
 class Delta(msgspec.Struct, omit_defaults=True):
-    """content: null only where a call opens the answer."""
+    """content: null only where a call or a thought opens the answer."""
 
     role: str | None = None
     content: str | msgspec.UnsetType | None = msgspec.UNSET
+    reasoning_content: str | None = None
     tool_calls: list[DeltaCall] | None = None
 
 
@@ -225,12 +227,13 @@ class Detokenized(msgspec.Struct):
     prompt: str
 
 
-def usage_of(*requests: Statistics) -> Usage:
+def usage_of(*requests: Statistics, thought: int = 0) -> Usage:
+    """thought: tokens of thoughts, which are tokens of the completion as well."""
     prompt, emitted = sum(row.prompt_tokens for row in requests), sum(row.emitted for row in requests)
     accepted = sum(row.predicted_accepted for row in requests)
     rejected = sum(row.predicted for row in requests) - accepted
     cached = PromptDetails(sum(row.reused_tokens for row in requests))
-    return Usage(prompt, emitted, prompt + emitted, cached, CompletionDetails(0, accepted, rejected))
+    return Usage(prompt, emitted, prompt + emitted, cached, CompletionDetails(thought, accepted, rejected))
 
 
 def speculative_decoding(requests: tuple[Statistics, ...], most: int) -> SpeculativeDecoding:

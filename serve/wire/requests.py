@@ -44,11 +44,14 @@ class ToolCall(msgspec.Struct):
 
 
 class Message(msgspec.Struct):
+    """reasoning_content: what the assistant thought, as an answer has it, for templates that write it."""
+
     role: Role
     content: str | Annotated[list[Part], Meta(max_length=1024)] | None = None
     name: Annotated[str, Meta(max_length=256)] | None = None
     tool_calls: Annotated[list[ToolCall], Meta(max_length=128)] | None = None
     tool_call_id: CallId | None = None
+    reasoning_content: str | None = None
 
 
 class FunctionTool(msgspec.Struct):

@@ -29,12 +29,15 @@ MOST_LEVELS = 64  # templates and masks go down into what is nested, on the inte
 
 @dataclass(frozen=True)
 class Calls:
-    """What a request may call. grammar: bounds the whole output. places: of those it may call, among the tools."""
+    """What a request may call. grammar: bounds the whole answer. places: of those it may call, among the tools.
+    demanded: whether it must call one.
+    """
 
     form: ToolFormat
     tools: tuple[Tool, ...]
     grammar: Grammar
     places: tuple[int, ...]
+    demanded: bool
 
 
 def calls_of(request: ChatRequest, session: Session) -> Calls | None:
@@ -56,13 +59,13 @@ def calls_of(request: ChatRequest, session: Session) -> Calls | None:
         field = "response_format" if request.structured_outputs is None else "structured_outputs"
         raise unsupported(field, "it excludes tools; leave one of them out, or say tool_choice: none")
     parallel = request.parallel_tool_calls is not False and named is None
+    demanded = choice == "required" or named is not None
     try:
-        demanded = choice == "required" or named is not None
         grammar = tools_grammar(form, [tools[place] for place in places], demanded, parallel)
     except GrammarError as error:
         wrong = _first_wrong(form, tools, places)
         raise invalid(*wrong, error.code) if wrong else invalid("tools", str(error), error.code) from None
-    return Calls(form, tuple(tools), grammar, places)
+    return Calls(form, tuple(tools), grammar, places, demanded)
 
 
 def _first_wrong(form: ToolFormat, tools: Sequence[Tool], places: Sequence[int]) -> tuple[str, str] | None:

@@ -10,6 +10,7 @@ from ...runtime.grammar.grammar import Grammar
 from ...runtime.sampling.parameters import SEEDS, SamplingParameters
 from ...runtime.session import Session
 from ...runtime.text.encode import Prompt
+from ...runtime.text.thinking import KEYS
 from ...runtime.tools.tool import Tool
 from ..settings import ServerSettings
 from .errors import invalid, unsupported
@@ -45,6 +46,9 @@ def chat_messages(messages: Sequence[Message], session: Session) -> list[dict[st
             made["name"] = message.name
         if message.tool_calls:
             made["tool_calls"] = history.calls(message, where)
+        if message.reasoning_content and message.role == "assistant":
+            thinking = session.thinking(())
+            made |= {thinking.key: message.reasoning_content} if thinking is not None and thinking.key else {}
         if message.role == "tool":
             made |= history.result(message, where)
         found.append(made)
@@ -112,7 +116,8 @@ def _rendered(prompt: Prompt, tools: Sequence[Tool]) -> Iterator[int]:
     for message in prompt:
         if isinstance(message, dict):  # else it is a token
             yield from _sizes(message["content"])
-            yield from _sizes(message.get("name", ""))
+            for name in ("name", *KEYS):
+                yield from _sizes(message.get(name, ""))
             for call in message.get("tool_calls", ()):
                 yield from _sizes(call["function"]["name"])
                 yield from _sizes(call["function"]["arguments"])

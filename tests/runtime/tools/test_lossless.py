@@ -1,4 +1,4 @@
-"""L0 where a grammar begins in mid-round: a trigger that a draft completes, tokens that go on behind it.
+"""L0 where a grammar begins in mid-round: behind a trigger, or the end of the thinking, that a draft completes.
 
 What may follow is written here once more as a function of the text so far.
 """
@@ -18,6 +18,7 @@ from specexport.errors import GrammarError
 from specexport.runtime.grammar.compiler import GrammarCompiler
 from specexport.runtime.grammar.constraint import Constraint
 from specexport.runtime.grammar.matcher import Matcher
+from specexport.runtime.grammar.thinking import Thinking
 from specexport.runtime.proofs.enumeration import PROBABILITY_TOLERANCE
 from specexport.runtime.sampling import rules
 from specexport.runtime.sampling.rules import SamplingRule
@@ -28,7 +29,9 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 TOKENS = ("t", "u", "ut", "uu")  # the last two end the trigger `tu` and go on, rightly and wrongly
 CALL = "tt*"
-LINES = (*_start(replace(HERMES, trigger="tu"), demanded=False), f"calls: /{CALL}/")
+TOOLS = Grammar("tools", "\n".join([*_start(replace(HERMES, trigger="tu"), demanded=False), f"calls: /{CALL}/"]))
+THOUGHTS = Grammar.regex(CALL).behind(Thinking("uuu", "tu", begun=True))
+both = pytest.mark.parametrize("grammar", [TOOLS, THOUGHTS], ids=["tools", "thoughts"])
 
 
 class Written:
@@ -55,25 +58,26 @@ class Written:
 
 
 @cache
-def compiled(lines: tuple[str, ...] = LINES) -> Matcher:
+def compiled(grammar: Grammar) -> Matcher:
     vocabulary = {token: number for number, token in enumerate((*TOKENS, "e"))}  # the library must have an end
     tokenizer = Tokenizer(models.BPE(vocabulary, [("u", "t"), ("u", "u")]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     description = json.loads(tokenizer.to_str())
     description["decoder"] = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
     compiler = GrammarCompiler(lambda: json.dumps(description), len(vocabulary), (len(TOKENS),))
-    return compiler.compile(Grammar("tools", "\n".join(lines)))
+    return compiler.compile(grammar)
 
 
-def pair(seed: int, lines: tuple[str, ...] = LINES, masked: bool = True) -> tuple[Bounded, Bounded]:
-    matcher = compiled(lines)
+def pair(seed: int, grammar: Grammar, masked: bool = True) -> tuple[Bounded, Bounded]:
+    matcher = compiled(grammar)
     options = {"top_p": 0.9}
     target = Bounded(len(TOKENS), seed, grammar=Written(), matcher=matcher, options=options)
     return target, Bounded(len(TOKENS), 100 + seed, grammar=Written() if masked else None, options=options)
 
 
-def test_the_mask_is_a_function_of_the_text() -> None:
-    matcher = compiled()
+@both
+def test_the_mask_is_a_function_of_the_text(grammar: Grammar) -> None:
+    matcher = compiled(grammar)
     rng, crossed = np.random.default_rng(0), 0
     for _ in range(60):
         state, text = matcher.copy(), Written()
@@ -89,8 +93,11 @@ def test_the_mask_is_a_function_of_the_text() -> None:
 
 @pytest.mark.parametrize("verification", ["block", "token"])
 @pytest.mark.parametrize("masked", [True, False])
-def test_a_trigger_in_mid_round_leaves_the_output_the_targets_own(verification: str, masked: bool) -> None:
-    target, draft = pair(1, masked=masked)
+@both
+def test_a_trigger_in_mid_round_leaves_the_output_the_targets_own(
+    grammar: Grammar, verification: str, masked: bool
+) -> None:
+    target, draft = pair(1, grammar, masked)
     result = with_a_model(target, draft, 2, verification, masked)
     assert result.error(target) <= PROBABILITY_TOLERANCE
     behind = sum(share for tokens, share in result.joint.items() if tokens[:2] in ((0, 1), (0, 2)))
@@ -113,10 +120,13 @@ def rows_behind_the_trigger_unmasked(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("mutant", [rows_of_the_rounds_first_state, rows_behind_the_trigger_unmasked])
-def test_mutants_are_found_out(monkeypatch: pytest.MonkeyPatch, mutant: Callable[[pytest.MonkeyPatch], None]) -> None:
+@both
+def test_mutants_are_found_out(
+    monkeypatch: pytest.MonkeyPatch, grammar: Grammar, mutant: Callable[[pytest.MonkeyPatch], None]
+) -> None:
     mutant(monkeypatch)
     try:
-        error = with_a_model(*pair(1), 2, "block").error(pair(1)[0])
+        error = with_a_model(*pair(1, grammar), 2, "block").error(pair(1, grammar)[0])
     except (GrammarError, AssertionError):
         return  # a state that no output comes to
     assert error > 1e-4
@@ -124,8 +134,7 @@ def test_mutants_are_found_out(monkeypatch: pytest.MonkeyPatch, mutant: Callable
 
 def test_a_trigger_that_is_no_lazy_one_is_found_out() -> None:
     """Text that may hold the trigger: then nothing is bounded behind it."""
-    lines = tuple(line.replace("begun[lazy]", "begun") for line in LINES)
-    target, draft = pair(1, lines)
+    target, draft = pair(1, replace(TOOLS, text=TOOLS.text.replace("_end[lazy]", "_end")))
     try:
         error = with_a_model(target, draft, 2, "block").error(target)
     except (GrammarError, AssertionError):

@@ -1,0 +1,58 @@
+"""Pieces of grammars in llguidance's dialect of Lark: texts with tokens in them, and text up to an end."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+
+ANY = r"(.|\n)*"
+TEXT = f"TEXT: /{ANY}/"
+
+
+def literal(text: str, atoms: Mapping[str, int]) -> str:
+    """Tokens that it names by their ids, the rest in quotes; nothing for an empty text."""
+    names = "|".join(map(re.escape, sorted(atoms, key=len, reverse=True))) or "(?!)"
+    parts = re.split(f"({names})", text)
+    return " ".join(f"<[{atoms[part]}]>" if part in atoms else json.dumps(part) for part in parts if part)
+
+
+def tokens(numbers: Sequence[int]) -> str:
+    """One of these tokens, `<[3-5,9]>`. Some tokenizers have thousands of such, one behind the other."""
+    found: list[list[int]] = []
+    for number in sorted(numbers):
+        if found and found[-1][1] == number - 1:
+            found[-1][1] = number
+        else:
+            found.append([number, number])
+    return "<[" + ",".join(f"{first}-{last}" if first < last else f"{first}" for first, last in found) + "]>"
+
+
+def until(name: str, end: str, then: str, atoms: Mapping[str, int], free: Sequence[int], may_stop: bool) -> list[str]:
+    """The rule `name`: any text up to its first `end`, and `then` behind that. `TEXT` is to be defined besides.
+
+    An end is one by its bytes, wherever a token ends, and by the token of that name, as both read the same. free:
+    tokens that text may have beside its bytes. may_stop: whether the text need not have an end.
+    """
+    ways = [f"{name}_end {then}"]
+    if end in atoms:
+        ways.insert(0, f"TEXT <[{atoms[end]}]> {then}")
+    if may_stop:
+        ways.append("TEXT")
+    before = f"(TEXT {tokens(free)})* " if free else ""
+    return [f"{name}: {before}({' | '.join(ways)})", f"{name}_end[lazy]: TEXT {json.dumps(end)}"]
+
+
+def named(text: str, atoms: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
+    """Those of `atoms` that `text` has."""
+    return tuple((name, number) for name, number in atoms.items() if name in text)
+
+
+def apart(atoms: Mapping[str, int], text: str, end: str) -> Iterable[tuple[str, int]]:
+    """Those that `text` lacks, and that make no part of an `end`."""
+    return ((name, number) for name, number in atoms.items() if name not in text and not _overlap(name, end))
+
+
+def _overlap(name: str, end: str) -> bool:
+    """Whether a text with this token in it may have an end that the token holds a part of."""
+    return end in name or any(name.endswith(end[:size]) or name.startswith(end[-size:]) for size in range(1, len(end)))

@@ -1,0 +1,57 @@
+"""An answer behind the model's thinking: the grammar begins where the thinking ends, in mid-round as well.
+
+The thinking is free text up to its first end, a lazy rule as for calls of tools, so what may follow is a function of
+the text alone.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from . import lark
+
+
+@dataclass(frozen=True)
+class Thinking:
+    """How a model thinks: opening, thoughts, end, gap, answer. Found in its template: `runtime/text/thinking.py`.
+
+    begun: whether the prompt has the opening, so that the output begins with thoughts; else a model may think or not,
+    and `lead` are blanks that may be in front of the opening. gap: what the template writes between end and answer.
+    may_stop: whether an output may be thoughts alone. key: the field of a message that the template reads thoughts
+    from. atoms: ids of the tokens that the markers name; shown: those of them that have no text of their own. free: ids
+    of tokens with names like `<b>`, which grammars know by their ids alone and which are text like any other here.
+    """
+
+    opening: str
+    end: str
+    lead: str = ""
+    gap: str = ""
+    begun: bool = False
+    may_stop: bool = False
+    key: str | None = None
+    atoms: tuple[tuple[str, int], ...] = ()
+    shown: tuple[int, ...] = ()
+    free: tuple[int, ...] = ()
+
+
+def behind(thinking: Thinking, answer: dict[str, Any]) -> str:
+    """A grammar as llguidance takes it. answer: one of its grammars, of what follows the thinking."""
+    atoms = dict(thinking.atoms)
+    then = "@answer" if thinking.may_stop else f"{lark.literal(thinking.gap, atoms)} @answer"
+    lines = [*lark.until("thought", thinking.end, then, atoms, thinking.free, thinking.may_stop), lark.TEXT]
+    if thinking.begun:
+        start = ["start: thought"]
+    else:
+        ways = ["opened"]
+        leads = [thinking.lead, ""] if thinking.lead else [""]
+        if thinking.opening in atoms:
+            ways += [lark.literal(lead + thinking.opening, atoms) for lead in leads]
+        start = [f"start: @answer | ({' | '.join(ways)}) thought", *_opened(thinking, leads)]
+    return json.dumps({"grammars": [{"lark_grammar": "\n".join([*start, *lines])}, {**answer, "name": "answer"}]})
+
+
+def _opened(thinking: Thinking, leads: list[str]) -> list[str]:
+    """The opening by its bytes; lazy, since an answer that begins like it is none."""
+    return [f"opened[lazy]: {' | '.join(json.dumps(lead + thinking.opening) for lead in leads)}"]

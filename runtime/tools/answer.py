@@ -1,0 +1,123 @@
+"""A model's text to thoughts, content and tool calls, piece by piece; what comes out does not depend on where pieces
+end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+from ..grammar.thinking import Thinking
+from .calls import Argued, CallReader, Part
+
+
+@dataclass(frozen=True)
+class Thought:
+    """More of the thoughts in front of the answer."""
+
+    text: str
+
+
+class AnswerReader:
+    """thinking: how the model thinks, None where it does not. calls: reads what follows, None where that is content.
+
+    Blanks around the thoughts are nobody's, nor is the gap behind them; markers are left out.
+    """
+
+    def __init__(self, thinking: Thinking | None, calls: CallReader | None = None) -> None:
+        self._thinking, self._calls = thinking, calls
+        self._held = ""
+        self._said = False  # some thought has come
+        self._state: Literal["start", "thoughts", "gap", "answer"] = "answer"
+        if thinking is not None:
+            self._state = "thoughts" if thinking.begun else "start"
+
+    @property
+    def thinks(self) -> bool:
+        """Whether what was read so far ends within thoughts, or in front of the answer."""
+        return self._state in ("thoughts", "gap")
+
+    @property
+    def whole(self) -> bool:
+        """Whether there are calls, and all that have begun have all their arguments."""
+        return self._calls is not None and self._calls.whole
+
+    def add(self, text: str) -> list[Part | Thought]:
+        self._held += text
+        parts: list[Part | Thought] = []
+        while True:
+            before = self._state
+            parts += self._step()
+            if self._state == before:
+                return parts
+
+    def end(self) -> list[Part | Thought]:
+        """When no more text comes."""
+        held, self._held = self._held, ""
+        if self._state == "thoughts":
+            return [Thought(held.rstrip())] if held.strip() else []
+        if self._state in ("start", "gap"):
+            self._held, self._state = held if self._state == "start" else "", "answer"
+        return [*self._answer(), *(self._calls.end() if self._calls is not None else [])]
+
+    def _step(self) -> list[Part | Thought]:
+        thinking = self._thinking
+        if self._state == "answer" or thinking is None:
+            return self._answer()
+        if self._state == "start":
+            return self._start(thinking)
+        return self._thoughts(thinking) if self._state == "thoughts" else self._gap(thinking)
+
+    def _start(self, thinking: Thinking) -> list[Part | Thought]:
+        for opening in (thinking.lead + thinking.opening, thinking.opening):
+            if self._held.startswith(opening):
+                self._held, self._state = self._held[len(opening) :], "thoughts"
+                return []
+            if opening.startswith(self._held):
+                return []
+        self._state = "answer"
+        return []
+
+    def _thoughts(self, thinking: Thinking) -> list[Part | Thought]:
+        end = thinking.end
+        if not self._said:
+            self._held = self._held.lstrip()
+        place = self._held.find(end)
+        if place >= 0:
+            text, self._held, self._state = self._held[:place].rstrip(), self._held[place + len(end) :], "gap"
+            return [Thought(text)] if text else []
+        sizes = range(min(len(end) - 1, len(self._held)), 0, -1)
+        overlap = next((size for size in sizes if self._held.endswith(end[:size])), 0)
+        size = len(self._held[: len(self._held) - overlap].rstrip())
+        text, self._held = self._held[:size], self._held[size:]
+        self._said = self._said or bool(text)
+        return [Thought(text)] if text else []
+
+    def _gap(self, thinking: Thinking) -> list[Part | Thought]:
+        gap, held = thinking.gap, self._held
+        if len(held) < len(gap) and gap.startswith(held):
+            return []
+        self._held, self._state = held.removeprefix(gap), "answer"
+        return []
+
+    def _answer(self) -> list[Part | Thought]:
+        text, self._held = self._held, ""
+        if self._calls is not None:
+            return list(self._calls.add(text)) if text else []
+        return [text] if text else []
+
+
+def merged(parts: Iterable[Part | Thought]) -> list[Part | Thought]:
+    """With neighbours of a kind as one."""
+    found: list[Part | Thought] = []
+    for part in parts:
+        match found[-1] if found else None, part:
+            case str(before), str():
+                found[-1] = before + part
+            case Thought(before), Thought(text):
+                found[-1] = Thought(before + text)
+            case Argued(place, before), Argued(other, text) if place == other:
+                found[-1] = Argued(place, before + text)
+            case _:
+                found.append(part)
+    return found

@@ -1,0 +1,113 @@
+"""A grammar behind the model's thinking: free text up to the end marker, and only the grammar's texts behind it."""
+
+from __future__ import annotations
+
+import pickle
+import re
+from collections.abc import Collection
+from dataclasses import replace
+
+import pytest
+from specexport import Grammar
+from specexport.runtime.grammar.compiler import GrammarCompiler
+from specexport.runtime.grammar.thinking import Thinking
+from support.doubles import EOS, VOCAB, byte_tokenizer
+from tokenizers import AddedToken
+
+NAMES = ("<think>", "</think>", "<b>", "[THINK]", "[/THINK]")
+IDS = {name: VOCAB + place for place, name in enumerate(NAMES)}
+QWEN = Thinking(
+    "<think>",
+    "</think>",
+    "\n",
+    "\n\n",
+    atoms=(("<think>", IDS["<think>"]), ("</think>", IDS["</think>"])),
+    free=(IDS["<think>"], IDS["<b>"]),
+)
+MISTRAL = Thinking(
+    "[THINK]",
+    "[/THINK]",
+    atoms=(("[THINK]", IDS["[THINK]"]), ("[/THINK]", IDS["[/THINK]"])),
+    shown=(IDS["[THINK]"], IDS["[/THINK]"]),
+    free=(IDS["<think>"], IDS["</think>"], IDS["<b>"]),
+)
+GRAMMARS = [
+    Grammar.json_schema({"type": "integer"}),
+    Grammar.regex("[0-9]+"),
+    Grammar.choice(["12", "345"]),
+    Grammar.lark("start: /[0-9]+/"),
+]
+
+
+@pytest.fixture(scope="module")
+def compiler() -> GrammarCompiler:
+    tokenizer = byte_tokenizer()
+    for name in NAMES:
+        tokenizer.add_tokens([AddedToken(name, special=name.startswith("["), normalized=False)])
+    return GrammarCompiler(tokenizer.to_str, tokenizer.get_vocab_size(), (EOS,))
+
+
+def ending(compiler: GrammarCompiler, grammar: Grammar, text: str, spelled: Collection[str] = ()) -> bool | None:
+    """Whether the output may end behind `text`, None where it is forbidden. spelled: names written without tokens."""
+    state = compiler.compile(grammar)
+    for part in re.split(f"({'|'.join(map(re.escape, NAMES))})", text):
+        for token in [IDS[part]] if part in IDS and part not in spelled else part.encode():
+            assert state.accepts(token) == state.allowed()[token]
+            if not state.accepts(token):
+                return None
+            state.advance(token)
+    return state.accepting
+
+
+@pytest.mark.parametrize("grammar", GRAMMARS, ids=lambda grammar: grammar.kind)
+def test_what_a_model_may_think(compiler: GrammarCompiler, grammar: Grammar) -> None:
+    """Or not: then the answer comes at once."""
+    behind = grammar.behind(QWEN)
+    cases = {
+        "12": True,
+        "<think>So {<b> é <think></think>\n\n12": True,
+        "\n<think></think>\n\n12": True,
+        "<think>12": False,
+        "": False,
+        "12<think>": None,
+        "So</think>\n\n12": None,
+        "<think>a</think>12": None,  # the gap is the template's
+        "<think>a</think>\n\n</think>": None,
+        "<think>[THINK]": None,
+    }
+    assert {text: ending(compiler, behind, text) for text in cases} == cases
+    assert ending(compiler, behind, "<think>a</thin</think>\n\n12", NAMES)  # both read the same
+    assert ending(compiler, behind, "\n<think>a</think>\n\nb", NAMES) is None
+
+
+@pytest.mark.parametrize("grammar", GRAMMARS, ids=lambda grammar: grammar.kind)
+def test_a_prompt_that_has_begun_it(compiler: GrammarCompiler, grammar: Grammar) -> None:
+    behind = grammar.behind(replace(QWEN, begun=True))
+    cases = {"12": False, "So</think>\n\n12": True, "</think>\n\n12": True, "So</think>\n\nx": None, "</think>12": None}
+    assert {text: ending(compiler, behind, text) for text in cases} == cases
+
+
+def test_special_tokens_as_markers(compiler: GrammarCompiler) -> None:
+    behind = GRAMMARS[0].behind(MISTRAL)
+    cases = {"12": True, "[THINK]a</think>[/THINK]12": True, "[THINK]a[THINK]": None, "[/THINK]": None}
+    assert {text: ending(compiler, behind, text) for text in cases} == cases
+    assert behind.shown == MISTRAL.shown
+
+
+def test_thoughts_that_may_be_all_there_is(compiler: GrammarCompiler) -> None:
+    """As where tools may be called: nothing is demanded of the text."""
+    for begun, opening in ((False, "<think>"), (True, "")):
+        behind = GRAMMARS[1].behind(replace(QWEN, begun=begun, may_stop=True))
+        assert ending(compiler, behind, f"{opening}12 <b>")
+        assert ending(compiler, behind, f"{opening}a</think>12")
+        assert ending(compiler, behind, f"{opening}a</think>b") is None
+
+
+def test_without_thinking_it_is_the_grammar(compiler: GrammarCompiler) -> None:
+    assert GRAMMARS[0].behind(None) is GRAMMARS[0]
+    behind = GRAMMARS[0].behind(QWEN)
+    assert behind != GRAMMARS[0]  # so that neither is compiled for the other
+    held = compiler.hold(behind)
+    assert pickle.loads(pickle.dumps(held)) == behind
+    assert ending(compiler, held, "<think></think>\n\n12")
+    assert ending(compiler, GRAMMARS[0], "<think>") is None
