@@ -18,7 +18,6 @@ from specexport.bundle import Precision
 from specexport.engines.tensorrt.api import library
 from specexport.engines.tensorrt.compile import CompileJob, CompileOptions, compile_graph, model_profiles
 from specexport.engines.tensorrt.network_checks import check_model
-from specexport.errors import EngineError
 from specexport.exporter.build import build
 from specexport.exporter.checkpoints.checkpoint import Checkpoint
 from specexport.exporter.dialects import DIALECTS, Dialect
@@ -45,6 +44,7 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "latent, complex": ("deepseek_v2", LATENT | dict(q_lora_rank=None)),
     "latent": ("deepseek_v3", LATENT | dict(q_lora_rank=16)),
     "complex": ("llama4_text", LLAMA4),
+    "softcap": ("gemma2", LLAMA | dict(head_dim=8, attn_logit_softcapping=2.0)),
 }
 
 
@@ -184,14 +184,8 @@ def test_a_pair_of_both_kinds_through_a_session(checkpoints: Checkpoints, tmp_pa
             assert speculative.statistics.drafted > speculative.statistics.accepted
 
 
-# Its attention is plain operators, as with a softcap; the check of networks counts on layers that attend.
-REFUSED = pytest.mark.xfail(reason="compiling asks for fused attention in every layer", strict=True, raises=EngineError)
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "family", [pytest.param(name, marks=REFUSED) if name == "sinks" else name for name in FAMILIES]
-)
+@pytest.mark.parametrize("family", FAMILIES)
 def test_tensorrt_rtx_builds_them(family: str, checkpoints: Checkpoints, tmp_path: Path) -> None:
     trt = pytest.importorskip("tensorrt_rtx")
     contract = replace(CONTRACT, precision="fp16")

@@ -75,6 +75,23 @@ def test_the_graph_that_is_right(tmp_path: Path) -> None:
     assert problems(ROWS, tmp_path, "rows") == []
 
 
+PLAIN = BODY.replace(
+    "logits = Attention (x, present.0.key, present.0.value, mask)",
+    """turned = Transpose <perm = [0, 1, 3, 2]> (present.0.key)
+    products = MatMul (x, turned)
+    hidden = Constant <value = float16 {-60000}> ()
+    scores = Where (mask, products, hidden)
+    weights = Softmax <axis = -1> (scores)
+    logits = MatMul (weights, present.0.value)""",
+)
+
+
+def test_attention_by_plain_operators(tmp_path: Path) -> None:
+    assert problems(ENDS + PLAIN, tmp_path) == []
+    twice = dataclasses.replace(SPEC, layers=SPEC.layers * 2)
+    assert "1 layers attend, 2 are expected" in problems(ENDS + PLAIN, tmp_path, spec=twice)
+
+
 SWAPPED = BODY.replace("past.0.key", "past").replace("past.0.value", "past.0.key").replace("(past,", "(past.0.value,")
 # One end of the network another, by name.
 RENAMED = ENDS.replace("present.0.key", "present.1.key") + BODY.replace("present.0.key", "present.1.key")
