@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from .options import BUNDLE, running
+from .options import BUNDLE, CHAT_TEMPLATE, running
 from .sampling_options import sampling_options
 
 PROBE = [{"role": "user", "content": "a"}]
@@ -19,9 +19,17 @@ KEY = "\\C-t"  # as readline writes Ctrl-T
 @click.command()
 @BUNDLE
 @click.option("--system", metavar="TEXT", help="System message in front of the conversation.")
+@CHAT_TEMPLATE
 @sampling_options
 @running
-def chat(bundle: Path, system: str | None, where: dict[str, Any], max_new_tokens: int, **options: Any) -> None:
+def chat(
+    bundle: Path,
+    system: str | None,
+    chat_template: Path | None,
+    where: dict[str, Any],
+    max_new_tokens: int,
+    **options: Any,
+) -> None:
     """Talk to the model in the terminal.
 
     Accepted draft tokens are green, the target's own tokens are not; Ctrl-T turns the colours off and on (Ctrl-Y brings
@@ -38,7 +46,7 @@ def chat(bundle: Path, system: str | None, where: dict[str, Any], max_new_tokens
 
         readline.parse_and_bind(f'"{KEY}": "\\C-e\\C-u/colour\\n"')  # the line is cleared first
     parameters = {"max_new_tokens": max_new_tokens, **options}
-    with load(bundle, **where) as session:
+    with load(bundle, chat_template=chat_template, **where) as session:
         session.stream(PROBE, **parameters).close()  # a wrong option ends the command, not every answer
         Conversation(session, Console(highlight=False, soft_wrap=True), system, parameters).run(_ask)
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .grammar_options import grammars
-from .options import BUNDLE, JSON, running
+from .options import BUNDLE, CHAT_TEMPLATE, JSON, running
 from .sampling_options import sampling_options
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 @click.option("--prompt", help="Text to continue; - reads stdin.")
 @click.option("--chat", metavar="TEXT", help="Message to answer, by the model's chat template; - reads stdin.")
 @click.option("--messages", type=click.File(), help="JSON file with a list of chat messages {role, content}.")
+@CHAT_TEMPLATE
 @sampling_options
 @grammars
 @running
@@ -34,6 +35,7 @@ def generate(
     prompt: str | None,
     chat: str | None,
     messages: Any,
+    chat_template: Path | None,
     where: dict[str, Any],
     as_json: bool,
     **options: Any,
@@ -54,7 +56,7 @@ def generate(
         given = _messages(messages)
     else:
         given = _stdin() if prompt == "-" else prompt
-    session = load(bundle, **where)
+    session = load(bundle, chat_template=chat_template, **where)
     reader = None
     if options.get("grammar") is not None and prompt is None:
         given, reader = _behind_thoughts(session, given, options)

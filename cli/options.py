@@ -28,6 +28,9 @@ DRAFTER = click.option(
 SKIP_INVALID = click.option("--skip-invalid", is_flag=True, help="Skip invalid lines instead of refusing the file.")
 LIMIT = click.option("--limit", type=click.IntRange(1), help="Maximum requests per route. [default: all]")
 SEED = click.option("--seed", type=int, default=0, show_default=True, help="Random seed.")
+CHAT_TEMPLATE = click.option(
+    "--chat-template", type=click.Path(path_type=Path), help="File with a chat template. [default: the bundle's]"
+)
 JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 
 # Of `build` and `compile`, for engines that run plans.

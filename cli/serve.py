@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .options import BUNDLE, running
+from .options import BUNDLE, CHAT_TEMPLATE, running
 
 if TYPE_CHECKING:
     from ..serve.listen import Listener, Listening
@@ -31,6 +31,7 @@ WHERE = ("host", "port", "uds", "drain_delay", "drain_timeout", "trust_forwarded
     help="Port to listen on; 0 for a free one.",
 )
 @click.option("--uds", type=click.Path(path_type=Path), help="Unix socket to listen on, instead of an address.")
+@CHAT_TEMPLATE
 @click.option("--served-model-name", "model", help="Name that clients use. [default: the bundle's]")
 @click.option("--api-key-file", type=click.File(), help="File of API keys, one a line. Also: $SPECEXPORT_API_KEY.")
 @click.option("--no-auth", is_flag=True, help="Listen beyond this machine although there is no API key.")
@@ -95,7 +96,13 @@ WHERE = ("host", "port", "uds", "drain_delay", "drain_timeout", "trust_forwarded
 @click.option("--metrics-prefix", default="specexport", show_default=True, help="In front of the names at /metrics.")
 @running
 def serve(
-    bundle: Path, where: dict[str, Any], api_key_file: Any, no_auth: bool, prompt_cache_mib: int | None, **options: Any
+    bundle: Path,
+    where: dict[str, Any],
+    api_key_file: Any,
+    no_auth: bool,
+    prompt_cache_mib: int | None,
+    chat_template: Path | None,
+    **options: Any,
 ) -> None:
     """Serve a bundle by the OpenAI API.
 
@@ -116,7 +123,7 @@ def serve(
         check_listening(listening.host, settings, no_auth)
     _log_to_stderr()
     budget = None if prompt_cache_mib is None else prompt_cache_mib << 20
-    with load(bundle, prompt_cache_bytes=budget, **where) as session:
+    with load(bundle, prompt_cache_bytes=budget, chat_template=chat_template, **where) as session:
         session.prepare()  # nobody's request waits for it
         with suppress(MissingPackageError, GrammarError):  # a request with a grammar will be told
             session.prepare_grammar()

@@ -50,6 +50,7 @@ def load(
     policy: bool = True,
     device: int | None = None,
     prompt_cache_bytes: int | None = 0,
+    chat_template: str | os.PathLike[str] | None = None,
 ) -> Session:
     """Load a bundle. engine: a name from `specexport doctor`, by default the first usable one of the bundle.
 
@@ -57,8 +58,8 @@ def load(
     second per 1.5 GB). policy: follow the bundle's policy.json, or adapt where it has none; False drafts the maximum.
     device: which GPU, counted from 0 among those that `CUDA_VISIBLE_DEVICES` leaves, by default the first.
     prompt_cache_bytes: host memory for the cache rows of earlier sequences, so that conversations in turn prefill only
-    what is new; None for 512 MiB on engines of the CPU, none on others. Raises `BundleError`, `EngineError`,
-    `ParameterError`.
+    what is new; None for 512 MiB on engines of the CPU, none on others. chat_template: a file instead of the bundle's
+    own. Raises `BundleError`, `EngineError`, `ParameterError`.
     """
     budget = None if prompt_cache_bytes is None else whole_number("prompt_cache_bytes", prompt_cache_bytes)
     if budget is not None and budget < 0:
@@ -66,7 +67,8 @@ def load(
     bundle = Bundle.open(Path(path), check_digests)
     loaded = load_engine(bundle, engine, threads, device)
     try:
-        session = Session(bundle, loaded, threads, policy, usual_budget(loaded.name) if budget is None else budget)
+        budget = usual_budget(loaded.name) if budget is None else budget
+        session = Session(bundle, loaded, threads, policy, budget, Path(chat_template) if chat_template else None)
     except BaseException:
         loaded.close()
         raise
@@ -84,13 +86,19 @@ class Session:
     """
 
     def __init__(
-        self, bundle: Bundle, engine: Engine, threads: int = 0, policy: bool = True, prompt_cache_bytes: int = 0
+        self,
+        bundle: Bundle,
+        engine: Engine,
+        threads: int = 0,
+        policy: bool = True,
+        prompt_cache_bytes: int = 0,
+        chat_template: Path | None = None,
     ) -> None:
         self.bundle = bundle
         self.engine = engine
         self.threads = threads
         self.decisions = Decisions.load(bundle, engine, threads) if policy else Decisions()
-        self._encoder = PromptEncoder(bundle)
+        self._encoder = PromptEncoder(bundle, chat_template)
         self.tokenizer = self._encoder.tokenizer
         self._grammars = GrammarCompiler.of(bundle, self.tokenizer.to_str)
         draft, chunk = draft_decoder(bundle, engine), bundle.manifest.contract.prompt_chunk
@@ -146,6 +154,11 @@ class Session:
         """Token ids of a text that the output may repeat, no more than a sequence can hold. Raises `PromptError`."""
         self._check_open()
         return self._encoder.encode_prediction(prediction)
+
+    @property
+    def chats(self) -> bool:
+        """Whether it takes messages: the model has a chat template."""
+        return self._encoder.chats
 
     @property
     def tool_format(self) -> ToolFormat:

@@ -63,11 +63,6 @@ class Service:
             told = f"there is no model {name[:100]!r}; this server has {self.name!r}"
             raise ApiError(404, "model_not_found", told, "model")
 
-    @property
-    def chats(self) -> bool:
-        """Whether the model has a template for messages."""
-        return self.session.bundle.manifest.text.chat_template is not None
-
     @cached_property
     def model(self) -> Model:
         session, manifest = self.session, self.session.bundle.manifest
@@ -76,7 +71,7 @@ class Service:
             "precision": manifest.contract.precision,
             "max_draft_tokens": session.max_draft_tokens,
             "draft_model": manifest.draft is not None,
-            "chat": self.chats,
+            "chat": self.session.chats,
             "default_temperature": self.settings.default_temperature,
             "max_tokens": self.settings.max_tokens,
         }

@@ -181,3 +181,37 @@ def test_a_long_conversation_leaves_out_its_oldest_turns(session: Session) -> No
     assert shown.count("tokens/s") == 8
     assert terminal.conversation.messages[0]["role"] == "user"
     assert len(terminal.conversation.messages) < 16
+
+
+UPPER = "{% for message in messages %}{{ message.role | upper }}:{{ message.content }}\n{% endfor %}"
+
+
+@pytest.mark.parametrize("command", ["generate", "chat"])
+def test_another_template(built: Path, tmp_path: Path, command: str) -> None:
+    (tmp_path / "upper.jinja").write_text(UPPER)
+    options = ["--max-new-tokens", "4", "--chat-template", str(tmp_path / "upper.jinja")]
+    asked = ["--chat", "Hi"] if command == "generate" else []
+    result = CliRunner().invoke(main, [command, str(built), *asked, *options], input="Hi\n")
+    assert result.exit_code == 0, result.output
+    with load(built) as session:
+        expected = session.generate("USER:Hi\n", max_new_tokens=4).text
+    with load(built, chat_template=tmp_path / "upper.jinja") as session:
+        given = session.generate([{"role": "user", "content": "Hi"}], max_new_tokens=4).text
+    assert given.strip() in result.stdout
+    assert given.strip() == expected.strip()
+
+
+@pytest.mark.parametrize(
+    "text", [None, b"\xff", b"{% for", b"{{ raise_exception('no') }}", b"{{ messages[7].content }}"]
+)
+@pytest.mark.parametrize("command", ["generate", "chat", "serve"])
+def test_templates_that_fail_end_the_command(
+    refused: Refused, built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str, text: bytes | None
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    if text is not None:
+        Path("my.jinja").write_bytes(text)
+    asked = ["--chat", "Hi"] if command == "generate" else []
+    result = CliRunner().invoke(main, [command, str(built), *asked, "--chat-template", "my.jinja"], input="Hi\n")
+    assert (result.exit_code, result.stdout) == (1, "")
+    refused.says(result.stderr)

@@ -6,9 +6,10 @@ import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
-from ...errors import BundleError, MissingPackageError, PromptError
+from ...errors import BundleError, MissingPackageError, ParameterError, PromptError
 from .messages import Message, joined
 
 PROBE = "0\n0"  # shown by Python with a backslash
@@ -86,6 +87,19 @@ class ChatTemplate:
             return environment.from_string(self.source)
         except TemplateSyntaxError as error:
             raise BundleError(f"the chat template cannot be parsed: {error}") from None
+
+
+def read_template(path: Path, special_tokens: Mapping[str, str]) -> ChatTemplate:
+    """The template in a file. Raises `ParameterError` where there is none, or one that cannot write a message."""
+    try:
+        template = ChatTemplate(path.read_text(encoding="utf-8"), special_tokens)
+        template.render([{"role": "user", "content": PROBE}])
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is not UTF-8"
+        raise ParameterError(f"chat_template {path} cannot be read: {reason}; give a file with a template") from None
+    except (BundleError, PromptError) as error:
+        raise ParameterError(f"chat_template {path} cannot be used: {error}") from None
+    return template
 
 
 def _tojson(value: Any, ensure_ascii: bool = False, **options: Any) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from itertools import islice, takewhile
+from pathlib import Path
 
 from tokenizers import Tokenizer
 
@@ -15,7 +16,7 @@ from ..grammar.thinking import Thinking
 from ..sampling.options import items, whole_number
 from ..tools.formats import ToolFormat, recognize
 from ..tools.tool import Tool
-from .chat_template import ChatTemplate
+from .chat_template import ChatTemplate, read_template
 from .messages import Message, check_messages
 from .special_tokens import SpecialTokens
 from .thinking import find_thinking, of_prompt
@@ -27,7 +28,8 @@ TAIL = 32  # tokens of a prompt that say whether it begins or ends the thinking
 class PromptEncoder:
     """Raises `BundleError` for a tokenizer that cannot be read."""
 
-    def __init__(self, bundle: Bundle) -> None:
+    def __init__(self, bundle: Bundle, chat_template: Path | None = None) -> None:
+        """chat_template: a file instead of the bundle's, tried at once."""
         self._manifest = bundle.manifest
         text = bundle.manifest.text
         path = bundle.path(text.tokenizer)
@@ -41,6 +43,13 @@ class PromptEncoder:
         except (OSError, UnicodeDecodeError) as error:
             raise BundleError(f"{template} cannot be read: {error}; build the bundle again") from None
         self._template = ChatTemplate(source, text.special_tokens) if source is not None else None
+        if chat_template is not None:
+            self._template = read_template(chat_template, text.special_tokens)
+
+    @property
+    def chats(self) -> bool:
+        """Whether there is a template for messages."""
+        return self._template is not None
 
     def encode(self, prompt: Prompt, tools: Sequence[Tool] = ()) -> list[int]:
         """tools: what the template is to tell the model of, beside messages.

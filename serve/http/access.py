@@ -100,6 +100,6 @@ def _cors(exchange: Exchange, origins: Collection[str]) -> dict[str, str]:
         "access-control-allow-origin": origin,
         "access-control-allow-methods": "GET, POST, OPTIONS",
         "access-control-allow-headers": asked or "authorization, content-type, x-api-key, x-request-id",
-        "access-control-expose-headers": "retry-after, x-request-id, x-specexport-ignored",
+        "access-control-expose-headers": "retry-after, x-request-id, x-specexport-ignored, x-specexport-relaxed",
         "vary": "Origin, Access-Control-Request-Headers",
     }

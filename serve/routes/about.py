@@ -35,7 +35,7 @@ async def tokenize(service: Service, exchange: Exchange) -> None:
     service.check_model(request.model)
     if (request.prompt is None) == (request.messages is None):
         raise invalid("prompt", "give either prompt or messages")
-    check_template(request.messages is None or service.chats)
+    check_template(request.messages is None or service.session.chats)
     tools: list[Tool] = []
     prompt: Prompt = str(request.prompt)
     if request.messages is not None:

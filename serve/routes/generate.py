@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 import msgspec
 
 from ...errors import GrammarError
+from ...runtime.grammar.grammar import Grammar
 from ...runtime.grammar.thinking import Thinking
 from ...runtime.sampling.parameters import SamplingParameters
 from ...runtime.state.statistics import Statistics
@@ -23,12 +24,13 @@ from ..wire.body import parse
 from ..wire.constraints import grammar_of
 from ..wire.errors import of_engine, of_grammar
 from ..wire.requests import ChatRequest, CompletionRequest, Extension, StreamOptions
-from ..wire.tools import Calls, calls_of, of_tools
+from ..wire.tools import Calls, calls_of
 from ..wire.translate import chat_messages, check_size, check_template, parameters, prediction_text, prompts
 from .output import Output, Piece
 from .shapes import ChatShape, Shape, TextShape, Whole
 
 IGNORED_HEADER = "x-specexport-ignored"
+RELAXED_HEADER = "x-specexport-relaxed"
 LONGEST_HEADER = 1000
 
 
@@ -92,10 +94,13 @@ async def chat(service: Service, exchange: Exchange) -> None:
     parsed = parse(ChatRequest, await exchange.body(), service.settings.strict_fields)
     _note_ignored(service, exchange, parsed.ignored)
     service.check_model(parsed.request.model)
-    check_template(service.chats)
+    check_template(service.session.chats)
     calls = calls_of(parsed.request, service.session)
     messages = chat_messages(parsed.request.messages, service.session)
     work = await exchange.while_there(_work(service, exchange.key, parsed.request, [messages], calls))
+    if work.calls is not None and work.calls.relaxed:
+        names = ", ".join(work.calls.tools[place].name for place in sorted(work.calls.relaxed))
+        exchange.headers[RELAXED_HEADER] = names[:LONGEST_HEADER]
     await _answer(work, exchange, ChatShape(service, _wants_usage(parsed.request)))
 
 
@@ -121,18 +126,39 @@ async def _work(
     thinking = service.session.thinking(encoded[0]) if isinstance(request, ChatRequest) else None
     predicted = prediction_text(request, service.limits)
     prediction = await service.sessions.encode_prediction(predicted, key=key) if predicted else []
-    grammar = grammar_of(request, service.settings.allow_grammars) if calls is None else calls.grammar
-    if grammar is not None:  # refused before it waits
-        may_stop = calls is not None and not calls.demanded
-        grammar = grammar.behind(thinking and replace(thinking, may_stop=may_stop))
-        try:
-            grammar = await service.prepare_grammar(grammar, key)
-        except GrammarError as error:
-            raise of_grammar(error, request) if calls is None else of_tools(error, calls) from None
+    if calls is None:
+        grammar = await _grammar(service, key, request, thinking)
+    else:
+        calls, grammar = await _calls_grammar(service, key, calls, thinking)
     chosen = [parameters(request, service.settings, service.limits, len(ids), grammar, prediction) for ids in encoded]
     if thinking is not None:  # markers that are special tokens have no text else
         chosen = [replace(one, shown=thinking.shown) for one in chosen]
     return Work(service, request, encoded, chosen, key, calls, thinking)
+
+
+async def _grammar(
+    service: Service, key: str, request: ChatRequest | CompletionRequest, thinking: Thinking | None
+) -> Grammar | None:
+    """Compiled, so that what is wrong with it is told before it waits."""
+    grammar = grammar_of(request, service.settings.allow_grammars)
+    if grammar is None:
+        return None
+    try:
+        return await service.prepare_grammar(grammar.behind(thinking), key)
+    except GrammarError as error:
+        raise of_grammar(error, request) from None
+
+
+async def _calls_grammar(
+    service: Service, key: str, calls: Calls, thinking: Thinking | None
+) -> tuple[Calls, Grammar | None]:
+    """Compiled; tools that need not be kept to the letter are relaxed one by one."""
+    thoughts = thinking and replace(thinking, may_stop=not calls.demanded)
+    while True:
+        try:
+            return calls, await service.prepare_grammar(calls.grammar.behind(thoughts), key)
+        except GrammarError as error:
+            calls = calls.relax(error)
 
 
 async def _answer(work: Work, exchange: Exchange, shape: Shape) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 import secrets
 import string
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
@@ -17,7 +17,7 @@ from ...runtime.session import Session
 from ...runtime.tools.bounds import tools_grammar
 from ...runtime.tools.formats import ToolFormat
 from ...runtime.tools.tool import Tool
-from .constraints import check_strict
+from .constraints import ANY_OBJECT, check_strict
 from .errors import ApiError, invalid, of_engine, unsupported
 from .requests import ChatRequest, Message, NamedTool, ToolDefinition
 
@@ -30,7 +30,7 @@ MOST_LEVELS = 64  # templates and masks go down into what is nested, on the inte
 @dataclass(frozen=True)
 class Calls:
     """What a request may call. grammar: bounds the whole answer. places: of those it may call, among the tools.
-    demanded: whether it must call one.
+    demanded: whether it must call one. relaxed: places of tools whose schema cannot be kept and need not be.
     """
 
     form: ToolFormat
@@ -38,6 +38,22 @@ class Calls:
     grammar: Grammar
     places: tuple[int, ...]
     demanded: bool
+    parallel: bool
+    strict: frozenset[int]
+    relaxed: frozenset[int] = frozenset()
+
+    def relax(self, error: GrammarError) -> Calls:
+        """With any object as arguments of the tool that is to blame. Raises `ApiError` where none is, or it is strict.
+
+        As OpenAI has it: a schema that is not strict is kept as far as can be.
+        """
+        place = _to_blame(error, self)
+        if place is None or place in self.strict | self.relaxed:
+            raise of_tools(error, self)
+        relaxed = self.relaxed | {place}
+        schemas = _schemas(self.tools, self.places, relaxed)
+        grammar = tools_grammar(self.form, schemas, self.demanded, self.parallel)
+        return replace(self, grammar=grammar, relaxed=relaxed)
 
 
 def calls_of(request: ChatRequest, session: Session) -> Calls | None:
@@ -60,22 +76,32 @@ def calls_of(request: ChatRequest, session: Session) -> Calls | None:
         raise unsupported(field, "it excludes tools; leave one of them out, or say tool_choice: none")
     parallel = request.parallel_tool_calls is not False and named is None
     demanded = choice == "required" or named is not None
+    strict = frozenset(place for place, tool in enumerate(request.tools) if tool.function.strict)
+    relaxed = _too_much(form, tools, places, strict)
     try:
-        grammar = tools_grammar(form, [tools[place] for place in places], demanded, parallel)
-    except GrammarError as error:
-        wrong = _first_wrong(form, tools, places)
-        raise invalid(*wrong, error.code) if wrong else invalid("tools", str(error), error.code) from None
-    return Calls(form, tuple(tools), grammar, places, demanded)
+        grammar = tools_grammar(form, _schemas(tools, places, relaxed), demanded, parallel)
+    except GrammarError as error:  # of all together
+        raise invalid("tools", str(error), error.code) from None
+    return Calls(form, tuple(tools), grammar, places, demanded, parallel, strict, relaxed)
 
 
-def _first_wrong(form: ToolFormat, tools: Sequence[Tool], places: Sequence[int]) -> tuple[str, str] | None:
-    """The field and the reason of a tool that is refused alone too; None where only all together are too much."""
+def _schemas(tools: Sequence[Tool], places: Sequence[int], relaxed: Collection[int]) -> list[Tool]:
+    return [replace(tools[place], parameters=ANY_OBJECT) if place in relaxed else tools[place] for place in places]
+
+
+def _too_much(
+    form: ToolFormat, tools: Sequence[Tool], places: Sequence[int], strict: Collection[int]
+) -> frozenset[int]:
+    """Places of tools that are refused alone too, before anything is compiled. Raises `ApiError` for a strict one."""
+    found = set()
     for place in places:
         try:
             tools_grammar(form, [tools[place]], False, False)
         except GrammarError as error:
-            return _of_tool(place, tools[place], str(error))
-    return None
+            if place in strict:
+                raise invalid(*_of_tool(place, tools[place], str(error)), error.code) from None
+            found.add(place)
+    return frozenset(found)
 
 
 def _of_tool(place: int, tool: Tool, reason: str) -> tuple[str, str]:
@@ -112,14 +138,18 @@ def of_tools(error: GrammarError, calls: Calls) -> ApiError:
     found = of_engine(error)
     if found.status != 400:
         return found
+    told, place = POSITION.match(str(error)), _to_blame(error, calls)
+    if told is None or place is None:
+        return invalid("tools", str(error), found.code)
+    return invalid(*_of_tool(place, calls.tools[place], told[2]), found.code)
+
+
+def _to_blame(error: GrammarError, calls: Calls) -> int | None:
     told = POSITION.match(str(error))
     lines = calls.grammar.text.split("\n")
     line = lines[int(told[1]) - 1] if told and 0 < int(told[1]) <= len(lines) else ""
     of_tool = OF_TOOL.match(line)
-    if told is None or of_tool is None:
-        return invalid("tools", str(error), found.code)
-    place = calls.places[int(of_tool[1])]
-    return invalid(*_of_tool(place, calls.tools[place], told[2]), found.code)
+    return None if of_tool is None else calls.places[int(of_tool[1])]
 
 
 class History:
