@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import cached_property
 from itertools import islice, takewhile
 from pathlib import Path
@@ -92,7 +93,10 @@ class PromptEncoder:
         if self._template is None:
             raise ToolsError("this model has no chat template")
         special = self._special_tokens
-        return recognize(self._template.render, special.atoms, special.ids.values())
+        form = recognize(self._template.render, special.atoms, special.ids.values())
+        for name in (name for name, number in special.ids.items() if number in self._manifest.text.stop_token_ids):
+            form = replace(form, end=form.end.partition(name)[0])  # it ends the turn by itself
+        return form
 
     def thinking(self, prompt: Sequence[int]) -> Thinking | None:
         """How the model thinks behind the token ids of messages; None where it does not, or not any more."""

@@ -19,6 +19,7 @@ from .formats import ToolFormat
 from .tool import MOST_TOOLS, Tool
 
 TOLD = ("description", "title", "$comment")
+KEY = r"KEY: /[\w.-]{1,64}/"  # of arguments that nothing is known of
 VALUES = ("const", "enum", "default", "examples")  # no schemas
 
 
@@ -26,7 +27,7 @@ def tools_grammar(form: ToolFormat, tools: Sequence[Tool], demanded: bool, paral
     """demanded: the output is calls and nothing else; else it may be text, and calls behind it. parallel: whether there
     may be several. Raises `GrammarError`.
     """
-    _check(tools)
+    _check(form, tools)
     further = f"({_literal(form, form.next)} call)*" if parallel and form.next is not None else ""
     calls = [_literal(form, form.opening), "call", further, _literal(form, form.end)]
     lines = [
@@ -34,9 +35,13 @@ def tools_grammar(form: ToolFormat, tools: Sequence[Tool], demanded: bool, paral
         f"call: {' | '.join(f'call_{place}' for place in range(len(tools)))}",
     ]
     for place, tool in enumerate(tools):
-        closing = f" {_literal(form, form.closing)}" if form.closing else ""
+        closing = f" {_literal(form, form.closing)}" if form.closing and form.parameters is None else ""
         lines.append(f"call_{place}: {_literal(form, tool.name + form.between)} arguments_{place}{closing}")
-        lines.append(f"arguments_{place}: %json {_schema(form, tool)}")
+        lines += _arguments(form, place, tool)
+    if form.parameters is not None:
+        lines += until("value", form.parameters.text_end, "", dict(form.atoms), form.free, may_stop=False)
+        lines += [KEY, f"anything: %json {json.dumps({'x-guidance': _options(form)})}"]
+        lines += [TEXT] if demanded else []  # else it is there
     return Grammar("tools", "\n".join([*_start(form, demanded), *lines]), shown=form.shown)
 
 
@@ -52,7 +57,13 @@ def _start(form: ToolFormat, demanded: bool) -> list[str]:
     return [*lines, f"ANY: /{ANY}/"] if free else lines
 
 
-def _check(tools: Sequence[Tool]) -> None:
+def _arguments(form: ToolFormat, place: int, tool: Tool) -> list[str]:
+    if form.parameters is None:
+        return [f"arguments_{place}: %json {_schema(form, tool)}"]
+    return form.parameters.lines(place, _bare(tool.schema), form.closing, dict(form.atoms), _options(form))
+
+
+def _check(form: ToolFormat, tools: Sequence[Tool]) -> None:
     if not 1 <= len(tools) <= MOST_TOOLS:
         raise GrammarError(f"invalid tools: there are {len(tools)}, expected 1 to {MOST_TOOLS}; leave some out")
     names = [tool.name for tool in tools]
@@ -63,21 +74,26 @@ def _check(tools: Sequence[Tool]) -> None:
         schemas = [_bare(tool.schema) for tool in tools]
         check_length("tools", json.dumps(schemas, allow_nan=False, separators=(",", ":")))
         check_schema(schemas)
+        for place, tool in enumerate(tools):
+            _arguments(form, place, tool)
     except RecursionError:
         raise too_deep() from None
 
 
 def _schema(form: ToolFormat, tool: Tool) -> str:
+    return json.dumps({**_bare(tool.schema), "x-guidance": _options(form)}, allow_nan=False)
+
+
+def _options(form: ToolFormat) -> dict[str, Any]:
     blank = " " * form.spaced
     # Options over whatever the schema brings; a lenient compiler would drop what it does not know.
-    options = {
+    return {
         "lenient": False,
         "coerce_one_of": False,
         "whitespace_flexible": False,
         "item_separator": f",{blank}",
         "key_separator": f":{blank}",
     }
-    return json.dumps({**_bare(tool.schema), "x-guidance": options}, allow_nan=False)
 
 
 def _bare(schema: Any) -> Any:

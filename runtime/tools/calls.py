@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from .formats import ToolFormat
+from .parameters import ParametersReader, kinds_of
+from .tool import Tool
+
+NAME = re.compile(r"[a-zA-Z0-9_-]+")
 
 
 @dataclass(frozen=True)
@@ -35,8 +40,10 @@ class CallReader:
     call that was cut before its arguments began nothing is told.
     """
 
-    def __init__(self, form: ToolFormat) -> None:
-        self._form = form
+    def __init__(self, form: ToolFormat, tools: Sequence[Tool] = ()) -> None:
+        """tools: which say what arguments are, where they are written one by one."""
+        self._form, self._tools = form, {tool.name: tool for tool in tools}
+        self._parameters: ParametersReader | None = None  # of the call whose arguments are read
         self._held = ""
         self._opening = form.opening  # of the call that comes next
         self._state: Literal["content", "text", "call", "arguments", "behind"] = "content"
@@ -91,17 +98,30 @@ class CallReader:
 
     def _call(self) -> list[Part]:
         start, between = len(self._opening), self._form.between
-        place = self._held.find(between, start)
+        if self._form.parameters is not None:
+            found = NAME.match(self._held, start)
+            place = -1 if found is None or found.end() == len(self._held) else found.end()
+        else:
+            place = self._held.find(between, start)
         if place < 0:
             return []
         begun = Begun(self.count, self._held[start:place])
         self._held = self._held[place + len(between) :]
         self._depth, self._quoted, self._escaped = 0, False, False
+        if self._form.parameters is not None:
+            tool = self._tools.get(begun.name)
+            kinds = kinds_of(tool.schema) if tool is not None else {}
+            self._parameters = ParametersReader(self._form.parameters, self._form.closing, kinds)
         self.count += 1
         self._state = "arguments"
         return [begun]
 
     def _arguments(self) -> list[Part]:
+        if self._parameters is not None:
+            text, self._held = self._parameters.add(self._held)
+            if self._parameters.done:
+                self._state, self._parameters = "behind", None
+            return [Argued(self.count - 1, text)] if text else []
         held, end = self._held, len(self._held)
         for place, letter in enumerate(held):
             if self._escaped:

@@ -11,6 +11,8 @@ from typing import Any
 
 from ...errors import PromptError, ToolsError
 from ..grammar.lark import apart, named
+from .frames import frame, writer
+from .parameters import Parameters
 from .tool import Tool
 
 Render = Callable[[Sequence[Mapping[str, Any]], Sequence[Mapping[str, Any]] | None], str]
@@ -35,7 +37,8 @@ class ToolFormat:
     A call is: name, between, arguments as a JSON object, closing.
 
     next: None where a turn has one call at most. leads: whether only the beginning of a turn is a trigger. spaced:
-    whether blanks follow the commas and colons of JSON. takes_results: whether the template writes what tools answer.
+    whether blanks follow the commas and colons of JSON. parameters: where arguments are written one by one instead,
+    takes_results: whether the template writes what tools answer.
     atoms: ids of the tokens that these texts name; shown: those of them that have no text of their own. free: ids of
     tokens such as `<think>`, which grammars know by their ids alone and which are text like any other here.
     """
@@ -50,6 +53,7 @@ class ToolFormat:
     leads: bool = False
     spaced: bool = True
     short_ids: bool = False
+    parameters: Parameters | None = None
     takes_results: bool = True
     atoms: tuple[tuple[str, int], ...] = ()
     shown: tuple[int, ...] = ()
@@ -73,18 +77,19 @@ def recognize(render: Render, atoms: Mapping[str, int], special: Collection[int]
     text = _try(render, [QUESTION, _calling(2)], [PROBE]) or _try(render, [QUESTION, _calling(1)], [PROBE])
     if text is None:
         raise ToolsError("this model's chat template refuses tool calls")
-    found = next(filter(None, (read(text, told) for read in (_hermes, _mistral, _llama))), None)
+    found = next(filter(None, (read(text, told) for read in (_hermes, _mistral, _llama))), None) or _framed(render)
     if found is None:
         if text.count(NAME) == told.count(NAME):
             raise ToolsError("this model's chat template leaves tool calls out")
         start = next((place for place, letter in enumerate(text) if told[place : place + 1] != letter), 0)
         written = " ".join(text[start : start + SHOWN].split())
         raise ToolsError(
-            f"this model's chat template writes tool calls in a form that is not known: {written!r}; known are those "
-            "of Hermes and Qwen, Llama 3 and Mistral"
+            f"this model's chat template writes tool calls in a form that is not known: {written!r}; known are a name "
+            "with its arguments behind it, as JSON or one by one"
         )
     answered = _try(render, [QUESTION, _calling(1), _answer()], [PROBE])
     literal = found.trigger + found.opening + found.between + found.closing + (found.next or "") + found.end
+    literal += found.parameters.written if found.parameters is not None else ""
     names = named(literal, atoms)
     shown = tuple(number for _, number in names if number in special)
     free = tuple(number for _, number in apart(atoms, literal, found.trigger) if number not in special)
@@ -172,10 +177,34 @@ def _json(text: str, start: int) -> tuple[Any, int]:
         return None, start
 
 
+def _framed(render: Render) -> ToolFormat | None:
+    """Any other form that has the name in front of the arguments."""
+    write = writer(lambda turn: _try(render, [QUESTION, *turn], [PROBE]), _turn)
+    found = None if write is None else frame(write, NAME)
+    if found is None or any(given in f"{found}" for given in (*IDS, NAME)):
+        return None
+    name = "json" if found.parameters is None else "parameters"
+    return ToolFormat(
+        name,
+        found.trigger,
+        found.opening,
+        found.between,
+        found.closing,
+        found.next,
+        found.end,
+        spaced=found.spaced,
+        parameters=found.parameters,
+    )
+
+
 def _calling(count: int) -> dict[str, Any]:
+    return _turn(*ARGUMENTS[:count])
+
+
+def _turn(*arguments: Mapping[str, Any]) -> dict[str, Any]:
     calls = [
-        {"id": IDS[place], "type": "function", "function": {"name": NAME, "arguments": ARGUMENTS[place]}}
-        for place in range(count)
+        {"id": given, "type": "function", "function": {"name": NAME, "arguments": one}}
+        for given, one in zip(IDS, arguments, strict=False)
     ]
     return {"role": "assistant", "content": "", "tool_calls": calls}
 

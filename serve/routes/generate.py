@@ -61,7 +61,7 @@ class Work:
         """The prompt's, in the queue; counted and left at the end, however that comes."""
         job = self.service.sessions.submit(self.prompts[index], self.parameters[index], key=self.key)
         self.job = job
-        calls = None if self.calls is None else CallReader(self.calls.form)
+        calls = None if self.calls is None else CallReader(self.calls.form, self.calls.bounded)
         reader = None if calls is None and self.thinking is None else AnswerReader(self.thinking, calls)
         found = Output(self.service, job, bool(self.extension.show_drafts), reader)
         self.outputs.append(found)

@@ -22,7 +22,7 @@ from .errors import ApiError, invalid, of_engine, unsupported
 from .requests import ChatRequest, Message, NamedTool, ToolDefinition
 
 POSITION = re.compile(r"invalid tools: at (\d+)\(\d+\): (?:failed to compile JSON schema: )?(.*)", re.DOTALL)
-OF_TOOL = re.compile(r"arguments_(\d+): ")
+OF_TOOL = re.compile(r"arguments_(\d+)(?:_\d+_json)?: ")
 LETTERS = string.ascii_letters + string.digits
 MOST_LEVELS = 64  # templates and masks go down into what is nested, on the interpreter's stack
 
@@ -42,6 +42,11 @@ class Calls:
     strict: frozenset[int]
     relaxed: frozenset[int] = frozenset()
 
+    @property
+    def bounded(self) -> list[Tool]:
+        """Those that it may call, as they bound it."""
+        return _schemas(self.tools, self.places, self.relaxed)
+
     def relax(self, error: GrammarError) -> Calls:
         """With any object as arguments of the tool that is to blame. Raises `ApiError` where none is, or it is strict.
 
@@ -50,10 +55,8 @@ class Calls:
         place = _to_blame(error, self)
         if place is None or place in self.strict | self.relaxed:
             raise of_tools(error, self)
-        relaxed = self.relaxed | {place}
-        schemas = _schemas(self.tools, self.places, relaxed)
-        grammar = tools_grammar(self.form, schemas, self.demanded, self.parallel)
-        return replace(self, grammar=grammar, relaxed=relaxed)
+        found = replace(self, relaxed=self.relaxed | {place})
+        return replace(found, grammar=tools_grammar(self.form, found.bounded, self.demanded, self.parallel))
 
 
 def calls_of(request: ChatRequest, session: Session) -> Calls | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ import jsonschema
 import pytest
 import specexport
 from specexport.runtime.text.chat_template import ChatTemplate
+from support import parameter_templates
 from support import tool_templates as templates
 from support.doubles import FakeDecoder, fake_session
 from support.scripted import scripted_session, tell
@@ -330,6 +332,45 @@ def test_llamas_calls_lead(tmp_path: Path) -> None:
         assert found["finish_reason"] == "tool_calls"
         found = ask(client, f"Like {call}?")
         assert (found["message"]["content"], found["finish_reason"]) == (f"Like {call}?", "stop")
+
+
+PARAMETERS = {
+    "QWEN_CODER": "<tool_call>\n<function=weather>\n<parameter=city>\nÅre\n</parameter>\n<parameter=days>\n3\n"
+    "</parameter>\n</function>\n</tool_call>",
+    "GLM": "\n<tool_call>weather\n<arg_key>city</arg_key>\n<arg_value>Åre</arg_value>\n<arg_key>days</arg_key>\n"
+    "<arg_value>3</arg_value>\n</tool_call>",
+    "LFM": "<|tool_call_start|>[weather(city='Åre', days=3)]<|tool_call_end|>",
+    "DSML": '<|DSML|calls>\n<|DSML|invoke name="weather">\n<|DSML|parameter name="city" string="true">Åre'
+    '</|DSML|parameter>\n<|DSML|parameter name="days" string="false">3</|DSML|parameter>\n</|DSML|invoke>\n'
+    "</|DSML|calls>",
+    "DEEPSEEK": '<|calls_begin|><|call_begin|>weather<|call_sep|>{"city": "Åre", "days": 3}<|call_end|><|calls_end|>',
+}
+
+
+@pytest.mark.parametrize("form", PARAMETERS)
+def test_calls_of_other_forms(tmp_path: Path, form: str) -> None:
+    marks = {name for text in PARAMETERS.values() for name in re.findall(r"</?\|?\w+\|?>", text)} - {"<|DSML|calls>"}
+    special = [name for name in sorted(marks) if name.startswith("<|")]
+    atoms = [name for name in sorted(marks) if name not in special and "parameter" not in name]
+    session = scripted_session(tmp_path, getattr(parameter_templates, form), "Hello<A>", special, atoms)
+    with served(session) as client:
+        client.session = session  # type: ignore[attr-defined]
+        tell(session, f"So.{PARAMETERS[form]}")
+        for choice in ("auto", "required"):
+            if choice == "required":
+                tell(session, PARAMETERS[form].strip())
+            for k in (0, 4):
+                found = check_stream(client, tool_choice=choice, specexport={"num_draft_tokens": k})
+                assert called(found) == [("weather", {"city": "Åre", "days": 3})]
+                assert found["message"]["content"] == ("So." if choice == "auto" else None)
+                assert found["finish_reason"] == "tool_calls"
+        calls = found["message"]["tool_calls"]
+        results = [{"role": "tool", "tool_call_id": call["id"], "content": "7"} for call in calls]
+        messages = [*HELLO, {"role": "assistant", "content": None, "tool_calls": calls}, *results, *HELLO]
+        status, _, body = client.ask("POST", "/tokenize", {"messages": messages, "tools": TOOLS})
+        assert status == 200
+        text = session.tokenizer.decode(json.loads(body)["tokens"], skip_special_tokens=False)
+        assert PARAMETERS[form] in text
 
 
 def history(*calls: Any, role: str = "assistant", **result: Any) -> list[Any]:

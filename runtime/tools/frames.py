@@ -1,0 +1,147 @@
+"""Forms of calls that are no model's in particular: what a template writes around a name and around its arguments."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from .parameters import Parameters
+
+Write = Callable[..., str | None]  # the text of a turn with calls that have these arguments, behind what all turns have
+TRIGGER = re.compile(r"<[^<>]+>|\[[\w/]+\]|[^\s{]+")
+SHORTEST = 4  # characters of a trigger: text must not have it by chance
+LONGEST = 100  # between name and arguments
+FIRST, SECOND = "first", "second"
+
+
+@dataclass(frozen=True)
+class Frame:
+    """As `ToolFormat`."""
+
+    trigger: str
+    opening: str
+    between: str
+    closing: str
+    next: str | None
+    end: str
+    spaced: bool = True
+    parameters: Parameters | None = None
+
+
+def frame(write: Write, name: str) -> Frame | None:
+    """write: see `Write`; None for what the template refuses."""
+    one = write({FIRST: 1, SECOND: "x"})
+    if one is None or name not in one:
+        return None
+    lead, _, behind = one.partition(name)
+    found = TRIGGER.match(lead.lstrip())
+    if found is None or len(found[0]) < SHORTEST:
+        return None
+    trigger, opening = found[0], lead.lstrip()[found.end() :]
+    two = write({FIRST: 1, SECOND: "x"}, {FIRST: 1, SECOND: "x"})
+    further = None
+    if two is not None and two.count(name) == 2:
+        _, further, again = two.split(name)
+        if again != behind:
+            return None  # calls have numbers, say
+    return _json(trigger, opening, behind, further) or _parameters(trigger, opening, behind, further, write, name)
+
+
+def _json(trigger: str, opening: str, behind: str, further: str | None) -> Frame | None:
+    start = behind[:LONGEST].find("{")
+    try:
+        value, end = json.JSONDecoder().raw_decode(behind, start) if start >= 0 else (None, 0)
+    except ValueError:
+        return None
+    if value != {FIRST: 1, SECOND: "x"}:
+        return None
+    if further is not None and not further.startswith(behind[:end]):
+        return None
+    closing, following, last = _ends(behind[end:], None if further is None else further[end:])
+    spaced = '"first": 1' in behind
+    return Frame(trigger, opening, behind[:start], closing, following, last, spaced)
+
+
+def _parameters(trigger: str, opening: str, behind: str, further: str | None, write: Write, name: str) -> Frame | None:
+    swapped, nothing, truth = write({FIRST: "x", SECOND: 1}), write({}), write({FIRST: True})
+    parts, others = _cut(behind, "1", "x"), _cut((swapped or "").partition(name)[2], "x", "1")
+    if parts is None or others is None or nothing is None or not _nested(write):
+        return None
+    head, other, joint_behind_other, text, tail_of_text = parts
+    if (others[0], others[1], others[3]) != (head, text, other):
+        return None
+    joint_behind_text, tail_of_other = others[2], others[4]
+    text_end, other_end = _common(joint_behind_text, tail_of_text), _common(joint_behind_other, tail_of_other)
+    joint, tail = joint_behind_text[len(text_end) :], tail_of_text[len(text_end) :]
+    same = (joint_behind_other[len(other_end) :], tail_of_other[len(other_end) :]) == (joint, tail)
+    if not text_end or not same:
+        return None
+    value = len(behind) - len(tail)
+    if further is not None and not further.startswith(behind[:value]):
+        return None
+    closing, following, last = _ends(tail, None if further is None else further[value:])
+    none = nothing.partition(name)[2]
+    if not none.endswith(closing + last):
+        return None
+    none = none[: len(none) - len(closing + last)]
+    found = Parameters(head, none, text, other, text_end, other_end, joint, python="True" in (truth or ""))
+    return Frame(trigger, opening, "", closing, following, last, parameters=found)
+
+
+def _nested(write: Write) -> bool:
+    """Whether a value with others in it is written as JSON, or as Python has it."""
+    value = ["x", {"y": 1}]
+    text = write({FIRST: value}) or ""
+    return any(form in text for form in (json.dumps(value), json.dumps(value, separators=(",", ":")), repr(value)))
+
+
+def _cut(behind: str, first: str, second: str) -> tuple[str, str, str, str, str] | None:
+    """Around two keys and their values."""
+    found = re.fullmatch(f"(.*?){FIRST}(\\W.*?){first}(.*?){SECOND}(\\W.*?){second}(.*)", behind, re.DOTALL)
+    return None if found is None else (found[1], found[2], found[3], found[4], found[5])
+
+
+def _ends(behind: str, further: str | None) -> tuple[str, str | None, str]:
+    """(closing, next, end) of what is behind the last call, and between two."""
+    if further is None:
+        return behind, None, ""
+    closing = _common(behind, further)
+    return closing, further[len(closing) :], behind[len(closing) :]
+
+
+def _common(one: str, other: str) -> str:
+    """What both begin with, whole names such as `<this>` only."""
+    found = _shared(one, other)
+    if len(found) < max(len(one), len(other)) and ">" in found:
+        found = found[: found.rindex(">") + 1]
+    return found
+
+
+def _shared(one: str, other: str) -> str:
+    size = next(
+        (place for place, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other))
+    )
+    return one[:size]
+
+
+def writer(
+    render: Callable[[list[Mapping[str, Any]]], str | None], turn: Callable[..., Mapping[str, Any]]
+) -> Write | None:
+    """render: a conversation, None where it is refused; turn: the assistant's with calls of these arguments."""
+    mark = "probe_answer"
+    plain = render([{"role": "assistant", "content": mark}])
+    if plain is None or mark not in plain:
+        return None
+    before, _, after = plain.partition(mark)
+
+    def write(*arguments: Mapping[str, Any]) -> str | None:
+        text = render([turn(*arguments)])
+        if text is None or not text.endswith(after):
+            return None
+        start = len(_shared(before, text))
+        return text[start : len(text) - len(after)]
+
+    return write
