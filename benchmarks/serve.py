@@ -4,7 +4,8 @@
 
 Each prompt is asked once in process and once over a socket, the order changing, so that both meet the same noise. No
 prompt begins like the one before it, so nothing is reused. Prints medians of the differences with 95 % intervals by
-resampling, how long an import and a start take, and how soon a busy server refuses and says how it is.
+resampling, how long an import and a start take, how soon a busy server refuses and says how it is, and how long one
+client's large requests hold another one up before the queue.
 """
 
 from __future__ import annotations
@@ -52,9 +53,10 @@ class Server:
         self.process.wait()
 
     @contextmanager
-    def request(self, method: str, path: str, **fields: Any) -> Any:
+    def request(self, method: str, path: str, key: str = "", **fields: Any) -> Any:
         body = json.dumps(fields).encode() if fields else b""
         head = f"{method} {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        head += f"x-api-key: {key}\r\n" if key else ""
         with socket.create_connection(("127.0.0.1", self.port)) as connection:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             connection.sendall(f"{head}Connection: close\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body)
@@ -66,6 +68,13 @@ class Server:
             while connection.recv(65536):
                 pass
         return time.perf_counter() - start
+
+    def capacity(self, key: str) -> int:
+        with self.request("GET", "/v1/models", key) as connection:
+            answer = b""
+            while part := connection.recv(65536):
+                answer += part
+        return int(json.loads(answer.partition(b"\r\n\r\n")[2])["data"][0]["max_model_len"])
 
 
 def over_http(server: Server, ids: list[int], count: int) -> tuple[float, float]:
@@ -136,6 +145,32 @@ def while_busy(server: Server) -> None:
         print(f"while the engine is busy, {name}: at most {max(values):.1f} ms of {len(values)}")
 
 
+def held_up(bundle: Path) -> None:
+    """One client sends 32 requests of 900 kB at once, again and again; another one asks for ten tokens' ids."""
+    with tempfile.NamedTemporaryFile("w", suffix=".keys") as keys:
+        keys.write("one\ntwo\n")
+        keys.flush()
+        with Server(bundle, "--api-key-file", keys.name) as server:
+            texts = {
+                "that cannot fit": "word " * 180_000,
+                "that fit": "word " * (server.capacity("two") // 2),
+            }
+            for told, text in texts.items():
+                asked = dict(messages=[{"role": "user", "content": text}], max_tokens=1, key="one")
+                others: list[float] = []
+                large = [
+                    threading.Thread(target=server.seconds, args=("POST", "/v1/chat/completions"), kwargs=asked)
+                    for _ in range(32)
+                ]
+                for thread in large:
+                    thread.start()
+                while any(thread.is_alive() for thread in large) and len(others) < 50:
+                    others.append(MS * server.seconds("POST", "/tokenize", prompt="What is it?", key="two"))
+                for thread in large:
+                    thread.join()
+                print(f"beside 32 requests {told}, /tokenize of another key: at most {max(others):.0f} ms")
+
+
 def import_seconds(code: str) -> float:
     timed = f"import time; s = time.perf_counter(); {code}; print(time.perf_counter() - s)"
     runs = [subprocess.run([sys.executable, "-c", timed], capture_output=True, text=True, check=True) for _ in range(7)]
@@ -171,6 +206,7 @@ def main() -> None:
     ):
         overhead(session, server, arguments.requests, arguments.prompt_tokens, arguments.tokens)
         while_busy(server)
+    held_up(arguments.bundle)
 
 
 if __name__ == "__main__":

@@ -178,6 +178,10 @@ class Session:
         self._check_free()
         self.decisions.prepare()
 
+    def grammar_late_for(self) -> float:
+        """Seconds that a grammar has been compiling beyond its deadline, 0 for none. No other is compiled meanwhile."""
+        return self._grammars.late_for()
+
     def prepare_grammar(self, grammar: Grammar | None = None) -> Grammar | None:
         """Do now what the first request with a grammar, or with this one, would wait for; any thread may ask.
 

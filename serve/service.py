@@ -86,6 +86,9 @@ class Service:
         stalled = thread.stalled_for()
         if stalled > self.settings.stall_timeout:
             return f"the engine has been in one pass for {stalled:.0f} s"
+        late = self.session.grammar_late_for()
+        if late > self.settings.stall_timeout:
+            return f"a grammar has been compiling for {late:.0f} s, and no other one can be"
         return None
 
 

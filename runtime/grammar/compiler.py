@@ -8,6 +8,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from functools import cached_property
+from time import monotonic
 from typing import TYPE_CHECKING, Any, overload
 
 from ...bundle import Bundle
@@ -47,7 +48,7 @@ class GrammarCompiler:
         self._compiled: OrderedDict[Grammar, GuidedMatcher] = OrderedDict()
         self._lock = threading.Lock()
         self._busy = threading.Semaphore()  # held by the thread that compiles, even when nobody waits for it any more
-        self._late = False  # nobody waits: so nobody else does either
+        self._late: float | None = None  # since when nobody waits: so nobody else does either
 
     @classmethod
     def of(cls, bundle: Bundle, tokenizer: Callable[[], str]) -> GrammarCompiler:
@@ -61,6 +62,11 @@ class GrammarCompiler:
         """
         with self._lock:
             _ = self._tokenizer
+
+    def late_for(self) -> float:
+        """Seconds that a grammar has been compiling beyond the deadline, 0 for none. No other is compiled meanwhile."""
+        late = self._late
+        return 0.0 if late is None else monotonic() - late
 
     @overload
     def compile(self, grammar: Grammar) -> Matcher: ...
@@ -109,7 +115,7 @@ class GrammarCompiler:
 
     def _in_time(self, grammar: Grammar) -> GuidedMatcher:
         """Compiles in a thread that is left to finish where it takes too long: nothing can stop it."""
-        if not self._busy.acquire(timeout=0 if self._late else DEADLINE):
+        if not self._busy.acquire(timeout=0 if self._late is not None else DEADLINE):
             told = f"another grammar has been compiled for more than {DEADLINE:g} s; try again later"
             raise GrammarError(told, "grammar_busy")
         made: list[GuidedMatcher] = []
@@ -123,7 +129,7 @@ class GrammarCompiler:
                 failed.append(error)
             finally:
                 with self._lock:
-                    self._late = False
+                    self._late = None
                     finished.set()
                 self._busy.release()
 
@@ -135,7 +141,7 @@ class GrammarCompiler:
             raise
         if not finished.wait(DEADLINE):
             with self._lock:
-                self._late = not finished.is_set()
+                self._late = None if finished.is_set() else monotonic()
             told = f"invalid {grammar.kind}: it takes more than {DEADLINE:g} s to compile; simplify it"
             raise GrammarError(told, "schema_too_complex")
         if failed:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from specexport.cli.serve import serve
 from specexport.errors import ParameterError
 from specexport.serve import ServerSettings
 from specexport.serve.settings import LOOPBACK, check_listening
@@ -316,3 +317,18 @@ def test_a_storm_leaves_nothing_behind(served_bundle: Path, tmp_path: Path, coun
     assert process.chat(messages=HELLO, max_tokens=4)["usage"]["completion_tokens"] == 4
     assert process.end() == 0
     assert {row["level"] for row in logged(process)} <= {"info", "warning"}
+
+
+def test_the_container_file_starts_what_there_is() -> None:
+    """Without root, with a health check that asks the port it listens on, and options that the command has."""
+    text = (Path(__file__).parents[2] / "examples/serve/Containerfile").read_text()
+    lines = dict(line.split(" ", 1) for line in text.splitlines() if line[:1].isupper())
+    command, *given = json.loads(lines["ENTRYPOINT"])[1:]
+    assert command == serve.name
+    parsed = serve.make_context("serve", given).params
+    assert (str(parsed["bundle"]), parsed["host"]) == ("/bundle", "0.0.0.0")
+    health = json.loads(lines["HEALTHCHECK"].partition("CMD ")[2])
+    assert f":{parsed['port']}/health" in health[-1]
+    assert lines["EXPOSE"] == str(parsed["port"])
+    assert f"useradd --system --create-home {lines['USER']}" in text
+    assert "--constraint /src/constraints.txt" in lines["RUN"]
