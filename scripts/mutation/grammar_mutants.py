@@ -110,14 +110,14 @@ GRAMMAR = (
     Mutant(
         "a compiler that hangs is waited for",
         COMPILER,
-        "timeout=0 if self._late else DEADLINE",
+        "timeout=0 if self._late is not None else DEADLINE",
         "timeout=DEADLINE",
         (f"{TESTS}/test_compiler.py",),
     ),
     Mutant(
         "a compiler that hung once is never waited for again",
         COMPILER,
-        "                    self._late = False\n",
+        "                    self._late = None\n",
         "",
         (f"{TESTS}/test_compiler.py",),
     ),
