@@ -213,6 +213,21 @@ def kinds_of(schema: Mapping[str, Any]) -> dict[str, Kind]:
     return found
 
 
+def loosened(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """A schema that such arguments can always keep to: the same properties, texts as texts, the others anything."""
+    kinds = kinds_of(schema)
+    texts = {key for key, one in (schema.get("properties") or {}).items() if _is_text(one)}
+    properties: dict[str, Any] = {key: {"type": "string"} if key in texts else {} for key in kinds}
+    if not properties:
+        return {"type": "object"}
+    required = [key for key in schema.get("required") or () if key in properties]
+    return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
+
+
+def _is_text(schema: Any) -> bool:
+    return isinstance(schema, dict) and schema.get("type") == "string"
+
+
 def as_json(text: str, kind: Kind) -> str:
     """A value as it was written, as JSON."""
     if kind in ("text", "choice"):

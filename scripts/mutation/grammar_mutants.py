@@ -135,4 +135,32 @@ GRAMMAR = (
         "LLMatcher.grammar_from_json_schema(grammar.text, defaults=options)",
         (f"{TESTS}/test_compiler.py",),
     ),
+    Mutant(
+        "text up to an end goes on behind it",
+        "runtime/grammar/lark.py",
+        "_end[lazy]: TEXT",
+        "_end: TEXT",
+        ("tests/runtime/tools/test_lossless.py",),
+    ),
+    Mutant(
+        "an opening of thoughts that other tokens spell is an answer's",
+        "runtime/grammar/thinking.py",
+        "opened[lazy]: ",
+        "opened: ",
+        (f"{TESTS}/test_thinking.py",),
+    ),
+    Mutant(
+        "thoughts may be all there is of an answer to a schema",
+        "runtime/grammar/thinking.py",
+        "thinking.free, thinking.may_stop)",
+        "thinking.free, True)",
+        (f"{TESTS}/test_thinking.py",),
+    ),
+    Mutant(
+        "a strict tool is relaxed",
+        "serve/wire/tools.py",
+        "place in self.strict | self.relaxed",
+        "place in self.relaxed",
+        ("tests/serve/test_tools.py",),
+    ),
 )

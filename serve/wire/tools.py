@@ -16,6 +16,7 @@ from ...runtime.grammar.grammar import Grammar
 from ...runtime.session import Session
 from ...runtime.tools.bounds import tools_grammar
 from ...runtime.tools.formats import ToolFormat
+from ...runtime.tools.parameters import loosened
 from ...runtime.tools.tool import Tool
 from .constraints import ANY_OBJECT, check_strict
 from .errors import ApiError, invalid, of_engine, unsupported
@@ -45,7 +46,7 @@ class Calls:
     @property
     def bounded(self) -> list[Tool]:
         """Those that it may call, as they bound it."""
-        return _schemas(self.tools, self.places, self.relaxed)
+        return _schemas(self.form, self.tools, self.places, self.relaxed)
 
     def relax(self, error: GrammarError) -> Calls:
         """With any object as arguments of the tool that is to blame. Raises `ApiError` where none is, or it is strict.
@@ -82,14 +83,19 @@ def calls_of(request: ChatRequest, session: Session) -> Calls | None:
     strict = frozenset(place for place, tool in enumerate(request.tools) if tool.function.strict)
     relaxed = _too_much(form, tools, places, strict)
     try:
-        grammar = tools_grammar(form, _schemas(tools, places, relaxed), demanded, parallel)
+        grammar = tools_grammar(form, _schemas(form, tools, places, relaxed), demanded, parallel)
     except GrammarError as error:  # of all together
         raise invalid("tools", str(error), error.code) from None
     return Calls(form, tuple(tools), grammar, places, demanded, parallel, strict, relaxed)
 
 
-def _schemas(tools: Sequence[Tool], places: Sequence[int], relaxed: Collection[int]) -> list[Tool]:
-    return [replace(tools[place], parameters=ANY_OBJECT) if place in relaxed else tools[place] for place in places]
+def _schemas(form: ToolFormat, tools: Sequence[Tool], places: Sequence[int], relaxed: Collection[int]) -> list[Tool]:
+    """Of the tools at `places`, the relaxed ones with what can always be kept."""
+
+    def loose(tool: Tool) -> Tool:
+        return replace(tool, parameters=ANY_OBJECT if form.parameters is None else loosened(tool.schema))
+
+    return [loose(tools[place]) if place in relaxed else tools[place] for place in places]
 
 
 def _too_much(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from specexport.runtime.text.chat_template import ChatTemplate
 from specexport.runtime.tools.bounds import tools_grammar
 from specexport.runtime.tools.calls import CallReader, joined
 from specexport.runtime.tools.formats import ToolFormat, recognize
+from specexport.runtime.tools.parameters import loosened
 from specexport.runtime.tools.tool import Tool
 from support import parameter_templates as templates
 from support.doubles import EOS, VOCAB, byte_tokenizer
@@ -74,8 +76,10 @@ def written(name: str, calls: list[tuple[str, dict[str, Any]]]) -> str:
     return text[start:].removesuffix("<end><A>")
 
 
-def ends(compiler: GrammarCompiler, form: ToolFormat, text: str, demanded: bool = True) -> bool | None:
-    state = compiler.compile(tools_grammar(form, TOOLS, demanded, parallel=True))
+def ends(
+    compiler: GrammarCompiler, form: ToolFormat, text: str, demanded: bool = True, tools: Sequence[Tool] = TOOLS
+) -> bool | None:
+    state = compiler.compile(tools_grammar(form, tools, demanded, parallel=True))
     for part in re.split(f"({'|'.join(map(re.escape, NAMES))})", text):
         for token in [IDS[part]] if part in IDS and (form.parameters or part != "<b>") else part.encode():
             if not state.accepts(token):
@@ -154,6 +158,20 @@ def test_what_is_not_of_the_schema_may_not(compiler: GrammarCompiler, name: str,
 def test_what_such_arguments_cannot_keep_to(refused: Refused, schema: dict[str, Any]) -> None:
     with refused(GrammarError):
         tools_grammar(form_of("GLM"), [Tool("f", None, schema)], demanded=True, parallel=True)
+
+
+@pytest.mark.parametrize("name", ["GLM", "LFM", "DSML"])
+def test_a_schema_that_is_loosened(compiler: GrammarCompiler, name: str) -> None:
+    bounds = {"code": {"type": "string", "minLength": 9}, "n": {"not": {}}, "when": {"type": ["string", "integer"]}}
+    schema = {"properties": bounds, "required": ["code", "gone"], "minProperties": 1}
+    tool, form = Tool("weather", "", loosened(schema)), form_of(name)
+    for given, right in (({"code": "12", "n": 3, "when": "x"}, True), ({"n": 3}, None), ({"code": "1", "z": 1}, None)):
+        text = written(name, [("weather", given)])
+        assert ends(compiler, form, text, tools=[tool]) is right
+        if right:
+            calls = joined(CallReader(form, [tool]).add(text))[1]
+            assert json.loads(calls[0][1]) == given
+    assert loosened({}) == {"type": "object"}
 
 
 @pytest.mark.parametrize("name", ["NUMBERED", "NESTED"])
