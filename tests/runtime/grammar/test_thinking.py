@@ -87,6 +87,14 @@ def test_a_prompt_that_has_begun_it(compiler: GrammarCompiler, grammar: Grammar)
     assert {text: ending(compiler, behind, text) for text in cases} == cases
 
 
+def test_an_answer_that_begins_like_thoughts_is_thoughts(compiler: GrammarCompiler) -> None:
+    """As it is read: whoever spells the opening has begun to think."""
+    behind = Grammar.regex(r"[^x]+").behind(QWEN)
+    assert ending(compiler, behind, "<thin a", NAMES)
+    assert ending(compiler, behind, "<think>a", NAMES) is False
+    assert ending(compiler, behind, "<think>a</think>b", NAMES) is None
+
+
 def test_special_tokens_as_markers(compiler: GrammarCompiler) -> None:
     behind = GRAMMARS[0].behind(MISTRAL)
     cases = {"12": True, "[THINK]a</think>[/THINK]12": True, "[THINK]a[THINK]": None, "[/THINK]": None}
