@@ -180,6 +180,8 @@ class AdaptiveSchedule:
             self._time(self._state.pace, num_drafted)
         if not num_drafted:
             return
+        if self._read:  # what was looked up behind the model's tokens says nothing about those
+            num_drafted, num_accepted = min(num_drafted, len(self._read)), min(num_accepted, len(self._read))
         judged = num_accepted + (num_accepted < num_drafted)
         error = num_accepted - sum((self._read or self._expected)[:judged])
         if self._read:

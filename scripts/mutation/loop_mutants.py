@@ -106,10 +106,40 @@ LOOP = (
         ("tests/runtime/drafting",),
     ),
     Mutant(
+        "a lookup behind the model's tokens looks behind the text's last",
+        DRAFTERS,
+        "found = self._lookup.find(tokens, most, drafted) if count",
+        "found = self._lookup.find(tokens, most) if count",
+        ("tests/runtime/drafting",),
+    ),
+    Mutant(
+        "what is looked up behind the model's tokens is more than was asked for",
+        DRAFTERS,
+        "lookup.propose(tokens, count - len(drafted), drafted)",
+        "lookup.propose(tokens, count, drafted)",
+        ("tests/runtime/drafting", "tests/runtime/loop"),
+    ),
+    Mutant(
+        "a lookup goes on behind forced tokens, which may not stand",
+        DRAFTERS,
+        """    if isinstance(draft, ExtendedDraft):
+        return draft.model""",
+        """    if isinstance(draft, ExtendedDraft):
+        return draft  # type: ignore[return-value]""",
+        ("tests/runtime/drafting",),
+    ),
+    Mutant(
+        "a prediction is read on at a place that the output may not come to",
+        LOOKUP,
+        "if not drafted:  # else",
+        "if True:  # else",
+        ("tests/runtime/drafting", "tests/runtime/test_session_prediction.py"),
+    ),
+    Mutant(
         "a lookup takes more than its match is long",
         LOOKUP,
-        "_continued(tokens, place, min(count, best)) if best",
-        "_continued(tokens, place, count) if best",
+        "_continued(tokens, drafted, place, min(count, best)) if best",
+        "_continued(tokens, drafted, place, count) if best",
         ("tests/runtime/drafting/test_lookup.py",),
     ),
     Mutant(
