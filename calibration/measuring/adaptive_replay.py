@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...runtime.policy.cost_model import Costs
+from ...runtime.policy.lookup_schedule import adaptive_schedule
 from ...runtime.policy.routes import RoutePolicy
 from ...runtime.policy.schedule import AdaptiveSchedule, RouteState
 from ...runtime.policy.survival import Survival
@@ -96,7 +97,7 @@ def adaptive_seconds(
     chance = (lambda index, row: reading.survival.chance(index, float(row[0, 0]))) if reading is not None else None
     for number, (trace, start) in enumerate(zip(traces, chances, strict=True)):
         entry = RoutePolicy("undecided", drafter, 0, "adaptive", start, None)
-        schedule = AdaptiveSchedule(entry, costs, chance, states.setdefault(start, RouteState()), most)
+        schedule = adaptive_schedule(entry, costs, chance, states.setdefault(start, RouteState()), most)
         spent = 0.0
         for one in adapt(trace, drafter, schedule, reading.logits[number] if reading is not None else ()):
             spent += round_seconds(one, at)

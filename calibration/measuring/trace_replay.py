@@ -22,6 +22,7 @@ from ...runtime.drafting.lookup import Lookup
 from ...runtime.policy.cost_model import Costs, RoundCosts
 
 # Tokens in the caches -> what rounds cost there.
+NOTHING = np.zeros((1, 1), np.float32)
 CostsAt = Callable[[int], RoundCosts]
 
 
@@ -98,10 +99,12 @@ class Replayer:
         text = tokens[:place]
         while True:
             if lookup is not None and by_model <= right and by_model < count:
-                most = count - by_model if guide is None else guide.looked_up(count - by_model)
-                if found := lookup.find(text, most, tokens[place : place + by_model]):
+                found = lookup.find(text, count - by_model, tokens[place : place + by_model])
+                if found and guide is not None:
+                    found = found[: guide.looked_up(len(found), lookup.matched, by_model)]
+                if found:
                     return by_model, found, passes
-            if by_model == count or not self._with_model or (by_model and guide and not guide.go_on(by_model)):
+            if by_model == count or not self._with_model or (guide is not None and not guide.go_on(by_model)):
                 return by_model, [], passes
             passes += 1
             if guide is not None and not guide.include(by_model, self._seen(place, min(by_model, right))):
@@ -109,6 +112,8 @@ class Replayer:
             by_model += 1
 
     def _seen(self, place: int, index: int) -> Logits:
+        if not self._logits:
+            return NOTHING
         index = min(place - self._trace.prompt_tokens + index, len(self._logits) - 1)
         return np.array([[self._logits[index]]], np.float32)
 

@@ -18,6 +18,8 @@ DRAFTERS = ("model", *LOOKUPS, *(f"{name}+model" for name in LOOKUPS))
 # Beside a model, a match must be longer to be worth more than the model's guess.
 SHORTEST_ALONE = 2
 SHORTEST_BESIDE_A_MODEL = 3
+# Tokens that a model catches up with in the first pass of its draft, rather than in one more.
+AT_ONCE = 8
 
 
 class Draft(Protocol):
@@ -49,8 +51,9 @@ class LookupDraft:
 
     def propose(self, tokens: Sequence[int], count: int, drafted: Sequence[int] = ()) -> list[int]:
         """drafted: what was proposed already, which these tokens stand behind."""
-        most = count if self._guide is None else self._guide.looked_up(count)
-        found = self._lookup.find(tokens, most, drafted) if count else []
+        found = self._lookup.find(tokens, count, drafted) if count else []
+        if found and self._guide is not None:
+            found = found[: self._guide.looked_up(len(found), self._lookup.matched, len(drafted))]
         found = found[: self._rule.legal(found)]
         for token in found:
             self._rule.certain(token)
@@ -61,25 +64,30 @@ class LookupDraft:
 class ModelDraft:
     """The draft model.
 
-    Its first pass of a round feeds two tokens at least: after full acceptance it lacks the last one's row.
+    Its first pass of a round feeds two tokens at least: after full acceptance it lacks the last one's row; after rounds
+    that were looked up it lacks more.
     """
 
     def __init__(self, cached: CachedDecoder, rule: Rule, statistics: Statistics, guide: Guide | None = None) -> None:
         self._cached, self._rule, self._statistics, self._guide = cached, rule, statistics, guide
+        self._at_once = max(2, min(AT_ONCE, cached.chunk))
 
     def prefill(self, tokens: Sequence[int]) -> None:
-        self._cached.prefill(tokens, len(tokens) - 2)
+        if self._guide is None or self._guide.go_on(0):
+            self._cached.prefill(tokens, len(tokens) - 2)
 
     def propose(self, tokens: Sequence[int], count: int) -> list[int]:
         return list(self.one_by_one(tokens, count))
 
     def one_by_one(self, tokens: Sequence[int], count: int) -> Iterator[int]:
         """As `propose`; no pass is run before its token is asked for."""
-        if not count:
+        if not count or (self._guide is not None and not self._guide.go_on(0)):
             return
         start = perf_counter()
-        self.prefill(tokens)  # what rounds without the model have left out
-        logits = self._cached.step(tokens[-2:], max(0, len(tokens) - 2))
+        # What rounds without the model have left out is fed by the first pass too, where it is little.
+        self._cached.prefill(tokens, len(tokens) - self._at_once)
+        place = max(0, min(self._cached.rows, len(tokens) - 2))
+        logits = self._cached.step(tokens[place:], place)
         drafted = 0
         while True:
             self._statistics.draft_seconds += perf_counter() - start
@@ -180,9 +188,16 @@ def check_drafter(name: str | None, has_model: bool) -> str:
     return name
 
 
-def make_draft(name: str, context: Context, rule: Rule, statistics: Statistics, guide: Guide | None = None) -> Draft:
-    """`name`: from `check_drafter`. guide: asked between the draft model's passes."""
-    lookups = []
+def make_draft(
+    name: str,
+    context: Context,
+    rule: Rule,
+    statistics: Statistics,
+    guide: Guide | None = None,
+    first: Sequence[LookupDraft] = (),
+) -> Draft:
+    """`name`: from `check_drafter`. guide: asked between the draft model's passes. first: lookups before all others."""
+    lookups = [*first]
     lookup, _, _ = name.partition("+")
     if lookup in LOOKUPS:
         shortest = SHORTEST_ALONE if lookup == name else SHORTEST_BESIDE_A_MODEL

@@ -17,6 +17,10 @@ PLACES = 16
 
 
 class Lookup(Protocol):
+    """matched: how many tokens came before, of what was last found."""
+
+    matched: int
+
     def find(self, tokens: Sequence[int], count: int, drafted: Sequence[int] = ()) -> list[int]:
         """Up to `count` tokens that may follow `tokens` and, behind them, `drafted`; none without a match.
 
@@ -41,6 +45,7 @@ class NgramLookup:
         self._lengths = range(longest, shortest - 1, -1)
         self._places: dict[tuple[int, ...], int] = {}  # n-gram -> index of the token behind it
         self._indexed = 0
+        self.matched = 0
 
     def find(self, tokens: Sequence[int], count: int, drafted: Sequence[int] = ()) -> list[int]:
         for end in range(self._indexed, len(tokens)):
@@ -48,10 +53,11 @@ class NgramLookup:
                 if end >= length:
                     self._places[tuple(tokens[end - length : end])] = end
         self._indexed = len(tokens)
-        last = (*tokens[-self._lengths[0] :], *drafted)
+        last = (*tokens[-LONGEST_SUFFIX:], *drafted)
         for length in self._lengths:
             place = self._places.get(last[-length:]) if len(last) >= length else None
             if place is not None:
+                self.matched = _common_suffix(tokens, place, last)
                 return _continued(tokens, drafted, place, count)
         return []
 
@@ -67,6 +73,7 @@ class PredictionLookup:
         start = [*prompt[-LONGEST_NGRAM:]]
         self._tokens = [*start, *prediction]
         self._next = len(start)  # the prediction is read up to here
+        self.matched = 0
         self._places: dict[tuple[int, ...], list[int]] = defaultdict(list)  # n-gram -> indices of the tokens behind it
         self._places[tuple(start)].append(len(start))
         for end in range(len(start) + 1, len(self._tokens)):
@@ -78,6 +85,7 @@ class PredictionLookup:
         for length in range(min(LONGEST_NGRAM, len(last)), 0, -1):
             places = self._places.get(last[-length:])
             if places:
+                self.matched = length
                 place = places[min(bisect_left(places, self._next), len(places) - 1)]
                 if not drafted:  # else the output may not come here
                     self._next = place + min(count, 1)  # one token at least comes before the next question
@@ -95,6 +103,7 @@ class SuffixLookup:
         # shortest suffix -> indices of the tokens behind it
         self._places: dict[tuple[int, ...], list[int]] = defaultdict(list)
         self._indexed = shortest
+        self.matched = 0
 
     def find(self, tokens: Sequence[int], count: int, drafted: Sequence[int] = ()) -> list[int]:
         for end in range(self._indexed, len(tokens)):
@@ -103,15 +112,16 @@ class SuffixLookup:
         last = (*tokens[-LONGEST_SUFFIX:], *drafted)
         best, place = 0, 0
         for candidate in reversed(self._places.get(last[-self._shortest :], [])[-PLACES:]):
-            length = self._common_suffix(tokens, candidate, last)
+            length = _common_suffix(tokens, candidate, last)
             if length > best:
                 best, place = length, candidate
+        self.matched = best
         return _continued(tokens, drafted, place, min(count, best)) if best else []
 
-    @staticmethod
-    def _common_suffix(tokens: Sequence[int], end: int, last: Sequence[int]) -> int:
-        """How many tokens in front of index `end` are those that `last` ends with."""
-        length = 0
-        while length < min(end, LONGEST_SUFFIX) and tokens[end - 1 - length] == last[-1 - length]:
-            length += 1
-        return length
+
+def _common_suffix(tokens: Sequence[int], end: int, last: Sequence[int]) -> int:
+    """How many tokens in front of index `end` are those that `last` ends with."""
+    length, most = 0, min(end, LONGEST_SUFFIX)
+    while length < most and tokens[end - 1 - length] == last[-1 - length]:
+        length += 1
+    return length

@@ -147,6 +147,63 @@ def behind(text: list[int], drafted: list[int], shortest: int, found: list[int])
     return None
 
 
+class Guide:
+    """Lets the model draft up to `allowed` tokens and takes `most` of what is looked up."""
+
+    def __init__(self, allowed: int, most: int) -> None:
+        self.allowed, self.most = allowed, most
+        self.asked: list[tuple[int, int, int]] = []
+
+    def include(self, index: int, logits: np.ndarray) -> bool:
+        return index < self.allowed
+
+    def go_on(self, num_drafted: int) -> bool:
+        return num_drafted < self.allowed
+
+    def looked_up(self, count: int, length: int, drafted: int) -> int:
+        self.asked.append((count, length, drafted))
+        return self.most
+
+
+def test_a_guide_says_how_much_is_looked_up_and_how_much_is_drafted() -> None:
+    prompt, expected = prompt_for(2)
+    for allowed, most, drafted, passes in ((6, 3, 5, 2), (0, 3, 0, 0), (1, 3, 1, 1)):
+        decoder, statistics, guide = FakeDecoder(TINY, VOCAB, seed=4), Statistics(), Guide(allowed, most)
+        context = Context(CachedDecoder(FakeDecoder(TINY, VOCAB), 8), CachedDecoder(decoder, 8))
+        context.start(prompt)
+        assert context.draft is not None
+        lookups = [LookupDraft(NgramLookup(2), Rule(), statistics, guide)]
+        draft = ExtendedDraft(ModelDraft(context.draft, Rule(), statistics, guide), lookups)
+        draft.prefill(context.tokens)
+        assert draft.propose(context.tokens, 6) == expected[:drafted]
+        assert statistics.draft_passes == passes
+        assert bool(decoder.steps) == (allowed > 0)  # no row of a model that is not to draft
+        assert [(count, place) for count, _, place in guide.asked] == [(4, 2)] * (allowed > 1)
+        assert all(length >= 2 for _, length, _ in guide.asked)
+
+
+def test_what_is_not_taken_at_all_leaves_the_model_to_go_on() -> None:
+    prompt, _ = prompt_for(2)
+    decoder, guide = FakeDecoder(TINY, VOCAB, seed=4), Guide(6, 0)
+    context = Context(CachedDecoder(FakeDecoder(TINY, VOCAB), 8), CachedDecoder(decoder, 8))
+    context.start(prompt)
+    assert context.draft is not None
+    lookups = [LookupDraft(NgramLookup(2), Rule(), Statistics(), guide)]
+    draft = ExtendedDraft(ModelDraft(context.draft, Rule(), Statistics(), guide), lookups)
+    assert tuple(draft.propose(context.tokens, 6)) == greedy_tokens(decoder, prompt, 6)
+
+
+@pytest.mark.parametrize("kind", [NgramLookup, SuffixLookup])
+def test_a_lookup_says_how_long_its_match_is(kind: type[NgramLookup] | type[SuffixLookup]) -> None:
+    text = list(range(40))
+    for length in (2, 3, 5, 9, 30):
+        lookup = kind(2)
+        assert lookup.find([*text, 99, *text[:length]], 1) == [length]
+        assert lookup.matched == length
+        assert lookup.find([*text, 99, *text[:length]], 1, [length, length + 1]) == [length + 2]
+        assert lookup.matched == length + 2
+
+
 def test_chunks_are_told_where_each_token_came_from() -> None:
     prompt, expected = prompt_for(2)
     decoder, statistics, notes = FakeDecoder(TINY, VOCAB, seed=4), Statistics(), Notes(None)
