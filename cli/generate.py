@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 @click.option("--chat", metavar="TEXT", help="Message to answer, by the model's chat template; - reads stdin.")
 @click.option("--messages", type=click.File(), help="JSON file with a list of chat messages {role, content}.")
 @CHAT_TEMPLATE
+@click.option(
+    "--prediction", type=click.File(encoding="utf-8"), help="File whose text the output may repeat, to draft from."
+)
 @sampling_options
 @grammars
 @running
@@ -36,6 +39,7 @@ def generate(
     chat: str | None,
     messages: Any,
     chat_template: Path | None,
+    prediction: Any,
     where: dict[str, Any],
     as_json: bool,
     **options: Any,
@@ -56,11 +60,12 @@ def generate(
         given = _messages(messages)
     else:
         given = _stdin() if prompt == "-" else prompt
+    expected = _text(prediction) if prediction is not None else None
     session = load(bundle, chat_template=chat_template, **where)
     reader = None
     if options.get("grammar") is not None and prompt is None:
         given, reader = _behind_thoughts(session, given, options)
-    stream = session.stream(given, **options)
+    stream = session.stream(given, prediction=expected, **options)
     text, finish_reason, statistics = "", "cancelled", None
     tokens: list[int] = []
     try:
@@ -116,6 +121,13 @@ def _stdin() -> str:
         raise click.ClickException(f"the prompt on stdin is not UTF-8: {error}") from None
 
 
+def _text(file: Any) -> str:
+    try:
+        return str(file.read())
+    except UnicodeDecodeError as error:
+        raise click.ClickException(f"{file.name} is not UTF-8: {error}") from None
+
+
 def _messages(file: Any) -> list[Any]:
     try:
         found = json.load(file)
@@ -145,6 +157,7 @@ def summary(statistics: Statistics) -> str:
             f"accepted {row.acceptance_rate:.0%} ({by_position})",
         ]
         parts += [f"{row.looked_up} of {row.drafted} draft tokens looked up"] if row.looked_up else []
+        parts += [f"{row.predicted_accepted} of {row.predicted} from the prediction"] if row.predicted else []
         parts += [f"{row.forced} of {row.drafted} forced by the grammar"] if row.forced else []
     whole = row.total_seconds or 1.0
     shares = (  # they add up to the whole

@@ -254,6 +254,21 @@ def test_every_drafter_gives_the_same(drafter: str, run: Run, built: Path) -> No
     assert ("ngram" in drafter or "suffix" in drafter) == (found["statistics"]["looked_up"] > 0)
 
 
+def test_a_prediction_comes_from_a_file(run: Run, built: Path, tmp_path: Path) -> None:
+    arguments = ("generate", built, "--prompt", "def add(a):\n", "--max-new-tokens", 24)
+    plain = run(*arguments, "--plain")
+    (tmp_path / "expected.txt").write_text(plain.stdout, encoding="utf-8")
+    found = run(*arguments, "--prediction", tmp_path / "expected.txt")
+    assert found.stdout == plain.stdout
+    assert "from the prediction" in found.stderr
+    (tmp_path / "expected.txt").write_bytes(b"\xff\xfe")
+    wrong = run(*arguments, "--prediction", tmp_path / "expected.txt")
+    assert wrong.exit_code == 1
+    assert wrong.stderr.endswith(
+        "expected.txt is not UTF-8: 'utf-8' codec can't decode byte 0xff in position 0: invalid start byte\n"
+    )
+
+
 def test_the_prompt_comes_from_stdin(run: Run, built: Path) -> None:
     given = run("generate", built, "--prompt", "def add(a):\n", "--max-new-tokens", 8)
     piped = run("generate", built, "--prompt", "-", "--max-new-tokens", 8, input="def add(a):\n")

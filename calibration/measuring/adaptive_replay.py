@@ -15,11 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...runtime.policy.cost_model import Costs
+from ...runtime.policy.lookup_schedule import adaptive_schedule
 from ...runtime.policy.routes import RoutePolicy
 from ...runtime.policy.schedule import AdaptiveSchedule, RouteState
 from ...runtime.policy.survival import Survival
 from .record import Record
-from .trace_replay import CostsAt, ReplayedRound, Trace, agreeing, known, lookup_of, matching, round_seconds
+from .trace_replay import CostsAt, ReplayedRound, Replayer, Trace, known, round_seconds
 
 
 @dataclass(frozen=True)
@@ -70,35 +71,13 @@ def adapt(
     trace: Trace, drafter: str, schedule: AdaptiveSchedule, logits: Sequence[float] = ()
 ) -> Iterator[ReplayedRound]:
     """The rounds of `trace` with `drafter` under `schedule`. logits: of `Reading`; unused where nobody reads them."""
-    lookup, with_model = lookup_of(drafter), "model" in drafter
-    agrees = known(trace) if with_model else []
-    place, end, behind = trace.prompt_tokens, len(trace.tokens), 0
-    while place < end:
-        count = min(schedule.next(place, behind + 1), trace.prompt_tokens + trace.limit - place - 1)
-        most = schedule.looked_up(count) if schedule.guide is not None else count
-        found = lookup.find(trace.tokens[:place], most) if lookup is not None and count else []
-        drafted, accepted, passes, caught_up = len(found), matching(found, trace.tokens[place:]), 0, 0
-        if not found and with_model and count:
-            right = agreeing(agrees[place - trace.prompt_tokens :], count)
-            drafted, passes = count, count
-            if schedule.guide is not None:
-                drafted, passes = _guided(schedule, count, logits[place - trace.prompt_tokens :], right)
-            accepted, caught_up, behind = min(right, drafted), behind, -1
-        yield ReplayedRound(place - 1, drafted, accepted, bool(found), caught_up, passes)
-        schedule.observe(drafted, accepted)
-        behind = 0 if behind < 0 else behind + accepted + 1
-        place += accepted + 1
-
-
-def _guided(schedule: AdaptiveSchedule, count: int, logits: Sequence[float], right: int) -> tuple[int, int]:
-    """(draft tokens, draft passes). right: how many of them the target would accept."""
-    for index in range(count):
-        seen = logits[min(index, right, len(logits) - 1)]
-        if not schedule.include(index, np.array([[seen]], np.float32)):
-            return index, index + 1
-        if not schedule.go_on(index + 1):
-            return index + 1, index + 1
-    return count, count
+    replayer, place = Replayer(trace, drafter, logits), trace.prompt_tokens
+    while place < len(trace.tokens):
+        count = schedule.next(place, replayer.behind + 1)
+        one = replayer.round(place, count, schedule.guide)
+        yield one
+        schedule.observe(one.num_drafted, one.num_accepted)
+        place += one.num_accepted + 1
 
 
 def adaptive_seconds(
@@ -118,7 +97,7 @@ def adaptive_seconds(
     chance = (lambda index, row: reading.survival.chance(index, float(row[0, 0]))) if reading is not None else None
     for number, (trace, start) in enumerate(zip(traces, chances, strict=True)):
         entry = RoutePolicy("undecided", drafter, 0, "adaptive", start, None)
-        schedule = AdaptiveSchedule(entry, costs, chance, states.setdefault(start, RouteState()), most)
+        schedule = adaptive_schedule(entry, costs, chance, states.setdefault(start, RouteState()), most)
         spent = 0.0
         for one in adapt(trace, drafter, schedule, reading.logits[number] if reading is not None else ()):
             spent += round_seconds(one, at)

@@ -44,8 +44,8 @@ class Listener:
     def observe(self, num_drafted: int, num_accepted: int) -> None:
         self._schedule.observe(num_drafted, num_accepted)
 
-    def looked_up(self, count: int) -> int:
-        return self._schedule.looked_up(count)
+    def looked_up(self, count: int, length: int, drafted: int) -> int:
+        return self._schedule.looked_up(count, length, drafted)
 
     def include(self, index: int, logits: Logits) -> bool:
         start = perf_counter()
@@ -56,7 +56,8 @@ class Listener:
     def go_on(self, num_drafted: int) -> bool:
         start = perf_counter()
         onward = self._schedule.go_on(num_drafted)
-        self.seconds[-1] += perf_counter() - start
+        if num_drafted:
+            self.seconds[-1] += perf_counter() - start
         return onward
 
 

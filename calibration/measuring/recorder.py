@@ -47,7 +47,7 @@ class Recorder:
 
     def include(self, index: int, logits: Logits) -> bool:
         if index == 0 and len(logits) > 1:
-            self._guess = int(logits[0].argmax())
+            self._guess = int(logits[-2].argmax())
         self._probability.append(top_logit(logits[-1]))
         if self.head is not None:
             self.features.append(self.head.features()[-1].astype(np.float16))
@@ -56,7 +56,7 @@ class Recorder:
     def go_on(self, num_drafted: int) -> bool:
         return True
 
-    def looked_up(self, count: int) -> int:
+    def looked_up(self, count: int, length: int, drafted: int) -> int:
         return count
 
     def observe(self, num_drafted: int, num_accepted: int) -> None:

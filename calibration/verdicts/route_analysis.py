@@ -127,6 +127,6 @@ def recorded_rounds(record: Record) -> Sequence[ReplayedRound]:
     found, place = [], record.prompt_tokens
     looked_up = all(agrees is None for agrees in record.agrees)
     for drafted, accepted in record.rounds:
-        found.append(ReplayedRound(place - 1, drafted, accepted, looked_up))
+        found.append(ReplayedRound(place - 1, drafted, accepted, 0 if looked_up else drafted))
         place += accepted + 1
     return found

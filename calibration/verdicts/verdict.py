@@ -180,14 +180,15 @@ def missing(replayed: Replayed, floor: float) -> int:
 
 
 def conditional_chances(traces: Sequence[Trace], drafter: str, most: int) -> tuple[float, ...]:
-    """Chance of draft token i, from the first, to be accepted when all before it are.
+    """Chance of draft token i, from the first, to be accepted when all before it are; with a model, of its tokens.
 
     The share of the replayed rounds, with one success and one failure added. most: draft tokens per round.
     """
     reached, accepted = [0] * most, [0] * most
     for trace in traces:
         for one in replay(trace, drafter, most):
-            for index in range(min(one.num_accepted + 1, one.num_drafted)):
+            own = one.passes if "model" in drafter else one.num_drafted
+            for index in range(min(one.num_accepted + 1, own)):
                 reached[index] += 1
                 accepted[index] += index < one.num_accepted
     return tuple(round((a + 1) / (r + 2), 4) for a, r in zip(accepted, reached, strict=True))

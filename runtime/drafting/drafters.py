@@ -1,8 +1,8 @@
-"""Where draft tokens come from: a model, the text so far, or the text first and else the model."""
+"""Where draft tokens come from: a model, the text so far, or both: the text wherever it matches, and else the model."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from time import perf_counter
 from typing import Protocol
 
@@ -15,9 +15,11 @@ from .lookup import Lookup, NgramLookup, SuffixLookup
 
 LOOKUPS: dict[str, Callable[[int], Lookup]] = {"ngram": NgramLookup, "suffix": SuffixLookup}
 DRAFTERS = ("model", *LOOKUPS, *(f"{name}+model" for name in LOOKUPS))
-# Beside a model, a match must be long to be worth more than the model's guess.
+# Beside a model, a match must be longer to be worth more than the model's guess.
 SHORTEST_ALONE = 2
-SHORTEST_BESIDE_A_MODEL = 4
+SHORTEST_BESIDE_A_MODEL = 3
+# Tokens that a model catches up with in the first pass of its draft, rather than in one more.
+AT_ONCE = 8
 
 
 class Draft(Protocol):
@@ -47,9 +49,11 @@ class LookupDraft:
     def prefill(self, tokens: Sequence[int]) -> None:
         self._lookup.find(tokens, 0)
 
-    def propose(self, tokens: Sequence[int], count: int) -> list[int]:
-        most = count if self._guide is None else self._guide.looked_up(count)
-        found = self._lookup.find(tokens, most) if count else []
+    def propose(self, tokens: Sequence[int], count: int, drafted: Sequence[int] = ()) -> list[int]:
+        """drafted: what was proposed already, which these tokens stand behind."""
+        found = self._lookup.find(tokens, count, drafted) if count else []
+        if found and self._guide is not None:
+            found = found[: self._guide.looked_up(len(found), self._lookup.matched, len(drafted))]
         found = found[: self._rule.legal(found)]
         for token in found:
             self._rule.certain(token)
@@ -60,37 +64,66 @@ class LookupDraft:
 class ModelDraft:
     """The draft model.
 
-    Its first pass of a round feeds two tokens at least: after full acceptance it lacks the last one's row.
+    Its first pass of a round feeds two tokens at least: after full acceptance it lacks the last one's row; after rounds
+    that were looked up it lacks more.
     """
 
     def __init__(self, cached: CachedDecoder, rule: Rule, statistics: Statistics, guide: Guide | None = None) -> None:
         self._cached, self._rule, self._statistics, self._guide = cached, rule, statistics, guide
+        self._at_once = max(2, min(AT_ONCE, cached.chunk))
 
     def prefill(self, tokens: Sequence[int]) -> None:
-        self._cached.prefill(tokens, len(tokens) - 2)
+        if self._guide is None or self._guide.go_on(0):
+            self._cached.prefill(tokens, len(tokens) - 2)
 
     def propose(self, tokens: Sequence[int], count: int) -> list[int]:
-        if not count:
-            return []
+        return list(self.one_by_one(tokens, count))
+
+    def one_by_one(self, tokens: Sequence[int], count: int) -> Iterator[int]:
+        """As `propose`; no pass is run before its token is asked for."""
+        if not count or (self._guide is not None and not self._guide.go_on(0)):
+            return
         start = perf_counter()
-        self.prefill(tokens)  # what rounds without the model have left out
-        logits = self._cached.step(tokens[-2:], max(0, len(tokens) - 2))
-        drafted: list[int] = []
+        # What rounds without the model have left out is fed by the first pass too, where it is little.
+        self._cached.prefill(tokens, len(tokens) - self._at_once)
+        place = max(0, min(self._cached.rows, len(tokens) - 2))
+        logits = self._cached.step(tokens[place:], place)
+        drafted = 0
         while True:
             self._statistics.draft_seconds += perf_counter() - start
             self._statistics.draft_passes += 1
-            if self._guide is not None and not self._guide.include(len(drafted), logits):
-                return drafted
+            if self._guide is not None and not self._guide.include(drafted, logits):
+                return
             token = self._rule.propose(logits[-1])
-            drafted += [] if token is None else [token]
-            if (
-                token is None
-                or len(drafted) == count
-                or (self._guide is not None and not self._guide.go_on(len(drafted)))
-            ):
-                return drafted
+            if token is None:
+                return
+            drafted += 1
+            yield token
+            if drafted == count or (self._guide is not None and not self._guide.go_on(drafted)):
+                return
             start = perf_counter()
-            logits = self._cached.step(drafted[-1:], len(tokens) + len(drafted) - 1)
+            logits = self._cached.step([token], len(tokens) + drafted - 1)
+
+
+class ExtendedDraft:
+    """A model, and behind its tokens, as soon as one of the lookups finds something, what that has.
+
+    All that decides where the lookup goes on are tokens that are part of the draft, so each of its tokens is one
+    without chance behind its prefix, and the output stays the target's own.
+    """
+
+    def __init__(self, model: ModelDraft, lookups: Sequence[LookupDraft]) -> None:
+        self.model, self._lookups = model, lookups
+        self.prefill = model.prefill
+
+    def propose(self, tokens: Sequence[int], count: int) -> list[int]:
+        drafted: list[int] = []
+        for token in self.model.one_by_one(tokens, count):
+            drafted.append(token)
+            for lookup in self._lookups:
+                if found := lookup.propose(tokens, count - len(drafted), drafted):
+                    return [*drafted, *found]
+        return drafted
 
 
 class FirstDraft:
@@ -136,13 +169,12 @@ class ForcedDraft:
 
 def _model_of(draft: Draft) -> ModelDraft | None:
     """The model among what `draft` is made of."""
-    parts = draft.drafts if isinstance(draft, FirstDraft) else (draft,)
-    for part in parts:
-        if isinstance(part, ModelDraft):
-            return part
-        if part is not draft and (found := _model_of(part)) is not None:
-            return found
-    return None
+    if isinstance(draft, ModelDraft):
+        return draft
+    if isinstance(draft, ExtendedDraft):
+        return draft.model
+    parts = draft.drafts if isinstance(draft, FirstDraft) else ()
+    return next((model for part in parts if (model := _model_of(part)) is not None), None)
 
 
 def check_drafter(name: str | None, has_model: bool) -> str:
@@ -156,14 +188,23 @@ def check_drafter(name: str | None, has_model: bool) -> str:
     return name
 
 
-def make_draft(name: str, context: Context, rule: Rule, statistics: Statistics, guide: Guide | None = None) -> Draft:
-    """`name`: from `check_drafter`. guide: asked between the draft model's passes."""
-    drafts: list[Draft] = []
+def make_draft(
+    name: str,
+    context: Context,
+    rule: Rule,
+    statistics: Statistics,
+    guide: Guide | None = None,
+    first: Sequence[LookupDraft] = (),
+) -> Draft:
+    """`name`: from `check_drafter`. guide: asked between the draft model's passes. first: lookups before all others."""
+    lookups = [*first]
     lookup, _, _ = name.partition("+")
     if lookup in LOOKUPS:
         shortest = SHORTEST_ALONE if lookup == name else SHORTEST_BESIDE_A_MODEL
-        drafts.append(LookupDraft(LOOKUPS[lookup](shortest), rule, statistics, guide))
+        lookups.append(LookupDraft(LOOKUPS[lookup](shortest), rule, statistics, guide))
+    drafts: list[Draft] = [*lookups]
     if name.endswith("model"):
         assert context.draft is not None
-        drafts.append(ModelDraft(context.draft, rule, statistics, guide))
+        model = ModelDraft(context.draft, rule, statistics, guide)
+        drafts.append(ExtendedDraft(model, lookups) if lookups else model)
     return drafts[0] if len(drafts) == 1 else FirstDraft(*drafts)

@@ -15,9 +15,12 @@ class Guide(Protocol):
         ...
 
     def go_on(self, num_drafted: int) -> bool:
-        """Whether to run another draft pass behind `num_drafted` tokens."""
+        """Whether to run another draft pass behind `num_drafted` tokens of the model, 0 for the round's first."""
         ...
 
-    def looked_up(self, count: int) -> int:
-        """Most tokens to take of a draft of up to `count` that is looked up as a whole."""
+    def looked_up(self, count: int, length: int, drafted: int) -> int:
+        """How many to take of `count` tokens that were looked up behind `drafted` draft tokens.
+
+        length: of the match that they continue, in tokens.
+        """
         ...

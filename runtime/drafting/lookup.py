@@ -17,14 +17,22 @@ PLACES = 16
 
 
 class Lookup(Protocol):
-    def find(self, tokens: Sequence[int], count: int) -> list[int]:
-        """Up to `count` tokens that may follow `tokens`, none without a match. `tokens` only grows between calls."""
+    """matched: how many tokens came before, of what was last found."""
+
+    matched: int
+
+    def find(self, tokens: Sequence[int], count: int, drafted: Sequence[int] = ()) -> list[int]:
+        """Up to `count` tokens that may follow `tokens` and, behind them, `drafted`; none without a match.
+
+        `tokens` only grows between calls. What is `drafted` may be another next time, so places are remembered in
+        `tokens` alone.
+        """
         ...
 
 
-def _continued(tokens: Sequence[int], place: int, count: int) -> list[int]:
-    """`count` tokens from `place` on; where the sequence ends before, its last stretch repeats itself."""
-    found = list(tokens[place : place + count])
+def _continued(tokens: Sequence[int], drafted: Sequence[int], place: int, count: int) -> list[int]:
+    """`count` tokens from `place` of `tokens` on; where the sequence ends before, its last stretch repeats itself."""
+    found = [*tokens[place : place + count], *drafted][:count]
     while len(found) < count:
         found += found[: count - len(found)]
     return found
@@ -37,17 +45,20 @@ class NgramLookup:
         self._lengths = range(longest, shortest - 1, -1)
         self._places: dict[tuple[int, ...], int] = {}  # n-gram -> index of the token behind it
         self._indexed = 0
+        self.matched = 0
 
-    def find(self, tokens: Sequence[int], count: int) -> list[int]:
+    def find(self, tokens: Sequence[int], count: int, drafted: Sequence[int] = ()) -> list[int]:
         for end in range(self._indexed, len(tokens)):
             for length in self._lengths:
                 if end >= length:
                     self._places[tuple(tokens[end - length : end])] = end
         self._indexed = len(tokens)
+        last = (*tokens[-LONGEST_SUFFIX:], *drafted)
         for length in self._lengths:
-            place = self._places.get(tuple(tokens[-length:])) if len(tokens) > length else None
+            place = self._places.get(last[-length:]) if len(last) >= length else None
             if place is not None:
-                return _continued(tokens, place, count)
+                self.matched = _common_suffix(tokens, place, last)
+                return _continued(tokens, drafted, place, count)
         return []
 
 
@@ -62,18 +73,22 @@ class PredictionLookup:
         start = [*prompt[-LONGEST_NGRAM:]]
         self._tokens = [*start, *prediction]
         self._next = len(start)  # the prediction is read up to here
+        self.matched = 0
         self._places: dict[tuple[int, ...], list[int]] = defaultdict(list)  # n-gram -> indices of the tokens behind it
         self._places[tuple(start)].append(len(start))
         for end in range(len(start) + 1, len(self._tokens)):
             for length in range(SHORTEST_PREDICTED, min(LONGEST_NGRAM, end) + 1):
                 self._places[tuple(self._tokens[end - length : end])].append(end)
 
-    def find(self, tokens: Sequence[int], count: int) -> list[int]:
-        for length in range(min(LONGEST_NGRAM, len(tokens)), 0, -1):
-            places = self._places.get(tuple(tokens[-length:]))
+    def find(self, tokens: Sequence[int], count: int, drafted: Sequence[int] = ()) -> list[int]:
+        last = (*tokens[-LONGEST_NGRAM:], *drafted)
+        for length in range(min(LONGEST_NGRAM, len(last)), 0, -1):
+            places = self._places.get(last[-length:])
             if places:
+                self.matched = length
                 place = places[min(bisect_left(places, self._next), len(places) - 1)]
-                self._next = place + min(count, 1)  # one token at least comes before the next question
+                if not drafted:  # else the output may not come here
+                    self._next = place + min(count, 1)  # one token at least comes before the next question
                 return self._tokens[place : place + count]
         return []
 
@@ -88,22 +103,25 @@ class SuffixLookup:
         # shortest suffix -> indices of the tokens behind it
         self._places: dict[tuple[int, ...], list[int]] = defaultdict(list)
         self._indexed = shortest
+        self.matched = 0
 
-    def find(self, tokens: Sequence[int], count: int) -> list[int]:
+    def find(self, tokens: Sequence[int], count: int, drafted: Sequence[int] = ()) -> list[int]:
         for end in range(self._indexed, len(tokens)):
             self._places[tuple(tokens[end - self._shortest : end])].append(end)
         self._indexed = max(self._indexed, len(tokens))
+        last = (*tokens[-LONGEST_SUFFIX:], *drafted)
         best, place = 0, 0
-        for candidate in reversed(self._places.get(tuple(tokens[-self._shortest :]), [])[-PLACES:]):
-            length = self._common_suffix(tokens, candidate)
+        for candidate in reversed(self._places.get(last[-self._shortest :], [])[-PLACES:]):
+            length = _common_suffix(tokens, candidate, last)
             if length > best:
                 best, place = length, candidate
-        return _continued(tokens, place, min(count, best)) if best else []
+        self.matched = best
+        return _continued(tokens, drafted, place, min(count, best)) if best else []
 
-    @staticmethod
-    def _common_suffix(tokens: Sequence[int], end: int) -> int:
-        """How many tokens in front of index `end` are the last ones of all."""
-        length, last = 0, len(tokens)
-        while length < min(end, LONGEST_SUFFIX) and tokens[end - 1 - length] == tokens[last - 1 - length]:
-            length += 1
-        return length
+
+def _common_suffix(tokens: Sequence[int], end: int, last: Sequence[int]) -> int:
+    """How many tokens in front of index `end` are those that `last` ends with."""
+    length, most = 0, min(end, LONGEST_SUFFIX)
+    while length < most and tokens[end - 1 - length] == last[-1 - length]:
+        length += 1
+    return length

@@ -13,7 +13,7 @@ from tokenizers import Tokenizer
 from ...bundle import Bundle
 from ...engines.base import Engine
 from ...errors import EngineError
-from ..drafting.drafters import Draft, FirstDraft, ForcedDraft, LookupDraft, NoDraft, make_draft
+from ..drafting.drafters import Draft, ForcedDraft, LookupDraft, NoDraft, make_draft
 from ..drafting.lookup import PredictionLookup
 from ..request import Request
 from ..sampling.logprobs import TokenLogprobs
@@ -160,11 +160,12 @@ class Decoding:
         rule = NotedRule(request.rule, notes)
         draft: Draft = NoDraft()
         if drafter:
-            draft = make_draft(drafter, context, rule, statistics, schedule.guide)
-        if drafter and request.prediction:
-            lookup = PredictionLookup(request.prompt, request.prediction)
-            predicted = NotedRule(request.rule, notes, "prediction")
-            draft = FirstDraft(LookupDraft(lookup, predicted, statistics, schedule.guide), draft)
+            first = []
+            if request.prediction:
+                lookup = PredictionLookup(request.prompt, request.prediction)
+                predicted = NotedRule(request.rule, notes, "prediction")
+                first.append(LookupDraft(lookup, predicted, statistics, schedule.guide))
+            draft = make_draft(drafter, context, rule, statistics, schedule.guide, first)
         if drafter and rule.constrained:
             draft = ForcedDraft(draft, NotedRule(request.rule, notes, "grammar"), statistics)
         return HostRound(context, draft, rule, statistics)

@@ -21,9 +21,10 @@ from ...strict import parse, read_json
 from ..drafting.drafters import check_drafter
 from .cost_model import COSTS, Costs
 from .host_identity import bundle_identity, describe_host
+from .lookup_schedule import adaptive_schedule
 from .pace import Pace
 from .routes import POLICY, Policy, RoutePolicy
-from .schedule import AdaptiveSchedule, Chance, FixedSchedule, RouteState, Schedule
+from .schedule import Chance, FixedSchedule, RouteState, Schedule
 from .survival import SURVIVAL, Survival, top_logit
 
 T = TypeVar("T", Costs, Policy, Survival)
@@ -97,7 +98,7 @@ class Decisions:
         states = self.bounded if constrained else self.states
         pace = None if constrained else self._pace(drafter)
         state = RouteState() if seeded else states.setdefault(drafter, RouteState(pace=pace))
-        return AdaptiveSchedule(entry, self.costs, None, state, most)
+        return adaptive_schedule(entry, self.costs, None, state, most)
 
     def schedule(
         self, route: str | None, most: int, constrained: bool = False, seeded: bool = False
@@ -116,7 +117,7 @@ class Decisions:
             if constrained:
                 states, chance, pace = self.bounded, None, None
             state = states.setdefault(route if route in self.policy.routes else None, RouteState(pace=pace))
-            return entry.drafter, AdaptiveSchedule(entry, self.costs, chance, state, most)
+            return entry.drafter, adaptive_schedule(entry, self.costs, chance, state, most)
         return entry.drafter, FixedSchedule(entry.num_draft_tokens if entry.verdict != "off" else 0)
 
     def _pace(self, drafter: str) -> Pace | None:

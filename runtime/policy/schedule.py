@@ -14,21 +14,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
 from ...engines.base import Logits
 from ..drafting.guide import Guide
+from .beliefs import FARTHEST, LEAST, REQUEST_RATE, ROUTE_RATE, bounded
 from .cost_model import Costs, RoundCosts
+from .lookup_worth import LookupState
 from .pace import Pace
 from .routes import RoutePolicy
 
-# How far one draft token moves the belief in the draft, in logits: for the request, and for the session's later ones of
-# the route.
-REQUEST_RATE = 0.3
-ROUTE_RATE = 0.02
-FARTHEST = 6.0
-LEAST = 1.0 / (1.0 + math.exp(FARTHEST))  # a chance that far below even
 # Of the time of plain rounds, what may be spent on asking the draft again, and for how many tokens where nobody reads
 # its confidence.
 PROBE_BUDGET = 0.01
@@ -86,13 +82,14 @@ class RouteState:
     calibration_shift: logits added to the chances that are read off the draft's confidence. prior_shift: logits added
     to the chances that calibration found by position. Both follow what is accepted. allowance: seconds saved up for
     the next probe. pace: what rounds take meanwhile, of all routes; None where costs are taken at their word, so that
-    no clock decides.
+    no clock decides. lookups: of those.
     """
 
     calibration_shift: float = 0.0
     prior_shift: float = 0.0
     allowance: float = 0.0
     pace: Pace | None = None
+    lookups: LookupState = field(default_factory=LookupState)
 
 
 class AdaptiveSchedule:
@@ -127,7 +124,7 @@ class AdaptiveSchedule:
         self._trust = 1.0  # odds of this round's readings are multiplied by it
         self._prior: float | None = None  # the prior shift that `_expected`, `_best` and `_rate` are of
         self._best, self._rate = 0, 0.0
-        self._probing = False
+        self._probing = self._turned = False  # turned: to the other kind, by the pace
         self._could_pay = True  # whether a draft that always stands would
         self._passes = 0  # of the draft, in this round, where it is guided
         self._started, self._had_draft = 0.0, -1  # this round; whether the last one had a draft, if there was one
@@ -139,19 +136,19 @@ class AdaptiveSchedule:
         if prior_shift != self._prior:
             self._prior = prior_shift
             self._expected = [_sigmoid(logit + prior_shift) for logit in self._base]
-            self._best, self._rate = self._best_fixed(self._expected)
+            self._best, self._rate = self._plan(self._expected)
         self._read, self._alive, self._probing = [], 1.0, False
-        if self.guide:
+        if self._reads:
             self._trust = math.exp(self._state.calibration_shift + self._calibration_shift)
-        count = self._best and (self._most if self.guide else self._best)
-        other = pace is not None and pace.other(count > 0, self._price_of_other(behind))
-        count = (0 if other else count) if count else self._probe(behind, other)
+        count = self._best and (self._most if self._reads else self._best)
+        self._turned = pace is not None and pace.other(count > 0, self._price_of_other(behind))
+        count = (0 if self._turned else count) if count else self._probe(behind, self._turned)
         if pace:
             self._started = pace.clock()
         return count
 
-    def looked_up(self, count: int) -> int:
-        return min(count, self._best or 1)
+    def looked_up(self, count: int, length: int, drafted: int) -> int:
+        return count
 
     def include(self, index: int, logits: Logits) -> bool:
         assert self._chance is not None
@@ -173,26 +170,38 @@ class AdaptiveSchedule:
         return True
 
     def go_on(self, num_drafted: int) -> bool:
-        return self._pays(num_drafted, self._alive)
+        return not num_drafted or self._pays(num_drafted, self._alive)
+
+    @property
+    def _reads(self) -> bool:
+        """Whether the draft's confidence is read."""
+        return self.guide is not None and self._chance is not None
 
     def observe(self, num_drafted: int, num_accepted: int) -> None:
         if self._state.pace:
             self._time(self._state.pace, num_drafted)
-        if not num_drafted:
-            return
+        if num_drafted:
+            self._learn(num_drafted, num_accepted)
+
+    def _learn(self, num_drafted: int, num_accepted: int) -> None:
+        """From the model's tokens in a round."""
         judged = num_accepted + (num_accepted < num_drafted)
         error = num_accepted - sum((self._read or self._expected)[:judged])
         if self._read:
-            self._calibration_shift = _bounded(self._calibration_shift + REQUEST_RATE * error)
-            self._state.calibration_shift = _bounded(self._state.calibration_shift + ROUTE_RATE * error)
+            self._calibration_shift = bounded(self._calibration_shift + REQUEST_RATE * error)
+            self._state.calibration_shift = bounded(self._state.calibration_shift + ROUTE_RATE * error)
         else:
             self._shift_prior(error)
         if self._probing and num_accepted == num_drafted and self._could_pay:
             self._state.allowance = math.inf  # ask again at once
 
     def _shift_prior(self, error: float) -> None:
-        self._prior_shift = _bounded(self._prior_shift + REQUEST_RATE * error)
-        self._state.prior_shift = _bounded(self._state.prior_shift + ROUTE_RATE * error)
+        self._prior_shift = bounded(self._prior_shift + REQUEST_RATE * error)
+        self._state.prior_shift = bounded(self._state.prior_shift + ROUTE_RATE * error)
+
+    def _plan(self, chances: list[float]) -> tuple[int, float]:
+        """(draft tokens to expect, the tokens a second that are reached anyway)."""
+        return self._best_fixed(chances)
 
     def _best_fixed(self, chances: list[float]) -> tuple[int, float]:
         """The best fixed number of draft tokens, 0 where none pays, and its tokens a second."""
@@ -236,11 +245,10 @@ class AdaptiveSchedule:
 
     @property
     def _probe_tokens(self) -> int:
-        return 1 if self.guide else min(PROBE_TOKENS, self._most)
+        return 1 if self._reads else min(PROBE_TOKENS, self._most)
 
     def _price_of_probe(self, behind: int) -> float:
-        catching_up = behind * self._costs.draft_prefill if self._with_model else 0.0
-        return self._rounds[self._probe_tokens] - self._rounds[0] + catching_up
+        return self._rounds[self._probe_tokens] - self._rounds[0] + behind * self._costs.draft_prefill
 
     def _probe(self, behind: int, at_once: bool) -> int:
         """Draft tokens of a plain round's place: none, or a few where the allowance is large enough, or `at_once`."""
@@ -250,7 +258,7 @@ class AdaptiveSchedule:
             return 0
         state.allowance = 0.0
         self._probing = True
-        return self._most if self.guide else self._probe_tokens
+        return self._most if self._reads else self._probe_tokens
 
     def _time(self, pace: Pace, num_drafted: int) -> None:
         """Tell the pace what the round took."""
@@ -278,12 +286,8 @@ class AdaptiveSchedule:
 
 
 def _logit(chance: float) -> float:
-    return _bounded(math.log(max(chance, 1e-9) / max(1.0 - chance, 1e-9)))
+    return bounded(math.log(max(chance, 1e-9) / max(1.0 - chance, 1e-9)))
 
 
 def _sigmoid(logit: float) -> float:
     return 1.0 / (1.0 + math.exp(-logit))
-
-
-def _bounded(logit: float) -> float:
-    return logit if -FARTHEST <= logit <= FARTHEST else math.copysign(FARTHEST, logit)

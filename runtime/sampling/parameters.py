@@ -35,9 +35,10 @@ class SamplingParameters:
 
     verification: how sampled drafts are judged; both ways keep the target's distribution. speculate: False for plain
     decoding. drafter: `model`, `ngram` or `suffix` (looked up in the text), `ngram+model` or `suffix+model` (looked up
-    where there is a match); by default the model, or `ngram` in a bundle without one. num_draft_tokens: k of every
-    round, 0 for plain decoding. Without it and a drafter, the bundle's policy decides for the `route` of the request
-    (its default for none, and for one that it does not know); without a policy, as many are drafted as pay.
+    where there is a match, also behind tokens of the model in the same round); by default the model, or `ngram` in a
+    bundle without one. num_draft_tokens: k of every round, 0 for plain decoding. Without it and a drafter, the bundle's
+    policy decides for the `route` of the request (its default for none, and for one that it does not know); without a
+    policy, as many are drafted as pay.
 
     prediction: a text, or token ids, that much of the output may repeat, as a file to be changed in a few places
     (OpenAI's Predicted Outputs). Drafts are looked up in it first, as many as the bundle can take unless

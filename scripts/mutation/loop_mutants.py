@@ -6,6 +6,7 @@ from .mutant import Mutant
 
 CONTEXT, LOOP_FILE = "runtime/state/context.py", "runtime/loop/speculate.py"
 DRAFTERS, LOOKUP, TRANSLATE = (f"runtime/drafting/{name}.py" for name in ("drafters", "lookup", "translate"))
+LOOKUP_WORTH = "runtime/policy/lookup_worth.py"
 SCHEDULE, DEVICE_ROUNDS = "runtime/policy/schedule.py", "runtime/loop/device_rounds.py"
 DETOKENIZER, CHAT = "runtime/text/detokenizer.py", "runtime/text/chat_template.py"
 IN_LOOP = ("tests/runtime/state", "tests/runtime/loop", "tests/runtime/drafting")
@@ -94,8 +95,8 @@ LOOP = (
     Mutant(
         "the draft lacks a row behind full acceptance",
         DRAFTERS,
-        "self._cached.step(tokens[-2:], max(0, len(tokens) - 2))",
-        "self._cached.step(tokens[-1:], len(tokens) - 1)",
+        "place = max(0, min(self._cached.rows, len(tokens) - 2))",
+        "place = len(tokens) - 1",
         ("tests/runtime/drafting", "tests/runtime/loop"),
     ),
     Mutant(
@@ -106,10 +107,40 @@ LOOP = (
         ("tests/runtime/drafting",),
     ),
     Mutant(
+        "a lookup behind the model's tokens looks behind the text's last",
+        DRAFTERS,
+        "found = self._lookup.find(tokens, count, drafted) if count",
+        "found = self._lookup.find(tokens, count) if count",
+        ("tests/runtime/drafting",),
+    ),
+    Mutant(
+        "what is looked up behind the model's tokens is more than was asked for",
+        DRAFTERS,
+        "lookup.propose(tokens, count - len(drafted), drafted)",
+        "lookup.propose(tokens, count, drafted)",
+        ("tests/runtime/drafting", "tests/runtime/loop"),
+    ),
+    Mutant(
+        "a lookup goes on behind forced tokens, which may not stand",
+        DRAFTERS,
+        """    if isinstance(draft, ExtendedDraft):
+        return draft.model""",
+        """    if isinstance(draft, ExtendedDraft):
+        return draft  # type: ignore[return-value]""",
+        ("tests/runtime/drafting",),
+    ),
+    Mutant(
+        "a prediction is read on at a place that the output may not come to",
+        LOOKUP,
+        "if not drafted:  # else",
+        "if True:  # else",
+        ("tests/runtime/drafting", "tests/runtime/test_session_prediction.py"),
+    ),
+    Mutant(
         "a lookup takes more than its match is long",
         LOOKUP,
-        "_continued(tokens, place, min(count, best)) if best",
-        "_continued(tokens, place, count) if best",
+        "_continued(tokens, drafted, place, min(count, best)) if best",
+        "_continued(tokens, drafted, place, count) if best",
         ("tests/runtime/drafting/test_lookup.py",),
     ),
     Mutant(
@@ -179,6 +210,55 @@ LOOP = (
         "if self._probing and num_accepted == num_drafted and self._could_pay:",
         "if self._probing and num_accepted == num_drafted:",
         IN_SCHEDULE,
+    ),
+    Mutant(
+        "a match does not grow with what stands of it",
+        LOOKUP_WORTH,
+        "good = odds * (length + index - 1)",
+        "good = odds * (length - 1)",
+        IN_SCHEDULE,
+    ),
+    Mutant(
+        "a lookup is taken although the model would gain more",
+        LOOKUP_WORTH,
+        "taken, gain, best, odds = 0, 0.0, least, self._odds",
+        "taken, gain, best, odds = 0, 0.0, 0.0, self._odds",
+        IN_SCHEDULE,
+    ),
+    Mutant(
+        "lookups behind a rejection are learnt from",
+        LOOKUP_WORTH,
+        "range(place, min(num_drafted, num_accepted + 1))",
+        "range(place, num_drafted)",
+        IN_SCHEDULE,
+    ),
+    Mutant(
+        "lookups that nobody has saved up for",
+        LOOKUP_WORTH,
+        "if state.allowance < price:",
+        "if state.allowance < 0.0:",
+        IN_SCHEDULE,
+    ),
+    Mutant(
+        "the model is told of what was looked up",
+        "runtime/policy/lookup_schedule.py",
+        "self._learn(own, min(num_accepted, own))",
+        "self._learn(num_drafted, num_accepted)",
+        IN_SCHEDULE,
+    ),
+    Mutant(
+        "rounds that were looked up are timed as plain ones",
+        "runtime/policy/lookup_schedule.py",
+        "if num_drafted and not self._passes:",
+        "if False:",
+        IN_SCHEDULE,
+    ),
+    Mutant(
+        "a pass of a model that is not to draft",
+        DRAFTERS,
+        "if not count or (self._guide is not None and not self._guide.go_on(0)):",
+        "if not count:",
+        ("tests/runtime/drafting",),
     ),
     Mutant(
         "a clock decides for requests with a seed",

@@ -81,3 +81,15 @@ def test_what_is_no_prediction(tmp_path: Path, refused: Refused) -> None:
             session.generate(PROMPT, prediction=wrong)
     with refused(PromptError):
         session.generate(PROMPT, prediction="\ud800")
+
+
+def test_behind_the_models_tokens_it_is_read_on(tmp_path: Path) -> None:
+    """The output left the prediction; the model brings it back, and the rest of the round is predicted again."""
+    plain = session_of(tmp_path / "plain").generate(PROMPT, max_new_tokens=24, speculate=False)
+    prediction = [*plain.tokens[:7], 300 % VOCAB, *plain.tokens[8:]]
+    session = fake_session(tmp_path / "told", FakeDecoder(), FakeDecoder())
+    chunks = list(session.stream(PROMPT, max_new_tokens=24, prediction=prediction))
+    mixed = [chunk for chunk in chunks if set(chunk.sources) == {"model", "prediction"}]
+    assert mixed
+    assert all(list(chunk.sources) == sorted(chunk.sources) for chunk in mixed)  # the model's come first
+    assert tuple(token for chunk in chunks for token in chunk.tokens) == plain.tokens

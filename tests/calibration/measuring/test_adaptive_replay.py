@@ -23,6 +23,7 @@ from specexport.calibration.verdicts.verdict import (
 from specexport.engines.base import Logits
 from specexport.runtime.drafting.drafters import DRAFTERS
 from specexport.runtime.policy.cost_model import CostPoint, Costs, MeasuredTime
+from specexport.runtime.policy.lookup_schedule import adaptive_schedule
 from specexport.runtime.policy.routes import RoutePolicy
 from specexport.runtime.policy.schedule import AdaptiveSchedule, Chance, RouteState
 from specexport.runtime.policy.survival import Curve, Survival
@@ -49,7 +50,7 @@ def costs(draft: float = 0.2, row: float = 0.1, most: int = 4) -> Costs:
 
 def schedule(drafter: str, chance: Chance | None) -> AdaptiveSchedule:
     entry = RoutePolicy("undecided", drafter, 0, "adaptive", (0.6,), None)
-    return AdaptiveSchedule(entry, costs(), chance, RouteState(), 4)
+    return adaptive_schedule(entry, costs(), chance, RouteState(), 4)
 
 
 class Watched:

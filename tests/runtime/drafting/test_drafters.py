@@ -148,7 +148,7 @@ def test_a_match_beside_a_model_must_be_longer(name: str, alone: bool) -> None:
         draft, context, _, _, statistics = made(name, [*repeated, 7, 8, 6, *repeated])
         draft.prefill(context.tokens)
         draft.propose(context.tokens, 1)
-        assert statistics.looked_up == (length >= (2 if alone else 4))
+        assert statistics.looked_up == (length >= (2 if alone else 3))
 
 
 @pytest.mark.parametrize("left", [0, 1, 3])

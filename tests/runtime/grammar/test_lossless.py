@@ -31,7 +31,7 @@ class Found:
     def __init__(self, tokens: Sequence[int]) -> None:
         self.tokens = tokens
 
-    def find(self, tokens: Sequence[int], count: int) -> list[int]:
+    def find(self, tokens: Sequence[int], count: int, drafted: Sequence[int] = ()) -> list[int]:
         return list(self.tokens[:count])
 
 

@@ -114,12 +114,6 @@ def test_host_time_counts() -> None:
     assert adaptive((0.5,), None, draft=0.5, row=0.2, host=3.0).next(16, 2) > 0
 
 
-def test_looked_up_drafts_cost_no_draft_passes() -> None:
-    assert adaptive((0.4,), None, drafter="model", draft=0.6).next(16, 2) == 0
-    assert adaptive((0.4,), None, drafter="suffix", draft=0.6).next(16, 2) > 0
-    assert adaptive((0.4,), None, drafter="suffix+model", draft=0.6).next(16, 2) == 0
-
-
 def test_drafts_that_fail_switch_it_off_and_success_brings_it_back() -> None:
     state = RouteState()
     schedule = adaptive((0.8,), lambda index: 0.8, state)
@@ -286,13 +280,6 @@ def test_the_enumeration_finds_a_schedule_that_looks_ahead(verify: str) -> None:
     assert max(errors) > 1000 * PROBABILITY_TOLERANCE
 
 
-def test_lookups_are_asked_for_the_best_number_although_somebody_could_read_a_model() -> None:
-    """Nobody asks between looked-up tokens, so the maximum would be drafted every round."""
-    schedule = adaptive((0.9, 0.01), lambda index: 0.9, drafter="suffix", row=0.2)
-    assert schedule.guide is None
-    assert schedule.next(16, 0) == 1
-
-
 def test_off_is_plain_until_probes_say_otherwise() -> None:
     """Whatever its chances promise: the verdict knows more, or somebody wrote it by hand."""
     entry = RoutePolicy("off", "model", 0, "adaptive", (0.9,), None)
@@ -347,16 +334,6 @@ def test_tokens_behind_the_first_rejection_teach_nothing() -> None:
             assert schedule.include(index, NO_LOGITS)
         schedule.observe(count, 0)
     assert one == other
-
-
-def test_looked_up_drafts_of_a_guided_round_are_of_the_best_number() -> None:
-    schedule = adaptive((0.9, 0.05), lambda index: 0.9, drafter="suffix+model", row=0.3)
-    assert schedule.next(16, 2) == 4
-    assert schedule.looked_up(4) == 1
-    probing = adaptive((0.01,), lambda index: 0.9, drafter="suffix+model")
-    while not probing.next(16, 2):
-        pass
-    assert probing.looked_up(4) == 1
 
 
 def by_the_rule(table: RoundCosts, expected: list[float], read: list[float], most: int) -> int:

@@ -1,0 +1,116 @@
+"""How many tokens to draft where lookups draft too, alone or beside a model.
+
+A match is taken as far as its chance, by how long it is (`lookup_worth.py`), is worth the rows that it adds to the
+verify pass, and only where that gains more than the model would. Both are held against the rate that is reached anyway,
+which lookups raise: so beside good lookups the model drafts less than it would alone.
+"""
+
+from __future__ import annotations
+
+from itertools import accumulate
+from operator import mul
+
+from ...engines.base import Logits
+from .cost_model import Costs
+from .lookup_worth import PROBE_TOKENS, LookupWorth
+from .pace import Pace
+from .routes import RoutePolicy
+from .schedule import PROBE_BUDGET, AdaptiveSchedule, Chance, RouteState
+
+# Rounds that the reached rate is a mean of, about; as how many the rate of drafts without lookups counts at first; and
+# how far it moves before the model's part is planned anew.
+ROUNDS = 6.0
+PRIOR = 8.0
+MOVED = 0.03
+
+
+def adaptive_schedule(
+    entry: RoutePolicy, costs: Costs, chance: Chance | None, state: RouteState, most: int
+) -> AdaptiveSchedule:
+    """The schedule of a request, by what drafts; arguments of `AdaptiveSchedule`."""
+    looks_up = entry.drafter != "model"
+    return (LookupSchedule if looks_up else AdaptiveSchedule)(entry, costs, chance, state, most)
+
+
+class LookupSchedule(AdaptiveSchedule):
+    """Of one request, for drafters with a lookup; always asked while a round drafts."""
+
+    needs_host = True
+
+    def __init__(self, entry: RoutePolicy, costs: Costs, chance: Chance | None, state: RouteState, most: int) -> None:
+        super().__init__(entry, costs, chance if "model" in entry.drafter else None, state, most)
+        self.guide = self
+        self._worth = LookupWorth(state.lookups, entry.verdict == "off")
+        self._allowed = 0  # draft tokens of the model in this round
+        self._without = False  # whether this round looks nothing up
+        self._reached = 0.0  # tokens a second, lately
+        self._alive_at: list[float] = []  # by draft tokens of the model: the chance of all of them,
+        self._gains: list[float] = []  # what they gain over a plain round, in tokens,
+        self._rows: list[float] = []  # and what the time of their rows in the verify pass is worth
+
+    def next(self, length: int, behind: int) -> int:
+        known = self._state.lookups
+        reached = known.tokens / known.seconds if known.seconds else 0.0
+        if abs(reached - self._reached) > MOVED * reached:
+            self._reached, self._prior = reached, None
+        self._worth.begin()
+        if self._with_model:
+            self._allowed = super().next(length, behind)
+            self._without = self._turned or self._probing
+        else:
+            self._look_up_costs(length, 1.0)
+            if self._prior is None:
+                self._prior = 0.0
+                self._best, self._rate = self._plan([])
+        if not known.seconds:
+            known.seconds = PRIOR * self._table.plain
+            known.tokens = known.seconds * self._rate
+        return self._allowed if self._without else self._most
+
+    def looked_up(self, count: int, length: int, drafted: int) -> int:
+        if self._without:
+            return 0
+        alive = self._alive if self._read else self._alive_at[drafted] if drafted else 1.0
+        least = max(0.0, self._gains[self._best] - self._gains[drafted]) if self._allowed else 0.0
+        taken = self._worth.take((count, length), drafted, alive, self._rows, least)
+        if not taken and not drafted:
+            price = (self._rows[min(count, PROBE_TOKENS)] - self._rows[0] + least) / self._rate
+            taken = self._worth.probe((count, length), price, PROBE_BUDGET * self._table.plain)
+        return taken
+
+    def include(self, index: int, logits: Logits) -> bool:
+        self._worth.begin()  # what was found in front of it was not legal
+        if self._chance is not None:
+            return super().include(index, logits)
+        self._passes += 1
+        return index < self._allowed
+
+    def go_on(self, num_drafted: int) -> bool:
+        if num_drafted and self._chance is not None:
+            return super().go_on(num_drafted)
+        return num_drafted < self._allowed
+
+    def observe(self, num_drafted: int, num_accepted: int) -> None:
+        own = self._worth.observe(num_drafted, num_accepted)
+        if self._state.pace:
+            self._time(self._state.pace, num_drafted)
+        known, keep = self._state.lookups, 1.0 - 1.0 / ROUNDS
+        known.tokens = keep * known.tokens + num_accepted + 1
+        passes = self._passes - num_drafted  # more than tokens, or fewer
+        known.seconds = keep * known.seconds + self._rounds[num_drafted] + passes * self._draft
+        if own and self._with_model:
+            self._learn(own, min(num_accepted, own))
+
+    def _plan(self, chances: list[float]) -> tuple[int, float]:
+        rate = max(super()._plan(chances)[1], self._reached)
+        self._alive_at = list(accumulate(chances, mul, initial=1.0))
+        tokens, plain = accumulate(self._alive_at[1:], initial=0.0), self._rounds[0]
+        self._gains = [alive - rate * (seconds - plain) for alive, seconds in zip(tokens, self._rounds, strict=False)]
+        self._rows = [rate * seconds for seconds in self._verify]
+        return max(range(len(self._gains)), key=self._gains.__getitem__), rate
+
+    def _time(self, pace: Pace, num_drafted: int) -> None:
+        if num_drafted and not self._passes:  # neither of the kinds that are compared
+            self._had_draft = -1
+        else:
+            super()._time(pace, num_drafted)

@@ -1,0 +1,285 @@
+"""Schedules where lookups draft: how far a match is taken, what is learnt from it, and what the model still drafts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import count
+
+import numpy as np
+import pytest
+from specexport.runtime.policy.beliefs import FARTHEST
+from specexport.runtime.policy.cost_model import CostPoint, Costs, MeasuredTime
+from specexport.runtime.policy.lookup_schedule import LookupSchedule, adaptive_schedule
+from specexport.runtime.policy.lookup_worth import PROBE_TOKENS, LookupState, LookupWorth
+from specexport.runtime.policy.pace import Pace
+from specexport.runtime.policy.routes import RoutePolicy, Verdict
+from specexport.runtime.policy.schedule import PROBE_BUDGET, AdaptiveSchedule, RouteState
+
+NO_LOGITS = np.zeros((1, 2), np.float32)
+
+
+def costs(draft: float = 0.15, row: float = 0.1, most: int = 8) -> Costs:
+    """A plain round takes 1 second."""
+
+    def time(seconds: float) -> MeasuredTime:
+        return MeasuredTime(seconds, seconds, seconds)
+
+    verify = tuple(time(1.0 + row * k) for k in range(most + 1))
+    rounds = tuple(time(k * draft + 1.0 + row * k) for k in range(most + 1))
+    return Costs(
+        1, "b", "h", "e", 0, "", 0.01, 0.0, (CostPoint(16, rounds, time(draft), verify, (time(0.0),) * (most + 1)),)
+    )
+
+
+def schedule(
+    drafter: str = "suffix",
+    chances: tuple[float, ...] = (0.7,),
+    state: RouteState | None = None,
+    verdict: Verdict = "on",
+    read: Callable[[int], float] | None = None,
+    **prices: float,
+) -> LookupSchedule:
+    entry = RoutePolicy(verdict, drafter, 1, "adaptive", chances, None)
+    chance = None if read is None else lambda index, logits: read(index)
+    found = adaptive_schedule(entry, costs(**prices), chance, state or RouteState(), 8)
+    assert isinstance(found, LookupSchedule)
+    return found
+
+
+def taken(one: LookupSchedule, length: int, drafted: int = 0) -> int:
+    """Of eight tokens that continue a match of `length`, in a new round."""
+    count = one.next(16, 2)
+    return one.looked_up(count - drafted, length, drafted) if count else 0
+
+
+def test_each_drafter_has_its_schedule() -> None:
+    for drafter in ("ngram", "suffix", "ngram+model", "suffix+model"):
+        one = schedule(drafter)
+        assert one.guide is one
+        assert one.needs_host
+    entry = RoutePolicy("on", "model", 1, "adaptive", (0.7,), None)
+    assert type(adaptive_schedule(entry, costs(), None, RouteState(), 8)) is AdaptiveSchedule
+
+
+def test_a_longer_match_is_taken_further() -> None:
+    found = [taken(schedule(row=0.3), length) for length in (2, 3, 4, 8, 16)]
+    assert found == sorted(found)
+    assert found[0] < 3
+    assert found[-1] == 8
+
+
+def test_rows_that_cost_more_are_fewer() -> None:
+    found = [taken(schedule(row=row), 4) for row in (0.01, 0.3, 0.5, 0.9)]
+    assert found == sorted(found, reverse=True)
+    assert found[0] == 8
+    assert found[-1] == 0
+
+
+def test_every_token_that_stands_makes_the_match_longer() -> None:
+    """Two equal tokens go on with 1/2, three with 2/3, four with 3/4, so further tokens survive with 1/2, 1/3, 1/4."""
+    worth = LookupWorth(LookupState())
+    for row, expected in ((0.20, 4), (0.3, 2), (0.4, 1), (0.51, 0)):
+        worth.begin()
+        assert worth.take((4, 2), 0, 1.0, [row * k for k in range(5)], 0.0) == expected
+
+
+def test_another_way_to_go_on_must_gain_less() -> None:
+    worth = LookupWorth(LookupState())
+    rows = [0.1 * k for k in range(5)]
+    gain = (1 / 2 + 1 / 3 + 1 / 4 + 1 / 5) - 0.4
+    assert worth.take((4, 2), 0, 1.0, rows, gain - 1e-9) == 4
+    assert worth.take((4, 2), 0, 1.0, rows, gain + 1e-9) == 0
+
+
+def test_only_as_likely_as_the_tokens_before_it() -> None:
+    worth = LookupWorth(LookupState())
+    rows = [0.3 * k for k in range(9)]
+    assert worth.take((4, 16), 2, 0.9, rows, 0.0) == 4
+    assert worth.take((4, 16), 2, 0.29, rows, 0.0) == 0
+
+
+def test_rows_are_those_behind_the_tokens_before_it() -> None:
+    rows = [0.0, 0.0, 0.0, 2.0, 4.0]
+    assert LookupWorth(LookupState()).take((2, 16), 0, 1.0, rows, 0.0) == 2
+    assert LookupWorth(LookupState()).take((2, 16), 2, 1.0, rows, 0.0) == 0
+
+
+def test_what_fails_is_taken_less_and_what_stands_further() -> None:
+    one, other = schedule(row=0.3), schedule(row=0.3)
+    before = taken(schedule(row=0.3), 4)
+    for _ in range(6):
+        one.observe(taken(one, 4), 0)
+        count = taken(other, 4)
+        other.observe(count, count)
+    assert taken(one, 4) < before < taken(other, 4)
+
+
+def test_tokens_behind_the_first_rejection_teach_nothing() -> None:
+    shifts = []
+    for number in (1, 6):
+        state = RouteState()
+        one = schedule(state=state, row=0.01)
+        assert taken(one, 16) == 8
+        one.observe(number, 0)
+        shifts.append(state.lookups.shift)
+    assert shifts[0] == shifts[1] < 0
+
+
+def test_what_fails_always_costs_what_probes_may_and_comes_back() -> None:
+    one = schedule(row=0.3)
+    for _ in range(100):
+        one.observe(taken(one, 4), 0)
+    drafted = []
+    for _ in range(1000):
+        drafted.append(taken(one, 4))
+        one.observe(drafted[-1], 0)
+    assert sum(map(bool, drafted)) > 0
+    assert max(drafted) <= PROBE_TOKENS
+    assert 0.3 * sum(drafted) <= PROBE_BUDGET * 1000 + 0.3 * PROBE_TOKENS
+    for _ in range(3000):
+        count = taken(one, 4)
+        one.observe(count, count)
+    assert taken(one, 4) == 8
+
+
+def test_the_route_remembers() -> None:
+    state = RouteState()
+    one = schedule(state=state, row=0.3)
+    for _ in range(40):
+        one.observe(taken(one, 8), 0)
+    assert state.lookups.shift < -0.1
+    assert state.prior_shift == 0.0
+
+
+def test_beside_a_model_the_better_one_drafts() -> None:
+    """A model that is nearly always right against a match of two, and one that is not against a match of sixteen."""
+    sure, cheap = schedule("ngram+model", (0.97,), draft=0.05), schedule("ngram+model", (0.3,), draft=0.3)
+    assert taken(sure, 2) == 0
+    assert sure.go_on(0)
+    assert taken(cheap, 16) == 8
+
+
+def test_where_the_model_does_not_pay_lookups_draft_on() -> None:
+    one = schedule("ngram+model", (0.05,), draft=0.6)
+    assert one.next(16, 2) == 8
+    assert not one.go_on(0)
+    assert not one.include(0, NO_LOGITS)
+    assert one.looked_up(8, 16, 0) == 8
+    one.observe(8, 8)
+    assert one._state.prior_shift == 0.0
+
+
+def test_the_models_tokens_are_counted_without_what_is_looked_up_behind_them() -> None:
+    state = RouteState()
+    one = schedule("ngram+model", (0.9,), state, draft=0.1)
+    assert one.next(16, 2) == 8
+    assert one.looked_up(8, 2, 0) == 0  # the model is worth more
+    assert one.go_on(0)
+    assert one.include(0, NO_LOGITS)
+    assert one.looked_up(7, 16, 1) == 7
+    one.observe(8, 3)  # the model's, two that were looked up, and then not
+    assert state.prior_shift == pytest.approx(0.02 * (1 - 0.9))
+    stood = sum(1 - chance for chance in (1 - 1 / 16, 1 - 1 / 17)) - (1 - 1 / 18)
+    assert state.lookups.shift == pytest.approx(0.02 * stood)
+
+
+def test_what_was_not_legal_is_the_models_after_all() -> None:
+    state = RouteState()
+    one = schedule("ngram+model", (0.7,), state, draft=0.01)
+    assert one.next(16, 2) == 8
+    assert one.looked_up(8, 64, 0) > 0
+    assert one.include(0, NO_LOGITS)  # nothing of it was legal
+    one.observe(1, 1)
+    assert state.lookups.shift == 0.0
+    assert state.prior_shift > 0.0
+
+
+def test_the_model_drafts_less_beside_lookups_that_stand() -> None:
+    """They raise the rate that its time is held against."""
+
+    def by_model(one: LookupSchedule) -> int:
+        one.next(16, 2)
+        count = 0
+        while one.go_on(count) and one.include(count, NO_LOGITS):
+            count += 1
+        return count
+
+    one = schedule("ngram+model", (0.9,), draft=0.03)
+    before = by_model(one)
+    for _ in range(12):
+        one.next(16, 2)
+        one.observe(one.looked_up(8, 32, 0), 8)
+    assert 0 < by_model(one) < before
+
+
+def test_confidence_is_read_where_somebody_can() -> None:
+    one = schedule("ngram+model", (0.7,), read=lambda index: 0.9 if index < 2 else 0.01, draft=0.05)
+    assert one.next(16, 2) == 8
+    assert one.go_on(0)
+    assert one.include(0, NO_LOGITS)
+    assert one.go_on(1)
+    assert one.include(1, NO_LOGITS)
+    assert not one.include(2, NO_LOGITS)
+    assert one.looked_up(4, 32, 2) == 4
+
+
+def test_off_is_plain_until_probes_say_otherwise() -> None:
+    for drafter in ("suffix", "ngram+model"):
+        state, asked = RouteState(), []
+        one = schedule(drafter, (0.9,), state, "off", row=0.3, draft=0.3)
+        for _ in range(300):
+            asked.append(taken(one, 4))
+            one.observe(asked[-1], 0)
+        assert not any(asked[:10])
+        assert 0.3 * sum(asked) < 2 * PROBE_BUDGET * 300 + 2
+        for _ in range(3000):
+            count = taken(one, 4)
+            one.observe(count, count)
+        assert taken(one, 4) == 8
+
+
+def test_odds_are_bounded() -> None:
+    state = LookupState(FARTHEST - 1e-6)
+    worth = LookupWorth(state)
+    for _ in range(200):
+        worth.begin()
+        assert worth.take((4, 3), 0, 1.0, [0.0] * 5, -1.0) == 4
+        worth.observe(4, 4)
+    assert worth._odds == pytest.approx(np.exp(FARTHEST))
+    assert state.shift == FARTHEST
+
+
+def test_rounds_that_were_looked_up_are_not_compared_with_plain_ones() -> None:
+    now = 0.0
+
+    def clock() -> float:
+        return now
+
+    pace = Pace(clock)
+    state = RouteState(pace=pace)
+    one = schedule("ngram+model", (0.9,), state, draft=0.1)
+    for _ in range(400):
+        most = one.next(16, 2)
+        found = one.looked_up(most, 64, 0) if most else 0
+        now += 100.0  # were it compared, drafts would look dear
+        one.observe(found, found)
+    assert pace.extra == 1.0
+
+
+def test_a_plain_round_for_comparison_looks_nothing_up() -> None:
+    ticks = count()
+    state = RouteState(pace=Pace(lambda: float(next(ticks))))
+    one = schedule("ngram+model", (0.9,), state, draft=0.1)
+    plain = 0
+    for _ in range(400):
+        if not one.next(16, 2):
+            plain += 1
+            assert one.looked_up(8, 64, 0) == 0
+            assert not one.go_on(0)
+            one.observe(0, 0)
+            continue
+        number = 0
+        while one.go_on(number) and one.include(number, NO_LOGITS):
+            number += 1
+        one.observe(number, number)
+    assert plain
