@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 NAME = "onnxruntime"
 DIALECT = "ort"
 OLDEST = (1, 23)  # the first that runs opset 21 with int4 in blocks; the last with wheels for Python 3.10
+# Of models that keep states: the oldest that was tried with the operators that their graphs have.
+OLDEST_WITH_STATES = (1, 31)
 NUMPY_DTYPES: dict[Precision, type[np.floating]] = {"fp32": np.float32, "fp16": np.float16}
 # A layout for convolutions, which language models lack: on some fp16 graphs onnxruntime 1.31 crashes while it looks for
 # them.
@@ -62,6 +64,8 @@ def load(bundle: Bundle, threads: int = 0, device: int = 0) -> Engine:
     if not 0 <= threads <= 1024:
         raise ParameterError(f"threads is {threads}; it must be 0 (the engine's choice) or from 1 to 1024")
     manifest = bundle.manifest
+    if any(model.has_states for model in manifest.models.values()):
+        _check_version()
 
     def decoder(spec: ModelSpec, drafts: bool) -> OrtDecoder:
         if DIALECT not in spec.graphs:
@@ -81,6 +85,18 @@ def load(bundle: Bundle, threads: int = 0, device: int = 0) -> Engine:
             part.close()
 
     return Engine(NAME, DIALECT, target, draft, open_one, close=close, head=draft.head if draft else None)
+
+
+def _check_version() -> None:
+    """Raises `EngineError` where the operators for states are missing."""
+    import onnxruntime as ort
+
+    if version_numbers(ort.__version__)[:2] < OLDEST_WITH_STATES:
+        needed = dotted(OLDEST_WITH_STATES)
+        raise EngineError(
+            f"onnxruntime {ort.__version__} is too old for layers that keep recurrent or convolution states, {needed} "
+            f"is needed; pip install 'onnxruntime>={needed}'"
+        )
 
 
 def open_graph(path: Path, threads: int = 0) -> OrtGraph:

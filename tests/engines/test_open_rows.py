@@ -62,7 +62,7 @@ def test_a_target_is_rolled_back_into_its_last_pass_and_a_draft_over_a_round() -
 
 
 @pytest.mark.parametrize("position", [2, 13])
-def test_rows_that_the_states_do_not_hold_are_refused(position: int, refused: object) -> None:
+def test_rows_that_the_states_do_not_hold_are_refused(position: int) -> None:
     taken = Taken(5, keeps=False)
     taken.step(list(range(12)), 0)
     with pytest.raises(EngineError, match=f"cannot go on behind {position} rows: the states hold 7 to 12; begin at 0"):

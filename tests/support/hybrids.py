@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from specexport.bundle import Contract, ModelSpec
+from specexport.bundle import Bundle
 from specexport.engines.base import Engine
 from specexport.engines.onnxruntime.cpu import OrtDecoder
 from specexport.runtime.session import Session
-from support.doubles import write_bundle
-from support.tiny import CONTRACT, LLAMA, VOCAB, Exported, make_tokenizer, save_model
 from transformers import AutoModelForCausalLM
 
+from support.doubles import write_bundle
+from support.tiny import LLAMA, VOCAB, Exported, make_tokenizer, save_model
+
 HYBRID = LLAMA | dict(head_dim=8, layer_types=["linear_attention", "full_attention"])
-DELTA = HYBRID | dict(
-    linear_num_key_heads=2, linear_num_value_heads=4, linear_key_head_dim=8, linear_value_head_dim=8
-)
+DELTA = HYBRID | dict(linear_num_key_heads=2, linear_num_value_heads=4, linear_key_head_dim=8, linear_value_head_dim=8)
 SCAN = LLAMA | dict(mamba_n_heads=8, mamba_d_head=8, mamba_d_state=8, mamba_n_groups=1)
 # By the kind of state.
 KINDS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -61,8 +61,14 @@ def decoder(exported: Exported, keeps_open: bool = False) -> OrtDecoder:
     return OrtDecoder(path, exported.spec, exported.contract, threads=1, keeps_open=keeps_open)
 
 
-def session_of(root: Path, target: Exported, draft: Exported | None, contract: Contract = CONTRACT) -> Session:
+def session_of(root: Path, target: Exported, draft: Exported | None, prompt_cache_bytes: int = 0) -> Session:
     """A session over graphs that were exported without a build."""
-    bundle = write_bundle(root, contract, VOCAB, has_draft=draft is not None)
-    beside = decoder(draft, keeps_open=True) if draft is not None else None
-    return Session(bundle, Engine("onnxruntime", "ort", decoder(target), beside))
+    files = write_bundle(root, target.contract, VOCAB, has_draft=draft is not None)
+    manifest = replace(files.manifest, target=replace(files.manifest.target, layers=target.spec.layers))
+    beside = None
+    if draft is not None:
+        assert manifest.draft is not None
+        manifest = replace(manifest, draft=replace(manifest.draft, layers=draft.spec.layers))
+        beside = decoder(draft, keeps_open=True)
+    engine = Engine("onnxruntime", "ort", decoder(target), beside)
+    return Session(Bundle(files.root, manifest), engine, policy=False, prompt_cache_bytes=prompt_cache_bytes)
