@@ -138,7 +138,7 @@ class ModelExport:
             )
 
     def check_states(self, layers: tuple[CacheLayer, ...]) -> tuple[Dialect, ...]:
-        """The dialects to make. Raises `UnsupportedModelError` for states that one of the engines does not run."""
+        """The dialects to make. Raises `UnsupportedModelError` for states that an engine or a proof cannot have."""
         if not any(layer.states for layer in layers):
             return self.dialects
         lacking = [engine for engine in self.engines if not ENGINES[engine].states]
@@ -146,6 +146,11 @@ class ModelExport:
             raise UnsupportedModelError(
                 f"{self.checkpoint.architecture} keeps recurrent or convolution states, which {', '.join(lacking)} "
                 "cannot run so far; build it with --engine onnxruntime alone"
+            )
+        if self.quantizing is not None:
+            raise UnsupportedModelError(
+                f"{self.checkpoint.architecture} keeps recurrent or convolution states, beside which quantized layers "
+                "cannot be proved so far; build it with --precision fp32 or fp16"
             )
         return (STATEFUL,)
 

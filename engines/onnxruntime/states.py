@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,7 +35,7 @@ class OrtStates:
         self._rows = OpenRows(contract.widest_step, keeps)
         self._kept = []
         for name, state in spec.state_names("past"):
-            array = np.zeros(state.shape(contract), dtypes[state.precision(contract)])
+            array: NDArray[np.floating] = np.zeros(state.shape(contract), dtypes[state.precision(contract)])
             self._kept.append(_Kept(name.partition(".")[2], state, array, value(array)))
         self._counts = {name: np.zeros(1, np.int64) for name in COUNTS}
         self._count_values = {name: value(array) for name, array in self._counts.items()}
@@ -78,8 +78,9 @@ class OrtStates:
 def state_signatures(spec: ModelSpec, contract: Contract) -> dict[str, Signature | None]:
     """What a graph has for the states of `spec`: nothing where there are none."""
     expected: dict[str, Signature | None] = dict.fromkeys(COUNTS) if spec.has_states else {}
-    for side in ("past", "present"):
-        for name, state in spec.state_names(side):  # type: ignore[arg-type]
+    sides: tuple[Literal["past", "present"], ...] = ("past", "present")
+    for side in sides:
+        for name, state in spec.state_names(side):
             kind = {"fp32": "float", "fp16": "float16", "bf16": "bfloat16"}[state.precision(contract)]
             expected[name] = (f"tensor({kind})", list(state.shape(contract)))
     return expected

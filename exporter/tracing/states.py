@@ -48,15 +48,15 @@ class OpenStates:
 
     @classmethod
     def of(
-        cls, layers: tuple[CacheLayer, ...], window: int, pending: Tensor, certain: Tensor, given: tuple[Tensor, ...]
+        cls, layers: tuple[CacheLayer, ...], window: int, counts: tuple[Tensor, ...], given: tuple[Tensor, ...]
     ) -> OpenStates:
-        """given: the states in the order of `ModelSpec.state_names`."""
+        """counts: pending and certain. given: the states in the order of `ModelSpec.state_names`."""
         past: dict[Place, dict[str, Tensor]] = {}
         rest = iter(given)
         for index, layer in enumerate(layers):
             for state in layer.states:
                 past.setdefault((index, state.index), {})[state.part] = next(rest)
-        return cls(pending, certain, window, past)
+        return cls(*counts, window, past)
 
     def in_order(self, layers: tuple[CacheLayer, ...]) -> list[Tensor]:
         """What the graph gives back, in the same order. Raises `UnsupportedModelError` where something is missing."""

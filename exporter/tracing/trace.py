@@ -197,10 +197,10 @@ class StaticDecoder(torch.nn.Module):
     def _cache(self, position: Tensor, columns: Tensor | None, given: tuple[Tensor, ...]) -> StateCache:
         attending = [index for index, layer in enumerate(self.layers) if layer.num_kv_heads]
         has_states = any(layer.states for layer in self.layers)
-        counts, given = (given[:2], given[2:]) if has_states else ((), given)
+        counts, given = (given[:2], given[2:]) if has_states else (given[:0], given)
         past, rest = given[: 2 * len(attending)], given[2 * len(attending) :]
         pairs = dict(zip(attending, zip(past[::2], past[1::2], strict=True), strict=True))
-        states = OpenStates.of(self.layers, self.widest_step, *counts, given=rest) if has_states else None
+        states = OpenStates.of(self.layers, self.widest_step, counts, rest) if has_states else None
         return StateCache(position, pairs, columns, states=states)
 
     def _logits(self, tokens: Tensor, position: Tensor, cache: StateCache) -> tuple[Tensor]:

@@ -18,8 +18,8 @@ from specexport.engines.onnxruntime.states import OrtStates
 from specexport.errors import EngineError, UnsupportedModelError
 from specexport.exporter.build import build
 from specexport.exporter.checkpoints.checkpoint import Checkpoint
-from specexport.exporter.export_model import ModelExport
-from specexport.exporter.request.options import BuildOptions
+from specexport.exporter.export_model import ModelExport, Quantizing
+from specexport.exporter.request.options import BuildOptions, CalibrationTexts
 from specexport.exporter.tracing import states
 from specexport.exporter.tracing.trace import probe_cache, trace
 from specexport.runtime.proofs.equality import check_equality
@@ -200,7 +200,11 @@ def test_engines_that_run_no_states(refused: Refused, engines: tuple[str, ...], 
     export = ModelExport(checkpoint, "target", ("onnx", "ort"), engines=engines)
     with refused(UnsupportedModelError):
         export.check_states(probe_cache(checkpoint.load("fp32")))
-    assert replace(export, engines=("onnxruntime",)).check_states(probe_cache(checkpoint.load("fp32"))) == ("ort",)
+    export = replace(export, engines=("onnxruntime",))
+    quantizing = Quantizing("int8", "onnxruntime", CalibrationTexts((), False))
+    with refused(UnsupportedModelError):
+        replace(export, quantizing=quantizing).check_states(probe_cache(checkpoint.load("fp32")))
+    assert export.check_states(probe_cache(checkpoint.load("fp32"))) == ("ort",)
 
 
 @pytest.mark.slow
