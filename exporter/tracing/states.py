@@ -56,7 +56,8 @@ class OpenStates:
         for index, layer in enumerate(layers):
             for state in layer.states:
                 past.setdefault((index, state.index), {})[state.part] = next(rest)
-        return cls(*counts, window, past)
+        pending, certain = counts
+        return cls(pending, certain, window, past)
 
     def in_order(self, layers: tuple[CacheLayer, ...]) -> list[Tensor]:
         """What the graph gives back, in the same order. Raises `UnsupportedModelError` where something is missing."""
