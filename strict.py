@@ -13,6 +13,9 @@ from .errors import BundleError
 
 T = TypeVar("T")
 
+# Metadata of a field that files may lack which were written before there was one: it then has its default.
+OPTIONAL = {"optional": True}
+
 
 def read_json(path: Path, remedy: str = "build the bundle again") -> Any:
     """Raises `BundleError` when the file is missing or is not JSON, which `remedy` mends."""
@@ -54,13 +57,14 @@ def _dataclass(kind: type, value: Any, where: str) -> Any:
     _expect(isinstance(value, dict), "an object", value, where)
     hints = typing.get_type_hints(kind)
     names = [field.name for field in dataclasses.fields(kind)]
-    unknown, missing = sorted(set(value) - set(names)), [name for name in names if name not in value]
+    unknown = sorted(set(value) - set(names))
+    missing = [field.name for field in dataclasses.fields(kind) if field.name not in value and not field.metadata]
     if unknown:
         raise BundleError(f"{where}: unknown key {unknown[0]!r}; known are {', '.join(names)}")
     if missing:
         raise BundleError(f"{where}: the key {missing[0]!r} is missing")
     try:
-        return kind(**{name: _convert(hints[name], value[name], f"{where}.{name}") for name in names})
+        return kind(**{name: _convert(hints[name], value[name], f"{where}.{name}") for name in names if name in value})
     except ValueError as error:
         raise BundleError(f"{where}: {error}") from None
 

@@ -6,7 +6,7 @@ The manifest lists every file with its size and SHA-256. It is written last, int
 that is then renamed, so a bundle either is whole or is not there.
 """
 
-from .contract import ELEMENT_BYTES, PRECISIONS, CacheLayer, Contract, Precision
+from .contract import COUNTS, ELEMENT_BYTES, PRECISIONS, CacheLayer, Contract, Precision, State
 from .digests import list_files, sha256
 from .manifest import (
     FORMATS,
@@ -32,6 +32,7 @@ from .opening import Bundle
 from .proofs import LayerProof, Proof
 
 __all__ = [
+    "COUNTS",
     "ELEMENT_BYTES",
     "FORMATS",
     "MANIFEST",
@@ -56,6 +57,7 @@ __all__ = [
     "RuleName",
     "RuleSpec",
     "SharedVocabulary",
+    "State",
     "TextSpec",
     "list_files",
     "sha256",

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
+
+from ..strict import OPTIONAL
 
 Precision = Literal["fp32", "fp16", "bf16"]
 PRECISIONS: tuple[Precision, ...] = ("fp32", "fp16", "bf16")
@@ -28,6 +30,10 @@ class Contract:
     Then it also takes the weights `head [F + 1] fp32`, the bias last, and gives, for the rows of the logits, what the
     head reads and its logit:
     `features [1, R, F] fp32` and `confidence [1, R] fp32` = features . head[:F] + head[F].
+
+    A graph whose layers keep states (`CacheLayer.states`) also takes `pending [1] int64`, how many of the open rows
+    count, and `certain [1] int64`, how many of these and of the T new ones it takes in for good (see
+    docs/architecture.md, "States"). Each state is `past.{i}.{name}` and `present.{i}.{name}`, in the same memory.
 
     capacity: rows of the cache, the longest sequence. max_draft_tokens: the largest k. prompt_chunk: widest pass.
     """
@@ -79,12 +85,56 @@ class Contract:
         return next(span for span in self.spans if span >= end)
 
 
+# Inputs of a graph whose layers keep states.
+COUNTS = ("pending", "certain")
+
+
+@dataclass(frozen=True)
+class State:
+    """One tensor of what a layer keeps beside keys and values, by `part`. W is the contract's widest step.
+
+    `state`   `[1, *sizes]` fp32: what a recurrence has made of all rows that are certain
+    `rows`    `[1, W, *sizes]` fp32: what the recurrence reads of the rows that are still open
+    `window`  `[1, ahead + W, channels]` in the contract's precision, sizes (ahead, channels): the inputs of a
+              convolution over ahead + 1 rows, those that are certain and those that are still open
+
+    index: of several of one kind in a layer.
+    """
+
+    part: Literal["state", "rows", "window"]
+    sizes: tuple[int, ...]
+    index: int = 0
+
+    @property
+    def name(self) -> str:
+        return f"{self.part}.{self.index}" if self.index else self.part
+
+    @property
+    def ahead(self) -> int:
+        """Rows that are certain in front of those that are open."""
+        return self.sizes[0] if self.part == "window" else 0
+
+    def shape(self, contract: Contract) -> tuple[int, ...]:
+        match self.part:
+            case "state":
+                return (1, *self.sizes)
+            case "rows":
+                return (1, contract.widest_step, *self.sizes)
+            case "window":
+                return (1, self.ahead + contract.widest_step, self.sizes[1])
+
+    def precision(self, contract: Contract) -> Precision:
+        return contract.precision if self.part == "window" else "fp32"
+
+
 @dataclass(frozen=True)
 class CacheLayer:
-    """Shape of one layer's key and value cache, `[1, num_kv_heads, capacity, head_dim]` each.
+    """Shape of one layer's key and value cache, `[1, num_kv_heads, capacity, head_dim]` each, and its states.
 
-    head_dim: the wider of the two where a model's differ, as in latent attention; the other is padded with zeros.
+    num_kv_heads: 0 for a layer without attention. head_dim: the wider of the two where a model's differ, as in latent
+    attention; the other is padded with zeros.
     """
 
     num_kv_heads: int
     head_dim: int
+    states: tuple[State, ...] = field(default=(), metadata=OPTIONAL)  # bundles made before there were any lack it

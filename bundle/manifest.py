@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from math import prod
 from pathlib import Path
 from typing import Literal
 
-from .contract import ELEMENT_BYTES, CacheLayer, Contract
+from .contract import ELEMENT_BYTES, CacheLayer, Contract, State
 from .proofs import LayerProof, Proof
 
 SCHEMA_VERSION = 7
@@ -82,14 +83,28 @@ class ModelSpec:
         if self.features < 0:
             raise ValueError(f"features is {self.features}; it must be 0, for no confidence head, or more")
 
+    @property
+    def has_states(self) -> bool:
+        """Whether a layer keeps more than keys and values: see `State`."""
+        return any(layer.states for layer in self.layers)
+
     def cache_names(self, side: Literal["past", "present", "new"]) -> Iterator[tuple[str, CacheLayer]]:
         for index, layer in enumerate(self.layers):
-            for half in ("key", "value"):
+            for half in ("key", "value") if layer.num_kv_heads else ():
                 yield f"{side}.{index}.{half}", layer
+
+    def state_names(self, side: Literal["past", "present"]) -> Iterator[tuple[str, State]]:
+        for index, layer in enumerate(self.layers):
+            for state in layer.states:
+                yield f"{side}.{index}.{state.name}", state
 
     def cache_bytes(self, contract: Contract) -> int:
         rows = 2 * ELEMENT_BYTES[contract.precision] * contract.capacity
-        return sum(rows * layer.num_kv_heads * layer.head_dim for layer in self.layers)
+        states = sum(
+            prod(state.shape(contract)) * ELEMENT_BYTES[state.precision(contract)]
+            for _, state in self.state_names("past")
+        )
+        return states + sum(rows * layer.num_kv_heads * layer.head_dim for layer in self.layers)
 
 
 @dataclass(frozen=True)

@@ -36,6 +36,13 @@ class Decoder(Protocol):
         """
         ...
 
+    def resumable(self, rows: int) -> int:
+        """The most rows, of the first `rows`, behind which a pass can go on: fewer where states cannot be rolled back.
+
+        0 is always one. Rows are those of the passes so far.
+        """
+        ...
+
     def overwrite_rows(self, start: int, value: float) -> None:
         """Fill every cache row from `start` on, for proofs that rows beyond the position are never read."""
         ...
@@ -47,6 +54,13 @@ class Decoder(Protocol):
     def write_rows(self, saved: Sequence[Rows], start: int, end: int) -> None:
         """Put rows `start` to `end` of what `read_rows` gave back in their places."""
         ...
+
+
+class RollsBack:
+    """A decoder with keys and values alone, which goes on behind any of its rows."""
+
+    def resumable(self, rows: int) -> int:
+        return rows
 
 
 def check_rows(end: int, contract: Contract) -> None:

@@ -25,6 +25,7 @@ class EngineInfo:
     formats: precisions it runs, of all values (fp32, fp16, bf16) or of weights (int8, int4, fp8).
     library: what compiles its plans, a key of `engines/tensorrt/api.py`; empty where it runs graphs as they are.
     least: by precision, the least compute capability, where it is more than the engine's own.
+    states: whether it runs models whose layers keep more than keys and values.
     """
 
     module: str
@@ -33,10 +34,13 @@ class EngineInfo:
     on_gpu: bool = True
     library: str = ""
     least: Mapping[str, Capability] = field(default_factory=dict)
+    states: bool = False
 
 
 ENGINES = {
-    "onnxruntime": EngineInfo("onnxruntime.cpu", "onnxruntime", ("fp32", "fp16", "int8", "int4"), on_gpu=False),
+    "onnxruntime": EngineInfo(
+        "onnxruntime.cpu", "onnxruntime", ("fp32", "fp16", "int8", "int4"), on_gpu=False, states=True
+    ),
     "onnxruntime-cuda": EngineInfo("onnxruntime.cuda", "onnxruntime", ("fp16", "bf16")),
     "tensorrt": EngineInfo(
         "tensorrt.enterprise",

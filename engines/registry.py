@@ -44,6 +44,11 @@ def load_engine(bundle: Bundle, name: str | None = None, threads: int = 0, devic
             else f"build it with --engine {name}"
         )
         raise EngineError(f"the bundle was built for {', '.join(built)}, not for {name}; {remedy}")
+    if not ENGINES[name].states and any(model.has_states for model in bundle.manifest.models.values()):
+        raise EngineError(
+            f"{bundle.root} has layers that keep recurrent or convolution states, which {name} cannot run so far; "
+            "run it with --engine onnxruntime"
+        )
     found = module.availability()
     if not found.usable:
         raise EngineError(f"engine {name}: {found.detail}; {found.remedy}")

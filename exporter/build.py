@@ -68,9 +68,11 @@ class _Models:
         models = self.models | {"draft": replace(self.models["draft"], kept=kept)}
         return replace(self, models=models, vocabulary=told)
 
-    def exports(self, targets: Targets, numbers: Numbers, texts: CalibrationTexts) -> dict[Role, ModelExport]:
+    def exports(
+        self, targets: Targets, engines: tuple[str, ...], numbers: Numbers, texts: CalibrationTexts
+    ) -> dict[Role, ModelExport]:
         return {
-            role: ModelExport(model, role, targets.dialects, Quantizing.of(numbers, role, texts))
+            role: ModelExport(model, role, targets.dialects, Quantizing.of(numbers, role, texts), engines=engines)
             for role, model in self.models.items()
         }
 
@@ -123,7 +125,7 @@ def build(
             numbers = replace(numbers, formats={"target": table.target, "draft": table.draft or "float"})
             targets = options.targets(numbers, str(output))
             write_precision(workplace, table)
-        exports = found.exports(targets, numbers, texts)
+        exports = found.exports(targets, options.engines, numbers, texts)
         sizes = {export.key(context.contract): export.weight_bytes(context.contract) for export in exports.values()}
         plans = len(targets.compiled) * sum(sizes.values())  # which hold the weights again
         require_space_for(sizes, cache, workplace, plans)
@@ -141,7 +143,7 @@ def _write(
     specs = {role: export_model(export, context) for role, export in exports.items()}
     text = write_text(found.models["target"], workplace)
     vocabulary = write_maps(found.translation, specs, options.min_overlap, workplace) if found.translation else None
-    with progress.stage("prove", len(specs) * len(specs["target"].graphs)) as step:
+    with progress.stage("prove", sum(len(spec.graphs) for spec in specs.values())) as step:
         proofs = prove(workplace, specs, contract, options.engines, step)
     with progress.stage("rules", number_of_rules(contract)) as step:
         rules = write_rules(workplace, contract, specs["target"].vocab_size, step)

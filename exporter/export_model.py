@@ -14,15 +14,16 @@ from typing import Any
 import onnx_ir as ir
 from transformers import PreTrainedModel
 
-from ..bundle import ELEMENT_BYTES, Contract, Family, Fidelity, Format, ModelSpec, Role
+from ..bundle import ELEMENT_BYTES, CacheLayer, Contract, Family, Fidelity, Format, ModelSpec, Role
 from ..calibration.weights.fake_quant import fake_quantized
 from ..calibration.weights.fidelity import measure_fidelity, split
 from ..calibration.weights.gptq import as_they_are
 from ..calibration.weights.recipe import LARGEST_LIMIT, SATURATING_LIMIT, Recipe
 from ..calibration.weights.search import RECIPE_STEPS, RecipeOptions, choose
 from ..calibration.weights.tokens import calibration_tokens
+from ..engines.catalogue import ENGINES
 from ..engines.onnxruntime.products import saturates
-from ..errors import ProofError
+from ..errors import ProofError, UnsupportedModelError
 from ..runtime.proofs.parity import save_reference
 from ..strict import parse, read_json
 from .checkpoints.checkpoint import Checkpoint
@@ -30,7 +31,7 @@ from .checkpoints.half_precision import fp32_arithmetic
 from .checkpoints.kept_tokens import KeptTokens
 from .checkpoints.memory_check import RUN_BYTES, require_memory
 from .context import BuildContext
-from .dialects import Dialect
+from .dialects import STATEFUL, Dialect
 from .passes.lint import refuse_traps
 from .passes.optimize import optimize, save
 from .proving.prove_layers import Recorded, Subject, prove_layers
@@ -80,13 +81,17 @@ class Quantizing:
 
 @dataclass(frozen=True)
 class ModelExport:
-    """One model, and what is to be made of it. furthest: nats that quantizing may move it; None for any."""
+    """One model, and what is to be made of it. furthest: nats that quantizing may move it; None for any.
+
+    engines: which are to run it. A model whose layers keep states has graphs in `STATEFUL` alone.
+    """
 
     checkpoint: Checkpoint
     role: Role
     dialects: tuple[Dialect, ...]
     quantizing: Quantizing | None = None
     furthest: float | None = None
+    engines: tuple[str, ...] = ()
 
     @property
     def format(self) -> Format:
@@ -132,6 +137,23 @@ class ModelExport:
                 "allow more with --max-divergence"
             )
 
+    def check_states(self, layers: tuple[CacheLayer, ...]) -> tuple[Dialect, ...]:
+        """The dialects to make. Raises `UnsupportedModelError` for states that an engine or a proof cannot have."""
+        if not any(layer.states for layer in layers):
+            return self.dialects
+        lacking = [engine for engine in self.engines if not ENGINES[engine].states]
+        if lacking or STATEFUL not in self.dialects:
+            raise UnsupportedModelError(
+                f"{self.checkpoint.architecture} keeps recurrent or convolution states, which {', '.join(lacking)} "
+                "cannot run so far; build it with --engine onnxruntime alone"
+            )
+        if self.quantizing is not None:
+            raise UnsupportedModelError(
+                f"{self.checkpoint.architecture} keeps recurrent or convolution states, beside which quantized layers "
+                "cannot be proved so far; build it with --precision fp32 or fp16"
+            )
+        return (STATEFUL,)
+
     def weight_bytes(self, contract: Contract) -> int:
         """About the size of the file of weights."""
         if self.quantizing is None:
@@ -162,6 +184,7 @@ def export_model(export: ModelExport, context: BuildContext) -> ModelSpec:
             stage = make_stage(context.cache, key, lambda folder: _export(export, context, folder, step))
         gc.collect()  # models and graphs refer to each other in cycles, and hold the weights
     spec = parse(ModelSpec, read_json(stage / SPEC) | {"source": checkpoint.source}, SPEC)
+    export.check_states(spec.layers)  # a finished stage may be of a build for other engines
     if spec.fidelity is not None:
         export.refuse_far(spec.fidelity)  # a finished stage may be of a build that allowed more
     for name in (*spec.graphs.values(), spec.weights):
@@ -175,25 +198,28 @@ def _export(export: ModelExport, context: BuildContext, folder: Path, step: Anno
     checkpoint, contract = export.checkpoint, context.contract
     model = checkpoint.load(contract.precision)
     layers = probe_cache(model)
+    dialects = export.check_states(layers)
     vocab_size, parameters = int(model.get_output_embeddings().weight.shape[0]), model.num_parameters()
     kept = KeptTokens(checkpoint.kept, vocab_size) if checkpoint.kept is not None else None
     if kept is not None:
         kept.trim(model)
-    features = probe_features(model) if export.role == "draft" and HEADED in export.dialects else 0
+    features = probe_features(model) if export.role == "draft" and HEADED in dialects else 0
     chosen = _choose(export.quantizing, checkpoint, model, contract, kept, step) if export.quantizing else None
     if chosen is not None:
         _refuse_far(export, context, chosen.fidelity)
     step("reference logits")
     with fake_quantized(model, chosen.recipe) if chosen else nullcontext():
         text = chosen.text if chosen else ()
-        reference = record_reference(model, contract, vocab_size, export.exact_widths, text)
+        reference = record_reference(
+            model, contract, vocab_size, export.exact_widths, text, any(layer.states for layer in layers)
+        )
     exact = continued_logits(model, [entry.step for entry in reference]) if chosen else []
     if kept is not None:
         reference = [replace(entry, logits=kept.spread_rows(entry.logits)) for entry in reference]
         exact = [kept.spread_rows(logits) for logits in exact]
     graphs: dict[Dialect, ir.Model] = {}
     made: Made = {}
-    for dialect in export.dialects:
+    for dialect in dialects:
         step(f"trace {dialect}")
         graphs[dialect] = trace(model, layers, dialect, contract, features if dialect == HEADED else 0, kept)
         step(f"optimize {dialect}")
@@ -226,7 +252,7 @@ def _export(export: ModelExport, context: BuildContext, folder: Path, step: Anno
         subject = Subject(f"{export.role} in {export.format}", model, chosen.recipe, spec, contract, checkpoint.kept)
         recorded = Recorded(tuple(reference), tuple(exact))
         proofs = []
-        for dialect in export.dialects:
+        for dialect in dialects:
             step(f"prove {dialect} by layers")
             proofs.append(prove_layers(subject, dialect, folder / paths[dialect], recorded))
         spec = replace(spec, notes=chosen.recipe.notes, fidelity=chosen.fidelity, rounding=recorded.rounding)

@@ -104,8 +104,9 @@ class Session:
         draft, chunk = draft_decoder(bundle, engine), bundle.manifest.contract.prompt_chunk
         cached_draft = CachedDecoder(draft, chunk) if draft else None
         self._context = Context(CachedDecoder(engine.target, chunk), cached_draft)
-        if prompt_cache_bytes:
-            contract, models = bundle.manifest.contract, bundle.manifest.models.values()
+        contract, models = bundle.manifest.contract, bundle.manifest.models.values()
+        # States of earlier sequences are not kept.
+        if prompt_cache_bytes and not any(model.has_states for model in models):
             row_bytes = [model.cache_bytes(contract) // contract.capacity for model in models]
             self._context.conversations = Conversations(prompt_cache_bytes, row_bytes)
         self._decoding = Decoding(bundle, engine, self.tokenizer, self._context)

@@ -24,6 +24,7 @@ from .confidence_head import OrtHead, head_shapes
 from .graph_check import Signature, check_graph, still_open
 from .pool import configure
 from .products import keep_exact
+from .states import OrtStates, state_signatures
 
 if TYPE_CHECKING:
     import onnxruntime as ort
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 NAME = "onnxruntime"
 DIALECT = "ort"
 OLDEST = (1, 23)  # the first that runs opset 21 with int4 in blocks; the last with wheels for Python 3.10
+# Of models that keep states: the oldest that was tried with the operators that their graphs have.
+OLDEST_WITH_STATES = (1, 31)
 NUMPY_DTYPES: dict[Precision, type[np.floating]] = {"fp32": np.float32, "fp16": np.float16}
 # A layout for convolutions, which language models lack: on some fp16 graphs onnxruntime 1.31 crashes while it looks for
 # them.
@@ -61,14 +64,16 @@ def load(bundle: Bundle, threads: int = 0, device: int = 0) -> Engine:
     if not 0 <= threads <= 1024:
         raise ParameterError(f"threads is {threads}; it must be 0 (the engine's choice) or from 1 to 1024")
     manifest = bundle.manifest
+    if any(model.has_states for model in manifest.models.values()):
+        _check_version()
 
-    def decoder(spec: ModelSpec) -> OrtDecoder:
+    def decoder(spec: ModelSpec, drafts: bool) -> OrtDecoder:
         if DIALECT not in spec.graphs:
             raise BundleError(f"{bundle.root} has no {DIALECT} graph of {spec.source}; build the bundle again")
-        return OrtDecoder(bundle.path(spec.graphs[DIALECT]), spec, manifest.contract, threads)
+        return OrtDecoder(bundle.path(spec.graphs[DIALECT]), spec, manifest.contract, threads, keeps_open=drafts)
 
-    draft = decoder(manifest.draft) if manifest.draft else None
-    target, graphs = decoder(manifest.target), WeakSet[OrtGraph]()
+    draft = decoder(manifest.draft, drafts=True) if manifest.draft else None
+    target, graphs = decoder(manifest.target, drafts=False), WeakSet[OrtGraph]()
 
     def open_one(path: Path) -> OrtGraph:
         graph = open_graph(path, threads)
@@ -80,6 +85,18 @@ def load(bundle: Bundle, threads: int = 0, device: int = 0) -> Engine:
             part.close()
 
     return Engine(NAME, DIALECT, target, draft, open_one, close=close, head=draft.head if draft else None)
+
+
+def _check_version() -> None:
+    """Raises `EngineError` where the operators for states are missing."""
+    import onnxruntime as ort
+
+    if version_numbers(ort.__version__)[:2] < OLDEST_WITH_STATES:
+        needed = dotted(OLDEST_WITH_STATES)
+        raise EngineError(
+            f"onnxruntime {ort.__version__} is too old for layers that keep recurrent or convolution states, {needed} "
+            f"is needed; pip install 'onnxruntime>={needed}'"
+        )
 
 
 def open_graph(path: Path, threads: int = 0) -> OrtGraph:
@@ -132,7 +149,7 @@ class OrtDecoder:
     """A model graph of any dialect with its cache in numpy arrays. Implements `Decoder`.
 
     head: the graph's, if it has one. tapped: what the last step gave of the outputs `taps`, which a proof has added to
-    the graph.
+    the graph. keeps_open: whether states can be rolled back over several passes, as a draft's must (`OpenRows`).
 
     Raises `EngineError` for bf16, and `BundleError` for a graph that is not what the manifest says.
     """
@@ -145,6 +162,7 @@ class OrtDecoder:
         threads: int = 0,
         dialect: str = DIALECT,
         taps: tuple[str, ...] = (),
+        keeps_open: bool = False,
     ) -> None:
         if contract.precision not in NUMPY_DTYPES:
             raise EngineError(
@@ -172,6 +190,7 @@ class OrtDecoder:
         self._logits = np.zeros((contract.widest_step, spec.vocab_size), np.float32)
         self._caches = [self._rows(layer, contract.capacity) for _, layer in spec.cache_names("past")]
         self._cache_values = [self._value(array) for array in self._caches]
+        self._states = OrtStates(spec, contract, self._value, NUMPY_DTYPES, keeps_open) if spec.has_states else None
         self._bindings = {
             (width, span): self._bind(width, span) for width in contract.widths for span in self._spans or (0,)
         }
@@ -187,6 +206,7 @@ class OrtDecoder:
             bound = self._bindings[size] = self._bind(*size)
         bound.tokens[:] = tokens
         self._position[0] = position
+        certain = self._states.begin(position, count) if self._states is not None else 0
         try:
             session.run_with_iobinding(bound.io)
         except Exception as error:  # onnxruntime raises its own types straight from C++
@@ -199,6 +219,8 @@ class OrtDecoder:
         if self._places_rows:
             for array, new in zip(self._caches, bound.new, strict=True):
                 array[:, :, position:end] = new
+        if self._states is not None:
+            self._states.finish(certain, end)
         if self.head is not None:
             self.head.rows = len(bound.logits)
         return bound.logits
@@ -206,9 +228,14 @@ class OrtDecoder:
     def feed(self, tokens: Sequence[int], position: int) -> None:
         self.step(tokens, position)
 
+    def resumable(self, rows: int) -> int:
+        return rows if self._states is None else self._states.resumable(rows)
+
     def overwrite_rows(self, start: int, value: float) -> None:
         for array in self._caches:
             array[:, :, start:] = value
+        if self._states is not None:
+            self._states.overwrite_rows(start, value)
 
     def read_rows(self, end: int) -> list[Rows]:
         return [array[0, :, :end].copy() for array in self._caches]
@@ -222,6 +249,7 @@ class OrtDecoder:
         self._bindings.clear()
         self._cache_values.clear()
         self._caches.clear()
+        self._states = None
         self._session = None
 
     def _rows(self, layer: CacheLayer, count: int) -> CacheRows:
@@ -244,6 +272,8 @@ class OrtDecoder:
             io.bind_ortvalue_input(past, value)
         for (name, _), value in zip(self._spec.cache_names(self._side), written, strict=True):
             io.bind_ortvalue_output(name, value)
+        if self._states is not None:
+            self._states.bind(io)
         for name in self._taps:
             io.bind_output(name)  # allocated by each pass: their shapes are the graph's own business
         return _Binding(io, tokens, logits, new)
@@ -265,6 +295,7 @@ class OrtDecoder:
             rows = None if side == "new" else contract.capacity  # None: as many as the pass has tokens
             for name, layer in spec.cache_names(side):
                 expected[name] = (element, [1, layer.num_kv_heads, rows, layer.head_dim])
+        expected |= state_signatures(spec, contract)
         head = head_shapes(self.head.size if self.head else 0, contract.rows_name)
         by_row: dict[str, list[int | str]] = {"logits": [1, contract.rows_name, spec.vocab_size], **head}
         expected |= {name: ("tensor(float)", shape) for name, shape in by_row.items()}

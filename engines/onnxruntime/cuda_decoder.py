@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...bundle import Contract, ModelSpec, Precision
-from ..base import Logits, Rows, check_rows
+from ..base import Logits, RollsBack, Rows, check_rows
 from ..chunks import feed_passes
 from ..cuda.driver import size_text
 from .confidence_head import OrtCudaHead, head_shapes
@@ -53,7 +53,7 @@ class _Bound:
     device_logits: Any
 
 
-class OrtCudaDecoder:
+class OrtCudaDecoder(RollsBack):
     """A graph of the `ort` dialect. Implements `Decoder`; every pass has one of the contract's widths.
 
     head: the graph's, if any.

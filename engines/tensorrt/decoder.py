@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...bundle import ELEMENT_BYTES, Contract, ModelSpec, Role
-from ..base import Logits, Rows, check_rows
+from ..base import Logits, RollsBack, Rows, check_rows
 from ..chunks import feed_passes
 from ..cuda.graph_cache import Replay
 from ..cuda.protocol import Address, Device
@@ -19,7 +19,7 @@ from .place_rows import RowPlacer
 from .plan import Enqueue, LoadedPlan
 
 
-class TensorRTDecoder:
+class TensorRTDecoder(RollsBack):
     """Buffers are made once. `enqueue` is for rounds on the device, `step` and `feed` are a `Decoder`'s.
 
     tokens, positions: slots of `inputs` by width; logits: `[widest step, vocab] float32` on the device, rows of the

@@ -23,15 +23,20 @@ from ..checkpoints.source import first_line
 
 
 def record_reference(
-    model: PreTrainedModel, contract: Contract, vocab_size: int, spare: int = 0, text: Sequence[int] = ()
+    model: PreTrainedModel,
+    contract: Contract,
+    vocab_size: int,
+    spare: int = 0,
+    text: Sequence[int] = (),
+    has_states: bool = False,
 ) -> list[ReferenceStep]:
     """Each step's logits come from a forward pass over the whole sequence that its tokens have seen.
 
-    spare, text: as for `schedule`.
+    spare, text, has_states: as for `schedule`.
 
     Raises `UnsupportedModelError` when the model cannot be evaluated.
     """
-    steps = schedule(contract, vocab_size, largest_window(model), spare, text)
+    steps = schedule(contract, vocab_size, largest_window(model), spare, text, has_states)
     recorded = []
     for context, group in _shared_contexts(steps):
         rows = np.concatenate([np.arange(step.end - step.rows, step.end) for step in group])

@@ -49,13 +49,13 @@ class MissingFromCacheError(UnsupportedModelError, AttributeError):
 class StaticCache:
     """What stands in for the transformers cache while tracing: hands keys and values through unchanged.
 
-    position: `[1] int64`, rows of the cache in use. past: by layer, `capacity` rows. columns: `[C] int64`, 0 to C - 1,
-    the rows that attention looks at, for the dialects that have a choice. written: by layer what the graph gives back,
-    the cache after this pass, or in the dialect `rows` its T new rows.
+    position: `[1] int64`, rows of the cache in use. past: by layer that attends, `capacity` rows. columns: `[C] int64`,
+    0 to C - 1, the rows that attention looks at, for the dialects that have a choice. written: by layer what the graph
+    gives back, the cache after this pass, or in the dialect `rows` its T new rows.
     """
 
     position: Tensor
-    past: list[KeyValue]
+    past: dict[int, KeyValue]
     columns: Tensor | None = None
     written: dict[int, KeyValue] = field(default_factory=dict)
     is_compileable: bool = False
@@ -80,7 +80,7 @@ class StaticCache:
         return query_length, 0
 
     def get_max_cache_shape(self, layer_idx: int = 0) -> int:
-        return int(self.past[0][0].shape[2])
+        return max((int(key.shape[2]) for key, _ in self.past.values()), default=-1)
 
 
 @dataclass(frozen=True)
@@ -232,6 +232,8 @@ def static_cache_attention(model: PreTrainedModel, cache: StaticCache, dialect: 
             )
         if layer in cache.written:
             raise UnsupportedModelError(f"layer {layer} attends twice in one pass; a cache holds one attention a layer")
+        if layer not in cache.past:
+            raise UnsupportedModelError(f"layer {layer} attends, but kept no keys and values of two tokens")
         asked = Layer(cache.past[layer], cache.position, cache.columns, scale, window, softcap, sinks)
         width = asked.past[0].shape[-1]
         wide = (_padded(query, width), _padded(key, width), _padded(value, width))

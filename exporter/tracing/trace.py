@@ -18,15 +18,17 @@ from torch.onnx.ops import symbolic
 from torch.utils._pytree import tree_leaves
 from transformers import PreTrainedModel
 
-from ...bundle import CacheLayer, Contract
+from ...bundle import COUNTS, CacheLayer, Contract
 from ...errors import UnsupportedModelError
 from ..checkpoints.half_precision import TORCH_DTYPES
 from ..checkpoints.kept_tokens import KeptTokens
 from ..checkpoints.source import first_line
-from ..dialects import OPSETS, Dialect
-from .attention import StaticCache, seen_by_attention, static_cache_attention
+from ..dialects import OPSETS, STATEFUL, Dialect
+from .attention import seen_by_attention, static_cache_attention
 from .complex_numbers import complex_as_pairs
 from .confidence_head import HEADED, OUTPUTS, WEIGHTS, confidence, embeddings_seen
+from .probe_states import probe_states, state_tensors
+from .states import OpenStates, StateCache, static_states
 
 # Of the dialect for old parsers: the one that came with its opset.
 ROWS_IR_VERSION = 8
@@ -36,28 +38,34 @@ def probe_cache(model: PreTrainedModel) -> tuple[CacheLayer, ...]:
     """Shapes of the cache, found by running two tokens through the model: no names of config fields needed.
 
     Of keys and values of different widths the wider one counts: the other is padded (see docs/architecture.md).
-    Raises `UnsupportedModelError` when a layer keeps anything but keys and values.
+    Raises `UnsupportedModelError` when a layer keeps anything but keys, values and the states of `probe_states`.
     """
     name, tokens = type(model).__name__, torch.tensor([[2, 3]])
     try:
-        with torch.no_grad():
-            output = model(input_ids=tokens, use_cache=True)
+        output, states = probe_states(model, tokens)
+    except UnsupportedModelError:
+        raise
     except Exception as error:
         raise UnsupportedModelError(f"{name} cannot continue two tokens: {first_line(error)}") from error
     cache = getattr(output, "past_key_values", None)
     seen = seen_by_attention(model, tokens)
-    layers = []
+    layers, dummy = [], getattr(cache, "is_dummy", None) or [False] * len(getattr(cache, "layers", ()))
     for index, layer in enumerate(getattr(cache, "layers", ())):
         keys, values = getattr(layer, "keys", None), getattr(layer, "values", None)
-        states = [part for part in tree_leaves(vars(layer)) if isinstance(part, Tensor) and part.ndim > 1]
-        odd = any(part.ndim != 4 or part.shape[2] != 2 for part in states)
-        if keys is None or values is None or len(states) != 2 or odd:
+        known = {id(part) for part in state_tensors(layer)}
+        parts = [part for part in tree_leaves(vars(layer)) if isinstance(part, Tensor) and part.ndim > 1]
+        parts = [part for part in parts if id(part) not in known]
+        if not parts and (index in states or dummy[index]):
+            layers.append(CacheLayer(0, 0, states.get(index, ())))
+            continue
+        odd = any(part.ndim != 4 or part.shape[2] != 2 for part in parts)
+        if keys is None or values is None or len(parts) != 2 or odd:
             raise UnsupportedModelError(
                 f"{name}: layer {index} keeps a state that is no key-value cache ({type(layer).__name__})"
             )
         keys, values = seen.get(index, (keys, values))
-        layers.append(CacheLayer(int(keys.shape[1]), int(max(keys.shape[3], values.shape[3]))))
-    if not layers:
+        layers.append(CacheLayer(int(keys.shape[1]), int(max(keys.shape[3], values.shape[3])), states.get(index, ())))
+    if not any(layer.num_kv_heads or layer.states for layer in layers):
         raise UnsupportedModelError(f"{name} returns no key-value cache, so there is nothing to make static")
     if "position_ids" in inspect.signature(model.forward).parameters:
         _refuse_other_positions(model, tokens, output.logits)
@@ -92,7 +100,14 @@ def trace(
     dialect `HEADED`. kept: what the rows of the model's output layer are; the graph's logits are as wide as all tokens.
     """
     assert not features or dialect == HEADED
-    names = [f"{index}.{half}" for index in range(len(layers)) for half in ("key", "value")]
+    attending = [index for index, layer in enumerate(layers) if layer.num_kv_heads]
+    states = {f"{index}.{state.name}": state for index, layer in enumerate(layers) for state in layer.states}
+    if states and dialect != STATEFUL:
+        raise UnsupportedModelError(
+            f"{type(model).__name__} keeps recurrent or convolution states, which only ONNX Runtime's graphs have so "
+            "far; build it with --engine onnxruntime alone"
+        )
+    names = [f"{index}.{half}" for index in attending for half in ("key", "value")]
     inputs = {"tokens": torch.zeros(1, 3, dtype=torch.int64), "position": torch.zeros(1, dtype=torch.int64)}
     dynamic = {"tokens": {1: Dim("width", min=1, max=contract.capacity)}}
     if dialect != "ort":
@@ -100,19 +115,23 @@ def trace(
         dynamic["columns"] = {0: Dim("span", min=1, max=contract.capacity)}
     if features:
         inputs[WEIGHTS] = torch.zeros(features + 1)
-    for name, layer in zip(names, (layer for layer in layers for _ in "kv"), strict=True):
+    if states:
+        inputs |= {name: torch.zeros(1, dtype=torch.int64) for name in COUNTS}
+    for name, layer in zip(names, (layers[index] for index in attending for _ in "kv"), strict=True):
         shape = (1, layer.num_kv_heads, contract.capacity, layer.head_dim)
         inputs[f"past.{name}"] = torch.zeros(shape, dtype=TORCH_DTYPES[contract.precision])
+    for name, state in states.items():
+        inputs[f"past.{name}"] = torch.zeros(state.shape(contract), dtype=TORCH_DTYPES[state.precision(contract)])
     shapes = [dynamic.get(name, {}) for name in inputs]
     written = "new" if dialect == "rows" else "present"
     by_row = ("logits", *(OUTPUTS if features else ()))
     try:
         with torch.no_grad(), _quiet():
             program = torch.onnx.export(
-                StaticDecoder(model, dialect, contract.widest_step, has_head=features > 0, kept=kept).eval(),
+                StaticDecoder(model, layers, dialect, contract.widest_step, features > 0, kept).eval(),
                 tuple(inputs.values()),
                 input_names=list(inputs),
-                output_names=[*by_row, *(f"{written}.{name}" for name in names)],
+                output_names=[*by_row, *(f"{written}.{name}" for name in (*names, *states))],
                 dynamic_shapes=(*shapes[:2], tuple(shapes[2:])),  # as `forward` takes them
                 opset_version=OPSETS[dialect],
                 dynamo=True,
@@ -133,7 +152,8 @@ def trace(
 class StaticDecoder(torch.nn.Module):
     """Any `AutoModelForCausalLM` over a static cache.
 
-    `(tokens, position, columns unless ort, head if any, *past) -> (logits, features and confidence if any, *written)`
+    `(tokens, position, columns unless ort, head if any, pending and certain if any, *past, *states)
+    -> (logits, features and confidence if any, *written, *states)`
     """
 
     rows_of_tokens: Tensor
@@ -141,13 +161,15 @@ class StaticDecoder(torch.nn.Module):
     def __init__(
         self,
         model: PreTrainedModel,
+        layers: tuple[CacheLayer, ...],
         dialect: Dialect,
         widest_step: int,
-        has_head: bool = False,
-        kept: KeptTokens | None = None,
+        has_head: bool,
+        kept: KeptTokens | None,
     ) -> None:
         super().__init__()
         self.model = model
+        self.layers = layers
         self.dialect = dialect
         self.widest_step = widest_step
         self.has_head = has_head
@@ -158,8 +180,8 @@ class StaticDecoder(torch.nn.Module):
 
     def forward(self, tokens: Tensor, position: Tensor, *rest: Tensor) -> tuple[Tensor, ...]:
         columns, rest = (None, rest) if self.dialect == "ort" else (rest[0], rest[1:])
-        weights, past = (rest[0], rest[1:]) if self.has_head else (None, rest)
-        cache = StaticCache(position, list(zip(past[::2], past[1::2], strict=True)), columns)
+        weights, rest = (rest[0], rest[1:]) if self.has_head else (None, rest)
+        cache = self._cache(position, columns, rest)
         by_row = (
             self._logits(tokens, position, cache)
             if weights is None
@@ -169,25 +191,36 @@ class StaticDecoder(torch.nn.Module):
             raise UnsupportedModelError(
                 f"{len(cache.past) - len(cache.written)} of {len(cache.past)} layers attend by code of their own"
             )
-        return *by_row, *(half for _, pair in sorted(cache.written.items()) for half in pair)
+        states = cache.states.in_order(self.layers) if cache.states is not None else []
+        return *by_row, *(half for _, pair in sorted(cache.written.items()) for half in pair), *states
 
-    def _logits(self, tokens: Tensor, position: Tensor, cache: StaticCache) -> tuple[Tensor]:
+    def _cache(self, position: Tensor, columns: Tensor | None, given: tuple[Tensor, ...]) -> StateCache:
+        attending = [index for index, layer in enumerate(self.layers) if layer.num_kv_heads]
+        has_states = any(layer.states for layer in self.layers)
+        counts, given = (given[:2], given[2:]) if has_states else (given[:0], given)
+        past, rest = given[: 2 * len(attending)], given[2 * len(attending) :]
+        pairs = dict(zip(attending, zip(past[::2], past[1::2], strict=True), strict=True))
+        states = OpenStates.of(self.layers, self.widest_step, counts, rest) if has_states else None
+        return StateCache(position, pairs, columns, states=states)
+
+    def _logits(self, tokens: Tensor, position: Tensor, cache: StateCache) -> tuple[Tensor]:
         rows = kept_rows(tokens, self.widest_step, OPSETS[self.dialect])
         some = "logits_to_keep" in self.accepted
         logits = self._run(tokens, position, cache, {"logits_to_keep": rows} if some else {})
         return (logits if some else logits[:, rows],)
 
-    def _with_head(self, tokens: Tensor, position: Tensor, cache: StaticCache, weights: Tensor) -> tuple[Tensor, ...]:
+    def _with_head(self, tokens: Tensor, position: Tensor, cache: StateCache, weights: Tensor) -> tuple[Tensor, ...]:
         """The rows are picked in front of the output embedding, for the head and the logits alike."""
         keep = partial(only_kept, tokens=tokens, widest_step=self.widest_step, opset=OPSETS[self.dialect])
         with embeddings_seen(self.model, keep) as seen:
             logits = self._run(tokens, position, cache, {})
         return logits, *confidence(seen, weights, keep)
 
-    def _run(self, tokens: Tensor, position: Tensor, cache: StaticCache, options: dict[str, Tensor]) -> Tensor:
+    def _run(self, tokens: Tensor, position: Tensor, cache: StateCache, options: dict[str, Tensor]) -> Tensor:
         if "position_ids" in self.accepted:
             options["position_ids"] = (position + torch.arange(tokens.shape[1]))[None]
-        with static_cache_attention(self.model, cache, self.dialect), complex_as_pairs():
+        routed = (static_cache_attention(self.model, cache, self.dialect), static_states(self.model, cache))
+        with routed[0], routed[1], complex_as_pairs():
             logits: Tensor = self.model(input_ids=tokens, past_key_values=cache, use_cache=True, **options).logits
         logits = logits.float()
         return logits if self.kept is None else self.kept.spread(logits, self.rows_of_tokens)

@@ -24,6 +24,7 @@ from ..policy.cost_model import COSTS_VERSION, CostPoint, Costs, MeasuredTime
 from ..policy.host_identity import bundle_identity, describe_host
 from ..policy.schedule import FixedSchedule, Schedule
 from ..sampling.parameters import SamplingParameters
+from ..state.context import CachedDecoder
 from ..stream import Stream
 
 # Timed rounds of a generation, unless told otherwise. The first round is not timed: it finds the CPU's caches as
@@ -165,6 +166,8 @@ class CostMeter:
     def _passes(self, context: int, k: int) -> None:
         """Time target passes alone: without a draft model the text decides whether a round has a draft."""
         target, times = self._session.engine.target, self._times[context, k]
+        if target.resumable(context) != context:
+            CachedDecoder(target, self._session.bundle.manifest.contract.prompt_chunk).prefill([1] * context, context)
         for index in range(self._burst_rounds + 1):
             start = perf_counter()
             target.step([1] * (k + 1), context)

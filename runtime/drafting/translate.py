@@ -21,7 +21,7 @@ class NarrowDecoder:
 
     def __init__(self, decoder: Decoder) -> None:
         self.vocab_size = decoder.vocab_size
-        self.overwrite_rows = decoder.overwrite_rows
+        self.overwrite_rows, self.resumable = decoder.overwrite_rows, decoder.resumable
         self.read_rows, self.write_rows = decoder.read_rows, decoder.write_rows
         self._decoder = decoder
 
@@ -46,7 +46,7 @@ class TranslatedDecoder:
     def __init__(self, decoder: Decoder, to_draft: NDArray[np.int64], shared: NDArray[np.int64]) -> None:
         """to_draft `[target vocab]`; shared `[2, n]`: target id and draft id of the tokens that both have."""
         self.vocab_size = len(to_draft)
-        self.overwrite_rows = decoder.overwrite_rows
+        self.overwrite_rows, self.resumable = decoder.overwrite_rows, decoder.resumable
         self.read_rows, self.write_rows = decoder.read_rows, decoder.write_rows
         self._decoder = decoder
         self._to_draft = to_draft.tolist()

@@ -66,7 +66,7 @@ def exact_joint(
 
     def after(tokens: tuple[int, ...]) -> Distribution:
         sequence = [*prompt, *tokens]
-        cached.rows = min(cached.rows, len(prompt) - 1)
+        cached.keep(len(prompt) - 1)
         cached.prefill(sequence, len(sequence) - 1)
         row = cached.step(sequence[-1:], len(sequence) - 1)[0]
         return processed_distribution(adjustment(row, tokens), parameters)

@@ -95,12 +95,18 @@ class ReferenceStep:
 
 
 def schedule(
-    contract: Contract, vocab_size: int, window: int = 0, spare: int = 0, text: Sequence[int] = ()
+    contract: Contract,
+    vocab_size: int,
+    window: int = 0,
+    spare: int = 0,
+    text: Sequence[int] = (),
+    has_states: bool = False,
 ) -> list[Step]:
     """The steps of the proof, with tokens drawn from a fixed seed, or from `text` over and over where there is one.
 
     window: the model's largest sliding window. spare: rows at the end of the capacity that no step writes. With a text,
-    its beginning is also read by verification passes, all rows compared.
+    its beginning is also read by verification passes, all rows compared. has_states: of a model that is rolled back
+    into its last pass at most; then every number of accepted rows comes once more.
     """
     draw = _tokens(vocab_size, text)
     widest, chunk = contract.widest_step, contract.prompt_chunk
@@ -123,6 +129,11 @@ def schedule(
     for width in range(1, widest + 1):
         feed(width, position, poison=True)  # every width over the same, rewritten rows
 
+    for accepted in range(1, widest + 1) if has_states else ():
+        if position + accepted + 2 * widest <= contract.capacity - spare:
+            feed(widest, position, poison=True)
+            position += accepted
+
     def walk(position: int, last: int) -> int:
         """Prefill up to row `last`, the end compared."""
         while position < last:
@@ -135,7 +146,7 @@ def schedule(
         feed(widest, walk(position, edge - widest), poison=True)  # the last that the shorter span holds
         feed(widest, edge - 1, poison=True)  # one row on either side, garbage behind them
         # rolled back to the shorter span, and over again
-        position = feed(1, feed(2, edge - 2, poison=True), poison=True)
+        position = feed(1, feed(2, edge if has_states else edge - 2, poison=True), poison=True)
 
     last = min(contract.capacity - spare, max(FAR, window + chunk)) - 2 * widest - 2
     if position <= last:

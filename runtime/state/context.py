@@ -21,6 +21,10 @@ class CachedDecoder:
     rows: int = 0
     checkpoint: Callable[[], None] = nothing
 
+    def keep(self, rows: int) -> None:
+        """Count no more than `rows`, and no more than what the decoder can go on behind."""
+        self.rows = self.decoder.resumable(min(self.rows, rows))
+
     def step(self, tokens: Sequence[int], position: int) -> Logits:
         if position < self.rows:
             self.rows = position  # a pass that fails leaves rows that nobody can tell
@@ -29,7 +33,9 @@ class CachedDecoder:
         return logits
 
     def prefill(self, tokens: Sequence[int], end: int) -> None:
-        """Feed `tokens[rows:end]` in chunks."""
+        """Feed `tokens[rows:end]` in chunks, or `tokens[:end]` where more is there that cannot be rolled back."""
+        if self.rows > end and self.decoder.resumable(end) < end:
+            self.keep(end)
         while self.rows < end:
             self.checkpoint()
             part = tokens[self.rows : min(self.rows + self.chunk, end)]
@@ -42,7 +48,8 @@ class Context:
     """One sequence with the caches behind it.
 
     Invariant between rounds: `rows` of every decoder are the rows of `tokens[:rows]`. Rolling back lowers `rows`,
-    nothing else: the next write overwrites what lies beyond.
+    nothing else: the next write overwrites what lies beyond. A decoder whose states cannot be rolled back as far has
+    none: what it lacks is fed again.
 
     salt: the sequence's, see `SamplingParameters.cache_salt`. conversations: where rows go that the next sequence
     overwrites, if anywhere. restored: target rows that the last `start` got back from there.
@@ -81,7 +88,7 @@ class Context:
         if saved is not None:
             self._restore(saved, shared)
         # The last token is fed by the first round, whose logits continue the prompt.
-        self.target.rows = min(self.target.rows, len(prompt) - 1)
+        self.target.keep(len(prompt) - 1)
         self.restored = max(0, self.target.rows - kept)
         return self.target.rows
 
@@ -95,7 +102,7 @@ class Context:
 
     def keep(self, rows: int) -> None:
         for cached in self.decoders:
-            cached.rows = min(cached.rows, rows)
+            cached.keep(rows)
 
     def truncate(self, length: int) -> None:
         del self.tokens[length:]

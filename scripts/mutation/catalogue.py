@@ -10,5 +10,6 @@ from .loop_mutants import LOOP
 from .proof_mutants import PROOFS
 from .sampling_mutants import SAMPLING
 from .serve_mutants import SERVE
+from .state_mutants import STATES
 
-MUTANTS = (*SAMPLING, *LOOP, *GRAMMAR, *PROOFS, *BUNDLE, *EXPORTER, *ENGINES, *SERVE)
+MUTANTS = (*SAMPLING, *LOOP, *GRAMMAR, *PROOFS, *BUNDLE, *EXPORTER, *ENGINES, *SERVE, *STATES)

@@ -17,16 +17,16 @@ LOOP = (
         "roll-back forgets the draft's cache",
         CONTEXT,
         """        for cached in self.decoders:
-            cached.rows = min(cached.rows, rows)""",
+            cached.keep(rows)""",
         """        for cached in self.decoders[:1]:
-            cached.rows = min(cached.rows, rows)""",
+            cached.keep(rows)""",
         IN_LOOP,
     ),
     Mutant(
         "the prompt's last token is not fed again",
         CONTEXT,
-        "self.target.rows = min(self.target.rows, len(prompt) - 1)",
-        "self.target.rows = min(self.target.rows, len(prompt))",
+        "self.target.keep(len(prompt) - 1)",
+        "self.target.keep(len(prompt))",
         (*IN_LOOP, "tests/runtime/test_session.py"),
     ),
     Mutant(

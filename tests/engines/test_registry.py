@@ -4,8 +4,9 @@ import dataclasses
 from pathlib import Path
 from types import SimpleNamespace
 
+import onnxruntime
 import pytest
-from specexport.bundle import Bundle
+from specexport.bundle import Bundle, State
 from specexport.engines import registry
 from specexport.engines.base import Availability
 from specexport.engines.catalogue import ENGINES
@@ -89,3 +90,23 @@ def test_every_engine_tells_whether_it_is_usable() -> None:
         found = module.availability()
         assert found.detail
         assert found.usable or found.remedy
+
+
+def with_states(opened: Bundle, *engines: str) -> Bundle:
+    layer = dataclasses.replace(opened.manifest.target.layers[0], states=(State("window", (2, 8)),))
+    target = dataclasses.replace(opened.manifest.target, layers=(layer,))
+    return Bundle(opened.root, dataclasses.replace(opened.manifest, engines=engines, target=target))
+
+
+@pytest.mark.parametrize("name", [name for name, info in ENGINES.items() if not info.states])
+def test_engines_that_run_no_states_refuse_them(refused: Refused, opened: Bundle, name: str) -> None:
+    with refused(EngineError):
+        load_engine(with_states(opened, name), name)
+
+
+def test_an_onnxruntime_before_the_operators_for_states(
+    refused: Refused, opened: Bundle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(onnxruntime, "__version__", "1.27.1")
+    with refused(EngineError):
+        load_engine(with_states(opened, "onnxruntime"))

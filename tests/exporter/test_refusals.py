@@ -319,14 +319,13 @@ DYNAMIC = LLAMA | dict(rope_parameters=dict(rope_type="dynamic", rope_theta=1e4,
     ("model_type", "config"),
     [
         ("mamba", dict(vocab_size=96, hidden_size=32, num_hidden_layers=2, state_size=4)),
-        ("lfm2", LLAMA | dict(layer_types=["conv", "full_attention"])),
         ("bloom", BLOOM),
         ("falcon", FALCON | dict(alibi=True)),
         ("llama", DYNAMIC),
         ("roberta", SMALL | dict(is_decoder=True, pad_token_id=1, initializer_range=0.2)),
         ("deepseek_v32", INDEXED),
         ("git", SMALL | dict(vision_config=dict(num_hidden_layers=1, hidden_size=32, num_attention_heads=4))),
-        ("falcon_h1", LLAMA | dict(mamba_d_ssm=64, mamba_n_heads=8, mamba_d_head=8, mamba_d_state=8)),
+        ("zaya", LLAMA | dict(num_experts=2, num_experts_per_tok=1)),
     ],
 )
 def test_a_model_that_cannot_keep_the_contract(

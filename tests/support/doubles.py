@@ -19,7 +19,7 @@ from specexport.bundle import (
     TextSpec,
     list_files,
 )
-from specexport.engines.base import Engine, Logits
+from specexport.engines.base import Engine, Logits, RollsBack
 from specexport.runtime.session import Session
 from specexport.runtime.state.context import Context
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
@@ -30,7 +30,7 @@ BOS, EOS = BYTES, BYTES + 1
 VOCAB = BYTES + 2
 
 
-class FeedsByStep:
+class FeedsByStep(RollsBack):
     """`Decoder.feed` for doubles whose steps cost nothing, and caches that nobody copies."""
 
     def feed(self, tokens: Sequence[int], position: int) -> None:

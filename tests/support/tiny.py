@@ -170,7 +170,8 @@ def export(
     """Traced anew: what a test that patches the exporter needs. All others take `export_cached`."""
     model = Checkpoint.find(str(checkpoint)).load(contract.precision)
     vocab_size = int(model.get_output_embeddings().weight.shape[0])
-    reference = record_reference(model, contract, vocab_size)
+    layers = probe_cache(model)
+    reference = record_reference(model, contract, vocab_size, has_states=any(layer.states for layer in layers))
     features = probe_features(model) if role == "draft" else 0
     graphs = {
         dialect: trace(checkpoint, model, dialect, contract, features if dialect == HEADED else 0)
@@ -178,7 +179,7 @@ def export(
     }
     folder.mkdir(parents=True, exist_ok=True)
     paths, weights = save(graphs, folder, stem)
-    name, size, layers = type(model).__name__, model.num_parameters(), probe_cache(model)
+    name, size = type(model).__name__, model.num_parameters()
     spec = ModelSpec(
         str(checkpoint), name, "", size, vocab_size, layers, dict(paths), weights, features, "float", (), None
     )

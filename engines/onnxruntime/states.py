@@ -1,0 +1,86 @@
+"""The states of a model on the CPU: arrays bound as both `past` and `present`, and which of their rows count."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...bundle import COUNTS, Contract, ModelSpec, Precision, State
+from ..open_rows import OpenRows
+from .graph_check import Signature
+
+PENDING, CERTAIN = COUNTS
+
+
+@dataclass(frozen=True)
+class _Kept:
+    """One state: its array, and the same as the runtime's value. name: without its side."""
+
+    name: str
+    state: State
+    array: NDArray[np.floating]
+    value: Any
+
+
+class OrtStates:
+    """Of a model that has some. value: makes an OrtValue that aliases an array. keeps: see `OpenRows`."""
+
+    def __init__(
+        self, spec: ModelSpec, contract: Contract, value: Any, dtypes: Mapping[Precision, type], keeps: bool
+    ) -> None:
+        self._rows = OpenRows(contract.widest_step, keeps)
+        self._kept = []
+        for name, state in spec.state_names("past"):
+            array: NDArray[np.floating] = np.zeros(state.shape(contract), dtypes[state.precision(contract)])
+            self._kept.append(_Kept(name.partition(".")[2], state, array, value(array)))
+        self._counts = {name: np.zeros(1, np.int64) for name in COUNTS}
+        self._count_values = {name: value(array) for name, array in self._counts.items()}
+        self.resumable = self._rows.resumable
+
+    def bind(self, io: Any) -> None:
+        for name, value in self._count_values.items():
+            io.bind_ortvalue_input(name, value)
+        for kept in self._kept:
+            io.bind_ortvalue_input(f"past.{kept.name}", kept.value)
+            io.bind_ortvalue_output(f"present.{kept.name}", kept.value)
+
+    def begin(self, position: int, count: int) -> int:
+        """Get ready for a pass; returns the rows that are certain behind it, for `finish`."""
+        before = self._rows.start if position else 0
+        pending, certain = self._rows.begin(position, count)
+        if not position:
+            self._fill(0.0)
+        self._counts[PENDING][0], self._counts[CERTAIN][0] = pending, certain
+        return before + certain
+
+    def finish(self, start: int, end: int) -> None:
+        self._rows.finish(start, end)
+
+    def overwrite_rows(self, start: int, value: float) -> None:
+        """Open rows from `start` on; where that is a row which is certain, all states are lost."""
+        if start < self._rows.start or not start:
+            self._rows.forget()
+            self._fill(value)
+            return
+        for kept in self._kept:
+            if kept.state.part != "state":
+                kept.array[:, kept.state.ahead + start - self._rows.start :] = value
+
+    def _fill(self, value: float) -> None:
+        for kept in self._kept:
+            kept.array.fill(value)
+
+
+def state_signatures(spec: ModelSpec, contract: Contract) -> dict[str, Signature | None]:
+    """What a graph has for the states of `spec`: nothing where there are none."""
+    expected: dict[str, Signature | None] = dict.fromkeys(COUNTS) if spec.has_states else {}
+    sides: tuple[Literal["past", "present"], ...] = ("past", "present")
+    for side in sides:
+        for name, state in spec.state_names(side):
+            kind = {"fp32": "float", "fp16": "float16", "bf16": "bfloat16"}[state.precision(contract)]
+            expected[name] = (f"tensor({kind})", list(state.shape(contract)))
+    return expected

@@ -1,0 +1,141 @@
+"""The linear recurrences of transformers' models, by the function that computes each over any number of tokens.
+
+All are S = exp(decay) S + k (x) v, with the delta rule S = exp(decay) S + beta k (x) (v - exp(decay) S^T k), and give
+S^T q: what ONNX Runtime's `LinearAttention` computes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from ...errors import UnsupportedModelError
+
+
+@dataclass(frozen=True)
+class Recurrence:
+    """What a recurrence reads of T rows, each part `[1, T, heads * width]`.
+
+    parts: query, key, value, decay (one number a head, or one a row of its state) and with the delta rule beta.
+    key_heads: of query and key, each for as many value heads in a row. finish: from the outputs
+    `[1, T, heads * value_dim]` fp32 to what the replaced function gives.
+    """
+
+    parts: tuple[Tensor, ...]
+    key_heads: int
+    heads: int
+    update_rule: Literal["gated", "gated_delta"]
+    scale: float
+    finish: Callable[[Tensor], Tensor]
+
+    @property
+    def row(self) -> int:
+        """Numbers a row."""
+        return sum(part.shape[-1] for part in self.parts)
+
+    @property
+    def state(self) -> tuple[int, int, int]:
+        """Heads, rows and columns of the state."""
+        _, key, value = self.parts[:3]
+        return self.heads, key.shape[-1] // self.key_heads, value.shape[-1] // self.heads
+
+
+def gated_delta_rule(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    g: Tensor,
+    beta: Tensor,
+    use_qk_l2norm_in_kernel: bool = False,
+    **kwargs: Any,
+) -> Recurrence:
+    """query, key `[1, T, key_heads, key_dim]`, value `[1, T, heads, value_dim]`, beta `[1, T, heads]`.
+
+    g: `[1, T, heads]`, or `[1, T, heads, key_dim]` as in Kimi's delta attention.
+    """
+    kind, shape = query.dtype, value.shape
+    query, key = query.float(), key.float()
+    if use_qk_l2norm_in_kernel:
+        query, key = (part * torch.rsqrt((part * part).sum(-1, keepdim=True) + 1e-6) for part in (query, key))
+    parts = tuple(part.flatten(2) for part in (query, key, value, g, beta))
+    scale = query.shape[-1] ** -0.5
+    return Recurrence(
+        parts, key.shape[2], shape[2], "gated_delta", scale, lambda output: output.reshape(shape).to(kind)
+    )
+
+
+def selective_scan(
+    values: Tensor,
+    dt: Tensor,
+    decay: Tensor,
+    keys: Tensor,
+    queries: Tensor,
+    dt_bias: Tensor | None = None,
+    dt_softplus: bool = False,
+    dt_limit: tuple[float, float] = (0.0, float("inf")),
+    **kwargs: Any,
+) -> Recurrence:
+    """Mamba-2's: values `[1, T, heads, value_dim]`, dt `[1, T, heads]`; decay, keys and queries are A, B and C.
+
+    decay: `[heads]`. keys, queries: `[1, T, key_heads, key_dim]`. D `[heads]`, a skip, comes by its name.
+    """
+    if kwargs.get("z") is not None:
+        raise UnsupportedModelError("a layer gates its selective scan, which nothing here knows")
+    shape, skip = values.shape, kwargs.get("D")
+    if dt_bias is not None:
+        dt = dt + dt_bias.to(dt.dtype)
+    dt = (functional.softplus(dt) if dt_softplus else dt).float()
+    if tuple(dt_limit) != (0.0, float("inf")):
+        dt = torch.clamp(dt, *dt_limit)
+    values = values.float()
+    parts = (queries.flatten(2), keys.flatten(2), (values * dt[..., None]).flatten(2), decay.float() * dt)
+
+    def finish(output: Tensor) -> Tensor:
+        result = output.reshape(shape)
+        return result if skip is None else result + skip[..., None] * values
+
+    return Recurrence(parts, keys.shape[2], shape[2], "gated", 1.0, finish)
+
+
+def selective_scan_by_channel(
+    values: Tensor,
+    dt: Tensor,
+    decay: Tensor,
+    keys: Tensor,
+    queries: Tensor,
+    delta_bias: Tensor | None = None,
+    delta_softplus: bool = False,
+    **kwargs: Any,
+) -> Recurrence:
+    """Mamba's: values, dt `[1, heads, T]`, a head a channel; decay, keys and queries are A, B and C.
+
+    decay: `[heads, key_dim]`. keys, queries: `[1, key_dim, T]`, of all heads. D `[heads]`, a skip, and z, a gate of the
+    shape of values, come by their names.
+    """
+    kind, skip, gate = values.dtype, kwargs.get("D"), kwargs.get("z")
+    if delta_bias is not None:
+        dt = dt + delta_bias.to(dt.dtype)[..., None]
+    dt = (functional.softplus(dt) if delta_softplus else dt).float().transpose(1, 2)
+    rows = values.float().transpose(1, 2)
+    decays = (dt[..., None] * decay.float()).flatten(2)
+    parts = (queries.float().transpose(1, 2), keys.float().transpose(1, 2), rows * dt, decays)
+
+    def finish(output: Tensor) -> Tensor:
+        result = output if skip is None else output + skip * rows
+        result = result.transpose(1, 2).to(kind)
+        return result if gate is None else result * functional.silu(gate)
+
+    return Recurrence(parts, 1, values.shape[1], "gated", 1.0, finish)
+
+
+RECURRENCES: dict[str, Callable[..., Recurrence]] = {
+    "torch_chunk_gated_delta_rule": gated_delta_rule,
+    "chunk_kimi_delta_attention": gated_delta_rule,
+    "mamba2_chunk_scan": selective_scan,
+    "mamba_selective_scan": selective_scan_by_channel,
+}

@@ -1,0 +1,223 @@
+"""Layers that keep states: graphs against the Hugging Face model, late commit against one row at a time, bit for bit,
+and mutants that must not pass.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from specexport import load
+from specexport.bundle import COUNTS
+from specexport.engines.onnxruntime.states import OrtStates
+from specexport.errors import EngineError, UnsupportedModelError
+from specexport.exporter.build import build
+from specexport.exporter.checkpoints.checkpoint import Checkpoint
+from specexport.exporter.export_model import ModelExport, Quantizing
+from specexport.exporter.request.options import BuildOptions, CalibrationTexts
+from specexport.exporter.tracing import states
+from specexport.exporter.tracing.trace import probe_cache, trace
+from specexport.runtime.proofs.equality import check_equality
+from specexport.runtime.proofs.parity import LOGIT_TOLERANCE, max_error
+from support.hybrids import KINDS, MORE, decoder, save_hybrid
+from support.messages import Refused
+from support.tiny import CONTRACT, VOCAB, Exported, export, export_cached, save_checkpoint
+
+TOL = LOGIT_TOLERANCE["fp32"]
+Hybrids = Callable[[str], Exported]
+
+
+@pytest.fixture(scope="session")
+def hybrids(tmp_path_factory: pytest.TempPathFactory) -> Hybrids:
+    made: dict[str, Exported] = {}
+
+    def exported(kind: str) -> Exported:
+        if kind not in made:
+            folder = tmp_path_factory.mktemp("hybrid")
+            made[kind] = export_cached(save_hybrid(folder / "checkpoint", kind), folder / "graphs", ("ort",))
+        return made[kind]
+
+    return exported
+
+
+@pytest.mark.parametrize("kind", [*KINDS, *(pytest.param(kind, marks=pytest.mark.slow) for kind in MORE)])
+def test_graphs_give_the_logits_of_hugging_face(kind: str, hybrids: Hybrids) -> None:
+    exported = hybrids(kind)
+    assert exported.spec.has_states
+    assert exported.error("ort") <= TOL / 10
+
+
+@pytest.mark.parametrize("keeps_open", [False, True])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_late_commit_is_one_row_at_a_time_bit_for_bit(kind: str, keeps_open: bool, hybrids: Hybrids) -> None:
+    """Drafts that are rejected at every place leave the same logits as if they had never been."""
+    draw, widest = random.Random(0), CONTRACT.widest_step
+    ours, plain = decoder(hybrids(kind), keeps_open), decoder(hybrids(kind))
+    for _ in range(4):
+        tokens = [draw.randrange(VOCAB) for _ in range(draw.randint(2, 20))]
+        for part in (ours, plain):
+            part.feed(tokens[:-1], 0)
+        while len(tokens) + 2 * widest <= CONTRACT.capacity:
+            position, accepted = len(tokens) - 1, draw.randrange(widest)
+            behind = [draw.randrange(VOCAB) for _ in range(widest)]
+            found = ours.step([tokens[-1], *behind[:-1]], position).copy()
+            ours.overwrite_rows(position + accepted + 1, 1e4)
+            for row in range(accepted + 1):  # of the same width: kernels add in another order for another
+                padding = [draw.randrange(VOCAB) for _ in range(widest - 1)]
+                assert (plain.step([tokens[-1], *padding], position + row)[0] == found[row]).all()
+                tokens.append(behind[row])
+
+
+def test_drafted_rows_are_rolled_back_over_several_passes(hybrids: Hybrids) -> None:
+    """A round of a draft: two tokens, then one a pass; the next begins behind any of them."""
+    ours, plain = decoder(hybrids("delta rule"), keeps_open=True), decoder(hybrids("delta rule"))
+    draw, k = random.Random(1), CONTRACT.max_draft_tokens
+    tokens = [draw.randrange(VOCAB) for _ in range(10)]
+    ours.feed(tokens[:-2], 0)
+    for accepted in [*range(k + 1), *range(k, -1, -1)]:
+        guesses, position = [draw.randrange(VOCAB) for _ in range(k)], len(tokens) - 2
+        found = [ours.step(tokens[-2:], position)[-1].copy()]
+        found += [ours.step([guess], position + 2 + place)[-1].copy() for place, guess in enumerate(guesses[:-1])]
+        plain.feed([*tokens[:-2]], 0)
+        again = [plain.step(tokens[-2:], position)[-1].copy()]
+        again += [plain.step([guess], position + 2 + place)[-1].copy() for place, guess in enumerate(guesses[:-1])]
+        assert np.allclose(found, again, atol=1e-5)  # prompts of another width before
+        tokens += [*guesses[:accepted], draw.randrange(VOCAB)]
+        ours.overwrite_rows(position + 2 + min(accepted, k - 1), 1e4)
+        if accepted == k:  # its last token's row is missing
+            assert ours.resumable(len(tokens) - 2) == len(tokens) - 2
+
+
+def _off_by(pending: int = 0, certain: int = 0) -> Callable[[OrtStates, int, int], int]:
+    own = OrtStates.begin
+
+    def begin(self: OrtStates, position: int, count: int) -> int:
+        finished = own(self, position, count)
+        counts = dict(zip(COUNTS, (pending, certain), strict=True))
+        for name, off in counts.items():
+            array = self._counts[name]
+            array[0] = max(0, array[0] + off) if position else array[0]
+        return finished
+
+    return begin
+
+
+def _rejected_are_kept(self: OrtStates, position: int, count: int) -> int:
+    """As if all rows of the last pass had been accepted."""
+    end = self._rows.end
+    finished = OWN_BEGIN(self, position, count)
+    missing = end - position if position else 0
+    for name in COUNTS:
+        self._counts[name][0] += missing
+    return finished
+
+
+OWN_BEGIN = OrtStates.begin
+WRONG_COUNTS: dict[str, Callable[[OrtStates, int, int], int]] = {
+    "a row too few is committed": _off_by(pending=-1, certain=-1),
+    "a row too many is committed": _off_by(pending=1, certain=1),
+    "a row that is open becomes certain": _off_by(certain=1),
+    "the rejected rows are kept": _rejected_are_kept,
+}
+
+
+@pytest.mark.parametrize("mutant", WRONG_COUNTS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_wrong_counts_are_found(kind: str, mutant: str, hybrids: Hybrids, monkeypatch: pytest.MonkeyPatch) -> None:
+    exported = hybrids(kind)
+    monkeypatch.setattr(OrtStates, "begin", WRONG_COUNTS[mutant])
+    try:
+        assert exported.error("ort") > 10 * TOL
+    except EngineError as error:  # there are no more rows than are open
+        assert "many" in mutant
+        assert "broadcast" in str(error)  # noqa: PT017
+
+
+def _lagging(own: Any) -> Any:
+    def rows(values: Any, start: Any, end: Any, length: Any) -> Any:
+        if isinstance(length, int) and length in (2, 3):  # what a convolution sees in front of the new rows
+            return own(values, start * 0, end - start, length)
+        return own(values, start, end, length)
+
+    return rows
+
+
+@pytest.mark.slow
+def test_a_convolution_that_lags_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(states, "_rows", _lagging(states._rows))
+    exported = export(save_hybrid(tmp_path / "checkpoint", "convolution"), tmp_path / "graphs", ("ort",))
+    assert exported.error("ort") > 10 * TOL
+
+
+@pytest.mark.slow
+def test_decay_that_is_applied_twice_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = states.advance
+
+    def advance(cache: Any, given: Any) -> Any:
+        parts = tuple(2 * part if place == 3 else part for place, part in enumerate(given.parts))
+        return own(cache, replace(given, parts=parts))
+
+    monkeypatch.setattr(states, "advance", advance)
+    exported = export(save_hybrid(tmp_path / "checkpoint", "delta rule"), tmp_path / "graphs", ("ort",))
+    assert exported.error("ort") > 10 * TOL
+
+
+def test_a_pass_that_states_cannot_continue_is_refused(refused: Refused, hybrids: Hybrids) -> None:
+    ours = decoder(hybrids("convolution"))
+    ours.feed([1] * 12, 0)
+    with refused(EngineError):
+        ours.step([1], 6)
+    assert max_error(ours, hybrids("convolution").reference) <= TOL / 10  # it begins at 0 again
+
+
+@pytest.mark.parametrize("dialect", ["onnx", "rows"])
+def test_other_dialects_refuse_states(dialect: Any, hybrids: Hybrids, tmp_path: Path) -> None:
+    model = Checkpoint.find(str(save_hybrid(tmp_path, "convolution"))).load("fp32")
+    with pytest.raises(UnsupportedModelError, match="keeps recurrent or convolution states, which only ONNX Runtime"):
+        trace(model, probe_cache(model), dialect, CONTRACT)
+
+
+@pytest.mark.parametrize("precision", ["fp16"])
+def test_states_in_half_precision(precision: Any, tmp_path: Path) -> None:
+    contract = replace(CONTRACT, precision=precision)
+    exported = export_cached(
+        save_hybrid(tmp_path / "checkpoint", "delta rule"), tmp_path / "graphs", ("ort",), contract=contract
+    )
+    assert exported.error("ort") <= LOGIT_TOLERANCE["fp16"]
+    dtypes = {kept.state.part: kept.array.dtype for kept in exported.decoder("ort")._states._kept}  # type: ignore[union-attr]
+    assert dtypes == {"window": np.float16, "state": np.float32, "rows": np.float32}
+
+
+@pytest.mark.parametrize("engines", [("tensorrt-rtx",), ("onnxruntime", "onnxruntime-cuda")])
+def test_engines_that_run_no_states(refused: Refused, engines: tuple[str, ...], tmp_path: Path) -> None:
+    """Before a minute is spent on graphs; where they are at hand from another build, all the same."""
+    checkpoint = Checkpoint.find(str(save_hybrid(tmp_path / "checkpoint", "convolution")))
+    export = ModelExport(checkpoint, "target", ("onnx", "ort"), engines=engines)
+    with refused(UnsupportedModelError):
+        export.check_states(probe_cache(checkpoint.load("fp32")))
+    export = replace(export, engines=("onnxruntime",))
+    quantizing = Quantizing("int8", "onnxruntime", CalibrationTexts((), False))
+    with refused(UnsupportedModelError):
+        replace(export, quantizing=quantizing).check_states(probe_cache(checkpoint.load("fp32")))
+    assert export.check_states(probe_cache(checkpoint.load("fp32"))) == ("ort",)
+
+
+@pytest.mark.slow
+def test_a_build_makes_the_dialect_that_has_states(tmp_path: Path) -> None:
+    target = save_hybrid(tmp_path / "target", "scan")
+    options = BuildOptions(max_seq_len=64, prompt_chunk=16)
+    bundle = build(str(target), str(save_checkpoint(tmp_path / "draft")), tmp_path / "out.bundle", options).bundle
+    assert (set(bundle.manifest.target.graphs), set(bundle.manifest.models["draft"].graphs)) == (
+        {"ort"},
+        {"onnx", "ort"},
+    )
+    assert bundle.manifest.target.layers[0].num_kv_heads == 0
+    with load(bundle.root) as session:
+        assert check_equality(session, [3, 4, 5], 20).passed
+    with load(bundle.root, policy=False) as session:
+        session.prepare()

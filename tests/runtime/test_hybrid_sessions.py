@@ -1,0 +1,149 @@
+"""Sessions over models that keep states: hybrids as targets, as drafts, and beside models that keep none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from specexport.engines.onnxruntime.cpu import OrtDecoder
+from specexport.runtime.proofs.equality import check_equality
+from specexport.runtime.session import Session
+from support.hybrids import save_hybrid, session_of
+from support.tiny import CONTRACT, VOCAB, Exported, export_cached, save_checkpoint
+
+Exports = Callable[[str, float], Exported]
+NEAR = 0.03  # so far is a draft's every weight from its target's: some of its tokens are accepted, some are not
+PAIRS: dict[str, tuple[tuple[str, float], tuple[str, float] | None]] = {
+    "a hybrid and one like it": (("delta rule", 0.0), ("delta rule", NEAR)),
+    "hybrids of two kinds": (("scan", 0.0), ("convolution", 0.0)),
+    "a hybrid target": (("scan", 0.0), ("llama", 0.0)),
+    "a hybrid draft": (("llama", 0.0), ("convolution", 0.0)),
+    "a hybrid alone": (("convolution", 0.0), None),
+}
+
+
+@pytest.fixture(scope="session")
+def exports(tmp_path_factory: pytest.TempPathFactory) -> Exports:
+    made: dict[tuple[str, float], Exported] = {}
+
+    def exported(kind: str, noise: float) -> Exported:
+        if (kind, noise) not in made:
+            folder = tmp_path_factory.mktemp("model")
+            place = folder / "checkpoint"
+            checkpoint = save_checkpoint(place) if kind == "llama" else save_hybrid(place, kind, noise)
+            made[kind, noise] = export_cached(checkpoint, folder / "graphs", ("ort",))
+        return made[kind, noise]
+
+    return exported
+
+
+Open = Callable[[str], Session]
+
+
+@pytest.fixture
+def pair(exports: Exports, tmp_path: Path) -> Iterator[Open]:
+    opened: list[Session] = []
+
+    def session(name: str) -> Session:
+        target, draft = PAIRS[name]
+        opened.append(session_of(tmp_path, exports(*target), exports(*draft) if draft else None))
+        return opened[-1]
+
+    yield session
+    for session in opened:
+        session.close()
+
+
+def prompts(count: int, seed: int = 0) -> Iterator[list[int]]:
+    draw = np.random.default_rng(seed)
+    for _ in range(count):
+        yield draw.integers(0, VOCAB, int(draw.integers(1, 40))).tolist()
+
+
+@pytest.mark.parametrize("number", [6, pytest.param(200, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", PAIRS)
+def test_speculative_output_is_the_targets_own(name: str, number: int, pair: Open) -> None:
+    session, drafted, accepted = pair(name), 0, 0
+    for prompt in prompts(number):
+        found = check_equality(session, prompt, 20)
+        assert found.passed
+        drafted += found.drafted
+        statistics = session.generate(prompt, max_new_tokens=20, stop_token_ids=()).statistics
+        accepted += statistics.accepted
+    if name != "a hybrid alone":
+        assert drafted > accepted
+    if name == "a hybrid and one like it":
+        assert accepted
+
+
+def test_looked_up_drafts_on_a_hybrid(pair: Open) -> None:
+    session, accepted = pair("a hybrid alone"), 0
+    for prompt in prompts(4):
+        text = prompt[:8] * 3
+        assert check_equality(session, text, 16, drafter="suffix").passed
+        accepted += session.generate(text, max_new_tokens=16, stop_token_ids=()).statistics.drafted
+    assert accepted
+
+
+@pytest.mark.parametrize("name", ["a hybrid and one like it", "a hybrid draft"])
+def test_prompts_that_go_on_and_others_give_what_a_fresh_session_gives(name: str, pair: Open) -> None:
+    """States are kept where the whole sequence goes on, and made anew behind a shorter prefix."""
+    session = pair(name)
+    first = next(prompts(1, seed=3))[:12] + [5] * 8
+
+    def fresh(prompt: list[int]) -> tuple[int, ...]:
+        session.reset()
+        return tuple(session.generate(prompt, max_new_tokens=6, stop_token_ids=()).tokens)
+
+    def going_on(prompt: list[int]) -> tuple[tuple[int, ...], int]:
+        answer = session.generate(prompt, max_new_tokens=6, stop_token_ids=())
+        return tuple(answer.tokens), answer.statistics.reused_tokens
+
+    answer = fresh(first)
+    for prompt in ([*first, *answer, 7, 8, 9], [*first, *answer], first[:7], [*first[:10], 9, 9], first[:1]):
+        expected = fresh(prompt)
+        session.reset()
+        session.generate(first, max_new_tokens=6, stop_token_ids=())
+        assert going_on(prompt)[0] == expected
+    session.reset()
+    session.generate(first, max_new_tokens=6, stop_token_ids=())
+    kept = going_on([*first, *answer, 7, 8, 9])[1]
+    assert kept >= len(first)
+
+
+def test_a_cancelled_stream_and_a_pass_that_fails_leave_a_sound_session(
+    pair: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session, prompt = pair("a hybrid and one like it"), next(prompts(1, seed=5))
+    expected = session.generate(prompt, max_new_tokens=12, stop_token_ids=()).tokens
+    session.reset()
+    with session.stream(prompt, max_new_tokens=12, stop_token_ids=()) as stream:
+        next(stream)
+        session.cancel()
+        list(stream)
+    assert session.generate(prompt, max_new_tokens=12, stop_token_ids=()).tokens == expected
+
+    def interrupted(self: OrtDecoder, tokens: list[int], position: int) -> None:
+        OWN_STEP(self, tokens, position)
+        raise KeyboardInterrupt
+
+    session.reset()
+    stream = session.stream(prompt, max_new_tokens=12, stop_token_ids=())
+    next(stream)
+    with monkeypatch.context() as patched:
+        patched.setattr(OrtDecoder, "step", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            list(stream)
+    assert session.generate(prompt, max_new_tokens=12, stop_token_ids=()).tokens == expected
+
+
+OWN_STEP = OrtDecoder.step
+
+
+def test_rows_of_earlier_sequences_are_not_saved(exports: Exports, tmp_path: Path) -> None:
+    session = session_of(tmp_path, exports("convolution", 0.0), None, prompt_cache_bytes=1 << 24)
+    assert session._context.conversations is None
+    assert CONTRACT.widest_step == 5
+    session.close()

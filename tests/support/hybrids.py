@@ -1,0 +1,74 @@
+"""Tiny random hybrids: models whose layers keep recurrent or convolution states, one layer of each type."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from specexport.bundle import Bundle
+from specexport.engines.base import Engine
+from specexport.engines.onnxruntime.cpu import OrtDecoder
+from specexport.runtime.session import Session
+from transformers import AutoModelForCausalLM
+
+from support.doubles import write_bundle
+from support.tiny import LLAMA, VOCAB, Exported, make_tokenizer, save_model
+
+HYBRID = LLAMA | dict(head_dim=8, layer_types=["linear_attention", "full_attention"])
+DELTA = HYBRID | dict(linear_num_key_heads=2, linear_num_value_heads=4, linear_key_head_dim=8, linear_value_head_dim=8)
+SCAN = LLAMA | dict(mamba_n_heads=8, mamba_d_head=8, mamba_d_state=8, mamba_n_groups=1)
+# By the kind of state.
+KINDS: dict[str, tuple[str, dict[str, Any]]] = {
+    "convolution": ("lfm2", LLAMA | dict(layer_types=["conv", "full_attention"], block_auto_adjust_ff_dim=False)),
+    "delta rule": ("qwen3_5_text", DELTA),
+    "scan": ("bamba", SCAN | dict(attn_layer_indices=[1])),
+}
+MORE: dict[str, tuple[str, dict[str, Any]]] = {
+    "delta rule, keys for several heads": ("qwen3_next", DELTA | dict(num_experts=0, mlp_only_layers=[0, 1])),
+    "decay by row of the state": (
+        "kimi_linear",
+        LLAMA | dict(head_dim=8, layer_types=["linear_attention", "full_attention"], linear_attn_config=None),
+    ),
+    "attention and scan in one layer": ("falcon_h1", SCAN | dict(mamba_d_ssm=64, head_dim=8)),
+    "scan and experts": (
+        "granitemoehybrid",
+        SCAN
+        | dict(layer_types=["mamba", "attention"], num_local_experts=4, num_experts_per_tok=2)
+        | dict(shared_intermediate_size=16),
+    ),
+}
+
+
+def save_hybrid(folder: Path, kind: str, noise: float = 0.0) -> Path:
+    """A checkpoint with a tokenizer. noise: so much of each weight's size is added to it, for a draft that is near."""
+    model_type, config = (KINDS | MORE)[kind]
+    save_model(folder, model_type, config=config)
+    if noise:
+        model = AutoModelForCausalLM.from_pretrained(folder)
+        torch.manual_seed(1)
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter += noise * parameter.abs().mean() * torch.randn_like(parameter)
+        model.save_pretrained(folder)
+    make_tokenizer().save_pretrained(folder)
+    return folder
+
+
+def decoder(exported: Exported, keeps_open: bool = False) -> OrtDecoder:
+    path = exported.folder / exported.spec.graphs["ort"]
+    return OrtDecoder(path, exported.spec, exported.contract, threads=1, keeps_open=keeps_open)
+
+
+def session_of(root: Path, target: Exported, draft: Exported | None, prompt_cache_bytes: int = 0) -> Session:
+    """A session over graphs that were exported without a build."""
+    files = write_bundle(root, target.contract, VOCAB, has_draft=draft is not None)
+    manifest = replace(files.manifest, target=replace(files.manifest.target, layers=target.spec.layers))
+    beside = None
+    if draft is not None:
+        assert manifest.draft is not None
+        manifest = replace(manifest, draft=replace(manifest.draft, layers=draft.spec.layers))
+        beside = decoder(draft, keeps_open=True)
+    engine = Engine("onnxruntime", "ort", decoder(target), beside)
+    return Session(Bundle(files.root, manifest), engine, policy=False, prompt_cache_bytes=prompt_cache_bytes)
