@@ -17,7 +17,7 @@ from ml_dtypes import bfloat16
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 from specexport.bundle import Bundle, CacheLayer, Contract, ModelSpec, Precision, RuleSpec
-from specexport.engines.base import Engine, Logits
+from specexport.engines.base import Engine, Logits, RollsBack
 from specexport.exporter.rules.write import _rules
 
 from support.doubles import write_bundle
@@ -104,7 +104,7 @@ class Overflowing(Micro):
         return found
 
 
-class MicroDecoder:
+class MicroDecoder(RollsBack):
     """The same in numpy, on the host."""
 
     def __init__(self, model: Micro, contract: Contract) -> None:
