@@ -237,6 +237,7 @@ class Spoilt:
 
     def __init__(self, decoder: Any, change: Callable[[np.ndarray], np.ndarray]) -> None:
         self.vocab_size, self.feed, self.overwrite_rows = decoder.vocab_size, decoder.feed, decoder.overwrite_rows
+        self.resumable = decoder.resumable
         self._decoder, self._change = decoder, change
 
     def step(self, tokens: Sequence[int], position: int) -> np.ndarray:
