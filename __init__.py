@@ -15,9 +15,10 @@ from .version import VERSION
 if TYPE_CHECKING:
     from .runtime.generation import Generation
     from .runtime.grammar.grammar import Grammar
+    from .runtime.load import load
     from .runtime.loop.chunks import Chunk
     from .runtime.sampling.parameters import SamplingParameters
-    from .runtime.session import Session, load
+    from .runtime.session import Session
     from .runtime.state.statistics import Statistics
     from .runtime.stream import Stream
 else:
@@ -29,7 +30,7 @@ else:
         "Session": "session",
         "Statistics": "state.statistics",
         "Stream": "stream",
-        "load": "session",
+        "load": "load",
     }
 
     def __getattr__(name: str) -> object:

@@ -76,9 +76,9 @@ def bench(
     from ..calibration.bench.table import render
     from ..calibration.measuring.journal import Journal
     from ..calibration.measuring.prompts import choose, fit
+    from ..runtime.load import load
     from ..runtime.policy.cost_model import COSTS, Costs
     from ..runtime.policy.decisions import read_decision, stale
-    from ..runtime.session import load
     from ..runtime.text.prompt_file import read_prompt_lines
 
     chosen = BenchOptions(**options)

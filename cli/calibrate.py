@@ -78,7 +78,7 @@ def calibrate(
     from ..calibration.measuring.prompts import choose, fit
     from ..calibration.reporting.report import write_report
     from ..calibration.reporting.summary import render
-    from ..runtime.session import load
+    from ..runtime.load import load
     from ..runtime.text.prompt_file import read_prompt_lines
 
     chosen = CalibrateOptions(mode="fixed" if fixed else "adaptive", **options)

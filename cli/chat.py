@@ -38,7 +38,7 @@ def chat(
     """
     from rich.console import Console
 
-    from ..runtime.session import load
+    from ..runtime.load import load
     from .conversation import Conversation
 
     with suppress(ImportError):  # line editing, and one key for the colours

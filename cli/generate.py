@@ -52,7 +52,7 @@ def generate(
         raise click.UsageError(f"found {extra[0]!r} behind the bundle; give a text with --prompt or --chat")
     if sum(given is not None for given in (prompt, chat, messages)) != 1:
         raise click.UsageError("give one of --prompt, --chat and --messages")
-    from ..runtime.session import load
+    from ..runtime.load import load
 
     if chat is not None:
         given: Any = [{"role": "user", "content": _stdin() if chat == "-" else chat}]

@@ -111,7 +111,7 @@ def serve(
     'specexport[serve]'
     """
     from ..errors import GrammarError, MissingPackageError
-    from ..runtime.session import load
+    from ..runtime.load import load
     from ..serve import ServerSettings
     from ..serve.listen import Listening
     from ..serve.settings import check_listening

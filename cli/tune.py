@@ -100,7 +100,7 @@ def tune(
     from ..exporter.tuning.split import split
     from ..exporter.tuning.tune import check_output, write_all
     from ..exporter.tuning.tune import tune as run
-    from ..runtime.session import load
+    from ..runtime.load import load
 
     session = load(bundle, **where)
     kept = journal or output.with_name(output.name + ".answers.jsonl")

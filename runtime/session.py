@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import weakref
 from collections.abc import Sequence
 from contextlib import closing
@@ -14,8 +13,7 @@ from typing import Any
 
 from ..bundle import Bundle
 from ..engines.base import Engine
-from ..engines.registry import load_engine
-from ..errors import ParameterError, SessionBusyError, SessionClosedError, SpecExportError
+from ..errors import SessionBusyError, SessionClosedError, SpecExportError
 from .costs.first import first_costs
 from .drafting.translate import draft_decoder
 from .generation import Generation
@@ -27,12 +25,11 @@ from .policy.cost_model import Costs
 from .policy.decisions import Decisions
 from .policy.schedule import Schedule
 from .request import Given, make_request
-from .sampling.options import whole_number
 from .sampling.parameters import SamplingParameters, with_overrides
 from .signature import takes
 from .state.cancellation import Cancellation
 from .state.context import CachedDecoder, Context
-from .state.conversations import Conversations, usual_budget
+from .state.conversations import Conversations
 from .state.statistics import Statistics
 from .stream import Stream, holds
 from .text.encode import Prompt, PromptEncoder
@@ -40,41 +37,6 @@ from .tools.formats import ToolFormat
 from .tools.tool import Tool
 
 LOG = logging.getLogger("specexport")
-
-
-def load(
-    path: str | os.PathLike[str],
-    engine: str | None = None,
-    threads: int = 0,
-    check_digests: bool = True,
-    policy: bool = True,
-    device: int | None = None,
-    prompt_cache_bytes: int | None = 0,
-    chat_template: str | os.PathLike[str] | None = None,
-) -> Session:
-    """Load a bundle. engine: a name from `specexport doctor`, by default the first usable one of the bundle.
-
-    threads: of the engine, 0 for its own choice. check_digests: compare every file's SHA-256 with the manifest (about a
-    second per 1.5 GB). policy: follow the bundle's policy.json, or adapt where it has none; False drafts the maximum.
-    device: which GPU, counted from 0 among those that `CUDA_VISIBLE_DEVICES` leaves, by default the first.
-    prompt_cache_bytes: host memory for the cache rows of earlier sequences, so that conversations in turn prefill only
-    what is new; None for 512 MiB on engines of the CPU, none on others. chat_template: a file instead of the bundle's
-    own. Raises `BundleError`, `EngineError`, `ParameterError`.
-    """
-    budget = None if prompt_cache_bytes is None else whole_number("prompt_cache_bytes", prompt_cache_bytes)
-    if budget is not None and budget < 0:
-        raise ParameterError(f"prompt_cache_bytes is {budget}; it must be 0 (none) or more")
-    bundle = Bundle.open(Path(path), check_digests)
-    loaded = load_engine(bundle, engine, threads, device)
-    try:
-        budget = usual_budget(loaded.name) if budget is None else budget
-        session = Session(bundle, loaded, threads, policy, budget, Path(chat_template) if chat_template else None)
-    except BaseException:
-        loaded.close()
-        raise
-    if policy and session.decisions.policy is None:
-        session.adapt()
-    return session
 
 
 class Session:

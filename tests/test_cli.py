@@ -479,7 +479,7 @@ def test_verify_passes_on_a_good_bundle(run: Run, built: Path, tmp_path: Path) -
 
 
 def test_verify_speculates_whatever_the_policy(run: Run, bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from specexport.runtime import session as module
+    from specexport.runtime import load as module
 
     loaded: list[Any] = []
     real = module.load

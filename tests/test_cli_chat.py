@@ -13,8 +13,9 @@ from click.testing import CliRunner
 from rich.console import Console
 from specexport.cli import main
 from specexport.cli.conversation import Conversation
+from specexport.runtime.load import load
 from specexport.runtime.loop.chunks import Chunk
-from specexport.runtime.session import Session, load
+from specexport.runtime.session import Session
 from specexport.runtime.state.statistics import Statistics
 from support.messages import Refused
 

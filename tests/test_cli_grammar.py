@@ -84,7 +84,7 @@ def test_one_grammar_at_a_time(refused: Refused, run: Run) -> None:
 def test_thoughts_go_to_stderr(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     session = scripted_session(tmp_path, QWEN, "assistant\n", atoms=("<think>", "</think>"))
     tell(session, "<think>\nHm, 7?\n</think>\n\nNo.")
-    monkeypatch.setattr("specexport.runtime.session.load", lambda *_, **__: session)
+    monkeypatch.setattr("specexport.runtime.load.load", lambda *_, **__: session)
     options = ["generate", str(tmp_path), "--chat", "Hello", "--choice", "7"]
     result = CliRunner().invoke(main, options)
     assert (result.stdout, result.stderr.partition("[stop]")[0]) == ("7\n", "Hm, 7?")

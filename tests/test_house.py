@@ -50,7 +50,7 @@ for package in (specexport.runtime, specexport.engines):
 print(specexport.load.__module__, specexport.__version__)
 """
     module, version = run_without(BLOCKED, code, tmp_path).split()
-    assert module == "specexport.runtime.session"
+    assert module == "specexport.runtime.load"
     assert version[0].isdigit()
 
 

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 import torch
 from specexport.exporter.checkpoints.checkpoint import Checkpoint
-from specexport.runtime.session import Session, load
+from specexport.runtime.load import load
+from specexport.runtime.session import Session
 from support.real import missing, smollm2_gguf
 
 pytestmark = [pytest.mark.real, pytest.mark.slow]

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from specexport.bundle import CacheLayer, Contract
 from specexport.errors import BundleError, EngineError, SessionClosedError
-from specexport.runtime import session as session_module
-from specexport.runtime.session import load
+from specexport.runtime import load as load_module
+from specexport.runtime.load import load
 from support.doubles import VOCAB
 from support.fake_device import FakeDevice
 from support.fake_engine import load_fake
@@ -26,8 +26,8 @@ def device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDevi
     device = FakeDevice()
     models = (Micro((CacheLayer(1, 4),), VOCAB, noise=noise) for noise in (0.0, 2.0))
     bundle, engine = load_fake(micro_bundle(tmp_path / "a.bundle", SMALL, *models), device)
-    monkeypatch.setattr(session_module.Bundle, "open", lambda path, check_digests: bundle)
-    monkeypatch.setattr(session_module, "load_engine", lambda *_: engine)
+    monkeypatch.setattr(load_module.Bundle, "open", lambda path, check_digests: bundle)
+    monkeypatch.setattr(load_module, "load_engine", lambda *_: engine)
     assert len(device.driver.live) > 20
     yield device
     assert device.driver.live == {}
@@ -63,7 +63,7 @@ def test_a_request_that_fails_leaves_nothing(device: FakeDevice) -> None:
 
 @pytest.mark.parametrize("file", ["policy.json", "tokenizer/tokenizer.json"])
 def test_a_session_that_cannot_be_made_gives_the_engine_back(device: FakeDevice, file: str) -> None:
-    bundle = session_module.Bundle.open(Path("a.bundle"), False)
+    bundle = load_module.Bundle.open(Path("a.bundle"), False)
     bundle.path(file).write_text("{}")
     with pytest.raises(BundleError):
         load("a.bundle")
@@ -75,6 +75,6 @@ def test_an_interrupt_while_it_is_made_gives_the_engine_back(
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(session_module.Decisions, "load", interrupt)
+    monkeypatch.setattr("specexport.runtime.session.Decisions.load", interrupt)
     with pytest.raises(KeyboardInterrupt):
         load("a.bundle")

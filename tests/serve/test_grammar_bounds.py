@@ -107,7 +107,7 @@ def test_the_command_makes_the_tables_of_the_tokenizer_before_it_is_ready(
 ) -> None:
     session, _ = slow_session(tmp_path, CONTRACT)
     command, made = import_module("specexport.cli.serve"), []
-    monkeypatch.setattr("specexport.runtime.session.load", lambda *_, **options: session)
+    monkeypatch.setattr("specexport.runtime.load.load", lambda *_, **options: session)
     monkeypatch.setattr(command, "_log_to_stderr", lambda: None)
     monkeypatch.setattr(command, "_run", lambda *_: made.append("_tokenizer" in vars(session._grammars)) or 0)
     if not there:

@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from specexport.errors import CheckpointError, MissingPackageError, UnsupportedModelError
 from specexport.exporter.checkpoints import gguf, source
 from specexport.exporter.checkpoints.checkpoint import Checkpoint
-from specexport.runtime.session import load
+from specexport.runtime.load import load
 from support.gguf_file import write_gguf
 from support.messages import Refused
 from support.tiny import save_checkpoint

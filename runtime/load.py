@@ -1,0 +1,48 @@
+"""From a bundle's folder to a session."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from ..bundle import Bundle
+from ..engines.registry import load_engine
+from ..errors import ParameterError
+from .sampling.options import whole_number
+from .session import Session
+from .state.conversations import usual_budget
+
+
+def load(
+    path: str | os.PathLike[str],
+    engine: str | None = None,
+    threads: int = 0,
+    check_digests: bool = True,
+    policy: bool = True,
+    device: int | None = None,
+    prompt_cache_bytes: int | None = 0,
+    chat_template: str | os.PathLike[str] | None = None,
+) -> Session:
+    """Load a bundle. engine: a name from `specexport doctor`, by default the first usable one of the bundle.
+
+    threads: of the engine, 0 for its own choice. check_digests: compare every file's SHA-256 with the manifest (about a
+    second per 1.5 GB). policy: follow the bundle's policy.json, or adapt where it has none; False drafts the maximum.
+    device: which GPU, counted from 0 among those that `CUDA_VISIBLE_DEVICES` leaves, by default the first.
+    prompt_cache_bytes: host memory for the cache rows of earlier sequences, so that conversations in turn prefill only
+    what is new; None for 512 MiB on engines of the CPU, none on others. chat_template: a file instead of the bundle's
+    own. Raises `BundleError`, `EngineError`, `ParameterError`.
+    """
+    budget = None if prompt_cache_bytes is None else whole_number("prompt_cache_bytes", prompt_cache_bytes)
+    if budget is not None and budget < 0:
+        raise ParameterError(f"prompt_cache_bytes is {budget}; it must be 0 (none) or more")
+    bundle = Bundle.open(Path(path), check_digests)
+    loaded = load_engine(bundle, engine, threads, device)
+    try:
+        budget = usual_budget(loaded.name) if budget is None else budget
+        session = Session(bundle, loaded, threads, policy, budget, Path(chat_template) if chat_template else None)
+    except BaseException:
+        loaded.close()
+        raise
+    if policy and session.decisions.policy is None:
+        session.adapt()
+    return session
