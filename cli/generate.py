@@ -52,6 +52,10 @@ def generate(
         raise click.UsageError(f"found {extra[0]!r} behind the bundle; give a text with --prompt or --chat")
     if sum(given is not None for given in (prompt, chat, messages)) != 1:
         raise click.UsageError("give one of --prompt, --chat and --messages")
+    if prediction is not None and not options["speculate"]:
+        raise click.UsageError("--prediction is there to draft from, and --plain drafts nothing; give one of them")
+    if prediction is not None and prediction.name == "<stdin>" and "-" in (prompt, chat):
+        raise click.UsageError("the prompt and the prediction cannot both come from stdin; give one as a file")
     from ..runtime.load import load
 
     if chat is not None:
@@ -157,7 +161,9 @@ def summary(statistics: Statistics) -> str:
             f"accepted {row.acceptance_rate:.0%} ({by_position})",
         ]
         parts += [f"{row.looked_up} of {row.drafted} draft tokens looked up"] if row.looked_up else []
-        parts += [f"{row.predicted_accepted} of {row.predicted} from the prediction"] if row.predicted else []
+        parts += (
+            [f"{row.predicted} from the prediction, {row.predicted_accepted} of them accepted"] if row.predicted else []
+        )
         parts += [f"{row.forced} of {row.drafted} forced by the grammar"] if row.forced else []
     whole = row.total_seconds or 1.0
     shares = (  # they add up to the whole

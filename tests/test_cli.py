@@ -260,7 +260,12 @@ def test_a_prediction_comes_from_a_file(run: Run, built: Path, tmp_path: Path) -
     (tmp_path / "expected.txt").write_text(plain.stdout, encoding="utf-8")
     found = run(*arguments, "--prediction", tmp_path / "expected.txt")
     assert found.stdout == plain.stdout
-    assert "from the prediction" in found.stderr
+    row = json.loads(run(*arguments, "--prediction", tmp_path / "expected.txt", "--json").stdout)["statistics"]
+    told = f"{row['predicted']} from the prediction, {row['predicted_accepted']} of them accepted"
+    assert told in found.stderr
+    for other, why in (("--plain", "--plain drafts nothing"), ("--prompt=-", "cannot both come from stdin")):
+        source = "-" if other != "--plain" else tmp_path / "expected.txt"
+        assert why in run("generate", built, "--prompt=a", other, "--prediction", source).stderr
     (tmp_path / "expected.txt").write_bytes(b"\xff\xfe")
     wrong = run(*arguments, "--prediction", tmp_path / "expected.txt")
     assert wrong.exit_code == 1

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
-from itertools import islice, takewhile
+from itertools import islice
 from pathlib import Path
 
 from tokenizers import Tokenizer
@@ -58,12 +58,8 @@ class PromptEncoder:
         Raises `PromptError`; `BundleError` for messages without a chat template.
         """
         tokens = self._tokens(prompt, tools)
-        vocab_size, capacity = self._manifest.target.vocab_size, self._manifest.longest
-        for place, token in enumerate(tokens):
-            if not 0 <= token < vocab_size:
-                raise PromptError(
-                    f"the prompt holds token {token} at position {place}; ids go from 0 to {vocab_size - 1}"
-                )
+        capacity = self._manifest.longest
+        self._check_ids("prompt", tokens)
         if not tokens:
             raise PromptError("the prompt is empty; give at least one token of text")
         if len(tokens) >= capacity:
@@ -82,10 +78,19 @@ class PromptEncoder:
             return []
         longest = self._manifest.longest
         if not isinstance(prediction, str):
-            known = range(self._manifest.target.vocab_size)
-            return list(takewhile(known.__contains__, islice(prediction, longest)))
+            tokens = list(islice(prediction, longest))
+            self._check_ids("prediction", tokens)
+            return tokens
         with _unicode():
             return self.tokenizer.encode(prediction, add_special_tokens=False).ids[:longest]
+
+    def _check_ids(self, what: str, tokens: Sequence[int]) -> None:
+        known = range(self._manifest.target.vocab_size)
+        for place, token in enumerate(tokens):
+            if token not in known:
+                raise PromptError(
+                    f"the {what} holds token {token} at position {place}; ids go from 0 to {len(known) - 1}"
+                )
 
     @cached_property
     def tool_format(self) -> ToolFormat:
