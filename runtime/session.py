@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import closing
 from pathlib import Path
 from threading import Lock, RLock
@@ -33,8 +33,8 @@ from .state.conversations import Conversations
 from .state.statistics import Statistics
 from .stream import Stream, holds
 from .text.encode import Prompt, PromptEncoder
-from .tools.formats import ToolFormat
 from .tools.tool import Tool
+from .tools.tool_format import ToolFormat
 
 LOG = logging.getLogger("specexport")
 
@@ -154,6 +154,10 @@ class Session:
             return self._grammars.hold(grammar)
         self._grammars.prepare()
         return None
+
+    def first_kept(self, ways: Iterable[Iterable[Grammar]]) -> list[Grammar | None]:
+        """Of each the first that can be compiled, None where none can in time: `GrammarCompiler.first_kept`."""
+        return self._grammars.first_kept(ways)
 
     @takes(SamplingParameters)
     def stream(

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
-from functools import cached_property
+from collections.abc import Callable, Mapping
+from functools import cached_property, partial
 from hashlib import sha256
 from time import monotonic
-from typing import Any
+from typing import Any, TypeVar
 
 from ..runtime.grammar.grammar import Grammar
 from ..runtime.session import Session
@@ -21,6 +21,7 @@ from .wire.logprobs import TokenTexts
 from .wire.translate import Limits
 
 SHOWN_DIGITS = 10
+T = TypeVar("T")
 
 
 class Service:
@@ -51,9 +52,13 @@ class Service:
 
         Raises `GrammarError`, `MissingPackageError`, `QueueError`.
         """
+        return await self.compile(partial(self.session.prepare_grammar, grammar), key)
+
+    async def compile(self, work: Callable[[], T], key: str) -> T:
+        """What `work` gives or raises, with turns by key; the time that it takes is counted."""
         start = monotonic()
         try:
-            return await self.sessions.prepare_grammar(grammar, key=key)
+            return await self.sessions.compilers.run(key, work)
         finally:
             self.metrics.observe(self.metrics.compiled, monotonic() - start)
 

@@ -5,19 +5,23 @@ from __future__ import annotations
 import json
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cached_property
-from time import monotonic
-from typing import TYPE_CHECKING, Any, overload
+from functools import cached_property, partial
+from itertools import chain
+from time import monotonic, thread_time
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from ...bundle import Bundle
 from ...errors import GrammarError, MissingPackageError
 from .atoms import renamed
-from .grammar import Grammar, as_regex
+from .grammar import Grammar
 from .guided import GuidedMatcher, one_line
+from .lark import as_regex
 from .matcher import Matcher
 from .thinking import behind
+from .verdicts import Verdict, Verdicts
 
 if TYPE_CHECKING:
     from llguidance import LLTokenizer
@@ -37,15 +41,17 @@ LIMITS: dict[str, Any] = {
     "verbose_errors": False,
 }
 _STACK_SIZE = threading.Lock()  # `threading.stack_size` is the process's
+T = TypeVar("T")
 
 
 class GrammarCompiler:
-    """Any thread may ask; one compiles at a time. The last `KEPT` grammars are kept."""
+    """Any thread may ask; one compiles at a time. The last `KEPT` are kept, and of more what is wrong with them."""
 
     def __init__(self, tokenizer: Callable[[], str], vocab_size: int, stop_tokens: Collection[int]) -> None:
         """tokenizer: gives its tokenizer.json, asked once. stop_tokens: the model's own."""
         self._text, self._vocab_size, self._stop_tokens = tokenizer, vocab_size, stop_tokens
         self._compiled: OrderedDict[Grammar, GuidedMatcher] = OrderedDict()
+        self._verdicts = Verdicts()
         self._lock = threading.Lock()
         self._busy = threading.Semaphore()  # held by the thread that compiles, even when nobody waits for it any more
         self._late: float | None = None  # since when nobody waits: so nobody else does either
@@ -84,6 +90,52 @@ class GrammarCompiler:
         """The grammar, compiled for as long as somebody has what this returns. Raises as `compile` does."""
         return Compiled(*_value(grammar), compiler=self, made=self._made(grammar))
 
+    def first_kept(self, ways: Iterable[Iterable[Grammar]]) -> list[Grammar | None]:
+        """Of each the first that can be compiled, None where none can. Of the grammars only that is remembered.
+
+        All together have one deadline: None for what it did not suffice for. An item is asked for where those before
+        it cannot be compiled. Raises `GrammarError` where another grammar is compiling, `MissingPackageError`.
+        """
+        self.prepare()
+        left = threading.Event()
+        found: list[Grammar | None] = []
+        unknown: list[tuple[int, Grammar, Iterator[Grammar]]] = []
+        for place, way in enumerate(map(iter, ways)):
+            grammar = next((one for one in way if not self._is_wrong(one)), None)
+            known = grammar is None or self._verdicts.of(grammar) is not None
+            found.append(grammar if known else None)
+            if grammar is not None and not known:
+                unknown.append((place, grammar, way))
+
+        def work() -> None:
+            for place, first, way in unknown:
+                for grammar in chain([first], way):
+                    if left.is_set():
+                        return
+                    if self._can_be_made(grammar):
+                        found[place] = grammar
+                        break
+
+        try:
+            if unknown:
+                self._in_time("tools", work)
+        except GrammarError as error:
+            left.set()  # what is compiling comes to its end, and no other begins
+            if error.code != "schema_too_complex":
+                raise
+        return list(found)
+
+    def _is_wrong(self, grammar: Grammar) -> bool:
+        """As far as is known."""
+        verdict = self._verdicts.of(grammar)
+        return verdict is not None and not verdict.right
+
+    def _can_be_made(self, grammar: Grammar) -> bool:
+        with suppress(GrammarError):
+            self._make_and_note(grammar)
+            return True
+        return False
+
     def _made(self, grammar: Grammar) -> GuidedMatcher:
         if isinstance(grammar, Compiled) and grammar.compiler is self:
             return grammar.made
@@ -93,7 +145,8 @@ class GrammarCompiler:
             if known is not None:
                 self._compiled.move_to_end(grammar)
                 return known
-        made = self._in_time(grammar)
+        (self._verdicts.of(grammar) or Verdict()).check()
+        made = self._in_time(grammar.kind, partial(self._make_and_note, grammar))
         with self._lock:
             self._compiled[grammar] = made
             while len(self._compiled) > KEPT:
@@ -113,18 +166,18 @@ class GrammarCompiler:
             reason = one_line(str(error))
             raise GrammarError(f"this bundle's tokenizer cannot be used with grammars: {reason}") from None
 
-    def _in_time(self, grammar: Grammar) -> GuidedMatcher:
+    def _in_time(self, kind: str, task: Callable[[], T]) -> T:
         """Compiles in a thread that is left to finish where it takes too long: nothing can stop it."""
         if not self._busy.acquire(timeout=0 if self._late is not None else DEADLINE):
             told = f"another grammar has been compiled for more than {DEADLINE:g} s; try again later"
             raise GrammarError(told, "grammar_busy")
-        made: list[GuidedMatcher] = []
+        made: list[T] = []
         failed: list[BaseException] = []
         finished = threading.Event()
 
         def work() -> None:
             try:
-                made.append(self._make(grammar))
+                made.append(task())
             except BaseException as error:  # which the asking thread raises
                 failed.append(error)
             finally:
@@ -142,11 +195,23 @@ class GrammarCompiler:
         if not finished.wait(DEADLINE):
             with self._lock:
                 self._late = None if finished.is_set() else monotonic()
-            told = f"invalid {grammar.kind}: it takes more than {DEADLINE:g} s to compile; simplify it"
-            raise GrammarError(told, "schema_too_complex")
+            _too_slow(kind).check()
         if failed:
             raise failed[0]
         return made[0]
+
+    def _make_and_note(self, grammar: Grammar) -> GuidedMatcher:
+        """By the thread that compiles. What takes too long is wrong: of its own time, whatever else runs here."""
+        start, verdict = thread_time(), Verdict()
+        try:
+            made = self._make(grammar)
+        except GrammarError as error:
+            verdict = Verdict(str(error), error.code)
+        if thread_time() - start > DEADLINE:
+            verdict = _too_slow(grammar.kind)
+        self._verdicts.note(grammar, verdict)
+        verdict.check()
+        return made
 
     def _make(self, grammar: Grammar) -> GuidedMatcher:
         from llguidance import LLMatcher, LLParserLimits
@@ -181,6 +246,10 @@ class Compiled(Grammar):
 
 def _value(grammar: Grammar) -> tuple[Any, ...]:
     return grammar.kind, grammar.text, grammar.whitespace, grammar.shown, grammar.thinking
+
+
+def _too_slow(kind: str) -> Verdict:
+    return Verdict(f"invalid {kind}: it takes more than {DEADLINE:g} s to compile; simplify it", "schema_too_complex")
 
 
 def _definition(grammar: Grammar) -> str:

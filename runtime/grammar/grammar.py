@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -89,11 +88,6 @@ class Grammar:
         if thinking is None:
             return self
         return replace(self, thinking=thinking, shown=tuple(sorted({*self.shown, *thinking.shown})))
-
-
-def as_regex(text: str) -> str:
-    """What matches `text` alone: every character but letters and digits by its code point."""
-    return re.sub(r"[^a-zA-Z0-9]", lambda found: f"\\x{{{ord(found[0]):x}}}", text)
 
 
 def _text(name: str, text: object, longest: int | None = None) -> str:

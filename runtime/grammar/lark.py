@@ -17,6 +17,11 @@ def literal(text: str, atoms: Mapping[str, int]) -> str:
     return " ".join(f"<[{atoms[part]}]>" if part in atoms else json.dumps(part) for part in parts if part)
 
 
+def as_regex(text: str) -> str:
+    """What matches `text` alone: every character but letters and digits by its code point."""
+    return re.sub(r"[^a-zA-Z0-9]", lambda found: f"\\x{{{ord(found[0]):x}}}", text)
+
+
 def tokens(numbers: Sequence[int]) -> str:
     """One of these tokens, `<[3-5,9]>`. Some tokenizers have thousands of such, one behind the other."""
     found: list[list[int]] = []
@@ -31,16 +36,20 @@ def tokens(numbers: Sequence[int]) -> str:
 def until(name: str, end: str, then: str, atoms: Mapping[str, int], free: Sequence[int], may_stop: bool) -> list[str]:
     """The rule `name`: any text up to its first `end`, and `then` behind that. `TEXT` is to be defined besides.
 
-    An end is one by its bytes, wherever a token ends, and by the token of that name, as both read the same. free:
+    An end is one by its bytes, wherever a token ends, and by the tokens that it names, as both read the same. free:
     tokens that text may have beside its bytes. may_stop: whether the text need not have an end.
     """
-    ways = [f"{name}_end {then}"]
-    if end in atoms:
-        ways.insert(0, f"TEXT <[{atoms[end]}]> {then}")
+    ways, lines = [f"{name}_end {then}"], [f"{name}_end[lazy]: TEXT {json.dumps(end)}"]
+    first = min((place for place in map(end.find, atoms) if place >= 0), default=-1)
+    if first == 0:
+        ways.insert(0, f"TEXT {literal(end, atoms)} {then}")
+    elif first > 0:  # text takes all up to a token, so it has what is in front of that
+        ways.insert(0, f"{name.upper()}_HEAD {literal(end[first:], atoms)} {then}")
+        lines.append(f"{name.upper()}_HEAD: /{ANY}{as_regex(end[:first])}/")
     if may_stop:
         ways.append("TEXT")
     before = f"(TEXT {tokens(free)})* " if free else ""
-    return [f"{name}: {before}({' | '.join(ways)})", f"{name}_end[lazy]: TEXT {json.dumps(end)}"]
+    return [f"{name}: {before}({' | '.join(ways)})", *lines]
 
 
 def named(text: str, atoms: Mapping[str, int]) -> tuple[tuple[str, int], ...]:

@@ -46,7 +46,7 @@ def behind(thinking: Thinking, answer: dict[str, Any]) -> str:
     else:
         ways = ["opened"]
         leads = [thinking.lead, ""] if thinking.lead else [""]
-        if thinking.opening in atoms:
+        if any(name in thinking.opening for name in atoms):
             ways += [lark.literal(lead + thinking.opening, atoms) for lead in leads]
         start = [f"start: @answer | ({' | '.join(ways)}) thought", *_opened(thinking, leads)]
     return json.dumps({"grammars": [{"lark_grammar": "\n".join([*start, *lines])}, {**answer, "name": "answer"}]})

@@ -15,8 +15,9 @@ from ...bundle import Bundle
 from ...errors import BundleError, LongPromptError, PromptError, ToolsError
 from ..grammar.thinking import Thinking
 from ..sampling.options import items, whole_number
-from ..tools.formats import ToolFormat, recognize
+from ..tools.formats import recognize
 from ..tools.tool import Tool
+from ..tools.tool_format import ToolFormat
 from .chat_template import ChatTemplate, read_template
 from .messages import Message, check_messages
 from .special_tokens import SpecialTokens

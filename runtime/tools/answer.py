@@ -9,6 +9,7 @@ from typing import Literal
 
 from ..grammar.thinking import Thinking
 from .calls import Argued, CallReader, Part
+from .scanning import overlap
 
 
 @dataclass(frozen=True)
@@ -86,9 +87,7 @@ class AnswerReader:
         if place >= 0:
             text, self._held, self._state = self._held[:place].rstrip(), self._held[place + len(end) :], "gap"
             return [Thought(text)] if text else []
-        sizes = range(min(len(end) - 1, len(self._held)), 0, -1)
-        overlap = next((size for size in sizes if self._held.endswith(end[:size])), 0)
-        size = len(self._held[: len(self._held) - overlap].rstrip())
+        size = len(self._held[: len(self._held) - overlap(self._held, end)].rstrip())
         text, self._held = self._held[:size], self._held[size:]
         self._said = self._said or bool(text)
         return [Thought(text)] if text else []

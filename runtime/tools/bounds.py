@@ -12,11 +12,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from ...errors import GrammarError
-from ..grammar.grammar import Grammar, as_regex
-from ..grammar.lark import ANY, TEXT, literal, tokens, until
+from ..grammar.grammar import Grammar
+from ..grammar.lark import ANY, TEXT, as_regex, literal, tokens, until
 from ..grammar.limits import check_length, check_schema, too_deep
-from .formats import ToolFormat
+from .parameters import ParameterRules
 from .tool import MOST_TOOLS, Tool
+from .tool_format import ToolFormat
 
 TOLD = ("description", "title", "$comment")
 KEY = r"KEY: /[\w.-]{1,64}/"  # of arguments that nothing is known of
@@ -60,7 +61,18 @@ def _start(form: ToolFormat, demanded: bool) -> list[str]:
 def _arguments(form: ToolFormat, place: int, tool: Tool) -> list[str]:
     if form.parameters is None:
         return [f"arguments_{place}: %json {_schema(form, tool)}"]
-    return form.parameters.lines(place, _bare(tool.schema), form.closing, dict(form.atoms), _options(form))
+    rules = ParameterRules(form.parameters, form.closing, dict(form.atoms), _options(form))
+    return rules.lines(f"arguments_{place}", _bare(tool.schema))
+
+
+def check_limits(tools: Sequence[Tool]) -> None:
+    """Of their schemas together. Raises `GrammarError`."""
+    try:
+        schemas = [_bare(tool.schema) for tool in tools]
+        check_length("tools", _written(schemas))
+        check_schema(schemas)
+    except RecursionError:
+        raise too_deep() from None
 
 
 def _check(form: ToolFormat, tools: Sequence[Tool]) -> None:
@@ -70,14 +82,18 @@ def _check(form: ToolFormat, tools: Sequence[Tool]) -> None:
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise GrammarError(f"invalid tools: {twice!r} is there twice; give each its own name")
-    try:
-        schemas = [_bare(tool.schema) for tool in tools]
-        check_length("tools", json.dumps(schemas, allow_nan=False, separators=(",", ":")))
-        check_schema(schemas)
-        for place, tool in enumerate(tools):
-            _arguments(form, place, tool)
-    except RecursionError:
-        raise too_deep() from None
+    check_limits(tools)
+    for place, tool in enumerate(tools):
+        _arguments(form, place, tool)
+
+
+def schema_size(tool: Tool) -> int:
+    """Characters of its schema that count: without what only tells people about it."""
+    return len(_written(_bare(tool.schema)))
+
+
+def _written(schema: Any) -> str:
+    return json.dumps(schema, allow_nan=False, separators=(",", ":"))
 
 
 def _schema(form: ToolFormat, tool: Tool) -> str:

@@ -7,9 +7,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from .formats import ToolFormat
-from .parameters import ParametersReader, kinds_of
+from .kinds import Kind, kinds_of
+from .parameter_reader import ParametersReader
+from .scanning import JsonScanner, overlap
 from .tool import Tool
+from .tool_format import ToolFormat
 
 NAME = re.compile(r"[a-zA-Z0-9_-]+")
 
@@ -47,7 +49,8 @@ class CallReader:
         self._held = ""
         self._opening = form.opening  # of the call that comes next
         self._state: Literal["content", "text", "call", "arguments", "behind"] = "content"
-        self._depth, self._quoted, self._escaped = 0, False, False  # within arguments
+        self._scanner = JsonScanner()  # of arguments
+        self._kinds: dict[str, dict[str, Kind]] = {}  # of arguments, by tool
         self.count = 0  # of calls
 
     @property
@@ -89,9 +92,7 @@ class CallReader:
             released = self._release(len(held[:place].rstrip()))
             self._held, self._state = held[place + len(trigger) :], "call"
             return released
-        sizes = range(min(len(trigger) - 1, len(held)), 0, -1)
-        overlap = next((size for size in sizes if held.endswith(trigger[:size])), 0)
-        return self._release(len(held[: len(held) - overlap].rstrip()))
+        return self._release(len(held[: len(held) - overlap(held, trigger)].rstrip()))
 
     def _text(self) -> list[Part]:
         return self._release(len(self._held))
@@ -107,10 +108,9 @@ class CallReader:
             return []
         begun = Begun(self.count, self._held[start:place])
         self._held = self._held[place + len(between) :]
-        self._depth, self._quoted, self._escaped = 0, False, False
+        self._scanner = JsonScanner()
         if self._form.parameters is not None:
-            tool = self._tools.get(begun.name)
-            kinds = kinds_of(tool.schema) if tool is not None else {}
+            kinds = self._kinds_of(begun.name)
             self._parameters = ParametersReader(self._form.parameters, self._form.closing, kinds)
         self.count += 1
         self._state = "arguments"
@@ -124,19 +124,10 @@ class CallReader:
             return [Argued(self.count - 1, text)] if text else []
         held, end = self._held, len(self._held)
         for place, letter in enumerate(held):
-            if self._escaped:
-                self._escaped = False
-            elif self._quoted:
-                self._escaped, self._quoted = letter == "\\", letter != '"'
-            elif letter == '"':
-                self._quoted = True
-            elif letter in "{[":
-                self._depth += 1
-            elif letter in "}]":
-                self._depth -= 1
-                if not self._depth:
-                    end, self._state = place + 1, "behind"
-                    break
+            self._scanner.read(letter)
+            if letter in "}]" and self._scanner.outside:
+                end, self._state = place + 1, "behind"
+                break
         self._held = held[end:]
         return [Argued(self.count - 1, held[:end])] if end else []
 
@@ -146,6 +137,11 @@ class CallReader:
         if further is not None and self._held.startswith(start):
             self._held, self._opening, self._state = self._held[len(start) :], "", "call"
         return []
+
+    def _kinds_of(self, name: str) -> dict[str, Kind]:
+        if name not in self._kinds:
+            self._kinds[name] = kinds_of(self._tools[name].schema) if name in self._tools else {}
+        return self._kinds[name]
 
     def _release(self, size: int) -> list[Part]:
         released, self._held = self._held[:size], self._held[size:]

@@ -5,15 +5,14 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
-from hashlib import sha256
+from dataclasses import replace
 from typing import Any
 
 from ...errors import PromptError, ToolsError
 from ..grammar.lark import apart, named
 from .frames import frame, writer
-from .parameters import Parameters
 from .tool import Tool
+from .tool_format import ToolFormat
 
 Render = Callable[[Sequence[Mapping[str, Any]], Sequence[Mapping[str, Any]] | None], str]
 
@@ -28,42 +27,6 @@ IDS = ("abcdefgh1", "abcdefgh2")
 RESULT = "probe_result"
 QUESTION = {"role": "user", "content": "0"}
 SHOWN = 80
-
-
-@dataclass(frozen=True)
-class ToolFormat:
-    """A turn that calls is: content, trigger, opening, call, then maybe next and a further call, and end.
-
-    A call is: name, between, arguments as a JSON object, closing.
-
-    next: None where a turn has one call at most. leads: whether only the beginning of a turn is a trigger. spaced:
-    whether blanks follow the commas and colons of JSON. parameters: where arguments are written one by one instead,
-    takes_results: whether the template writes what tools answer.
-    atoms: ids of the tokens that these texts name; shown: those of them that have no text of their own. free: ids of
-    tokens such as `<think>`, which grammars know by their ids alone and which are text like any other here.
-    """
-
-    name: str
-    trigger: str
-    opening: str
-    between: str
-    closing: str
-    next: str | None
-    end: str = ""
-    leads: bool = False
-    spaced: bool = True
-    short_ids: bool = False
-    parameters: Parameters | None = None
-    takes_results: bool = True
-    atoms: tuple[tuple[str, int], ...] = ()
-    shown: tuple[int, ...] = ()
-    free: tuple[int, ...] = ()
-
-    def call_id(self, given: str) -> str:
-        """As the template takes it: Mistral's refuse ids that have not nine letters and digits."""
-        if not self.short_ids or re.fullmatch("[a-zA-Z0-9]{9}", given):
-            return given
-        return sha256(given.encode()).hexdigest()[:9]
 
 
 def recognize(render: Render, atoms: Mapping[str, int], special: Collection[int]) -> ToolFormat:
@@ -88,11 +51,9 @@ def recognize(render: Render, atoms: Mapping[str, int], special: Collection[int]
             "with its arguments behind it, as JSON or one by one"
         )
     answered = _try(render, [QUESTION, _calling(1), _answer()], [PROBE])
-    literal = found.trigger + found.opening + found.between + found.closing + (found.next or "") + found.end
-    literal += found.parameters.written if found.parameters is not None else ""
-    names = named(literal, atoms)
+    names = named(found.written, atoms)
     shown = tuple(number for _, number in names if number in special)
-    free = tuple(number for _, number in apart(atoms, literal, found.trigger) if number not in special)
+    free = tuple(number for _, number in apart(atoms, found.written, found.trigger) if number not in special)
     return replace(found, atoms=names, shown=shown, free=free, takes_results=RESULT in (answered or ""))
 
 
@@ -183,18 +144,7 @@ def _framed(render: Render) -> ToolFormat | None:
     found = None if write is None else frame(write, NAME)
     if found is None or any(given in f"{found}" for given in (*IDS, NAME)):
         return None
-    name = "json" if found.parameters is None else "parameters"
-    return ToolFormat(
-        name,
-        found.trigger,
-        found.opening,
-        found.between,
-        found.closing,
-        found.next,
-        found.end,
-        spaced=found.spaced,
-        parameters=found.parameters,
-    )
+    return found
 
 
 def _calling(count: int) -> dict[str, Any]:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
-from .parameters import Parameters
+from .tool_format import Parameters, ToolFormat
 
 Write = Callable[..., str | None]  # the text of a turn with calls that have these arguments, behind what all turns have
 TRIGGER = re.compile(r"<[^<>]+>|\[[\w/]+\]|[^\s{]+")
@@ -17,21 +16,7 @@ LONGEST = 100  # between name and arguments
 FIRST, SECOND = "first", "second"
 
 
-@dataclass(frozen=True)
-class Frame:
-    """As `ToolFormat`."""
-
-    trigger: str
-    opening: str
-    between: str
-    closing: str
-    next: str | None
-    end: str
-    spaced: bool = True
-    parameters: Parameters | None = None
-
-
-def frame(write: Write, name: str) -> Frame | None:
+def frame(write: Write, name: str) -> ToolFormat | None:
     """write: see `Write`; None for what the template refuses."""
     one = write({FIRST: 1, SECOND: "x"})
     if one is None or name not in one:
@@ -50,7 +35,7 @@ def frame(write: Write, name: str) -> Frame | None:
     return _json(trigger, opening, behind, further) or _parameters(trigger, opening, behind, further, write, name)
 
 
-def _json(trigger: str, opening: str, behind: str, further: str | None) -> Frame | None:
+def _json(trigger: str, opening: str, behind: str, further: str | None) -> ToolFormat | None:
     start = behind[:LONGEST].find("{")
     try:
         value, end = json.JSONDecoder().raw_decode(behind, start) if start >= 0 else (None, 0)
@@ -62,10 +47,12 @@ def _json(trigger: str, opening: str, behind: str, further: str | None) -> Frame
         return None
     closing, following, last = _ends(behind[end:], None if further is None else further[end:])
     spaced = '"first": 1' in behind
-    return Frame(trigger, opening, behind[:start], closing, following, last, spaced)
+    return ToolFormat("json", trigger, opening, behind[:start], closing, following, last, spaced=spaced)
 
 
-def _parameters(trigger: str, opening: str, behind: str, further: str | None, write: Write, name: str) -> Frame | None:
+def _parameters(
+    trigger: str, opening: str, behind: str, further: str | None, write: Write, name: str
+) -> ToolFormat | None:
     swapped, nothing, truth = write({FIRST: "x", SECOND: 1}), write({}), write({FIRST: True})
     parts, others = _cut(behind, "1", "x"), _cut((swapped or "").partition(name)[2], "x", "1")
     if parts is None or others is None or nothing is None or not _nested(write):
@@ -77,7 +64,7 @@ def _parameters(trigger: str, opening: str, behind: str, further: str | None, wr
     text_end, other_end = _common(joint_behind_text, tail_of_text), _common(joint_behind_other, tail_of_other)
     joint, tail = joint_behind_text[len(text_end) :], tail_of_text[len(text_end) :]
     same = (joint_behind_other[len(other_end) :], tail_of_other[len(other_end) :]) == (joint, tail)
-    if not text_end or not same:
+    if not text_end or not same or not (other_end or (joint and tail)):  # nothing would end a number
         return None
     value = len(behind) - len(tail)
     if further is not None and not further.startswith(behind[:value]):
@@ -88,7 +75,7 @@ def _parameters(trigger: str, opening: str, behind: str, further: str | None, wr
         return None
     none = none[: len(none) - len(closing + last)]
     found = Parameters(head, none, text, other, text_end, other_end, joint, python="True" in (truth or ""))
-    return Frame(trigger, opening, "", closing, following, last, parameters=found)
+    return ToolFormat("parameters", trigger, opening, "", closing, following, last, parameters=found)
 
 
 def _nested(write: Write) -> bool:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...errors import GrammarError
+from ..grammar.schema_shape import malformed
 
 NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 MOST_TOOLS = 128
@@ -27,6 +28,9 @@ class Tool:
             raise GrammarError(
                 f"invalid tool: it is named {self.name[:80]!r}; a name has 1 to 64 letters, digits, _ and -"
             )
+        wrong = malformed(dict(self.parameters or {}))
+        if wrong is not None:
+            raise GrammarError(f"invalid tool: in the parameters of {self.name}, {wrong}")
         kind = (self.parameters or {}).get("type", "object")
         if kind != "object":
             raise GrammarError(

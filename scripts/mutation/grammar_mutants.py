@@ -158,9 +158,9 @@ GRAMMAR = (
     ),
     Mutant(
         "a strict tool is relaxed",
-        "serve/wire/tools.py",
-        "place in self.strict | self.relaxed",
-        "place in self.relaxed",
+        "serve/wire/calls.py",
+        "place for place in self.places if place not in self.strict",
+        "place for place in self.places",
         ("tests/serve/test_tools.py",),
     ),
 )

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import accumulate
 
 import msgspec
 
@@ -21,10 +23,10 @@ from ..http.exchange import ClientGone, Exchange
 from ..service import Service
 from ..wire.answers import Chunk, Usage, metrics_of, usage_of
 from ..wire.body import parse
+from ..wire.calls import Calls, bounded, calls_of
 from ..wire.constraints import grammar_of
 from ..wire.errors import of_engine, of_grammar
 from ..wire.requests import ChatRequest, CompletionRequest, Extension, StreamOptions
-from ..wire.tools import Calls, calls_of
 from ..wire.translate import chat_messages, check_size, check_template, parameters, prediction_text, prompts
 from .output import Output, Piece
 from .shapes import ChatShape, Shape, TextShape, Whole
@@ -95,12 +97,16 @@ async def chat(service: Service, exchange: Exchange) -> None:
     _note_ignored(service, exchange, parsed.ignored)
     service.check_model(parsed.request.model)
     check_template(service.session.chats)
-    calls = calls_of(parsed.request, service.session)
+    if parsed.request.tools:  # off the event loop: there may be many, and long ones
+        find = partial(calls_of, parsed.request, service.session)
+        calls = await exchange.while_there(service.sessions.compilers.run(exchange.key, find))
+    else:
+        calls = calls_of(parsed.request, service.session)
     messages = chat_messages(parsed.request.messages, service.session)
     work = await exchange.while_there(_work(service, exchange.key, parsed.request, [messages], calls))
     if work.calls is not None and work.calls.relaxed:
-        names = ", ".join(work.calls.tools[place].name for place in sorted(work.calls.relaxed))
-        exchange.headers[RELAXED_HEADER] = names[:LONGEST_HEADER]
+        names = [work.calls.tools[place].name for place in sorted(work.calls.relaxed)]
+        exchange.headers[RELAXED_HEADER] = _listed(names)
     await _answer(work, exchange, ChatShape(service, _wants_usage(parsed.request)))
 
 
@@ -152,13 +158,9 @@ async def _grammar(
 async def _calls_grammar(
     service: Service, key: str, calls: Calls, thinking: Thinking | None
 ) -> tuple[Calls, Grammar | None]:
-    """Compiled; tools that need not be kept to the letter are relaxed one by one."""
+    """Compiled; tools that need not be kept to the letter may be relaxed."""
     thoughts = thinking and replace(thinking, may_stop=not calls.demanded)
-    while True:
-        try:
-            return calls, await service.prepare_grammar(calls.grammar.behind(thoughts), key)
-        except GrammarError as error:
-            calls = calls.relax(error)
+    return await service.compile(partial(bounded, calls, service.session, thoughts), key)
 
 
 async def _answer(work: Work, exchange: Exchange, shape: Shape) -> None:
@@ -267,8 +269,13 @@ def _wants_usage(request: ChatRequest | CompletionRequest) -> bool:
 def _note_ignored(service: Service, exchange: Exchange, ignored: list[str]) -> None:
     if ignored:
         service.metrics.ignored(len(ignored))
-        told = ", ".join(name for name in ignored if name.isascii() and name.isprintable())
-        exchange.headers[IGNORED_HEADER] = told[:LONGEST_HEADER]
+        exchange.headers[IGNORED_HEADER] = _listed([name for name in ignored if name.isascii() and name.isprintable()])
+
+
+def _listed(names: list[str]) -> str:
+    """As many as a header takes, whole ones."""
+    sizes = accumulate(len(name) + len(", ") for name in names)
+    return ", ".join(name for name, size in zip(names, sizes, strict=True) if size <= LONGEST_HEADER)
 
 
 def _told(work: Work) -> dict[str, object]:

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from ...errors import GrammarError
 from ...runtime.grammar.grammar import Grammar
+from ...runtime.grammar.schema_shape import below
 from .errors import ApiError, invalid, of_grammar, unsupported
 from .requests import Common, JsonSchema, StructuredOutputs
 
 ANY_OBJECT: dict[str, Any] = {"type": "object"}
 DEEPEST = 64
-# Keywords whose values are schemas by name, and a schema or a list of them; those of others hold data.
-OF_NAMES = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"})
-OF_SCHEMAS = frozenset(
-    {"items", "prefixItems", "additionalItems", "unevaluatedItems", "contains", "additionalProperties"}
-    | {"unevaluatedProperties", "propertyNames", "anyOf", "allOf", "oneOf", "not", "if", "then", "else"}
-)
 
 
 def grammar_of(request: Common, allow_lark: bool) -> Grammar | None:
@@ -88,11 +83,5 @@ def _loose(schema: Any, where: str, depth: int = 0) -> Iterator[str]:
         if {*properties} - {name for name in names if isinstance(name, str)}:
             yield f"{where} needs all its properties in required"
     for keyword, value in schema.items():
-        below: Iterable[tuple[Any, Any]] = ()
-        if keyword in OF_NAMES and isinstance(value, dict):
-            below = ((f".{name}", one) for name, one in value.items())
-        elif keyword in OF_SCHEMAS:
-            several = isinstance(value, list)
-            below = [(f"[{place}]", one) for place, one in enumerate(value)] if several else [("", value)]
-        for name, one in below:
-            yield from _loose(one, f"{where}.{keyword}{name}"[:200], depth + 1)
+        for place, one in below(f"{where}.{keyword}", keyword, value):
+            yield from _loose(one, place[:200], depth + 1)

@@ -91,9 +91,9 @@ def test_a_grammar_is_compiled_once_and_never_by_the_engines_thread(
     monkeypatch.setattr(compiling, "KEPT", 0)  # as if many others came while it waits
     asked, original = [], GrammarCompiler._in_time
 
-    def noted(compiler: GrammarCompiler, grammar: Any) -> Any:
+    def noted(compiler: GrammarCompiler, kind: str, task: Any) -> Any:
         asked.append(threading.current_thread().name)
-        return original(compiler, grammar)
+        return original(compiler, kind, task)
 
     monkeypatch.setattr(GrammarCompiler, "_in_time", noted)
     assert ask(client, "once")[2]["choices"][0]["message"]["content"] == "once"

@@ -350,8 +350,8 @@ PARAMETERS = {
 @pytest.mark.parametrize("form", PARAMETERS)
 def test_calls_of_other_forms(tmp_path: Path, form: str) -> None:
     marks = {name for text in PARAMETERS.values() for name in re.findall(r"</?\|?\w+\|?>", text)} - {"<|DSML|calls>"}
-    special = [name for name in sorted(marks) if name.startswith("<|")]
-    atoms = [name for name in sorted(marks) if name not in special and "parameter" not in name]
+    special = ["|DSML|", *(name for name in sorted(marks) if name.startswith("<|"))]
+    atoms = [name for name in sorted(marks) if name not in special]
     session = scripted_session(tmp_path, getattr(parameter_templates, form), "Hello<A>", special, atoms)
     with served(session) as client:
         client.session = session  # type: ignore[attr-defined]

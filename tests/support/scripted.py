@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -43,7 +44,12 @@ class Scripted(FakeDecoder):
 
 
 def scripted_session(
-    root: Path, template: str, marker: str, special: Sequence[str] = (), atoms: Sequence[str] = ()
+    root: Path,
+    template: str,
+    marker: str,
+    special: Sequence[str] = (),
+    atoms: Sequence[str] = (),
+    capacity: int = CONTRACT.capacity,
 ) -> Session:
     """marker: what the template ends a prompt with. special, atoms: tokens that the tokenizer has besides its bytes,
     special ones and others.
@@ -52,9 +58,10 @@ def scripted_session(
     for name in (*special, *atoms):
         tokenizer.add_tokens([AddedToken(name, special=name in special, normalized=False)])
     size = VOCAB + len(special) + len(atoms)
-    bundle = write_bundle(root, CONTRACT, size, size, (EOS,), template)
+    contract = replace(CONTRACT, capacity=capacity)
+    bundle = write_bundle(root, contract, size, size, (EOS,), template)
     tokenizer.save(str(root / "tokenizer/tokenizer.json"))
-    target, draft = Scripted(CONTRACT, size), Scripted(CONTRACT, size, wrong=7)
+    target, draft = Scripted(contract, size), Scripted(contract, size, wrong=7)
     for decoder in (target, draft):
         decoder.marker = tokenizer.encode(marker).ids
     return Session(bundle, Engine("scripted", "ort", target, draft))

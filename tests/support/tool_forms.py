@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from specexport.runtime.tools.calls import CallReader, joined
-from specexport.runtime.tools.formats import ToolFormat
+from specexport.runtime.tools.tool_format import Parameters, ToolFormat
 
 HERMES = ToolFormat(
     "hermes", "<tool_call>", '\n{"name": "', '", "arguments": ', "}\n</tool_call>", '\n<tool_call>\n{"name": "'
@@ -13,6 +13,10 @@ HERMES = ToolFormat(
 LLAMA = ToolFormat("llama", '{"name": "', "", '", "parameters": ', "}", None, leads=True)
 MISTRAL = ToolFormat("mistral", "[TOOL_CALLS]", '[{"name": "', '", "arguments": ', "}", ', {"name": "', "]")
 MINISTRAL = ToolFormat("mistral", "[TOOL_CALLS]", "", "[ARGS]", "", "[TOOL_CALLS]")
+TAGGED = ToolFormat(
+    "parameters", "<call>", "", "", "</f>", "<call>",
+    parameters=Parameters("\n<p=", "\n", ">\n", ">\n", "\n</p>\n", "\n</p>\n", "<p="),
+)  # fmt: skip
 
 
 def turn(form: ToolFormat, content: str, *calls: tuple[str, str]) -> str:

@@ -31,6 +31,13 @@ MISTRAL = Thinking(
     shown=(IDS["[THINK]"], IDS["[/THINK]"]),
     free=(IDS["<think>"], IDS["</think>"], IDS["<b>"]),
 )
+SEVERAL = Thinking(  # markers with tokens in them
+    "[THINK]so[/THINK]",
+    "#<b>.",
+    gap="!",
+    atoms=tuple((name, IDS[name]) for name in ("[THINK]", "[/THINK]", "<b>")),
+    shown=(IDS["[THINK]"], IDS["[/THINK]"]),
+)
 GRAMMARS = [
     Grammar.json_schema({"type": "integer"}),
     Grammar.regex("[0-9]+"),
@@ -119,3 +126,13 @@ def test_without_thinking_it_is_the_grammar(compiler: GrammarCompiler) -> None:
     assert pickle.loads(pickle.dumps(held)) == behind
     assert ending(compiler, held, "<think></think>\n\n12")
     assert ending(compiler, GRAMMARS[0], "<think>") is None
+
+
+@pytest.mark.parametrize("spelled", [(), NAMES], ids=["by tokens", "by bytes"])
+def test_markers_that_hold_tokens(compiler: GrammarCompiler, spelled: Collection[str]) -> None:
+    """A model writes them with these tokens; what other tokens spell reads the same."""
+    grammar = Grammar.regex("[0-9]+").behind(SEVERAL)
+    for thoughts in ("", "hm #", "#.\n"):
+        assert ending(compiler, grammar, f"[THINK]so[/THINK]{thoughts}#<b>.!12", spelled)
+    assert ending(compiler, grammar, "[THINK]so[/THINK]hm#<b>.12", spelled) is None
+    assert ending(compiler, grammar, "12", spelled)

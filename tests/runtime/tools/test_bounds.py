@@ -14,8 +14,8 @@ from specexport.errors import GrammarError
 from specexport.runtime.grammar.compiler import GrammarCompiler
 from specexport.runtime.grammar.matcher import Matcher
 from specexport.runtime.tools.bounds import tools_grammar
-from specexport.runtime.tools.formats import ToolFormat
 from specexport.runtime.tools.tool import Tool
+from specexport.runtime.tools.tool_format import ToolFormat
 from support.doubles import BOS, EOS, VOCAB, byte_tokenizer
 from support.messages import Refused
 from support.schemas import random_schema

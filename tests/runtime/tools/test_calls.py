@@ -6,7 +6,7 @@ import random
 
 import pytest
 from specexport.runtime.tools.calls import Argued, Begun, CallReader, Part, joined
-from specexport.runtime.tools.formats import ToolFormat
+from specexport.runtime.tools.tool_format import ToolFormat
 from support.tool_forms import HERMES, LLAMA, MINISTRAL, MISTRAL, read, turn
 
 TRICKY = '{"a": "}]\\"{ \\\\", "b": [{"c": "<tool_call>"}, "[TOOL_CALLS]"], "é": null}'

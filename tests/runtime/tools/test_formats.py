@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from specexport.errors import ToolsError
 from specexport.runtime.text.chat_template import ChatTemplate
-from specexport.runtime.tools.formats import ToolFormat, recognize
+from specexport.runtime.tools.formats import recognize
+from specexport.runtime.tools.tool_format import ToolFormat
 from support import tool_templates as templates
 from support.messages import Refused
 

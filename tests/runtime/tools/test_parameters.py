@@ -13,9 +13,10 @@ from specexport.runtime.grammar.compiler import GrammarCompiler
 from specexport.runtime.text.chat_template import ChatTemplate
 from specexport.runtime.tools.bounds import tools_grammar
 from specexport.runtime.tools.calls import CallReader, joined
-from specexport.runtime.tools.formats import ToolFormat, recognize
-from specexport.runtime.tools.parameters import loosened
+from specexport.runtime.tools.formats import recognize
+from specexport.runtime.tools.kinds import loosened
 from specexport.runtime.tools.tool import Tool
+from specexport.runtime.tools.tool_format import ToolFormat
 from support import parameter_templates as templates
 from support.doubles import EOS, VOCAB, byte_tokenizer
 from support.messages import Refused

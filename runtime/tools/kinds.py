@@ -1,0 +1,152 @@
+"""What kind of value a schema asks for, where arguments are written one by one: a text as it is, JSON, or either."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from ...errors import GrammarError
+
+# How a value is written: a text as it is, one of some texts, JSON, a truth, a text or nothing, and anything.
+Kind = Literal["text", "choice", "json", "truth", "optional", "any"]
+TOLD = frozenset(
+    {"description", "title", "$comment", "default", "examples", "type", "deprecated", "readOnly", "writeOnly"}
+)
+SHARED = ("$defs", "definitions")
+KNOWN = frozenset({*TOLD, *SHARED, "properties", "required", "additionalProperties", "$schema"})
+VALUES = ("json", "truth")  # kinds that are no texts
+
+
+def kind_of(schema: Any, shared: Mapping[str, Any] | None = None) -> tuple[Kind, list[str]]:
+    """(the kind of a value, its choices). Raises `GrammarError` where nobody could tell texts from other values.
+
+    shared: what references name.
+    """
+    ways, bounded = _ways(schema, shared or {})
+    found = [_kind_of_way(way) for way in ways]
+    kinds = {kind for kind, _ in found}
+    if bounded and not kinds <= {*VALUES}:
+        raise cannot("bounds on texts")
+    if len(found) == 1:
+        return found[0]
+    if kinds <= {*VALUES}:
+        return "json", []
+    texts = [kind for kind, way in zip((kind for kind, _ in found), ways, strict=True) if not _is_null(way)]
+    if {*texts} <= {"text", "optional"}:
+        return ("text" if kinds == {"text"} else "optional"), []
+    raise cannot("texts or other values")
+
+
+def kinds_of(schema: Mapping[str, Any]) -> dict[str, Kind]:
+    """Of all properties; those that cannot be told are `any`."""
+    shared = shared_of(schema)
+    return {key: _told(one, shared) or "any" for key, one in (schema.get("properties") or {}).items()}
+
+
+def loosened(schema: Mapping[str, Any], values: bool = True) -> dict[str, Any]:
+    """A schema that such arguments can keep to: the same properties, and all that can be kept of each.
+
+    values: whether what is no text keeps its schema, which a compiler may refuse; else it is anything.
+    """
+    shared = shared_of(schema)
+    properties: dict[str, Any] = {}
+    for key, one in (schema.get("properties") or {}).items():
+        kind = _told(one, shared)
+        if kind is None:
+            properties[key] = {"type": "string"} if _is_text(one) else {}
+        else:
+            properties[key] = {} if kind in VALUES and not values else one
+    if not properties:
+        return {"type": "object"}
+    required = [key for key in schema.get("required") or () if key in properties]
+    bounds = {"properties": properties, "required": required, "additionalProperties": False}
+    return {"type": "object", **bounds, **shared}
+
+
+def shared_of(schema: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: schema[key] for key in SHARED if key in schema}
+
+
+def cannot(what: str) -> GrammarError:
+    return GrammarError(f"invalid tools: {what} cannot be kept where arguments are not JSON; simplify the schema")
+
+
+def _told(schema: Any, shared: Mapping[str, Any]) -> Kind | None:
+    """None where it cannot be told."""
+    try:
+        return kind_of(schema, shared)[0]
+    except GrammarError:
+        return None
+
+
+def _ways(schema: Any, shared: Mapping[str, Any]) -> tuple[list[Any], bool]:
+    """(what a value may be, behind references and choices of schemas; whether something bounds these besides).
+
+    Each reference is followed once, wherever it is: so it takes no longer than the schema is.
+    """
+    found: list[Any] = []
+    seen: set[str] = set()
+    waiting, bounded = [schema], False
+    while waiting:
+        one = waiting.pop()
+        several = _several(one)
+        if several is None:
+            found.append(one)
+            continue
+        keyword, further = several
+        bounded = bounded or bool({*one} - TOLD - {keyword} | {*one} & {"type"})
+        if keyword != "$ref":
+            waiting += reversed(further)
+        elif further not in seen:
+            seen.add(further)
+            waiting.append(_referred(further, shared))
+    if not found:
+        raise cannot("a reference to itself")
+    return found, bounded
+
+
+def _several(schema: Any) -> tuple[str, Any] | None:
+    """(the keyword, its value) of a schema that is others', None for one of its own."""
+    if not isinstance(schema, dict) or "enum" in schema or "const" in schema:
+        return None
+    if isinstance(schema.get("$ref"), str):
+        return "$ref", schema["$ref"]
+    keyword = next((key for key in ("anyOf", "oneOf") if schema.get(key) and isinstance(schema[key], list)), None)
+    return None if keyword is None else (keyword, schema[keyword])
+
+
+def _referred(reference: str, shared: Mapping[str, Any]) -> Any:
+    room, _, name = reference.removeprefix("#/").partition("/")
+    if not reference.startswith("#/") or name not in shared.get(room, {}):
+        raise cannot(f"a reference to {reference[:80]!r}")
+    return shared[room][name]
+
+
+def _kind_of_way(schema: Any) -> tuple[Kind, list[str]]:
+    if schema is True or (isinstance(schema, dict) and not {*schema} - (TOLD - {"type"})):
+        return "any", []
+    if not isinstance(schema, dict):
+        raise cannot("what nothing satisfies")
+    types = schema.get("type")
+    several = {*types} if isinstance(types, list) else {types}
+    wanted = schema.get("enum", [schema["const"]] if "const" in schema else None)
+    if isinstance(wanted, list):
+        texts = [one for one in wanted if isinstance(one, str)]
+        if texts and len(texts) < len(wanted):
+            raise cannot("choices of texts and other values")
+        if texts and ({*schema} - TOLD - {"enum", "const"} or not several & {None, "string"}):
+            raise cannot("bounds on choices")
+        return ("choice", texts) if texts else ("json", [])
+    if "string" in several or types is None:
+        if {*schema} - TOLD or not several <= {"string", "null"}:
+            raise cannot("bounds on texts")
+        return ("text" if several == {"string"} else "optional"), []
+    return ("truth" if several == {"boolean"} else "json"), []
+
+
+def _is_null(schema: Any) -> bool:
+    return isinstance(schema, dict) and schema.get("type") == "null" and {*schema} <= TOLD
+
+
+def _is_text(schema: Any) -> bool:
+    return isinstance(schema, dict) and schema.get("type") == "string"

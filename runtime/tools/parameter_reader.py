@@ -1,0 +1,164 @@
+"""Arguments that are written one by one, read to an object as JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from .kinds import VALUES, Kind
+from .scanning import JsonScanner, overlap
+from .tool_format import Parameters
+
+WORDS = {"True": "true", "False": "false", "None": "null", "true": "true", "false": "false", "null": "null"}
+
+
+class ParametersReader:
+    """Texts and JSON come as they are written, what may still be either when it is whole. JSON is the model's own text.
+
+    closing: what follows the last argument. done: the object is whole, and what is left begins with `closing`.
+    Each letter is looked at once, but those that may begin a marker.
+    """
+
+    def __init__(self, parameters: Parameters, closing: str, kinds: Mapping[str, Kind]) -> None:
+        self._parameters, self._closing, self._kinds = parameters, closing, kinds
+        self._key: str | None = None  # whose value comes
+        self._kind: Kind = "any"
+        self._opened = False  # the object has the key, and maybe a part of the value
+        self._begun = False  # the object has a key
+        self._scanner = JsonScanner()  # of a value that is JSON
+        self._seen = 0  # characters of what is held that have no end within them
+        self.done = False
+
+    def add(self, held: str) -> tuple[str, str]:
+        """(more of the object, what is left of `held`): give that again, with more text behind it."""
+        found = ""
+        while not self.done:
+            key = self._key
+            more, left = self._next(held) if key is None else self._value(held)
+            found += more
+            if left == held and self._key == key:
+                break
+            held = left
+        return found, held
+
+    def _next(self, held: str) -> tuple[str, str]:
+        """The next key, or the end."""
+        own = self._parameters
+        end, head = ("", own.joint) if self._begun else (own.none, own.opening)
+        if held.startswith(end + self._closing):
+            self.done = True
+            return ("}" if self._begun else "{}"), held[len(end) :]
+        if not held.startswith(head):
+            return "", held
+        rest = held[len(head) :]
+        place = min((place for place in map(rest.find, {own.text, own.other}) if place >= 0), default=-1)
+        if place < 0:
+            return "", held
+        kind = self._kinds.get(rest[:place], "any")
+        for marker in self._markers(kind):
+            if rest.startswith(marker, place):
+                self._key, self._kind = rest[:place], self._kind_behind(marker, kind)
+                return "", rest[place + len(marker) :]
+            if marker.startswith(rest[place:]):
+                break  # it may still come
+        return "", held
+
+    def _markers(self, kind: Kind) -> list[str]:
+        own = self._parameters
+        if kind in VALUES:
+            return [own.other]
+        return [own.text] if kind in ("text", "choice") else sorted({own.text, own.other}, key=len, reverse=True)
+
+    def _kind_behind(self, marker: str, kind: Kind) -> Kind:
+        """Where both are marked alike the schema says which it is."""
+        own = self._parameters
+        if own.text == own.other or kind in VALUES:
+            return kind
+        if marker == own.text:
+            return "text"
+        return "truth" if kind == "optional" else "json"
+
+    def _value(self, held: str) -> tuple[str, str]:
+        if self._kind == "json":
+            return self._json(held)
+        if self._kind == "truth":
+            return self._word(held)
+        if self._kind == "any":
+            return self._anything(held)
+        if self._kind == "optional":
+            null = self._parameters.null + self._parameters.text_end
+            if held.startswith(null):
+                return self._whole("null", held[len(null) :])
+            if null.startswith(held):
+                return "", held
+            self._kind = "text"
+        return self._text(held)
+
+    def _text(self, held: str) -> tuple[str, str]:
+        end = self._parameters.text_end
+        opening = self._opening('"')
+        place = held.find(end)
+        size = place if place >= 0 else len(held) - overlap(held, end)
+        more = opening + _quoted(held[:size])[1:-1]
+        return self._whole(more + '"', held[place + len(end) :]) if place >= 0 else (more, held[size:])
+
+    def _json(self, held: str) -> tuple[str, str]:
+        own, scanner = self._parameters, self._scanner
+        ends = (own.other_end + own.joint, own.other_end + self._closing)
+        place, some = 0, self._opened
+        while place < len(held):
+            if some and scanner.outside:
+                if held.startswith(ends, place):
+                    return self._whole(held[:place], held[place + len(own.other_end) :])
+                if any(end.startswith(held[place : place + len(end)]) for end in ends):
+                    break  # it may still come
+            scanner.read(held[place])
+            place, some = place + 1, True
+        return (self._opening() + held[:place] if place else ""), held[place:]
+
+    def _word(self, held: str) -> tuple[str, str]:
+        end = self._parameters.other_end
+        word = next((word for word in WORDS if held.startswith(word + end)), None)
+        return ("", held) if word is None else self._whole(WORDS[word], held[len(word + end) :])
+
+    def _anything(self, held: str) -> tuple[str, str]:
+        end = self._parameters.text_end
+        place = held.find(end, max(0, self._seen - len(end) + 1))
+        if place < 0:
+            self._seen = len(held)
+            return "", held
+        return self._whole(as_json(held[:place], self._parameters.python), held[place + len(end) :])
+
+    def _opening(self, first: str = "") -> str:
+        """The key, where it is still to come."""
+        if self._opened:
+            return ""
+        head = f"{', ' if self._begun else '{'}{_quoted(self._key or '')}: {first}"
+        self._opened = self._begun = True
+        return head
+
+    def _whole(self, more: str, left: str) -> tuple[str, str]:
+        """The end of a value."""
+        more = self._opening() + more
+        self._key, self._opened, self._seen, self._scanner = None, False, 0, JsonScanner()
+        return more, left
+
+
+def as_json(text: str, python: bool) -> str:
+    """What may be a text or JSON: as it is where it is JSON, else a text. python: `True` is JSON's true."""
+    if python and text in WORDS:
+        return WORDS[text]
+    try:
+        json.loads(text, parse_constant=_no_json, parse_int=str, parse_float=str)
+    except (ValueError, RecursionError):
+        return _quoted(text)
+    return text
+
+
+def _no_json(name: str) -> Any:
+    raise ValueError(name)
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)

@@ -1,0 +1,75 @@
+"""How a chat template writes tool calls, as values: what is around names and arguments."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from hashlib import sha256
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """Arguments are: opening, key, text or other, value, its end, and joint in front of each further key.
+
+    none: what there is instead of all that for no arguments. text, text_end: around a text, which has no `text_end`;
+    other, other_end: around any other value, which is JSON. python: whether `True`, `False` and `None` are meant.
+    """
+
+    opening: str
+    none: str
+    text: str
+    other: str
+    text_end: str
+    other_end: str
+    joint: str
+    python: bool = False
+
+    @property
+    def written(self) -> str:
+        return self.opening + self.none + self.text + self.other + self.text_end + self.other_end + self.joint
+
+    @property
+    def null(self) -> str:
+        return "None" if self.python else "null"
+
+
+@dataclass(frozen=True)
+class ToolFormat:
+    """A turn that calls is: content, trigger, opening, call, then maybe next and a further call, and end.
+
+    A call is: name, between, arguments as a JSON object, closing.
+
+    next: None where a turn has one call at most. leads: whether only the beginning of a turn is a trigger. spaced:
+    whether blanks follow the commas and colons of JSON. parameters: where arguments are written one by one instead.
+    takes_results: whether the template writes what tools answer.
+    atoms: ids of the tokens that these texts name; shown: those of them that have no text of their own. free: ids of
+    tokens such as `<think>`, which grammars know by their ids alone and which are text like any other here.
+    """
+
+    name: str
+    trigger: str
+    opening: str
+    between: str
+    closing: str
+    next: str | None
+    end: str = ""
+    leads: bool = False
+    spaced: bool = True
+    short_ids: bool = False
+    parameters: Parameters | None = None
+    takes_results: bool = True
+    atoms: tuple[tuple[str, int], ...] = ()
+    shown: tuple[int, ...] = ()
+    free: tuple[int, ...] = ()
+
+    @property
+    def written(self) -> str:
+        """All that calls have beside names and values."""
+        literal = self.trigger + self.opening + self.between + self.closing + (self.next or "") + self.end
+        return literal + (self.parameters.written if self.parameters is not None else "")
+
+    def call_id(self, given: str) -> str:
+        """As the template takes it: Mistral's refuse ids that have not nine letters and digits."""
+        if not self.short_ids or re.fullmatch("[a-zA-Z0-9]{9}", given):
+            return given
+        return sha256(given.encode()).hexdigest()[:9]

@@ -1,0 +1,207 @@
+"""What an output may call: the tools of a request, and the grammar that bounds its calls."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+from ...errors import GrammarError
+from ...runtime.grammar.grammar import Grammar
+from ...runtime.grammar.thinking import Thinking
+from ...runtime.session import Session
+from ...runtime.tools.bounds import check_limits, schema_size, tools_grammar
+from ...runtime.tools.kinds import loosened
+from ...runtime.tools.tool import Tool
+from ...runtime.tools.tool_format import ToolFormat
+from .constraints import ANY_OBJECT
+from .errors import ApiError, invalid, of_engine, unsupported
+from .requests import ChatRequest, NamedTool
+from .tools import form_of, offered
+
+POSITION = re.compile(r"invalid tools: at (\d+)\(\d+\): (?:failed to compile JSON schema: )?(.*)", re.DOTALL)
+OF_TOOL = re.compile(r"arguments_(\d+)(?:_\d+_json)?: ")
+BUSY = "grammar_busy"
+
+
+@dataclass(frozen=True)
+class Calls:
+    """What a request may call. places: of those it may call, among the tools. demanded: whether it must call one.
+    relaxed: tools whose schema cannot be kept and need not be, as they bound it, by place.
+    """
+
+    form: ToolFormat
+    tools: tuple[Tool, ...]
+    places: tuple[int, ...]
+    demanded: bool
+    parallel: bool
+    strict: frozenset[int]
+    relaxed: Mapping[int, Tool] = field(default_factory=dict)
+
+    @cached_property
+    def bounded(self) -> list[Tool]:
+        """Those that it may call, as they bound it."""
+        return [self.relaxed.get(place, self.tools[place]) for place in self.places]
+
+    @cached_property
+    def grammar(self) -> Grammar:
+        """Bounds the whole answer. Raises `GrammarError` for what is too much before it is compiled."""
+        return tools_grammar(self.form, self.bounded, self.demanded, self.parallel)
+
+    @property
+    def free(self) -> list[int]:
+        """Places of those whose schemas need not be kept: OpenAI's are kept as far as can be without `strict`."""
+        return [place for place in self.places if place not in self.strict]
+
+    def relax(self, tools: Mapping[int, Tool]) -> Calls:
+        """tools: by place, none of them strict."""
+        assert not self.strict & {*tools}
+        return replace(self, relaxed={**self.relaxed, **tools}) if tools else self
+
+    def relax_longest(self, count: int) -> Calls:
+        """So many of them take any object."""
+        sizes = {place: schema_size(tool) for place, tool in zip(self.places, self.bounded, strict=True)}
+        longest = sorted(self.free, key=lambda place: -sizes[place])
+        return self.relax({place: _any_object(self.tools[place]) for place in longest[:count]})
+
+
+def calls_of(request: ChatRequest, session: Session) -> Calls | None:
+    """None where it may call nothing: without tools, and with `tool_choice: "none"`. Raises `ApiError`."""
+    choice = request.tool_choice
+    if not request.tools:
+        if choice == "required" or isinstance(choice, NamedTool):
+            raise invalid("tool_choice", "tool_choice asks for a call, but there are no tools")
+        return None
+    tools = offered(request.tools)
+    if choice == "none":
+        return None
+    form = form_of(session, "tools")
+    named = choice.function.name if isinstance(choice, NamedTool) else None
+    places = tuple(place for place, tool in enumerate(tools) if named in (None, tool.name))
+    if not places:
+        raise invalid("tool_choice", f"tool_choice names {named!r}, which is none of the tools")
+    if request.structured_outputs is not None or getattr(request.response_format, "type", "text") != "text":
+        field = "response_format" if request.structured_outputs is None else "structured_outputs"
+        raise unsupported(field, "it excludes tools; leave one of them out, or say tool_choice: none")
+    parallel = request.parallel_tool_calls is not False and named is None
+    demanded = choice == "required" or named is not None
+    strict = frozenset(place for place, tool in enumerate(request.tools) if tool.function.strict)
+    calls = Calls(form, tuple(tools), places, demanded, parallel, strict)
+    _check(calls)
+    return calls
+
+
+def _check(calls: Calls) -> None:
+    """Of what need not be compiled: the strict tools one by one, and all with no more than what must be kept."""
+    for place in calls.strict.intersection(calls.places):
+        try:
+            _alone(calls.form, calls.tools[place])
+        except GrammarError as error:
+            raise invalid(*_of_tool(place, calls.tools[place], str(error)), error.code) from None
+    wrong = _fit(calls.relax_longest(len(calls.free)))
+    if wrong is not None:
+        raise invalid("tools", str(wrong), wrong.code)
+
+
+def bounded(calls: Calls, session: Session, thoughts: Thinking | None) -> tuple[Calls, Grammar | None]:
+    """(calls, their grammar, compiled), with those tools relaxed that need not be kept to the letter: each by itself,
+    and where all together are too much, the longest. Raises `ApiError`, `GrammarError` where another one is compiling.
+    """
+    calls = _within_limits(calls.relax(_judged(calls, session)))
+    try:
+        return calls, session.prepare_grammar(calls.grammar.behind(thoughts))
+    except GrammarError as error:
+        place = _to_blame(error, calls)
+        if error.code == BUSY or place in calls.strict or not calls.free:
+            raise of_tools(error, calls) from None
+    calls = calls.relax_longest(len(calls.free))
+    try:
+        return calls, session.prepare_grammar(calls.grammar.behind(thoughts))
+    except GrammarError as error:
+        raise of_tools(error, calls) from None
+
+
+def _judged(calls: Calls, session: Session) -> dict[int, Tool]:
+    """Those that cannot be kept even alone, as they can be."""
+    tried: dict[int, Tool] = {}
+
+    def grammars(place: int) -> Iterator[Grammar]:
+        for tool in _ways(calls.form, calls.tools[place]):
+            try:
+                grammar = _alone(calls.form, tool)
+            except GrammarError:
+                continue
+            tried[place] = tool
+            yield grammar
+
+    kept = session.first_kept([grammars(place) for place in calls.free])
+    found = {
+        place: tried[place] if grammar is not None else _any_object(calls.tools[place])
+        for place, grammar in zip(calls.free, kept, strict=True)
+    }
+    return {place: tool for place, tool in found.items() if tool is not calls.tools[place]}
+
+
+def _alone(form: ToolFormat, tool: Tool) -> Grammar:
+    """Of a call of it, whatever it is named. Raises `GrammarError`."""
+    return tools_grammar(form, [replace(tool, name="f")], demanded=True, parallel=False)
+
+
+def _ways(form: ToolFormat, tool: Tool) -> Iterator[Tool]:
+    """What may bound it, the strictest first; any object can always be kept."""
+    try:
+        check_limits([tool])
+    except GrammarError:
+        return
+    yield tool
+    if form.parameters is not None:
+        for values in (True, False):
+            yield replace(tool, parameters=loosened(tool.schema, values))
+
+
+def _any_object(tool: Tool) -> Tool:
+    return replace(tool, parameters=ANY_OBJECT)
+
+
+def _within_limits(calls: Calls) -> Calls:
+    """With no more of the longest relaxed than all together need; with all of them, they are within: see `_check`."""
+    if _fit(calls) is None:
+        return calls
+    low, high = 1, len(calls.free)
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if _fit(calls.relax_longest(middle)) is None else (middle + 1, high)
+    return calls.relax_longest(low)
+
+
+def _fit(calls: Calls) -> GrammarError | None:
+    try:
+        _ = calls.grammar
+    except GrammarError as error:
+        return error
+    return None
+
+
+def of_tools(error: GrammarError, calls: Calls) -> ApiError:
+    """With the field that is to blame, where it is: llguidance tells the grammar's line, and each tool has its own."""
+    found = of_engine(error)
+    if found.status != 400:
+        return found
+    told, place = POSITION.match(str(error)), _to_blame(error, calls)
+    if told is None or place is None:
+        return invalid("tools", str(error), found.code)
+    return invalid(*_of_tool(place, calls.tools[place], told[2]), found.code)
+
+
+def _of_tool(place: int, tool: Tool, reason: str) -> tuple[str, str]:
+    where = f"tools[{place}].function.parameters"
+    return where, f"{where} ({tool.name}): {reason.removeprefix('invalid tools: ')}"
+
+
+def _to_blame(error: GrammarError, calls: Calls) -> int | None:
+    told = POSITION.match(str(error))
+    lines = calls.grammar.text.split("\n")
+    line = lines[int(told[1]) - 1] if told and 0 < int(told[1]) <= len(lines) else ""
+    of_tool = OF_TOOL.match(line)
+    return None if of_tool is None else calls.places[int(of_tool[1])]
