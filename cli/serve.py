@@ -33,6 +33,7 @@ WHERE = ("host", "port", "uds", "drain_delay", "drain_timeout", "trust_forwarded
 @click.option("--uds", type=click.Path(path_type=Path), help="Unix socket to listen on, instead of an address.")
 @CHAT_TEMPLATE
 @click.option("--served-model-name", "model", help="Name that clients use. [default: the bundle's]")
+@click.option("--replica-name", "replica", help="Which of several servers this is, for x-specexport-replica.")
 @click.option("--api-key-file", type=click.File(), help="File of API keys, one a line. Also: $SPECEXPORT_API_KEY.")
 @click.option("--no-auth", is_flag=True, help="Listen beyond this machine although there is no API key.")
 @click.option("--public-metrics", is_flag=True, help="/metrics needs no API key.")

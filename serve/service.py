@@ -22,6 +22,7 @@ from .wire.translate import Limits
 
 SHOWN_DIGITS = 10
 T = TypeVar("T")
+MOST_FAILURES = 3  # in a row: one may be its request's own, as logits that are no numbers
 
 
 class Service:
@@ -71,9 +72,12 @@ class Service:
     @cached_property
     def model(self) -> Model:
         session, manifest = self.session, self.session.bundle.manifest
+        computed, stored = manifest.contract.precision, manifest.target.format
         meta: Mapping[str, Any] = {
             "engine": session.engine.name,
-            "precision": manifest.contract.precision,
+            "bundle": _digest(session),
+            "precision": computed,
+            "weights": computed if stored == "float" else stored,
             "max_draft_tokens": session.max_draft_tokens,
             "draft_model": manifest.draft is not None,
             "chat": self.session.chats,
@@ -88,6 +92,8 @@ class Service:
         thread = self.sessions.thread
         if not thread.alive:
             return "the engine thread has ended"
+        if thread.failed_in_a_row >= MOST_FAILURES:
+            return f"the engine failed the last {thread.failed_in_a_row} requests"
         stalled = thread.stalled_for()
         if stalled > self.settings.stall_timeout:
             return f"the engine has been in one pass for {stalled:.0f} s"

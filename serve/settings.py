@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from ipaddress import ip_address
 
@@ -10,6 +11,7 @@ from ..errors import ParameterError
 LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 ANY_HOST = "*"
 PER_KEY = 4
+REPLICA = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +32,8 @@ class ServerSettings:
 
     allow_grammars: requests may bring context-free grammars (Lark), and not only schemas, regexes and choices.
     strict_fields: unknown fields are refused and not ignored. metrics_prefix: of the names at `/metrics`. access_log:
-    one JSON line a request on the logger `specexport.access`, without any text of prompts or answers.
+    one JSON line a request on the logger `specexport.access`, without any text of prompts or answers. replica: which of
+    several servers this is; every answer says so in the header `x-specexport-replica`.
     """
 
     model: str | None = None
@@ -55,10 +58,13 @@ class ServerSettings:
     strict_fields: bool = False
     metrics_prefix: str = "specexport"
     access_log: bool = True
+    replica: str | None = None
 
     def __post_init__(self) -> None:
         if any(not key or not key.isprintable() or " " in key for key in self.api_keys):
             raise ParameterError("an API key is empty or has blanks; give one key a line")
+        if self.replica is not None and not REPLICA.fullmatch(self.replica):
+            raise ParameterError(f"replica is {self.replica[:80]!r}; it must be 1 to 64 of the characters A-Za-z0-9._-")
         if not 0 <= self.default_temperature <= 2:
             raise ParameterError(f"default_temperature is {self.default_temperature}; it must be from 0 to 2")
         for name in ("max_body", "max_requests", "max_queue", "max_queue_per_key", "max_tokens"):

@@ -4,6 +4,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from filelock import FileLock
@@ -100,6 +101,24 @@ def demo_bundle(cache: Path, once: Once) -> Path:
         build(str(pair / "target"), str(pair / "draft"), folder / "demo.bundle", BuildOptions(cache=cache))
 
     return once("demo-bundle", make) / "demo.bundle"
+
+
+@pytest.fixture(scope="session")
+def served_bundle(cache: Path, once: Callable[..., Path]) -> Path:
+    """A tiny pair with room for 1200 tokens and a chat template. Its random text is full of halves of characters."""
+
+    def make(folder: Path) -> None:
+        from specexport.exporter.build import build
+        from specexport.exporter.request.options import BuildOptions
+        from support.tiny import save_checkpoint
+
+        size: dict[str, Any] = {"max_position_embeddings": 2048}
+        save_checkpoint(folder / "target", seed=1, **size)
+        save_checkpoint(folder / "draft", seed=1, num_hidden_layers=1, **size)
+        options = BuildOptions(max_seq_len=1200, prompt_chunk=64, cache=cache)
+        build(str(folder / "target"), str(folder / "draft"), folder / "tiny.bundle", options)
+
+    return once("served", make) / "tiny.bundle"
 
 
 @pytest.fixture

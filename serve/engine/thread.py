@@ -7,7 +7,15 @@ from threading import Condition, Thread
 from time import monotonic
 from typing import Protocol
 
-from ...errors import GrammarError, QueueError, SessionClosedError, SpecExportError
+from ...errors import (
+    EngineError,
+    GrammarError,
+    MissingPackageError,
+    QueueError,
+    SessionClosedError,
+    SpecExportError,
+)
+from ...runtime.loop.chunks import Chunk
 from ...runtime.sampling.parameters import SamplingParameters
 from ...runtime.stream import Stream
 from ...runtime.text.encode import Prompt
@@ -39,6 +47,7 @@ class EngineThread:
         self._request_seconds = 1.0  # running mean
         self._seen: tuple[Job | None, int] = (None, 0)  # what ran when somebody last asked, and its steps
         self._seen_at = monotonic()
+        self._failed_in_a_row = 0
 
     @property
     def waiting(self) -> int:
@@ -57,6 +66,11 @@ class EngineThread:
     def alive(self) -> bool:
         """False once the thread ended although nobody stopped it."""
         return self._thread is None or self._thread.is_alive() or self._stopped
+
+    @property
+    def failed_in_a_row(self) -> int:
+        """Requests that the engine failed since it last brought one to its end. Wrong requests are none of them."""
+        return self._failed_in_a_row
 
     def stalled_for(self) -> float:
         """Seconds since the running request's last prompt chunk or round, as far as this was asked before; 0 idle."""
@@ -167,6 +181,11 @@ class EngineThread:
 
     def _end(self, job: Job, last: Event) -> None:
         """Gauges fall before the client knows, so that its next look at them finds them so."""
+        if isinstance(last, Chunk):
+            if last.finish_reason != "cancelled":
+                self._failed_in_a_row = 0
+        elif isinstance(last, EngineError) or not isinstance(last, SpecExportError):
+            self._failed_in_a_row += not isinstance(last, MissingPackageError)
         with self._changed:
             self._running = None
         job.deliver(last)

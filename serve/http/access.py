@@ -17,6 +17,7 @@ from .exchange import ClientGone, Exchange, Receive, Scope, Send
 LOG = logging.getLogger("specexport.access")
 REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 MOST_HEADERS = 32 * 1024
+REPLICA_HEADER = "x-specexport-replica"
 CLIENT_GONE = 499  # nginx's, in logs only
 NEVER_REFUSED = ("/health", "/ready", "/metrics")
 
@@ -29,6 +30,7 @@ class Access:
     def __init__(self, app: Any, settings: ServerSettings, rejected: Callable[[str], None]) -> None:
         """rejected: told the code of each refusal that comes before a route."""
         self._app, self._settings, self._rejected = app, settings, rejected
+        self._own = {} if settings.replica is None else {REPLICA_HEADER: settings.replica}
         self._open = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -45,7 +47,7 @@ class Access:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                more = {"x-request-id": name, **scope["state"].get("cors", {})}
+                more = {"x-request-id": name, **self._own, **scope["state"].get("cors", {})}
                 lines = [(key.encode(), value.encode("latin-1")) for key, value in more.items()]
                 message["headers"] = [*message["headers"], *lines]
             await send(message)
@@ -100,6 +102,7 @@ def _cors(exchange: Exchange, origins: Collection[str]) -> dict[str, str]:
         "access-control-allow-origin": origin,
         "access-control-allow-methods": "GET, POST, OPTIONS",
         "access-control-allow-headers": asked or "authorization, content-type, x-api-key, x-request-id",
-        "access-control-expose-headers": "retry-after, x-request-id, x-specexport-ignored, x-specexport-relaxed",
+        "access-control-expose-headers": "retry-after, x-request-id, x-specexport-ignored, x-specexport-relaxed, "
+        + REPLICA_HEADER,
         "vary": "Origin, Access-Control-Request-Headers",
     }

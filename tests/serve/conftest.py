@@ -1,10 +1,9 @@
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterator
 
 import pytest
+from support.ray_server import RayServer
 from support.serving import STARTED, ServerProcess
 
 
@@ -17,27 +16,21 @@ def nothing_stays() -> Iterator[None]:
             process.wait()
 
 
-@pytest.fixture(scope="session")
-def served_bundle(cache: Path, once: Callable[..., Path]) -> Path:
-    """A tiny pair with room for 1200 tokens and a chat template. Its random text is full of halves of characters."""
-
-    def make(folder: Path) -> None:
-        from specexport.exporter.build import build
-        from specexport.exporter.request.options import BuildOptions
-        from support.tiny import save_checkpoint
-
-        size: dict[str, Any] = {"max_position_embeddings": 2048}
-        save_checkpoint(folder / "target", seed=1, **size)
-        save_checkpoint(folder / "draft", seed=1, num_hidden_layers=1, **size)
-        options = BuildOptions(max_seq_len=1200, prompt_chunk=64, cache=cache)
-        build(str(folder / "target"), str(folder / "draft"), folder / "tiny.bundle", options)
-
-    return once("served", make) / "tiny.bundle"
-
-
-@pytest.fixture(scope="session", params=["tiny", pytest.param("demo", marks=pytest.mark.slow)])
-def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    """One process for all tests that leave it as they find it."""
+@pytest.fixture(
+    scope="session",
+    params=["tiny", pytest.param("demo", marks=pytest.mark.slow), pytest.param("ray", marks=pytest.mark.ray)],
+)
+def server(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ServerProcess | RayServer]:
+    """One process for all tests that leave it as they find it, and one behind Ray Serve where that is installed."""
+    if request.param == "ray":
+        pytest.importorskip("ray.serve", reason="Ray is not installed: pip install 'specexport[ray]'")
+        bundle = request.getfixturevalue("served_bundle")
+        cluster = RayServer(tmp_path_factory.mktemp("ray") / "log", bundles=str(bundle), max_ongoing_requests=100)
+        yield cluster
+        assert cluster.end() == 0, cluster.log.read_text()
+        return
     bundle = request.getfixturevalue("served_bundle" if request.param == "tiny" else "demo_bundle")
     process = ServerProcess(bundle, tmp_path_factory.mktemp("serve") / "log")
     yield process

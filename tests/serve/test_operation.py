@@ -86,7 +86,8 @@ def test_beyond_loopback_only_with_a_key(refused: Refused) -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"api_keys": ("",)}, {"api_keys": ("a b",)}, {"default_temperature": 3}, {"max_queue": 0}]
+    "wrong",
+    [{"api_keys": ("",)}, {"api_keys": ("a b",)}, {"default_temperature": 3}, {"max_queue": 0}, {"replica": "a\r\nb"}],
 )
 def test_settings_that_cannot_be(wrong: dict[str, Any], refused: Refused) -> None:
     with refused(ParameterError):

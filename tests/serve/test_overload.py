@@ -234,6 +234,37 @@ def test_an_engine_that_is_stuck_is_told(tmp_path: Path) -> None:
         wait_for(lambda: client.ask("GET", "/health")[0] == 200)
 
 
+def test_an_engine_that_fails_again_and_again_is_told(tmp_path: Path) -> None:
+    with slow_server(tmp_path) as (client, decoder):
+
+        def statuses() -> tuple[int, int, int]:
+            """Of a request, and of both probes behind it."""
+            asked = {"messages": MESSAGES, "max_tokens": 2}
+            paths = (("POST", "/v1/chat/completions", asked), ("GET", "/health", None), ("GET", "/ready", None))
+            first, second, third = (client.ask(*asked)[0] for asked in paths)
+            return first, second, third
+
+        whole = decoder.logits_after
+        decoder.logits_after = lambda context: 1 / 0  # type: ignore[assignment,method-assign]
+        assert [statuses() for _ in range(3)] == [(500, 200, 200), (500, 200, 200), (500, 503, 503)]
+        wrong = {"messages": MESSAGES, "temperature": 9}
+        assert client.ask("POST", "/v1/chat/completions", wrong)[0] == 400
+        assert client.ask("GET", "/health")[0] == 503  # which nothing but an answer changes
+        decoder.logits_after = whole  # type: ignore[method-assign]
+        assert statuses() == (200, 200, 200)
+        decoder.logits_after = lambda context: 1 / 0  # type: ignore[assignment,method-assign]
+        assert statuses() == (500, 200, 200)
+        decoder.logits_after = whole  # type: ignore[method-assign]
+
+
+def test_one_of_several_says_which_it_is(tmp_path: Path) -> None:
+    with slow_server(tmp_path, replica="left-1") as (client, _):
+        for path in ("/health", "/nothing"):
+            assert client.ask("GET", path)[1]["x-specexport-replica"] == "left-1"
+    with slow_server(tmp_path / "other") as (client, _):
+        assert "x-specexport-replica" not in client.ask("GET", "/health")[1]
+
+
 def test_a_slow_body_and_a_large_one(tmp_path: Path) -> None:
     with slow_server(tmp_path, body_timeout=0.1, max_body=1000) as (client, _):
         with socket.create_connection(("127.0.0.1", client.port), timeout=30) as slow:

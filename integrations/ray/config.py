@@ -1,0 +1,135 @@
+"""What the application of Ray Serve may be told: the `args` of its config file."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import MISSING, fields
+from pathlib import Path
+from typing import Any, TypeVar, get_type_hints
+
+import msgspec
+
+from ...errors import ParameterError
+from ...serve.settings import ServerSettings
+
+T = TypeVar("T")
+PLACE = re.compile(r"(.*?)(?: - at `\$(.*)`)?", re.DOTALL)
+KEY_VARIABLE = "SPECEXPORT_API_KEY"
+NOT_IN_A_FILE = ("api_keys", "model", "replica")  # secret, given above, and each replica's own
+
+# `ServerSettings` as a struct, which knows no other keys and no other types.
+_Server = msgspec.defstruct(
+    "_Server",
+    [
+        (field.name, get_type_hints(ServerSettings)[field.name], field.default)
+        for field in fields(ServerSettings)
+        if field.name not in NOT_IN_A_FILE and field.default is not MISSING
+    ],
+    forbid_unknown_fields=True,
+    kw_only=True,
+)
+
+
+class Autoscaling(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Ray's own options, in its own words; times in seconds."""
+
+    min_replicas: int = 1
+    max_replicas: int
+    target_ongoing_requests: float = 1.0
+    upscale_delay_s: float = 10.0
+    downscale_delay_s: float = 600.0
+
+
+class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Times in seconds.
+
+    bundles: a path, or several of one pair under one name; replica number n has number n modulo their count. model: the
+    name that clients use, by default the first bundle's. replicas: how many, unless `autoscaling` says it. engine: by
+    default the first usable one of each bundle. threads: of the engine, and the cores that Ray reserves for a replica.
+    gpus: that Ray reserves for it, and leaves visible. prompt_cache_mib, chat_template: as of `specexport serve`.
+
+    max_ongoing_requests: that a replica has at once; one runs, and the next is checked and tokenized meanwhile.
+    max_queued_requests: that wait in each proxy, where more are refused with 503; -1 for any number. sticky: requests
+    of one session (`x-session-id`) go to one replica. fallbacks: how many others are tried while that one is full.
+    health_period: between health checks, of which three that fail end a replica. drain_timeout: for requests that run
+    when a replica ends. api_key_file: keys, one a line, on every host; also the environment's SPECEXPORT_API_KEY.
+    server: fields of `ServerSettings`.
+    """
+
+    bundles: str | tuple[str, ...]
+    model: str | None = None
+    replicas: int = 1
+    autoscaling: Autoscaling | None = None
+    engine: str | None = None
+    threads: int = 1
+    gpus: int = 0
+    prompt_cache_mib: int | None = None
+    chat_template: str | None = None
+    max_ongoing_requests: int = 2
+    max_queued_requests: int = 32
+    sticky: bool = True
+    fallbacks: int = 2
+    health_period: float = 10.0
+    drain_timeout: float = 120.0
+    api_key_file: str | None = None
+    server: dict[str, Any] = {}
+
+    def __post_init__(self) -> None:
+        """msgspec says where it was."""
+        if not self.paths or not all(self.paths):
+            raise ValueError("bundles has no path; give that of a bundle, or a list of them")
+        for name in ("replicas", "threads", "max_ongoing_requests"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}; it must be 1 or more")
+        for name in ("gpus", "fallbacks"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} is {getattr(self, name)}; it must be 0 or more")
+        if self.autoscaling is not None and self.replicas != 1:
+            raise ValueError("replicas and autoscaling are both given; autoscaling says how many by itself")
+
+    @classmethod
+    def of(cls, args: dict[str, Any]) -> Config:
+        """Raises `ParameterError`."""
+        config = _converted(cls, args, "args")
+        config.settings("check")
+        return config
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        return (self.bundles,) if isinstance(self.bundles, str) else self.bundles
+
+    @property
+    def name(self) -> str:
+        return self.model or Path(self.paths[0]).name.removesuffix(".bundle")
+
+    def bundle_of(self, rank: int) -> str:
+        return self.paths[rank % len(self.paths)]
+
+    def settings(self, replica: str, keys: tuple[str, ...] = ()) -> ServerSettings:
+        """Of one replica. Raises `ParameterError`."""
+        server = msgspec.structs.asdict(_converted(_Server, self.server, "args.server"))
+        return ServerSettings(model=self.name, replica=replica, api_keys=keys, **server)
+
+    def keys(self) -> tuple[str, ...]:
+        """The API keys of this host. Raises `ParameterError` for a file that cannot be read or has none."""
+        lines = [os.environ.get(KEY_VARIABLE, "")]
+        if self.api_key_file is not None:
+            try:
+                lines += Path(self.api_key_file).read_text(encoding="utf-8").splitlines()
+            except OSError as error:
+                told = f"api_key_file {self.api_key_file} cannot be read: {error.strerror}; it must be on every host"
+                raise ParameterError(told) from None
+        found = tuple(line.strip() for line in lines if line.strip())
+        if self.api_key_file is not None and not found:
+            raise ParameterError(f"api_key_file {self.api_key_file} holds no API key; write one key a line")
+        return found
+
+
+def _converted(kind: type[T], value: Any, where: str) -> T:
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError as error:
+        told = PLACE.fullmatch(str(error))
+        assert told is not None
+        raise ParameterError(f"{where}{told[2] or ''}: {told[1]}; see docs/scale-out.md") from None
