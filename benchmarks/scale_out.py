@@ -2,8 +2,9 @@
 
     python benchmarks/scale_out.py demo.bundle            # needs specexport[ray], and two cores that do nothing else
 
-All servers are there from the start, and every comparison is made request by request in turn, so that all meet the same
-noise; Ray's own processes are idle then, but not without cost, which is measured apart. Prints tokens a second with
+Every comparison is made in turn, so that both sides meet the same noise; two replicas are compared with one before Ray
+is begun, as its processes take their part of the cores also when they are idle. Prints what two sessions without any
+server make of two cores, which is the most that there is to be had, tokens a second with
 whole answers and with streams, the first byte of a stream, the share of turns that found their rows, how soon a session
 goes on whose replica was killed, and what Ray's processes take in memory and, idle, in time.
 """
@@ -24,14 +25,21 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 MS = 1e3
 PATH = "/v1/completions"
 OWN = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "disabled", "RAY_SERVE_LOG_TO_STDERR": "0"}
-WAYS = ("one", "direct", "ray")
+SESSION = """
+import sys, time, specexport
+session, end, count = specexport.load(sys.argv[1], threads=1), time.perf_counter() + 4, 0
+start = time.perf_counter()
+while time.perf_counter() < end:
+    count += len(session.generate("a", max_new_tokens=200, temperature=0, stop_token_ids=()).tokens)
+print(count / (time.perf_counter() - start))
+"""
 
 
 class Place:
@@ -152,52 +160,68 @@ def interval(values: list[float]) -> str:
     return f"{statistics.median(values):.3f} (95 % {medians[50]:.3f} to {medians[-50]:.3f}, {len(values)} trials)"
 
 
-def throughput(ways: dict[str, list[Place]], trials: int, count: int) -> None:
+def most(bundle: Path, trials: int) -> None:
+    """Sessions in processes of their own, without a server: what the machine gives two of them over one."""
+    found = []
+    for _ in range(trials):
+        speeds = []
+        for count in (1, 2):
+            command = [sys.executable, "-c", SESSION, str(bundle)]
+            running = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(count)]
+            speeds.append(sum(float(process.communicate()[0]) for process in running))
+        found.append(speeds[1] / speeds[0])
+    print(f"without servers, two over one: {interval(found)}")
+
+
+def throughput(name: str, ways: tuple[list[Place], list[Place]], trials: int, count: int) -> None:
+    """The second of two ways over the first."""
     chance = random.Random(1)
-    for stream in (False, True):
-        found: dict[str, list[float]] = {way: [] for way in WAYS}
+    for shape, stream in (("whole answers", False), ("streams", True)):
+        speeds: list[list[float]] = [[], []]
         for trial in range(trials + 1):
             prompts = [[chance.randrange(300, 600) for _ in range(16)] for _ in range(2)]
-            for way in WAYS if trial % 2 else WAYS[::-1]:
+            for way in (0, 1) if trial % 2 else (1, 0):
                 speed = tokens_per_second(ways[way], prompts, count, stream)
                 if trial:  # warm
-                    found[way].append(speed)
-        shape = "streams" if stream else "whole answers"
-        print(f"{shape}: " + ", ".join(f"{way} {statistics.median(found[way]):.0f} tokens/s" for way in WAYS))
-        for one, other in (("direct", "one"), ("ray", "direct")):
-            ratios = [a / b for a, b in zip(found[one], found[other], strict=True)]
-            print(f"{shape}: {one} over {other}: {interval(ratios)}")
+                    speeds[way].append(speed)
+        first, second = map(statistics.median, speeds)
+        ratios = [later / before for before, later in zip(*speeds, strict=True)]
+        print(f"{name}, {shape}: {interval(ratios)}; {first:.0f} and {second:.0f} tokens/s")
 
 
-def first_byte(ways: dict[str, list[Place]], trials: int) -> None:
+def first_byte(direct: list[Place], through_ray: list[Place], trials: int) -> None:
     chance = random.Random(2)
     later, rounds = [], []
     for trial in range(trials + 3):
         prompt = [chance.randrange(300, 600) for _ in range(16)]
         found = {}
-        for way in ("direct", "ray") if trial % 2 else ("ray", "direct"):
-            _, pieces, body, _ = ways[way][trial % 2].ask(prompt=prompt, max_tokens=64, stream=True)
+        for way in (0, 1) if trial % 2 else (1, 0):
+            place = (direct, through_ray)[way][trial // 2 % 2]
+            _, pieces, body, _ = place.ask(prompt=prompt, max_tokens=64, stream=True)
             found[way] = pieces[0], (pieces[-1] - pieces[0]) / body.count(b"data: {")
         if trial >= 3:
-            later.append(MS * (found["ray"][0] - found["direct"][0]))
-            rounds.append(MS * (found["ray"][1] - found["direct"][1]))
+            later.append(MS * (found[1][0] - found[0][0]))
+            rounds.append(MS * (found[1][1] - found[0][1]))
     print(f"first byte through Ray, ms later: {interval(later)}")
     print(f"an event of a stream through Ray, ms later: {interval(rounds)}")
 
 
 def turns(port: int, sessions: int, count: int) -> None:
-    """Conversations in turn, as many as the replicas remember. A turn has found its rows where it feeds one token."""
+    """Conversations in turn, as many as the replicas remember. A turn has found its rows where those of the prompt
+    before it were there, but for two at its end, which its answer's first letters may have joined.
+    """
+    before: dict[str, int] = {}
     texts = {f"turn-{number}": f"Conversation {number}:" for number in range(sessions)}
     hits = asked = 0
     for turn in range(count):
         for session, text in texts.items():
             body = json.loads(Place(port, session).ask(prompt=text, max_tokens=12)[2])
             texts[session] = text + body["choices"][0]["text"] + " And"
+            usage = body["usage"]
             if turn:
                 asked += 1
-                usage = body["usage"]
-                before = usage["prompt_tokens"] - usage["prompt_tokens_details"]["cached_tokens"]
-                hits += before <= 4  # what was added, and tokens that its text joined
+                hits += usage["prompt_tokens_details"]["cached_tokens"] >= before[session] - 2
+            before[session] = usage["prompt_tokens"]
     print(f"turns that found their rows: {hits} of {asked}")
 
 
@@ -266,23 +290,23 @@ def own_memory(pid: int) -> int:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("bundle", type=Path)
-    parser.add_argument("--trials", type=int, default=12)
+    parser.add_argument("--trials", type=int, default=6)
     parser.add_argument("--tokens", type=int, default=200)
-    parser.add_argument("--requests", type=int, default=60, help="for the first byte")
+    parser.add_argument("--requests", type=int, default=40, help="for the first byte")
     arguments = parser.parse_args()
     bundle = arguments.bundle.resolve()
-    with processes(bundle, 2) as ports, ray_serve(bundle, 2) as port:
+    trials, tokens = arguments.trials, arguments.tokens
+    most(bundle, max(trials // 4, 1))
+    with processes(bundle, 2) as ports:
         direct = [Place(own) for own in ports]
-        ways = {"one": direct[:1], "direct": direct, "ray": one_session_each(port, 2)}
-        steps: list[Callable[[], None]] = [
-            lambda: throughput(ways, arguments.trials, arguments.tokens),
-            lambda: first_byte(ways, arguments.requests),
-            lambda: turns(port, 6, 10),
-            lambda: memory_and_idle(os.getpid()),
-            lambda: killed(port, 2),
-        ]
-        for step in steps:
-            step()
+        throughput("two over one", (direct[:1], direct), trials, tokens)
+        with ray_serve(bundle, 2) as port:
+            through_ray = one_session_each(port, 2)
+            throughput("Ray over the same called directly", (direct, through_ray), trials, tokens)
+            first_byte(direct, through_ray, arguments.requests)
+            turns(port, 6, 10)
+            memory_and_idle(os.getpid())
+            killed(port, 2)
 
 
 if __name__ == "__main__":

@@ -27,7 +27,8 @@ def server(
     if request.param == "ray":
         pytest.importorskip("ray.serve", reason="Ray is not installed: pip install 'specexport[ray]'")
         bundle = request.getfixturevalue("served_bundle")
-        cluster = RayServer(tmp_path_factory.mktemp("ray") / "log", bundles=str(bundle), max_ongoing_requests=100)
+        log = tmp_path_factory.mktemp("ray") / "log"
+        cluster = RayServer(log, bundles=str(bundle), max_ongoing_requests=100, drain_timeout=5)
         yield cluster
         assert cluster.end() == 0, cluster.log.read_text()
         return

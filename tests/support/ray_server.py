@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from support.serving import Client, wait_for
+from support.serving import PATIENCE, Client
 
 PROGRAM = Path(__file__).with_name("ray_cluster.py")
 OWN = {
@@ -75,14 +75,11 @@ class RayServer(Client):
                 return list(found.values())
         raise AssertionError(found)
 
-    def restored(self, replicas: int) -> None:
-        wait_for(lambda: len(self.replicas()) == replicas)
-
     def end(self) -> int:
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         self.process.stdin.close()
-        code = self.process.wait(60)
+        code = self.process.wait(2 * PATIENCE)
         self.process.stdout.close()
         shutil.rmtree(self._folder, ignore_errors=True)
         return code
