@@ -8,7 +8,7 @@ from ray import serve
 from starlette.applications import Starlette
 
 from ...errors import EngineError, GrammarError, MissingPackageError
-from ...runtime.session import load
+from ...runtime.load import load
 from ...serve import create_app
 from ...serve.service import Service
 from .config import Config

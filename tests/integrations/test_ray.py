@@ -95,10 +95,9 @@ def test_keys_come_from_the_host_and_never_from_the_config(
 
 
 def test_each_rank_has_its_bundle_under_one_name(ray: FakeRay) -> None:
-    config = built(bundles=["a/pair-fp32.bundle", "a/pair-int8.bundle"], replicas=3).bound[0]
-    assert [config.bundle_of(rank) for rank in range(3)] == ["a/pair-fp32.bundle", "a/pair-int8.bundle"] * 1 + [
-        "a/pair-fp32.bundle"
-    ]
+    exact, quantized = "a/pair-fp32.bundle", "a/pair-int8.bundle"
+    config = built(bundles=[exact, quantized], replicas=3).bound[0]
+    assert [config.bundle_of(rank) for rank in range(3)] == [exact, quantized, exact]
     assert config.settings("r").model == "pair-fp32"
     assert built(model="pair").bound[0].settings("r").model == "pair"
 
