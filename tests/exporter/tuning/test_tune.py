@@ -277,6 +277,8 @@ def test_a_new_draft_has_the_targets_tokens(built: Path, tmp_path: Path) -> None
     made = new_draft(specexport.bundle.Bundle.open(built), Shape(1, 32), 0)
     assert made.model.config.vocab_size == VOCAB
     tuning._save(made, tmp_path / "new")
+    modes = {path.name: path.stat().st_mode for path in (tmp_path / "new").iterdir()}
+    assert modes["model.safetensors"] == modes["config.json"]  # as the umask says
     found = Checkpoint.find(str(tmp_path / "new"))
     assert found.stop_token_ids == (1,)
     assert found.tokenizer("def add").input_ids == make_tokenizer()("def add").input_ids
