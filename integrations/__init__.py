@@ -1,0 +1,1 @@
+"""A session behind other projects' servers: each folder fits one of them."""
