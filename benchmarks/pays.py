@@ -1,6 +1,6 @@
 """Does it pay on the demo pair: decided on one half of the held-out prompts, confirmed on the other.
 
-    python benchmarks/pays.py demo.bundle [--limit N] [--json FILE]
+    python benchmarks/pays.py demo.bundle [--limit N] [--threads N] [--json FILE]
 
 1. `calibrate` on every second prompt of the routes code, prose and random.
 2. On the other prompts plain decoding, every fixed number of draft tokens, and the adaptive session (the route named,
@@ -142,14 +142,15 @@ def main() -> None:
     parser.add_argument("bundle", type=Path)
     parser.add_argument("--limit", type=int, help="prompts of each half and route")
     parser.add_argument("--max-new-tokens", type=int, default=96)
+    parser.add_argument("--threads", type=int, default=0, help="one where other work shares the cores")
     parser.add_argument("--json", type=Path, help="write the figures here too")
     arguments = parser.parse_args()
-    session = load(arguments.bundle, policy=False)
+    session = load(arguments.bundle, policy=False, threads=arguments.threads)
     deciding, confirming = requests(session, arguments.limit, arguments.max_new_tokens)
     analysis = calibrate(session, deciding, CalibrateOptions(), "python benchmarks/pays.py")
     write_report(analysis, arguments.bundle / "report.html")
     print(render(analysis))
-    timed = time_all(Session(session.bundle, session.engine), confirming)
+    timed = time_all(Session(session.bundle, session.engine, session.threads), confirming)
     table, rows = tables(timed, analysis)
     print(
         f"\n{describe_host(session.engine.name, session.engine.device)}; "

@@ -1,10 +1,13 @@
 """A Llama-shaped pair of random weights that costs what a trained pair costs and agrees as much as it is told to.
 
-    python benchmarks/synthetic_pair.py OUT [--agreement 0.8] [--seed 0] [--outliers 4] [--small]
+    python benchmarks/synthetic_pair.py OUT [--agreement 0.8] [--seed 0] [--outliers 4] [--small] [--hybrid]
 
 OUT/target has about 280 M parameters in 24 layers; OUT/draft is its first two layers under the same embedding and final
 norm, about 27 M. What the later layers add to the residual stream is scaled until the draft guesses the wanted part of
 the tokens of the target's own greedy text. Both have the demo pair's tokenizer and are stored as float16.
+
+--hybrid: of the widths of Qwen3.5-0.8B, three layers of a gated delta rule to one of attention (`synthetic_hybrid.py`):
+about 310 M parameters in 16 layers, and the first four, about 80 M.
 """
 
 from __future__ import annotations
@@ -15,9 +18,11 @@ import math
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
-from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
+from synthetic_hybrid import HybridSizes, draw_recurrence, hybrid_config
+from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, PretrainedConfig, PreTrainedModel
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 TOKENIZER = EXAMPLES / "demo_pair/target"
@@ -27,7 +32,10 @@ ACCEPTANCE_TOLERANCE = 0.01
 
 @dataclass(frozen=True)
 class Shape:
-    """Sizes of the target; the draft is its first `draft_layers` layers. outliers: see `drawn_norm`."""
+    """Sizes of the target; the draft is its first `draft_layers` layers. outliers: see `drawn_norm`.
+
+    hybrid: of what a hybrid has beside them.
+    """
 
     layers: int = 24
     draft_layers: int = 2
@@ -37,9 +45,10 @@ class Shape:
     intermediate: int = 2688
     positions: int = 2048
     outliers: float = 4.0
+    hybrid: HybridSizes | None = None
 
-    def config(self, vocab_size: int, layers: int) -> LlamaConfig:
-        return LlamaConfig(
+    def config(self, vocab_size: int, layers: int) -> PretrainedConfig:
+        sizes: dict[str, Any] = dict(
             hidden_size=self.hidden,
             intermediate_size=self.intermediate,
             num_hidden_layers=layers,
@@ -51,9 +60,11 @@ class Shape:
             bos_token_id=0,
             eos_token_id=0,
         )
+        return LlamaConfig(**sizes) if self.hybrid is None else hybrid_config(self.hybrid, sizes)
 
 
 FULL = Shape()
+HYBRID = Shape(layers=16, draft_layers=4, heads=8, kv_heads=2, intermediate=3072, hybrid=HybridSizes())
 SMALL = Shape(layers=6, hidden=64, heads=4, kv_heads=2, intermediate=128)
 
 
@@ -87,42 +98,58 @@ def drawn_norm(weight: torch.Tensor, outliers: float, generator: torch.Generator
 
 
 @torch.no_grad()
-def make_target(shape: Shape, vocab_size: int, seed: int) -> LlamaForCausalLM:
+def make_target(shape: Shape, vocab_size: int, seed: int) -> PreTrainedModel:
     """A target whose later layers are as loud as its first ones; `scale_later_layers` sets that."""
     generator = torch.Generator().manual_seed(seed)
-    model = LlamaForCausalLM(shape.config(vocab_size, shape.layers)).eval()
+    model = AutoModelForCausalLM.from_config(shape.config(vocab_size, shape.layers)).eval()
     embedding = model.model.embed_tokens.weight
     # Embeddings are tied, so what is left of the input's embedding in the residual stream asks for the same token
     # again: the layers must drown it, or greedy text is one token for ever.
     embedding.copy_(torch.randn(embedding.shape, generator=generator) * (0.64 / math.sqrt(shape.hidden)))
     embedding[0] *= 0.01  # the end token: its logit is about 0, so it never comes
     for layer in model.model.layers:
-        attention, mlp = layer.self_attn, layer.mlp
-        for projection in (attention.q_proj, attention.k_proj):  # sharp attention, or every context looks like its mean
-            drawn(projection.weight, 1.5, generator)
-        for projection in (attention.v_proj, mlp.gate_proj, mlp.up_proj):
-            drawn(projection.weight, 1.0, generator)
-        for projection in (attention.o_proj, mlp.down_proj):
+        mlp, values = layer.mlp, []
+        if hasattr(layer, "self_attn"):
+            # Sharp attention, or every context looks like its mean.
+            for projection in (layer.self_attn.q_proj, layer.self_attn.k_proj):
+                drawn(projection.weight, 1.5, generator)
+            values = [layer.self_attn.v_proj]
+        else:
+            draw_recurrence(layer.linear_attn, drawn, generator)
+        for projection in (*values, mlp.gate_proj, mlp.up_proj, output_of(layer), mlp.down_proj):
             drawn(projection.weight, 1.0, generator)
         drawn_norm(layer.input_layernorm.weight, shape.outliers, generator)
         drawn_norm(layer.post_attention_layernorm.weight, shape.outliers, generator)
     drawn_norm(model.model.norm.weight, shape.outliers, generator)
     model.model.norm.weight *= 4  # logits of standard deviation 3: a vocabulary of 4096 then has clear winners
+    if shape.hybrid is not None:  # its norms multiply by their weights and one
+        for norm in norms_of(model):
+            norm.weight -= 1
     return model
 
 
+def norms_of(model: PreTrainedModel) -> list[torch.nn.Module]:
+    layers = model.model.layers
+    return [model.model.norm, *(norm for x in layers for norm in (x.input_layernorm, x.post_attention_layernorm))]
+
+
+def output_of(layer: torch.nn.Module) -> torch.nn.Linear:
+    """What a layer's attention, or its recurrence, adds to the residual stream by."""
+    return layer.self_attn.o_proj if hasattr(layer, "self_attn") else layer.linear_attn.out_proj
+
+
 @torch.no_grad()
-def scale_later_layers(model: LlamaForCausalLM, first: int, factor: float) -> None:
+def scale_later_layers(model: PreTrainedModel, first: int, factor: float) -> None:
     """Multiply what the layers from `first` on add to the residual stream."""
     for layer in model.model.layers[first:]:
-        layer.self_attn.o_proj.weight *= factor
+        output_of(layer).weight *= factor
         layer.mlp.down_proj.weight *= factor
 
 
-def cut(target: LlamaForCausalLM, shape: Shape) -> LlamaForCausalLM:
+def cut(target: PreTrainedModel, shape: Shape) -> PreTrainedModel:
     """The target without its later layers; the tensors are shared."""
     with torch.device("meta"):
-        draft = LlamaForCausalLM(shape.config(target.config.vocab_size, shape.draft_layers)).eval()
+        draft = AutoModelForCausalLM.from_config(shape.config(target.config.vocab_size, shape.draft_layers)).eval()
     draft.model.layers = target.model.layers[: shape.draft_layers]
     for name in ("embed_tokens", "norm", "rotary_emb"):
         setattr(draft.model, name, getattr(target.model, name))
@@ -142,14 +169,14 @@ def read_prompts(count: int, length: int = 24) -> torch.Tensor:
 
 
 @torch.no_grad()
-def greedy(model: LlamaForCausalLM, prompts: torch.Tensor, new_tokens: int) -> torch.Tensor:
+def greedy(model: PreTrainedModel, prompts: torch.Tensor, new_tokens: int) -> torch.Tensor:
     """Greedy continuations, prompts included: [count, length + new_tokens]."""
     options = dict(max_new_tokens=new_tokens, do_sample=False, eos_token_id=None, pad_token_id=0)
     return model.generate(prompts, attention_mask=torch.ones_like(prompts), **options)
 
 
 @torch.no_grad()
-def agreement(target: LlamaForCausalLM, draft: LlamaForCausalLM, texts: torch.Tensor, new_tokens: int) -> float:
+def agreement(target: PreTrainedModel, draft: PreTrainedModel, texts: torch.Tensor, new_tokens: int) -> float:
     """Part of the last new_tokens tokens on which both models' largest logits fall together, behind the same text."""
     choices = [model(texts).logits[:, -new_tokens - 1 : -1].argmax(-1) for model in (target, draft)]
     return float((choices[0] == choices[1]).float().mean())
@@ -163,7 +190,7 @@ def loops(texts: torch.Tensor, longest: int = 4) -> float:
 
 
 def tune(
-    target: LlamaForCausalLM, draft: LlamaForCausalLM, shape: Shape, wanted: float, texts: torch.Tensor, new_tokens: int
+    target: PreTrainedModel, draft: PreTrainedModel, shape: Shape, wanted: float, texts: torch.Tensor, new_tokens: int
 ) -> float:
     """The factor for the later layers with which the draft agrees as wanted on `texts`; bisects its logarithm."""
     low, high, current = math.log(1e-3), math.log(4.0), 0.0
@@ -194,7 +221,7 @@ def make_pair(
         model.half().save_pretrained(output / name)
         tokenizer.save_pretrained(output / name)
     target, draft = (
-        LlamaForCausalLM.from_pretrained(output / name, dtype=torch.float32) for name in ("target", "draft")
+        AutoModelForCausalLM.from_pretrained(output / name, dtype=torch.float32) for name in ("target", "draft")
     )
     texts = greedy(target, prompts[count:], new_tokens)
     distinct = sum(len(row.unique()) for row in texts[:, -new_tokens:]) / (len(texts) * new_tokens)
@@ -213,14 +240,15 @@ def main() -> None:
         "--outliers", type=float, default=FULL.outliers, help="how far the largest channels of a norm stand out"
     )
     parser.add_argument("--small", action="store_true", help="six narrow layers, for a quick test")
+    parser.add_argument("--hybrid", action="store_true", help="layers of a gated delta rule, three to one of attention")
     arguments = parser.parse_args()
     if not 0 < arguments.agreement < 1:
         parser.error(f"--agreement is {arguments.agreement}; it must lie between 0 and 1")
+    if arguments.small and arguments.hybrid:
+        parser.error("--small and --hybrid: choose one")
+    shape = SMALL if arguments.small else HYBRID if arguments.hybrid else FULL
     found = make_pair(
-        arguments.output,
-        arguments.agreement,
-        arguments.seed,
-        replace(SMALL if arguments.small else FULL, outliers=arguments.outliers),
+        arguments.output, arguments.agreement, arguments.seed, replace(shape, outliers=arguments.outliers)
     )
     target, draft = found.parameters
     print(

@@ -98,13 +98,18 @@ class ModelSpec:
             for state in layer.states:
                 yield f"{side}.{index}.{state.name}", state
 
-    def cache_bytes(self, contract: Contract) -> int:
-        rows = 2 * ELEMENT_BYTES[contract.precision] * contract.capacity
-        states = sum(
+    def row_bytes(self, contract: Contract) -> int:
+        """Of one row of keys and values, all layers."""
+        return 2 * ELEMENT_BYTES[contract.precision] * sum(x.num_kv_heads * x.head_dim for x in self.layers)
+
+    def state_bytes(self, contract: Contract) -> int:
+        return sum(
             prod(state.shape(contract)) * ELEMENT_BYTES[state.precision(contract)]
             for _, state in self.state_names("past")
         )
-        return states + sum(rows * layer.num_kv_heads * layer.head_dim for layer in self.layers)
+
+    def cache_bytes(self, contract: Contract) -> int:
+        return contract.capacity * self.row_bytes(contract) + self.state_bytes(contract)
 
 
 @dataclass(frozen=True)

@@ -178,10 +178,12 @@ def _in_turn(requests: Sequence[Request]) -> list[Request]:
 
 
 def _contexts(session: Session, requests: Sequence[Request]) -> list[int]:
-    """Context lengths to measure costs at: shortest prompt, longest sequence, and their geometric mean."""
+    """Context lengths to measure costs at: shortest prompt, longest sequence, their geometric mean, and the capacity:
+    sessions may be given longer texts than these.
+    """
     low = min(len(request.tokens) for request in requests)
     high = min(session.capacity, max(len(request.tokens) + request.max_new_tokens for request in requests))
-    return [low, round((low * high) ** 0.5), high]
+    return [low, round((low * high) ** 0.5), high, session.capacity]
 
 
 def _survival(

@@ -3,7 +3,20 @@
 A command imports what it needs when it is called, so that `--help` and a wrong option are answered at once.
 """
 
-from . import bench, build, calibrate, chat, compile, doctor, generate, inspect, serve, tune, verify
+from . import (
+    bench,
+    build,
+    calibrate,
+    chat,
+    compile,
+    doctor,
+    generate,
+    inspect,
+    serve,
+    triton_repository,
+    tune,
+    verify,
+)
 from .group import main
 
 __all__ = ["main"]
@@ -17,5 +30,6 @@ main.add_command(doctor.doctor)
 main.add_command(generate.generate)
 main.add_command(inspect.inspect)
 main.add_command(serve.serve)
+main.add_command(triton_repository.triton_repository)
 main.add_command(tune.tune)
 main.add_command(verify.verify)

@@ -127,9 +127,12 @@ def _stdin() -> str:
 
 def _text(file: Any) -> str:
     try:
-        return str(file.read())
+        text = str(file.read())
     except UnicodeDecodeError as error:
         raise click.ClickException(f"{file.name} is not UTF-8: {error}") from None
+    if not text:
+        click.echo(f"{file.name} is empty, so no draft comes from it", err=True)
+    return text
 
 
 def _messages(file: Any) -> list[Any]:

@@ -133,6 +133,7 @@ def serve(
 
 def _run(session: Any, settings: ServerSettings, listening: Listening) -> int:
     import asyncio
+    import os
 
     from ..serve import create_app
     from ..serve.listen import Listener
@@ -148,6 +149,8 @@ def _run(session: Any, settings: ServerSettings, listening: Listening) -> int:
         listener = Listener(app, listening)
         _handle_signals(listener)
         await listener.run(started)
+        if listener.hung:  # nothing ends the engine's thread, and all that is left would wait for it
+            os._exit(1)
         return 0 if listener.clean else 1
 
     return asyncio.run(main())

@@ -17,8 +17,22 @@ Logits = NDArray[np.float32]
 Rows = NDArray[np.generic]  # of one cache, as the engine keeps them
 
 
+@dataclass(frozen=True, eq=False)
+class SavedStates:
+    """Recurrent and convolution states on the host, as the engine keeps them: a pass goes on behind `start` to `end`
+    rows.
+    """
+
+    start: int
+    end: int
+    arrays: Sequence[NDArray[np.generic]]
+
+
 class Decoder(Protocol):
+    """has_states: whether layers keep more than keys and values."""
+
     vocab_size: int
+    has_states: bool
 
     def step(self, tokens: Sequence[int], position: int) -> Logits:
         """Write `tokens` into cache rows `position...` and return their logits `[rows, vocab] float32`.
@@ -55,12 +69,31 @@ class Decoder(Protocol):
         """Put rows `start` to `end` of what `read_rows` gave back in their places."""
         ...
 
+    def read_states(self, end: int) -> SavedStates:
+        """A copy of the states on the host. end: rows behind which a pass can go on; what lies beyond is left out.
+
+        Only where `has_states`; so is the next.
+        """
+        ...
+
+    def write_states(self, saved: SavedStates) -> None:
+        """Put back what `read_states` gave. The cache rows below `saved.end` are the caller's to put back."""
+        ...
+
 
 class RollsBack:
     """A decoder with keys and values alone, which goes on behind any of its rows."""
 
+    has_states = False
+
     def resumable(self, rows: int) -> int:
         return rows
+
+    def read_states(self, end: int) -> SavedStates:
+        raise NotImplementedError
+
+    def write_states(self, saved: SavedStates) -> None:
+        raise NotImplementedError
 
 
 def check_rows(end: int, contract: Contract) -> None:

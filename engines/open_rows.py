@@ -13,6 +13,7 @@ class OpenRows:
     """window: how many rows may be open. keeps: whether rows of earlier passes stay open as long as there is room.
 
     A target is rolled back into its last pass at most. A draft is rolled back over all passes of a round, a token each.
+    A prompt may turn out to have another end, so its rows stay open as a draft's do, of however short a pass they are.
     start: rows that are certain; end: rows with those that are open.
     """
 
@@ -24,8 +25,10 @@ class OpenRows:
         """`rows`, if a pass can go on behind as many, else 0."""
         return rows if self.start <= rows <= self.end else 0
 
-    def begin(self, position: int, count: int) -> tuple[int, int]:
+    def begin(self, position: int, count: int, prompt: bool = False) -> tuple[int, int]:
         """For a pass of `count` rows: how many of the open ones count, and how many of both become certain.
+
+        prompt: whether the pass feeds one.
 
         Until `finish` nothing is known of the states: a pass that fails may have changed them. Raises `EngineError`.
         """
@@ -34,7 +37,7 @@ class OpenRows:
                 f"a pass cannot go on behind {position} rows: the states hold {self.start} to {self.end}; begin at 0"
             )
         pending = position - self.start if position else 0
-        still_open = min(self._window, count + (pending if self._keeps else 0))
+        still_open = min(self._window, count + (pending if self._keeps or prompt else 0))
         self.start = self.end = 0
         return pending, pending + count - still_open
 

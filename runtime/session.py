@@ -64,13 +64,12 @@ class Session:
         self.tokenizer = self._encoder.tokenizer
         self._grammars = GrammarCompiler.of(bundle, self.tokenizer.to_str)
         draft, chunk = draft_decoder(bundle, engine), bundle.manifest.contract.prompt_chunk
-        cached_draft = CachedDecoder(draft, chunk) if draft else None
+        cached_draft = CachedDecoder(draft, chunk, leaves=2) if draft else None
         self._context = Context(CachedDecoder(engine.target, chunk), cached_draft)
         contract, models = bundle.manifest.contract, bundle.manifest.models.values()
-        # States of earlier sequences are not kept.
-        if prompt_cache_bytes and not any(model.has_states for model in models):
-            row_bytes = [model.cache_bytes(contract) // contract.capacity for model in models]
-            self._context.conversations = Conversations(prompt_cache_bytes, row_bytes)
+        if prompt_cache_bytes:
+            sizes = [(model.row_bytes(contract), model.state_bytes(contract)) for model in models]
+            self._context.conversations = Conversations(prompt_cache_bytes, *zip(*sizes, strict=True))
         self._decoding = Decoding(bundle, engine, self.tokenizer, self._context)
         self._lock = Lock()  # held by the open stream
         # Held by the thread inside of a call that passes run in, or that gives `_lock` or takes it: for a short while,

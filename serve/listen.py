@@ -120,10 +120,15 @@ class Listener:
         self._server = _Server(config)
         self._stops = 0
         self._stopping: asyncio.Task[None] | None = None
+        self._forced = asyncio.Event()
         self.clean = True  # whether every request came to its own end
+        self.hung = False  # whether the engine's thread is in a pass that does not end
 
     async def run(self, started: Callable[[int], None]) -> None:
-        """started: told the port, once connections are taken. Raises `EngineError` for an address that is not free."""
+        """started: told the port, once connections are taken. Raises `EngineError` for an address that is not free.
+
+        It returns `GRACE` behind a second `stop` at the latest: `hung` says that the process cannot end by itself then.
+        """
         where = self._where
         sockets = [_bound(where.host, where.port) if where.uds is None else _bound_path(where.uds)]
         serving = asyncio.create_task(self._server.serve(sockets))
@@ -132,6 +137,15 @@ class Listener:
         if self._server.started:
             started(sockets[0].getsockname()[1] if where.uds is None else 0)
         await serving
+        ending, forced = asyncio.create_task(self._end()), asyncio.create_task(self._forced.wait())
+        await asyncio.wait({ending, forced}, return_when=asyncio.FIRST_COMPLETED)
+        done, _ = await asyncio.wait({ending}, timeout=GRACE)
+        forced.cancel()
+        self.hung = not done
+        if done:
+            await ending
+
+    async def _end(self) -> None:
         if self._stopping is not None:
             await self._stopping
         if self._server.force_exit:
@@ -167,6 +181,7 @@ class Listener:
         self.clean = False
         self._service.sessions.thread.cancel_all(QueueError("shutting_down", "this server was told to end now", 1))
         self._server.should_exit = self._server.force_exit = True
+        self._forced.set()
 
 
 def _bound(host: str, port: int) -> socket.socket:

@@ -272,6 +272,14 @@ def test_a_prediction_comes_from_a_file(run: Run, built: Path, tmp_path: Path) -
     assert wrong.stderr.endswith(
         "expected.txt is not UTF-8: 'utf-8' codec can't decode byte 0xff in position 0: invalid start byte\n"
     )
+    (tmp_path / "expected.txt").write_bytes(b"")
+    empty = run(*arguments, "--prediction", tmp_path / "expected.txt")
+    assert empty.stdout == plain.stdout
+    assert "expected.txt is empty, so no draft comes from it\n" in empty.stderr
+    for path, reason in (("missing.txt", "No such file or directory"), (".", "Is a directory")):
+        wrong = run(*arguments, "--prediction", tmp_path / path)
+        assert wrong.exit_code == 2
+        assert wrong.stderr.endswith(f"{tmp_path / path}': {reason}\n")
 
 
 def test_the_prompt_comes_from_stdin(run: Run, built: Path) -> None:

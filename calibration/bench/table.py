@@ -55,15 +55,9 @@ def render(result: Bench) -> str:
 def _heading(result: Bench) -> str:
     options = result.options
     how = "greedy" if options.greedy else f"temperature {options.temperature:g}, seed {options.seed}"
-    if options.num_draft_tokens is None and options.drafter is None:
-        drafts = "k chosen by the session"
-    else:
-        drafts = (
-            f"{options.num_draft_tokens} draft tokens per round"
-            if options.num_draft_tokens
-            else "the bundle's maximum of draft tokens per round"
-        )
-        drafts += f" by {options.drafter}" if options.drafter else ""
+    fixed = options.num_draft_tokens
+    drafts = "k chosen by the session" if fixed is None else f"{fixed} draft tokens per round"
+    drafts += f", drafter {options.drafter}" if options.drafter else ""
     return f"{result.bundle} on {result.engine}, {how}, {drafts}, up to {options.max_new_tokens} new tokens"
 
 

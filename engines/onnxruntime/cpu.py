@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from ...bundle import Bundle, CacheLayer, Contract, ModelSpec, Precision
 from ...errors import BundleError, EngineError, ParameterError
-from ..base import Arrays, Availability, Engine, Logits, Rows, check_rows
+from ..base import Arrays, Availability, Engine, Logits, Rows, SavedStates, check_rows
 from ..versions import dotted, version_numbers
 from .confidence_head import OrtHead, head_shapes
 from .graph_check import Signature, check_graph, still_open
@@ -170,7 +170,7 @@ class OrtDecoder:
                 "run it with --engine tensorrt, tensorrt-rtx or onnxruntime-cuda, or build it with --precision fp16 "
                 "or fp32"
             )
-        self.vocab_size = spec.vocab_size
+        self.vocab_size, self.has_states = spec.vocab_size, spec.has_states
         self.tapped: dict[str, NDArray[np.float32]] = {}
         self._path, self._spec, self._contract, self._taps = path, spec, contract, taps
         self._dtype = NUMPY_DTYPES[contract.precision]
@@ -196,6 +196,12 @@ class OrtDecoder:
         }
 
     def step(self, tokens: Sequence[int], position: int) -> Logits:
+        return self._run(tokens, position, False)
+
+    def feed(self, tokens: Sequence[int], position: int) -> None:
+        self._run(tokens, position, True)
+
+    def _run(self, tokens: Sequence[int], position: int, prompt: bool) -> Logits:
         count = len(tokens)
         end = position + count
         check_rows(end, self._contract)
@@ -206,7 +212,7 @@ class OrtDecoder:
             bound = self._bindings[size] = self._bind(*size)
         bound.tokens[:] = tokens
         self._position[0] = position
-        certain = self._states.begin(position, count) if self._states is not None else 0
+        certain = self._states.begin(position, count, prompt) if self._states is not None else 0
         try:
             session.run_with_iobinding(bound.io)
         except Exception as error:  # onnxruntime raises its own types straight from C++
@@ -225,9 +231,6 @@ class OrtDecoder:
             self.head.rows = len(bound.logits)
         return bound.logits
 
-    def feed(self, tokens: Sequence[int], position: int) -> None:
-        self.step(tokens, position)
-
     def resumable(self, rows: int) -> int:
         return rows if self._states is None else self._states.resumable(rows)
 
@@ -243,6 +246,14 @@ class OrtDecoder:
     def write_rows(self, saved: Sequence[Rows], start: int, end: int) -> None:
         for array, rows in zip(self._caches, saved, strict=True):
             array[0, :, start:end] = rows[:, start:end]
+
+    def read_states(self, end: int) -> SavedStates:
+        assert self._states is not None
+        return self._states.read(end)
+
+    def write_states(self, saved: SavedStates) -> None:
+        assert self._states is not None
+        self._states.write(saved)
 
     def close(self) -> None:
         """Give back model, caches and bindings. Closing again does nothing."""

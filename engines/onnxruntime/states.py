@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...bundle import COUNTS, Contract, ModelSpec, Precision, State
+from ..base import SavedStates
 from ..open_rows import OpenRows
 from .graph_check import Signature
 
@@ -48,10 +49,10 @@ class OrtStates:
             io.bind_ortvalue_input(f"past.{kept.name}", kept.value)
             io.bind_ortvalue_output(f"present.{kept.name}", kept.value)
 
-    def begin(self, position: int, count: int) -> int:
+    def begin(self, position: int, count: int, prompt: bool = False) -> int:
         """Get ready for a pass; returns the rows that are certain behind it, for `finish`."""
         before = self._rows.start if position else 0
-        pending, certain = self._rows.begin(position, count)
+        pending, certain = self._rows.begin(position, count, prompt)
         if not position:
             self._fill(0.0)
         self._counts[PENDING][0], self._counts[CERTAIN][0] = pending, certain
@@ -69,6 +70,15 @@ class OrtStates:
         for kept in self._kept:
             if kept.state.part != "state":
                 kept.array[:, kept.state.ahead + start - self._rows.start :] = value
+
+    def read(self, end: int) -> SavedStates:
+        return SavedStates(self._rows.start, end, [kept.array.copy() for kept in self._kept])
+
+    def write(self, saved: SavedStates) -> None:
+        self._rows.forget()  # until all of it is there
+        for kept, array in zip(self._kept, saved.arrays, strict=True):
+            kept.array[:] = array
+        self._rows.finish(saved.start, saved.end)
 
     def _fill(self, value: float) -> None:
         for kept in self._kept:

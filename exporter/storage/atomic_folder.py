@@ -52,8 +52,10 @@ def temporary_sibling(final: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def new_folder(final: Path, force: bool) -> Iterator[Path]:
+def new_folder(final: Path, force: bool | None) -> Iterator[Path]:
     """Like `temporary_sibling`, and put into place at the end. SIGTERM cleans up as an interrupt does.
+
+    force: replace a bundle that is there; None where the command has no such option.
 
     Raises `OutputError` when `final` exists without `force`, is not a bundle, or a file cannot be written.
     """
@@ -80,10 +82,10 @@ def scratch_beside(workplace: Path) -> Iterator[Path]:
         discard(scratch)
 
 
-def _put_into_place(temporary: Path, final: Path, force: bool) -> None:
+def _put_into_place(temporary: Path, final: Path, force: bool | None) -> None:
     if os.path.lexists(final):
         if not force:
-            raise OutputError(f"{final} came into being during the build; nothing was kept")
+            raise OutputError(f"{final} came into being meanwhile; nothing was kept")
         check_free(final, force)  # what lies there now need not be what lay there at the start
         final.rename(temporary.parent / OLD)
     temporary.rename(final)
@@ -118,14 +120,15 @@ def _lock(descriptor: int) -> bool:
     return True
 
 
-def check_free(final: Path, force: bool) -> None:
-    """Raises `OutputError` where a bundle cannot be put at `final`."""
+def check_free(final: Path, force: bool | None) -> None:
+    """Raises `OutputError` where nothing can be put at `final`. force: as of `new_folder`."""
     for parent in final.parents:
         if parent.exists() and not parent.is_dir():
             raise OutputError(f"{parent} is a file, so {final} cannot be made; choose another --output")
     if final.exists() or final.is_symlink():
         if not force:
-            raise OutputError(f"{final} exists; choose another --output, or replace it with --force")
+            instead = "" if force is None else ", or replace it with --force"
+            raise OutputError(f"{final} exists; choose another --output{instead}")
         if not (final / MANIFEST).is_file():
             raise OutputError(f"{final} exists and is no bundle (it has no {MANIFEST}); --force replaces bundles only")
 

@@ -117,6 +117,8 @@ def save_draft(draft: Draft, folder: Path) -> None:
     """An ordinary checkpoint, in the precision that the draft's had."""
     draft.model.to(draft.dtype).save_pretrained(folder)
     draft.tokenizer.save_pretrained(folder)
+    for path in folder.glob("*.safetensors"):  # written for the owner alone, whatever the umask says
+        path.chmod((folder / "config.json").stat().st_mode)
     draft.model.float()
 
 

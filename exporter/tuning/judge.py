@@ -6,14 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 from transformers import PreTrainedModel
 
 from ...calibration.statistics.intervals import difference_interval
 from ...calibration.statistics.results import Interval
 from .answers import Answer
 from .loss import terms
-from .rows import Batch, at_temperature
+from .rows import Batch, at_temperature, logits_at
 
 
 @dataclass(frozen=True)
@@ -44,7 +43,7 @@ def judge(model: PreTrainedModel, answers: Sequence[Answer], temperature: float)
     with torch.no_grad():
         for one in answers:
             batch = Batch.of([one], device)
-            logits: Tensor = model(input_ids=batch.tokens, use_cache=False).logits[batch.places].float()
+            logits = logits_at(model, batch).float()
             if temperature:
                 wanted = at_temperature(batch.logprobs, temperature, logits.shape[-1])
                 chances = terms(logits / temperature, batch.ids, *wanted).acceptance

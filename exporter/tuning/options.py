@@ -18,7 +18,8 @@ class TuneOptions:
     three as well, the third drawn at 1. loss: see `loss.py`. epochs: over all answers, at most. general: the part of
     the tokens trained on that answers to shipped texts are, so that little else is forgotten. rate: multiplies the
     learning rates of a new draft; None is 1 for a new draft and 0.3 for one that knows something already. seed: of
-    answers and training. Raises `ParameterError`.
+    answers and training. step: tokens that a step learns from, prompts included; None is 4096 for small drafts and
+    16384 for others. Raises `ParameterError`.
     """
 
     max_new_tokens: int = 128
@@ -29,6 +30,7 @@ class TuneOptions:
     general: float = 0.4
     rate: float | None = None
     seed: int = 0
+    step: int | None = None
 
     def __post_init__(self) -> None:
         for name, value in (

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from torch import Tensor
+from transformers import LlamaForCausalLM, PreTrainedModel
 
 from .answers import Answer
 
@@ -35,6 +36,19 @@ class Batch:
         ids = torch.from_numpy(np.concatenate([one.ids for one in answers]).astype(np.int64))
         logprobs = torch.from_numpy(np.concatenate([one.logprobs for one in answers]).astype(np.float32))
         return cls(*(part.to(device) for part in (tokens, places, ids, logprobs)))
+
+
+def logits_at(model: PreTrainedModel, batch: Batch) -> Tensor:
+    """`[P, vocab]`, of the batch's places.
+
+    A new draft is a Llama, whose logits are its output layer and nothing else: that layer, half of such a draft, is
+    left out for the prompts.
+    """
+    if isinstance(model, LlamaForCausalLM):
+        hidden: Tensor = model.model(input_ids=batch.tokens, use_cache=False).last_hidden_state
+        return model.lm_head(hidden[batch.places])  # type: ignore[no-any-return]
+    logits: Tensor = model(input_ids=batch.tokens, use_cache=False).logits
+    return logits[batch.places]
 
 
 def batches(answers: Sequence[Answer], most: int, order: Sequence[int]) -> Iterator[list[Answer]]:

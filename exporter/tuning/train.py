@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from transformers import PreTrainedModel
 
 from ...calibration.measuring.progress import Progress
@@ -16,7 +16,7 @@ from .answers import Answer
 from .judge import judge, rate
 from .loss import loss_of, terms
 from .options import TuneOptions
-from .rows import Batch, at_temperature, batches
+from .rows import Batch, at_temperature, batches, logits_at
 
 # Up to this size a draft learns as the demo draft did (examples/train_demo_pair.py); larger ones are mostly whole
 # models, which a small step keeps what they know.
@@ -89,9 +89,10 @@ def train(
     That may be the one it came with. An interrupt ends the training, and the best state so far stays.
     """
     small = sum(one.numel() for one in model.parameters()) <= SMALL
-    each = _Epochs(answers, SMALL_STEP if small else STEP, options)
+    each = _Epochs(answers, options.step or (SMALL_STEP if small else STEP), options)
     start = best = rate(judge(model, choosing, options.temperature))
     state, epoch, worse, interrupted = copy.deepcopy(model.state_dict()), 0, 0, False
+    peak = 0.0  # of the epochs: at high rates they may begin below a draft that has been trained already
     model.requires_grad_(True)
     optimizer = Optimizer(model, each.steps * options.epochs, options.rate or 1.0)
     try:
@@ -102,7 +103,7 @@ def train(
                 optimizer.step()
             found = rate(judge(model, choosing, options.temperature))
             note(f"epoch {number} of {options.epochs}: {found:.1%} accepted of the prompts that choose ({start:.1%})")
-            worse = worse + 1 if found <= best else 0
+            worse, peak = (worse + 1 if found <= peak else 0), max(peak, found)
             if found > best:
                 best, epoch, state = found, number, copy.deepcopy(model.state_dict())
             if worse >= PATIENCE and worse * each.steps >= PATIENT_STEPS:
@@ -142,6 +143,13 @@ class _Epochs:
         return [step for step in steps if step]
 
 
+def _has_bf16(device: torch.device) -> bool:
+    """Whether products in bf16 are faster than in fp32; CPUs without them emulate them, slowly."""
+    if device.type != "cpu":
+        return device.type == "cuda"
+    return bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
+
+
 def _step(model: PreTrainedModel, step: Sequence[Sequence[Answer]], options: TuneOptions) -> None:
     """Gradients of the mean loss over all places of the step."""
     device = next(model.parameters()).device
@@ -150,8 +158,8 @@ def _step(model: PreTrainedModel, step: Sequence[Sequence[Answer]], options: Tun
     temperature = options.temperature or 1.0
     for chosen in step:
         batch = Batch.of(chosen, device)
-        with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
-            logits: Tensor = model(input_ids=batch.tokens, use_cache=False).logits[batch.places]
+        with torch.autocast(device.type, torch.bfloat16, enabled=_has_bf16(device)):
+            logits = logits_at(model, batch)
         wanted = at_temperature(batch.logprobs, temperature, logits.shape[-1])
         loss = loss_of(terms(logits.float() / temperature, batch.ids, *wanted), options.loss)
         (loss * len(logits) / total).backward()  # type: ignore[no-untyped-call]

@@ -85,7 +85,8 @@ class ModelDraft:
             return
         start = perf_counter()
         # What rounds without the model have left out is fed by the first pass too, where it is little.
-        self._cached.prefill(tokens, len(tokens) - self._at_once)
+        # Where the pass begins is what states must be able to go on behind.
+        self._cached.prefill(tokens, max(len(tokens) - self._at_once, min(self._cached.rows, len(tokens) - 2)))
         place = max(0, min(self._cached.rows, len(tokens) - 2))
         logits = self._cached.step(tokens[place:], place)
         drafted = 0

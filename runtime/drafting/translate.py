@@ -13,7 +13,18 @@ from ...engines.base import Decoder, Engine, Logits
 from ...errors import BundleError
 
 
-class NarrowDecoder:
+class Wrapped:
+    """The caches are the decoder's own."""
+
+    def __init__(self, decoder: Decoder) -> None:
+        self.has_states = decoder.has_states
+        self.resumable, self.overwrite_rows = decoder.resumable, decoder.overwrite_rows
+        self.read_rows, self.write_rows = decoder.read_rows, decoder.write_rows
+        self.read_states, self.write_states = decoder.read_states, decoder.write_states
+        self._decoder = decoder
+
+
+class NarrowDecoder(Wrapped):
     """A draft that lacks the target's last ids (vocabularies are padded to different sizes) reads id 0 for them.
 
     A wrong guess at most: what the draft was fed never decides what the target emits.
@@ -21,9 +32,7 @@ class NarrowDecoder:
 
     def __init__(self, decoder: Decoder) -> None:
         self.vocab_size = decoder.vocab_size
-        self.overwrite_rows, self.resumable = decoder.overwrite_rows, decoder.resumable
-        self.read_rows, self.write_rows = decoder.read_rows, decoder.write_rows
-        self._decoder = decoder
+        super().__init__(decoder)
 
     def step(self, tokens: Sequence[int], position: int) -> Logits:
         return self._decoder.step(self._known(tokens), position)
@@ -35,7 +44,7 @@ class NarrowDecoder:
         return [token if token < self.vocab_size else 0 for token in tokens]
 
 
-class TranslatedDecoder:
+class TranslatedDecoder(Wrapped):
     """A draft of another tokenizer that reads and writes the target's ids.
 
     Token-level intersection (Timor et al. 2025, arXiv 2502.05202, algorithm 4): logits of the tokens that both know,
@@ -46,9 +55,7 @@ class TranslatedDecoder:
     def __init__(self, decoder: Decoder, to_draft: NDArray[np.int64], shared: NDArray[np.int64]) -> None:
         """to_draft `[target vocab]`; shared `[2, n]`: target id and draft id of the tokens that both have."""
         self.vocab_size = len(to_draft)
-        self.overwrite_rows, self.resumable = decoder.overwrite_rows, decoder.resumable
-        self.read_rows, self.write_rows = decoder.read_rows, decoder.write_rows
-        self._decoder = decoder
+        super().__init__(decoder)
         self._to_draft = to_draft.tolist()
         self._target_ids, self._draft_ids = shared
         self._logits = np.full((0, self.vocab_size), -np.inf, np.float32)

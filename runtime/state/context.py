@@ -4,22 +4,37 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
-from ...engines.base import Decoder, Logits, nothing
-from .conversations import Conversations, Saved, shared_prefix
+from ...engines.base import Decoder, Logits, Rows, nothing
+from .conversations import Conversations
+from .places import Place, shared_prefix
+
+# A prompt that parts from an earlier one so many tokens behind the place that it went on from is stopped there, for
+# later ones to go on from. That takes a pass more, once, and saves at least a pass of so many rows each time.
+WORTH_A_PLACE = 16
 
 
 @dataclass
 class CachedDecoder:
     """A decoder and the number of cache rows that it was fed; the context says how many of them still count.
 
-    chunk: tokens of the widest pass. checkpoint: called in front of each prompt chunk; it raises to stop there.
+    chunk: tokens of the widest pass. leaves: how many of a prompt's tokens are left to the first round. checkpoint:
+    called in front of each prompt chunk; it raises to stop there. places: rows behind which a prompt is stopped to call
+    `at_place`.
     """
 
     decoder: Decoder
     chunk: int
     rows: int = 0
+    leaves: int = 1
     checkpoint: Callable[[], None] = nothing
+    places: Sequence[int] = ()
+    at_place: Callable[[], None] = nothing
+
+    def last(self, prompt: Sequence[int]) -> int:
+        """Behind how many of its tokens the first round goes on."""
+        return max(0, len(prompt) - self.leaves)
 
     def keep(self, rows: int) -> None:
         """Count no more than `rows`, and no more than what the decoder can go on behind."""
@@ -38,9 +53,38 @@ class CachedDecoder:
             self.keep(end)
         while self.rows < end:
             self.checkpoint()
-            part = tokens[self.rows : min(self.rows + self.chunk, end)]
+            stops = [place for place in (*self.places, end) if place > self.rows]
+            part = tokens[self.rows : min(self.rows + self.chunk, *stops)]
             self.decoder.feed(part, self.rows)
             self.rows += len(part)
+            if self.rows in self.places:
+                self.at_place()
+
+
+@dataclass(frozen=True)
+class _Found:
+    """What the host has of a sequence for one decoder, whose cache has the first `there` rows of it.
+
+    end: rows that can be gone on behind with it. parting: tokens that the sequence shares with an earlier one.
+    """
+
+    there: int
+    end: int
+    rows: Sequence[Rows]
+    place: Place | None
+    parting: int
+
+
+def _restore(cached: CachedDecoder, found: _Found) -> None:
+    """Put back what the decoder lacks."""
+    if found.end <= cached.rows:
+        return
+    if found.end > found.there:
+        cached.decoder.write_rows(found.rows, found.there, found.end)
+    if found.place is not None:
+        cached.rows = 0  # an interrupt leaves states that nobody can tell
+        cached.decoder.write_states(found.place.states)
+    cached.rows = found.end
 
 
 @dataclass
@@ -49,7 +93,7 @@ class Context:
 
     Invariant between rounds: `rows` of every decoder are the rows of `tokens[:rows]`. Rolling back lowers `rows`,
     nothing else: the next write overwrites what lies beyond. A decoder whose states cannot be rolled back as far has
-    none: what it lacks is fed again.
+    none: what it lacks is fed again, from the nearest place on that `conversations` has.
 
     salt: the sequence's, see `SamplingParameters.cache_salt`. conversations: where rows go that the next sequence
     overwrites, if anywhere. restored: target rows that the last `start` got back from there.
@@ -77,28 +121,54 @@ class Context:
         `restored` of these came back from `conversations`. Sequences of different salts share no rows.
         """
         common = shared_prefix(self.tokens, prompt) if salt == self.salt else 0
-        saved, shared = None, 0
+        found: list[_Found] = []
         if self.conversations is not None:
-            saved, shared = self.conversations.longest(prompt, salt)  # first: it may have to make room
+            found = self._find(self.conversations, prompt, salt, common)  # first: there may have to be made room
+            for which in range(len(self.decoders)):
+                self._mark(which)
             held = [(cached.decoder, cached.rows) for cached in self.decoders]
             self.conversations.save(self.tokens, self.salt, held, common)
-        self.keep(common)  # first: an interrupt between the lines must not leave rows of other tokens
+        for cached in self.decoders:  # first: an interrupt between the lines must not leave rows of other tokens
+            cached.keep(min(common, cached.last(prompt)) if cached.decoder.has_states else common)
         self.tokens, self.salt = list(prompt), salt
         kept = self.target.rows
-        if saved is not None:
-            self._restore(saved, shared)
+        for which, (cached, part) in enumerate(zip(self.decoders, found, strict=bool(found))):
+            _restore(cached, part)
+            self._set_places(which, part.parting)
         # The last token is fed by the first round, whose logits continue the prompt.
         self.target.keep(len(prompt) - 1)
         self.restored = max(0, self.target.rows - kept)
         return self.target.rows
 
-    def _restore(self, saved: Saved, shared: int) -> None:
-        """Put back the first `shared` rows of `saved`, those that are not there."""
-        for cached, rows, count in zip(self.decoders, saved.rows, saved.counts, strict=True):
-            end = min(shared, count)
-            if end > cached.rows:
-                cached.decoder.write_rows(rows, cached.rows, end)
-                cached.rows = end
+    def _find(self, conversations: Conversations, prompt: Sequence[int], salt: str | None, common: int) -> list[_Found]:
+        """What the host has of `prompt`, by decoder. common: tokens that it shares with the sequence."""
+        saved, shared = conversations.longest(prompt, salt)
+        found = []
+        for which, cached in enumerate(self.decoders):
+            there, rows, place = min(cached.rows, common), saved.rows[which] if saved is not None else (), None
+            end = max(there, min(shared, saved.counts[which]) if saved is not None else 0)
+            if cached.decoder.has_states:
+                place, end = conversations.behind(which, prompt[: min(end, cached.last(prompt))], salt)
+            found.append(_Found(there, end, rows, place, max(common, shared)))
+        return found
+
+    def _set_places(self, which: int, parting: int) -> None:
+        """Where the prompt is stopped to copy states: at its end, and where it parts from an earlier one."""
+        cached = self.decoders[which]
+        if not cached.decoder.has_states:
+            return
+        end = cached.last(self.tokens)
+        cached.at_place = partial(self._mark, which)
+        cached.places = (parting, end) if cached.rows + WORTH_A_PLACE <= parting < end else (end,)
+
+    def _mark(self, which: int) -> None:
+        """Keep a decoder's states as they are, where it has some."""
+        cached, decoder = self.decoders[which], self.decoders[which].decoder
+        # A pass that failed leaves rows without states.
+        known = cached.rows > 0 and decoder.resumable(cached.rows) == cached.rows
+        if self.conversations is not None and decoder.has_states and known:
+            shared = cached.rows in cached.places[:-1]
+            self.conversations.mark(which, decoder, self.tokens[: cached.rows], self.salt, shared)
 
     def keep(self, rows: int) -> None:
         for cached in self.decoders:
@@ -110,6 +180,8 @@ class Context:
 
     def forget(self) -> None:
         """Start from nothing, with clean caches: a NaN in a dead row could still poison what masks it."""
+        if self.conversations is not None:
+            self.conversations.forget(self.tokens, self.salt)
         self.truncate(0)
         for cached in self.decoders:
             cached.decoder.overwrite_rows(0, 0.0)

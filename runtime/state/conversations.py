@@ -1,7 +1,8 @@
 """Cache rows of earlier sequences, kept on the host: conversations in turn prefill no more than each turn's new tokens.
 
 A sequence is saved when another one is about to overwrite its rows, so that a conversation which goes on alone costs
-nothing. Entries are found by their exact tokens and their salt; rows that come back are the same bits.
+nothing. Of models that keep states, which cannot be rolled back, these are copied at places where a later prompt may
+go on. Entries are found by their exact tokens and their salt; what comes back is the same bits.
 """
 
 from __future__ import annotations
@@ -11,11 +12,15 @@ from dataclasses import dataclass
 
 from ...engines.base import Decoder, Rows
 from ...engines.catalogue import ENGINES
+from .places import Place, shared_prefix
 
 # A sequence is saved where what would be lost takes as long to compute as copying all of it. Computing a row takes 25
 # to 28 times as long as copying it out and back on a CPU (`benchmarks/conversations.py`); devices were not measured.
 COMPUTED_OVER_COPIED = 16
 USUAL_BUDGET = 512 << 20
+# Of a sequence and a decoder: the ends of two prompts and of two turns, for who says his last words again. Beside
+# places that several sequences share.
+MOST_PLACES = 4
 
 
 def usual_budget(engine: str) -> int:
@@ -40,12 +45,12 @@ class Saved:
 class Conversations:
     """Least recently used ones go first.
 
-    budget: bytes. row_bytes: of a row of each decoder's caches.
+    budget: bytes. row_bytes: of a row of each decoder's caches; state_bytes: of each decoder's states, 0 for none.
     """
 
-    def __init__(self, budget: int, row_bytes: Sequence[int]) -> None:
-        self._budget, self._row_bytes = budget, tuple(row_bytes)
-        self._saved: list[Saved] = []  # the most recently used last
+    def __init__(self, budget: int, row_bytes: Sequence[int], state_bytes: Sequence[int] = (0, 0)) -> None:
+        self._budget, self._row_bytes, self._state_bytes = budget, tuple(row_bytes), tuple(state_bytes)
+        self._held: list[Saved | Place] = []  # the most recently used last
 
     def __len__(self) -> int:
         return len(self._saved)
@@ -53,14 +58,23 @@ class Conversations:
     @property
     def size(self) -> int:
         """Bytes that are held."""
-        return sum(saved.size for saved in self._saved)
+        return sum(entry.size for entry in self._held)
+
+    @property
+    def _saved(self) -> list[Saved]:
+        return [entry for entry in self._held if isinstance(entry, Saved)]
+
+    @property
+    def places(self) -> list[Place]:
+        """The most recently used last."""
+        return [entry for entry in self._held if isinstance(entry, Place)]
 
     def save(self, tokens: Sequence[int], salt: str | None, decoders: Sequence[tuple[Decoder, int]], kept: int) -> None:
         """Copy the rows of `tokens` from `decoders`, each with the number of rows it holds, the target's first.
 
         kept: how many of the rows stay where they are. Of a sequence beyond the budget, as many rows as fit.
         """
-        most = self._budget // sum(self._row_bytes)
+        most = max(0, self._budget - sum(self._state_bytes)) // max(1, sum(self._row_bytes))
         counts = [min(rows, most, len(tokens)) for _, rows in decoders]
         whole = counts[0]
         if (whole - kept) * COMPUTED_OVER_COPIED < whole or whole <= kept:
@@ -70,12 +84,11 @@ class Conversations:
             if saved.shared(own, salt) == whole:  # it has all of this
                 self._use(saved)
                 return
-        self._saved = [saved for saved in self._saved if saved.shared(own, salt) < len(saved.tokens)]
+        self._drop([saved for saved in self._saved if saved.shared(own, salt) == len(saved.tokens)])
         size = sum(count * row_bytes for count, row_bytes in zip(counts, self._row_bytes, strict=True))
-        while self._saved and self.size + size > self._budget:
-            del self._saved[0]
+        self._make_room(size)
         rows = tuple(decoder.read_rows(count) for (decoder, _), count in zip(decoders, counts, strict=True))
-        self._saved.append(Saved(own, salt, rows, tuple(counts), size))
+        self._held.append(Saved(own, salt, rows, tuple(counts), size))
 
     def longest(self, tokens: Sequence[int], salt: str | None) -> tuple[Saved | None, int]:
         """The entry that shares the longest prefix with `tokens`, and its length."""
@@ -88,17 +101,47 @@ class Conversations:
             self._use(best)
         return best, most
 
+    def mark(self, which: int, decoder: Decoder, tokens: Sequence[int], salt: str | None, shared: bool = False) -> None:
+        """Keep the states of `decoder`, the `which`-th, behind `tokens`. shared: see `Place`."""
+        own, size = tuple(tokens), self._state_bytes[which]
+        if size > self._budget:
+            return
+        before = [place for place in self.places if place.on_the_way(which, own, salt)]
+        for place in before:
+            if len(place.tokens) == len(own):
+                self._use(place)
+                return
+        passed = [place for place in before if not place.shared]
+        self._drop(passed[: len(passed) + 1 - MOST_PLACES] if len(passed) >= MOST_PLACES and not shared else [])
+        self._make_room(size)
+        self._held.append(Place(which, own, salt, decoder.read_states(len(own)), shared, size))
+
+    def behind(self, which: int, tokens: Sequence[int], salt: str | None) -> tuple[Place | None, int]:
+        """The place where the `which`-th decoder can go on behind most of `tokens`, and behind how many."""
+        best, most, own = None, 0, tuple(tokens)
+        for place in self.places:
+            reach = place.reach(which, own, salt)
+            if reach >= most and reach:
+                best, most = place, reach
+        if best is not None:
+            self._use(best)
+        return best, most
+
+    def forget(self, tokens: Sequence[int], salt: str | None) -> None:
+        """Drop the places that lie on the way to `tokens`."""
+        own = tuple(tokens)
+        self._drop([place for place in self.places if place.on_the_way(place.decoder, own, salt)])
+
     def clear(self) -> None:
-        self._saved.clear()
+        self._held.clear()
 
-    def _use(self, saved: Saved) -> None:
-        self._saved.remove(saved)
-        self._saved.append(saved)
+    def _make_room(self, size: int) -> None:
+        while self._held and self.size + size > self._budget:
+            del self._held[0]
 
+    def _drop(self, entries: Sequence[Saved | Place]) -> None:
+        self._held = [entry for entry in self._held if entry not in entries]
 
-def shared_prefix(ours: Sequence[int], theirs: Sequence[int]) -> int:
-    """The number of tokens that both begin with."""
-    for index, (one, other) in enumerate(zip(ours, theirs, strict=False)):
-        if one != other:
-            return index
-    return min(len(ours), len(theirs))
+    def _use(self, entry: Saved | Place) -> None:
+        self._held.remove(entry)
+        self._held.append(entry)

@@ -7,12 +7,11 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
-from ...errors import PromptError
 from ..grammar.lark import apart, named
 from ..grammar.thinking import Thinking
+from ..tools.probing import QUESTION, tried
 from .chat_template import ChatTemplate
 
-QUESTION = {"role": "user", "content": "0"}
 THOUGHT, ANSWER = "probe_thought", "probe_answer"
 PARTS = [{"type": "thinking", "thinking": THOUGHT}, {"type": "text", "text": ANSWER}]
 KEYS = ("reasoning_content", "reasoning", "thinking")
@@ -49,9 +48,9 @@ def of_prompt(thinking: Thinking, tail: str) -> Thinking | None:
 
 def _written(template: ChatTemplate, atoms: Mapping[str, int]) -> Thinking | None:
     ways: list[tuple[str | None, dict[str, Any]]] = [(key, {"content": ANSWER, key: THOUGHT}) for key in KEYS]
-    told = _try(template) or ""
+    told = tried(template.as_given, [QUESTION]) or ""
     for key, way in [*ways, (None, {"content": PARTS})]:
-        text = _try(template, {"role": "assistant", **way})
+        text = tried(template.as_given, [QUESTION, {"role": "assistant", **way}])
         start = -1 if text is None else text.find(THOUGHT)
         if text is None or start < 0:
             continue
@@ -79,14 +78,7 @@ def _parted(between: str, atoms: Mapping[str, int]) -> tuple[str, str]:
 
 def _left_out(template: ChatTemplate) -> Thinking | None:
     for end in dict.fromkeys(CLOSING.findall(template.source)):
-        text = _try(template, {"role": "assistant", "content": f"{THOUGHT}{end}{ANSWER}"})
+        text = tried(template.as_given, [QUESTION, {"role": "assistant", "content": f"{THOUGHT}{end}{ANSWER}"}])
         if text is not None and THOUGHT not in text and ANSWER in text:
             return Thinking(end.replace("/", "", 1), end, gap=USUAL_GAP)
     return None
-
-
-def _try(template: ChatTemplate, *messages: Mapping[str, Any]) -> str | None:
-    try:
-        return template.as_given([QUESTION, *messages])
-    except PromptError:
-        return None

@@ -35,8 +35,13 @@ class AnswerReader:
 
     @property
     def thinks(self) -> bool:
-        """Whether what was read so far ends within thoughts, or in front of the answer."""
-        return self._state in ("thoughts", "gap")
+        """Whether what was read so far ends within thoughts."""
+        return self._state == "thoughts"
+
+    @property
+    def undecided(self) -> bool:
+        """Whether what was read so far may be how an opening of thoughts begins."""
+        return self._state == "start"
 
     @property
     def whole(self) -> bool:

@@ -8,9 +8,10 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ...errors import PromptError, ToolsError
+from ...errors import ToolsError
 from ..grammar.lark import apart, named
 from .frames import frame, writer
+from .probing import QUESTION, tried
 from .tool import Tool
 from .tool_format import ToolFormat
 
@@ -25,7 +26,6 @@ PROBE = Tool(
 ARGUMENTS = ({"first": 1, "second": "x"}, {"first": 2, "second": "y"})
 IDS = ("abcdefgh1", "abcdefgh2")
 RESULT = "probe_result"
-QUESTION = {"role": "user", "content": "0"}
 SHOWN = 80
 
 
@@ -34,10 +34,10 @@ def recognize(render: Render, atoms: Mapping[str, int], special: Collection[int]
 
     Raises `ToolsError` where it has none, or one that is not known.
     """
-    told = _try(render, [QUESTION], [PROBE])
+    told = tried(render, [QUESTION], [PROBE])
     if told is None or NAME not in told:
         raise ToolsError("this model's chat template knows no tools")
-    text = _try(render, [QUESTION, _calling(2)], [PROBE]) or _try(render, [QUESTION, _calling(1)], [PROBE])
+    text = tried(render, [QUESTION, _calling(2)], [PROBE]) or tried(render, [QUESTION, _calling(1)], [PROBE])
     if text is None:
         raise ToolsError("this model's chat template refuses tool calls")
     found = next(filter(None, (read(text, told) for read in (_hermes, _mistral, _llama))), None) or _framed(render)
@@ -50,7 +50,7 @@ def recognize(render: Render, atoms: Mapping[str, int], special: Collection[int]
             f"this model's chat template writes tool calls in a form that is not known: {written!r}; known are a name "
             "with its arguments behind it, as JSON or one by one"
         )
-    answered = _try(render, [QUESTION, _calling(1), _answer()], [PROBE])
+    answered = tried(render, [QUESTION, _calling(1), _answer()], [PROBE])
     names = named(found.written, atoms)
     shown = tuple(number for _, number in names if number in special)
     free = tuple(number for _, number in apart(atoms, found.written, found.trigger) if number not in special)
@@ -140,7 +140,7 @@ def _json(text: str, start: int) -> tuple[Any, int]:
 
 def _framed(render: Render) -> ToolFormat | None:
     """Any other form that has the name in front of the arguments."""
-    write = writer(lambda turn: _try(render, [QUESTION, *turn], [PROBE]), _turn)
+    write = writer(lambda turn: tried(render, [QUESTION, *turn], [PROBE]), _turn)
     found = None if write is None else frame(write, NAME)
     if found is None or any(given in f"{found}" for given in (*IDS, NAME)):
         return None
@@ -161,12 +161,3 @@ def _turn(*arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 def _answer() -> dict[str, Any]:
     return {"role": "tool", "content": RESULT, "name": NAME, "tool_call_id": IDS[0]}
-
-
-def _try(
-    render: Render, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None
-) -> str | None:
-    try:
-        return render(messages, tools)
-    except PromptError:
-        return None

@@ -32,8 +32,8 @@ LOOP = (
     Mutant(
         "a kept prefix reaches behind the first difference",
         CONTEXT,
-        "self.keep(common)",
-        "self.keep(common + 1)",
+        "if cached.decoder.has_states else common)",
+        "if cached.decoder.has_states else common + 1)",
         (*IN_LOOP, "tests/runtime/test_session.py"),
     ),
     Mutant(
@@ -60,13 +60,13 @@ LOOP = (
     Mutant(
         "rows that a sequence got back are counted before they are there",
         CONTEXT,
-        "cached.decoder.write_rows(rows, cached.rows, end)",
+        "cached.decoder.write_rows(found.rows, found.there, found.end)",
         "pass",
         ("tests/runtime/state/test_conversations.py",),
     ),
     Mutant(
         "a saved sequence is told by its length alone",
-        "runtime/state/conversations.py",
+        "runtime/state/places.py",
         "if one != other:",
         "if one != other and index < 3:",
         ("tests/runtime/state/test_conversations.py",),

@@ -8,6 +8,7 @@ ROWS, ARRAYS = "engines/open_rows.py", "engines/onnxruntime/states.py"
 TRACED, KINDS = "exporter/tracing/states.py", "exporter/tracing/recurrences.py"
 COUNTED, GRAPHS = ("tests/engines/test_open_rows.py",), ("tests/exporter/test_states.py",)
 SESSIONS = ("tests/runtime/test_hybrid_sessions.py",)
+CONTEXT, PLACES = "runtime/state/context.py", ("tests/runtime/state/test_places.py",)
 
 STATES = (
     Mutant(
@@ -54,5 +55,47 @@ STATES = (
         "parts = tuple(part.flatten(2) for part in (query, key, value, g, beta))",
         "parts = tuple(part.flatten(2) for part in (query, key, value, g + g, beta))",
         GRAPHS,
+    ),
+    Mutant(
+        "a place is gone on behind a row late",
+        "runtime/state/places.py",
+        "return start + shared_prefix(self.tokens[start:], tokens[start:])",
+        "return start + shared_prefix(self.tokens[start:], tokens[start:]) + 1",
+        PLACES,
+    ),
+    Mutant(
+        "states are saved as those of a row early",
+        ARRAYS,
+        "return SavedStates(self._rows.start, end,",
+        "return SavedStates(self._rows.start + 1, end,",
+        ("tests/runtime/test_hybrid_places.py",),
+    ),
+    Mutant(
+        "a place reaches over tokens that the states have not taken in",
+        CONTEXT,
+        "mark(which, decoder, self.tokens[: cached.rows], self.salt, shared)",
+        "mark(which, decoder, self.tokens, self.salt, shared)",
+        PLACES,
+    ),
+    Mutant(
+        "the draft's states are not kept",
+        CONTEXT,
+        "if self.conversations is not None and decoder.has_states and known:",
+        "if self.conversations is not None and decoder.has_states and known and not which:",
+        PLACES,
+    ),
+    Mutant(
+        "a place is made of states behind a pass that failed",
+        CONTEXT,
+        "known = cached.rows > 0 and decoder.resumable(cached.rows) == cached.rows",
+        "known = cached.rows > 0",
+        PLACES,
+    ),
+    Mutant(
+        "a hybrid draft begins every round at the first token",
+        "runtime/drafting/drafters.py",
+        "max(len(tokens) - self._at_once, min(self._cached.rows, len(tokens) - 2))",
+        "len(tokens) - self._at_once",
+        SESSIONS,
     ),
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
+from time import monotonic
 from typing import Any, TypeVar
 
 from ..settings import ServerSettings
@@ -28,6 +29,7 @@ class Exchange:
         self.scope, self._receive, self._send, self._settings = scope, receive, send, settings
         self.begun = self.gone = False
         self.headers: dict[str, str] = {}
+        self._sent_at = monotonic()
 
     @property
     def path(self) -> str:
@@ -118,6 +120,11 @@ class Exchange:
         """A comment, which readers pass over, so that nothing in between hangs up on a silent stream."""
         await self._part(b": ping\n\n")
 
+    @property
+    def silent_for(self) -> float:
+        """Seconds since it last sent something."""
+        return monotonic() - self._sent_at
+
     async def end(self) -> None:
         await self._bounded({"type": "http.response.body", "body": b""})
 
@@ -137,7 +144,7 @@ class Exchange:
         await self._bounded({"type": "http.response.body", "body": text, "more_body": True})
 
     async def _start(self, status: int, headers: Mapping[str, str]) -> None:
-        self.begun = True
+        self.begun, self._sent_at = True, monotonic()
         lines = [(name.lower().encode(), value.encode("latin-1")) for name, value in headers.items()]
         await self._send({"type": "http.response.start", "status": status, "headers": lines})
 
@@ -152,6 +159,7 @@ class Exchange:
                 task.cancel()
 
         timer = asyncio.get_running_loop().call_later(self._settings.send_timeout, give_up)
+        self._sent_at = monotonic()
         try:
             await self._send(message)
         except asyncio.CancelledError:

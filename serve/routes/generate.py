@@ -13,6 +13,7 @@ import msgspec
 from ...errors import GrammarError
 from ...runtime.grammar.grammar import Grammar
 from ...runtime.grammar.thinking import Thinking
+from ...runtime.sampling.logprobs import TokenLogprobs
 from ...runtime.sampling.parameters import SamplingParameters
 from ...runtime.state.statistics import Statistics
 from ...runtime.text.encode import Prompt
@@ -235,17 +236,25 @@ async def _stream_one(work: Work, exchange: Exchange, shape: Shape, index: int, 
             await exchange.ping()
     opened = False
     asked = work.parameters[index].logprobs is not None
+    held: list[TokenLogprobs] = []  # of tokens that add nothing to the answer, such as markers
     async with aclosing(output.pieces(exchange.ping)) as pieces:
         async for piece in pieces:
-            for chunk in _chunks(shape, index, piece, asked, not opened):
-                opened = True
-                await exchange.event(msgspec.json.encode(chunk))
+            piece.entries, held = [*held, *piece.entries], []
+            if not piece.parts and piece.drafts is None:
+                held = piece.entries
+            else:
+                for chunk in _chunks(shape, index, piece, asked, not opened):
+                    opened = True
+                    await exchange.event(msgspec.json.encode(chunk))
+            if exchange.silent_for > settings.ping_interval:  # rounds come, and nothing of theirs can be told yet
+                await exchange.ping()
     if output.finish_reason == "abort":
         raise ClientGone
     opening = None if opened else shape.start(index, "")
     if opening is not None:
         await exchange.event(msgspec.json.encode(opening))
-    await exchange.event(msgspec.json.encode(shape.finish(index, output.finish_reason)))
+    last = shape.finish(index, output.finish_reason, held if asked and held else None)
+    await exchange.event(msgspec.json.encode(last))
 
 
 def _chunks(shape: Shape, index: int, piece: Piece, asked: bool, first: bool) -> Iterator[Chunk]:
@@ -253,7 +262,7 @@ def _chunks(shape: Shape, index: int, piece: Piece, asked: bool, first: bool) ->
     as its first part tells whether it has content.
     """
     entries, drafts = piece.entries, piece.drafts
-    for part in piece.parts or ([""] if entries or drafts is not None else []):
+    for part in piece.parts or [""]:
         opening = shape.start(index, part) if first else None
         if opening is not None:
             yield opening

@@ -70,7 +70,8 @@ class Output:
     statistics: Statistics | None = None
     finish_reason: str = "abort"
     rounds: int = 0
-    thought: int = 0  # tokens up to the answer
+    thought: int = 0  # tokens of thoughts and of the markers around them
+    _maybe: int = 0  # those at the start that may be
     entries: Entries = field(init=False)
 
     def __post_init__(self) -> None:
@@ -104,8 +105,12 @@ class Output:
             return [chunk.text] if chunk.text else []
         parts: list[Part | Thought] = []
         for piece in chunk.pieces:
+            within = reader.thinks
             parts += reader.add(piece)
-            self.thought += reader.thinks and bool(chunk.tokens)
+            self._maybe += bool(chunk.tokens)
+            if within or reader.thinks:  # the tokens of the markers too
+                self.thought += self._maybe
+            self._maybe *= reader.undecided
         if chunk.finish_reason is not None:
             parts += reader.end()
             # A stop string may cut a call as well; that is no call to make.

@@ -21,6 +21,7 @@ from ..wire.answers import (
     ChatChoice,
     Chunk,
     CompletionAnswer,
+    CompletionLogprobs,
     Delta,
     DeltaCall,
     DeltaChoice,
@@ -60,7 +61,9 @@ class Shape(Protocol):
 
     def piece(self, index: int, part: Part | Thought, logprobs: Logprobs, drafts: Drafts | None) -> Chunk: ...
 
-    def finish(self, index: int, reason: str) -> Chunk: ...
+    def finish(self, index: int, reason: str, logprobs: Logprobs) -> Chunk:
+        """logprobs: of tokens at the end that add nothing to the answer."""
+        ...
 
     def usage(self, usage: Usage, metrics: Metrics) -> Chunk: ...
 
@@ -118,8 +121,9 @@ class ChatShape:
         entries = None if logprobs is None else chat_logprobs(logprobs, self._service.texts)
         return self._head.chunk([DeltaChoice(index, _delta(part), entries)], drafts)
 
-    def finish(self, index: int, reason: str) -> Chunk:
-        return self._head.chunk([DeltaChoice(index, Delta(), None, reason)])
+    def finish(self, index: int, reason: str, logprobs: Logprobs) -> Chunk:
+        entries = None if logprobs is None else chat_logprobs(logprobs, self._service.texts)
+        return self._head.chunk([DeltaChoice(index, Delta(), entries, reason)])
 
     def usage(self, usage: Usage, metrics: Metrics) -> Chunk:
         return self._head.last(usage, metrics)
@@ -172,14 +176,18 @@ class TextShape:
 
     def piece(self, index: int, part: Part | Thought, logprobs: Logprobs, drafts: Drafts | None) -> Chunk:
         assert isinstance(part, str)  # a prompt that is no conversation calls nothing
-        offset = self._offsets.get(index, 0)
-        entries = None if logprobs is None else completion_logprobs(logprobs, self._service.texts, offset)
-        if entries is not None:
-            self._offsets[index] = offset + sum(map(len, entries.tokens))
-        return self._head.chunk([TextChoice(index, part, entries, None)], drafts)
+        return self._head.chunk([TextChoice(index, part, self._entries(index, logprobs), None)], drafts)
 
-    def finish(self, index: int, reason: str) -> Chunk:
-        return self._head.chunk([TextChoice(index, "", None, reason)])
+    def finish(self, index: int, reason: str, logprobs: Logprobs) -> Chunk:
+        return self._head.chunk([TextChoice(index, "", self._entries(index, logprobs), reason)])
+
+    def _entries(self, index: int, logprobs: Logprobs) -> CompletionLogprobs | None:
+        if logprobs is None:
+            return None
+        offset = self._offsets.get(index, 0)
+        entries = completion_logprobs(logprobs, self._service.texts, offset)
+        self._offsets[index] = offset + sum(map(len, entries.tokens))
+        return entries
 
     def usage(self, usage: Usage, metrics: Metrics) -> Chunk:
         return self._head.last(usage, metrics)

@@ -102,6 +102,11 @@ def test_everything_is_written_and_followed(session: Session, prices: list[float
     assert again.generate([5, 6, 7], max_new_tokens=12, route="code").statistics.rounds > 0
 
 
+def test_costs_are_of_these_texts_and_of_the_longest_there_may_be(session: Session) -> None:
+    costs = calibrate(session, requests(2), OPTIONS, "x").costs
+    assert [point.context for point in costs.points] == [6, 12, 23, 280]  # 320, less room for the rounds
+
+
 def test_cheap_drafts_are_on_and_dear_ones_off(session: Session, prices: list[float]) -> None:
     found = {}
     for price in (0.05, 5.0):

@@ -93,11 +93,11 @@ def test_drafted_rows_are_rolled_back_over_several_passes(hybrids: Hybrids) -> N
             assert ours.resumable(len(tokens) - 2) == len(tokens) - 2
 
 
-def _off_by(pending: int = 0, certain: int = 0) -> Callable[[OrtStates, int, int], int]:
+def _off_by(pending: int = 0, certain: int = 0) -> Callable[..., int]:
     own = OrtStates.begin
 
-    def begin(self: OrtStates, position: int, count: int) -> int:
-        finished = own(self, position, count)
+    def begin(self: OrtStates, position: int, count: int, prompt: bool = False) -> int:
+        finished = own(self, position, count, prompt)
         counts = dict(zip(COUNTS, (pending, certain), strict=True))
         for name, off in counts.items():
             array = self._counts[name]
@@ -107,10 +107,10 @@ def _off_by(pending: int = 0, certain: int = 0) -> Callable[[OrtStates, int, int
     return begin
 
 
-def _rejected_are_kept(self: OrtStates, position: int, count: int) -> int:
+def _rejected_are_kept(self: OrtStates, position: int, count: int, prompt: bool = False) -> int:
     """As if all rows of the last pass had been accepted."""
     end = self._rows.end
-    finished = OWN_BEGIN(self, position, count)
+    finished = OWN_BEGIN(self, position, count, prompt)
     missing = end - position if position else 0
     for name in COUNTS:
         self._counts[name][0] += missing
@@ -118,7 +118,7 @@ def _rejected_are_kept(self: OrtStates, position: int, count: int) -> int:
 
 
 OWN_BEGIN = OrtStates.begin
-WRONG_COUNTS: dict[str, Callable[[OrtStates, int, int], int]] = {
+WRONG_COUNTS: dict[str, Callable[..., int]] = {
     "a row too few is committed": _off_by(pending=-1, certain=-1),
     "a row too many is committed": _off_by(pending=1, certain=1),
     "a row that is open becomes certain": _off_by(certain=1),

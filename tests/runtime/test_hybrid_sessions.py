@@ -10,10 +10,9 @@ import pytest
 from specexport.engines.onnxruntime.cpu import OrtDecoder
 from specexport.runtime.proofs.equality import check_equality
 from specexport.runtime.session import Session
-from support.hybrids import save_hybrid, session_of
-from support.tiny import CONTRACT, VOCAB, Exported, export_cached, save_checkpoint
+from support.hybrids import Exports, make_exports, session_of
+from support.tiny import VOCAB
 
-Exports = Callable[[str, float], Exported]
 NEAR = 0.03  # so far is a draft's every weight from its target's: some of its tokens are accepted, some are not
 PAIRS: dict[str, tuple[tuple[str, float], tuple[str, float] | None]] = {
     "a hybrid and one like it": (("delta rule", 0.0), ("delta rule", NEAR)),
@@ -26,17 +25,7 @@ PAIRS: dict[str, tuple[tuple[str, float], tuple[str, float] | None]] = {
 
 @pytest.fixture(scope="session")
 def exports(tmp_path_factory: pytest.TempPathFactory) -> Exports:
-    made: dict[tuple[str, float], Exported] = {}
-
-    def exported(kind: str, noise: float) -> Exported:
-        if (kind, noise) not in made:
-            folder = tmp_path_factory.mktemp("model")
-            place = folder / "checkpoint"
-            checkpoint = save_checkpoint(place) if kind == "llama" else save_hybrid(place, kind, noise)
-            made[kind, noise] = export_cached(checkpoint, folder / "graphs", ("ort",))
-        return made[kind, noise]
-
-    return exported
+    return make_exports(tmp_path_factory)
 
 
 Open = Callable[[str], Session]
@@ -142,8 +131,22 @@ def test_a_cancelled_stream_and_a_pass_that_fails_leave_a_sound_session(
 OWN_STEP = OrtDecoder.step
 
 
-def test_rows_of_earlier_sequences_are_not_saved(exports: Exports, tmp_path: Path) -> None:
-    session = session_of(tmp_path, exports("convolution", 0.0), None, prompt_cache_bytes=1 << 24)
-    assert session._context.conversations is None
-    assert CONTRACT.widest_step == 5
-    session.close()
+def test_a_hybrid_draft_is_fed_no_row_twice_but_those_that_were_rejected(
+    pair: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it drafts could be right although every round began at the first token."""
+    session, passes = pair("a hybrid and one like it"), list[tuple[int, int]]()
+    own = OrtDecoder._run
+
+    def noted(self: OrtDecoder, tokens: list[int], position: int, prompt: bool) -> object:
+        if self is session.engine.draft:
+            passes.append((position, len(tokens)))
+        return own(self, tokens, position, prompt)
+
+    monkeypatch.setattr(OrtDecoder, "_run", noted)
+    session.generate(list(range(1, 31)), max_new_tokens=20, stop_token_ids=())
+    reached = 0
+    for position, count in passes:
+        assert position >= reached - session.max_draft_tokens - 1
+        reached = position + count
+    assert reached > 30

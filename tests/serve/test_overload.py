@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,7 +19,7 @@ import pytest
 from specexport.bundle import Contract
 from specexport.serve import ServerSettings
 from specexport.serve.metrics import Metrics
-from support.serving import Client, SlowDecoder, served, slow_session, wait_for
+from support.serving import PATIENCE, STARTED, Client, SlowDecoder, served, slow_session, wait_for
 
 CONTRACT = Contract(capacity=1024, max_draft_tokens=4, prompt_chunk=8, precision="fp32")
 MESSAGES = [{"role": "user", "content": "Hello"}]
@@ -323,6 +327,60 @@ def test_a_connection_without_a_request_is_hung_up_on(tmp_path: Path, monkeypatc
         with socket.create_connection(("127.0.0.1", client.port), timeout=30) as large:
             large.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\nx: " + b"y" * 40_000 + b"\r\n\r\n")
             assert b" 431 " in large.recv(1000)
+
+
+def test_pages_may_read_that_their_head_is_too_large(tmp_path: Path) -> None:
+    with slow_server(tmp_path, cors_origins=(PAGE,)) as (client, _):
+        for origin in (PAGE, "https://other.example"):
+            status, headers, _ = client.ask("GET", "/health", headers={"Origin": origin, "x": "y" * 40_000})
+            allowed = PAGE if origin == PAGE else None
+            assert (status, headers.get("access-control-allow-origin")) == (431, allowed)
+
+
+def test_a_second_signal_ends_a_pass_that_hangs(tmp_path: Path) -> None:
+    with slow_server(tmp_path) as (client, decoder):
+        decoder.gate.clear()
+        stream = raw(client, max_tokens=2, stream=True)
+        wait_for(lambda: client.metrics()["specexport:num_requests_running"] == 1)
+        for _ in range(2):
+            client.loop.call_soon_threadsafe(client.listener.stop)  # type: ignore[attr-defined]
+        wait_for(lambda: client.listener.hung)  # type: ignore[attr-defined]
+        decoder.gate.set()
+        client.app.state.service.sessions.thread.stop()  # type: ignore[attr-defined]  # the command's ends with it
+        stream.close()
+
+
+HANGS = """
+import sys
+from pathlib import Path
+from specexport.bundle import Contract
+from specexport.cli.serve import _run
+from specexport.serve import ServerSettings
+from specexport.serve.listen import Listening
+from support.serving import slow_session
+
+contract = Contract(capacity=64, max_draft_tokens=4, prompt_chunk=8, precision="fp32")
+session, decoder = slow_session(Path(sys.argv[1]), contract)
+decoder.gate.clear()
+sys.exit(_run(session, ServerSettings(), Listening(port=0)))
+"""
+
+
+def test_the_command_ends_although_a_pass_hangs(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", HANGS, str(tmp_path)]
+    path = os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": path})
+    STARTED.append(process)
+    assert process.stdout is not None
+    client = Client(json.loads(process.stdout.readline())["port"])
+    stream = raw(client, max_tokens=2, stream=True)
+    wait_for(lambda: client.metrics()["specexport:num_requests_running"] == 1)
+    process.send_signal(signal.SIGTERM)
+    wait_for(lambda: client.ask("GET", "/ready")[0] == 503)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(PATIENCE) == 1
+    process.stdout.close()
+    stream.close()
 
 
 def test_no_more_requests_than_allowed_are_open(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import json
 import threading
 from collections.abc import Iterator
 from functools import partial
+from itertools import count
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from specexport.runtime.grammar import compiler as compiling
 from specexport.runtime.grammar.compiler import GrammarCompiler
 from specexport.runtime.grammar.limits import check_length
 from specexport.runtime.tools import bounds
+from specexport.serve.http import exchange
 from specexport.serve.routes import generate
 from support import parameter_templates, tool_templates
 from support.scripted import scripted_session, tell
@@ -173,3 +175,18 @@ def test_the_header_has_whole_names(client: Client) -> None:
     told = ask(client, [tool(name, a=UNIQUE) for name in names])[1][RELAXED]
     assert told.split(", ") == names[: len(told.split(", "))]
     assert 900 < len(told) <= 1000
+
+
+def test_a_stream_pings_while_nothing_can_be_told(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rounds come, but what they write may be a text or JSON until it is whole."""
+    if client.form == "json":  # type: ignore[attr-defined]
+        pytest.skip("its arguments are JSON, which comes as it is written")
+    clock = count(0.0, 20.0)  # every look at it is later than the interval of pings
+    monkeypatch.setattr(exchange, "monotonic", lambda: next(clock))
+    call = "<tool_call>\n<function=f>\n<parameter=a>\n{}\n</parameter>\n</function>\n</tool_call>"
+    tell(client.session, call.format("x" * 40))  # type: ignore[attr-defined]
+    fields = {"messages": [{"role": "user", "content": "Hello"}], "temperature": 0, "max_tokens": 200, "stream": True}
+    fields |= {"tools": [tool("f", a={})], "specexport": {"num_draft_tokens": 0}}
+    status, _, body = client.ask("POST", CHAT, fields)
+    assert status == 200
+    assert body.count(b": ping\n\n") >= 40

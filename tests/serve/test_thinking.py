@@ -50,6 +50,10 @@ def written(client: Client, thoughts: str, answer: str) -> str:
     return text
 
 
+def tokens_of(client: Client, text: str) -> int:
+    return len(client.session.tokenizer.encode(text, add_special_tokens=False).ids)  # type: ignore[attr-defined]
+
+
 def ask(client: Client, k: int = 4, **fields: Any) -> dict[str, Any]:
     """The first choice; the stream is the same."""
     fields = {"temperature": 0, "specexport": {"num_draft_tokens": k}, "max_tokens": 300, **fields}
@@ -120,20 +124,37 @@ def test_answers_without_thoughts(model: Client) -> None:
 
 
 def test_thoughts_that_are_cut(model: Client) -> None:
-    written(model, "abcdefgh", '{"age":31}')
+    text = written(model, "abcdefgh", '{"age":31}')
+    head = tokens_of(model, text.partition("a")[0])
     for limit in range(1, 9):
         found = ask(model, **SCHEMA, max_tokens=limit)
         assert (found["message"]["content"], found["finish_reason"]) == ("", "length")
-        assert "abcdefgh".startswith(found["message"].get("reasoning_content", ""))
+        assert found["message"].get("reasoning_content", "") == "abcdefgh"[: max(0, limit - head)]
 
 
 def test_tokens_of_thoughts_are_counted(model: Client) -> None:
+    """With those of the markers around them, and not of the gap behind."""
     text = written(model, "abcdefgh", "Yes")
-    usage = model.chat(temperature=0)["usage"]
-    thought = usage["completion_tokens_details"]["reasoning_tokens"]
-    behind = len(model.session.tokenizer.encode("Yes", add_special_tokens=False).ids) + 1  # type: ignore[attr-defined]
-    assert usage["completion_tokens"] == len(model.session.tokenizer.encode(text).ids) + 1  # type: ignore[attr-defined]
-    assert len("abcdefgh") <= thought <= usage["completion_tokens"] - behind
+    for k in (0, 4):
+        usage = model.chat(temperature=0, specexport={"num_draft_tokens": k})["usage"]
+        thoughts = text.removesuffix("Yes").rstrip("\n")
+        assert usage["completion_tokens_details"]["reasoning_tokens"] == tokens_of(model, thoughts)
+        assert usage["completion_tokens"] == tokens_of(model, text) + 1
+
+
+def test_log_probabilities_of_markers_come_with_the_next_text(model: Client) -> None:
+    """A token that adds nothing to the answer makes no chunk of its own."""
+    written(model, "ab", "Yes")
+    asked = {"temperature": 0, "max_tokens": 300, "logprobs": True, "specexport": {"num_draft_tokens": 0}}
+    whole = model.chat(**asked)["choices"][0]["logprobs"]["content"]
+    chunks = [chunk["choices"][0] for chunk in model.events(CHAT, {"messages": HELLO, **asked})]
+    assert chunks[0]["delta"] == {"role": "assistant", "content": None}
+    assert all(chunk["delta"].get("content") != "" for chunk in chunks)
+    entries = [entry for chunk in chunks for entry in (chunk["logprobs"] or {"content": []})["content"]]
+    assert [entry["token"] for entry in entries] == [entry["token"] for entry in whole]
+    cut = model.events(CHAT, {"messages": HELLO, **asked, "max_tokens": len(whole) - len("Yes")})
+    left = [entry for chunk in cut for entry in (chunk["choices"][0]["logprobs"] or {"content": []})["content"]]
+    assert len(left) == len(whole) - len("Yes")
 
 
 def test_thoughts_of_a_history_are_the_templates(model: Client) -> None:

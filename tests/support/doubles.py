@@ -19,7 +19,8 @@ from specexport.bundle import (
     TextSpec,
     list_files,
 )
-from specexport.engines.base import Engine, Logits, RollsBack
+from specexport.engines.base import Engine, Logits, RollsBack, SavedStates
+from specexport.engines.open_rows import OpenRows
 from specexport.runtime.session import Session
 from specexport.runtime.state.context import Context
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
@@ -107,6 +108,59 @@ class FakeDecoder(FeedsByStep):
         return np.random.default_rng(int.from_bytes(digest, "little")).normal(size=self.vocab_size)
 
 
+class StatefulDecoder(FakeDecoder):
+    """A `FakeDecoder` that also keeps a state, committed late: what it has taken in must be what its rows hold."""
+
+    has_states = True
+
+    def __init__(self, seed: int = 0, noise: float = 0.0, keeps: bool = False):
+        super().__init__(seed=seed, noise=noise)
+        self.open_rows = OpenRows(self.contract.widest_step, keeps)
+        self.certain: list[float] = []
+        self.open: list[float] = []
+        self.prompt = False
+
+    @property
+    def taken(self) -> list[float]:
+        return self.certain + self.open
+
+    def resumable(self, rows: int) -> int:
+        return self.open_rows.resumable(rows)
+
+    def feed(self, tokens: Sequence[int], position: int) -> None:
+        self.prompt = True
+        try:
+            self.step(tokens, position)
+        finally:
+            self.prompt = False
+
+    def write(self, tokens: Sequence[int], position: int) -> None:
+        super().write(tokens, position)
+        if not position:
+            self.certain, self.open = [], []
+        pending, certain = self.open_rows.begin(position, len(tokens), self.prompt)
+        joined = [*self.open[:pending], *tokens]
+        self.certain, self.open = self.certain + joined[:certain], joined[certain:]
+        self.open_rows.finish(len(self.certain), len(self.taken))
+
+    def seen(self, row: int) -> np.ndarray:
+        rows, taken = super().seen(row), np.asarray(self.taken[: row + 1])
+        assert len(rows) == len(taken)
+        return np.where(rows == taken, rows, -7.0)
+
+    def overwrite_rows(self, start: int, value: float) -> None:
+        super().overwrite_rows(start, value)
+        self.certain, self.open = [], []
+        self.open_rows.forget()
+
+    def read_states(self, end: int) -> SavedStates:
+        return SavedStates(self.open_rows.start, end, [np.asarray(self.certain), np.asarray(self.open)])
+
+    def write_states(self, saved: SavedStates) -> None:
+        self.certain, self.open = (part.tolist() for part in saved.arrays)
+        self.open_rows.finish(saved.start, saved.end)
+
+
 def greedy_tokens(decoder: FakeDecoder, prompt: Sequence[int], count: int) -> tuple[int, ...]:
     """What plain greedy decoding must give, without any cache."""
     tokens = list(prompt)
@@ -120,6 +174,9 @@ def check_invariant(context: Context) -> None:
     for cached in context.decoders:
         assert cached.rows < max(1, len(context.tokens))
         assert cached.decoder.rows[: cached.rows].tolist() == context.tokens[: cached.rows]  # type: ignore[attr-defined]
+        if isinstance(cached.decoder, StatefulDecoder):
+            assert cached.decoder.taken[: cached.rows] == context.tokens[: cached.rows]
+            assert cached.decoder.resumable(cached.rows) == cached.rows
 
 
 def byte_tokenizer() -> Tokenizer:

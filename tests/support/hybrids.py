@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from specexport.bundle import Bundle
 from specexport.engines.base import Engine
@@ -14,7 +16,7 @@ from specexport.runtime.session import Session
 from transformers import AutoModelForCausalLM
 
 from support.doubles import write_bundle
-from support.tiny import LLAMA, VOCAB, Exported, make_tokenizer, save_model
+from support.tiny import LLAMA, VOCAB, Exported, export_cached, make_tokenizer, save_checkpoint, save_model
 
 HYBRID = LLAMA | dict(head_dim=8, layer_types=["linear_attention", "full_attention"])
 DELTA = HYBRID | dict(linear_num_key_heads=2, linear_num_value_heads=4, linear_key_head_dim=8, linear_value_head_dim=8)
@@ -57,6 +59,24 @@ def save_hybrid(folder: Path, kind: str, noise: float = 0.0) -> Path:
         model.save_pretrained(folder)
     make_tokenizer().save_pretrained(folder)
     return folder
+
+
+Exports = Callable[[str, float], Exported]
+
+
+def make_exports(factory: pytest.TempPathFactory) -> Exports:
+    """Of models by kind ("llama" too) and noise, each made once."""
+    made: dict[tuple[str, float], Exported] = {}
+
+    def exported(kind: str, noise: float) -> Exported:
+        if (kind, noise) not in made:
+            folder = factory.mktemp("model")
+            place = folder / "checkpoint"
+            checkpoint = save_checkpoint(place) if kind == "llama" else save_hybrid(place, kind, noise)
+            made[kind, noise] = export_cached(checkpoint, folder / "graphs", ("ort",))
+        return made[kind, noise]
+
+    return exported
 
 
 def decoder(exported: Exported, keeps_open: bool = False) -> OrtDecoder:

@@ -14,9 +14,9 @@ from specexport.errors import CheckpointError, MissingPackageError, UnsupportedM
 from specexport.exporter.checkpoints import gguf, source
 from specexport.exporter.checkpoints.checkpoint import Checkpoint
 from specexport.runtime.load import load
-from support.gguf_file import write_gguf
 from support.messages import Refused
 from support.tiny import save_checkpoint
+from write_gguf import write_gguf
 
 TOKENS = torch.tensor([[5, 6, 7, 8, 9, 250, 11, 3] * 6])
 
@@ -177,8 +177,9 @@ def test_the_header_is_parsed_once(file: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_an_architecture_that_is_not_read(folder: Path, tmp_path: Path, refused: Refused) -> None:
+    file = write_gguf(folder, tmp_path / "a.gguf", values={"general.architecture": "wavtokenizer-dec"})
     with refused(UnsupportedModelError):
-        _ = Checkpoint.find(str(write_gguf(folder, tmp_path / "a.gguf", architecture="wavtokenizer-dec"))).config
+        _ = Checkpoint.find(str(file)).config
 
 
 def test_positions_that_transformers_would_not_scale(folder: Path, tmp_path: Path, refused: Refused) -> None:

@@ -23,7 +23,7 @@ from specexport.exporter.tuning.answers import TOP, Answer, Job, up_to, write_an
 from specexport.exporter.tuning.drafts import Draft, find_draft, load_draft, new_draft
 from specexport.exporter.tuning.judge import by_route, judge
 from specexport.exporter.tuning.options import Shape, TuneOptions
-from specexport.exporter.tuning.rows import Batch, batches
+from specexport.exporter.tuning.rows import Batch, batches, logits_at
 from specexport.exporter.tuning.split import Split, check_length, split
 from specexport.exporter.tuning.tune import Answers, TuneReport, check_output, tune, write_all
 from specexport.runtime.session import Session
@@ -168,11 +168,37 @@ def test_a_worse_state_gives_way_to_the_best(draft: Draft, answers: Answers, mon
     before = {name: value.clone() for name, value in draft.model.state_dict().items()}
     monkeypatch.setattr(training, "_step", ruin)
     monkeypatch.setattr(training, "PATIENT_STEPS", 1)
-    rates = iter([0.5, 0.4, 0.3])
+    rates = iter([0.5, 0.4, 0.3, 0.2])
     monkeypatch.setattr(training, "rate", lambda judged: next(rates))
     found = training.train(draft.model, answers.training, answers.choosing, OPTIONS, silent, lambda message: None)
     assert (found.epoch, found.best) == (0, 0.5)
     assert all(torch.equal(value, before[name]) for name, value in draft.model.state_dict().items())
+
+
+def test_epochs_that_begin_below_the_start_but_get_better_go_on(
+    draft: Draft, answers: Answers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(training, "_step", lambda *given: None)
+    monkeypatch.setattr(training, "PATIENT_STEPS", 1)
+    rates = iter([0.5, 0.3, 0.4, 0.45, 0.6, 0.2, 0.2])
+    monkeypatch.setattr(training, "rate", lambda judged: next(rates))
+    found = training.train(draft.model, answers.training, answers.choosing, OPTIONS, silent, lambda message: None)
+    assert (found.epoch, found.best) == (4, 0.6)
+
+
+def test_a_new_draft_reads_its_own_head_only_where_it_guesses(answers: Answers, built: Path) -> None:
+    with specexport.load(built) as session:
+        model = new_draft(session.bundle, Shape(1, 32), 0).model
+    batch = Batch.of(answers.judging[:3], torch.device("cpu"))
+    with torch.no_grad():
+        whole = model(input_ids=batch.tokens, use_cache=False).logits[batch.places]
+        assert torch.allclose(logits_at(model, batch), whole, atol=1e-5)
+
+
+def test_smaller_steps_are_more_of_them(answers: Answers) -> None:
+    longest = max(len(one.prompt) + len(one.tokens) for one in answers.training)
+    few, many = (training._Epochs(answers.training, size, OPTIONS).steps for size in (4096, longest))
+    assert many > few
 
 
 def test_a_killed_run_resumes(session: Session, tmp_path: Path) -> None:
@@ -251,6 +277,8 @@ def test_a_new_draft_has_the_targets_tokens(built: Path, tmp_path: Path) -> None
     made = new_draft(specexport.bundle.Bundle.open(built), Shape(1, 32), 0)
     assert made.model.config.vocab_size == VOCAB
     tuning._save(made, tmp_path / "new")
+    modes = {path.name: path.stat().st_mode for path in (tmp_path / "new").iterdir()}
+    assert modes["model.safetensors"] == modes["config.json"]  # as the umask says
     found = Checkpoint.find(str(tmp_path / "new"))
     assert found.stop_token_ids == (1,)
     assert found.tokenizer("def add").input_ids == make_tokenizer()("def add").input_ids

@@ -53,11 +53,14 @@ def test_every_way_to_cut_it_gives_the_same(
 
 def test_thoughts_come_as_they_are_known() -> None:
     reader = AnswerReader(MAY)
-    assert reader.add("<think>\nSo </th") == [Thought("So")]
+    assert reader.add("<thi") == []
+    assert reader.undecided
+    assert reader.add("nk>\nSo </th") == [Thought("So")]
+    assert not reader.undecided
     assert reader.thinks
     assert reader.add("at\n") == [Thought(" </that")]
     assert reader.add("</think>") == []
-    assert reader.thinks
+    assert not reader.thinks
     assert reader.add("\n\nYes") == ["Yes"]
     assert not reader.thinks
     plain = AnswerReader(None)

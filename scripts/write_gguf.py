@@ -1,7 +1,13 @@
-"""Tiny GGUF files, as llama.cpp's converter writes them for a Llama checkpoint."""
+"""A Llama checkpoint as one GGUF file, as llama.cpp's converter writes them.
+
+    python scripts/write_gguf.py CHECKPOINT FILE.gguf --kind Q5_1
+
+Matrices are stored in `--kind`, of those that the package `gguf` can write: F32, F16, Q8_0, Q5_1, Q5_0, Q4_1, Q4_0.
+"""
 
 from __future__ import annotations
 
+import argparse
 import json
 from pathlib import Path
 from typing import Any
@@ -10,7 +16,7 @@ import numpy as np
 from gguf import GGMLQuantizationType, GGUFWriter
 from gguf.quants import quantize
 from numpy.typing import NDArray
-from safetensors.numpy import load_file
+from safetensors.torch import load_file
 
 NAMES = {
     "self_attn.q_proj": "attn_q",
@@ -31,17 +37,18 @@ def write_gguf(
     path: Path,
     kind: str = "F32",
     tokenizer: bool = True,
-    architecture: str = "llama",
     extra: dict[str, NDArray[np.float32]] | None = None,
     values: dict[str, str] | None = None,
 ) -> Path:
     """The Llama in the folder `checkpoint` as one file, its matrices in `kind`.
 
-    tokenizer: whether it has one. extra: further tensors, by name. values: further entries of the header.
+    tokenizer: whether it has one. extra: further tensors, by name. values: further entries of the header;
+    `general.architecture` is `llama` without.
     """
-    config = json.loads((checkpoint / "config.json").read_text())
-    writer = GGUFWriter(path, architecture)
-    writer.add_name("tiny")
+    config = json.loads((checkpoint / "config.json").read_text(encoding="utf-8"))
+    values = dict(values or {})
+    writer = GGUFWriter(path, values.pop("general.architecture", "llama"))
+    writer.add_name(path.stem)
     writer.add_block_count(config["num_hidden_layers"])
     writer.add_context_length(config["max_position_embeddings"])
     writer.add_embedding_length(config["hidden_size"])
@@ -51,17 +58,17 @@ def write_gguf(
     writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
     writer.add_rope_freq_base(config["rope_parameters"]["rope_theta"])
     writer.add_vocab_size(config["vocab_size"])
-    for key, value in (values or {}).items():
+    for key, value in values.items():
         writer.add_string(key, value)
     if tokenizer:
-        _add_tokenizer(writer, checkpoint)
+        _add_tokenizer(writer, checkpoint, config)
     heads = {"attn_q": config["num_attention_heads"], "attn_k": config["num_key_value_heads"]}
-    for name, weight in load_file(checkpoint / "model.safetensors").items():
-        called = _gguf_name(name)
+    for name, tensor in load_file(checkpoint / "model.safetensors").items():
+        weight, called = tensor.float().numpy(), _gguf_name(name)
         part = called.split(".")[-2]
         if part in heads:
             weight = _interleaved(weight, heads[part])
-        _add(writer, called, weight.astype(np.float32), kind if weight.ndim == 2 else "F32")
+        _add(writer, called, weight, kind if weight.ndim == 2 else "F32")
     for name, weight in (extra or {}).items():
         _add(writer, name, weight, "F32")
     writer.write_header_to_file()
@@ -90,17 +97,26 @@ def _interleaved(weight: NDArray[Any], heads: int) -> NDArray[Any]:
     return weight.reshape(heads, 2, rows // heads // 2, columns).swapaxes(1, 2).reshape(rows, columns)
 
 
-def _add_tokenizer(writer: Any, checkpoint: Path) -> None:
-    content = json.loads((checkpoint / "tokenizer.json").read_text())
-    vocabulary = sorted(content["model"]["vocab"].items(), key=lambda entry: entry[1])
-    special = {entry["content"] for entry in content["added_tokens"] if entry["special"]}
+def _add_tokenizer(writer: Any, checkpoint: Path, config: dict[str, Any]) -> None:
+    content = json.loads((checkpoint / "tokenizer.json").read_text(encoding="utf-8"))
+    special = {entry["content"]: entry["id"] for entry in content["added_tokens"] if entry["special"]}
+    vocabulary = sorted((special | content["model"]["vocab"]).items(), key=lambda entry: entry[1])
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("default")
     writer.add_token_list([token for token, _ in vocabulary])
     writer.add_token_types([3 if token in special else 1 for token, _ in vocabulary])  # CONTROL, NORMAL
     writer.add_token_merges([" ".join(merge) for merge in content["model"]["merges"]])
-    writer.add_bos_token_id(0)
-    writer.add_eos_token_id(1)
+    writer.add_bos_token_id(config["bos_token_id"])
+    writer.add_eos_token_id(config["eos_token_id"])
     template = checkpoint / "chat_template.jinja"
     if template.is_file():
-        writer.add_chat_template(template.read_text())
+        writer.add_chat_template(template.read_text(encoding="utf-8"))
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("checkpoint", type=Path)
+    parser.add_argument("file", type=Path)
+    parser.add_argument("--kind", default="Q8_0")
+    arguments = parser.parse_args()
+    print(write_gguf(arguments.checkpoint, arguments.file, arguments.kind))

@@ -1,0 +1,161 @@
+"""Train the draft of SmolLM2-135M-Instruct on its answers.
+
+    python scripts/smollm2.py SMOL
+    python examples/train_smollm2_draft/write_answers.py SMOL answers.0.jsonl --part 0/2 &      # hours
+    python examples/train_smollm2_draft/write_answers.py SMOL answers.1.jsonl --part 1/2
+    python examples/train_smollm2_draft/train.py SMOL answers.*.jsonl --output draft
+    python scripts/write_gguf.py draft examples/smollm2_draft.gguf --kind Q5_0
+
+A Llama, wide and shallow, of the target's most frequent tokens. Its embeddings begin as the target's, turned and cut
+to the directions in which they differ most; all else is new. Loss, optimizer and judge are those of `specexport tune`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import json
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import torch
+from prompts import ROUTES
+from safetensors import safe_open
+from small_vocabulary import Ids, choose, cut
+from specexport.calibration.measuring.progress import Progress
+from specexport.exporter.tuning.answers import Answer
+from specexport.exporter.tuning.drafts import Draft
+from specexport.exporter.tuning.options import TuneOptions
+from specexport.exporter.tuning.tune import Answers, tune
+from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
+
+# Of a hundred prompts, these judge and these choose the best epoch.
+JUDGING, CHOOSING = 4, 2
+# Of three answers this one was sampled (`write_answers.py`).
+SAMPLED = 2
+
+
+def read(journals: Sequence[Path]) -> list[tuple[str, Answer]]:
+    """(key, answer) of all journals, a torn last line left out."""
+    found = []
+    for journal in journals:
+        for line in journal.read_bytes().split(b"\n")[:-1]:
+            row = json.loads(line)
+            shape = (len(row["tokens"]), -1)
+            ids = np.frombuffer(base64.b64decode(row["ids"]), "<i4").reshape(shape)
+            logprobs = np.frombuffer(base64.b64decode(row["logprobs"]), "<f2").reshape(shape)
+            found.append((row["key"], Answer(row["route"], tuple(row["prompt"]), tuple(row["tokens"]), ids, logprobs)))
+    return found
+
+
+def new_model(target: Path, kept: Sequence[int], layers: int, width: int, inner: int) -> LlamaForCausalLM:
+    """New but for its embeddings: the target's, cut to the directions in which they differ most."""
+    whole = LlamaConfig.from_pretrained(target)
+    heads = width // whole.head_dim
+    config = LlamaConfig(
+        vocab_size=len(kept),
+        hidden_size=width,
+        intermediate_size=inner,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        num_key_value_heads=heads // 2 if heads % 2 == 0 else heads,
+        max_position_embeddings=whole.max_position_embeddings,
+        rope_parameters=whole.rope_parameters,
+        tie_word_embeddings=True,
+        bos_token_id=list(kept).index(whole.bos_token_id),
+        eos_token_id=list(kept).index(whole.eos_token_id),
+        pad_token_id=None,
+    )
+    model = LlamaForCausalLM(config)
+    with safe_open(target / "model.safetensors", "pt") as file:
+        table = file.get_tensor("model.embed_tokens.weight")[list(kept)]
+    _, _, turned = torch.linalg.svd(table, full_matrices=False)
+    table = table @ turned[:width].T
+    model.model.embed_tokens.weight.data.copy_(table * (config.initializer_range / table.std()))
+    return model
+
+
+class Display:
+    def __init__(self, log: Path) -> None:
+        self.log, self.start = log, time.monotonic()
+
+    @contextmanager
+    def stage(self, label: str) -> Iterator[Progress]:
+        def progress(done: int, total: int) -> None:
+            if done % 10 == 0:
+                print(f"{label} {done} of {total}, {time.monotonic() - self.start:.0f} s", file=sys.stderr, flush=True)
+
+        yield progress
+
+    def note(self, message: str) -> None:
+        line = json.dumps({"seconds": round(time.monotonic() - self.start), "note": message})
+        print(line, flush=True)
+        with self.log.open("a") as file:
+            file.write(line + "\n")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("target", type=Path)
+    parser.add_argument("journals", type=Path, nargs="+")
+    parser.add_argument("--output", type=Path, required=True)
+    parser.add_argument("--vocabulary", type=int, default=6144, help="tokens to keep")
+    parser.add_argument("--shape", default="2x256x768", help="layers, width, inner width")
+    parser.add_argument("--start", type=Path, help="a draft to go on with, once there are more answers")
+    parser.add_argument("--step", type=int, default=1024, help="tokens of a step, prompts included")
+    parser.add_argument("--epochs", type=int, default=4)
+    parser.add_argument("--rate", type=float, default=2.0, help="of learning, of that of `specexport tune`")
+    parser.add_argument("--loss", default="kl")
+    parser.add_argument("--tokens", type=int, help="of answers, at most")
+    arguments = parser.parse_args()
+    torch.manual_seed(0)
+    display = Display(arguments.output.with_suffix(".log"))
+    rows = read(arguments.journals)
+    if arguments.tokens:
+        sizes = np.cumsum([len(answer.tokens) for _, answer in rows])
+        rows = [row for row, size in zip(rows, sizes, strict=True) if size <= arguments.tokens]
+    parts: dict[str, list[Answer]] = {"judging": [], "choosing": [], "training": []}
+    for key, answer in rows:
+        place = int(key.split()[1])
+        if place % 100 >= JUDGING + CHOOSING:
+            parts["training"].append(answer)
+        elif place % 3 != SAMPLED:  # drafts are judged where they are greedy
+            parts["judging" if place % 100 < JUDGING else "choosing"].append(answer)
+    target = AutoTokenizer.from_pretrained(arguments.target)
+    if arguments.start:
+        tokenizer = AutoTokenizer.from_pretrained(arguments.start)
+        kept = target.convert_tokens_to_ids(tokenizer.convert_ids_to_tokens(range(len(tokenizer))))
+    else:
+        kept = choose(parts["training"], json.loads(target.backend_tokenizer.to_str()), arguments.vocabulary)
+        tokenizer = cut(target, kept)
+    ids = Ids.between(target, tokenizer)
+    judged = [token for answer in parts["judging"] for token in answer.tokens]
+    written = sum(len(answer.tokens) for answer in parts["training"])
+    covered = np.mean(ids.exact[judged] >= 0)
+    display.note(
+        f"{written} tokens of {len(parts['training'])} answers; the {len(kept)} kept tokens are {covered:.2%} of those "
+        "of held-out answers"
+    )
+    if arguments.start:
+        model = LlamaForCausalLM.from_pretrained(arguments.start, dtype=torch.float32)
+    else:
+        model = new_model(arguments.target, kept, *map(int, arguments.shape.split("x")))
+    display.note(f"{model.num_parameters() / 1e6:.2f} M weights")
+    answers = Answers(
+        [ids.translate(one) for one in parts["training"]],
+        [ids.to_judge(one) for one in parts["choosing"]],
+        [ids.to_judge(one) for one in parts["judging"]],
+    )
+    options = TuneOptions(epochs=arguments.epochs, rate=arguments.rate, loss=arguments.loss, step=arguments.step)
+    draft = Draft(model, tokenizer, torch.bfloat16, "new", 1.0)
+    report = tune(draft, answers, ROUTES, arguments.output, options, False, display)
+    for one in (*report.routes, report.tuned):
+        display.note(f"{one.route}: {one.prompts} prompts, {one.before:.1%} to {one.after:.1%} accepted, greedy")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,87 @@
+"""The target's answers to the training prompts, in a journal that a killed run resumes.
+
+python examples/train_smollm2_draft/write_answers.py SMOL answers.0.jsonl --part 0/2   # one process a core
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import json
+import random
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+from batched import Answering, Batched, answers
+from prompts import ROUTES, prompts
+from transformers import AutoTokenizer
+
+# Longest prompt and answer, in tokens.
+PROMPT, ANSWER = 400, 160
+# Greedy in two of three.
+SAMPLED = 0.8
+
+
+def requests(folder: Path, part: int, parts: int, done: set[str]) -> Iterator[Answering]:
+    """Without end for this purpose: the routes in turn, longer than any run."""
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    by_route = {route: [text for name, text in prompts(False, 20_000) if name == route] for route in ROUTES}
+    for texts in by_route.values():
+        random.Random(5).shuffle(texts)
+    number = 0
+    for place in range(max(len(texts) for texts in by_route.values())):
+        for route in ROUTES:
+            # Questions gain least from lookups, and have the shortest prompts: six of ten answers.
+            for one in range(6 * place, 6 * place + 6) if route == "question" else (place,):
+                if one >= len(by_route[route]):
+                    continue
+                number += 1
+                key = f"{route} {one}"
+                if number % parts != part or key in done:
+                    continue
+                chat = [{"role": "user", "content": by_route[route][one]}]
+                ids = tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_dict=False)
+                if len(ids) <= PROMPT:
+                    yield Answering(key, route, list(ids), SAMPLED if one % 3 == 2 else 0.0)
+
+
+def packed(rows: list[torch.Tensor]) -> str:
+    return base64.b64encode(torch.stack(rows).numpy().tobytes()).decode()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("target", type=Path, help="folder of `python scripts/smollm2.py FOLDER`")
+    parser.add_argument("journal", type=Path)
+    parser.add_argument("--part", default="0/1", help="this one of so many, as 0/2")
+    parser.add_argument("--tokens", type=int, default=500_000, help="of answers")
+    parser.add_argument("--slots", type=int, default=48)
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    part, parts = map(int, arguments.part.split("/"))
+    done, written = set(), 0
+    if arguments.journal.exists():
+        lines = arguments.journal.read_bytes().split(b"\n")[:-1]  # the last line of a killed run may be torn
+        arguments.journal.write_bytes(b"".join(line + b"\n" for line in lines))
+        for line in map(json.loads, lines):
+            done.add(line["key"])
+            written += len(line["tokens"])
+    model = Batched(arguments.target, arguments.slots, PROMPT + ANSWER + 1)
+    started, before = time.process_time(), written
+    with arguments.journal.open("a") as file:
+        for number, one in enumerate(answers(model, requests(arguments.target, part, parts, done), ANSWER, part), 1):
+            row = {"key": one.key, "route": one.route, "prompt": one.prompt, "tokens": one.tokens}
+            file.write(json.dumps({**row, "ids": packed(one.ids), "logprobs": packed(one.logprobs)}) + "\n")
+            file.flush()
+            written += len(one.tokens)
+            if number % 25 == 0:
+                rate = (written - before) / (time.process_time() - started)
+                print(f"{number} answers, {written} tokens, {rate:.0f} a second of this core", flush=True)
+            if written >= arguments.tokens:
+                break
+
+
+if __name__ == "__main__":
+    main()

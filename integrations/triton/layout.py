@@ -1,0 +1,9 @@
+"""What a repository's parts are called, for what writes it and for what runs in it."""
+
+from __future__ import annotations
+
+ENTRY, PATHS, CONFIG, BUNDLE = "1/model.py", "1/python_path", "config.pbtxt", "bundle"
+TEXT, OPTIONS = "text_input", "options"
+TEXT_OUTPUT, REASON, STATISTICS = "text_output", "finish_reason", "statistics"
+INPUTS, OUTPUTS = (TEXT, OPTIONS), (TEXT_OUTPUT, REASON, STATISTICS)
+OF = "of"  # the parameter that names the model which streams, in the one that joins

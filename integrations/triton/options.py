@@ -1,0 +1,67 @@
+"""What a model repository is asked for."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from ...bundle import Bundle
+from ...engines.catalogue import ENGINES
+from ...errors import ParameterError
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RepositoryOptions:
+    """name: the model's, by default the bundle's. gpus: an instance on each; without, `instances` on the CPU.
+
+    engine, threads, prompt_cache_mib: of each instance, as of `specexport.load`; 0 threads are the engine's choice, and
+    an equal share of the cores where there are several instances. queue: how many requests may wait, queue_timeout: for
+    how many seconds. python_path: folders of packages for Triton's interpreter. hard_links: instead of copies of the
+    bundle's files.
+
+    Raises `ParameterError`.
+    """
+
+    name: str | None = None
+    instances: int = 1
+    gpus: tuple[int, ...] = ()
+    engine: str | None = None
+    threads: int = 0
+    prompt_cache_mib: int | None = None
+    queue: int = 16
+    queue_timeout: float = 30.0
+    python_path: tuple[Path, ...] = ()
+    hard_links: bool = False
+
+    def __post_init__(self) -> None:
+        if self.gpus and self.instances != 1:
+            raise ParameterError(f"there are {self.instances} instances and GPUs beside them; give one of the two")
+        if len(set(self.gpus)) != len(self.gpus):
+            raise ParameterError(f"a GPU is named twice in {', '.join(map(str, self.gpus))}; name each once")
+        for folder in self.python_path:
+            if not folder.is_dir() or not str(folder).isprintable():
+                raise ParameterError(f"{str(folder)!r} is no folder; give one that packages are installed in")
+
+    def model_name(self, bundle: Bundle) -> str:
+        """Raises `ParameterError` for a name that is no part of a URL."""
+        name = self.name or bundle.root.resolve().name.removesuffix(".bundle")
+        if not NAME.fullmatch(name):
+            expected = "at most 128 letters, digits, dots, dashes and underscores, a letter or a digit first"
+            raise ParameterError(f"{name!r} cannot be the model's name; give one with --name: {expected}")
+        return name
+
+    def check(self, bundle: Bundle) -> None:
+        """Raises `ParameterError` where the bundle cannot run so."""
+        built = bundle.manifest.engines
+        if self.engine is not None and self.engine not in built:
+            raise ParameterError(
+                f"the bundle was built for {', '.join(built)}, not for {self.engine!r}; name one of them"
+            )
+        candidates = [self.engine] if self.engine else built
+        if self.gpus and not any(one in ENGINES and ENGINES[one].on_gpu for one in candidates):
+            raise ParameterError(
+                f"{' and '.join(candidates)} runs on the CPU only; leave the GPUs out, or build for another engine"
+            )
