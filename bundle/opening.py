@@ -37,6 +37,11 @@ class Bundle:
             )
             raise BundleError(f"{root} {'is a file' if root.exists() else 'does not exist'}; {made}")
         raw = read_json(root / MANIFEST)
+        if isinstance(raw, dict) and "schema_version" not in raw:
+            raise BundleError(
+                f"{root / MANIFEST} has no schema version, so it is no bundle's; a bundle is a folder made by "
+                "'specexport build'"
+            )
         version = raw.get("schema_version") if isinstance(raw, dict) else None
         if isinstance(version, int) and version != SCHEMA_VERSION:
             command = raw.get("command")

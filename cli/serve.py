@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from .options import BUNDLE, CHAT_TEMPLATE, running
 
@@ -16,7 +17,19 @@ if TYPE_CHECKING:
     from ..serve.listen import Listener, Listening
     from ..serve.settings import ServerSettings
 
-SECONDS = click.FloatRange(min=0)
+
+class Seconds(click.FloatRange):
+    """Not what is no number, which is neither more nor less than anything."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        found = super().convert(value, param, ctx)
+        if not found <= LONGEST_TIME:
+            self.fail(f"{value} is not from 0 to {LONGEST_TIME:.0f} seconds.", param, ctx)
+        return found
+
+
+LONGEST_TIME = 1e9  # as of `ServerSettings`; 30 years
+SECONDS = Seconds(min=0)
 WHERE = ("host", "port", "uds", "drain_delay", "drain_timeout", "trust_forwarded")
 
 
@@ -118,6 +131,8 @@ def serve(
     from ..serve.settings import check_listening
 
     listening = Listening(**{name: options.pop(name) for name in WHERE})
+    if listening.uds is not None:
+        _check_alone()
     options["allowed_hosts"] = options["allowed_hosts"] or None
     settings = ServerSettings(api_keys=_keys(api_key_file), **options)
     if listening.uds is None:
@@ -139,8 +154,11 @@ def _run(session: Any, settings: ServerSettings, listening: Listening) -> int:
     from ..serve.listen import Listener
 
     app = create_app(session, settings)
+    own: list[int] = []  # the socket file's number
 
     def started(port: int) -> None:
+        if listening.uds is not None:
+            own.append(listening.uds.stat().st_ino)
         where = {"uds": str(listening.uds)} if listening.uds else {"host": listening.host, "port": port}
         click.echo(json.dumps({"ready": True, **where, "model": app.state.service.name}))
         sys.stdout.flush()
@@ -153,7 +171,23 @@ def _run(session: Any, settings: ServerSettings, listening: Listening) -> int:
             os._exit(1)
         return 0 if listener.clean else 1
 
-    return asyncio.run(main())
+    code = asyncio.run(main())
+    with suppress(OSError):  # the system leaves the file; another server may have made its own there since
+        if listening.uds is not None and listening.uds.stat().st_ino in own:
+            listening.uds.unlink()
+    return code
+
+
+def _check_alone() -> None:
+    """A socket file is instead of an address. Raises `click.UsageError`."""
+    context = click.get_current_context()
+    given = [f"--{name}" for name in ("host", "port") if _given(context, name)]
+    if given:
+        raise click.UsageError(f"--uds listens on a socket file and on no address; leave {' and '.join(given)} out")
+
+
+def _given(context: click.Context, name: str) -> bool:
+    return context.get_parameter_source(name) is not ParameterSource.DEFAULT
 
 
 def _handle_signals(listener: Listener) -> None:

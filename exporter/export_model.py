@@ -147,11 +147,6 @@ class ModelExport:
                 f"{self.checkpoint.architecture} keeps recurrent or convolution states, which {', '.join(lacking)} "
                 "cannot run so far; build it with --engine onnxruntime alone"
             )
-        if self.quantizing is not None:
-            raise UnsupportedModelError(
-                f"{self.checkpoint.architecture} keeps recurrent or convolution states, beside which quantized layers "
-                "cannot be proved so far; build it with --precision fp32 or fp16"
-            )
         return (STATEFUL,)
 
     def weight_bytes(self, contract: Contract) -> int:
@@ -198,7 +193,7 @@ def _export(export: ModelExport, context: BuildContext, folder: Path, step: Anno
     checkpoint, contract = export.checkpoint, context.contract
     model = checkpoint.load(contract.precision)
     layers = probe_cache(model)
-    dialects = export.check_states(layers)
+    dialects, has_states = export.check_states(layers), any(layer.states for layer in layers)
     vocab_size, parameters = int(model.get_output_embeddings().weight.shape[0]), model.num_parameters()
     kept = KeptTokens(checkpoint.kept, vocab_size) if checkpoint.kept is not None else None
     if kept is not None:
@@ -210,10 +205,8 @@ def _export(export: ModelExport, context: BuildContext, folder: Path, step: Anno
     step("reference logits")
     with fake_quantized(model, chosen.recipe) if chosen else nullcontext():
         text = chosen.text if chosen else ()
-        reference = record_reference(
-            model, contract, vocab_size, export.exact_widths, text, any(layer.states for layer in layers)
-        )
-    exact = continued_logits(model, [entry.step for entry in reference]) if chosen else []
+        reference = record_reference(model, contract, vocab_size, export.exact_widths, text, has_states)
+    exact = continued_logits(model, [entry.step for entry in reference], has_states) if chosen else []
     if kept is not None:
         reference = [replace(entry, logits=kept.spread_rows(entry.logits)) for entry in reference]
         exact = [kept.spread_rows(logits) for logits in exact]

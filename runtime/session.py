@@ -32,6 +32,7 @@ from .state.context import CachedDecoder, Context
 from .state.conversations import Conversations
 from .state.statistics import Statistics
 from .stream import Stream, holds
+from .text.chat_template import Variables
 from .text.encode import Prompt, PromptEncoder
 from .tools.tool import Tool
 from .tools.tool_format import ToolFormat
@@ -104,13 +105,19 @@ class Session:
         """The part of the target's cache rows that count, 0 to 1. From any thread, also while a request runs."""
         return self._context.target.rows / self.bundle.manifest.contract.capacity
 
-    def encode(self, prompt: Prompt, tools: Sequence[Tool] = ()) -> list[int]:
+    def encode(self, prompt: Prompt, tools: Sequence[Tool] = (), variables: Variables | None = None) -> list[int]:
         """Token ids of a text, of chat messages, or of ids (checked); any iterable of them. Raises `PromptError`.
 
-        tools: what the model is told beside messages that it may call.
+        tools: what the model is told beside messages that it may call. variables: of the chat template, such as
+        `{"enable_thinking": False}`; those that it does not read change nothing.
         """
         self._check_open()
-        return self._encoder.encode(prompt, tools)
+        return self._encoder.encode(prompt, tools, variables)
+
+    @property
+    def template_variables(self) -> frozenset[str]:
+        """Variables that the chat template reads and `encode` may set."""
+        return self._encoder.template_variables
 
     def encode_prediction(self, prediction: str) -> list[int]:
         """Token ids of a text that the output may repeat, no more than a sequence can hold. Raises `PromptError`."""
@@ -127,9 +134,12 @@ class Session:
         """How this model calls tools. Raises `ToolsError` where its chat template cannot, or not in a known way."""
         return self._encoder.tool_format
 
-    def thinking(self, prompt: Sequence[int]) -> Thinking | None:
-        """How the model thinks behind `prompt`, token ids of messages, for `Grammar.behind`; None where it does not."""
-        return self._encoder.thinking(prompt)
+    def thinking(self, prompt: Sequence[int], variables: Variables | None = None) -> Thinking | None:
+        """How the model thinks behind `prompt`, token ids of messages, for `Grammar.behind`; None where it does not.
+
+        variables: those that the messages were encoded with.
+        """
+        return self._encoder.thinking(prompt, variables)
 
     def prepare(self) -> None:
         """Do now what the first request would wait for: where nobody calibrated and the user's cache has no costs of

@@ -72,14 +72,15 @@ class Service:
     @cached_property
     def model(self) -> Model:
         session, manifest = self.session, self.session.bundle.manifest
-        computed, stored = manifest.contract.precision, manifest.target.format
+        computed = manifest.contract.precision
         meta: Mapping[str, Any] = {
             "engine": session.engine.name,
             "bundle": _digest(session),
-            "precision": computed,
-            "weights": computed if stored == "float" else stored,
+            "precision": _stored(manifest.target.format, computed),
+            "computed_in": computed,
             "max_draft_tokens": session.max_draft_tokens,
             "draft_model": manifest.draft is not None,
+            "draft_precision": manifest.draft and _stored(manifest.draft.format, computed),
             "chat": self.session.chats,
             "default_temperature": self.settings.default_temperature,
             "max_tokens": self.settings.max_tokens,
@@ -101,6 +102,11 @@ class Service:
         if late > self.settings.stall_timeout:
             return f"a grammar has been compiling for {late:.0f} s, and no other one can be"
         return None
+
+
+def _stored(form: str, computed: str) -> str:
+    """What a model's weights are in, as `specexport inspect` says it."""
+    return computed if form == "float" else form
 
 
 def _digest(session: Session) -> str:

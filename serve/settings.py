@@ -2,21 +2,37 @@
 
 from __future__ import annotations
 
-import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from ipaddress import ip_address
+from typing import Any
 
 from ..errors import ParameterError
+from ..runtime.sampling.options import Flag
+from . import checks
 
 LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 ANY_HOST = "*"
 PER_KEY = 4
-REPLICA = re.compile(r"[A-Za-z0-9._-]{1,64}")
+CHECKS: dict[str, Callable[[str, Any], Any]] = {
+    "model": checks.text,
+    "api_keys": checks.keys,
+    "allowed_hosts": checks.hosts,
+    "cors_origins": checks.origins,
+    "default_temperature": checks.temperature,
+    "metrics_prefix": checks.prefix,
+    "replica": checks.name,
+    **dict.fromkeys(("max_tokens", "max_body", "max_requests", "max_queue", "max_queue_per_key"), checks.count),
+    **dict.fromkeys(("queue_timeout", "grammar_timeout", "stall_timeout", "header_timeout"), checks.seconds),
+    **dict.fromkeys(("body_timeout", "send_timeout", "ping_interval"), checks.some_seconds),
+    **dict.fromkeys(("public_metrics", "allow_grammars", "strict_fields", "access_log"), Flag().check),
+}
+OPTIONAL = ("model", "allowed_hosts", "max_tokens", "max_queue_per_key", "replica")  # which may be None
 
 
 @dataclass(frozen=True, kw_only=True)
 class ServerSettings:
-    """Times in seconds, sizes in bytes.
+    """Times in seconds, sizes in bytes. Raises `ParameterError` for what cannot be, a single text for several too.
 
     model: the name that clients use, by default the bundle's. api_keys: empty for no authentication. public_metrics:
     `/metrics` without a key. allowed_hosts: values of the Host header without their port, beside loopback's names;
@@ -61,16 +77,10 @@ class ServerSettings:
     replica: str | None = None
 
     def __post_init__(self) -> None:
-        if any(not key or not key.isprintable() or " " in key for key in self.api_keys):
-            raise ParameterError("an API key is empty or has blanks; give one key a line")
-        if self.replica is not None and not REPLICA.fullmatch(self.replica):
-            raise ParameterError(f"replica is {self.replica[:80]!r}; it must be 1 to 64 of the characters A-Za-z0-9._-")
-        if not 0 <= self.default_temperature <= 2:
-            raise ParameterError(f"default_temperature is {self.default_temperature}; it must be from 0 to 2")
-        for name in ("max_body", "max_requests", "max_queue", "max_queue_per_key", "max_tokens"):
-            number = getattr(self, name)
-            if number is not None and number < 1:
-                raise ParameterError(f"{name} is {number}; it must be 1 or more")
+        for name, check in CHECKS.items():
+            value = getattr(self, name)
+            if value is not None or name not in OPTIONAL:
+                object.__setattr__(self, name, check(name, value))
 
     @property
     def waiting_per_key(self) -> int:

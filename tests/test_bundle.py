@@ -120,6 +120,11 @@ def test_a_manifest_that_is_no_json_object(refused: Refused, root: Path, content
     refused.says(refusal(root))
 
 
+def test_an_object_that_is_no_manifest(refused: Refused, root: Path) -> None:
+    (root / MANIFEST).write_text("{}", encoding="utf-8")
+    refused.says(refusal(root))
+
+
 def test_an_unknown_key(refused: Refused, root: Path) -> None:
     edit(root, lambda m: m["contract"].update(colour="red"))
     refused.says(refusal(root))

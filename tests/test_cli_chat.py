@@ -203,7 +203,16 @@ def test_another_template(built: Path, tmp_path: Path, command: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", [None, b"\xff", b"{% for", b"{{ raise_exception('no') }}", b"{{ messages[7].content }}"]
+    "text",
+    [
+        None,
+        b"\xff",
+        b"{% for",
+        b"{{ raise_exception('no') }}",
+        b"{{ messages[7].content }}",
+        b"",
+        b"{{ messages[0].role }}",
+    ],
 )
 @pytest.mark.parametrize("command", ["generate", "chat", "serve"])
 def test_templates_that_fail_end_the_command(

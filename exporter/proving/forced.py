@@ -8,6 +8,9 @@ biases) must then be what the graph's next layer read, to the exactness of fp32.
 value, a residual or a bias that is missing, gains that were swapped, a mask or a position that is off.
 
 A router's choice is the graph's too (`choices.py`): where two experts count nearly the same, either is right.
+
+Layers that keep states cannot be rolled back with the library's cache. Such a model is fed the whole sequence in each
+pass, its earlier rows with what the graph gave for them then, which its states are made of (`told.py`).
 """
 
 from __future__ import annotations
@@ -30,10 +33,9 @@ from ...calibration.weights.recipe import Recipe
 from ...errors import ProofError
 from ..checkpoints.half_precision import fp32_arithmetic
 from .choices import imposed, routed
-from .reference import Continued
+from .reference import Continued, Evaluated, Repeated
 from .sites import Site
-
-Tapped = Mapping[str, NDArray[np.float32]]
+from .told import Tapped, Told
 
 
 @dataclass(frozen=True)
@@ -60,23 +62,23 @@ class Strayed:
 class Forced:
     """A model in the context of `forced`. layers: the quantized ones, with their parts of the graph's products.
 
-    stacks: the quantized ones of experts, each with its one product.
+    stacks: the quantized ones of experts, each with its one product. told: what the graph gave.
     """
 
-    model: Continued
+    model: Evaluated
     layers: dict[str, tuple[LinearLayer, list[Part]]]
-    stacks: dict[str, Site] = field(default_factory=dict)
+    stacks: dict[str, Site]
+    told: Told
     strayed: Strayed = field(default_factory=Strayed)
-    _tapped: Tapped = field(default_factory=dict)
     _calls: dict[str, int] = field(default_factory=dict)
-    _width: int = 0
 
     def step(self, tokens: NDArray[np.int64], position: int, tapped: Tapped) -> NDArray[np.float32]:
-        """Logits `[T, vocab]` of `tokens [T]` behind the first `position` rows of the cache.
+        """Logits `[T, vocab]` of `tokens [T]` behind the first `position` rows.
 
         tapped: what the graph gave in the same pass, by the name of the value; logits beyond its rows are worthless.
         """
-        self._tapped, self._calls, self._width = tapped, dict.fromkeys((*self.layers, *self.stacks), 0), len(tokens)
+        self._calls = dict.fromkeys((*self.layers, *self.stacks), 0)
+        self.told.take(tapped, position, len(tokens))
         logits = self.model.step(tokens, position)
         expected = {path: len(parts) for path, (_, parts) in self.layers.items()} | dict.fromkeys(self.stacks, 1)
         for path, count in expected.items():
@@ -94,12 +96,13 @@ class Forced:
             raise ProofError(f"{path} is missing among the graph's quantized products")
         self._calls[path] += 1
         site, outputs = parts[call].site, parts[call].outputs
-        read = _rows(self._tapped[site.input])
+        read = self.told.of_pass(site.input)
         wanted = inputs.reshape(-1, inputs.shape[-1]).float()
-        count = len(read)  # of the last layer, fewer: only the rows whose logits are wanted
-        self.strayed.note(difference(read, wanted[-count:].numpy()), path)
+        # of the last layer, fewer: only the rows whose logits are wanted
+        self.strayed.note(difference(read, wanted[-len(read) :].numpy()), path)
         answered = torch.zeros(len(wanted), outputs.stop - outputs.start)
-        answered[-count:] = torch.from_numpy(_rows(self._tapped[site.output])[:, outputs])
+        known = self.told.of_fed(site.output)[:, outputs]
+        answered[-len(known) :] = torch.from_numpy(known)
         bias = getattr(layer.module, "bias", None)
         if bias is not None and not site.biased:
             answered += bias.float()
@@ -112,20 +115,22 @@ class Forced:
         """
         site = self.stacks[path]
         self._calls[path] += 1
-        read, answers = _rows(self._tapped[site.input]), _rows(self._tapped[site.output])
+        read, answers = self.told.of_pass(site.input), self.told.of_fed(site.output)
         theirs = self.chosen(site)
         ours = experts.numpy().reshape(theirs.shape)
         if not np.array_equal(np.sort(ours, 1), np.sort(theirs, 1)):
             raise ProofError(f"{path}: the graph sends a token to other experts than the Hugging Face model")
         place = np.empty_like(theirs)
         np.put_along_axis(place, np.argsort(ours, 1), np.argsort(theirs, 1), 1)
-        place += np.arange(self._width)[:, None] * theirs.shape[1]
-        self.strayed.note(difference(read[place.ravel()], rows.float().numpy()), path)
-        return torch.from_numpy(answers[place.ravel()]).to(rows.dtype)
+        place += np.arange(len(theirs))[:, None] * theirs.shape[1]
+        order = place.ravel()
+        new = order[-len(read) :] - (len(order) - len(read))  # earlier rows were compared in their own pass
+        self.strayed.note(difference(read[new], rows[-len(read) :].float().numpy()), path)
+        return torch.from_numpy(answers[order]).to(rows.dtype)
 
     def chosen(self, site: Site) -> NDArray[np.int64]:
-        """The experts `[T, k]` that the graph sends the pass's tokens to."""
-        return np.asarray(self._tapped[site.experts], np.int64).reshape(self._width, -1)
+        """The experts `[T, k]` that the graph sends each token to which the model is fed."""
+        return np.asarray(self.told.of_fed(site.experts), np.int64).reshape(self.told.fed, -1)
 
     def note_choice(self, path: str, off: float) -> None:
         """off: how far the graph's choice for the stack is from the model's own, see `imposed`."""
@@ -133,10 +138,11 @@ class Forced:
 
 
 @contextmanager
-def forced(model: PreTrainedModel, recipe: Recipe, sites: Sequence[Site]) -> Iterator[Forced]:
+def forced(model: PreTrainedModel, recipe: Recipe, sites: Sequence[Site], longest: int = 0) -> Iterator[Forced]:
     """`model` computes in fp32, its tables as the recipe rounds them, while the context lasts.
 
-    sites: of the graph, in its order. Raises `ProofError` for one that claims weights which the recipe leaves alone.
+    sites: of the graph, in its order. longest: tokens of the longest sequence, for a model that keeps states. Raises
+    `ProofError` for a site that claims weights which the recipe leaves alone.
     """
     layers = {layer.path: layer for layer in linear_layers(model) if _quantized(recipe, layer.weight)}
     parts = _parts(model, layers, [site for site in sites if not site.experts])
@@ -144,10 +150,12 @@ def forced(model: PreTrainedModel, recipe: Recipe, sites: Sequence[Site]) -> Ite
     known = {layer.weight for layer in stacks}
     for name in (name for site in sites if site.experts for name in site.weights if name not in known):
         raise ProofError(f"the graph stores the experts {name} in few bits, which the recipe does not")
+    kept = _behind_a_pass(model, layers, parts, sites) if longest else frozenset[str]()
     state = Forced(
-        Continued(model),
+        Repeated(model) if longest else Continued(model),
         {path: (layer, parts[path]) for path, layer in layers.items()},
         {layer.path: _of_stack(layer, sites) for layer in stacks},
+        Told(kept, longest),
     )
     with ExitStack() as undo:
         for name, table in tables(model).items():
@@ -195,6 +203,18 @@ def _parts(model: PreTrainedModel, layers: Mapping[str, LinearLayer], sites: Seq
     return parts
 
 
+def _behind_a_pass(
+    model: PreTrainedModel,
+    layers: Mapping[str, LinearLayer],
+    parts: Mapping[str, Sequence[Part]],
+    sites: Sequence[Site],
+) -> frozenset[str]:
+    """The values that say what the graph's products gave: all but the head's, which no later row reads."""
+    head = model.get_output_embeddings()
+    of_head = {part.site.output for path, layer in layers.items() if layer.module is head for part in parts[path]}
+    return frozenset(name for site in sites for name in (site.output, site.experts) if name) - of_head
+
+
 def _of_stack(layer: ExpertLayer, sites: Sequence[Site]) -> Site:
     found = [site for site in sites if site.experts and site.weights == (layer.weight,)]
     if len(found) != 1:
@@ -204,7 +224,3 @@ def _of_stack(layer: ExpertLayer, sites: Sequence[Site]) -> Site:
 
 def _quantized(recipe: Recipe, name: str) -> bool:
     return name in recipe.weights and recipe.weights[name].format != "float"
-
-
-def _rows(values: NDArray[np.float32]) -> NDArray[np.float32]:
-    return values.reshape(-1, values.shape[-1])

@@ -143,7 +143,8 @@ def _prove(
     with exposed(path, dialect, own_kernels) as copy:
         contract = subject.contract if dialect == DIALECT else replace(subject.contract, precision="fp32")
         decoder = OrtDecoder(copy.path, subject.spec, contract, dialect=dialect, taps=copy.taps)
-        with forced(subject.model, subject.recipe, copy.sites) as model:
+        longest = max(entry.step.end for entry in reference) if subject.spec.has_states else 0
+        with forced(subject.model, subject.recipe, copy.sites, longest) as model:
             answers, samples = _walk(decoder, model, copy.sites, reference, subject.kept)
         del decoder  # its memory, before the layers ask for theirs
         strayed, tolerance = model.strayed, LOGIT_TOLERANCE[subject.arithmetic]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator, Sequence
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -37,7 +38,11 @@ def record_reference(
     Raises `UnsupportedModelError` when the model cannot be evaluated.
     """
     steps = schedule(contract, vocab_size, largest_window(model), spare, text, has_states)
-    recorded = []
+    return [ReferenceStep(step, logits) for step, logits in zip(steps, _whole_passes(model, steps), strict=True)]
+
+
+def _whole_passes(model: PreTrainedModel, steps: list[Step]) -> Iterator[NDArray[np.float32]]:
+    """Of each step the rows that are compared. Raises `UnsupportedModelError`."""
     for context, group in _shared_contexts(steps):
         rows = np.concatenate([np.arange(step.end - step.rows, step.end) for step in group])
         try:
@@ -48,13 +53,19 @@ def record_reference(
             raise UnsupportedModelError(
                 f"{name} cannot be evaluated over {length} tokens: {first_line(error)}"
             ) from error
-        logits = np.split(wanted, np.cumsum([step.rows for step in group])[:-1])
-        recorded += [ReferenceStep(step, part) for step, part in zip(group, logits, strict=True)]
-    return recorded
+        yield from np.split(wanted, np.cumsum([step.rows for step in group])[:-1])
+
+
+class Evaluated(Protocol):
+    """A model that goes on behind any of the rows that it has seen."""
+
+    def step(self, tokens: NDArray[np.int64], position: int) -> NDArray[np.float32]:
+        """Logits `[T, vocab]` of `tokens [T]` behind the first `position` rows."""
+        ...
 
 
 class Continued:
-    """A model over its library's own cache, all rows of every layer: it goes on behind any of them."""
+    """A model over its library's own cache, which holds all rows of every layer."""
 
     def __init__(self, model: PreTrainedModel) -> None:
         self._model, self._cache = model, DynamicCache()
@@ -70,8 +81,25 @@ class Continued:
         return logits
 
 
-def continued_logits(model: PreTrainedModel, steps: list[Step]) -> list[NDArray[np.float32]]:
-    """Of each step the rows that are compared. Over the cache, which is far faster: for figures, and not for proofs."""
+class Repeated:
+    """A model that is fed the whole sequence in each pass: of one with states, a cache cannot be rolled back."""
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        self._model, self._fed = model, np.zeros(0, np.int64)
+
+    def step(self, tokens: NDArray[np.int64], position: int) -> NDArray[np.float32]:
+        self._fed = np.concatenate([self._fed[:position], tokens])
+        with torch.no_grad():
+            return _logits(self._model, self._fed, np.arange(position, len(self._fed)))
+
+
+def continued_logits(model: PreTrainedModel, steps: list[Step], has_states: bool = False) -> list[NDArray[np.float32]]:
+    """Of each step the rows that are compared. Over the cache, which is far faster: for figures, and not for proofs.
+
+    has_states: without a cache all the same, see `Repeated`.
+    """
+    if has_states:
+        return list(_whole_passes(model, steps))
     with fp32_arithmetic(model):
         continued = Continued(model)
         return [_last(continued.step(step.tokens, step.position), step.rows) for step in steps]

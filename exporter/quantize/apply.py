@@ -10,6 +10,7 @@ from ...errors import UnsupportedModelError
 from ..dialects import Dialect
 from ..passes.clean_up import CLEAN_UP
 from ..passes.weight_names import parameter_name
+from .angle_tables import look_angles_up
 from .batch_invariant import attend_over_two_rows
 from .embedding_tables import quantize_tables
 from .expert_stacks import quantize_expert_rows
@@ -19,6 +20,7 @@ from .linears import FLOATS
 from .matmul_nbits import quantize_nbits
 from .pack_qkv import pack_attention
 from .rotary import absorb_rotary
+from .softplus import spell_softplus_out
 from .stored_weights import Made
 
 
@@ -38,8 +40,10 @@ def quantize(model: ir.Model, dialect: Dialect, recipe: Recipe, capacity: int, m
         quantize_tables(model, recipe)  # behind the layers, which must see what they share
         CLEAN_UP(model)  # what the rotary embedding left would keep queries and keys apart
         pack_attention(model)
+        look_angles_up(model, capacity)
         if exact_widths:
             attend_over_two_rows(model)
+            spell_softplus_out(model)
     CLEAN_UP(model)
     for name, value in model.graph.initializers.items():
         own = recipe.weights.get(parameter_name(value))

@@ -103,7 +103,7 @@ def _tables(
     model: ir.Model, cos: ir.Value, sin: ir.Value, capacity: int, number: int
 ) -> tuple[ir.Value, ir.Value] | None:
     """`cos` and `sin` by position, `[capacity, D / 2]` each; None where a head's halves are turned by other angles."""
-    found = _evaluate(model, (cos, sin), capacity)
+    found = evaluate(model, (cos, sin), capacity)
     values = []
     for name, table in zip(("cos", "sin"), found, strict=True):
         half = table.shape[-1] // 2
@@ -115,8 +115,8 @@ def _tables(
     return values[0], values[1]
 
 
-def _evaluate(model: ir.Model, wanted: tuple[ir.Value, ...], capacity: int) -> list[Table]:
-    """What the values are in a pass over all positions: they depend on the position and the number of tokens only."""
+def evaluate(model: ir.Model, wanted: tuple[ir.Value, ...], width: int, position: int = 0) -> list[Table]:
+    """What the values are in a pass of `width` tokens: they depend on the position and the number of tokens only."""
     graph = model.graph
     needed: set[ir.Node] = set()
     pending = list(wanted)
@@ -127,7 +127,7 @@ def _evaluate(model: ir.Model, wanted: tuple[ir.Value, ...], capacity: int) -> l
             pending += [value for value in node.inputs if value is not None]
     nodes = [node for node in graph if node in needed]
     given = {value for node in nodes for value in node.inputs if value is not None and value.producer() is None}
-    feeds = {"tokens": np.zeros((1, capacity), np.int64), "position": np.zeros(1, np.int64)}
+    feeds = {"tokens": np.zeros((1, width), np.int64), "position": np.array([position])}
     inputs = [value for value in graph.inputs if value in given]
     assert all(value.name in feeds for value in inputs), "a rotary embedding that looks at the cache"
     cut = ir.convenience.extract(graph, inputs, list(wanted))

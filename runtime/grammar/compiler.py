@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -40,6 +41,9 @@ LIMITS: dict[str, Any] = {
     "max_items_in_row": 500,
     "verbose_errors": False,
 }
+# A reference to what the schema does not hold.
+ELSEWHERE = re.compile(r"Resource '(?:json-schema:///)?(.*)' is not present in a registry")
+SHOWN = 100
 _STACK_SIZE = threading.Lock()  # `threading.stack_size` is the process's
 T = TypeVar("T")
 
@@ -222,7 +226,7 @@ class GrammarCompiler:
         except ValueError as error:  # of JSON that Rust does not take, such as half a surrogate pair
             raise GrammarError(f"invalid {grammar.kind}: {one_line(str(error))}") from None
         if matcher.is_error():
-            raise GrammarError(f"invalid {grammar.kind}: {one_line(matcher.get_error())}")
+            raise GrammarError(f"invalid {grammar.kind}: {_told(one_line(matcher.get_error()))}")
         made = GuidedMatcher(matcher, self._vocab_size, self._tokenizer.eos_tokens)
         try:
             made.allowed()  # the first mask may cost as much
@@ -242,6 +246,17 @@ class Compiled(Grammar):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Grammar, _value(self)
+
+
+def _told(message: str) -> str:
+    """What llguidance says, but for what only its authors understand."""
+    elsewhere = ELSEWHERE.match(message)
+    if elsewhere is None:
+        return message
+    return (
+        f"it refers to {elsewhere[1][:SHOWN]!r}, and nothing is fetched; put that into its $defs, and refer to "
+        "'#/$defs/NAME'"
+    )
 
 
 def _value(grammar: Grammar) -> tuple[Any, ...]:

@@ -45,7 +45,8 @@ def whole_number(name: str, value: object) -> int:
         raise ParameterError(f"{name} is {shown(value)}; it must be a whole number") from None
 
 
-def _number(name: str, value: object) -> float:
+def real_number(name: str, value: object) -> float:
+    """`value` as a float, numpy's included. Raises `ParameterError` naming it for anything else."""
     if isinstance(value, bool) or not isinstance(value, Real):
         raise ParameterError(f"{name} is {shown(value)}; it must be a number")
     try:
@@ -81,7 +82,7 @@ class Number(Option):
     off: str
 
     def check(self, name: str, value: Any) -> float:
-        number = _number(name, value)
+        number = real_number(name, value)
         if not ((self.low < number if self.above else self.low <= number) and number <= self.high):  # NaN fails as well
             start = "above" if self.above else "from"
             raise ParameterError(f"{name} is {value}; it must be {start} {self.low:g} to {self.high:g} ({self.off})")
@@ -209,7 +210,7 @@ class Biases(Option):
         found: dict[int, float] = {}
         for token, bias in value.items():
             place = whole_number(f"a token of {name}", token)
-            found[place] = _number(f"{name} of token {token}", bias)
+            found[place] = real_number(f"{name} of token {token}", bias)
             if not abs(found[place]) <= BIAS_LIMIT:
                 raise ParameterError(
                     f"{name} of token {token} is {bias}; it must be from -{BIAS_LIMIT:g} to {BIAS_LIMIT:g}"

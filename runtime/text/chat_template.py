@@ -4,22 +4,46 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from copy import copy
 from datetime import datetime
 from functools import cached_property
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from ...errors import BundleError, MissingPackageError, ParameterError, PromptError
 from .messages import Message, joined
 
+Variables = Mapping[str, Any]  # of a template, by name: texts, numbers, booleans and None
 PROBE = "0\n0"  # shown by Python with a backslash
+SAID = "probe_said"
+OWN = frozenset({"messages", "tools", "documents", "add_generation_prompt", "continue_final_message", "chat_template"})
 
 
 class ChatTemplate:
     """special_tokens: what the template knows them by, such as `bos_token`."""
 
+    _set: Variables = MappingProxyType({})
+
     def __init__(self, source: str, special_tokens: Mapping[str, str]) -> None:
         self.source, self._special_tokens = source, special_tokens
+
+    @cached_property
+    def variables(self) -> frozenset[str]:
+        """What it reads beside messages, tools and special tokens: `enable_thinking` and its like."""
+        from jinja2 import meta
+
+        found = meta.find_undeclared_variables(self._template.environment.parse(self.source))
+        return frozenset(name for name in found if not is_own(name))
+
+    def setting(self, variables: Variables) -> ChatTemplate:
+        """The same with `variables` set, as far as it reads them: what it is rendered with cannot be replaced."""
+        if not variables:
+            return self
+        _ = self._template  # parsed once
+        found = copy(self)
+        found._set = {name: value for name, value in variables.items() if name in self.variables}
+        return found
 
     def render(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] | None = None) -> str:
         """The text of checked `messages` with the start of the assistant's turn behind it. tools: as `Tool.told`.
@@ -51,7 +75,7 @@ class ChatTemplate:
         template = self._template
         try:
             values = dict(messages=messages, tools=tools, documents=None, add_generation_prompt=True)
-            rendered: str = template.render(**self._special_tokens, **values)
+            rendered: str = template.render({**self._set, **self._special_tokens, **values})
             return rendered
         except Exception as error:  # a template is code: a content of None ends in a TypeError, and so on
             raise PromptError(f"the chat template refuses these messages: {error}") from None
@@ -89,16 +113,23 @@ class ChatTemplate:
             raise BundleError(f"the chat template cannot be parsed: {error}") from None
 
 
+def is_own(name: str) -> bool:
+    """Whether the variable is the renderer's, and not for requests to set."""
+    return name in OWN or name.endswith(("_token", "_tokens"))
+
+
 def read_template(path: Path, special_tokens: Mapping[str, str]) -> ChatTemplate:
     """The template in a file. Raises `ParameterError` where there is none, or one that cannot write a message."""
     try:
         template = ChatTemplate(path.read_text(encoding="utf-8"), special_tokens)
-        template.render([{"role": "user", "content": PROBE}])
+        written = template.render([{"role": "user", "content": SAID}])
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is not UTF-8"
         raise ParameterError(f"chat_template {path} cannot be read: {reason}; give a file with a template") from None
     except (BundleError, PromptError) as error:
         raise ParameterError(f"chat_template {path} cannot be used: {error}") from None
+    if SAID not in written:  # an empty file, or another one than was meant
+        raise ParameterError(f"chat_template {path} does not write what a message says; give a file with a template")
     return template
 
 

@@ -18,12 +18,13 @@ from ..sampling.options import items, whole_number
 from ..tools.formats import recognize
 from ..tools.tool import Tool
 from ..tools.tool_format import ToolFormat
-from .chat_template import ChatTemplate, read_template
+from .chat_template import ChatTemplate, Variables, read_template
 from .messages import Message, check_messages
 from .special_tokens import SpecialTokens
 from .thinking import find_thinking, of_prompt
 
 Prompt = str | Iterable[int] | Iterable[Message]
+KEPT = 16  # sets of variables whose way to think is known
 TAIL = 32  # tokens of a prompt that say whether it begins or ends the thinking
 
 
@@ -33,6 +34,7 @@ class PromptEncoder:
     def __init__(self, bundle: Bundle, chat_template: Path | None = None) -> None:
         """chat_template: a file instead of the bundle's, tried at once."""
         self._manifest = bundle.manifest
+        self._thinking: dict[str, Thinking | None] = {}  # by the template's variables
         text = bundle.manifest.text
         path = bundle.path(text.tokenizer)
         try:
@@ -53,12 +55,17 @@ class PromptEncoder:
         """Whether there is a template for messages."""
         return self._template is not None
 
-    def encode(self, prompt: Prompt, tools: Sequence[Tool] = ()) -> list[int]:
-        """tools: what the template is to tell the model of, beside messages.
+    @property
+    def template_variables(self) -> frozenset[str]:
+        """What the template reads beside messages and tools, and `encode` may set."""
+        return self._template.variables if self._template is not None else frozenset()
+
+    def encode(self, prompt: Prompt, tools: Sequence[Tool] = (), variables: Variables | None = None) -> list[int]:
+        """tools: what the template is to tell the model of, beside messages. variables: of the template.
 
         Raises `PromptError`; `BundleError` for messages without a chat template.
         """
-        tokens = self._tokens(prompt, tools)
+        tokens = self._tokens(prompt, tools, variables or {})
         capacity = self._manifest.longest
         self._check_ids("prompt", tokens)
         if not tokens:
@@ -104,23 +111,31 @@ class PromptEncoder:
             form = replace(form, end=form.end.partition(name)[0])  # it ends the turn by itself
         return form
 
-    def thinking(self, prompt: Sequence[int]) -> Thinking | None:
+    def thinking(self, prompt: Sequence[int], variables: Variables | None = None) -> Thinking | None:
         """How the model thinks behind the token ids of messages; None where it does not, or not any more."""
-        if self._thinking is None:
+        told = repr(sorted((variables or {}).items()))
+        try:
+            found = self._thinking[told]
+        except KeyError:
+            found = self._find_thinking(variables or {})
+            if len(self._thinking) >= KEPT:
+                self._thinking.clear()
+            self._thinking[told] = found
+        if found is None:
             return None
-        return of_prompt(self._thinking, self.tokenizer.decode(list(prompt[-TAIL:]), skip_special_tokens=False))
+        return of_prompt(found, self.tokenizer.decode(list(prompt[-TAIL:]), skip_special_tokens=False))
 
-    @cached_property
-    def _thinking(self) -> Thinking | None:
+    def _find_thinking(self, variables: Variables) -> Thinking | None:
+        """With these variables, as a template may write thoughts only where it is told to."""
         if self._template is None:
             return None
         special = self._special_tokens
-        found = find_thinking(self._template, special.atoms, special.ids.values())
+        found = find_thinking(self._template.setting(variables), special.atoms, special.ids.values())
         stops = set(self._manifest.text.stop_token_ids)
         # Where the end marker ends the answer as well, nothing comes behind it.
         return None if found is None or stops & {number for _, number in found.atoms} else found
 
-    def _tokens(self, prompt: Prompt, tools: Sequence[Tool] = ()) -> list[int]:
+    def _tokens(self, prompt: Prompt, tools: Sequence[Tool], variables: Variables) -> list[int]:
         if isinstance(prompt, str):
             return self._encode_text(prompt)
         found = None if isinstance(prompt, bytes | Mapping) else items(prompt)  # an iterator gives its items once
@@ -129,7 +144,7 @@ class PromptEncoder:
                 f"the prompt is of type {type(prompt).__name__}; give a text, a list of messages or a list of token ids"
             )
         if any(isinstance(item, Mapping) for item in found):
-            return self._encode_messages(check_messages(found), tools)
+            return self._encode_messages(check_messages(found), tools, variables)
         return [whole_number(f"token {place} of the prompt", item) for place, item in enumerate(found)]
 
     def _encode_text(self, text: str) -> list[int]:
@@ -139,13 +154,14 @@ class PromptEncoder:
         with _unicode():
             return self.tokenizer.encode(text).ids
 
-    def _encode_messages(self, messages: Sequence[Message], tools: Sequence[Tool]) -> list[int]:
+    def _encode_messages(self, messages: Sequence[Message], tools: Sequence[Tool], variables: Variables) -> list[int]:
         """The template's special tokens become tokens, what a message spells like one stays text."""
         if self._template is None:
             raise BundleError("this model's tokenizer has no chat template; give a prompt as text instead of messages")
         masked, mark = self._special_tokens.mask(messages)
         told = [self._special_tokens.mask_more(tool.told, mark) for tool in tools]
-        text = self._template.render(masked, told or None)
+        template = self._template.setting(self._special_tokens.mask_more(variables, mark))
+        text = template.render(masked, told or None)
         with _unicode():
             return self._special_tokens.encode(text, mark)
 

@@ -36,7 +36,7 @@ def recognize(render: Render, atoms: Mapping[str, int], special: Collection[int]
     """
     told = tried(render, [QUESTION], [PROBE])
     if told is None or NAME not in told:
-        raise ToolsError("this model's chat template knows no tools")
+        raise ToolsError("this model's chat template knows no tools; give one that does (--chat-template FILE)")
     text = tried(render, [QUESTION, _calling(2)], [PROBE]) or tried(render, [QUESTION, _calling(1)], [PROBE])
     if text is None:
         raise ToolsError("this model's chat template refuses tool calls")

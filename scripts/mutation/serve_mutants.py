@@ -10,6 +10,7 @@ OVER_SOCKETS = ("tests/serve/test_overload.py",)
 ANSWERS = ("tests/serve/test_answers.py",)
 BOUNDS = ("tests/serve/test_grammar_bounds.py",)
 OPERATION = ("tests/serve/test_operation.py",)
+VARIABLES = ("tests/serve/test_template_variables.py",)
 
 SERVE = (
     Mutant(
@@ -22,9 +23,37 @@ SERVE = (
     Mutant(
         "a key's share has no bound",
         f"{ENGINE}fair_queue.py",
-        "len(own) >= self._most_per_key",
-        "len(own) >= self._most",
+        "len(own) - is_next >= self._most_per_key",
+        "len(own) - is_next >= self._most",
         IN_PROCESS,
+    ),
+    Mutant(
+        "a burst loses the place of the one that is about to run",
+        f"{ENGINE}thread.py",
+        "idle=self._running is None)",
+        "idle=False)",
+        IN_PROCESS,
+    ),
+    Mutant(
+        "each letter of a single text is an API key",
+        "serve/checks.py",
+        "if isinstance(value, str | bytes):",
+        "if isinstance(value, bytes):",
+        ("tests/serve/test_settings.py",),
+    ),
+    Mutant(
+        "a request may set what the template is rendered with",
+        "serve/wire/variables.py",
+        "own = next(filter(is_own, given), None)",
+        "own = None",
+        VARIABLES,
+    ),
+    Mutant(
+        "thoughts are looked for without the template's variables",
+        "runtime/text/encode.py",
+        "find_thinking(self._template.setting(variables), ",
+        "find_thinking(self._template, ",
+        VARIABLES,
     ),
     Mutant(
         "who leaves the queue stays in it",

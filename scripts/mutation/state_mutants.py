@@ -9,6 +9,8 @@ TRACED, KINDS = "exporter/tracing/states.py", "exporter/tracing/recurrences.py"
 COUNTED, GRAPHS = ("tests/engines/test_open_rows.py",), ("tests/exporter/test_states.py",)
 SESSIONS = ("tests/runtime/test_hybrid_sessions.py",)
 CONTEXT, PLACES = "runtime/state/context.py", ("tests/runtime/state/test_places.py",)
+APPLIED, TOLD = "exporter/quantize/apply.py", "exporter/proving/told.py"
+QUANTIZED = ("tests/exporter/proving/test_prove_states.py",)
 
 STATES = (
     Mutant(
@@ -97,5 +99,28 @@ STATES = (
         "max(len(tokens) - self._at_once, min(self._cached.rows, len(tokens) - 2))",
         "len(tokens) - self._at_once",
         SESSIONS,
+    ),
+    Mutant(
+        "the proof of a quantized hybrid forgets earlier rows",
+        TOLD,
+        "array = self._kept.get(name)",
+        "array = None",
+        QUANTIZED,
+    ),
+    Mutant(
+        "a quantized graph computes its angles in each pass",
+        APPLIED,
+        """        look_angles_up(model, capacity)
+""",
+        "",
+        QUANTIZED,
+    ),
+    Mutant(
+        "a quantized graph leaves Softplus to its kernel",
+        APPLIED,
+        """            spell_softplus_out(model)
+""",
+        "",
+        QUANTIZED,
     ),
 )

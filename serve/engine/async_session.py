@@ -16,8 +16,10 @@ from ...runtime.grammar.grammar import Grammar
 from ...runtime.loop.chunks import Chunk
 from ...runtime.sampling.parameters import SamplingParameters, with_overrides
 from ...runtime.session import Session
+from ...runtime.text.chat_template import Variables
 from ...runtime.text.encode import Prompt
 from ...runtime.tools.tool import Tool
+from .. import checks
 from .job import Job
 from .thread import EngineThread
 from .workers import Workers
@@ -35,7 +37,7 @@ class AsyncSession:
 
     A request ends when its iteration is left or its task cancelled: at once while it waits, else at the next prompt
     chunk or round, and no other request notices. Nothing else may use `session` meanwhile, but its `encode`. Installs
-    no signal handlers and opens no sockets; its thread starts with the first request.
+    no signal handlers and opens no sockets; its thread starts with the first request. Raises `ParameterError`.
     """
 
     def __init__(
@@ -46,20 +48,24 @@ class AsyncSession:
         queue_timeout: float = 30.0,
         grammar_timeout: float = 10.0,
     ) -> None:
-        self.session, self.queue_timeout = session, queue_timeout
-        most_per_key = max_queue if max_queue_per_key is None else max_queue_per_key
+        self.session, self.queue_timeout = session, checks.seconds("queue_timeout", queue_timeout)
+        grammar_timeout = checks.seconds("grammar_timeout", grammar_timeout)
+        max_queue = checks.count("max_queue", max_queue)
+        most_per_key = max_queue if max_queue_per_key is None else checks.count("max_queue_per_key", max_queue_per_key)
         self.thread = EngineThread(session, max_queue, most_per_key, grammar_timeout)
         # Never fewer than the queue would take, however fast they come.
         most, of_key = 2 * max_queue, 2 * most_per_key
         self.encoders = Workers("specexport-encode", ENCODERS, most, of_key)
         self.compilers = Workers("specexport-compile", COMPILERS, most, of_key)
 
-    async def encode(self, prompt: Prompt, tools: Sequence[Tool] = (), *, key: str = "") -> list[int]:
+    async def encode(
+        self, prompt: Prompt, tools: Sequence[Tool] = (), variables: Variables | None = None, *, key: str = ""
+    ) -> list[int]:
         """Token ids, as `Session.encode` gives them, without holding the event loop up. Raises `QueueError` as well.
 
         key: whose it is; keys take turns, and twice as many as in the queue may wait.
         """
-        return await self.encoders.run(key, partial(self.session.encode, prompt, tools))
+        return await self.encoders.run(key, partial(self.session.encode, prompt, tools, variables))
 
     async def encode_prediction(self, prediction: str, *, key: str = "") -> list[int]:
         """As `Session.encode_prediction`, with turns as in `encode`."""

@@ -89,7 +89,8 @@ class EngineThread:
             if self._draining:
                 raise QueueError("shutting_down", "this server is shutting down; ask another one, or later", 1)
             try:
-                self._queue.put(job.key, job)
+                # A burst comes before the thread takes the first one up.
+                self._queue.put(job.key, job, idle=self._running is None)
             except Full as full:
                 raise self._refusal(full.of_key) from None
             if self._thread is None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import msgspec
 
-from ...errors import PromptError
 from ...runtime.text.encode import Prompt
 from ...runtime.tools.tool import Tool
 from ...version import VERSION
@@ -17,6 +16,7 @@ from ..wire.openapi import describe
 from ..wire.requests import DetokenizeRequest, TokenizeRequest
 from ..wire.tools import form_of, offered
 from ..wire.translate import chat_messages, check_size, check_template
+from ..wire.variables import variables_of
 
 encode = msgspec.json.encode
 
@@ -31,22 +31,24 @@ async def model(service: Service, exchange: Exchange) -> None:
 
 
 async def tokenize(service: Service, exchange: Exchange) -> None:
-    request = parse(TokenizeRequest, await exchange.body(), service.settings.strict_fields).request
+    strict = service.settings.strict_fields
+    request = parse(TokenizeRequest, await exchange.body(), strict).request
     service.check_model(request.model)
     if (request.prompt is None) == (request.messages is None):
         raise invalid("prompt", "give either prompt or messages")
     check_template(request.messages is None or service.session.chats)
+    variables, _ = variables_of(request, service.session, strict)
     tools: list[Tool] = []
     prompt: Prompt = str(request.prompt)
     if request.messages is not None:
-        prompt = chat_messages(request.messages, service.session)
+        prompt = chat_messages(request.messages, service.session, variables)
         if request.tools:
             tools = offered(request.tools)
             form_of(service.session, "tools")
     check_size(prompt, service.limits, tools)
     tokens: list[int] = []
     if prompt != "":
-        tokens = await exchange.while_there(service.sessions.encode(prompt, tools, key=exchange.key))
+        tokens = await exchange.while_there(service.sessions.encode(prompt, tools, variables, key=exchange.key))
     texts = [service.texts.text_of(token) for token in tokens] if request.return_token_strs else None
     await exchange.answer(200, encode(Tokenized(tokens, len(tokens), service.limits.capacity, texts)))
 
@@ -57,7 +59,7 @@ async def detokenize(service: Service, exchange: Exchange) -> None:
     size = service.session.bundle.manifest.target.vocab_size
     wrong = next((token for token in request.tokens if token >= size), None)
     if wrong is not None:
-        raise PromptError(f"tokens holds {wrong}; ids go from 0 to {size - 1}")
+        raise invalid("tokens", f"tokens holds {wrong}; ids go from 0 to {size - 1}")
     text = service.session.tokenizer.decode(request.tokens, skip_special_tokens=False)
     await exchange.answer(200, encode(Detokenized(text)))
 

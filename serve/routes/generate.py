@@ -16,6 +16,7 @@ from ...runtime.grammar.thinking import Thinking
 from ...runtime.sampling.logprobs import TokenLogprobs
 from ...runtime.sampling.parameters import SamplingParameters
 from ...runtime.state.statistics import Statistics
+from ...runtime.text.chat_template import Variables
 from ...runtime.text.encode import Prompt
 from ...runtime.tools.answer import AnswerReader
 from ...runtime.tools.calls import CallReader
@@ -29,6 +30,7 @@ from ..wire.constraints import grammar_of
 from ..wire.errors import of_engine, of_grammar
 from ..wire.requests import ChatRequest, CompletionRequest, Extension, StreamOptions
 from ..wire.translate import chat_messages, check_size, check_template, parameters, prediction_text, prompts
+from ..wire.variables import variables_of
 from .output import Output, Piece
 from .shapes import ChatShape, Shape, TextShape, Whole
 
@@ -95,7 +97,8 @@ class Work:
 
 async def chat(service: Service, exchange: Exchange) -> None:
     parsed = parse(ChatRequest, await exchange.body(), service.settings.strict_fields)
-    _note_ignored(service, exchange, parsed.ignored)
+    variables, unread = variables_of(parsed.request, service.session, service.settings.strict_fields)
+    _note_ignored(service, exchange, [*parsed.ignored, *unread])
     service.check_model(parsed.request.model)
     check_template(service.session.chats)
     if parsed.request.tools:  # off the event loop: there may be many, and long ones
@@ -103,11 +106,10 @@ async def chat(service: Service, exchange: Exchange) -> None:
         calls = await exchange.while_there(service.sessions.compilers.run(exchange.key, find))
     else:
         calls = calls_of(parsed.request, service.session)
-    messages = chat_messages(parsed.request.messages, service.session)
-    work = await exchange.while_there(_work(service, exchange.key, parsed.request, [messages], calls))
+    messages = chat_messages(parsed.request.messages, service.session, variables)
+    work = await exchange.while_there(_work(service, exchange.key, parsed.request, [messages], calls, variables))
     if work.calls is not None and work.calls.relaxed:
-        names = [work.calls.tools[place].name for place in sorted(work.calls.relaxed)]
-        exchange.headers[RELAXED_HEADER] = _listed(names)
+        exchange.headers[RELAXED_HEADER] = _listed([work.calls.tools[at].name for at in sorted(work.calls.relaxed)])
     await _answer(work, exchange, ChatShape(service, _wants_usage(parsed.request)))
 
 
@@ -125,12 +127,13 @@ async def _work(
     request: ChatRequest | CompletionRequest,
     given: list[Prompt],
     calls: Calls | None = None,
+    variables: Variables | None = None,
 ) -> Work:
     tools = () if calls is None else calls.tools
     for prompt in given:
         check_size(prompt, service.limits, tools)
-    encoded = [await service.sessions.encode(prompt, tools, key=key) for prompt in given]
-    thinking = service.session.thinking(encoded[0]) if isinstance(request, ChatRequest) else None
+    encoded = [await service.sessions.encode(prompt, tools, variables, key=key) for prompt in given]
+    thinking = service.session.thinking(encoded[0], variables) if isinstance(request, ChatRequest) else None
     predicted = prediction_text(request, service.limits)
     prediction = await service.sessions.encode_prediction(predicted, key=key) if predicted else []
     if calls is None:

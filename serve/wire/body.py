@@ -12,6 +12,7 @@ import msgspec
 
 from .errors import ApiError, invalid, of_validation
 from .fields import check_fields
+from .requests import Extension
 
 T = TypeVar("T")
 
@@ -31,10 +32,12 @@ def parse(kind: type[T], body: bytes, strict: bool) -> Parsed[T]:
         raise invalid(None, f"the body is a {type(raw).__name__}; expected an object")
     honoured = frozenset(_names(kind))
     ignored = check_fields(raw, honoured, strict)
+    if "specexport" in honoured:
+        _check_own(raw.get("specexport"))
     try:
         request = msgspec.convert(raw, kind)
     except msgspec.ValidationError as error:
-        raise of_validation(error) from None
+        raise of_validation(error, kind) from None
     for name in _names(request):
         unknown = [*_unknown(getattr(request, name), raw.get(name), name)]
         if unknown and strict:
@@ -42,6 +45,16 @@ def parse(kind: type[T], body: bytes, strict: bool) -> Parsed[T]:
             raise ApiError(400, "unknown_parameter", f"{told!r} is no known field", told)
         ignored += unknown
     return Parsed(request, ignored)
+
+
+def _check_own(own: Any) -> None:
+    """Raises `ApiError` for a field of `specexport` that there is not: no other client has one, so it is a slip."""
+    known = _names(Extension)
+    unknown = next((name for name in own if name not in known), None) if isinstance(own, dict) else None
+    if unknown is not None:
+        where = f"specexport.{unknown[:64]}"
+        told = f"{where!r} is no known field; specexport has {', '.join(known)}"
+        raise ApiError(400, "unknown_parameter", told, where)
 
 
 def _json(body: bytes) -> Any:

@@ -18,13 +18,19 @@ from ...errors import (
     SessionClosedError,
     SpecExportError,
 )
-from .requests import Common
+from .allowed import allowed
+from .requests import Common, Extension
 
 LOG = logging.getLogger("specexport.serve")
 TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
 QUEUE_STATUS = {"queue_full": 429, "too_many_requests": 429, "queue_timeout": 503, "shutting_down": 503}
 BUSY_RETRY = "2"
-PLACE = re.compile(r"(.*) - at `\$\.?(.*)`$", re.DOTALL)
+OF_MESSAGES = ("message ", "there are no messages", "the chat template refuses")
+EXTENSION = tuple(field.name for field in msgspec.structs.fields(Extension))
+CALLED = {"max_new_tokens": "max_tokens", "min_new_tokens": "min_tokens"}  # options by other names than a request's
+SHOWN = 100
+MISSING = re.compile(r"Object missing required field `(\w+)`")
+PLACE = re.compile(r"(.*) - at (?:`key` in )?`\$\.?(.*)`$", re.DOTALL)
 
 
 class ErrorBody(msgspec.Struct):
@@ -64,13 +70,18 @@ def invalid(param: str | None, message: str, code: str = "invalid_value") -> Api
     return ApiError(400, code, message, param)
 
 
-def of_validation(error: msgspec.ValidationError) -> ApiError:
-    """msgspec says what was expected, what was found, and where."""
+def of_validation(error: msgspec.ValidationError, kind: type) -> ApiError:
+    """msgspec says what was expected, what was found, and where, but not which values a choice has. kind: of struct."""
     found = PLACE.match(str(error))
-    if found is None:
-        return invalid(None, str(error))
-    where = found[2] or None
-    return invalid(where, f"{where}: {found[1]}" if where else found[1])
+    told, where = (str(error), "") if found is None else (found[1], found[2])
+    missing = MISSING.fullmatch(told)
+    if missing is not None:
+        where = ".".join(filter(None, (where, missing[1])))
+        return invalid(where, f"{where} is missing")
+    wrong = told.removeprefix("Invalid enum value ")
+    if wrong != told:
+        return invalid(where, f"{where} is {wrong[:SHOWN]}; it must be {' or '.join(allowed(kind, where))}")
+    return invalid(where or None, f"{where}: {told}" if where else told)
 
 
 def of_grammar(error: GrammarError, request: Common) -> ApiError:
@@ -101,7 +112,7 @@ def of_engine(error: BaseException) -> ApiError:
             )
             return invalid("messages" if error.of_messages else "prompt", told, "context_length_exceeded")
         case PromptError():
-            return invalid(None, str(error))
+            return invalid(_of_prompt(str(error)), str(error))
         case ParameterError():
             return invalid(_named(str(error)), str(error))
         case SessionClosedError():
@@ -112,7 +123,17 @@ def of_engine(error: BaseException) -> ApiError:
     return ApiError(500, "engine_error", told, headers={"x-should-retry": "false"})
 
 
+def _of_prompt(message: str) -> str | None:
+    """The field that a `PromptError` is about."""
+    if message.startswith("the prompt "):
+        return "prompt"
+    return "messages" if message.startswith(OF_MESSAGES) else None
+
+
 def _named(message: str) -> str | None:
-    """The parameter that a `ParameterError` begins with."""
+    """The parameter that a `ParameterError` begins with, as a request calls it."""
     first: Any = message.partition(" ")[0]
-    return first if (first.isidentifier() and "_" in first) or first in ("drafter", "temperature", "seed") else None
+    if first in EXTENSION:
+        return f"specexport.{first}"
+    known = (first.isidentifier() and "_" in first) or first in ("temperature", "seed")
+    return CALLED.get(first, first if known else None)

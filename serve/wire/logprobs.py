@@ -62,9 +62,9 @@ def completion_logprobs(entries: Iterable[TokenLogprobs], texts: TokenTexts, off
         text = texts.text_of(entry.token)
         found.tokens.append(text)
         found.token_logprobs.append(finite(entry.logprob))
-        # Different tokens may show as the same text; the likelier one stands.
+        # Different tokens may show as the same text; the likelier one stands. The token itself is always among them.
         likeliest: dict[str, float] = {}
-        for token, logprob in entry.likeliest:
+        for token, logprob in (*entry.likeliest, (entry.token, entry.logprob)):
             likeliest.setdefault(texts.text_of(token), finite(logprob))
         found.top_logprobs.append(likeliest)
         found.text_offset.append(offset)

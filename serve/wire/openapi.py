@@ -36,9 +36,11 @@ def describe() -> dict[str, Any]:
     paths: dict[str, Any] = {}
     for path, (told, request, answer) in POSTS.items():
         body = {"required": True, "content": _json(request)}
-        paths[path] = {"post": {"summary": told, "requestBody": body, "responses": _responses(path, answer)}}
+        paths[path] = {"post": {"summary": told, "requestBody": body, "responses": _responses(path, _json(answer))}}
     for path, (told, kind) in GETS.items():
-        paths[path] = {"get": {"summary": told, "responses": _responses(path, kind)}}
+        paths[path] = {"get": {"summary": told, "responses": _responses(path, _json(kind))}}
+    text = {kind: {"schema": {"type": "string"}} for kind in ("text/plain", "application/openmetrics-text")}
+    paths["/metrics"] = {"get": {"summary": "Counters for Prometheus.", "responses": _responses("/metrics", text)}}
     return {
         "openapi": "3.1.0",
         "info": {"title": "specexport", "version": VERSION},
@@ -52,8 +54,7 @@ def _json(kind: type | None) -> dict[str, Any]:
     return {"application/json": {"schema": schema}}
 
 
-def _responses(path: str, answer: type | None) -> dict[str, Any]:
-    content = _json(answer)
+def _responses(path: str, content: dict[str, Any]) -> dict[str, Any]:
     if path in STREAMED:
         content["text/event-stream"] = {"schema": {"type": "string"}}
     refused = {"description": "Refused.", "content": _json(ErrorAnswer)}

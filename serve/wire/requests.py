@@ -94,7 +94,7 @@ class ResponseFormat(msgspec.Struct):
     json_schema: JsonSchema | None = None
 
 
-class StructuredOutputs(msgspec.Struct, forbid_unknown_fields=True):
+class StructuredOutputs(msgspec.Struct):
     """As vLLM's; exactly one of them. json: a schema or its text. grammar: Lark, where the server allows it."""
 
     json: dict[str, Any] | str | None = None
@@ -139,7 +139,20 @@ class Common(msgspec.Struct, kw_only=True):
     specexport: Extension | None = None
 
 
+# Bounds of what a template may do with them: it repeats, or counts to, what it is given.
+Plain = (
+    Annotated[str, Meta(max_length=256)]
+    | Annotated[int, Meta(ge=-1_000_000, le=1_000_000)]
+    | Annotated[float, Meta(ge=-1_000_000, le=1_000_000)]
+    | bool
+    | None
+)
+Variables = Annotated[dict[Annotated[str, Meta(max_length=64)], Plain], Meta(max_length=16)]
+
+
 class ChatRequest(Common, kw_only=True):
+    """chat_template_kwargs: variables of the chat template. reasoning_effort: one of them."""
+
     messages: Annotated[list[Message], Meta(min_length=1, max_length=1024)]
     max_completion_tokens: Size | None = None
     logprobs: bool | None = None
@@ -147,6 +160,8 @@ class ChatRequest(Common, kw_only=True):
     tools: Tools | None = None
     tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
     parallel_tool_calls: bool | None = None
+    chat_template_kwargs: Variables | None = None
+    reasoning_effort: Annotated[str, Meta(max_length=64)] | None = None
 
 
 class CompletionRequest(Common, kw_only=True):
@@ -163,6 +178,8 @@ class TokenizeRequest(msgspec.Struct, kw_only=True):
     prompt: str | None = None
     messages: Annotated[list[Message], Meta(min_length=1, max_length=1024)] | None = None
     tools: Tools | None = None
+    chat_template_kwargs: Variables | None = None
+    reasoning_effort: Annotated[str, Meta(max_length=64)] | None = None
     return_token_strs: bool | None = None
 
 

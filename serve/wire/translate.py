@@ -9,6 +9,7 @@ from typing import Any
 from ...runtime.grammar.grammar import Grammar
 from ...runtime.sampling.parameters import SEEDS, SamplingParameters
 from ...runtime.session import Session
+from ...runtime.text.chat_template import Variables
 from ...runtime.text.encode import Prompt
 from ...runtime.text.thinking import KEYS
 from ...runtime.tools.tool import Tool
@@ -32,8 +33,10 @@ class Limits:
         return self.capacity * self.longest_token
 
 
-def chat_messages(messages: Sequence[Message], session: Session) -> list[dict[str, Any]]:
-    """As the runtime takes them. Raises `ApiError` for what cannot be rendered."""
+def chat_messages(
+    messages: Sequence[Message], session: Session, variables: Variables | None = None
+) -> list[dict[str, Any]]:
+    """As the runtime takes them. variables: of the template. Raises `ApiError` for what cannot be rendered."""
     found: list[dict[str, Any]] = []
     history = History(session)
     for place, message in enumerate(messages):
@@ -47,7 +50,7 @@ def chat_messages(messages: Sequence[Message], session: Session) -> list[dict[st
         if message.tool_calls:
             made["tool_calls"] = history.calls(message, where)
         if message.reasoning_content and message.role == "assistant":
-            thinking = session.thinking(())
+            thinking = session.thinking((), variables)
             made |= {thinking.key: message.reasoning_content} if thinking is not None and thinking.key else {}
         if message.role == "tool":
             made |= history.result(message, where)

@@ -18,12 +18,13 @@ from specexport.engines.onnxruntime.states import OrtStates
 from specexport.errors import EngineError, UnsupportedModelError
 from specexport.exporter.build import build
 from specexport.exporter.checkpoints.checkpoint import Checkpoint
-from specexport.exporter.export_model import ModelExport, Quantizing
-from specexport.exporter.request.options import BuildOptions, CalibrationTexts
+from specexport.exporter.export_model import ModelExport
+from specexport.exporter.request.options import BuildOptions
 from specexport.exporter.tracing import states
 from specexport.exporter.tracing.trace import probe_cache, trace
 from specexport.runtime.proofs.equality import check_equality
 from specexport.runtime.proofs.parity import LOGIT_TOLERANCE, max_error
+from specexport.runtime.proofs.verify import verify_session
 from support.hybrids import KINDS, MORE, decoder, save_hybrid
 from support.messages import Refused
 from support.tiny import CONTRACT, VOCAB, Exported, export, export_cached, save_checkpoint
@@ -201,9 +202,6 @@ def test_engines_that_run_no_states(refused: Refused, engines: tuple[str, ...], 
     with refused(UnsupportedModelError):
         export.check_states(probe_cache(checkpoint.load("fp32")))
     export = replace(export, engines=("onnxruntime",))
-    quantizing = Quantizing("int8", "onnxruntime", CalibrationTexts((), False))
-    with refused(UnsupportedModelError):
-        replace(export, quantizing=quantizing).check_states(probe_cache(checkpoint.load("fp32")))
     assert export.check_states(probe_cache(checkpoint.load("fp32"))) == ("ort",)
 
 
@@ -221,3 +219,22 @@ def test_a_build_makes_the_dialect_that_has_states(tmp_path: Path) -> None:
         assert check_equality(session, [3, 4, 5], 20).passed
     with load(bundle.root, policy=False) as session:
         session.prepare()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("precision", ["int8", "int4"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_quantized_build_of_a_hybrid(kind: str, precision: Any, tmp_path: Path) -> None:
+    """By the recipes of every model: second order, mixed formats, a table in blocks."""
+    options = BuildOptions(max_seq_len=64, prompt_chunk=16, precision=precision)
+    target = save_hybrid(tmp_path / "target", kind)
+    bundle = build(str(target), str(save_checkpoint(tmp_path / "draft")), tmp_path / "out.bundle", options).bundle
+    (proof,) = bundle.manifest.target.layer_proofs
+    assert proof.layers == 10
+    assert proof.layer_error < 1
+    assert any("second order" in note for note in bundle.manifest.target.notes)
+    with load(bundle.root) as session:
+        assert verify_session(session, None, 8).passed
+        speculative = session.generate([3, 4, 5], max_new_tokens=20, stop_token_ids=())
+        plain = session.generate([3, 4, 5], max_new_tokens=20, stop_token_ids=(), speculate=False)
+        assert speculative.tokens == plain.tokens

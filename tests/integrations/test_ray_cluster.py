@@ -129,7 +129,7 @@ def test_each_replica_has_a_bundle_and_says_which(cluster: RayServer) -> None:
         models = json.loads(cluster.ask("GET", "/v1/models", headers={"x-session-id": session})[2])
         meta = models["data"][0]["meta"]
         assert told["system_fingerprint"] == f"fp_{meta['bundle']}-onnxruntime"
-        weights.add(meta["weights"])
+        weights.add(meta["precision"])
     assert weights == {"fp32", "int8"}
 
 

@@ -44,6 +44,17 @@ def test_completions_are_the_same_streamed(server: ServerProcess, prompt: str) -
             assert key == "token_logprobs" or parts == whole["logprobs"][key]
 
 
+@pytest.mark.parametrize("count", [0, 1, 3])
+def test_the_logprobs_of_a_completion_have_the_token_itself(server: ServerProcess, count: int) -> None:
+    """As OpenAI's: one more than was asked for, where it is not among them."""
+    fields = {"max_tokens": 20, "prompt": "Hello", "logprobs": count, "temperature": 2, "seed": 1}
+    found = json.loads(server.ask("POST", TEXT, fields)[2])["choices"][0]["logprobs"]
+    sizes = [len(likeliest) for likeliest in found["top_logprobs"]]
+    assert max(sizes) == count + 1, "at this temperature one is not"
+    for token, likeliest in zip(found["tokens"], found["top_logprobs"], strict=True):
+        assert token in likeliest
+
+
 def test_the_order_of_a_stream(server: ServerProcess) -> None:
     fields = GREEDY | {"max_tokens": 30, "messages": messages("Hello"), "stream_options": {"include_usage": True}}
     chunks = server.events(CHAT, fields)

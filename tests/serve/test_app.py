@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -112,6 +113,17 @@ def test_a_model_without_a_template(tmp_path: Path) -> None:
             error = json.loads(body)["error"]
             assert (status, error["code"], error["param"]) == (400, "unsupported_parameter", "messages")
         assert client.ask("POST", "/v1/completions", {"prompt": "Hello", "max_tokens": 2})[0] == 200
+
+
+@pytest.mark.parametrize(("form", "shown"), [("float", "fp32"), ("int8", "int8")])
+def test_weights_are_told_in_what_they_are_stored_in(tmp_path: Path, form: Any, shown: str) -> None:
+    session = fake_session(tmp_path, FakeDecoder(), None)
+    manifest = session.bundle.manifest
+    manifest = replace(manifest, target=replace(manifest.target, format=form))
+    session.bundle = replace(session.bundle, manifest=manifest)
+    with served(session) as client:
+        meta = json.loads(client.ask("GET", "/v1/models")[2])["data"][0]["meta"]
+    assert (meta["precision"], meta["computed_in"], meta["draft_precision"]) == (shown, "fp32", None)
 
 
 def test_an_error_of_the_engine_names_no_file(tmp_path: Path) -> None:

@@ -102,6 +102,23 @@ def test_one_key_may_fill_the_queue_where_nothing_bounds_it(tmp_path: Path) -> N
     run(tmp_path, use, max_queue=6)
 
 
+def test_a_burst_that_finds_nothing_running(tmp_path: Path) -> None:
+    """One runs and one waits, whether or not the thread has taken the first one up when the second one comes."""
+
+    async def use(sessions: AsyncSession, decoder: SlowDecoder) -> None:
+        for _ in range(20):
+            decoder.gate.clear()
+            jobs = [sessions.submit([1, 2], max_new_tokens=2) for _ in range(2)]
+            with pytest.raises(QueueError) as caught:
+                sessions.submit([1])
+            assert caught.value.code == "queue_full"
+            decoder.gate.set()
+            for job in jobs:
+                assert [chunk.finish_reason async for chunk in job.chunks()][-1] == "length"
+
+    run(tmp_path, use, max_queue=1)
+
+
 def test_one_that_waits_and_leaves_costs_nothing_and_stops_nobody(tmp_path: Path) -> None:
     async def use(sessions: AsyncSession, decoder: SlowDecoder) -> None:
         decoder.gate.clear()

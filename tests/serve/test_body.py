@@ -25,6 +25,7 @@ UNKNOWN = [
     ({"messages": [{**HELLO, "content": [{"type": "text", "text": "x", "zzz": 1}]}]}, "messages[0].content[0].zzz"),
     ({"stream_options": {"zzz": False}}, "stream_options.zzz"),
     ({"response_format": {"type": "text", "zzz": 1}}, "response_format.zzz"),
+    ({"structured_outputs": {"regex": "a", "zzz": 1}}, "structured_outputs.zzz"),
     ({"tools": [{**TOOL, "function": {"name": "f", "zzz": 1}}]}, "tools[0].function.zzz"),
 ]
 
@@ -48,3 +49,12 @@ def test_what_answers_have_may_be_sent_back() -> None:
     }
     named = {**HELLO, "name": "Ann"}
     assert ignored(strict=True, messages=[named, answer], tools=[TOOL], stream_options={"zzz": None}) == []
+
+
+@pytest.mark.parametrize("strict", [False, True])
+@pytest.mark.parametrize("value", [1, None])
+def test_a_slip_in_the_servers_own_object_is_refused_by_name(strict: bool, value: Any) -> None:
+    with pytest.raises(ApiError) as refused:
+        ignored(strict, specexport={"speculate": True, "num_drafts": value})
+    assert (refused.value.code, refused.value.param) == ("unknown_parameter", "specexport.num_drafts")
+    assert "num_draft_tokens" in str(refused.value)

@@ -48,6 +48,27 @@ def test_both_bounds() -> None:
     assert drained(queue) == ["a2", "b1", "c1"]
 
 
+def test_where_nothing_runs_the_next_one_does_not_wait() -> None:
+    queue: FairQueue[str] = FairQueue(2, 1)
+    for item in ("a1", "a2", "b1"):
+        queue.put(item[0], item, idle=True)
+    for key in ("a", "b", "c"):  # the key's share; the queue
+        with pytest.raises(Full) as full:
+            queue.put(key, "no", idle=True)
+        assert not full.value.of_key
+    assert queue.pop() == "a1"  # runs
+    for key, of_key in (("b", False), ("c", False)):
+        with pytest.raises(Full) as full:
+            queue.put(key, "no")
+        assert full.value.of_key is of_key
+    assert queue.remove("b", "b1")
+    with pytest.raises(Full) as full:
+        queue.put("a", "a3")
+    assert full.value.of_key
+    queue.put("b", "b2")
+    assert drained(queue) == ["a2", "b2"]
+
+
 def test_random_histories_lose_nothing_and_starve_nobody() -> None:
     chance = random.Random(1)
     for _ in range(50):

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from specexport.cli.serve import serve
 from specexport.errors import ParameterError
 from specexport.serve import ServerSettings
@@ -85,15 +86,6 @@ def test_beyond_loopback_only_with_a_key(refused: Refused) -> None:
         check_listening(host, ServerSettings())
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [{"api_keys": ("",)}, {"api_keys": ("a b",)}, {"default_temperature": 3}, {"max_queue": 0}, {"replica": "a\r\nb"}],
-)
-def test_settings_that_cannot_be(wrong: dict[str, Any], refused: Refused) -> None:
-    with refused(ParameterError):
-        ServerSettings(**wrong)
-
-
 def test_a_unix_socket_ready_with_its_costs_measured(served_bundle: Path, tmp_path: Path) -> None:
     path = tmp_path / "socket"
     env = {"XDG_CACHE_HOME": str(tmp_path / "cache")}
@@ -103,7 +95,16 @@ def test_a_unix_socket_ready_with_its_costs_measured(served_bundle: Path, tmp_pa
         connection.connect(str(path))
         connection.sendall(b"GET /ready HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert connection.recv(1000).startswith(b"HTTP/1.1 200")
+    assert path.is_socket()
     assert process.end() == 0
+    assert not path.exists()
+
+
+@pytest.mark.parametrize("where", [("--port", "8000"), ("--host", "127.0.0.1")], ids=str)
+def test_a_socket_file_is_instead_of_an_address(where: tuple[str, str]) -> None:
+    found = CliRunner().invoke(serve, ["some.bundle", "--uds", "socket", *where])
+    assert found.exit_code == 2
+    assert f"leave {where[0]} out" in found.stderr
 
 
 @pytest.fixture(scope="module")

@@ -45,7 +45,7 @@ WRONG: list[tuple[str, bytes, int, str, str | None]] = [
     (CHAT, b'{"messages": [{"role": "user", "content": "\\ud800"}]}', 400, "invalid_json", None),
     (CHAT, b"[]", 400, "invalid_value", None),
     (CHAT, b"null", 400, "invalid_value", None),
-    (CHAT, b"{}", 400, "invalid_value", None),
+    (CHAT, b"{}", 400, "invalid_value", "messages"),
     (CHAT, chat(messages=[]), 400, "invalid_value", "messages"),
     (CHAT, chat(messages="Hello"), 400, "invalid_value", "messages"),
     (CHAT, chat(messages=HELLO * 1025), 400, "invalid_value", "messages"),
@@ -84,24 +84,25 @@ WRONG: list[tuple[str, bytes, int, str, str | None]] = [
     (CHAT, chat(functions=[{}]), 400, "unsupported_parameter", "functions"),
     (CHAT, chat(web_search_options={}), 400, "unsupported_parameter", "web_search_options"),
     (CHAT, chat(modalities=["audio"]), 400, "unsupported_parameter", "modalities"),
-    (CHAT, chat(specexport={"k": 1}), 400, "invalid_value", "specexport"),
-    (CHAT, chat(specexport={"num_draft_tokens": 99}), 400, "invalid_value", "num_draft_tokens"),
-    (CHAT, chat(specexport={"drafter": "magic"}), 400, "invalid_value", "drafter"),
+    (CHAT, chat(specexport={"k": 1}), 400, "unknown_parameter", "specexport.k"),
+    (CHAT, chat(specexport={"num_draft_tokens": 99}), 400, "invalid_value", "specexport.num_draft_tokens"),
+    (CHAT, chat(specexport={"drafter": "magic"}), 400, "invalid_value", "specexport.drafter"),
     (CHAT, chat(prediction={"type": "content", "content": IMAGE}), 400, "unsupported_parameter", None),
     (CHAT, chat(tools=[TOOL]), 400, "unsupported_parameter", "tools"),
-    (CHAT, chat(tools=[{"type": "function"}]), 400, "invalid_value", "tools[0]"),
+    (CHAT, chat(tools=[{"type": "function"}]), 400, "invalid_value", "tools[0].function"),
     (CHAT, chat(tool_choice="required"), 400, "invalid_value", "tool_choice"),
     (TEXT, text(tools=[TOOL]), 400, "unsupported_parameter", "tools"),
     (TEXT, text(tool_choice="required"), 400, "unsupported_parameter", "tool_choice"),
-    (TEXT, text(prompt=""), 400, "invalid_value", None),
+    (TEXT, text(prompt=""), 400, "invalid_value", "prompt"),
     (TEXT, text(prompt=[]), 400, "invalid_value", "prompt"),
     (TEXT, text(prompt=["a"] * 9), 400, "invalid_value", "prompt"),
     (TEXT, text(prompt=["a", 3]), 400, "invalid_value", "prompt"),
-    (TEXT, text(prompt=[2**30]), 400, "invalid_value", None),
+    (TEXT, text(prompt=[2**30]), 400, "invalid_value", "prompt"),
     (TEXT, text(echo=True), 400, "unsupported_parameter", "echo"),
     (TEXT, text(best_of=2), 400, "unsupported_parameter", "best_of"),
     (TEXT, text(suffix="x"), 400, "unsupported_parameter", "suffix"),
-    ("/detokenize", b'{"tokens": [1073741824]}', 400, "invalid_value", None),
+    ("/detokenize", b'{"tokens": [1073741824]}', 400, "invalid_value", "tokens"),
+    (TEXT, b"{}", 400, "invalid_value", "prompt"),
     ("/tokenize", b"{}", 400, "invalid_value", "prompt"),
 ]
 
@@ -128,6 +129,24 @@ def test_a_wrong_request(
     assert server.ask("GET", "/health")[0] == 200
     assert server.metrics()["specexport:generation_tokens_total"] == before
     assert server.idle()
+
+
+CHOICES: list[tuple[str, bytes, str, str]] = [
+    (CHAT, said("x", "robot"), "messages[0].role", '"assistant" or "developer" or "system" or "tool" or "user"'),
+    (CHAT, chat(tool_choice="must"), "tool_choice", '"auto" or "none" or "required" or an object'),
+    (CHAT, chat(response_format={"type": "xml"}), "response_format.type", '"json_object" or "json_schema" or "text"'),
+    (CHAT, chat(tools=[{"type": "f", "function": {"name": "f"}}]), "tools[0].type", '"function"'),
+    (TEXT, text(logprobs=True), "logprobs", "a number from 0 to 20 or false"),
+]
+
+
+@pytest.mark.parametrize(("path", "body", "param", "allowed"), CHOICES, ids=[param for _, _, param, _ in CHOICES])
+def test_a_wrong_choice_is_told_the_right_ones(
+    server: ServerProcess, path: str, body: bytes, param: str, allowed: str
+) -> None:
+    error = check_error(*server.ask("POST", path, body)[::2], 400, "invalid_value")
+    assert error["param"] == param
+    assert error["message"].endswith(f"; it must be {allowed}")
 
 
 @pytest.mark.parametrize("name", ["guided_json", "function_call"])

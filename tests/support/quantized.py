@@ -11,6 +11,7 @@ from specexport.bundle import Contract, Format, LayerProof, ModelSpec, Precision
 from specexport.calibration.weights.fake_quant import fake_quantized
 from specexport.calibration.weights.layers import linear_layers, tables
 from specexport.calibration.weights.recipe import Recipe, WeightRecipe
+from specexport.engines.onnxruntime.cpu import OrtDecoder
 from specexport.exporter.checkpoints.checkpoint import Checkpoint
 from specexport.exporter.dialects import Dialect
 from specexport.exporter.passes.optimize import optimize, save
@@ -20,6 +21,9 @@ from specexport.exporter.quantize.apply import by_every_name, quantize
 from specexport.exporter.quantize.scales import in_precision
 from specexport.exporter.tracing.trace import probe_cache, trace
 from transformers import PreTrainedModel
+
+from support.hybrids import save_hybrid
+from support.tiny import CONTRACT, Exported
 
 Damage = Callable[[ir.Model], None]
 
@@ -62,9 +66,10 @@ class Quantized:
         if dialect != "ort":
             recipe = in_precision(recipe, contract.precision)
         layers, size = probe_cache(model), int(model.get_output_embeddings().weight.shape[0])
+        has_states = any(layer.states for layer in layers)
         with fake_quantized(model, recipe):
-            reference = record_reference(model, contract, size, 1, text)
-        exact = continued_logits(model, [entry.step for entry in reference])
+            reference = record_reference(model, contract, size, 1, text, has_states)
+        exact = continued_logits(model, [entry.step for entry in reference], has_states)
         self.recorded = Recorded(tuple(reference), tuple(exact))
         graph = trace(model, layers, dialect, contract)
         optimize(graph, dialect)
@@ -75,6 +80,12 @@ class Quantized:
         self.path = folder / paths[dialect]
         self.subject = Subject("target", model, recipe, spec, contract)
 
+    def decoder(self, keeps_open: bool = False) -> OrtDecoder:
+        return OrtDecoder(self.path, self.subject.spec, self.subject.contract, threads=1, keeps_open=keeps_open)
+
+    def exported(self) -> Exported:
+        return Exported(self.folder, self.subject.spec, list(self.recorded.reference), self.subject.contract, 0)
+
     def prove(self, damage: Damage | None = None) -> LayerProof:
         if damage is None:
             return prove_layers(self.subject, self.dialect, self.path, self.recorded)
@@ -83,6 +94,12 @@ class Quantized:
         path = self.path.with_name("damaged.onnx")
         ir.save(model, path)
         return prove_layers(self.subject, self.dialect, path, self.recorded)
+
+
+def quantized_hybrid(folder: Path, kind: str, form: Format, noise: float = 0.0) -> Quantized:
+    """In blocks that its narrow layers have."""
+    model = load(save_hybrid(folder / "checkpoint", kind, noise))
+    return Quantized(folder / "graphs", model, form, "ort", CONTRACT, plain_recipe(model, form, "ort", block=16))
 
 
 def stored(model: ir.Model, layer: str, *endings: str) -> ir.Value:

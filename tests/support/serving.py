@@ -92,11 +92,12 @@ STARTED: list[subprocess.Popen[str]] = []  # of all server processes, for who en
 
 
 class ServerProcess(Client):
-    """`specexport serve` on a free port; stderr goes to `log`."""
+    """`specexport serve` on a free port, or where `options` say; stderr goes to `log`."""
 
     def __init__(self, bundle: Path, log: Path, *options: str, env: dict[str, str] | None = None) -> None:
         self.log = log
-        command = [sys.executable, "-m", "specexport", "serve", str(bundle), "--port", "0", *options]
+        where = [] if "--uds" in options else ["--port", "0"]
+        command = [sys.executable, "-m", "specexport", "serve", str(bundle), *where, *options]
         with log.open("wb") as errors:
             self.process = subprocess.Popen(
                 command, stdout=subprocess.PIPE, stderr=errors, text=True, env=os.environ | (env or {})

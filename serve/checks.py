@@ -1,0 +1,116 @@
+"""Values that an application gives in code: each is checked where it is given, and refused in one line.
+
+Nothing here shows what it refuses of `api_keys`: keys are in no message and no log.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from ..errors import ParameterError
+from ..runtime.sampling.options import items, real_number, shown, whole_number
+
+LONGEST_TIME = 1e9  # seconds, 30 years: the system's own clocks take no more
+HOST = r"(?:\[[0-9a-f:.]+\]|[^\s/:@\[\]?#*,]+)"
+HOST_NAME = re.compile(HOST, re.IGNORECASE)
+PREFIX = re.compile("[a-zA-Z_:][a-zA-Z0-9_:]*")  # as Prometheus has it
+NAME = re.compile("[A-Za-z0-9._-]{1,64}")
+ORIGIN = re.compile(rf"[a-z][a-z0-9+.-]*://{HOST}(?::\d+)?", re.IGNORECASE)
+
+
+def texts(name: str, value: Any) -> tuple[str, ...]:
+    """Several texts. One alone is refused: each of its letters would count as one of them."""
+    advice = f'give a list or a tuple, with its comma: {name}=("...",)'
+    if isinstance(value, str | bytes):
+        kind = "a text" if isinstance(value, str) else "of type bytes"
+        raise ParameterError(f"{name} is {kind} and not several; {advice}")
+    found = None if isinstance(value, Mapping) else items(value)
+    if found is None:
+        raise ParameterError(f"{name} is of type {type(value).__name__}; {advice}")
+    for one in found:
+        if not isinstance(one, str):
+            raise ParameterError(f"{name} holds something of type {type(one).__name__}; it must hold texts")
+        if not one:
+            raise ParameterError(f"{name} holds an empty text; give texts of at least one character")
+    return found
+
+
+def keys(name: str, value: Any) -> tuple[str, ...]:
+    found = texts(name, value)
+    if any(not key.isprintable() or " " in key for key in found):
+        raise ParameterError("an API key has blanks; give one key a line")
+    return found
+
+
+def hosts(name: str, value: Any) -> tuple[str, ...]:
+    """Names and addresses, or "*"."""
+    found = texts(name, value)
+    for host in found:
+        if host != "*" and not HOST_NAME.fullmatch(host):
+            raise ParameterError(
+                f"{name} holds {shown(host)}; it must hold names or addresses without scheme and port, "
+                "IPv6 in brackets, or '*' for any"
+            )
+    return found
+
+
+def origins(name: str, value: Any) -> tuple[str, ...]:
+    """As browsers name them, in small letters."""
+    found = texts(name, value)
+    for origin in found:
+        if not ORIGIN.fullmatch(origin):
+            raise ParameterError(
+                f"{name} holds {shown(origin)}; it must hold exact origins, scheme://host or scheme://host:port, "
+                "as https://app.example"
+            )
+    return tuple(origin.lower() for origin in found)
+
+
+def count(name: str, value: Any) -> int:
+    found = whole_number(name, value)
+    if found < 1:
+        raise ParameterError(f"{name} is {shown(value)}; it must be 1 or more")
+    return found
+
+
+def seconds(name: str, value: Any) -> float:
+    found = real_number(name, value)
+    if not 0 <= found <= LONGEST_TIME:  # NaN fails as well
+        raise ParameterError(f"{name} is {shown(value)}; it must be from 0 to {LONGEST_TIME:.0f} seconds")
+    return found
+
+
+def some_seconds(name: str, value: Any) -> float:
+    found = seconds(name, value)
+    if not found:
+        raise ParameterError(f"{name} is 0, in which nothing can come; it must be above 0 seconds")
+    return found
+
+
+def text(name: str, value: Any) -> str:
+    if not isinstance(value, str) or not value:
+        raise ParameterError(f"{name} is {shown(value)}; it must be a text of at least one character")
+    return value
+
+
+def temperature(name: str, value: Any) -> float:
+    found = real_number(name, value)
+    if not 0 <= found <= 2:
+        raise ParameterError(f"{name} is {shown(value)}; it must be from 0 to 2")
+    return found
+
+
+def prefix(name: str, value: Any) -> str:
+    """Of names at `/metrics`."""
+    if not PREFIX.fullmatch(text(name, value)):
+        raise ParameterError(f"{name} is {shown(value)}; it must be ASCII letters, digits and _, no digit first")
+    return str(value)
+
+
+def name(name: str, value: Any) -> str:
+    """Of a server, which is a header's value."""
+    if not NAME.fullmatch(text(name, value)):
+        raise ParameterError(f"{name} is {shown(value)}; it must be 1 to 64 of the characters A-Za-z0-9._-")
+    return str(value)

@@ -1,0 +1,57 @@
+"""What a field of a request may be, by its place: msgspec says of a wrong choice only that it is one."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import msgspec
+from msgspec import inspect
+
+STEP = re.compile(r"\[(?:\d+|\.\.\.)\]|[^.\[\]]+")
+
+
+def allowed(kind: type, where: str) -> list[str]:
+    """The values that the field at `where` (`messages[0].role`) of a struct may have, as JSON; empty if they are not
+    listed one by one.
+    """
+    found = [inspect.type_info(kind)]
+    for step in STEP.findall(where):
+        found = [one for outer in found for one in _within(outer, step)]
+    return [value for one in found for value in _values(one)]
+
+
+def _within(outer: inspect.Type, step: str) -> Iterator[inspect.Type]:
+    match outer:
+        case inspect.StructType(fields=fields):
+            named = [field.type for field in fields if field.encode_name == step]
+        case inspect.ListType(item_type=item) if step[0] == "[":
+            named = [item]
+        case inspect.DictType(value_type=value):
+            named = [value]
+        case _:
+            named = []
+    for one in named:
+        yield from _parts(one)
+
+
+def _parts(one: inspect.Type) -> Iterator[inspect.Type]:
+    """Of a union each of its types, and what bounds or describes them taken off."""
+    if isinstance(one, inspect.Metadata):
+        yield from _parts(one.type)
+    elif isinstance(one, inspect.UnionType):
+        for part in one.types:
+            yield from _parts(part)
+    else:
+        yield one
+
+
+def _values(one: inspect.Type) -> list[str]:
+    match one:
+        case inspect.LiteralType(values=values):
+            return [msgspec.json.encode(value).decode() for value in values]
+        case inspect.IntType(ge=int(low), le=int(high)):
+            return [f"a number from {low} to {high}"]
+        case inspect.StructType():
+            return ["an object"]
+    return []

@@ -1,0 +1,187 @@
+"""Quantized layers beside layers that keep states: right graphs pass, one wrong part does not."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+from specexport.bundle import COUNTS, Format
+from specexport.engines.onnxruntime.cpu import OrtDecoder
+from specexport.engines.onnxruntime.states import OrtStates
+from specexport.errors import ProofError
+from specexport.exporter.proving.told import Told
+from specexport.runtime.proofs.parity import LOGIT_TOLERANCE, Rounding, prove_decoder
+from support.hybrids import KINDS, MORE
+from support.quantized import (
+    Damage,
+    Quantized,
+    block_transposed,
+    change,
+    groups_swapped,
+    quantized_hybrid,
+    scale_off,
+    stored,
+    table_off_by_one,
+)
+from support.tiny import CONTRACT, VOCAB
+
+Form = tuple[str, Format]
+Make = Callable[[Form], Quantized]
+FAST: list[Form] = [("delta rule", "int8"), ("scan", "int4")]
+SLOW: list[Form] = [(kind, form) for kind in KINDS | MORE for form in ("int8", "int4") if (kind, form) not in FAST]
+FORMS = [*FAST, *(pytest.param(form, marks=pytest.mark.slow, id=" in ".join(form)) for form in SLOW)]
+# Of the layer that keeps a state: what goes into it, and what comes out; and what follows it.
+INTO = {"delta rule": "linear_attn.in_proj_qkv", "scan": "mamba.in_proj"}
+OUT = {"delta rule": "linear_attn.out_proj", "scan": "mamba.out_proj"}
+BEHIND = {"delta rule": "layers.1.mlp.down_proj", "scan": "layers.1.feed_forward.down_proj"}
+DAMAGE: dict[str, Callable[[str], Damage]] = {
+    "a scale 10 % off in front of the state": lambda kind: scale_off(INTO[kind]),
+    "groups swapped behind the state": lambda kind: groups_swapped(OUT[kind]),
+    "a block transposed": lambda kind: block_transposed(OUT[kind]),
+    "a scale 10 % off in a later layer": lambda kind: scale_off(BEHIND[kind]),
+    "the table off by one row": lambda kind: table_off_by_one,
+}
+
+
+@pytest.fixture(scope="module")
+def make(tmp_path_factory: pytest.TempPathFactory) -> Make:
+    made: dict[Form, Quantized] = {}
+
+    def make(form: Form) -> Quantized:
+        if form not in made:
+            made[form] = quantized_hybrid(tmp_path_factory.mktemp("quantized"), *form)
+        return made[form]
+
+    return make
+
+
+@pytest.mark.parametrize("form", FORMS, ids=" in ".join)
+def test_a_right_graph_passes(form: Form, make: Make) -> None:
+    made = make(form)
+    proof = made.prove()
+    assert proof.layers >= 10
+    assert proof.layer_error < 1
+    # a row of zeros in a head (padding) becomes 1e-5 in int4, which is more than rounding nothing explains
+    assert proof.as_run or form == ("convolution", "int4")
+    assert proof.exact_error < LOGIT_TOLERANCE["fp32"] / 2
+    assert made.recorded.rounding > 0
+    end_to_end = prove_decoder(
+        made.decoder(), list(made.recorded.reference), "", "ort", "target", Rounding(made.recorded.rounding, "fp32")
+    )
+    assert end_to_end.passed
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+@pytest.mark.parametrize("form", FAST, ids=" in ".join)
+def test_one_wrong_layer_fails(form: Form, damage: str, make: Make) -> None:
+    with pytest.raises(ProofError):
+        make(form).prove(DAMAGE[damage](form[0]))
+
+
+def kernel_reversed(model: ir.Model) -> None:
+    """Of a convolution."""
+    change(stored(model, "conv1d", "weight"), lambda values: values[..., ::-1])
+
+
+def heads_decay_as_others(model: ir.Model) -> None:
+    found = [value for name, value in model.graph.initializers.items() if "A_log" in name or "dt_bias" in name]
+    assert found
+    for value in found:
+        change(value, lambda values: np.roll(values, 1))
+
+
+@pytest.mark.parametrize(
+    ("form", "damage"),
+    [(FAST[0], kernel_reversed), (FAST[1], kernel_reversed), (FAST[0], heads_decay_as_others)],
+)
+def test_what_lies_between_the_layers_is_found(form: Form, damage: Damage, make: Make) -> None:
+    with pytest.raises(ProofError, match=r"reads is off by"):
+        make(form).prove(damage)
+
+
+def _one_more_is_certain(self: OrtStates, position: int, count: int) -> int:
+    finished = OWN_BEGIN(self, position, count)
+    if position and self._counts[COUNTS[0]][0]:
+        self._counts[COUNTS[1]][0] += 1
+    return finished
+
+
+def _one_fewer_counts(self: OrtStates, position: int, count: int) -> int:
+    finished = OWN_BEGIN(self, position, count)
+    for name in COUNTS:
+        self._counts[name][0] = max(0, self._counts[name][0] - 1) if position else self._counts[name][0]
+    return finished
+
+
+OWN_BEGIN = OrtStates.begin
+
+
+@pytest.mark.parametrize("counted", [_one_more_is_certain, _one_fewer_counts])
+@pytest.mark.parametrize("form", FAST, ids=" in ".join)
+def test_a_commit_that_is_off_by_one_is_found(
+    form: Form, counted: Callable[[OrtStates, int, int], int], make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(OrtStates, "begin", counted)
+    with pytest.raises(ProofError, match=r"reads is off by"):
+        make(form).prove()
+
+
+def test_earlier_rows_are_what_the_graph_gave(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not what it gave for rows that were rejected since."""
+    own = Told.take
+
+    def later_rows_stay(self: Told, tapped: dict[str, np.ndarray], position: int, width: int) -> None:
+        before = {name: None if array is None else array.copy() for name, array in self._kept.items()}
+        own(self, tapped, position, width)
+        for name, array in self._kept.items():
+            if before[name] is not None and array is not None and width > 1:
+                written = before[name][position : position + width].any(1)  # type: ignore[index]
+                array[position : position + width][written] = before[name][position : position + width][written]  # type: ignore[index]
+
+    monkeypatch.setattr(Told, "take", later_rows_stay)
+    with pytest.raises(ProofError):
+        make(FAST[0]).prove()
+
+
+@pytest.mark.parametrize("form", FORMS, ids=" in ".join)
+def test_rows_have_the_same_bits_in_passes_of_any_width(form: Form, make: Make) -> None:
+    """With drafts that are rejected at every place: plain decoding is verification, bit for bit."""
+    draw, widest = random.Random(0), CONTRACT.widest_step
+    ours, plain = make(form).decoder(), make(form).decoder()
+    kinds = {node.op_type for node in ir.load(make(form).path).graph}
+    assert kinds.isdisjoint(("Cos", "Sin", "Softplus"))  # their kernels treat the end of an array otherwise
+    for _ in range(3):
+        tokens = [draw.randrange(VOCAB) for _ in range(draw.randint(2, 20))]
+        for part in (ours, plain):
+            part.feed(tokens[:-1], 0)
+        while len(tokens) + widest < CONTRACT.capacity:
+            position, width = len(tokens) - 1, draw.randint(1, widest)
+            behind = [draw.randrange(VOCAB) for _ in range(width)]
+            found = ours.step([tokens[-1], *behind[:-1]], position).copy()
+            accepted = draw.randrange(width)
+            ours.overwrite_rows(position + accepted + 1, 1e4)
+            for row in range(accepted + 1):
+                np.testing.assert_array_equal(plain.step([tokens[-1]], position + row)[0], found[row])
+                tokens.append(behind[row])
+
+
+def test_prompts_in_other_chunks_leave_the_same_states(make: Make) -> None:
+    ours, plain = make(FAST[0]).decoder(), make(FAST[0]).decoder()
+    tokens = [random.Random(1).randrange(VOCAB) for _ in range(30)]
+    ours.feed(tokens[:16], 0)
+    ours.feed(tokens[16:29], 16)
+    for position, token in enumerate(tokens[:29]):
+        plain.step([token], position)
+    np.testing.assert_array_equal(ours.step(tokens[29:], 29), plain.step(tokens[29:], 29))
+
+
+def test_a_decoder_of_two_threads_gives_the_same_bits(make: Make) -> None:
+    made = make(FAST[0])
+    one, two = (OrtDecoder(made.path, made.subject.spec, CONTRACT, threads=count) for count in (1, 2))
+    tokens = list(range(5, 21))
+    for decoder in (one, two):
+        decoder.feed(tokens, 0)
+    np.testing.assert_array_equal(one.step([7, 8, 9], 16), two.step([7, 8, 9], 16))

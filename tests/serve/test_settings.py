@@ -1,0 +1,126 @@
+"""What a server may be told in code, and on the command line: what cannot be is refused in one line."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from specexport.bundle import Contract
+from specexport.cli.serve import serve
+from specexport.errors import ParameterError
+from specexport.serve import AsyncSession, ServerSettings
+from specexport.serve.settings import CHECKS, OPTIONAL
+from support.messages import Refused
+from support.serving import slow_session
+
+CONTRACT = Contract(capacity=256, max_draft_tokens=4, prompt_chunk=8, precision="fp32")
+NAN = float("nan")
+SEVERAL = ("api_keys", "allowed_hosts", "cors_origins")
+WRONG: list[dict[str, Any]] = [
+    {"api_keys": ("",)},
+    {"api_keys": ("a b",)},
+    {"api_keys": {"secret": 1}},
+    {"api_keys": None},
+    {"api_keys": ("secret", 5)},
+    {"allowed_hosts": ("http://my.host",)},
+    {"allowed_hosts": ("my.host:8000",)},
+    {"allowed_hosts": ("*.my.host",)},
+    {"cors_origins": ("foo",)},
+    {"cors_origins": ("https://app.example/",)},
+    {"cors_origins": ("*",)},
+    {"default_temperature": 3},
+    {"default_temperature": NAN},
+    {"default_temperature": "a"},
+    {"max_queue": 0},
+    {"max_queue": -5},
+    {"max_queue": "a"},
+    {"max_queue": 1.5},
+    {"max_queue_per_key": 0},
+    {"max_tokens": True},
+    {"queue_timeout": -1},
+    {"queue_timeout": NAN},
+    {"queue_timeout": float("inf")},
+    {"stall_timeout": NAN},
+    {"stall_timeout": None},
+    {"ping_interval": 0},
+    {"model": 5},
+    {"model": ""},
+    {"strict_fields": "yes"},
+    {"metrics_prefix": "1 2"},
+    {"replica": "a\r\nb"},
+    {"replica": 5},
+]
+
+
+@pytest.mark.parametrize("wrong", WRONG, ids=str)
+def test_settings_that_cannot_be(wrong: dict[str, Any], refused: Refused) -> None:
+    with refused(ParameterError):
+        ServerSettings(**wrong)
+
+
+@pytest.mark.parametrize("alone", ["secret", b"secret", ""], ids=repr)
+@pytest.mark.parametrize("name", SEVERAL)
+def test_one_text_is_not_several(name: str, alone: Any) -> None:
+    """Each of its letters would be a key, a host or an origin."""
+    advice = rf"^{name} .* give a list or a tuple, with its comma: {name}=\("
+    with pytest.raises(ParameterError, match=advice) as told:
+        ServerSettings(**{name: alone})
+    assert "secret" not in str(told.value)
+
+
+@pytest.mark.parametrize("wrong", [("secret", b"x"), ("secret", ""), ("secret", "a b"), ["secret", None]], ids=repr)
+def test_no_key_is_shown(wrong: Any) -> None:
+    with pytest.raises(ParameterError) as told:
+        ServerSettings(api_keys=wrong)
+    assert "secret" not in str(told.value)
+
+
+def test_several_are_kept_as_they_are_meant() -> None:
+    found = ServerSettings(
+        api_keys=["secret", "other"],  # type: ignore[arg-type]
+        allowed_hosts=iter(["My.Host", "192.0.2.1", "[::1]"]),  # type: ignore[arg-type]
+        cors_origins=("https://App.example", "http://localhost:3000", "app://local"),
+    )
+    assert found.api_keys == ("secret", "other")
+    assert found.hosts is not None
+    assert {"my.host", "192.0.2.1", "[::1]"} < set(found.hosts)
+    assert found.cors_origins == ("https://app.example", "http://localhost:3000", "app://local")
+    assert ServerSettings(allowed_hosts=("*",)).hosts is None
+
+
+def test_every_setting_is_checked() -> None:
+    assert set(CHECKS) == {field.name for field in fields(ServerSettings)}
+    for field in fields(ServerSettings):
+        if field.name not in OPTIONAL:
+            with pytest.raises(ParameterError, match=f"^{field.name} "):
+                ServerSettings(**{field.name: None})
+
+
+QUEUES: list[dict[str, Any]] = [
+    {"max_queue": 0},
+    {"max_queue": -5},
+    {"max_queue": "a"},
+    {"max_queue_per_key": 0},
+    {"queue_timeout": -1},
+    {"queue_timeout": NAN},
+    {"grammar_timeout": NAN},
+]
+
+
+@pytest.mark.parametrize("wrong", QUEUES, ids=str)
+def test_queues_that_cannot_be(tmp_path: Path, wrong: dict[str, Any]) -> None:
+    session, _ = slow_session(tmp_path, CONTRACT)
+    with session, pytest.raises(ParameterError, match=f"^{next(iter(wrong))} is "):
+        AsyncSession(session, **wrong)
+
+
+@pytest.mark.parametrize("name", ["queue", "grammar", "stall", "drain"])
+@pytest.mark.parametrize("value", ["nan", "inf", "-1"])
+def test_times_that_are_none_on_the_command_line(name: str, value: str) -> None:
+    found = CliRunner().invoke(serve, ["some.bundle", f"--{name}-timeout", value])
+    assert found.exit_code == 2
+    assert re.search(rf"Invalid value for '--{name}-timeout': {value}\S* is not ", found.stderr), found.stderr
