@@ -46,7 +46,8 @@ def chat(
 
         readline.parse_and_bind(f'"{KEY}": "\\C-e\\C-u/colour\\n"')  # the line is cleared first
     parameters = {"max_new_tokens": max_new_tokens, **options}
-    with load(bundle, chat_template=chat_template, **where) as session:
+    # The budget lets a model that keeps states go on from an earlier turn.
+    with load(bundle, prompt_cache_bytes=None, chat_template=chat_template, **where) as session:
         session.stream(PROBE, **parameters).close()  # a wrong option ends the command, not every answer
         Conversation(session, Console(highlight=False, soft_wrap=True), system, parameters).run(_ask)
 

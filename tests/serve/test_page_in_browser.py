@@ -72,12 +72,14 @@ def figures(browser: Browser, place: int) -> tuple[int, int, int, int]:
 def test_a_conversation(browser: Browser, server: ServerProcess) -> None:
     visit(browser, server)
     choose(browser, "max-tokens", "60")
+    choose(browser, "draft-tokens", "2")  # what a session chooses changes with what it learns
     browser.click("#prompt")
     browser.type("the quick brown fox")
     browser.click("#send")
     browser.wait(ANSWERED.format(1))
+    fixed = {"num_draft_tokens": 2}
     turns: list[dict[str, str]] = [{"role": "user", "content": "the quick brown fox"}]
-    whole = server.chat(messages=turns, temperature=0, max_tokens=60)
+    whole = server.chat(messages=turns, temperature=0, max_tokens=60, specexport=fixed)
     answer = whole["choices"][0]["message"]["content"]
     assert browser.evaluate(TEXT) == answer
     counted = whole["metrics"]["speculative_decoding"]
@@ -90,7 +92,7 @@ def test_a_conversation(browser: Browser, server: ServerProcess) -> None:
     say(browser, "and then?")
     browser.wait(ANSWERED.format(2))
     turns += [{"role": "assistant", "content": answer}, {"role": "user", "content": "and then?"}]
-    again = server.chat(messages=turns, temperature=0, max_tokens=60)
+    again = server.chat(messages=turns, temperature=0, max_tokens=60, specexport=fixed)
     assert browser.evaluate(TEXT) == again["choices"][0]["message"]["content"]
     browser.wait("document.querySelectorAll('#plot .bar:not(.plain)').length > 0")
     assert "with drafts" in browser.evaluate("document.getElementById('plot').getAttribute('aria-label')")
