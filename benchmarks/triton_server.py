@@ -1,4 +1,4 @@
-"""What Triton adds to a session: `python benchmarks/triton.py demo.bundle`, where `make triton` was run.
+"""What Triton adds to a session: `python benchmarks/triton_server.py demo.bundle`, where `make triton` was run.
 
 One thread, 200 tokens, four drafted a round: the session in this process and both models of a repository, in turn; then
 tokens a second of one and of two instances, and the memory of their processes.
