@@ -50,7 +50,7 @@ from .options import BUNDLE
 )
 @click.option("--hard-links", is_flag=True, help="Link the bundle's files instead of copying them.")
 def triton_repository(bundle: Path, output: Path, **options: Any) -> None:
-    """Write a model repository for Triton Inference Server.
+    """Write a model repository for Triton.
 
     It has two models: NAME streams, a response a round, and NAME_whole answers once. Run it with: tritonserver
     --model-repository DIR

@@ -27,10 +27,10 @@ def made(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     monkeypatch.syspath_prepend(EXAMPLES)
     monkeypatch.syspath_prepend(EXAMPLES / "train_smollm2_draft")
     import batched
-    import prompts
+    import library_prompts
     import small_vocabulary
 
-    return SimpleNamespace(batched=batched, prompts=prompts, vocabulary=small_vocabulary)
+    return SimpleNamespace(batched=batched, prompts=library_prompts, vocabulary=small_vocabulary)
 
 
 @pytest.fixture(scope="module")

@@ -23,7 +23,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from prompts import ROUTES
+from library_prompts import ROUTES
 from safetensors import safe_open
 from small_vocabulary import Ids, choose, cut
 from specexport.calibration.measuring.progress import Progress

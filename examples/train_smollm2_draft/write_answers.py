@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch
 from batched import Answering, Batched, answers
-from prompts import ROUTES, prompts
+from library_prompts import ROUTES, prompts
 from transformers import AutoTokenizer
 
 # Longest prompt and answer, in tokens.

@@ -102,15 +102,15 @@ def test_what_lies_between_the_layers_is_found(form: Form, damage: Damage, make:
         make(form).prove(damage)
 
 
-def _one_more_is_certain(self: OrtStates, position: int, count: int) -> int:
-    finished = OWN_BEGIN(self, position, count)
+def _one_more_is_certain(self: OrtStates, position: int, count: int, prompt: bool = False) -> int:
+    finished = OWN_BEGIN(self, position, count, prompt)
     if position and self._counts[COUNTS[0]][0]:
         self._counts[COUNTS[1]][0] += 1
     return finished
 
 
-def _one_fewer_counts(self: OrtStates, position: int, count: int) -> int:
-    finished = OWN_BEGIN(self, position, count)
+def _one_fewer_counts(self: OrtStates, position: int, count: int, prompt: bool = False) -> int:
+    finished = OWN_BEGIN(self, position, count, prompt)
     for name in COUNTS:
         self._counts[name][0] = max(0, self._counts[name][0] - 1) if position else self._counts[name][0]
     return finished
@@ -122,7 +122,7 @@ OWN_BEGIN = OrtStates.begin
 @pytest.mark.parametrize("counted", [_one_more_is_certain, _one_fewer_counts])
 @pytest.mark.parametrize("form", FAST, ids=" in ".join)
 def test_a_commit_that_is_off_by_one_is_found(
-    form: Form, counted: Callable[[OrtStates, int, int], int], make: Make, monkeypatch: pytest.MonkeyPatch
+    form: Form, counted: Callable[[OrtStates, int, int, bool], int], make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(OrtStates, "begin", counted)
     with pytest.raises(ProofError, match=r"reads is off by"):

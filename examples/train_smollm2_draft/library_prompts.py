@@ -1,6 +1,6 @@
 """Chat prompts about the Python standard library, derived from its sources: no data from outside is needed.
 
-    python examples/train_smollm2_draft/prompts.py --output examples/prompts/smollm2    # the held-out ones
+    python examples/train_smollm2_draft/library_prompts.py --output examples/prompts/smollm2    # the held-out ones
 
 Five routes: questions, texts to rewrite, texts to extract from, docstrings to sum up, small code. A source file is held
 out when the hash of its path says so, and everything that is taken from it goes with it.
