@@ -33,7 +33,7 @@ MORE: dict[str, tuple[str, dict[str, Any]]] = {
         "kimi_linear",
         LLAMA
         | dict(layer_types=["linear_attention", "full_attention"], mlp_layer_types=["dense", "dense"])
-        | dict(num_key_value_heads=4, linear_head_dim=8, linear_num_heads=4)
+        | dict(num_key_value_heads=4, linear_head_dim=16, linear_num_heads=2)
         | dict(kv_lora_rank=16, q_lora_rank=None, qk_nope_head_dim=8, qk_rope_head_dim=8, v_head_dim=8),
     ),
     "attention and scan in one layer": ("falcon_h1", SCAN | dict(mamba_d_ssm=64, head_dim=8)),
