@@ -1,6 +1,6 @@
 """The bundle: a folder with graphs, tokenizer and a manifest that says what each graph takes and gives.
 
-    manifest.json   graphs/   graphs/rules/   engines/<engine>/   reference/   tokenizer/
+    manifest.json   graphs/   graphs/rules/   engines/<engine>/   reference/   tokenizer/   drafts/<name>-<digest>/
 
 The manifest lists every file with its size and SHA-256. It is written last, into a temporary sibling folder
 that is then renamed, so a bundle either is whole or is not there.
@@ -8,26 +8,20 @@ that is then renamed, so a bundle either is whole or is not there.
 
 from .contract import COUNTS, ELEMENT_BYTES, PRECISIONS, CacheLayer, Contract, Precision, State
 from .digests import list_files, sha256
+from .drafts import RESERVED, DraftSpec, DraftVocabulary, SharedVocabulary, check_name
 from .manifest import (
-    FORMATS,
     MANIFEST,
-    ROLES,
+    OLDEST_SCHEMA,
     SCHEMA_VERSION,
-    DraftVocabulary,
-    Family,
-    Fidelity,
     FileEntry,
-    Format,
     Manifest,
-    ModelSpec,
     Plan,
-    Role,
     RuleName,
     RuleSpec,
-    SharedVocabulary,
     TextSpec,
     write_manifest,
 )
+from .models import FORMATS, ROLES, Family, Fidelity, Format, ModelSpec, Role
 from .opening import Bundle
 from .proofs import LayerProof, Proof
 
@@ -36,12 +30,15 @@ __all__ = [
     "ELEMENT_BYTES",
     "FORMATS",
     "MANIFEST",
+    "OLDEST_SCHEMA",
     "PRECISIONS",
+    "RESERVED",
     "ROLES",
     "SCHEMA_VERSION",
     "Bundle",
     "CacheLayer",
     "Contract",
+    "DraftSpec",
     "DraftVocabulary",
     "Family",
     "Fidelity",
@@ -59,6 +56,7 @@ __all__ = [
     "SharedVocabulary",
     "State",
     "TextSpec",
+    "check_name",
     "list_files",
     "sha256",
     "write_manifest",

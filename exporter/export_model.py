@@ -83,7 +83,8 @@ class Quantizing:
 class ModelExport:
     """One model, and what is to be made of it. furthest: nats that quantizing may move it; None for any.
 
-    engines: which are to run it. A model whose layers keep states has graphs in `STATEFUL` alone.
+    engines: which are to run it. A model whose layers keep states has graphs in `STATEFUL` alone. name: of a draft
+    beside others, told with its role.
     """
 
     checkpoint: Checkpoint
@@ -92,6 +93,7 @@ class ModelExport:
     quantizing: Quantizing | None = None
     furthest: float | None = None
     engines: tuple[str, ...] = ()
+    name: str = ""
 
     @property
     def format(self) -> Format:
@@ -99,7 +101,8 @@ class ModelExport:
 
     @property
     def label(self) -> str:
-        return f"export {self.role}" + (f" in {self.format}" if self.quantizing else "")
+        called = f"{self.role} {self.name}".rstrip()
+        return f"export {called}" + (f" in {self.format}" if self.quantizing else "")
 
     @property
     def exact_widths(self) -> bool:

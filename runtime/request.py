@@ -8,7 +8,7 @@ from typing import cast
 
 from ..bundle import Bundle
 from ..errors import ParameterError
-from .drafting.drafters import check_drafter
+from .drafting.names import check_drafter
 from .grammar.matcher import Matcher
 from .policy.decisions import Decisions
 from .policy.forced import BesideForced
@@ -73,7 +73,7 @@ def _schedule(
     most, k = bundle.manifest.contract.max_draft_tokens, parameters.num_draft_tokens
     if k is not None and k > most:
         raise ParameterError(f"num_draft_tokens is {k}; this bundle was built for 0 to {most} (--max-draft-tokens)")
-    name = check_drafter(parameters.drafter, bundle.manifest.draft is not None)
+    name = check_drafter(parameters.drafter, bundle.manifest.draft is not None, bundle.manifest.draft_names)
     if not parameters.speculate or k == 0:
         return None, FixedSchedule(0)
     if schedule is not None:

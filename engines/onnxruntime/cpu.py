@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from ...bundle import Bundle, CacheLayer, Contract, ModelSpec, Precision
 from ...errors import BundleError, EngineError, ParameterError
-from ..base import Arrays, Availability, Engine, Logits, Rows, SavedStates, check_rows
+from ..base import Arrays, Availability, Engine, Logits, OpenedDraft, Rows, SavedStates, check_rows
 from ..versions import dotted, version_numbers
 from .confidence_head import OrtHead, head_shapes
 from .graph_check import Signature, check_graph, still_open
@@ -64,7 +64,7 @@ def load(bundle: Bundle, threads: int = 0, device: int = 0) -> Engine:
     if not 0 <= threads <= 1024:
         raise ParameterError(f"threads is {threads}; it must be 0 (the engine's choice) or from 1 to 1024")
     manifest = bundle.manifest
-    if any(model.has_states for model in manifest.models.values()):
+    if manifest.has_states:
         _check_version()
 
     def decoder(spec: ModelSpec, drafts: bool) -> OrtDecoder:
@@ -73,18 +73,24 @@ def load(bundle: Bundle, threads: int = 0, device: int = 0) -> Engine:
         return OrtDecoder(bundle.path(spec.graphs[DIALECT]), spec, manifest.contract, threads, keeps_open=drafts)
 
     draft = decoder(manifest.draft, drafts=True) if manifest.draft else None
-    target, graphs = decoder(manifest.target, drafts=False), WeakSet[OrtGraph]()
+    target, graphs = decoder(manifest.target, drafts=False), WeakSet[OrtGraph | OrtDecoder]()
 
     def open_one(path: Path) -> OrtGraph:
         graph = open_graph(path, threads)
         graphs.add(graph)
         return graph
 
+    def open_draft(spec: ModelSpec) -> OpenedDraft:
+        opened = decoder(spec, drafts=True)
+        graphs.add(opened)
+        return OpenedDraft(opened, opened.head)
+
     def close() -> None:
         for part in (*graphs, *((draft,) if draft else ()), target):
             part.close()
 
-    return Engine(NAME, DIALECT, target, draft, open_one, close=close, head=draft.head if draft else None)
+    head = draft.head if draft else None
+    return Engine(NAME, DIALECT, target, draft, open_one, close=close, head=head, open_draft=open_draft)
 
 
 def _check_version() -> None:

@@ -11,6 +11,7 @@ from itertools import accumulate
 from operator import mul
 
 from ...engines.base import Logits
+from ..drafting.names import model_of
 from .cost_model import Costs
 from .lookup_worth import PROBE_TOKENS, LookupWorth
 from .pace import Pace
@@ -28,7 +29,7 @@ def adaptive_schedule(
     entry: RoutePolicy, costs: Costs, chance: Chance | None, state: RouteState, most: int
 ) -> AdaptiveSchedule:
     """The schedule of a request, by what drafts; arguments of `AdaptiveSchedule`."""
-    looks_up = entry.drafter != "model"
+    looks_up = entry.drafter != model_of(entry.drafter)
     return (LookupSchedule if looks_up else AdaptiveSchedule)(entry, costs, chance, state, most)
 
 
@@ -38,7 +39,7 @@ class LookupSchedule(AdaptiveSchedule):
     needs_host = True
 
     def __init__(self, entry: RoutePolicy, costs: Costs, chance: Chance | None, state: RouteState, most: int) -> None:
-        super().__init__(entry, costs, chance if "model" in entry.drafter else None, state, most)
+        super().__init__(entry, costs, chance if model_of(entry.drafter) else None, state, most)
         self.guide = self
         self._worth = LookupWorth(state.lookups, entry.verdict == "off")
         self._allowed = 0  # draft tokens of the model in this round
