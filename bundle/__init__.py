@@ -6,7 +6,7 @@ The manifest lists every file with its size and SHA-256. It is written last, int
 that is then renamed, so a bundle either is whole or is not there.
 """
 
-from .contract import COUNTS, ELEMENT_BYTES, PRECISIONS, CacheLayer, Contract, Precision, State
+from .contract import COUNTS, ELEMENT_BYTES, PRECISIONS, CacheLayer, Contract, Precision, State, is_cache
 from .digests import list_files, sha256
 from .drafts import RESERVED, DraftSpec, DraftVocabulary, SharedVocabulary, check_name
 from .manifest import (
@@ -57,6 +57,7 @@ __all__ = [
     "State",
     "TextSpec",
     "check_name",
+    "is_cache",
     "list_files",
     "sha256",
     "write_manifest",

@@ -33,7 +33,8 @@ class Contract:
 
     A graph whose layers keep states (`CacheLayer.states`) also takes `pending [1] int64`, how many of the open rows
     count, and `certain [1] int64`, how many of these and of the T new ones it takes in for good (see
-    docs/architecture.md, "States"). Each state is `past.{i}.{name}` and `present.{i}.{name}`, in the same memory.
+    docs/architecture.md, "States"). Each state is `past.{i}.{name}` and `present.{i}.{name}`: in the dialect `ort` in
+    the same memory, in `onnx` copied there behind the pass.
 
     capacity: rows of the cache, the longest sequence. max_draft_tokens: the largest k. prompt_chunk: widest pass.
     """
@@ -87,6 +88,11 @@ class Contract:
 
 # Inputs of a graph whose layers keep states.
 COUNTS = ("pending", "certain")
+
+
+def is_cache(name: str) -> bool:
+    """Whether an input or output `{side}.{i}.{name}` is of keys or values, not of a state."""
+    return name.rpartition(".")[2] in ("key", "value")
 
 
 @dataclass(frozen=True)

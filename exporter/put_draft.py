@@ -31,7 +31,6 @@ from .checkpoints.checkpoint import Checkpoint
 from .checkpoints.pair import OwnTokens, translate
 from .checkpoints.shared_vocabulary import Translation
 from .context import BuildContext
-from .dialects import STATEFUL
 from .export_model import ModelExport, Quantizing, export_model
 from .progress import Timed
 from .proving.prove import prove
@@ -64,7 +63,7 @@ class FoundDraft:
     def export(self, numbers: Numbers, texts: CalibrationTexts) -> ModelExport:
         """As engine `onnxruntime` runs it, the only one that runs drafts beside the first."""
         quantizing = Quantizing.of(numbers, "draft", texts)
-        return ModelExport(self.checkpoint, "draft", (STATEFUL,), quantizing, engines=(NAME,), name=self.name)
+        return ModelExport(self.checkpoint, "draft", ("ort",), quantizing, engines=(NAME,), name=self.name)
 
 
 def check_addable(manifest: Manifest, name: str) -> None:

@@ -196,7 +196,8 @@ class OrtDecoder:
         self._logits = np.zeros((contract.widest_step, spec.vocab_size), np.float32)
         self._caches = [self._rows(layer, contract.capacity) for _, layer in spec.cache_names("past")]
         self._cache_values = [self._value(array) for array in self._caches]
-        self._states = OrtStates(spec, contract, self._value, NUMPY_DTYPES, keeps_open) if spec.has_states else None
+        states = (spec, contract, self._value, NUMPY_DTYPES, keeps_open, dialect == DIALECT)
+        self._states = OrtStates(*states) if spec.has_states else None
         self._bindings = {
             (width, span): self._bind(width, span) for width in contract.widths for span in self._spans or (0,)
         }
