@@ -10,7 +10,9 @@ from typing import Any
 
 from hardware import describe_hardware
 
+from .disk import disk
 from .fuzz import FuzzOptions, fuzz
+from .kills import kills
 from .page import render
 from .soak import SoakOptions, soak
 
@@ -25,7 +27,15 @@ def _fuzz(bundle: Path, given: argparse.Namespace) -> dict[str, Any]:
     return fuzz(bundle, FuzzOptions(given.mutations, given.seed, given.workers, given.first))
 
 
-PARTS: dict[str, Part] = {"soak": _soak, "fuzz": _fuzz}
+def _kills(bundle: Path, given: argparse.Namespace) -> dict[str, Any]:
+    return kills(bundle, given.kills, given.seed)
+
+
+def _disk(bundle: Path, given: argparse.Namespace) -> dict[str, Any]:
+    return disk(bundle, given.sizes, given.seed)
+
+
+PARTS: dict[str, Part] = {"soak": _soak, "fuzz": _fuzz, "kills": _kills, "disk": _disk}
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -37,6 +47,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--mutations", type=int, default=10_000, help="of the fuzzer")
     parser.add_argument("--first", type=int, default=0, help="number of the fuzzer's first mutation")
     parser.add_argument("--workers", type=int, default=1, help="processes of the fuzzer")
+    parser.add_argument("--kills", type=int, default=50, help="of builds, calibrations, tunings and servers each")
+    parser.add_argument("--sizes", type=int, default=50, help="of a disk that a build fills")
     parser.add_argument("-o", "--output", type=Path, default=Path("reliability.html"))
     given = parser.parse_args(arguments)
     kept = given.output.with_suffix(".json")
