@@ -79,9 +79,15 @@ def one_of_each(kinds: Iterable[str]) -> list[str]:
 OVERRIDES: dict[str, dict[str, Any]] = {
     "bamba": dict(mamba_n_heads=8, attn_layer_indices=[1]),
     "codegen": dict(rotary_dim=HEAD),
+    "cohere_compass_text": dict(
+        layer_types=["sliding_attention", "full_attention"],
+        rope_parameters={
+            kind: dict(rope_type="default", rope_theta=1e4) for kind in ("sliding_attention", "full_attention")
+        },
+    ),
     "gptj": dict(rotary_dim=HEAD),
     "dbrx": dict(
-        attn_config=dict(kv_n_heads=KV_HEADS, rope_theta=1e4),
+        attn_config=dict(kv_n_heads=KV_HEADS, rope_theta=1e4, clip_qkv=8.0),
         ffn_config=dict(ffn_hidden_size=INNER, moe_num_experts=4, moe_top_k=2),
     ),
     "gemma3n_text": dict(num_kv_shared_layers=0, hidden_size_per_layer_input=HEAD, vocab_size_per_layer_input=VOCAB),
@@ -94,4 +100,5 @@ OVERRIDES: dict[str, dict[str, Any]] = {
     "jamba": dict(attn_layer_period=2, attn_layer_offset=1, expert_layer_period=2, mamba_dt_rank=4),
     "reformer": dict(axial_pos_embds=False, attn_layers=["local", "local"]),
     "xlnet": dict(d_head=HEAD),
+    "xmod": dict(default_language="en_XX"),
 }
