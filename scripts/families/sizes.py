@@ -75,6 +75,10 @@ def one_of_each(kinds: Iterable[str]) -> list[str]:
     return found if len(found) > 1 else found * LAYERS
 
 
+# A layer of attention that several places share.
+SHARED: dict[str, Any] = dict(num_hidden_layers=4, num_key_value_heads=HEADS) | dict.fromkeys(
+    ("layer_types", "layers_block_type"), ["linear_attention", "hybrid"] * 2
+)
 # Families whose sizes depend on each other in their own way.
 OVERRIDES: dict[str, dict[str, Any]] = {
     "bamba": dict(mamba_n_heads=8, attn_layer_indices=[1]),
@@ -96,6 +100,8 @@ OVERRIDES: dict[str, dict[str, Any]] = {
     "gpt_neo": dict(attention_types=[[["global", "local"], 1]], window_size=8),
     "granitemoehybrid": dict(mamba_n_heads=8, layer_types=["mamba", "attention"]),
     "mamba2": dict(num_heads=8),
+    "zamba": SHARED,
+    "zamba2": SHARED,
     "zaya": dict(num_experts_per_tok=1),
     "jamba": dict(attn_layer_period=2, attn_layer_offset=1, expert_layer_period=2, mamba_dt_rank=4),
     "reformer": dict(axial_pos_embds=False, attn_layers=["local", "local"]),
