@@ -161,7 +161,7 @@ def summary(statistics: Statistics) -> str:
         )
         parts += [
             f"{row.mean_acceptance_length:.2f} tokens/round",
-            f"accepted {row.acceptance_rate:.0%} ({by_position})",
+            f"accepted {row.acceptance_rate:.0%} of {row.drafted} ({by_position})",
         ]
         parts += [f"{row.looked_up} of {row.drafted} draft tokens looked up"] if row.looked_up else []
         parts += (

@@ -101,6 +101,6 @@ class Statistics:
             "drafted_by_position",
         )
         rates = ("acceptance_rate", "mean_acceptance_length", "tokens_per_second")
-        times = ("setup", "prefill", "first_token", "draft", "target", "device", "grammar", "host", "total")
+        times = ["setup", "prefill", "first_token", "decode", "draft", "target", "device", "grammar", "host", "total"]
         row: dict[str, Any] = {name: getattr(self, name) for name in counts}
         return row | {name: round(getattr(self, name), 6) for name in (*rates, *(f"{time}_seconds" for time in times))}
