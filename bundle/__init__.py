@@ -6,12 +6,11 @@ The manifest lists every file with its size and SHA-256. It is written last, int
 that is then renamed, so a bundle either is whole or is not there.
 """
 
-from .contract import COUNTS, ELEMENT_BYTES, PRECISIONS, CacheLayer, Contract, Precision, State
+from .contract import COUNTS, ELEMENT_BYTES, PRECISIONS, ROLES, CacheLayer, Contract, Precision, Role, State
 from .digests import list_files, sha256
 from .manifest import (
     FORMATS,
     MANIFEST,
-    ROLES,
     SCHEMA_VERSION,
     DraftVocabulary,
     Family,
@@ -21,7 +20,6 @@ from .manifest import (
     Manifest,
     ModelSpec,
     Plan,
-    Role,
     RuleName,
     RuleSpec,
     SharedVocabulary,

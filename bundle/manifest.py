@@ -9,14 +9,12 @@ from math import prod
 from pathlib import Path
 from typing import Literal
 
-from .contract import ELEMENT_BYTES, CacheLayer, Contract, State
+from .contract import ELEMENT_BYTES, ROLES, CacheLayer, Contract, Role, State
 from .proofs import LayerProof, Proof
 
 SCHEMA_VERSION = 7
 MANIFEST = "manifest.json"
 
-Role = Literal["target", "draft"]
-ROLES: tuple[Role, ...] = ("target", "draft")
 # How the matrices of a model are stored; `float`: in the precision of the contract.
 Format = Literal["float", "int8", "int4", "fp8"]
 FORMATS: tuple[Format, ...] = ("float", "int8", "int4", "fp8")

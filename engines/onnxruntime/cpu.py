@@ -25,6 +25,7 @@ from .graph_check import Signature, check_graph, still_open
 from .pool import configure
 from .products import keep_exact
 from .states import OrtStates, state_signatures
+from .trees import ANCESTOR, DEPTH, OrtTrees
 
 if TYPE_CHECKING:
     import onnxruntime as ort
@@ -70,7 +71,8 @@ def load(bundle: Bundle, threads: int = 0, device: int = 0) -> Engine:
     def decoder(spec: ModelSpec, drafts: bool) -> OrtDecoder:
         if DIALECT not in spec.graphs:
             raise BundleError(f"{bundle.root} has no {DIALECT} graph of {spec.source}; build the bundle again")
-        return OrtDecoder(bundle.path(spec.graphs[DIALECT]), spec, manifest.contract, threads, keeps_open=drafts)
+        contract = manifest.contract.of("draft" if drafts else "target")
+        return OrtDecoder(bundle.path(spec.graphs[DIALECT]), spec, contract, threads, keeps_open=drafts)
 
     draft = decoder(manifest.draft, drafts=True) if manifest.draft else None
     target, graphs = decoder(manifest.target, drafts=False), WeakSet[OrtGraph]()
@@ -84,7 +86,8 @@ def load(bundle: Bundle, threads: int = 0, device: int = 0) -> Engine:
         for part in (*graphs, *((draft,) if draft else ()), target):
             part.close()
 
-    return Engine(NAME, DIALECT, target, draft, open_one, close=close, head=draft.head if draft else None)
+    head, trees = draft.head if draft else None, target if manifest.contract.tree_rows else None
+    return Engine(NAME, DIALECT, target, draft, open_one, close=close, head=head, trees=trees)
 
 
 def _check_version() -> None:
@@ -190,6 +193,7 @@ class OrtDecoder:
         self._logits = np.zeros((contract.widest_step, spec.vocab_size), np.float32)
         self._caches = [self._rows(layer, contract.capacity) for _, layer in spec.cache_names("past")]
         self._cache_values = [self._value(array) for array in self._caches]
+        self._trees = OrtTrees() if contract.tree_rows else None
         self._states = OrtStates(spec, contract, self._value, NUMPY_DTYPES, keeps_open) if spec.has_states else None
         self._bindings = {
             (width, span): self._bind(width, span) for width in contract.widths for span in self._spans or (0,)
@@ -198,18 +202,27 @@ class OrtDecoder:
     def step(self, tokens: Sequence[int], position: int) -> Logits:
         return self._run(tokens, position, False)
 
+    def step_tree(self, tokens: Sequence[int], parents: Sequence[int], position: int) -> Logits:
+        assert self._trees is not None, "the bundle was built without trees"
+        self._bound(len(tokens), position + len(tokens))
+        with self._trees.lie(len(tokens), parents):
+            return self._run(tokens, position, False)
+
     def feed(self, tokens: Sequence[int], position: int) -> None:
         self._run(tokens, position, True)
+
+    def _bound(self, count: int, end: int) -> _Binding:
+        size = (count, self._contract.span(end) if self._spans else 0)
+        if size not in self._bindings:
+            self._bindings[size] = self._bind(*size)
+        return self._bindings[size]
 
     def _run(self, tokens: Sequence[int], position: int, prompt: bool) -> Logits:
         count = len(tokens)
         end = position + count
         check_rows(end, self._contract)
         session = still_open(self._session, self._path)
-        size = (count, self._contract.span(end) if self._spans else 0)
-        bound = self._bindings.get(size)
-        if bound is None:
-            bound = self._bindings[size] = self._bind(*size)
+        bound = self._bound(count, end)
         bound.tokens[:] = tokens
         self._position[0] = position
         certain = self._states.begin(position, count, prompt) if self._states is not None else 0
@@ -277,6 +290,8 @@ class OrtDecoder:
         io.bind_ortvalue_output("logits", self._value(logits[None]))
         if self.head is not None:
             self.head.bind(io, self._value, rows)
+        if self._trees is not None:
+            self._trees.bind(io, self._value, width)
         new = [self._rows(layer, width) for _, layer in self._spec.cache_names("new")] if self._places_rows else []
         written = [self._value(array) for array in new] or self._cache_values
         for (past, _), value in zip(self._spec.cache_names("past"), self._cache_values, strict=True):
@@ -301,6 +316,8 @@ class OrtDecoder:
         expected: dict[str, Signature | None] = {"tokens": None, "position": None}
         if self._spans:
             expected["columns"] = None
+        if self._contract.tree_rows:
+            expected |= dict.fromkeys((DEPTH, ANCESTOR))
         sides: tuple[Literal["past", "new", "present"], ...] = ("past", self._side)
         for side in sides:
             rows = None if side == "new" else contract.capacity  # None: as many as the pass has tokens
