@@ -127,6 +127,7 @@ class AdaptiveSchedule:
         self._probing = self._turned = False  # turned: to the other kind, by the pace
         self._could_pay = True  # whether a draft that always stands would
         self._passes = 0  # of the draft, in this round, where it is guided
+        self._beside = 0.0  # seconds of this round's leaves
         self._started, self._had_draft = 0.0, -1  # this round; whether the last one had a draft, if there was one
 
     def next(self, length: int, behind: int) -> int:
@@ -171,6 +172,20 @@ class AdaptiveSchedule:
 
     def go_on(self, num_drafted: int) -> bool:
         return not num_drafted or self._pays(num_drafted, self._alive)
+
+    def price(self, rows: int) -> float:
+        """Tokens that the time of one row more is worth, in a verify pass of `rows`; of `RowPrices`.
+
+        Passes wider than those that were measured are taken to cost a row as much as these do on the whole.
+        """
+        verify = self._verify
+        if rows < len(verify):
+            return self._rate * (verify[rows] - verify[rows - 1])
+        return self._rate * (verify[-1] - verify[0]) / (len(verify) - 1)
+
+    def add_leaves(self, rows: int, count: int) -> None:
+        """The round's pass, of `rows` otherwise, has so many leaves: the pace must not take their time for its own."""
+        self._beside = sum(self.price(row) for row in range(rows, rows + count)) / (self._rate * self._extra)
 
     @property
     def _reads(self) -> bool:
@@ -265,7 +280,7 @@ class AdaptiveSchedule:
         seconds, table = pace.clock() - self._started, self._table
         passes = self._passes or num_drafted
         if self._had_draft == (passes > 0):
-            expected = table.rounds[num_drafted] + (passes - num_drafted) * table.draft
+            expected = table.rounds[num_drafted] + (passes - num_drafted) * table.draft + self._beside
             pace.observe(passes > 0, seconds, table.plain, expected)
         self._had_draft = passes > 0
 

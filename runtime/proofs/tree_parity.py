@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from ...bundle import Contract, Proof
 from ...engines.base import Decoder, Logits, TakesTrees
@@ -16,6 +16,7 @@ from ...errors import ProofError
 from .parity import LOGIT_TOLERANCE, POISON, Exact, ReferenceStep, largest_error
 
 
+@runtime_checkable
 class TreeDecoder(Decoder, TakesTrees, Protocol):
     pass
 

@@ -18,6 +18,7 @@ from .enumeration import Exactness, check_rules
 from .equality import Equality, check_equality
 from .parity import arithmetic, load_reference, measure_decoder
 from .rule_parity import RuleProof, measure_rule
+from .tree_parity import TreeDecoder, measure_trees
 
 # Without prompts of the user's, this many pieces of the proof's own tokens serve.
 DEFAULT_PROMPTS = 8
@@ -96,6 +97,12 @@ def verify_session(
         assert decoder is not None
         kind = arithmetic(manifest.models[role], manifest.contract)
         proofs.append(measure_decoder(decoder, reference, session.engine.name, session.engine.dialect, role, kind))
+    if session.engine.trees is not None:
+        target = session.engine.target
+        assert isinstance(target, TreeDecoder)
+        kind, reference = manifest.contract.precision, load_reference(session.bundle.path(manifest.references["target"]))
+        where = session.engine.name, session.engine.dialect
+        proofs.append(measure_trees(target, reference, manifest.contract, where, kind))
     session.reset()
     sampled = tuple(_sample(session, given[0][0], trials, drafter)) if trials else ()
     equalities = tuple(check_equality(session, prompt, most, drafter) for prompt, most in given)
@@ -140,7 +147,7 @@ def render(result: Report) -> str:
             f"{cases} cases"
         )
     lines += [
-        f"parity     {proof.role} on {proof.engine}: {proof.measure} over {proof.rows} rows and {proof.length} tokens "
+        f"parity     {proof.role}{', trees,' if proof.dialect.endswith('trees') else ''} on {proof.engine}: {proof.measure} over {proof.rows} rows and {proof.length} tokens "
         f"(allowed {proof.limit})"
         for proof in result.parity
     ]

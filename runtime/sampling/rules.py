@@ -17,6 +17,7 @@ from ..grammar.matcher import Matcher
 from .acceptance import VERIFY, verify_tokens
 from .adjustment import LogitAdjustment
 from .distribution import Distribution, Row
+from .leaves import Leaf, caught
 from .parameters import SEEDS, SamplingParameters
 from .truncation import processed_distribution
 
@@ -56,6 +57,12 @@ class Rule(Protocol):
         """From target logits `[num_draft_tokens + 1, vocab]`: `(num_accepted, next_token)`."""
         ...
 
+    def accept_tree(
+        self, target_logits: Logits, draft_tokens: Sequence[int], leaves: Sequence[Leaf]
+    ) -> tuple[int, list[int]]:
+        """The same with one row more for each of `leaves`: `(num_accepted, the tokens that follow)`, one or two."""
+        ...
+
 
 class _Rows:
     """What both rules do before they look at a row.
@@ -70,6 +77,25 @@ class _Rows:
         self._adjustment, self._constraint = adjustment, constraint
         self._drafted: list[int] = []
         self.constrained = constraint is not None
+
+    def accept(self, target_logits: Logits, draft_tokens: Sequence[int]) -> tuple[int, int]:
+        raise NotImplementedError
+
+    def accept_tree(
+        self, target_logits: Logits, draft_tokens: Sequence[int], leaves: Sequence[Leaf]
+    ) -> tuple[int, list[int]]:
+        """The draft is judged as without leaves. Where the token that follows is a leaf, its row has the target's
+        distribution behind it, whoever put it there, and one more token is drawn from that, with noise of its own.
+        """
+        rows = len(draft_tokens) + 1
+        count, token = self.accept(target_logits[:rows], draft_tokens)
+        leaf = caught(leaves, count, token)
+        if leaf is None:
+            return count, [token]
+        try:
+            return count, [token, self.accept(target_logits[rows + leaf : rows + leaf + 1], [])[1]]
+        except NonFiniteLogitsError as error:
+            raise NonFiniteLogitsError(error.role, count + 1, error.value) from None
 
     def legal(self, tokens: Sequence[int]) -> int:
         return len(tokens) if self._constraint is None else self._constraint.legal(tokens, self._drafted)
