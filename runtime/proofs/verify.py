@@ -18,6 +18,7 @@ from .enumeration import Exactness, check_rules
 from .equality import Equality, check_equality
 from .parity import arithmetic, load_reference, measure_decoder
 from .rule_parity import RuleProof, measure_rule
+from .tree_enumeration import check_leaves
 from .tree_parity import TreeDecoder, measure_trees
 
 # Without prompts of the user's, this many pieces of the proof's own tokens serve.
@@ -106,7 +107,8 @@ def verify_session(
     session.reset()
     sampled = tuple(_sample(session, given[0][0], trials, drafter)) if trials else ()
     equalities = tuple(check_equality(session, prompt, most, drafter) for prompt, most in given)
-    return Report(tuple(check_rules()), tuple(_compiled(session)), tuple(proofs), equalities, sampled)
+    exactness = [*check_rules(), *(check_leaves() if session.engine.trees is not None else ())]
+    return Report(tuple(exactness), tuple(_compiled(session)), tuple(proofs), equalities, sampled)
 
 
 def _compiled(session: Session) -> Iterator[RuleProof]:

@@ -16,7 +16,7 @@ from ..grammar.constraint import Constraint
 from ..grammar.matcher import Matcher
 from .acceptance import VERIFY, verify_tokens
 from .adjustment import LogitAdjustment
-from .distribution import Distribution, Row
+from .distribution import Distribution, Probabilities, Row
 from .leaves import Leaf, caught
 from .parameters import SEEDS, SamplingParameters
 from .truncation import processed_distribution
@@ -190,6 +190,14 @@ class GreedyRule(_Rows):
         return token if math.isfinite(row[token]) and self._constraint.allows(token, drafted) else None
 
 
+class Noise(Protocol):
+    """As `numpy.random.Generator`."""
+
+    def random(self, size: int) -> Probabilities:
+        """Uniforms in [0, 1), `[size]`."""
+        ...
+
+
 def noise_streams(seed: int | None) -> tuple[np.random.Generator, np.random.Generator]:
     """Independent streams of uniforms, for drafting and for acceptance."""
     if seed is not None and seed < 0:
@@ -211,10 +219,12 @@ class SamplingRule(_Rows):
         vocab_size: int,
         adjustment: LogitAdjustment | None = None,
         constraint: Constraint | None = None,
+        noise: tuple[Noise, Noise] | None = None,
     ) -> None:
+        """noise: for drafting and for acceptance, of the parameters' seed unless a proof gives its own."""
         super().__init__(vocab_size, adjustment, constraint)
         self._parameters = parameters
-        self._draft_noise, self._target_noise = noise_streams(parameters.seed)
+        self._draft_noise, self._target_noise = noise or noise_streams(parameters.seed)
         self._draft_probs: list[Distribution] = []
 
     def propose(self, draft_logits: Row) -> int | None:
@@ -223,7 +233,7 @@ class SamplingRule(_Rows):
             return None
         probs = self._distribution("draft", row, len(self._drafted))
         self._draft_probs.append(probs)
-        self._drafted.append(probs.draw(self._draft_noise.random()))
+        self._drafted.append(probs.draw(float(self._draft_noise.random(1)[0])))
         return self._drafted[-1]
 
     def certain(self, draft_token: int) -> None:
