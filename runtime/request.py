@@ -101,9 +101,7 @@ def _schedule(
     return decided, BesideForced(chosen, rule, most) if rule.constrained else chosen
 
 
-def _leaves(
-    bundle: Bundle, parameters: SamplingParameters, drafter: str | None, schedule: Schedule
-) -> LeafPlan | None:
+def _leaves(bundle: Bundle, parameters: SamplingParameters, drafter: str | None, schedule: Schedule) -> LeafPlan | None:
     """Rows beside the draft: as many as are asked for, else as many as pay, where the schedule knows that."""
     most, asked = bundle.manifest.contract.tree_rows, parameters.num_leaves
     if asked is not None and asked > most:

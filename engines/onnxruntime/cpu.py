@@ -18,12 +18,11 @@ from numpy.typing import NDArray
 
 from ...bundle import Bundle, CacheLayer, Contract, ModelSpec, Precision
 from ...errors import BundleError, EngineError, ParameterError
-from ..base import Arrays, Availability, Engine, Logits, Rows, SavedStates, check_rows
+from ..base import Availability, Engine, Logits, Rows, SavedStates, check_rows
 from ..versions import dotted, version_numbers
 from .confidence_head import OrtHead, head_shapes
 from .graph_check import Signature, check_graph, still_open
-from .pool import configure
-from .products import keep_exact
+from .graphs import OrtGraph, open_graph, open_session
 from .states import OrtStates, state_signatures
 from .trees import ANCESTOR, DEPTH, OrtTrees
 
@@ -36,9 +35,6 @@ OLDEST = (1, 23)  # the first that runs opset 21 with int4 in blocks; the last w
 # Of models that keep states: the oldest that was tried with the operators that their graphs have.
 OLDEST_WITH_STATES = (1, 31)
 NUMPY_DTYPES: dict[Precision, type[np.floating]] = {"fp32": np.float32, "fp16": np.float16}
-# A layout for convolutions, which language models lack: on some fp16 graphs onnxruntime 1.31 crashes while it looks for
-# them.
-UNUSED_OPTIMIZERS = ["NchwcTransformer"]
 CacheRows = NDArray[np.floating]
 
 
@@ -102,42 +98,6 @@ def _check_version() -> None:
         )
 
 
-def open_graph(path: Path, threads: int = 0) -> OrtGraph:
-    """A graph of verification rules, for proofs: the CPU's own loop uses their numpy twins."""
-    return OrtGraph(path, _session(path, threads))
-
-
-class OrtGraph:
-    """Implements `RunGraph`."""
-
-    def __init__(self, path: Path, session: ort.InferenceSession) -> None:
-        self._path = path
-        self._session: ort.InferenceSession | None = session
-        self._names = [output.name for output in session.get_outputs()]
-
-    def __call__(self, arrays: Arrays) -> Arrays:
-        session = still_open(self._session, self._path)
-        return dict(zip(self._names, session.run(self._names, dict(arrays)), strict=True))
-
-    def close(self) -> None:
-        self._session = None
-
-
-def _session(path: Path, threads: int) -> ort.InferenceSession:
-    import onnxruntime as ort
-
-    options = ort.SessionOptions()
-    configure(options, threads)
-    keep_exact(options)
-    options.log_severity_level = 3
-    try:
-        return ort.InferenceSession(
-            path, options, providers=["CPUExecutionProvider"], disabled_optimizers=UNUSED_OPTIMIZERS
-        )
-    except Exception as error:  # onnxruntime raises its own types straight from C++
-        raise EngineError(f"ONNX Runtime cannot load {path}: {str(error).splitlines()[0]}") from None
-
-
 @dataclass(frozen=True)
 class _Binding:
     """Everything bound for one number of tokens and one number of columns."""
@@ -181,7 +141,7 @@ class OrtDecoder:
         self.head = OrtHead(spec.features, contract.widest_step) if dialect == DIALECT and spec.features else None
         # How much of the cache a pass may look at; GroupQueryAttention knows by itself.
         self._spans = () if dialect == "ort" else contract.spans
-        self._session: ort.InferenceSession | None = _session(path, threads)
+        self._session: ort.InferenceSession | None = open_session(path, threads)
         self._check(self._session)
         import onnxruntime as ort
 

@@ -156,8 +156,10 @@ class BuildOptions:
                 f"--draft-vocabulary is {self.draft_vocabulary}, but there is no --draft; leave it out"
             )
         if draft is None and self.tree_rows:
-            raise ParameterError(f"--tree-rows is {self.tree_rows}, but there is no --draft, whose second choices they "
-                "hold; leave it out")
+            raise ParameterError(
+                f"--tree-rows is {self.tree_rows}, but there is no --draft, whose second choices they "
+                "hold; leave it out"
+            )
         _ = self.texts
         return self.targets(self.numbers, output)
 

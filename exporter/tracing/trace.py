@@ -160,7 +160,8 @@ def trace(
 class StaticDecoder(torch.nn.Module):
     """Any `AutoModelForCausalLM` over a static cache.
 
-    `(tokens, position, columns unless ort, depth and ancestor if it takes trees, head if any, pending and certain if any, *past, *states)
+    `(tokens, position, columns unless ort, depth and ancestor if trees, head if any, pending and certain if any, *past,
+    *states)
     -> (logits, features and confidence if any, *written, *states)`
     """
 

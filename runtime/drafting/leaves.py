@@ -54,16 +54,20 @@ class SecondChoices:
     def propose(self, draft_logits: Row) -> int | None:
         token = self._rule.propose(draft_logits)
         if token is not None:
-            row = draft_logits[: self._vocab_size]
-            top = float(row.max())
-            mass = float(np.exp(row - top).sum())
-            for other in largest(row, min(self._plan.most + 1, len(row))).tolist():
-                if other != token and other not in self._never:
-                    value = self._alive * float(np.exp(row[other] - top)) / mass
-                    self._found.append((value, Leaf(self._place, other)))
-            self._alive *= float(np.exp(row[token] - top)) / mass
-            self._place += 1
+            self._note(draft_logits[: self._vocab_size], token)
         return token
+
+    def _note(self, row: Row, token: int) -> None:
+        top = float(row.max())
+        mass = float(np.exp(row - top).sum()) / self._alive
+        count = min(self._plan.most + 1, len(row))
+        likely = largest(row, count)
+        likely = likely[np.argpartition(row[likely], -count)[-count:]]
+        for other, value in zip(likely.tolist(), (np.exp(row[likely] - top) / mass).tolist(), strict=True):
+            if other != token and other not in self._never:
+                self._found.append((value, Leaf(self._place, other)))
+        self._alive = float(np.exp(row[token] - top)) / mass
+        self._place += 1
 
     def certain(self, draft_token: int) -> None:
         self._rule.certain(draft_token)
@@ -74,7 +78,7 @@ class SecondChoices:
 
         Those of draft tokens that never came are dropped with them: what is taken starts anew.
         """
-        found, plan = sorted(self._found, key=lambda one: -one[0]), self._plan
+        found, plan = sorted(self._found, key=_rank), self._plan
         self._found, self._place, self._alive = [], 0, 1.0
         leaves: list[Leaf] = []
         for value, leaf in found[: max(0, min(plan.most, room))]:
@@ -85,3 +89,8 @@ class SecondChoices:
             plan.prices.add_leaves(rows, len(leaves))
         return leaves
 
+
+def _rank(found: tuple[float, Leaf]) -> tuple[float, int, int]:
+    """The likeliest first, and among equals the nearer place and the lower id."""
+    value, leaf = found
+    return -value, leaf.place, leaf.token

@@ -163,7 +163,8 @@ class Decoding:
         rule: Rule = noted
         choices = None
         if self.engine.trees is not None and request.leaves is not None:
-            rule = choices = SecondChoices(noted, request.leaves, request.stop_tokens, context.target.decoder.vocab_size)
+            vocab_size = context.target.decoder.vocab_size
+            rule = choices = SecondChoices(noted, request.leaves, request.stop_tokens, vocab_size)
         draft: Draft = NoDraft()
         if drafter:
             first = []

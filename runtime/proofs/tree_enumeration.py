@@ -18,7 +18,6 @@ from ..sampling.parameters import SamplingParameters, Verification
 from ..sampling.rules import SamplingRule
 from .enumeration import Chain, Enumeration, Exactness, cases, shares
 
-SIZES = ((3, 1), (4, 1), (3, 2))  # (vocabulary, k)
 # The leaves of a draft; they may depend on the drawn tokens, since nothing judges them.
 Choose = Callable[[tuple[int, ...], int], list[Leaf]]
 # draft tokens, uniforms [k + 2] -> (num_accepted, the tokens that follow)
@@ -48,6 +47,10 @@ def by_what_was_drawn(draft_tokens: tuple[int, ...], vocab: int) -> list[Leaf]:
     return [Leaf(place, (draft_tokens[place] + 1 + total % 2) % vocab)] if total % 4 else []
 
 
+# (vocabulary, k, leaves)
+CASES: tuple[tuple[int, int, Choose], ...] = ((3, 1, all_others), (4, 1, by_what_was_drawn), (3, 2, all_others))
+
+
 def tree_run(
     verification: Verification, target: Chain, draft: Chain, choose: Choose, behind: Chain | None = None
 ) -> TreeRun:
@@ -74,7 +77,8 @@ def tree_run(
 def _logits(probs: Probabilities) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
     """Not rounded to the float32 that models give, so that nothing is but the rule's own arithmetic."""
     with np.errstate(divide="ignore"):
-        return np.log(probs)  # type: ignore[return-value]
+        logits: np.ndarray[tuple[int, ...], np.dtype[np.float32]] = np.log(probs)
+    return logits
 
 
 def enumerate_tree(run: TreeRun, target: Chain, draft: Chain, k: int) -> Enumeration:
@@ -119,7 +123,7 @@ def check_leaves() -> list[Exactness]:
     assert set(verifications) <= set(VERIFY)
     for verification in verifications:
         errors, lengths = [], []
-        for (vocab, k), choose in itertools.product(SIZES, (all_others, by_what_was_drawn)):
+        for vocab, k, choose in CASES:
             target, draft = Chain(vocab, 0), Chain(vocab, 100)
             result = enumerate_tree(tree_run(verification, target, draft, choose), target, draft, k)
             errors.append(result.error(target))

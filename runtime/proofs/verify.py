@@ -98,17 +98,21 @@ def verify_session(
         assert decoder is not None
         kind = arithmetic(manifest.models[role], manifest.contract)
         proofs.append(measure_decoder(decoder, reference, session.engine.name, session.engine.dialect, role, kind))
-    if session.engine.trees is not None:
-        target = session.engine.target
-        assert isinstance(target, TreeDecoder)
-        kind, reference = manifest.contract.precision, load_reference(session.bundle.path(manifest.references["target"]))
-        where = session.engine.name, session.engine.dialect
-        proofs.append(measure_trees(target, reference, manifest.contract, where, kind))
+    proofs += _trees(session)
     session.reset()
     sampled = tuple(_sample(session, given[0][0], trials, drafter)) if trials else ()
     equalities = tuple(check_equality(session, prompt, most, drafter) for prompt, most in given)
     exactness = [*check_rules(), *(check_leaves() if session.engine.trees is not None else ())]
     return Report(tuple(exactness), tuple(_compiled(session)), tuple(proofs), equalities, sampled)
+
+
+def _trees(session: Session) -> Iterator[Proof]:
+    target, manifest = session.engine.target, session.bundle.manifest
+    if session.engine.trees is not None:
+        assert isinstance(target, TreeDecoder)
+        reference = load_reference(session.bundle.path(manifest.references["target"]))
+        where = session.engine.name, session.engine.dialect
+        yield measure_trees(target, reference, manifest.contract, where, manifest.contract.precision)
 
 
 def _compiled(session: Session) -> Iterator[RuleProof]:
@@ -149,7 +153,8 @@ def render(result: Report) -> str:
             f"{cases} cases"
         )
     lines += [
-        f"parity     {proof.role}{', trees,' if proof.dialect.endswith('trees') else ''} on {proof.engine}: {proof.measure} over {proof.rows} rows and {proof.length} tokens "
+        f"parity     {proof.role}{', trees,' if proof.dialect.endswith('trees') else ''} on {proof.engine}: "
+        f"{proof.measure} over {proof.rows} rows and {proof.length} tokens "
         f"(allowed {proof.limit})"
         for proof in result.parity
     ]
