@@ -13,14 +13,16 @@ that may still be left out: so the output stays the target's own (docs/losslessn
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
 from ...engines.base import Logits
 from ..drafting.guide import Guide
+from ..drafting.leaves import Choice
 from .beliefs import FARTHEST, LEAST, REQUEST_RATE, ROUTE_RATE, bounded
 from .cost_model import Costs, RoundCosts
+from .leaf_worth import LeafBeliefs
 from .lookup_worth import LookupState
 from .pace import Pace
 from .routes import RoutePolicy
@@ -82,7 +84,7 @@ class RouteState:
     calibration_shift: logits added to the chances that are read off the draft's confidence. prior_shift: logits added
     to the chances that calibration found by position. Both follow what is accepted. allowance: seconds saved up for
     the next probe. pace: what rounds take meanwhile, of all routes; None where costs are taken at their word, so that
-    no clock decides. lookups: of those.
+    no clock decides. lookups, leaves: of those.
     """
 
     calibration_shift: float = 0.0
@@ -90,10 +92,11 @@ class RouteState:
     allowance: float = 0.0
     pace: Pace | None = None
     lookups: LookupState = field(default_factory=LookupState)
+    leaves: LeafBeliefs = field(default_factory=LeafBeliefs)
 
 
 class AdaptiveSchedule:
-    """Of one request; implements `Schedule` and `Guide`.
+    """Of one request; implements `Schedule`, `Guide` and `LeafBudget`.
 
     Where no number of draft tokens pays, rounds are plain, and the draft is asked again (a probe) when plain rounds
     have earned it: while it is not worth asking, that costs at most `PROBE_BUDGET` of the time.
@@ -173,18 +176,27 @@ class AdaptiveSchedule:
     def go_on(self, num_drafted: int) -> bool:
         return not num_drafted or self._pays(num_drafted, self._alive)
 
-    def price(self, rows: int) -> float:
-        """Tokens that the time of one row more is worth, in a verify pass of `rows`; of `RowPrices`.
+    def value(self, choice: Choice) -> float:
+        return self._word(choice) * self._state.leaves.factor(choice.rank)
 
-        Passes wider than those that were measured are taken to cost a row as much as these do on the whole.
-        """
+    def learn(self, choices: Sequence[Choice], hit: Choice | None) -> None:
+        for choice in choices:
+            self._state.leaves.add(choice.rank, self._word(choice), choice is hit)
+
+    def _word(self, choice: Choice) -> float:
+        """The draft's own, of what remains where a draft token is expected to fail."""
+        chances, place = self._read or self._expected, choice.leaf.place
+        return math.prod(chances[:place]) * (1.0 - chances[min(place, len(chances) - 1)]) * choice.share
+
+    def price(self, rows: int) -> float:
+        """Passes wider than those that were measured are taken to cost a row as much as these do on the whole."""
         verify = self._verify
         if rows < len(verify):
             return self._rate * (verify[rows] - verify[rows - 1])
         return self._rate * (verify[-1] - verify[0]) / (len(verify) - 1)
 
     def add_leaves(self, rows: int, count: int) -> None:
-        """The round's pass, of `rows` otherwise, has so many leaves: the pace must not take their time for its own."""
+        """The pace must not take their time for its own."""
         self._beside = sum(self.price(row) for row in range(rows, rows + count)) / (self._rate * self._extra)
 
     @property

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 from specexport.bundle import Contract
 from specexport.runtime.drafting.drafters import make_draft
-from specexport.runtime.drafting.leaves import LeafPlan, SecondChoices
+from specexport.runtime.drafting.leaves import Choice, LeafPlan, SecondChoices
 from specexport.runtime.loop.notes import NotedRound, NotedRule, Notes
 from specexport.runtime.loop.speculate import decode
 from specexport.runtime.loop.tree_round import TreeRound
@@ -118,29 +118,50 @@ def test_stop_tokens_and_the_drafted_token_are_never_leaves() -> None:
     choices = SecondChoices(GreedyRule(VOCAB), LeafPlan(VOCAB), (7,), VOCAB)
     logits = np.linspace(1.0, 2.0, VOCAB + 3, dtype=np.float32)  # a draft that knows more ids than the target
     assert choices.propose(logits) == VOCAB - 1
-    leaves = choices.take(2, 99)
-    assert leaves == [Leaf(0, token) for token in (6, 5, 4, 3, 2, 1, 0)]
+    assert choices.take(2, 99) == [Leaf(0, token) for token in (6, 5, 4, 3, 2, 1, 0)]
+    choices.accept_tree(logits[None, :VOCAB].repeat(9, 0), [VOCAB - 1], [])
     assert choices.take(2, 99) == []  # of that round only
 
 
+class Budget:
+    """Rows cost more and more; what is told is kept."""
+
+    added: tuple[int, int] = (0, 0)
+    told: tuple[int, Choice | None] = (0, None)
+
+    def value(self, choice: Choice) -> float:
+        return choice.value
+
+    def price(self, rows: int) -> float:
+        return 0.02 * rows
+
+    def add_leaves(self, rows: int, count: int) -> None:
+        self.added = (rows, count)
+
+    def learn(self, choices: Sequence[Choice], hit: Choice | None) -> None:
+        self.told = (len(choices), hit)
+
+
 def test_the_likeliest_come_first_over_all_places_while_they_are_worth_their_row() -> None:
-    class Prices:
-        added: tuple[int, int] = (0, 0)
-
-        def price(self, rows: int) -> float:
-            return 0.02 * rows
-
-        def add_leaves(self, rows: int, count: int) -> None:
-            self.added = (rows, count)
-
-    prices = Prices()
-    choices = SecondChoices(GreedyRule(VOCAB), LeafPlan(4, prices), (), VOCAB)
+    budget = Budget()
+    choices = SecondChoices(GreedyRule(VOCAB), LeafPlan(4, budget), (), VOCAB)
     first = np.log(np.array([0.5, 0.3, 0.16, 0.01, 0.01, 0.01, 0.005, 0.004, 0.001], np.float32))
+    second = first[[1, 0, 2, *range(3, VOCAB)]]
     choices.propose(first)
-    choices.propose(first[[1, 0, 2, *range(3, VOCAB)]])
-    # 0.3 and 0.16 at once, half of each behind the first token: 0.15 is worth the third row, 0.08 not the fourth
-    assert choices.take(3, 99) == [Leaf(0, 1), Leaf(0, 2), Leaf(1, 0)]
-    assert prices.added == (3, 3)
+    choices.propose(second)
+    # Of shares below a twentieth nothing is known. 0.3 and 0.16 at once, half of each behind the first token: 0.15 is
+    # worth the third row, 0.08 not the fourth.
+    leaves = choices.take(3, 99)
+    assert leaves == [Leaf(0, 1), Leaf(0, 2), Leaf(1, 0)]
+    assert budget.added == (3, 3)
+    # The target agrees with the first token only, and goes on with the third choice behind it, which had no row.
+    choices.accept_tree(np.stack([first, first[[2, 1, 0, *range(3, VOCAB)]], first, *[first] * 3]), [0, 1], leaves)
+    number, hit = budget.told
+    assert number == 4
+    assert hit is not None
+    assert (hit.leaf, hit.rank) == (Leaf(1, 2), 1)
+    assert hit.value == pytest.approx(0.08)
+    assert hit.share == pytest.approx(0.32)
     choices.propose(first)
     assert choices.take(3, 1) == [Leaf(0, 1)]  # no more room
 
