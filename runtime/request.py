@@ -114,4 +114,4 @@ def _leaves(bundle: Bundle, parameters: SamplingParameters, drafter: str | None,
         return None
     if asked is not None:
         return LeafPlan(asked)
-    return LeafPlan(most, schedule) if isinstance(schedule, AdaptiveSchedule) else None
+    return LeafPlan(most, schedule.leaves) if isinstance(schedule, AdaptiveSchedule) else None

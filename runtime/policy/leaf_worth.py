@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
-# Beyond this rank choices are believed alike.
+import numpy as np
+
+from ..drafting.leaves import Choices
+from ..sampling.distribution import Probabilities, Tokens
+
+# From this rank on choices are believed alike.
 RANKS = 8
 # Tokens that the draft's own word counts for, beside what was seen; and how many of them are remembered, about.
 PRIOR = 1.0
@@ -22,14 +29,59 @@ class LeafBeliefs:
     expected: list[float] = field(default_factory=lambda: [0.0] * RANKS)
     seen: list[float] = field(default_factory=lambda: [0.0] * RANKS)
 
-    def factor(self, rank: int) -> float:
+    def factors(self, ranks: Tokens) -> Probabilities:
         """By which the draft's word is multiplied."""
-        place = min(rank, RANKS - 1)
-        return (self.seen[place] + PRIOR) / (self.expected[place] + PRIOR)
+        factors: Probabilities = (np.array(self.seen) + PRIOR) / (np.array(self.expected) + PRIOR)
+        return factors[np.minimum(ranks, RANKS - 1)]
 
-    def add(self, rank: int, value: float, seen: bool) -> None:
-        place = min(rank, RANKS - 1)
-        self.expected[place] += value
-        self.seen[place] += seen
-        if self.expected[place] + self.seen[place] > 2 * REMEMBERED:
-            self.expected[place], self.seen[place] = 0.5 * self.expected[place], 0.5 * self.seen[place]
+    def add(self, ranks: Tokens, values: Probabilities, hit: int | None) -> None:
+        """The choices of a round; the one at `hit` came true."""
+        ranks = np.minimum(ranks, RANKS - 1)
+        expected, seen = self.expected + np.bincount(ranks, values, RANKS), np.array(self.seen)
+        if hit is not None:
+            seen[ranks[hit]] += 1.0
+        fading = np.where(expected + seen > 2 * REMEMBERED, 0.5, 1.0)
+        self.expected, self.seen = (expected * fading).tolist(), (seen * fading).tolist()
+
+
+class RoundNumbers(NamedTuple):
+    """chances: of each draft token, to stand where all in front of it do. rate: tokens a second that are reached
+    anyway. verify: seconds of a verify pass over 1, 2, ... rows.
+    """
+
+    chances: list[float]
+    rate: float
+    verify: list[float]
+
+
+class LeafWorth:
+    """Of one request; implements `LeafBudget`. seconds: of the newest round's leaves."""
+
+    def __init__(self, beliefs: LeafBeliefs, numbers: Callable[[], RoundNumbers]) -> None:
+        """numbers: of the round that is drafted."""
+        self._beliefs, self._numbers = beliefs, numbers
+        self.seconds = 0.0
+
+    def values(self, choices: Choices) -> Probabilities:
+        return self._word(choices) * self._beliefs.factors(choices.ranks)
+
+    def learn(self, choices: Choices, hit: int | None) -> None:
+        self._beliefs.add(choices.ranks, self._word(choices), hit)
+
+    def price(self, rows: int) -> float:
+        """Passes wider than those that were measured are taken to cost a row as much as these do on the whole."""
+        _, rate, verify = self._numbers()
+        if rows < len(verify):
+            return rate * (verify[rows] - verify[rows - 1])
+        return rate * (verify[-1] - verify[0]) / (len(verify) - 1)
+
+    def add_leaves(self, rows: int, count: int) -> None:
+        rate = self._numbers().rate
+        self.seconds = sum(self.price(row) for row in range(rows, rows + count)) / rate
+
+    def _word(self, choices: Choices) -> Probabilities:
+        """The draft's own, of what remains where a draft token is expected to fail."""
+        chances = np.array(self._numbers().chances)
+        ending = np.cumprod(np.append(1.0, chances[:-1])) * (1.0 - chances)  # of the draft, by place
+        word: Probabilities = ending[np.minimum(choices.places, len(chances) - 1)] * choices.shares
+        return word

@@ -13,16 +13,15 @@ that may still be left out: so the output stays the target's own (docs/losslessn
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
 from ...engines.base import Logits
 from ..drafting.guide import Guide
-from ..drafting.leaves import Choice
 from .beliefs import FARTHEST, LEAST, REQUEST_RATE, ROUTE_RATE, bounded
 from .cost_model import Costs, RoundCosts
-from .leaf_worth import LeafBeliefs
+from .leaf_worth import LeafBeliefs, LeafWorth, RoundNumbers
 from .lookup_worth import LookupState
 from .pace import Pace
 from .routes import RoutePolicy
@@ -96,7 +95,7 @@ class RouteState:
 
 
 class AdaptiveSchedule:
-    """Of one request; implements `Schedule`, `Guide` and `LeafBudget`.
+    """Of one request; implements `Schedule` and `Guide`.
 
     Where no number of draft tokens pays, rounds are plain, and the draft is asked again (a probe) when plain rounds
     have earned it: while it is not worth asking, that costs at most `PROBE_BUDGET` of the time.
@@ -130,7 +129,7 @@ class AdaptiveSchedule:
         self._probing = self._turned = False  # turned: to the other kind, by the pace
         self._could_pay = True  # whether a draft that always stands would
         self._passes = 0  # of the draft, in this round, where it is guided
-        self._beside = 0.0  # seconds of this round's leaves
+        self.leaves = LeafWorth(state.leaves, self.round)
         self._started, self._had_draft = 0.0, -1  # this round; whether the last one had a draft, if there was one
 
     def next(self, length: int, behind: int) -> int:
@@ -176,28 +175,9 @@ class AdaptiveSchedule:
     def go_on(self, num_drafted: int) -> bool:
         return not num_drafted or self._pays(num_drafted, self._alive)
 
-    def value(self, choice: Choice) -> float:
-        return self._word(choice) * self._state.leaves.factor(choice.rank)
-
-    def learn(self, choices: Sequence[Choice], hit: Choice | None) -> None:
-        for choice in choices:
-            self._state.leaves.add(choice.rank, self._word(choice), choice is hit)
-
-    def _word(self, choice: Choice) -> float:
-        """The draft's own, of what remains where a draft token is expected to fail."""
-        chances, place = self._read or self._expected, choice.leaf.place
-        return math.prod(chances[:place]) * (1.0 - chances[min(place, len(chances) - 1)]) * choice.share
-
-    def price(self, rows: int) -> float:
-        """Passes wider than those that were measured are taken to cost a row as much as these do on the whole."""
-        verify = self._verify
-        if rows < len(verify):
-            return self._rate * (verify[rows] - verify[rows - 1])
-        return self._rate * (verify[-1] - verify[0]) / (len(verify) - 1)
-
-    def add_leaves(self, rows: int, count: int) -> None:
-        """The pace must not take their time for its own."""
-        self._beside = sum(self.price(row) for row in range(rows, rows + count)) / (self._rate * self._extra)
+    def round(self) -> RoundNumbers:
+        """What this one is expected to do, and what rows cost, for leaves."""
+        return RoundNumbers(self._read or self._expected, self._rate, self._verify)
 
     @property
     def _reads(self) -> bool:
@@ -292,7 +272,8 @@ class AdaptiveSchedule:
         seconds, table = pace.clock() - self._started, self._table
         passes = self._passes or num_drafted
         if self._had_draft == (passes > 0):
-            expected = table.rounds[num_drafted] + (passes - num_drafted) * table.draft + self._beside
+            expected = table.rounds[num_drafted] + (passes - num_drafted) * table.draft
+            expected += self.leaves.seconds / self._extra
             pace.observe(passes > 0, seconds, table.plain, expected)
         self._had_draft = passes > 0
 

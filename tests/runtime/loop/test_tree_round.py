@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 from specexport.bundle import Contract
 from specexport.runtime.drafting.drafters import make_draft
-from specexport.runtime.drafting.leaves import Choice, LeafPlan, SecondChoices
+from specexport.runtime.drafting.leaves import Choices, LeafPlan, SecondChoices
 from specexport.runtime.loop.notes import NotedRound, NotedRule, Notes
 from specexport.runtime.loop.speculate import decode
 from specexport.runtime.loop.tree_round import TreeRound
@@ -127,10 +127,10 @@ class Budget:
     """Rows cost more and more; what is told is kept."""
 
     added: tuple[int, int] = (0, 0)
-    told: tuple[int, Choice | None] = (0, None)
+    told: tuple[Choices, int | None]
 
-    def value(self, choice: Choice) -> float:
-        return choice.value
+    def values(self, choices: Choices) -> np.ndarray:
+        return choices.values
 
     def price(self, rows: int) -> float:
         return 0.02 * rows
@@ -138,32 +138,37 @@ class Budget:
     def add_leaves(self, rows: int, count: int) -> None:
         self.added = (rows, count)
 
-    def learn(self, choices: Sequence[Choice], hit: Choice | None) -> None:
-        self.told = (len(choices), hit)
+    def learn(self, choices: Choices, hit: int | None) -> None:
+        self.told = (choices, hit)
 
 
 def test_the_likeliest_come_first_over_all_places_while_they_are_worth_their_row() -> None:
     budget = Budget()
     choices = SecondChoices(GreedyRule(VOCAB), LeafPlan(4, budget), (), VOCAB)
-    first = np.log(np.array([0.5, 0.3, 0.16, 0.01, 0.01, 0.01, 0.005, 0.004, 0.001], np.float32))
+    first = np.log(np.array([0.5, 0.3, 0.16, 0.005, 0.009, 0.008, 0.008, 0.007, 0.003], np.float32))
     second = first[[1, 0, 2, *range(3, VOCAB)]]
     choices.propose(first)
     choices.propose(second)
-    # Of shares below a twentieth nothing is known. 0.3 and 0.16 at once, half of each behind the first token: 0.15 is
+    # Of shares below a fiftieth nothing is known. 0.3 and 0.16 at once, half of each behind the first token: 0.15 is
     # worth the third row, 0.08 not the fourth.
     leaves = choices.take(3, 99)
     assert leaves == [Leaf(0, 1), Leaf(0, 2), Leaf(1, 0)]
     assert budget.added == (3, 3)
     # The target agrees with the first token only, and goes on with the third choice behind it, which had no row.
     choices.accept_tree(np.stack([first, first[[2, 1, 0, *range(3, VOCAB)]], first, *[first] * 3]), [0, 1], leaves)
-    number, hit = budget.told
-    assert number == 4
-    assert hit is not None
-    assert (hit.leaf, hit.rank) == (Leaf(1, 2), 1)
-    assert hit.value == pytest.approx(0.08)
-    assert hit.share == pytest.approx(0.32)
+    told, hit = budget.told
+    assert told.tokens.tolist() == [1, 2, 0, 2]
+    assert told.ranks.tolist() == [0, 1, 0, 1]
+    assert hit == 3
+    assert told.leaf(hit) == Leaf(1, 2)
+    assert told.values[hit] == pytest.approx(0.08)
+    assert told.shares[hit] == pytest.approx(0.32)
     choices.propose(first)
     assert choices.take(3, 1) == [Leaf(0, 1)]  # no more room
+    choices.accept_tree(np.stack([first, first, first]), [0], [Leaf(0, 1)])
+    assert budget.told[1] is None  # the draft stood
+    choices.certain(4)  # looked up
+    assert choices.take(3, 9) == []
 
 
 def test_a_row_that_is_no_number_is_named_by_its_place() -> None:

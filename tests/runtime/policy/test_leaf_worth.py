@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
-from specexport.runtime.drafting.leaves import Choice
+from specexport.runtime.drafting.leaves import Choices
 from specexport.runtime.policy.cost_model import CostPoint, Costs, MeasuredTime
 from specexport.runtime.policy.leaf_worth import RANKS, LeafBeliefs
 from specexport.runtime.policy.routes import RoutePolicy
 from specexport.runtime.policy.schedule import AdaptiveSchedule, RouteState
-from specexport.runtime.sampling.leaves import Leaf
 
 
 def schedule(verify: tuple[float, ...], state: RouteState | None = None) -> AdaptiveSchedule:
@@ -26,49 +26,49 @@ def schedule(verify: tuple[float, ...], state: RouteState | None = None) -> Adap
     return found
 
 
-def choice(place: int, share: float, rank: int = 0) -> Choice:
-    return Choice(Leaf(place, 7), rank, 0.0, share)
+def choices(*found: tuple[int, int, float]) -> Choices:
+    """(place, rank, share) of each."""
+    places, ranks, shares = (np.array(column) for column in zip(*found, strict=True))
+    return Choices(places, places + 7, ranks, 0.0 * shares, shares)
 
 
 def test_a_row_costs_what_was_measured_and_beyond_that_what_rows_cost_on_the_whole() -> None:
     steps = schedule((1.0, 1.01, 1.02, 1.3, 1.32))
-    rate = steps.price(1) / 0.01
+    rate = steps.leaves.price(1) / 0.01
     assert rate == pytest.approx((1 + 0.8 + 0.4) / (1.02 + 0.2))  # the tokens a second of the best, k = 2
-    assert steps.price(3) == pytest.approx(0.28 * rate)
-    assert steps.price(5) == steps.price(9) == pytest.approx(0.08 * rate)
+    assert steps.leaves.price(3) == pytest.approx(0.28 * rate)
+    assert steps.leaves.price(5) == steps.leaves.price(9) == pytest.approx(0.08 * rate)
 
 
 def test_a_leaf_is_worth_the_chance_that_the_draft_ends_there_and_goes_on_so() -> None:
     free = schedule((1.0,) * 5)
-    assert free.value(choice(0, 0.5)) == pytest.approx(0.2 * 0.5)
-    assert free.value(choice(1, 0.5)) == pytest.approx(0.8 * 0.5 * 0.5)
-    assert free.value(choice(2, 0.1)) == pytest.approx(0.8 * 0.5 * 0.5 * 0.1)
+    found = free.leaves.values(choices((0, 0, 0.5), (1, 0, 0.5), (2, 0, 0.1)))
+    assert found == pytest.approx([0.2 * 0.5, 0.8 * 0.5 * 0.5, 0.8 * 0.5 * 0.5 * 0.1])
 
 
 def test_what_comes_true_more_often_than_the_draft_says_is_worth_more() -> None:
-    state = RouteState()
+    state, two = RouteState(), choices((0, 0, 0.5), (0, 1, 0.5))
     one = schedule((1.0,) * 5, state)
-    before = one.value(choice(0, 0.5)), one.value(choice(0, 0.5, rank=1))
-    for _ in range(200):  # the second choice comes true twice as often as it says, the third never does
-        hits = choice(0, 0.5), choice(0, 0.5, rank=1)
-        one.learn(hits, hits[0] if _ % 5 == 0 else None)
-    assert one.value(choice(0, 0.5)) == pytest.approx(2 * before[0], rel=0.1)
-    assert one.value(choice(0, 0.5, rank=1)) < 0.2 * before[1]
+    before = one.leaves.values(two)
+    for turn in range(200):  # the second choice comes true twice as often as it says, the third never does
+        one.leaves.learn(two, 0 if turn % 5 == 0 else None)
+    assert one.leaves.values(two)[0] == pytest.approx(2 * before[0], rel=0.1)
+    assert one.leaves.values(two)[1] < 0.2 * before[1]
     later = schedule((1.0,) * 5, state)  # another request of the route
-    assert later.value(choice(0, 0.5)) == one.value(choice(0, 0.5))
+    assert later.leaves.values(two).tolist() == one.leaves.values(two).tolist()
 
 
 def test_beliefs_are_bounded_and_follow_what_changes() -> None:
-    beliefs = LeafBeliefs()
+    beliefs, fourth, last = LeafBeliefs(), np.array([3]), np.array([RANKS, RANKS + 9])
     for _ in range(5000):
-        beliefs.add(3, 0.5, True)
-    assert beliefs.factor(3) == pytest.approx(2.0, rel=0.05)
+        beliefs.add(fourth, np.array([0.5]), 0)
+    assert beliefs.factors(fourth) == pytest.approx(2.0, rel=0.05)
     for _ in range(600):
-        beliefs.add(3, 0.5, False)
-    assert beliefs.factor(3) < 0.2
-    beliefs.add(RANKS + 4, 1.0, True)
-    assert beliefs.factor(RANKS) == beliefs.factor(RANKS + 9) == 1.0
-    assert LeafBeliefs().factor(0) == 1.0
+        beliefs.add(fourth, np.array([0.5]), None)
+    assert beliefs.factors(fourth) < 0.2
+    beliefs.add(last, np.array([0.5, 0.5]), 1)
+    assert beliefs.factors(last).tolist() == [1.0, 1.0]
+    assert LeafBeliefs().factors(fourth) == 1.0
 
 
 def test_the_pace_is_not_told_that_rounds_with_leaves_are_slow() -> None:
@@ -90,6 +90,6 @@ def test_the_pace_is_not_told_that_rounds_with_leaves_are_slow() -> None:
     watched = RouteState(pace=Watched())  # type: ignore[arg-type]
     found = schedule((1.0, 1.1, 1.2, 1.3, 1.4), watched)
     found._had_draft = True
-    found.add_leaves(3, 2)
+    found.leaves.add_leaves(3, 2)
     found.observe(2, 1)
     assert told == [pytest.approx(1.2 + 2 * 0.1 + 0.1 + 0.1)]  # the round, and v(5) - v(3)
