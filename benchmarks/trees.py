@@ -57,7 +57,7 @@ def decode(session: Session, prompt: list[int], params: SamplingParameters, cloc
     return Run(seconds, tuple(tokens), row.rounds, row.caught, row.leaves)
 
 
-def widths(session: Session, clock: Clock, context: int, turns: int = 15) -> list[float]:
+def widths(session: Session, clock: Clock, context: int, turns: int = 7) -> list[float]:
     """Median seconds of the target's pass over 1, 2, ... rows behind `context` rows."""
     target, taken = session.engine.target, defaultdict(list)
     widest = session.bundle.manifest.contract.widest_step

@@ -44,12 +44,17 @@ class LeafBudget(Protocol):
         """Tokens that each one's row is expected to give, `[n]`."""
         ...
 
-    def price(self, rows: int) -> float:
-        """Tokens that the time of one row more is worth, in a verify pass of `rows`."""
+    @property
+    def price(self) -> float:
+        """Tokens that the time of one row more is worth."""
         ...
 
-    def add_leaves(self, rows: int, count: int) -> None:
-        """The round's pass, of `rows` otherwise, has as many leaves."""
+    def could_pay(self) -> bool:
+        """Whether any leaf of the next round could be worth its row, and the look for it."""
+        ...
+
+    def add_leaves(self, count: int) -> None:
+        """The round's pass has as many leaves."""
         ...
 
     def learn(self, choices: Choices, hit: int | None) -> None:
@@ -75,36 +80,43 @@ class SecondChoices:
         self._rows: list[Row] = []
         self._drafted: list[int] = []  # one for each row
         self._places: list[int] = []
-        self._place = 0
+        self._place, self._looking = 0, False
         self._choices: Choices | None = None
 
     def propose(self, draft_logits: Row) -> int | None:
         token = self._rule.propose(draft_logits)
-        if token is not None:
+        if token is not None and self._looks():
             self._rows.append(draft_logits[: self._vocab_size].copy())  # the next pass overwrites it
             self._drafted.append(token)
             self._places.append(self._place)
-            self._place += 1
+        self._place += token is not None
         return token
 
     def certain(self, draft_token: int) -> None:
         self._rule.certain(draft_token)
         self._place += 1
 
-    def take(self, rows: int, room: int) -> list[Leaf]:
-        """The round's leaves beside a chain of `rows`, at most `room` of them, those of most value first."""
+    def _looks(self) -> bool:
+        """Asked once a round, and not where its first row was let go."""
+        if not self._place:
+            self._looking = self._plan.budget is None or self._plan.budget.could_pay()
+        return self._looking
+
+    def take(self, room: int) -> list[Leaf]:
+        """The round's leaves, at most `room` of them, those of most value first."""
         budget, most = self._plan.budget, min(self._plan.most, room)
         leaves: list[Leaf] = []
+        price = budget.price if budget else 0.0
         self._choices = choices = self._find() if self._rows else None
         if choices is not None:
             values = budget.values(choices) if budget else choices.values
             for index in np.argsort(-values, kind="stable").tolist():
-                if len(leaves) >= most or not values[index] > (budget.price(rows + len(leaves)) if budget else 0.0):
+                if len(leaves) >= most or not values[index] > price:
                     break
                 if choices.tokens[index] not in self._never:
                     leaves.append(choices.leaf(index))
         if budget:
-            budget.add_leaves(rows, len(leaves))
+            budget.add_leaves(len(leaves))
         return leaves
 
     def accept_tree(

@@ -40,7 +40,7 @@ class TreeRound:
         fed = tokens[position:]  # the last token, and what the round before caught
         chain = [*fed, *draft_tokens]
         room = min(self._contract.widest_step, self._contract.capacity - position)
-        leaves = self._rule.take(len(chain), room - len(chain))
+        leaves = self._rule.take(room - len(chain))
         logits = self._step(chain, leaves, position, len(fed) - 1)
         self._statistics.target_seconds += perf_counter() - start
         self._statistics.leaves += len(leaves)

@@ -118,25 +118,27 @@ def test_stop_tokens_and_the_drafted_token_are_never_leaves() -> None:
     choices = SecondChoices(GreedyRule(VOCAB), LeafPlan(VOCAB), (7,), VOCAB)
     logits = np.linspace(1.0, 2.0, VOCAB + 3, dtype=np.float32)  # a draft that knows more ids than the target
     assert choices.propose(logits) == VOCAB - 1
-    assert choices.take(2, 99) == [Leaf(0, token) for token in (6, 5, 4, 3, 2, 1, 0)]
+    assert choices.take(99) == [Leaf(0, token) for token in (6, 5, 4, 3, 2, 1, 0)]
     choices.accept_tree(logits[None, :VOCAB].repeat(9, 0), [VOCAB - 1], [])
-    assert choices.take(2, 99) == []  # of that round only
+    assert choices.take(99) == []  # of that round only
 
 
 class Budget:
-    """Rows cost more and more; what is told is kept."""
+    """A row costs a tenth of a token; what is told is kept."""
 
-    added: tuple[int, int] = (0, 0)
+    price = 0.1
+    added = 0
+    pays = True
     told: tuple[Choices, int | None]
+
+    def could_pay(self) -> bool:
+        return self.pays
 
     def values(self, choices: Choices) -> np.ndarray:
         return choices.values
 
-    def price(self, rows: int) -> float:
-        return 0.02 * rows
-
-    def add_leaves(self, rows: int, count: int) -> None:
-        self.added = (rows, count)
+    def add_leaves(self, count: int) -> None:
+        self.added = count
 
     def learn(self, choices: Choices, hit: int | None) -> None:
         self.told = (choices, hit)
@@ -150,10 +152,10 @@ def test_the_likeliest_come_first_over_all_places_while_they_are_worth_their_row
     choices.propose(first)
     choices.propose(second)
     # Of shares below a fiftieth nothing is known. 0.3 and 0.16 at once, half of each behind the first token: 0.15 is
-    # worth the third row, 0.08 not the fourth.
-    leaves = choices.take(3, 99)
+    # worth a row, 0.08 is not.
+    leaves = choices.take(99)
     assert leaves == [Leaf(0, 1), Leaf(0, 2), Leaf(1, 0)]
-    assert budget.added == (3, 3)
+    assert budget.added == 3
     # The target agrees with the first token only, and goes on with the third choice behind it, which had no row.
     choices.accept_tree(np.stack([first, first[[2, 1, 0, *range(3, VOCAB)]], first, *[first] * 3]), [0, 1], leaves)
     told, hit = budget.told
@@ -164,11 +166,17 @@ def test_the_likeliest_come_first_over_all_places_while_they_are_worth_their_row
     assert told.values[hit] == pytest.approx(0.08)
     assert told.shares[hit] == pytest.approx(0.32)
     choices.propose(first)
-    assert choices.take(3, 1) == [Leaf(0, 1)]  # no more room
+    assert choices.take(1) == [Leaf(0, 1)]  # no more room
     choices.accept_tree(np.stack([first, first, first]), [0], [Leaf(0, 1)])
     assert budget.told[1] is None  # the draft stood
+    budget.pays = False  # as a round begins
+    choices.propose(first)
+    budget.pays = True
+    choices.propose(second)
+    assert choices.take(9) == []
+    choices.accept_tree(np.stack([first, first, first]), [0, 1], [])
     choices.certain(4)  # looked up
-    assert choices.take(3, 9) == []
+    assert choices.take(9) == []
 
 
 def test_a_row_that_is_no_number_is_named_by_its_place() -> None:

@@ -6,19 +6,19 @@ import numpy as np
 import pytest
 from specexport.runtime.drafting.leaves import Choices
 from specexport.runtime.policy.cost_model import CostPoint, Costs, MeasuredTime
-from specexport.runtime.policy.leaf_worth import RANKS, LeafBeliefs
+from specexport.runtime.policy.leaf_worth import HOST_SECONDS, RANKS, LeafBeliefs
 from specexport.runtime.policy.routes import RoutePolicy
 from specexport.runtime.policy.schedule import AdaptiveSchedule, RouteState
 
 
-def schedule(verify: tuple[float, ...], state: RouteState | None = None) -> AdaptiveSchedule:
-    """Chances of 0.8 and then 0.5. verify: seconds of a pass over 1, 2, ... rows; a draft pass takes 0.1."""
+def schedule(verify: tuple[float, ...], state: RouteState | None = None, draft: float = 0.1) -> AdaptiveSchedule:
+    """Chances of 0.8 and then 0.5. verify: seconds of a pass over 1, 2, ... rows; draft: of the draft's."""
 
     def time(seconds: float) -> MeasuredTime:
         return MeasuredTime(seconds, seconds, seconds)
 
-    rounds = tuple(time(seconds + 0.1 * k) for k, seconds in enumerate(verify))
-    point = CostPoint(16, rounds, time(0.1), tuple(map(time, verify)), (time(0.0),) * len(verify))
+    rounds = tuple(time(seconds + draft * k) for k, seconds in enumerate(verify))
+    point = CostPoint(16, rounds, time(draft), tuple(map(time, verify)), (time(0.0),) * len(verify))
     costs = Costs(1, "bundle", "host", "onnxruntime", 0, "", 0.01, 0.0, (point,))
     entry = RoutePolicy("on", "model", 1, "adaptive", (0.8, 0.5), None)
     found = AdaptiveSchedule(entry, costs, None, state or RouteState(), len(verify) - 1)
@@ -32,12 +32,23 @@ def choices(*found: tuple[int, int, float]) -> Choices:
     return Choices(places, places + 7, ranks, 0.0 * shares, shares)
 
 
-def test_a_row_costs_what_was_measured_and_beyond_that_what_rows_cost_on_the_whole() -> None:
+def test_every_row_costs_what_the_dearest_does() -> None:
     steps = schedule((1.0, 1.01, 1.02, 1.3, 1.32))
-    rate = steps.leaves.price(1) / 0.01
-    assert rate == pytest.approx((1 + 0.8 + 0.4) / (1.02 + 0.2))  # the tokens a second of the best, k = 2
-    assert steps.leaves.price(3) == pytest.approx(0.28 * rate)
-    assert steps.leaves.price(5) == steps.leaves.price(9) == pytest.approx(0.08 * rate)
+    rate = (1 + 0.8 + 0.4) / (1.02 + 0.2)  # the tokens a second of the best, k = 2
+    assert steps.leaves.price == pytest.approx(0.28 * rate)
+
+
+@pytest.mark.parametrize(("row", "pays"), [(0.01, True), (0.06, True), (0.15, False)])
+def test_nobody_looks_where_no_leaf_can_pay(row: float, pays: bool) -> None:
+    """The draft ends at its second place with 0.4, half of which a leaf there could give at best."""
+    assert schedule(tuple(1.0 + row * index for index in range(5))).leaves.could_pay() == pays
+
+
+def test_nobody_looks_where_rounds_are_as_short_as_the_look() -> None:
+    times = [1.0, 1.01, 1.02, 1.03, 1.04]
+    for scale, pays in ((1.0, True), (HOST_SECONDS, False)):
+        found = schedule(tuple(scale * seconds for seconds in times), draft=0.1 * scale)
+        assert found.leaves.could_pay() == pays
 
 
 def test_a_leaf_is_worth_the_chance_that_the_draft_ends_there_and_goes_on_so() -> None:
@@ -90,6 +101,6 @@ def test_the_pace_is_not_told_that_rounds_with_leaves_are_slow() -> None:
     watched = RouteState(pace=Watched())  # type: ignore[arg-type]
     found = schedule((1.0, 1.1, 1.2, 1.3, 1.4), watched)
     found._had_draft = True
-    found.leaves.add_leaves(3, 2)
+    found.leaves.add_leaves(2)
     found.observe(2, 1)
-    assert told == [pytest.approx(1.2 + 2 * 0.1 + 0.1 + 0.1)]  # the round, and v(5) - v(3)
+    assert told == [pytest.approx(1.2 + 2 * 0.1 + 0.1 + 0.1)]  # the round, and two rows
