@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 from hardware import describe_hardware
 from specexport import Session, load
-from specexport.runtime.drafting.drafters import DRAFTERS
+from specexport.runtime.drafting.names import DRAFTERS
 from specexport.runtime.sampling.parameters import SamplingParameters
 from specexport.runtime.state.statistics import Statistics
 from specexport.runtime.text.prompt_file import read_prompts

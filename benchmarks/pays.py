@@ -18,9 +18,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from specexport import Session, load
-from specexport.calibration.calibrate import CalibrateOptions, calibrate
+from specexport.calibration.calibrate import calibrate
 from specexport.calibration.measuring.prompts import Request
 from specexport.calibration.measuring.recorder import Recorder
+from specexport.calibration.options import CalibrateOptions
 from specexport.calibration.reporting.report import write_report
 from specexport.calibration.reporting.summary import render
 from specexport.calibration.statistics.intervals import ratio_interval

@@ -1,31 +1,27 @@
 """The bundle: a folder with graphs, tokenizer and a manifest that says what each graph takes and gives.
 
-    manifest.json   graphs/   graphs/rules/   engines/<engine>/   reference/   tokenizer/
+    manifest.json   graphs/   graphs/rules/   engines/<engine>/   reference/   tokenizer/   drafts/<name>-<digest>/
 
 The manifest lists every file with its size and SHA-256. It is written last, into a temporary sibling folder
 that is then renamed, so a bundle either is whole or is not there.
 """
 
-from .contract import COUNTS, ELEMENT_BYTES, PRECISIONS, ROLES, CacheLayer, Contract, Precision, Role, State
+from .contract import COUNTS, ELEMENT_BYTES, PRECISIONS, CacheLayer, Contract, Precision, State, is_cache
 from .digests import list_files, sha256
+from .drafts import RESERVED, DraftSpec, DraftVocabulary, SharedVocabulary, check_name
 from .manifest import (
-    FORMATS,
     MANIFEST,
+    OLDEST_SCHEMA,
     SCHEMA_VERSION,
-    DraftVocabulary,
-    Family,
-    Fidelity,
     FileEntry,
-    Format,
     Manifest,
-    ModelSpec,
     Plan,
     RuleName,
     RuleSpec,
-    SharedVocabulary,
     TextSpec,
     write_manifest,
 )
+from .models import FORMATS, ROLES, Family, Fidelity, Format, ModelSpec, Role
 from .opening import Bundle
 from .proofs import LayerProof, Proof
 
@@ -34,12 +30,15 @@ __all__ = [
     "ELEMENT_BYTES",
     "FORMATS",
     "MANIFEST",
+    "OLDEST_SCHEMA",
     "PRECISIONS",
+    "RESERVED",
     "ROLES",
     "SCHEMA_VERSION",
     "Bundle",
     "CacheLayer",
     "Contract",
+    "DraftSpec",
     "DraftVocabulary",
     "Family",
     "Fidelity",
@@ -57,6 +56,8 @@ __all__ = [
     "SharedVocabulary",
     "State",
     "TextSpec",
+    "check_name",
+    "is_cache",
     "list_files",
     "sha256",
     "write_manifest",

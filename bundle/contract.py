@@ -7,8 +7,6 @@ from typing import Literal
 
 from ..strict import OPTIONAL
 
-Role = Literal["target", "draft"]
-ROLES: tuple[Role, ...] = ("target", "draft")
 Precision = Literal["fp32", "fp16", "bf16"]
 PRECISIONS: tuple[Precision, ...] = ("fp32", "fp16", "bf16")
 ELEMENT_BYTES: dict[Precision, int] = {"fp32": 4, "fp16": 2, "bf16": 2}
@@ -35,7 +33,8 @@ class Contract:
 
     A graph whose layers keep states (`CacheLayer.states`) also takes `pending [1] int64`, how many of the open rows
     count, and `certain [1] int64`, how many of these and of the T new ones it takes in for good (see
-    docs/architecture.md, "States"). Each state is `past.{i}.{name}` and `present.{i}.{name}`, in the same memory.
+    docs/architecture.md, "States"). Each state is `past.{i}.{name}` and `present.{i}.{name}`: in the dialect `ort` in
+    the same memory, in `onnx` copied there behind the pass.
 
     Where there are tree rows, the target's graphs also take `depth [T] int64`, how far row i lies behind
     `position` in the text, and `ancestor [T, T] bool`, whether row i sees row j, itself included. Row i lies in cache
@@ -74,7 +73,7 @@ class Contract:
         """Most tokens a pass gives logits for: k + 1 and the rows of a tree, and 2 for the first draft step."""
         return max(2, self.max_draft_tokens + 1 + self.tree_rows)
 
-    def of(self, role: Role) -> Contract:
+    def of(self, role: Literal["target", "draft"]) -> Contract:
         """What that model's graphs keep: only the target's take trees."""
         return self if role == "target" else replace(self, tree_rows=0)
 
@@ -105,6 +104,11 @@ class Contract:
 
 # Inputs of a graph whose layers keep states.
 COUNTS = ("pending", "certain")
+
+
+def is_cache(name: str) -> bool:
+    """Whether an input or output `{side}.{i}.{name}` is of keys or values, not of a state."""
+    return name.rpartition(".")[2] in ("key", "value")
 
 
 @dataclass(frozen=True)

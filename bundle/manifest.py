@@ -4,110 +4,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
-from math import prod
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
-from .contract import ELEMENT_BYTES, ROLES, CacheLayer, Contract, Role, State
-from .proofs import LayerProof, Proof
+from ..strict import OPTIONAL
+from .contract import Contract
+from .drafts import DraftSpec, DraftVocabulary, SharedVocabulary, check_name
+from .models import ROLES, ModelSpec, Role
+from .proofs import Proof
 
-SCHEMA_VERSION = 7
+SCHEMA_VERSION = 8
+# The oldest that is read: it lacks nothing but what has a default.
+OLDEST_SCHEMA = 7
 MANIFEST = "manifest.json"
-
-# How the matrices of a model are stored; `float`: in the precision of the contract.
-Format = Literal["float", "int8", "int4", "fp8"]
-FORMATS: tuple[Format, ...] = ("float", "int8", "int4", "fp8")
-# The engines that quantized graphs are made for: each family rounds in its own way.
-Family = Literal["onnxruntime", "tensorrt"]
-
-
-@dataclass(frozen=True)
-class Fidelity:
-    """What quantizing did to a model, on `tokens` tokens of text that it was not calibrated on.
-
-    own_texts: the user's text, not the shipped one. perplexity: of the next tokens of that text; exact_perplexity: the
-    same before. divergence: mean KL of its distributions from the model's before, in nats. agreement: the part of the
-    tokens behind which the likeliest token is the same, 0 to 1.
-    """
-
-    tokens: int
-    own_texts: bool
-    perplexity: float
-    exact_perplexity: float
-    divergence: float
-    agreement: float
-
-    @property
-    def loss(self) -> float:
-        """By how much the perplexity rose: 0.01 for one percent."""
-        return self.perplexity / self.exact_perplexity - 1
-
-    @property
-    def measured_on(self) -> str:
-        source = "the calibration prompts given" if self.own_texts else "the shipped texts"
-        return f"{self.tokens} held-out tokens of {source}"
-
-
-@dataclass(frozen=True)
-class ModelSpec:
-    """One model: where it came from and the sizes its graphs have.
-
-    features: F, how many numbers a row the confidence head of its `ort` graph reads: the width of what the output
-    embedding reads and that of the input embedding. 0 where the graph has no head.
-    format: how its matrices are stored, but for those in `notes`: what was kept in a higher format, and why; also what
-    rounds by static scales.
-    fidelity: None where nothing is quantized.
-    rounding: mean KL divergence in nats of the reference of the proof from the model before it was quantized; None
-    where nothing is. layer_proofs: one a quantized graph.
-    """
-
-    source: str
-    architecture: str
-    checkpoint_sha256: str
-    num_parameters: int
-    vocab_size: int
-    layers: tuple[CacheLayer, ...]
-    graphs: dict[str, str]  # dialect -> path
-    weights: str
-    features: int
-    format: Format
-    notes: tuple[str, ...]
-    fidelity: Fidelity | None
-    rounding: float | None = None
-    layer_proofs: tuple[LayerProof, ...] = ()
-
-    def __post_init__(self) -> None:
-        if self.features < 0:
-            raise ValueError(f"features is {self.features}; it must be 0, for no confidence head, or more")
-
-    @property
-    def has_states(self) -> bool:
-        """Whether a layer keeps more than keys and values: see `State`."""
-        return any(layer.states for layer in self.layers)
-
-    def cache_names(self, side: Literal["past", "present", "new"]) -> Iterator[tuple[str, CacheLayer]]:
-        for index, layer in enumerate(self.layers):
-            for half in ("key", "value") if layer.num_kv_heads else ():
-                yield f"{side}.{index}.{half}", layer
-
-    def state_names(self, side: Literal["past", "present"]) -> Iterator[tuple[str, State]]:
-        for index, layer in enumerate(self.layers):
-            for state in layer.states:
-                yield f"{side}.{index}.{state.name}", state
-
-    def row_bytes(self, contract: Contract) -> int:
-        """Of one row of keys and values, all layers."""
-        return 2 * ELEMENT_BYTES[contract.precision] * sum(x.num_kv_heads * x.head_dim for x in self.layers)
-
-    def state_bytes(self, contract: Contract) -> int:
-        return sum(
-            prod(state.shape(contract)) * ELEMENT_BYTES[state.precision(contract)]
-            for _, state in self.state_names("past")
-        )
-
-    def cache_bytes(self, contract: Contract) -> int:
-        return contract.capacity * self.row_bytes(contract) + self.state_bytes(contract)
 
 
 @dataclass(frozen=True)
@@ -118,67 +28,6 @@ class TextSpec:
     chat_template: str | None
     special_tokens: dict[str, str]  # bos_token, eos_token, ... for the chat template
     stop_token_ids: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class SharedVocabulary:
-    """How a draft of another tokenizer speaks the target's ids (token-level intersection, arXiv 2502.05202).
-
-    maps: an npz of `to_draft [target vocab] int64`, the draft's id (or the nearest it has) for every id of the target,
-    and `shared [2, n] int64`, the pairs (target id, draft id) of the tokens that both have. shared_tokens: n; the other
-    two: how many tokens each tokenizer has.
-    """
-
-    maps: str
-    shared_tokens: int
-    target_tokens: int
-    draft_tokens: int
-
-    def __post_init__(self) -> None:
-        if not 0 < self.shared_tokens <= min(self.target_tokens, self.draft_tokens):
-            raise ValueError(
-                f"{self.shared_tokens} tokens cannot be shared by {self.target_tokens} and {self.draft_tokens}"
-            )
-
-    @property
-    def overlap(self) -> float:
-        """The part of the target's tokens that the draft can propose."""
-        return self.shared_tokens / self.target_tokens
-
-
-@dataclass(frozen=True)
-class DraftVocabulary:
-    """Which of the target's tokens a draft with a smaller output layer can propose, and what that costs.
-
-    kept_tokens of all_tokens. Counted on counted_tokens of the target's own answers, judged on held_out_tokens of
-    answers to other prompts. own_texts: the prompts are the user's. coverage: the part of those held-out tokens that
-    is kept. agreement: where target and draft have the same likeliest token; acceptance: sum min(p, q) at temperature
-    1; both a mean over the held-out tokens, with the kept ids and with all.
-    """
-
-    kept_tokens: int
-    all_tokens: int
-    counted_tokens: int
-    held_out_tokens: int
-    own_texts: bool
-    coverage: float
-    agreement: float
-    whole_agreement: float
-    acceptance: float
-    whole_acceptance: float
-
-    def __post_init__(self) -> None:
-        if not 0 < self.kept_tokens < self.all_tokens:
-            raise ValueError(f"{self.kept_tokens} kept tokens are not fewer than all {self.all_tokens}")
-
-    @property
-    def summary(self) -> str:
-        source = "the calibration prompts given" if self.own_texts else "the shipped texts"
-        return (
-            f"{self.kept_tokens} of {self.all_tokens} tokens, {self.coverage:.1%} of {self.held_out_tokens} held-out "
-            f"tokens of the target's answers to {source}; accepted when greedy {self.agreement:.1%} (all tokens: "
-            f"{self.whole_agreement:.1%}), at temperature 1 {self.acceptance:.1%} ({self.whole_acceptance:.1%})"
-        )
 
 
 RuleName = Literal["select", "select_greedy", "accept_greedy", "accept_token", "accept_block", "adjust"]
@@ -228,6 +77,11 @@ class FileEntry:
 
 @dataclass(frozen=True)
 class Manifest:
+    """draft: the first one, which requests draft with unless they name another; draft_name: what it is called.
+
+    more_drafts: the others, by name.
+    """
+
     schema_version: int
     created: str
     command: str
@@ -244,8 +98,14 @@ class Manifest:
     references: dict[str, str]  # role -> the Hugging Face model's logits for the proof
     proofs: tuple[Proof, ...]
     files: dict[str, FileEntry]
+    draft_name: str = field(default="draft", metadata=OPTIONAL)
+    more_drafts: dict[str, DraftSpec] = field(default_factory=dict, metadata=OPTIONAL)
 
     def __post_init__(self) -> None:
+        for called in (self.draft_name, *self.more_drafts):
+            check_name(called)
+        if self.more_drafts and (self.draft is None or self.draft_name in self.more_drafts):
+            raise ValueError("there are more drafts, but no first one, or one of its name")
         for name, roles in (("references", set(self.references)), ("proofs", {proof.role for proof in self.proofs})):
             if roles != set(self.roles):
                 raise ValueError(
@@ -259,6 +119,33 @@ class Manifest:
     @property
     def roles(self) -> tuple[Role, ...]:
         return ROLES if self.draft is not None else ("target",)
+
+    @property
+    def draft_names(self) -> tuple[str, ...]:
+        """What the drafts are called, the first one's first."""
+        return (self.draft_name, *self.more_drafts) if self.draft is not None else ()
+
+    def with_draft(self, name: str) -> Manifest:
+        """As if the draft `name`, one of `draft_names`, were the only one."""
+        alone = replace(self, more_drafts={})
+        return alone if name == self.draft_name else alone.with_first(name, self.more_drafts[name])
+
+    def with_first(self, name: str, draft: DraftSpec) -> Manifest:
+        """The same with `draft` in place of the first one, if there is one."""
+        return replace(
+            self,
+            draft=draft.model,
+            vocabulary=draft.vocabulary,
+            draft_vocabulary=None,
+            references=self.references | {"draft": draft.reference},
+            proofs=(*(proof for proof in self.proofs if proof.role != "draft"), *draft.proofs),
+            draft_name=name,
+        )
+
+    @property
+    def has_states(self) -> bool:
+        """Whether a model keeps more than keys and values."""
+        return any(model.has_states for model in (*self.models.values(), *(d.model for d in self.more_drafts.values())))
 
     @property
     def longest(self) -> int:
@@ -280,6 +167,8 @@ class Manifest:
             yield self.vocabulary.maps
         for model in self.models.values():
             yield from (*model.graphs.values(), model.weights)
+        for draft in self.more_drafts.values():
+            yield from draft.files()
 
 
 def write_manifest(root: Path, manifest: Manifest) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath
 from ..errors import BundleError
 from ..strict import parse, read_json
 from .digests import sha256
-from .manifest import MANIFEST, SCHEMA_VERSION, Manifest
+from .manifest import MANIFEST, OLDEST_SCHEMA, SCHEMA_VERSION, Manifest
 
 
 @dataclass(frozen=True)
@@ -43,12 +43,13 @@ class Bundle:
                 "'specexport build'"
             )
         version = raw.get("schema_version") if isinstance(raw, dict) else None
-        if isinstance(version, int) and version != SCHEMA_VERSION:
+        if isinstance(version, int) and not OLDEST_SCHEMA <= version <= SCHEMA_VERSION:
             command = raw.get("command")
             told = f", which was made with: {command}" if isinstance(command, str) and command.isprintable() else ""
             remedy = f"{'update specexport or ' * (version > SCHEMA_VERSION)}build the bundle again{told}"
+            reads = f"{OLDEST_SCHEMA} to {SCHEMA_VERSION}"
             raise BundleError(
-                f"{root / MANIFEST} has schema version {version}, this specexport reads {SCHEMA_VERSION}; {remedy}"
+                f"{root / MANIFEST} has schema version {version}, this specexport reads {reads}; {remedy}"
             )
         bundle = cls(root, parse(Manifest, raw, MANIFEST))
         bundle._check_files(check_digests, f"engines/{without_plans}/")
@@ -56,6 +57,10 @@ class Bundle:
 
     def path(self, name: str) -> Path:
         return self.root / name
+
+    def with_draft(self, name: str) -> Bundle:
+        """See `Manifest.with_draft`."""
+        return Bundle(self.root, self.manifest.with_draft(name))
 
     def _check_files(self, check_digests: bool, ignored: str) -> None:
         files = self.manifest.files

@@ -4,31 +4,29 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from datetime import datetime, timezone
 from importlib.util import find_spec
 
-import numpy as np
-from numpy.typing import NDArray
-
 from ..errors import BundleError, MissingPackageError, OutputError, ParameterError
 from ..runtime.costs.meter import CostMeter
-from ..runtime.drafting.drafters import DRAFTERS, LOOKUPS
+from ..runtime.drafting.names import FIRST, LOOKUP_NAMES, all_drafters, model_of
 from ..runtime.policy.cost_model import COSTS, Costs
 from ..runtime.policy.decisions import check_writable, write_decision
 from ..runtime.policy.host_identity import bundle_identity, describe_host
-from ..runtime.policy.routes import POLICY, POLICY_VERSION, Mode, Policy
-from ..runtime.policy.survival import SURVIVAL, Survival
+from ..runtime.policy.routes import POLICY, POLICY_VERSION, Policy
+from ..runtime.policy.survival import Survival, survival_file
 from ..runtime.sampling.parameters import SamplingParameters
 from ..runtime.session import Session
-from .measuring.adaptive_replay import Reading
+from .drafted import Drafted, Recorded, joined_costs
 from .measuring.journal import Journal
 from .measuring.listening import listen
 from .measuring.progress import Progress, silent
 from .measuring.prompts import Request
-from .measuring.record import Record, from_row, judged_tokens, record, to_row
+from .measuring.record import from_row, judged_tokens, record, to_row
+from .options import CalibrateOptions
 from .statistics.results import Analysis, SignalQuality
 from .survival.fit import fit_survival
 from .verdicts.route_analysis import analyze_route
@@ -36,41 +34,10 @@ from .verdicts.verdict import Criteria, worth_reading
 
 FOLDER = "calibration"
 JOURNAL = f"{FOLDER}/calibrate.jsonl"
-# Costs are measured this many times, spread over the run, in this many bursts each time.
+# Costs are measured this many times, spread over the run.
 GOES = 4
-BURSTS = 6
 # Judged tokens that a survival signal needs.
 LEAST_TOKENS = 200
-
-
-@dataclass(frozen=True)
-class CalibrateOptions:
-    """How to calibrate.
-
-    temperature, top_k, top_p, seed: of the requests, whose drafts are judged by token verification. drafters: to choose
-    from; none or `all` for all. floor: what the p10 speedup must reach. mode: of the entries of
-    policy.json. bursts: see `CostMeter.measure`. Raises `ParameterError`.
-    """
-
-    temperature: float = 0.0
-    top_k: int = 0
-    top_p: float = 1.0
-    seed: int = 0
-    drafters: tuple[str, ...] = ()
-    floor: float = 0.9
-    mode: Mode = "adaptive"
-    bursts: int = BURSTS
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.floor <= 10:  # NaN fails as well
-            raise ParameterError(
-                f"--floor is {self.floor}; it must be from 0 to 10, 1 for no slower than plain decoding"
-            )
-        _ = self.sampling  # checks them
-
-    @property
-    def sampling(self) -> SamplingParameters:
-        return SamplingParameters(temperature=self.temperature, top_k=self.top_k, top_p=self.top_p, seed=self.seed)
 
 
 def check_packages() -> None:
@@ -84,11 +51,12 @@ def measure_only(session: Session, options: CalibrateOptions, progress: Progress
     """Measure the costs and write costs.json; the policy stays as it is. Raises `ParameterError`, `OutputError`."""
     _drafters(session, options)
     check_writable(session.bundle)
-    meter = CostMeter(session)
+    meters = {model: CostMeter(session, draft=model) for model in _models(session, options)}
     for go in range(GOES):
         progress(go, GOES)
-        meter.measure(options.bursts)
-    costs = meter.costs()
+        for meter in meters.values():
+            meter.measure(options.bursts)
+    costs = joined_costs(session.bundle, {model: meter.costs() for model, meter in meters.items()})
     write_decision(session.bundle, costs, COSTS)
     return costs
 
@@ -104,25 +72,20 @@ def calibrate(
     check_writable(session.bundle)
     folder = session.bundle.path(FOLDER)
     with Journal.open(session.bundle.path(JOURNAL), _header(session, requests, options)) as journal:
-        meter = CostMeter(session, _contexts(session, requests))
-        records, features = _record_all(session, requests, options, journal, meter, progress)
+        contexts = _contexts(session, requests)
+        meters = {model: CostMeter(session, contexts, draft=model) for model in _models(session, options)}
+        recorded = _record_all(session, requests, options, journal, meters, progress)
         progress(len(requests), len(requests))
-        costs = meter.costs()
-        survival, signals = _survival(session, records, features)
-        reading = listen(session, requests, (records, features), costs, survival, options.sampling)
-        if reading is not None and not worth_reading([one.trace for one in records], costs, reading):
-            reading = survival = None
-        analysis = replace(
-            _analyze(session, records, costs, options, command, reading),
-            signals=signals,
-            signal=survival.signal if survival is not None else None,
-        )
-        policy = _policy(session, records, analysis, options, reading)
+        costs = joined_costs(session.bundle, {model: meter.costs() for model, meter in meters.items()})
+        drafted = [_drafted(session, requests, model, recorded[model], costs, options) for model in meters]
+        analysis = _analyze(session, drafted, options, command)
+        policy = _policy(session, drafted, analysis, options)
         write_decision(session.bundle, costs, COSTS)
-        if survival is not None:
-            write_decision(session.bundle, survival, SURVIVAL)
-        else:
-            session.bundle.path(SURVIVAL).unlink(missing_ok=True)
+        for one in drafted:
+            if one.survival is not None:
+                write_decision(session.bundle, one.survival, survival_file(one.model))
+            else:
+                session.bundle.path(survival_file(one.model)).unlink(missing_ok=True)
         write_decision(session.bundle, policy, POLICY)
         journal.remove()
     with suppress(OSError):  # a bench may keep its own journal there
@@ -135,30 +98,34 @@ def _record_all(
     requests: Sequence[Request],
     options: CalibrateOptions,
     journal: Journal,
-    meter: CostMeter,
+    meters: Mapping[str, CostMeter],
     progress: Progress,
-) -> tuple[list[Record], list[NDArray[np.float16]]]:
-    """Record every request. Routes take turns, so that all see the machine in the same states.
+) -> dict[str, Recorded]:
+    """Record every request with every draft, by model. Routes take turns, so that all see the machine in the same
+    states.
 
     Costs are measured in between.
     """
-    records, features = [], []
+    recorded: dict[str, Recorded] = {model: ([], []) for model in meters}
     goes = {len(requests) * go // GOES for go in range(GOES)}
     for number, request in enumerate(_in_turn(requests)):
         progress(number, len(requests))
         if number in goes:
-            meter.measure(options.bursts)
+            for meter in meters.values():
+                meter.measure(options.bursts)
             _warm_up(session, request)
-        key = str(request.line)
-        if key not in journal.finished:
-            journal.add(key, to_row(*record(session, request, options.sampling, plain_first=number % 2 == 0)))
-        try:
-            found, numbers = from_row(journal.finished[key])
-        except BundleError as error:
-            raise OutputError(f"{journal.path}, row {key}: {error}; delete the file to start over") from None
-        records.append(found)
-        features.append(numbers)
-    return records, features
+        for model, (records, features) in recorded.items():
+            key = str(request.line) if model == FIRST else f"{request.line} {model}"
+            if key not in journal.finished:
+                asked = _sampling(options, model)
+                journal.add(key, to_row(*record(session, request, asked, plain_first=number % 2 == 0)))
+            try:
+                found, numbers = from_row(journal.finished[key])
+            except BundleError as error:
+                raise OutputError(f"{journal.path}, row {key}: {error}; delete the file to start over") from None
+            records.append(found)
+            features.append(numbers)
+    return recorded
 
 
 def _warm_up(session: Session, request: Request) -> None:
@@ -186,28 +153,42 @@ def _contexts(session: Session, requests: Sequence[Request]) -> list[int]:
     return [low, round((low * high) ** 0.5), high, session.capacity]
 
 
-def _survival(
-    session: Session, records: Sequence[Record], features: Sequence[NDArray[np.float16]]
-) -> tuple[Survival | None, tuple[SignalQuality, ...]]:
-    tokens = judged_tokens(records, features)
+def _drafted(
+    session: Session,
+    requests: Sequence[Request],
+    model: str,
+    recorded: Recorded,
+    costs: Costs,
+    options: CalibrateOptions,
+) -> Drafted:
+    """What was recorded with the draft `model`, and its confidence where reading that pays. costs: of all drafts."""
+    own = costs if model == FIRST else costs.of(model)
+    survival, signals = _survival(session, recorded)
+    reading = listen(session, requests, recorded, own, survival, _sampling(options, model))
+    if reading is not None and not worth_reading([one.trace for one in recorded[0]], own, reading, model):
+        reading = survival = None
+    return Drafted(model, recorded[0], own, reading, survival, signals)
+
+
+def _survival(session: Session, recorded: Recorded) -> tuple[Survival | None, tuple[SignalQuality, ...]]:
+    tokens = judged_tokens(*recorded)
     if session.engine.draft is None or len(tokens) < LEAST_TOKENS or len(set(tokens.request.tolist())) < 2:
         return None, ()
     return fit_survival(tokens, bundle_identity(session.bundle))
 
 
-def _analyze(
-    session: Session,
-    records: Sequence[Record],
-    costs: Costs,
-    options: CalibrateOptions,
-    command: str,
-    reading: Reading | None,
-) -> Analysis:
-    """Everything but the survival signals."""
+def _sampling(options: CalibrateOptions, model: str) -> SamplingParameters:
+    """Of requests that are drafted with `model`."""
+    return options.sampling if model == FIRST else replace(options.sampling, drafter=model)
+
+
+def _analyze(session: Session, drafted: Sequence[Drafted], options: CalibrateOptions, command: str) -> Analysis:
+    first = drafted[0]
+    records, costs = first.records, first.costs
     by_route: dict[str, list[int]] = {}
     for number, one in enumerate(records):
         by_route.setdefault(one.route, []).append(number)
-    possible = _possible_drafters(session)
+    possible = _replayed(session, drafted)
     criteria = Criteria(_drafters(session, options), options.floor, options.mode)
     return Analysis(
         bundle=str(session.bundle.root),
@@ -221,18 +202,11 @@ def _analyze(
         max_draft_tokens=costs.max_draft_tokens,
         costs=costs,
         routes=tuple(
-            analyze_route(
-                route,
-                [records[number] for number in numbers],
-                costs,
-                possible,
-                criteria,
-                reading and replace(reading, logits=tuple(reading.logits[number] for number in numbers)),
-            )
+            analyze_route(route, [one.only(numbers) for one in drafted], possible, criteria)
             for route, numbers in sorted(by_route.items())
         ),
-        signals=(),
-        signal=None,
+        signals=first.signals,
+        signal=first.survival.signal if first.survival is not None else None,
     )
 
 
@@ -249,18 +223,27 @@ def _drafters(session: Session, options: CalibrateOptions) -> tuple[str, ...]:
 
 def _possible_drafters(session: Session) -> tuple[str, ...]:
     """The session's default first. Where the device runs whole rounds only the model: lookups run on the host."""
-    if session.engine.rounds is not None and session.engine.draft is not None:
-        return ("model",)
-    return DRAFTERS if session.engine.draft is not None else tuple(LOOKUPS)
+    if session.engine.draft is None:
+        return LOOKUP_NAMES
+    if session.engine.rounds is not None:
+        return (FIRST,)
+    names = session.bundle.manifest.draft_names
+    return all_drafters(names if session.engine.open_draft is not None else names[:1])
 
 
-def _policy(
-    session: Session,
-    records: Sequence[Record],
-    analysis: Analysis,
-    options: CalibrateOptions,
-    reading: Reading | None,
-) -> Policy:
+def _models(session: Session, options: CalibrateOptions) -> list[str]:
+    """The drafts to record with: the first, and those that drafters to choose from ask."""
+    asked = (model_of(drafter) for drafter in _drafters(session, options))
+    return list(dict.fromkeys((FIRST, *(model for model in asked if model is not None))))
+
+
+def _replayed(session: Session, drafted: Sequence[Drafted]) -> tuple[str, ...]:
+    """Drafters whose draft was recorded with."""
+    possible = _possible_drafters(session)
+    return tuple(drafter for drafter in possible if any(one.asked_by((drafter,)) for one in drafted))
+
+
+def _policy(session: Session, drafted: Sequence[Drafted], analysis: Analysis, options: CalibrateOptions) -> Policy:
     routes = {one.route: one.policy for one in analysis.routes}
     if len(routes) == 1:
         (default,) = routes.values()
@@ -268,8 +251,7 @@ def _policy(
         # The p10 of a mixture is that of its worst route, which an adaptive schedule finds out by itself.
         floor = options.floor if options.mode == "fixed" else 0.0
         criteria = Criteria(_drafters(session, options), floor, options.mode)
-        possible = _possible_drafters(session)
-        default = analyze_route("all", records, analysis.costs, possible, criteria, reading).policy
+        default = analyze_route("all", drafted, _replayed(session, drafted), criteria).policy
     return Policy(
         schema_version=POLICY_VERSION,
         bundle=bundle_identity(session.bundle),
@@ -290,6 +272,14 @@ def _header(session: Session, requests: Sequence[Request], options: CalibrateOpt
         "engine": session.engine.name,
         "host": describe_host(session.engine.name, session.engine.device),
         "threads": session.threads,
+        "drafts": _weights(session, options),
         "prompts": hashlib.sha256(prompts.encode()).hexdigest(),
         "sampling": asdict(options.sampling),
     }
+
+
+def _weights(session: Session, options: CalibrateOptions) -> dict[str, str]:
+    """Of drafts beside the first, digests."""
+    manifest = session.bundle.manifest
+    models = {name: manifest.more_drafts[name].model for name in _models(session, options) if name != FIRST}
+    return {name: manifest.files[model.weights].sha256 for name, model in models.items()}

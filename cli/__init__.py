@@ -4,6 +4,7 @@ A command imports what it needs when it is called, so that `--help` and a wrong 
 """
 
 from . import (
+    add_draft,
     bench,
     build,
     calibrate,
@@ -21,6 +22,7 @@ from .group import main
 
 __all__ = ["main"]
 
+main.add_command(add_draft.add_draft)
 main.add_command(bench.bench)
 main.add_command(build.build)
 main.add_command(calibrate.calibrate)

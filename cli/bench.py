@@ -71,7 +71,7 @@ def bench(
     """
     from ..calibration.bench.interleaved import bench as run
     from ..calibration.bench.interleaved import check, journal_header
-    from ..calibration.bench.predict import predict_by
+    from ..calibration.bench.predict import drafter_by_route, predict_by
     from ..calibration.bench.results import BenchOptions
     from ..calibration.bench.table import render
     from ..calibration.measuring.journal import Journal
@@ -98,7 +98,8 @@ def bench(
                 fresh = costs is not None and not stale(
                     costs, session.engine.name, session.threads, session.engine.device
                 )
-                result = run(session, requests, chosen, kept, advance, predict_by(costs) if costs and fresh else None)
+                predict = predict_by(costs, drafter_by_route(session, chosen)) if costs and fresh else None
+                result = run(session, requests, chosen, kept, advance, predict)
         except KeyboardInterrupt:
             done = len(kept.finished)
             click.echo(f"interrupted; {path} holds {done} of {pairs} pairs, the same command resumes there", err=True)

@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from .export_packages import lacking
-from .options import compile_options, compiling
+from .options import CACHE, MIN_OVERLAP, compile_options, compiling
 
 
 @click.command()
@@ -23,16 +23,14 @@ from .options import compile_options, compiling
 )
 @click.option(
     "--draft",
-    help="Draft model, smaller, given as the target is. [default: none, prompt lookup drafts]",
+    "drafts",
+    multiple=True,
+    metavar="[NAME=]MODEL",
+    help="Draft model, smaller, given as the target is; repeatable, the first is the default; lookup for none. "
+    "[default: none, prompt lookup drafts]",
 )
 @click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="Bundle folder to create.")
-@click.option(
-    "--min-overlap",
-    type=float,
-    default=0.5,
-    show_default=True,
-    help="Draft with another tokenizer: smallest share of the calibration prompts' tokens it must know.",
-)
+@MIN_OVERLAP
 @click.option(
     "--draft-vocabulary",
     metavar="N|auto",
@@ -94,8 +92,8 @@ from .options import compile_options, compiling
 )
 @compiling
 @click.option("--force", is_flag=True, help="Overwrite an existing bundle.")
-@click.option("--cache", type=click.Path(path_type=Path), help="Build cache. [default: ~/.cache/specexport]")
-def build(target: str, draft: str | None, output: Path, engines: tuple[str, ...], **options: Any) -> None:
+@CACHE
+def build(target: str, drafts: tuple[str, ...], output: Path, engines: tuple[str, ...], **options: Any) -> None:
     """Build a proven bundle of target and draft.
 
     Exports both models, checks the graphs against Hugging Face, and compiles them where an engine needs it. Without
@@ -106,16 +104,20 @@ def build(target: str, draft: str | None, output: Path, engines: tuple[str, ...]
         raise click.ClickException("; ".join(reasons))
     from ..exporter.checkpoints.source import find_local
     from ..exporter.display import BuildDisplay
+    from ..exporter.request.drafts import parse_drafts
     from ..exporter.request.options import BuildOptions
     from ..exporter.storage.atomic_folder import check_free
     from ..runtime.auto_precision import read_precision, table_lines
 
     # Before the display and the slow imports, so that a wrong option is refused at once.
     plans = compile_options(options)
-    chosen = BuildOptions(engines=tuple(dict.fromkeys(engines)), compiling=plans, **options)
+    named = parse_drafts(drafts)
+    draft, options["draft_name"] = (named[0].source, named[0].name) if named else (None, "draft")
+    engines = tuple(dict.fromkeys(engines))
+    chosen = BuildOptions(engines=engines, compiling=plans, more_drafts=named[1:], **options)
     chosen.check(draft, str(output))
     check_free(output, chosen.force)
-    for source in filter(None, (target, draft)):
+    for source in (target, *(one.source for one in named)):
         find_local(source)
     with BuildDisplay() as display:
         from ..exporter.build import build as run

@@ -73,9 +73,10 @@ def calibrate(
     Measures costs and acceptance on this host with your prompts. Writes costs.json, survival.json and policy.json into
     the bundle, which sessions then follow, and an HTML report. An interrupted run resumes where it stopped.
     """
-    from ..calibration.calibrate import CalibrateOptions, check_packages, measure_only
     from ..calibration.calibrate import calibrate as run
+    from ..calibration.calibrate import check_packages, measure_only
     from ..calibration.measuring.prompts import choose, fit
+    from ..calibration.options import CalibrateOptions
     from ..calibration.reporting.report import write_report
     from ..calibration.reporting.summary import render
     from ..runtime.load import load

@@ -23,7 +23,8 @@ RUNNING = (
 )
 DRAFTER = click.option(
     "--drafter",
-    help="model, ngram, suffix, ngram+model or suffix+model. [default: model if the bundle has one, else ngram]",
+    help="model, ngram, suffix, ngram+model or suffix+model; with several drafts, also their names instead of model. "
+    "[default: model if the bundle has one, else ngram]",
 )
 SKIP_INVALID = click.option("--skip-invalid", is_flag=True, help="Skip invalid lines instead of refusing the file.")
 LIMIT = click.option("--limit", type=click.IntRange(1), help="Maximum requests per route. [default: all]")
@@ -31,6 +32,14 @@ SEED = click.option("--seed", type=int, default=0, show_default=True, help="Rand
 CHAT_TEMPLATE = click.option(
     "--chat-template", type=click.Path(path_type=Path), help="File with a chat template. [default: the bundle's]"
 )
+MIN_OVERLAP = click.option(
+    "--min-overlap",
+    type=float,
+    default=0.5,
+    show_default=True,
+    help="Draft with another tokenizer: smallest share of the calibration prompts' tokens it must know.",
+)
+CACHE = click.option("--cache", type=click.Path(path_type=Path), help="Build cache. [default: ~/.cache/specexport]")
 JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 
 # Of `build` and `compile`, for engines that run plans.

@@ -10,7 +10,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from ..bundle import Bundle, Contract
+from ..bundle import Bundle, Contract, ModelSpec
 from ..errors import EngineError
 
 Logits = NDArray[np.float32]
@@ -196,7 +196,17 @@ def nothing() -> None:
 
 
 @dataclass(frozen=True)
+class OpenedDraft:
+    """head: of its graph, None where it has none."""
+
+    decoder: Decoder
+    head: Head | None
+
+
+@dataclass(frozen=True)
 class Engine:
+    """open_draft: opens a draft beside the bundle's first, None where the engine runs the first alone."""
+
     name: str
     dialect: str  # of the graphs it runs
     target: Decoder
@@ -207,6 +217,7 @@ class Engine:
     close: Callable[[], None] = nothing  # gives back what the engine holds
     head: Head | None = None  # of the draft, where its graph has one
     device: int = 0  # which GPU, where it runs on one
+    open_draft: Callable[[ModelSpec], OpenedDraft] | None = None
     trees: TakesTrees | None = None  # the target, where the bundle was built for trees
 
 

@@ -47,6 +47,7 @@ ENGINES = {
         "tensorrt",
         ("fp32", "fp16", "bf16", "int8", "int4", "fp8"),
         library="tensorrt",
+        states=True,
         least={"bf16": (8, 0), "fp8": (8, 9)},
     ),
     "tensorrt-rtx": EngineInfo(
@@ -54,6 +55,7 @@ ENGINES = {
         "tensorrt",
         ("fp32", "fp16", "bf16", "int8", "int4", "fp8"),
         library="tensorrt_rtx",
+        states=True,
         least={"bf16": (8, 0), "int8": (8, 0), "int4": (8, 0), "fp8": (8, 9)},
     ),
 }

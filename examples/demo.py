@@ -20,8 +20,9 @@ from typing import Any
 import specexport
 from rich.console import Console
 from rich.table import Table
-from specexport.calibration.calibrate import CalibrateOptions, calibrate, check_packages
+from specexport.calibration.calibrate import calibrate, check_packages
 from specexport.calibration.measuring.prompts import Request
+from specexport.calibration.options import CalibrateOptions
 from specexport.runtime.text.prompt_file import read_prompts
 
 PROMPTS = Path(__file__).parent / "prompts"

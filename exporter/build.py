@@ -13,7 +13,7 @@ from ..calibration.weights.tokens import calibration_tokens
 from ..errors import ParameterError
 from .auto import measure_precisions
 from .checkpoints.checkpoint import Checkpoint
-from .checkpoints.pair import check_capacity, check_models
+from .checkpoints.pair import OwnTokens, check_capacity, check_models
 from .checkpoints.shared_vocabulary import Translation
 from .compile import compile_bundle
 from .context import BuildContext
@@ -21,6 +21,7 @@ from .export_model import ModelExport, Quantizing, export_model
 from .progress import BuildProgress, Silent, StageTime, Timed
 from .prompt_chunk import prompt_chunk, require_memory_for_copies
 from .proving.prove import prove
+from .put_draft import FoundDraft, put_draft
 from .request.draft_vocabulary import parse_vocabulary
 from .request.engine_requirements import Targets
 from .request.options import BuildOptions, CalibrationTexts
@@ -42,12 +43,16 @@ class BuildReport:
 
 @dataclass(frozen=True)
 class _Models:
-    """Target and draft as they were found. translation: between their tokens, where they have different ones."""
+    """Target and draft as they were found. translation: between their tokens, where they have different ones.
+
+    more: drafts beside the first.
+    """
 
     models: dict[Role, Checkpoint]
     translation: Translation | None
     warnings: tuple[str, ...]
     vocabulary: DraftVocabulary | None = None
+    more: tuple[FoundDraft, ...] = ()
 
     @classmethod
     def find(cls, target: str, draft: str | None, options: BuildOptions, texts: CalibrationTexts) -> _Models:
@@ -55,7 +60,15 @@ class _Models:
         if draft is not None:
             models["draft"] = Checkpoint.find(draft)
         translation, warnings = check_models(models, options.min_overlap, texts.texts)
-        return cls(models, translation, tuple(warnings))
+        ours = OwnTokens.of(models["target"])
+        more = tuple(FoundDraft.find(named, ours, options.min_overlap, texts) for named in options.more_drafts)
+        return cls(models, translation, (*warnings, *(line for one in more for line in one.warnings)), more=more)
+
+    @property
+    def by_name(self) -> dict[str, Checkpoint]:
+        """All of them, as messages call them."""
+        own = {str(role): model for role, model in self.models.items()}
+        return own | {f"draft {one.name}": one.checkpoint for one in self.more}
 
     def with_vocabulary(self, options: BuildOptions, texts: CalibrationTexts, context: BuildContext) -> _Models:
         """The same with the draft's output layer as small as is asked for."""
@@ -107,7 +120,7 @@ def build(
             if options.draft_vocabulary is not None:
                 asked = parse_vocabulary(options.draft_vocabulary)
                 check_vocabulary(found.models, asked, found.translation is not None, texts)
-            context = BuildContext(_contract(found.models, options), workplace, cache, timed)
+            context = BuildContext(_contract(found, options), workplace, cache, timed)
             if (chunk := context.contract.prompt_chunk) < min(options.chunk, context.contract.capacity):
                 timed.note(f"prompts are read {chunk} tokens at a time: their experts are copied; see --prompt-chunk")
         for warning in found.warnings:
@@ -130,6 +143,8 @@ def build(
         plans = len(targets.compiled) * sum(sizes.values())  # which hold the weights again
         require_space_for(sizes, cache, workplace, plans)
         bundle = _write(found, exports, context, options, command)
+        for one in found.more:
+            bundle = put_draft(bundle, one, one.export(numbers, texts), options.min_overlap, cache, timed)
         for engine in targets.compiled:
             bundle = compile_bundle(bundle, engine, options.compiling, timed)
     return BuildReport(Bundle(Path(output), bundle.manifest), tuple(timed.times), found.warnings)
@@ -148,13 +163,14 @@ def _write(
     with progress.stage("rules", number_of_rules(contract)) as step:
         rules = write_rules(workplace, contract, specs["target"].vocab_size, step)
     with progress.stage("write", 1):
-        contents = Contents(specs, text, options.engines, proofs, vocabulary, found.vocabulary, rules)
+        of_draft = vocabulary, found.vocabulary
+        contents = Contents(specs, text, options.engines, proofs, *of_draft, rules, draft_name=options.draft_name)
         write_manifest(workplace, make_manifest(contents, contract, workplace, command))
         return Bundle.open(workplace, check_digests=False)  # what was written must be readable
 
 
-def _contract(models: dict[Role, Checkpoint], options: BuildOptions) -> Contract:
-    capacity = check_capacity(models, options.max_seq_len)
+def _contract(found: _Models, options: BuildOptions) -> Contract:
+    capacity, models = check_capacity(found.by_name, options.max_seq_len), found.models
     try:
         chunk = min(prompt_chunk(models, options), capacity)
         require_memory_for_copies(models, options, chunk)

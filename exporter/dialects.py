@@ -13,8 +13,6 @@ from typing import Literal
 
 Dialect = Literal["onnx", "ort", "rows"]
 DIALECTS: tuple[Dialect, ...] = ("onnx", "ort", "rows")
-# The one with operators for recurrent and convolution states.
-STATEFUL: Dialect = "ort"
 # The oldest that has what the dialect needs; TensorRT 10.3 reads up to 20. `ort` takes its cache and norms from
 # com.microsoft: 21 is for int4's blocked DequantizeLinear, and ONNX Runtime 1.23, the last with wheels for Python 3.10,
 # reads up to 23.

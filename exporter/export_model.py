@@ -21,7 +21,7 @@ from ..calibration.weights.gptq import as_they_are
 from ..calibration.weights.recipe import LARGEST_LIMIT, SATURATING_LIMIT, Recipe
 from ..calibration.weights.search import RECIPE_STEPS, RecipeOptions, choose
 from ..calibration.weights.tokens import calibration_tokens
-from ..engines.catalogue import ENGINES
+from ..engines.catalogue import ENGINES, LIBRARIES
 from ..engines.onnxruntime.products import saturates
 from ..errors import ProofError, UnsupportedModelError
 from ..runtime.proofs.parity import save_reference
@@ -31,7 +31,7 @@ from .checkpoints.half_precision import fp32_arithmetic
 from .checkpoints.kept_tokens import KeptTokens
 from .checkpoints.memory_check import RUN_BYTES, require_memory
 from .context import BuildContext
-from .dialects import STATEFUL, Dialect
+from .dialects import Dialect
 from .passes.lint import refuse_traps
 from .passes.optimize import optimize, save
 from .proving.prove_layers import Recorded, Subject, prove_layers
@@ -83,7 +83,8 @@ class Quantizing:
 class ModelExport:
     """One model, and what is to be made of it. furthest: nats that quantizing may move it; None for any.
 
-    engines: which are to run it. A model whose layers keep states has graphs in `STATEFUL` alone.
+    engines: which are to run it. A model whose layers keep states has none in `rows`, and in `onnx` only for engines
+    that compile it: not every kind of state has that form. name: of a draft beside others, told with its role.
     """
 
     checkpoint: Checkpoint
@@ -92,6 +93,7 @@ class ModelExport:
     quantizing: Quantizing | None = None
     furthest: float | None = None
     engines: tuple[str, ...] = ()
+    name: str = ""
 
     @property
     def format(self) -> Format:
@@ -99,7 +101,12 @@ class ModelExport:
 
     @property
     def label(self) -> str:
-        return f"export {self.role}" + (f" in {self.format}" if self.quantizing else "")
+        called = f"{self.role} {self.name}".rstrip()
+        return f"export {called}" + (f" in {self.format}" if self.quantizing else "")
+
+    @property
+    def _compiled(self) -> bool:
+        return any(engine in LIBRARIES for engine in self.engines)
 
     @property
     def exact_widths(self) -> bool:
@@ -114,7 +121,9 @@ class ModelExport:
 
     def key(self, contract: Contract) -> str:
         """Of the stage that holds the result."""
-        return stage_key(dialects=self.dialects, **self._inputs(contract))
+        # As `check_states` goes by it, before anything is known of the layers.
+        both = dict(compiled=True) if self._compiled and "ort" in self.dialects else {}
+        return stage_key(dialects=self.dialects, **both, **self._inputs(contract))
 
     def far_key(self, contract: Contract) -> str:
         """Of the stage that says how far a model moves that was refused for it, whatever its graphs would be."""
@@ -143,12 +152,14 @@ class ModelExport:
         if not any(layer.states for layer in layers):
             return self.dialects
         lacking = [engine for engine in self.engines if not ENGINES[engine].states]
-        if lacking or STATEFUL not in self.dialects:
+        if "rows" in self.dialects:
+            lacking.append("TensorRT before 10.15")
+        if lacking:
             raise UnsupportedModelError(
                 f"{self.checkpoint.architecture} keeps recurrent or convolution states, which {', '.join(lacking)} "
-                "cannot run so far; build it with --engine onnxruntime alone"
+                "cannot run so far; build it with --engine onnxruntime"
             )
-        return (STATEFUL,)
+        return tuple(dialect for dialect in self.dialects if dialect == "ort" or self._compiled)
 
     def weight_bytes(self, contract: Contract) -> int:
         """About the size of the file of weights."""

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
-from ..bundle import Bundle, DraftVocabulary, Fidelity, LayerProof, Proof
+from ..bundle import Bundle, DraftVocabulary, Fidelity, LayerProof, ModelSpec, Proof
 from .auto_precision import read_precision, table_lines
 from .policy.cost_model import COSTS, Costs
 from .policy.decisions import check_policy, read_decision, stale
@@ -19,17 +19,22 @@ def describe(bundle: Bundle) -> dict[str, Any]:
     Raises `BundleError` for a policy.json or costs.json that is damaged or of another bundle.
     """
     manifest = bundle.manifest
-    memory = {
-        role: {"weights": manifest.files[model.weights].bytes, "cache": model.cache_bytes(manifest.contract)}
-        for role, model in manifest.models.items()
-    }
+
+    def memory_of(model: ModelSpec) -> dict[str, int]:
+        return {"weights": manifest.files[model.weights].bytes, "cache": model.cache_bytes(manifest.contract)}
+
+    memory = {role: memory_of(model) for role, model in manifest.models.items()}
     described = asdict(manifest) | {
         "memory": memory,
+        "memory_of_more_drafts": {name: memory_of(draft.model) for name, draft in manifest.more_drafts.items()},
         "widths": list(manifest.contract.widths),
         "spans": list(manifest.contract.spans),
     }
     if manifest.vocabulary is not None:
         described["vocabulary"]["overlap"] = manifest.vocabulary.overlap
+    for name, draft in manifest.more_drafts.items():
+        if draft.vocabulary is not None:
+            described["more_drafts"][name]["vocabulary"]["overlap"] = draft.vocabulary.overlap
     policy, costs = read_decision(bundle, Policy, POLICY), read_decision(bundle, Costs, COSTS)
     if policy is not None:
         check_policy(policy, bundle)
@@ -53,39 +58,47 @@ def render(description: dict[str, Any]) -> str:
         f"chat template: {'yes' if description['text']['chat_template'] else 'no'}",
     ]
     for role, memory in description["memory"].items():
-        model = description[role]
-        lines += [
-            f"{role:<10} {model['architecture']} from {model['source']}: {model['num_parameters'] / 1e6:.1f} M "
-            "parameters, "
-            f"{len(model['layers'])} layers, vocabulary {model['vocab_size']}",
-            f"           weights {memory['weights'] / 1e6:.1f} MB{_stored(model['format'])}, cache "
-            f"{memory['cache'] / 1e6:.1f} MB; "
-            f"checkpoint {model['checkpoint_sha256'][:16]}",
-            *(
-                f"           {note}"
-                for note in (*_fidelity(model["fidelity"]), *_layers(model["layer_proofs"]), *model["notes"])
-            ),
-        ]
+        lines += _model(role, description[role], memory)
     if description["draft"] is None:
         lines.append("draft      none: drafts are looked up in the text")
-    if (vocabulary := description["vocabulary"]) is not None:
-        lines.append(
-            f"vocabulary the draft has another tokenizer and can propose {vocabulary['shared_tokens']} of the target's "
-            f"{vocabulary['target_tokens']} tokens ({vocabulary['overlap']:.1%})"
-        )
+    lines += _shared(description["vocabulary"])
     if description["draft_vocabulary"] is not None:
         lines.append(f"vocabulary the draft can propose {DraftVocabulary(**description['draft_vocabulary']).summary}")
+    for name, draft in description["more_drafts"].items():
+        lines += _model("draft", draft["model"], description["memory_of_more_drafts"][name])
+        lines += [f"           requests choose it with --drafter {name}", *_shared(draft["vocabulary"])]
     lines += [
         _plans(description, engine)
         for engine in description["engines"]
         if any(p["engine"] == engine for p in description["plans"])
     ]
-    lines += [_proved(Proof(**proof)) for proof in description["proofs"]]
+    proofs = [*description["proofs"], *(proof for d in description["more_drafts"].values() for proof in d["proofs"])]
+    lines += [_proved(Proof(**proof)) for proof in proofs]
     lines += table_lines(description["auto"]) if description["auto"] is not None else []
     lines += _decisions(description["policy"], description["costs"])
     lines += [f"{entry['sha256'][:16]}  {entry['bytes']:>12,}  {name}" for name, entry in description["files"].items()]
     lines.append("packages   " + ", ".join(f"{name} {number}" for name, number in description["packages"].items()))
     return "\n".join(lines)
+
+
+def _model(role: str, model: dict[str, Any], memory: dict[str, int]) -> list[str]:
+    notes = (*_fidelity(model["fidelity"]), *_layers(model["layer_proofs"]), *model["notes"])
+    return [
+        f"{role:<10} {model['architecture']} from {model['source']}: {model['num_parameters'] / 1e6:.1f} M parameters, "
+        f"{len(model['layers'])} layers, vocabulary {model['vocab_size']}",
+        f"           weights {memory['weights'] / 1e6:.1f} MB{_stored(model['format'])}, cache "
+        f"{memory['cache'] / 1e6:.1f} MB; checkpoint {model['checkpoint_sha256'][:16]}",
+        *(f"           {note}" for note in notes),
+    ]
+
+
+def _shared(vocabulary: dict[str, Any] | None) -> list[str]:
+    if vocabulary is None:
+        return []
+    return [
+        f"vocabulary the draft has another tokenizer and can propose {vocabulary['shared_tokens']} of the target's "
+        f"{vocabulary['target_tokens']} tokens ({vocabulary['overlap']:.1%})"
+    ]
 
 
 def _proved(proof: Proof) -> str:

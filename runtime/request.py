@@ -8,8 +8,8 @@ from typing import cast
 
 from ..bundle import Bundle
 from ..errors import ParameterError
-from .drafting.drafters import check_drafter
 from .drafting.leaves import LeafPlan
+from .drafting.names import check_drafter, model_of
 from .grammar.matcher import Matcher
 from .policy.decisions import Decisions
 from .policy.forced import BesideForced
@@ -77,7 +77,7 @@ def _schedule(
     most, k = bundle.manifest.contract.max_draft_tokens, parameters.num_draft_tokens
     if k is not None and k > most:
         raise ParameterError(f"num_draft_tokens is {k}; this bundle was built for 0 to {most} (--max-draft-tokens)")
-    name = check_drafter(parameters.drafter, bundle.manifest.draft is not None)
+    name = check_drafter(parameters.drafter, bundle.manifest.draft is not None, bundle.manifest.draft_names)
     if not parameters.speculate or k == 0:
         return None, FixedSchedule(0)
     if schedule is not None:
@@ -110,7 +110,7 @@ def _leaves(bundle: Bundle, parameters: SamplingParameters, drafter: str | None,
             if most
             else f"num_leaves is {asked}, but this bundle has no room for leaves; build it with --tree-rows {asked}"
         )
-    if not most or asked == 0 or drafter is None or "model" not in drafter or parameters.grammar is not None:
+    if not most or asked == 0 or drafter is None or model_of(drafter) is None or parameters.grammar is not None:
         return None
     if asked is not None:
         return LeafPlan(asked)

@@ -15,7 +15,7 @@ from ..bundle import Bundle
 from ..engines.base import Engine
 from ..errors import SessionBusyError, SessionClosedError, SpecExportError
 from .costs.first import first_costs
-from .drafting.translate import draft_decoder
+from .drafting.drafts import Drafts, make_context
 from .generation import Generation
 from .grammar.compiler import GrammarCompiler
 from .grammar.grammar import Grammar
@@ -28,7 +28,6 @@ from .request import Given, make_request
 from .sampling.parameters import SamplingParameters, with_overrides
 from .signature import takes
 from .state.cancellation import Cancellation
-from .state.context import CachedDecoder, Context
 from .state.conversations import Conversations
 from .state.statistics import Statistics
 from .stream import Stream, holds
@@ -60,13 +59,12 @@ class Session:
         self.bundle = bundle
         self.engine = engine
         self.threads = threads
-        self.decisions = Decisions.load(bundle, engine, threads) if policy else Decisions()
         self._encoder = PromptEncoder(bundle, chat_template)
         self.tokenizer = self._encoder.tokenizer
         self._grammars = GrammarCompiler.of(bundle, self.tokenizer.to_str)
-        draft, chunk = draft_decoder(bundle, engine), bundle.manifest.contract.prompt_chunk
-        cached_draft = CachedDecoder(draft, chunk, leaves=2) if draft else None
-        self._context = Context(CachedDecoder(engine.target, chunk), cached_draft)
+        self._context = make_context(bundle, engine)
+        self.drafts = Drafts(bundle, engine, self._context)
+        self.decisions = Decisions.load(bundle, engine, threads, self.drafts.open) if policy else Decisions()
         contract, models = bundle.manifest.contract, bundle.manifest.models.values()
         if prompt_cache_bytes:
             sizes = [(model.row_bytes(contract), model.state_bytes(contract)) for model in models]
@@ -85,11 +83,11 @@ class Session:
         measured in about half a second, when a request first asks for no number of draft tokens, or at `prepare`.
         """
         measure = weakref.WeakMethod(self._measure)  # else the session would hold itself
-        self.decisions.measure = lambda: method() if (method := measure()) else None
+        self.decisions.measure = lambda *draft: method(*draft) if (method := measure()) else None
 
-    def _measure(self) -> Costs | None:
+    def _measure(self, *draft: str) -> Costs | None:
         with self._running:
-            return first_costs(self)
+            return first_costs(self, *draft)
 
     @property
     def capacity(self) -> int:
@@ -193,6 +191,8 @@ class Session:
         statistics, cancellation = Statistics(), Cancellation()
         chunks = self._decoding.chunks(request, statistics, cancellation)
         with self._running:
+            self._check_free()  # before a draft is opened for it, or taken from another request
+            self.drafts.use(request.drafter)
             self._acquire()
             stream = Stream(chunks, cancellation, self._running, self._lock.release)
             self._stream = weakref.ref(stream)

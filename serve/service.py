@@ -80,6 +80,7 @@ class Service:
             "computed_in": computed,
             "max_draft_tokens": session.max_draft_tokens,
             "draft_model": manifest.draft is not None,
+            "drafts": list(manifest.draft_names),
             "draft_precision": manifest.draft and _stored(manifest.draft.format, computed),
             "chat": self.session.chats,
             "default_temperature": self.settings.default_temperature,

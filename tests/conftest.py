@@ -40,7 +40,7 @@ def cache(pytestconfig: pytest.Config) -> Iterator[Path]:
 def no_clock_decides() -> Iterator[None]:
     """Sessions that nobody calibrated draft the maximum here: what a clock decides, `tests/runtime/costs` tests."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("specexport.runtime.session.first_costs", lambda session: None)
+        patch.setattr("specexport.runtime.session.first_costs", lambda session, draft="model": None)
         yield
 
 

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from ...engines.base import Logits
 from ...runtime.drafting.guide import Guide
+from ...runtime.drafting.names import FIRST
 from ...runtime.policy.cost_model import Costs
 from ...runtime.policy.decisions import chance_of
 from ...runtime.policy.routes import RoutePolicy
@@ -66,7 +67,7 @@ def listening_seconds(
 ) -> float:
     """Median seconds of a draft pass that reading `chance` and deciding take; 0 where nothing was drafted."""
     most = session.max_draft_tokens
-    entry = RoutePolicy("undecided", "model", 0, "adaptive", (TRUST,), None)
+    entry = RoutePolicy("undecided", sampling.drafter or FIRST, 0, "adaptive", (TRUST,), None)
     seconds: list[float] = []
     for request in requests[:REQUESTS]:
         listener = Listener(AdaptiveSchedule(entry, costs, chance, RouteState(), most))
@@ -86,11 +87,12 @@ def listen(
 ) -> Reading | None:
     """What the draft's confidence says on all records, and what it takes to read it; None where nobody can.
 
-    recorded: records, and the features of the judged tokens of each.
+    recorded: records, and the features of the judged tokens of each. sampling: as of `record`.
     """
     if survival is None or session.engine.rounds is not None:
         return None
-    chance = chance_of(survival, session.engine.head, session.bundle)
+    head = session.drafts.open(sampling.drafter).head if sampling.drafter else session.engine.head
+    chance = chance_of(survival, head, session.bundle)
     if chance is None:
         return None
     seconds = listening_seconds(session, requests, sampling, costs, chance)

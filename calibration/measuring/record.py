@@ -81,9 +81,9 @@ def record(
     """(the record of `request`, the confidence head's features of its judged tokens `[n, F] float16`).
 
     Every run starts from an empty cache. What the draft says is recorded in a third run, so that recording is not in
-    the times. sampling: temperature, top_k, top_p and seed.
+    the times. sampling: temperature, top_k, top_p and seed, and the draft model as the drafter, None for the first.
     """
-    head = session.engine.head
+    head = session.drafts.open(sampling.drafter).head if sampling.drafter else session.engine.head
     recorder = Recorder(session.max_draft_tokens, head)
     params = replace(sampling, max_new_tokens=request.max_new_tokens, verification="token")
     plain, timed = replace(params, speculate=False), replace(params, num_draft_tokens=session.max_draft_tokens)

@@ -19,6 +19,7 @@ from ...engines.base import Logits
 from ...runtime.drafting.drafters import LOOKUPS, SHORTEST_ALONE, SHORTEST_BESIDE_A_MODEL
 from ...runtime.drafting.guide import Guide
 from ...runtime.drafting.lookup import Lookup
+from ...runtime.drafting.names import model_of
 from ...runtime.policy.cost_model import Costs, RoundCosts
 
 # Tokens in the caches -> what rounds cost there.
@@ -72,7 +73,7 @@ class Replayer:
     def __init__(self, trace: Trace, drafter: str, logits: Sequence[float] = ()) -> None:
         """logits: the signal of the draft's confidence at every output token, for guides that read it."""
         self._trace, self._logits = trace, logits
-        self._lookup, self._with_model = lookup_of(drafter), "model" in drafter
+        self._lookup, self._with_model = lookup_of(drafter), model_of(drafter) is not None
         self._agrees = known(trace) if self._with_model else []
         self._behind = 0
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from statistics import median
 
 from ...runtime.policy.cost_model import Costs
-from ..measuring.adaptive_replay import Reading
+from ..drafted import Drafted
 from ..measuring.record import Record
 from ..measuring.trace_replay import ReplayedRound, cached, plain_seconds, round_seconds
 from ..statistics.intervals import quantiles, ratio_interval
@@ -14,7 +15,9 @@ from ..statistics.results import Bucket, MeasuredRuns, RouteAnalysis
 from .verdict import (
     SHORTEST_RESPONSE,
     Criteria,
+    Replayed,
     best,
+    conditional_chances,
     decide,
     in_words,
     missing,
@@ -26,23 +29,24 @@ from .verdict import (
 EDGES = {"prompt": (0, 64, 256, 1024, 4096), "response": (0, 32, 128, 512, 2048)}
 
 
-def analyze_route(
-    route: str,
-    records: Sequence[Record],
-    costs: Costs,
-    possible: Sequence[str],
-    criteria: Criteria,
-    reading: Reading | None = None,
-) -> RouteAnalysis:
+def analyze_route(route: str, drafted: Sequence[Drafted], possible: Sequence[str], criteria: Criteria) -> RouteAnalysis:
     """Replay, decide and summarize.
 
-    records: of the route, at least one. possible: all drafters to replay. reading: of these records.
+    drafted: the route's requests, at least one, by draft; what is told of rounds is the first one's. possible: all
+    drafters to replay.
     """
+    records, costs = drafted[0].records, drafted[0].costs
     traces = [one.trace for one in records]
     most = costs.max_draft_tokens
-    replayed = replay_candidates(traces, costs, possible)
-    adaptive = replay_adaptive(traces, costs, possible, reading) if criteria.mode == "adaptive" else []
+    replayed: list[Replayed] = []
+    adaptive: list[Replayed] = []
+    for draft in drafted:
+        own, drafters = [one.trace for one in draft.records], draft.asked_by(possible)
+        replayed += replay_candidates(own, draft.costs, drafters)
+        if criteria.mode == "adaptive":
+            adaptive += replay_adaptive(own, draft.costs, drafters, draft.reading)
     policy, chosen = decide(traces, replayed, criteria, most, adaptive)
+    policy = replace(policy, chances=_chances(drafted, policy.drafter, most))
     better = best(adaptive or replayed, (chosen.candidate.drafter, *possible))
     candidate = chosen.candidate
     lacking = missing(chosen, criteria.floor)
@@ -69,6 +73,12 @@ def analyze_route(
         measured=_measured(records, costs),
         adaptive=candidate if candidate.adapts else None,
     )
+
+
+def _chances(drafted: Sequence[Drafted], drafter: str, most: int) -> tuple[float, ...]:
+    """Those that sessions with `drafter` start from, by what was recorded with its draft."""
+    own = next(draft for draft in drafted if draft.asked_by((drafter,)))
+    return conditional_chances([one.trace for one in own.records], drafter, most)
 
 
 def _acceptance_length(record: Record) -> float:

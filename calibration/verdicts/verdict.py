@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from ...runtime.drafting.names import FIRST, model_of
 from ...runtime.policy.cost_model import Costs
 from ...runtime.policy.routes import Evidence, Mode, RoutePolicy, Verdict
 from ..measuring.adaptive_replay import Reading, adaptive_seconds
@@ -81,14 +82,14 @@ def replay_adaptive(
     for drafter in drafters:
         starts = [conditional_chances(traces[1 - half :: 2] or traces, drafter, most) for half in (0, 1)]
         chances = [starts[index % 2] for index in range(len(traces))]
-        heard = reading if "model" in drafter else None
+        heard = reading if model_of(drafter) else None
         seconds, rounds = adaptive_seconds(traces, costs, drafter, at, chances, heard)
         found.append(_replayed(traces, plain, seconds, rounds, drafter, most, adapts=True))
     return found
 
 
-def worth_reading(traces: Sequence[Trace], costs: Costs, reading: Reading) -> bool:
-    """Whether adapting to the draft's confidence is faster than adapting without, what it takes to read it included.
+def worth_reading(traces: Sequence[Trace], costs: Costs, reading: Reading, draft: str = FIRST) -> bool:
+    """Whether adapting to the confidence of `draft` is faster than adapting without, what it takes to read it included.
 
     Over a session of all requests, and one of each route.
     """
@@ -101,7 +102,7 @@ def worth_reading(traces: Sequence[Trace], costs: Costs, reading: Reading) -> bo
         heard = replace(reading, logits=tuple(reading.logits[n] for n in stream))
         plain = sum(plain_seconds(trace, at) for trace in found)
         read, blind = (
-            plain / replay_adaptive(found, costs, ("model",), way)[0].candidate.speedup.value for way in (heard, None)
+            plain / replay_adaptive(found, costs, (draft,), way)[0].candidate.speedup.value for way in (heard, None)
         )
         saved += blind - read
     return saved > 0
@@ -187,7 +188,7 @@ def conditional_chances(traces: Sequence[Trace], drafter: str, most: int) -> tup
     reached, accepted = [0] * most, [0] * most
     for trace in traces:
         for one in replay(trace, drafter, most):
-            own = one.passes if "model" in drafter else one.num_drafted
+            own = one.passes if model_of(drafter) else one.num_drafted
             for index in range(min(one.num_accepted + 1, own)):
                 reached[index] += 1
                 accepted[index] += index < one.num_accepted

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 from weakref import WeakSet
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from ...bundle import Bundle, CacheLayer, Contract, ModelSpec, Precision
 from ...errors import BundleError, EngineError, ParameterError
-from ..base import Availability, Engine, Logits, Rows, SavedStates, check_rows
+from ..base import Availability, Engine, Logits, OpenedDraft, Rows, SavedStates, check_rows
 from ..versions import dotted, version_numbers
 from .confidence_head import OrtHead, head_shapes
 from .graph_check import Signature, check_graph, still_open
@@ -61,7 +61,7 @@ def load(bundle: Bundle, threads: int = 0, device: int = 0) -> Engine:
     if not 0 <= threads <= 1024:
         raise ParameterError(f"threads is {threads}; it must be 0 (the engine's choice) or from 1 to 1024")
     manifest = bundle.manifest
-    if any(model.has_states for model in manifest.models.values()):
+    if manifest.has_states:
         _check_version()
 
     def decoder(spec: ModelSpec, drafts: bool) -> OrtDecoder:
@@ -71,19 +71,25 @@ def load(bundle: Bundle, threads: int = 0, device: int = 0) -> Engine:
         return OrtDecoder(bundle.path(spec.graphs[DIALECT]), spec, contract, threads, keeps_open=drafts)
 
     draft = decoder(manifest.draft, drafts=True) if manifest.draft else None
-    target, graphs = decoder(manifest.target, drafts=False), WeakSet[OrtGraph]()
+    target, graphs = decoder(manifest.target, drafts=False), WeakSet[OrtGraph | OrtDecoder]()
 
     def open_one(path: Path) -> OrtGraph:
         graph = open_graph(path, threads)
         graphs.add(graph)
         return graph
 
+    def open_draft(spec: ModelSpec) -> OpenedDraft:
+        opened = decoder(spec, drafts=True)
+        graphs.add(opened)
+        return OpenedDraft(opened, opened.head)
+
     def close() -> None:
         for part in (*graphs, *((draft,) if draft else ()), target):
             part.close()
 
     head, trees = draft.head if draft else None, target if manifest.contract.tree_rows else None
-    return Engine(NAME, DIALECT, target, draft, open_one, close=close, head=head, trees=trees)
+    engine = Engine(NAME, DIALECT, target, draft, open_one, close=close, head=head, open_draft=open_draft)
+    return replace(engine, trees=trees)
 
 
 def _check_version() -> None:
@@ -154,7 +160,8 @@ class OrtDecoder:
         self._caches = [self._rows(layer, contract.capacity) for _, layer in spec.cache_names("past")]
         self._cache_values = [self._value(array) for array in self._caches]
         self._trees = OrtTrees() if contract.tree_rows else None
-        self._states = OrtStates(spec, contract, self._value, NUMPY_DTYPES, keeps_open) if spec.has_states else None
+        states = (spec, contract, self._value, NUMPY_DTYPES, keeps_open, dialect == DIALECT)
+        self._states = OrtStates(*states) if spec.has_states else None
         self._bindings = {
             (width, span): self._bind(width, span) for width in contract.widths for span in self._spans or (0,)
         }

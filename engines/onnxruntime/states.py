@@ -1,4 +1,4 @@
-"""The states of a model on the CPU: arrays bound as both `past` and `present`, and which of their rows count."""
+"""The states of a model on the CPU: arrays bound as `past` and `present`, and which of their rows count."""
 
 from __future__ import annotations
 
@@ -19,25 +19,35 @@ PENDING, CERTAIN = COUNTS
 
 @dataclass(frozen=True)
 class _Kept:
-    """One state: its array, and the same as the runtime's value. name: without its side."""
+    """One state: its array, and where a pass writes it. name: without its side."""
 
     name: str
     state: State
     array: NDArray[np.floating]
-    value: Any
+    written: NDArray[np.floating]
 
 
 class OrtStates:
-    """Of a model that has some. value: makes an OrtValue that aliases an array. keeps: see `OpenRows`."""
+    """Of a model that has some. value: makes an OrtValue that aliases an array. keeps: see `OpenRows`.
+
+    in_place: whether a graph reads all of the past before it writes the present, so that both are one memory.
+    """
 
     def __init__(
-        self, spec: ModelSpec, contract: Contract, value: Any, dtypes: Mapping[Precision, type], keeps: bool
+        self,
+        spec: ModelSpec,
+        contract: Contract,
+        value: Any,
+        dtypes: Mapping[Precision, type],
+        keeps: bool,
+        in_place: bool,
     ) -> None:
-        self._rows = OpenRows(contract.widest_step, keeps)
+        self._rows, self._value, self._in_place = OpenRows(contract.widest_step, keeps), value, in_place
         self._kept = []
         for name, state in spec.state_names("past"):
             array: NDArray[np.floating] = np.zeros(state.shape(contract), dtypes[state.precision(contract)])
-            self._kept.append(_Kept(name.partition(".")[2], state, array, value(array)))
+            written = array if in_place else np.zeros_like(array)
+            self._kept.append(_Kept(name.partition(".")[2], state, array, written))
         self._counts = {name: np.zeros(1, np.int64) for name in COUNTS}
         self._count_values = {name: value(array) for name, array in self._counts.items()}
         self.resumable = self._rows.resumable
@@ -46,8 +56,8 @@ class OrtStates:
         for name, value in self._count_values.items():
             io.bind_ortvalue_input(name, value)
         for kept in self._kept:
-            io.bind_ortvalue_input(f"past.{kept.name}", kept.value)
-            io.bind_ortvalue_output(f"present.{kept.name}", kept.value)
+            io.bind_ortvalue_input(f"past.{kept.name}", self._value(kept.array))
+            io.bind_ortvalue_output(f"present.{kept.name}", self._value(kept.written))
 
     def begin(self, position: int, count: int, prompt: bool = False) -> int:
         """Get ready for a pass; returns the rows that are certain behind it, for `finish`."""
@@ -59,6 +69,8 @@ class OrtStates:
         return before + certain
 
     def finish(self, start: int, end: int) -> None:
+        for kept in () if self._in_place else self._kept:
+            kept.array[:] = kept.written
         self._rows.finish(start, end)
 
     def overwrite_rows(self, start: int, value: float) -> None:

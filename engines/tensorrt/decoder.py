@@ -3,33 +3,34 @@
 from __future__ import annotations
 
 import math
-import struct
 from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ...bundle import ELEMENT_BYTES, Contract, ModelSpec, Role
-from ..base import Logits, RollsBack, Rows, check_rows
+from ...bundle import COUNTS, ELEMENT_BYTES, Contract, ModelSpec, Role
+from ..base import Logits, Rows, SavedStates, check_rows
 from ..chunks import feed_passes
 from ..cuda.graph_cache import Replay
 from ..cuda.protocol import Address, Device
 from ..cuda.staging import Page, Slot
 from .place_rows import RowPlacer
 from .plan import Enqueue, LoadedPlan
+from .states import DeviceStates, pattern
 
 
-class TensorRTDecoder(RollsBack):
+class TensorRTDecoder:
     """Buffers are made once. `enqueue` is for rounds on the device, `step` and `feed` are a `Decoder`'s.
 
-    tokens, positions: slots of `inputs` by width; logits: `[widest step, vocab] float32` on the device, rows of the
-    last pass. suspect: the last row of logits that was looked at was not finite, so that cache rows may not be either.
+    tokens, positions, counts: slots of `inputs` by width; of counts none without states. logits: `[widest step, vocab]
+    float32` on the device, rows of the last pass. suspect: the last row of logits that was looked at was not finite, so
+    that cache rows may not be either.
     """
 
     def __init__(
         self, role: Role, plan: LoadedPlan, spec: ModelSpec, contract: Contract, device: Device, scratch: Address
     ) -> None:
-        self.vocab_size = spec.vocab_size
+        self.vocab_size, self.has_states = spec.vocab_size, spec.has_states
         self._plan, self._contract, self._device, self._scratch = plan, contract, device, scratch
         element = ELEMENT_BYTES[contract.precision]
         # Zeros: a masked row has weight 0, and 0 * NaN would still be NaN.
@@ -46,12 +47,18 @@ class TensorRTDecoder(RollsBack):
         self.logits = device.allocate(4 * contract.widest_step * spec.vocab_size, f"the {role}'s logits")
         logits = device.pinned(4 * contract.widest_step * spec.vocab_size)
         self._host_logits: Logits = logits.view(np.float32).reshape(contract.widest_step, spec.vocab_size)
-        widths = contract.widths
-        self.inputs = Page(
-            device, f"the {role}'s inputs", [(np.int64, count) for width in widths for count in (width, 1)]
-        )
-        self.tokens: dict[int, Slot] = dict(zip(widths, self.inputs.slots[::2], strict=True))
-        self.positions: dict[int, Slot] = dict(zip(widths, self.inputs.slots[1::2], strict=True))
+        self.states: DeviceStates | None = None
+        if spec.has_states:
+            self.states = DeviceStates(spec, contract, device, role == "draft", f"the {role}'s states")
+        widths, more = contract.widths, len(COUNTS) if spec.has_states else 0
+        sizes = [size for width in widths for size in (width, 1, *[1] * more)]
+        self.inputs = Page(device, f"the {role}'s inputs", [(np.int64, size) for size in sizes])
+        by_kind = [self.inputs.slots[kind :: 2 + more] for kind in range(2 + more)]
+        self.tokens: dict[int, Slot] = dict(zip(widths, by_kind[0], strict=True))
+        self.positions: dict[int, Slot] = dict(zip(widths, by_kind[1], strict=True))
+        self.counts: dict[int, tuple[Slot, ...]] = {
+            width: tuple(slots[place] for slots in by_kind[2:]) for place, width in enumerate(widths)
+        }
         self._new = {
             name: device.allocate(element * layer.num_kv_heads * layer.head_dim * max(widths), f"the {role}'s new rows")
             for name, layer in spec.cache_names("new")
@@ -76,6 +83,8 @@ class TensorRTDecoder(RollsBack):
         run()
         if self._placer is not None:
             self._placer.enqueue(self.positions[width].address, width)
+        if self.states is not None:
+            self.states.enqueue()
 
     def step(self, tokens: Sequence[int], position: int) -> Logits:
         count, widest = len(tokens), self._contract.widest_step
@@ -84,7 +93,9 @@ class TensorRTDecoder(RollsBack):
             return self.step(tokens[-1:], position + count - 1)
         with self._device.entered():
             span = self._set(count, tokens, position)
+            self._begin(count, position, count, prompt=False)
             self._replay.run(("step", count, span), lambda: self._step(count, span))
+            self._finish()
         self.suspect = not math.isfinite(self._host_logits[count - 1, 0])
         return self._host_logits[:count]
 
@@ -92,16 +103,33 @@ class TensorRTDecoder(RollsBack):
         for width, part, start in feed_passes(tokens, position, self._contract, pad_from=1):
             with self._device.entered():
                 span = self._set(width, part, start)
+                self._begin(width, start, len(part), prompt=True)
                 self._replay.run(("feed", width, span), lambda width=width, span=span: self._feed(width, span))  # type: ignore[misc]
+                self._finish()
+
+    def resumable(self, rows: int) -> int:
+        return rows if self.states is None else self.states.resumable(rows)
+
+    def read_states(self, end: int) -> SavedStates:
+        assert self.states is not None
+        with self._device.entered():
+            return self.states.read(end)
+
+    def write_states(self, saved: SavedStates) -> None:
+        assert self.states is not None
+        with self._device.entered():
+            self.states.write(saved)
 
     def overwrite_rows(self, start: int, value: float) -> None:
         element, capacity = ELEMENT_BYTES[self._contract.precision], self._contract.capacity
-        pattern = _pattern(value, self._contract.precision)
+        bits = pattern(value, self._contract.precision)
         with self._device.entered():
             for address, layer in self._caches.values():
                 for head in range(layer.num_kv_heads):
                     first = address + (head * capacity + start) * layer.head_dim * element
-                    self._device.fill(first, pattern, (capacity - start) * layer.head_dim, element)
+                    self._device.fill(first, bits, (capacity - start) * layer.head_dim, element)
+            if self.states is not None:
+                self.states.overwrite_rows(start, value)
             self._device.synchronize()
 
     def read_rows(self, end: int) -> list[Rows]:
@@ -160,6 +188,21 @@ class TensorRTDecoder(RollsBack):
         self.positions[width].host[0] = position
         return self._contract.span(position + width)
 
+    def _begin(self, width: int, position: int, count: int, prompt: bool) -> None:
+        """Set the counts of a pass of `count` tokens, where there are states."""
+        if self.states is not None:
+            (counts,) = self.states.begin(position, [count], prompt)
+            self.set_counts(width, counts)
+
+    def set_counts(self, width: int, counts: Sequence[int]) -> None:
+        """counts: pending and certain of a pass."""
+        for slot, count in zip(self.counts[width], counts, strict=True):
+            slot.host[0] = count
+
+    def _finish(self) -> None:
+        if self.states is not None:
+            self.states.finish()
+
     def _feed(self, width: int, span: int) -> None:
         self.inputs.send()
         self.enqueue(width, span)
@@ -179,6 +222,8 @@ class TensorRTDecoder(RollsBack):
             addresses[past] = address
             if not self._new:
                 addresses[past.replace("past", "present", 1)] = address
+        if self.states is not None:
+            addresses |= self.states.addresses(self.counts[width])
         shapes = {"tokens": (1, width), "columns": (span,)}
         rows = width if width <= self._contract.widest_step else 1
         given = {"logits": (1, rows, self.vocab_size)}
@@ -189,6 +234,8 @@ class TensorRTDecoder(RollsBack):
         width = max(self._contract.widths)
         for span in self._contract.spans:
             if span >= width:
+                if self.states is not None:
+                    self.states.assume(span - width)
                 self.feed([0] * width, span - width)
         self.overwrite_rows(0, 0.0)
 
@@ -199,11 +246,3 @@ def _columns(device: Device, capacity: int) -> Address:
     device.copy(address, mirror.ctypes.data, 8 * capacity)
     device.synchronize()
     return address
-
-
-def _pattern(value: float, precision: str) -> int:
-    """The bits of `value` in `precision`."""
-    bits = int.from_bytes(struct.pack("<f", value), "little")
-    if precision == "fp16":
-        return int.from_bytes(struct.pack("<e", value), "little")
-    return bits >> 16 if precision == "bf16" else bits  # bfloat16 is the upper half

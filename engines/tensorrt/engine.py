@@ -90,7 +90,8 @@ def _load_plans(
     manifest = bundle.manifest
     reserved = RESERVED_BYTES
     for spec in manifest.models.values():
-        reserved += spec.cache_bytes(manifest.contract) + 4 * manifest.contract.widest_step * spec.vocab_size
+        reserved += spec.cache_bytes(manifest.contract) + spec.state_bytes(manifest.contract)
+        reserved += 4 * manifest.contract.widest_step * spec.vocab_size
     for graph in sorted(plans, key=lambda graph: manifest.files[plans[graph].file].bytes):
         loaded[graph] = LoadedPlan(library, bundle.path(plans[graph].file), device, settings, reserved)
 

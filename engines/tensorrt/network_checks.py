@@ -51,6 +51,10 @@ def check_model(network: Any, trt: Any, spec: ModelSpec, contract: Contract, dia
             yield from _ends(
                 outputs, "output", name.replace("past", "present", 1), cache, TENSORRT_DTYPES[contract.precision]
             )
+    for name, state in spec.state_names("past"):
+        shape, kind = state.shape(contract), TENSORRT_DTYPES[state.precision(contract)]
+        yield from _ends(inputs, "input", name, shape, kind)
+        yield from _ends(outputs, "output", name.replace("past", "present", 1), shape, kind)
     if dialect != "rows":
         yield from _check_updates(network, spec)
         yield from _check_attention(network, trt, spec)
@@ -74,7 +78,7 @@ def _check_updates(network: Any, spec: ModelSpec) -> Iterator[str]:
 
 
 def _check_attention(network: Any, trt: Any, spec: ModelSpec) -> Iterator[str]:
-    layers, expected = attention_layers(network, trt), len(spec.layers)
+    layers, expected = attention_layers(network, trt), sum(layer.num_kv_heads > 0 for layer in spec.layers)
     attending = len(layers)
     if attending < expected:  # the others by plain operators, which mean what they say: sinks, capped scores
         attending = min(expected, attending + sum(layer.type.name == "SOFTMAX" for layer in _layers(network)))

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike
 
+from ...bundle import is_cache
 from ...errors import EngineError
 from ..cuda.driver import size_text
 from ..cuda.protocol import ALIGNMENT, Address, Device
@@ -148,7 +149,7 @@ class LoadedPlan:
                 raise EngineError(
                     f"{self._file}: {output} is {source} updated in place, and must be bound to its memory"
                 )
-            if output.startswith("present.") and not source:
+            if output.startswith("present.") and is_cache(output) and not source:
                 raise EngineError(f"{self._file}: {output} is no cache updated in place; compile the bundle again")
 
     def _require(self, done: bool, problem: str) -> None:

@@ -18,13 +18,14 @@ from typing import Protocol
 
 import numpy as np
 
-from ...bundle import Contract
+from ...bundle import COUNTS, Contract
 from ...errors import EngineError
 from ..base import Chances, RoundResult, check_rows
 from ..cuda.graph_cache import Replay
 from ..cuda.protocol import Address, Device
 from ..cuda.staging import Page, Slot
 from .plan import Enqueue, LoadedPlan
+from .states import DeviceStates
 
 GREEDY = "greedy"
 
@@ -38,7 +39,12 @@ class PassDecoder(Protocol):
     tokens: dict[int, Slot]
     positions: dict[int, Slot]
 
+    counts: dict[int, tuple[Slot, ...]]
+    states: DeviceStates | None
+
     suspect: bool
+
+    def set_counts(self, width: int, counts: Sequence[int]) -> None: ...
 
     def enqueue(self, width: int, span: int) -> None: ...
 
@@ -68,9 +74,13 @@ class DeviceRounds:
         self._inputs = Page(
             device,
             "the rounds' inputs",
-            [(np.int64, k), (np.float32, k), (np.float32, k + 1), (np.float32, 1), (np.float32, 4)],
+            [
+                *[(np.int64, k), (np.float32, k), (np.float32, k + 1), (np.float32, 1), (np.float32, 4)],
+                *[(np.int64, k)] * (len(COUNTS) if draft is not None and draft.states is not None else 0),
+            ],
         )
-        self._positions, self._draft_noise, self._noise, self._select_noise, self._sampling = self._inputs.slots
+        self._positions, self._draft_noise, self._noise, *rest = self._inputs.slots
+        self._select_noise, self._sampling, *self._counts = rest  # counts, of states: of each pass of the draft
         self._outputs = Page(
             device,
             "the rounds' outputs",
@@ -98,6 +108,7 @@ class DeviceRounds:
             draft.tokens[2].host[:] = tokens[-2:]
             draft.positions[2].host[0] = position - 1
             self._positions.host[:k] = range(position, position + k)
+        self._begin(position, k, draft)
         rule = GREEDY
         if chances is not None:
             rule = chances.verification
@@ -107,11 +118,27 @@ class DeviceRounds:
         span = self._contract.span(len(tokens) + k)
         with self._device.entered():
             self._replay.run((rule, k, span), lambda: self._round(rule, k, span))
+        for decoder in filter(None, (self._target, draft)):
+            if decoder.states is not None:
+                decoder.states.finish()
         # Rows attend to those before them: where any of a pass was not finite, the last one is not.
         self._target.suspect = not np.isfinite(self._last_logit.host[0])
         if draft is not None:
             draft.suspect = bool(np.isnan(self._confidence.host[:k]).any())
         return self._result(k, position)
+
+    def _begin(self, position: int, k: int, draft: PassDecoder | None) -> None:
+        """Say what the states of both models have taken in, pass by pass."""
+        with self._device.entered():
+            if self._target.states is not None:
+                (counts,) = self._target.states.begin(position, [k + 1])
+                self._target.set_counts(k + 1, counts)
+            if draft is not None and draft.states is not None:
+                first, *more = draft.states.begin(position - 1, [2, *[1] * (k - 1)])
+                draft.set_counts(2, first)
+                for index, counts in enumerate(more, 1):
+                    for slot, count in zip(self._counts, counts, strict=True):
+                        slot.host[index] = count
 
     def warm_up(self) -> None:
         """Capture what requests need, so that none of them waits for it; token verification is captured when it is
@@ -124,7 +151,11 @@ class DeviceRounds:
             for k in range(most + 1):
                 noise = np.full(k + 1, 0.5, np.float32)
                 for chances in (None, Chances("block", np.array([1.0, 0, 1.0, 0], np.float32), noise[1:], noise)):
-                    self.run([0] * (span - k), k, chances)
+                    tokens = [0] * (span - k)
+                    for decoder, left in ((self._target, 1), (self._draft, 2)):
+                        if decoder is not None and decoder.states is not None:
+                            decoder.states.assume(len(tokens) - left)
+                    self.run(tokens, k, chances)
 
     def _round(self, rule: str, k: int, span: int) -> None:
         copy, target = self._device.copy, self._target
@@ -157,6 +188,8 @@ class DeviceRounds:
                 copy(draft.logits, draft.logits + self._row_bytes, self._row_bytes)
             else:
                 copy(draft.positions[1].address, self._positions.at(index), 8)
+                for given, slot in zip(draft.counts[1], self._counts, strict=True):  # none without states
+                    copy(given.address, slot.at(index), 8)
                 draft.enqueue(1, span)
             if sampled:
                 copy(self._select_noise.address, self._draft_noise.at(index), 4)

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from ...bundle import Role
+from tokenizers import Tokenizer
+
+from ...bundle import Bundle, Role
 from ...calibration.weights.texts import read_texts
 from ...errors import PairError, ParameterError
 from ...runtime.text.token_bytes import token_names
@@ -28,7 +31,7 @@ def check_models(
     _ = target.stop_token_ids  # refused here, and not when the models have been exported
     if draft is None:
         return None, []
-    translation, warnings = _translate(target, draft, min_overlap, texts or read_texts(None))
+    translation, warnings = translate(OwnTokens.of(target), draft, min_overlap, texts)
     if draft.fp32_bytes >= target.fp32_bytes:
         warnings.append(
             f"the draft's weights ({draft.fp32_bytes / 1e6:.1f} MB) are not smaller than the target's "
@@ -37,10 +40,10 @@ def check_models(
     return translation, warnings
 
 
-def check_capacity(models: Mapping[Role, Checkpoint], max_seq_len: int | None) -> int:
+def check_capacity(models: Mapping[str, Checkpoint], max_seq_len: int | None) -> int:
     """The cache's capacity: `max_seq_len`, by default 4096 or less where the positions end earlier.
 
-    Raises `ParameterError` when either model's positions end before it.
+    models: by what they are called. Raises `ParameterError` when a model's positions end before it.
     """
     limits = {role: checkpoint.max_positions for role, checkpoint in models.items()}
     if max_seq_len is None:
@@ -78,15 +81,39 @@ def tokenizer_differences(target: dict[str, Any], draft: dict[str, Any]) -> Iter
             yield f"the {part} differs"
 
 
-def _translate(
-    target: Checkpoint, draft: Checkpoint, min_overlap: float, texts: Sequence[str]
+@dataclass(frozen=True)
+class OwnTokens:
+    """tokenizer: the content of a `tokenizer.json`. purposes: ids of its special tokens, by `PURPOSES`."""
+
+    tokenizer: dict[str, Any]
+    purposes: dict[str, int | None]
+
+    @classmethod
+    def of(cls, checkpoint: Checkpoint) -> OwnTokens:
+        purposes = {purpose: getattr(checkpoint.tokenizer, f"{purpose}_id") for purpose in PURPOSES}
+        return cls(_tokenizer_json(checkpoint), purposes)
+
+    @classmethod
+    def of_bundle(cls, bundle: Bundle) -> OwnTokens:
+        text = bundle.manifest.text
+        tokenizer = Tokenizer.from_file(str(bundle.path(text.tokenizer)))
+        purposes = {purpose: tokenizer.token_to_id(text.special_tokens.get(purpose, "")) for purpose in PURPOSES}
+        return cls(json.loads(tokenizer.to_str()), purposes)
+
+    @property
+    def tokens(self) -> Tokens:
+        return Tokens(self.tokenizer, self.purposes)
+
+
+def translate(
+    target: OwnTokens, draft: Checkpoint, min_overlap: float, texts: Sequence[str]
 ) -> tuple[Translation | None, list[str]]:
-    """None where the draft reads the target's ids as they are."""
-    ours, theirs = _tokenizer_json(target), _tokenizer_json(draft)
-    difference = next(tokenizer_differences(ours, theirs), None)
+    """None where the draft reads the target's ids as they are; and warnings. As `check_models`."""
+    other = OwnTokens.of(draft)
+    difference = next(tokenizer_differences(target.tokenizer, other.tokenizer), None)
     if difference is None:
         return None, []
-    translation = Translation.between(Tokens(ours, _purposes(target)), Tokens(theirs, _purposes(draft)), texts)
+    translation = Translation.between(target.tokens, other.tokens, texts or read_texts(None))
     if translation.is_identity:
         return None, [
             f"target and draft have the same tokens, but {difference}: the draft reads texts as the target splits them"
@@ -110,10 +137,6 @@ def _translate(
 def _tokenizer_json(checkpoint: Checkpoint) -> dict[str, Any]:
     parsed: dict[str, Any] = json.loads(checkpoint.tokenizer.backend_tokenizer.to_str())
     return parsed
-
-
-def _purposes(checkpoint: Checkpoint) -> dict[str, int | None]:
-    return {purpose: getattr(checkpoint.tokenizer, f"{purpose}_id") for purpose in PURPOSES}
 
 
 def _merges(tokenizer: dict[str, Any]) -> list[Any]:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import onnx_ir as ir
 
+from ...bundle import is_cache
 from ...errors import UnsupportedModelError
 from ..dialects import Dialect
 
@@ -114,28 +115,29 @@ def _scatter(node: ir.Node) -> Iterator[str]:
 
 
 def _caches(graph: ir.Graph, dialect: Dialect) -> Iterator[str]:
-    """Each `past.*` has a `present.*` (or `new.*`) of one type and shape, and in the dialect `onnx` of one memory."""
+    """Each `past.*` has a `present.*` (or `new.*`) of one type and shape, and caches in `onnx` of one memory."""
     outputs = {value.name: value for value in graph.outputs}
     for past in graph.inputs:
         if not (past.name or "").startswith("past."):
             continue
         assert past.name is not None
-        shape = list(past.shape or [])
-        if len(shape) != 4 or not all(isinstance(size, int) for size in shape):
+        shape, cached = list(past.shape or []), is_cache(past.name)
+        if (cached and len(shape) != 4) or not all(isinstance(size, int) for size in shape):
             yield f"{past.name} has the shape {_shown(shape)}; the capacity and the rest must be fixed numbers"
-        name = past.name.replace("past", "present" if dialect == "onnx" else "new", 1)
+        name = past.name.replace("past", "present" if dialect == "onnx" or not cached else "new", 1)
         written = outputs.get(name)
         if written is None:
             yield f"{past.name} has no output {name}, so what is written into it is lost"
             continue
         rows, expected = list(written.shape or []), shape
-        if dialect == "rows":
+        if dialect == "rows" and cached:
             rows, expected = rows[:2] + rows[3:], shape[:2] + shape[3:]
         if rows != expected or written.dtype != past.dtype:
             ours, theirs = f"{written.dtype} {_shown(written.shape)}", f"{past.dtype} {_shown(shape)}"
             yield f"{name} is {ours} and {past.name} {theirs}; they must be alike"
         node = written.producer()
-        if dialect == "onnx" and (node is None or node.op_type != "TensorScatter" or node.inputs[0] is not past):
+        in_place = node is not None and node.op_type == "TensorScatter" and node.inputs[0] is past
+        if cached and dialect == "onnx" and not in_place:
             yield f"{name} is not {past.name} written in place, so the two cannot share memory"
 
 

@@ -9,7 +9,7 @@ from ...calibration.weights.recipe import Recipe
 from ..passes.weight_names import parameter_name
 from .constants import MICROSOFT, constant
 from .linears import FLOATS
-from .matmul_nbits import packed
+from .matmul_nbits import block_scales, packed
 
 
 def quantize_tables(model: ir.Model, recipe: Recipe) -> int:
@@ -64,5 +64,5 @@ def _int4(
 ) -> list[ir.Node]:
     stored = constant(graph, f"{name}.int4", packed(values))
     attributes = {"gather_axis": 0, "quantize_axis": 1, "block_size": block, "bits": 4}
-    inputs = [stored, tokens, constant(graph, f"{name}.scales", scales.reshape(len(values), -1))]
+    inputs = [stored, tokens, constant(graph, f"{name}.scales", block_scales(values, scales))]
     return [ir.node("GatherBlockQuantized", inputs, attributes, domain=MICROSOFT)]

@@ -15,6 +15,7 @@ from ...engines.catalogue import LIBRARIES
 from ...engines.tensorrt.compile import CompileOptions
 from ...errors import ParameterError
 from .draft_vocabulary import parse_vocabulary
+from .drafts import NamedDraft
 from .engine_requirements import Targets, choose_targets, parse_version
 from .precision_choice import AUTO, Numbers, choose_numbers
 
@@ -46,6 +47,7 @@ class BuildOptions:
     draft_precision: the target's. calibration_texts: JSONL of prompts, by default a shipped set.
     min_overlap: the part of the tokens in the calibration texts that a draft of another tokenizer must have.
     draft_vocabulary: how many tokens the draft's output layer keeps, or `auto`; None for all.
+    draft_name: what the first draft is called. more_drafts: beside it, for engine `onnxruntime`.
     compiling: for the engines that run plans. tensorrt_version: the one on the device, by default that of this host.
     """
 
@@ -64,6 +66,8 @@ class BuildOptions:
     tensorrt_version: str | None = None
     force: bool = False
     cache: Path | None = None
+    draft_name: str = "draft"
+    more_drafts: tuple[NamedDraft, ...] = ()
 
     def __post_init__(self) -> None:
         if not 1 <= self.max_draft_tokens <= 32:
@@ -76,6 +80,9 @@ class BuildOptions:
             raise ParameterError(
                 f"--min-overlap is {self.min_overlap}; it must be from 0 to 1, 0.5 for half of the texts' tokens"
             )
+        names = [self.draft_name, *(one.name for one in self.more_drafts)]
+        if len(set(names)) < len(names):
+            raise ParameterError(f"the drafts are called {', '.join(names)}; each needs a name of its own")
         if not self.engines:
             raise ParameterError("no --engine is given; name at least one")
         if self.draft_vocabulary is not None:
@@ -157,8 +164,18 @@ class BuildOptions:
             )
         if draft is None and self.tree_rows:
             raise ParameterError(
-                f"--tree-rows is {self.tree_rows}, but there is no --draft, whose second choices they "
-                "hold; leave it out"
+                f"--tree-rows is {self.tree_rows}, but there is no --draft whose second choices they could hold; "
+                "leave it out"
+            )
+        if self.more_drafts and "onnxruntime" not in self.engines:
+            raise ParameterError(
+                f"{len(self.more_drafts) + 1} --draft are given; drafts beside the first run with --engine onnxruntime "
+                f"alone, and this build is for {', '.join(self.engines)}; add that engine, or give one draft"
+            )
+        if self.more_drafts and self.draft_vocabulary is not None:
+            raise ParameterError(
+                f"--draft-vocabulary is {self.draft_vocabulary}, for a bundle of one draft; build it with that, "
+                "and add the others with specexport add-draft"
             )
         _ = self.texts
         return self.targets(self.numbers, output)

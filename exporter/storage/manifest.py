@@ -89,6 +89,7 @@ class Contents:
     vocabulary: SharedVocabulary | None = None
     draft_vocabulary: DraftVocabulary | None = None
     rules: tuple[RuleSpec, ...] = ()
+    draft_name: str = "draft"
 
 
 def make_manifest(contents: Contents, contract: Contract, workplace: Path, command: str) -> Manifest:
@@ -110,4 +111,5 @@ def make_manifest(contents: Contents, contract: Contract, workplace: Path, comma
         references={role: reference_path(role) for role in contents.specs},
         proofs=contents.proofs,
         files=list_files(workplace),
+        draft_name=contents.draft_name,
     )

@@ -23,12 +23,13 @@ from ...errors import UnsupportedModelError
 from ..checkpoints.half_precision import TORCH_DTYPES
 from ..checkpoints.kept_tokens import KeptTokens
 from ..checkpoints.source import first_line
-from ..dialects import OPSETS, STATEFUL, Dialect
+from ..dialects import OPSETS, Dialect
 from .attention import seen_by_attention, static_cache_attention
 from .complex_numbers import complex_as_pairs
 from .confidence_head import HEADED, OUTPUTS, WEIGHTS, confidence, embeddings_seen
+from .open_states import OpenStates
 from .probe_states import probe_states, state_tensors
-from .states import OpenStates, StateCache, static_states
+from .states import EMITTERS, StateCache, static_states
 from .trees import ANCESTOR, DEPTH, Tree, refuse_trees
 
 # Of the dialect for old parsers: the one that came with its opset.
@@ -106,10 +107,10 @@ def trace(
         refuse_trees(model, layers)
     attending = [index for index, layer in enumerate(layers) if layer.num_kv_heads]
     states = {f"{index}.{state.name}": state for index, layer in enumerate(layers) for state in layer.states}
-    if states and dialect != STATEFUL:
+    if states and dialect not in EMITTERS:
         raise UnsupportedModelError(
-            f"{type(model).__name__} keeps recurrent or convolution states, which only ONNX Runtime's graphs have so "
-            "far; build it with --engine onnxruntime alone"
+            f"{type(model).__name__} keeps recurrent or convolution states, which TensorRT before 10.15 cannot run; "
+            "build it for a newer TensorRT, or with --engine onnxruntime"
         )
     names = [f"{index}.{half}" for index in attending for half in ("key", "value")]
     inputs = {"tokens": torch.zeros(1, 3, dtype=torch.int64), "position": torch.zeros(1, dtype=torch.int64)}
@@ -180,6 +181,7 @@ class StaticDecoder(torch.nn.Module):
         self.model = model
         self.layers = layers
         self.dialect = dialect
+        self.contract = contract
         self.widest_step = contract.widest_step
         self.has_head = has_head
         self.kept = kept
@@ -212,7 +214,7 @@ class StaticDecoder(torch.nn.Module):
         counts, given = (given[:2], given[2:]) if has_states else (given[:0], given)
         past, rest = given[: 2 * len(attending)], given[2 * len(attending) :]
         pairs = dict(zip(attending, zip(past[::2], past[1::2], strict=True), strict=True))
-        states = OpenStates.of(self.layers, self.widest_step, counts, rest) if has_states else None
+        states = OpenStates.of(self.layers, self.contract, counts, rest) if has_states else None
         return StateCache(position, pairs, columns, states=states)
 
     def _logits(self, tokens: Tensor, position: Tensor, cache: StateCache) -> tuple[Tensor]:
@@ -232,8 +234,8 @@ class StaticDecoder(torch.nn.Module):
         if "position_ids" in self.accepted:
             depth = torch.arange(tokens.shape[1]) if cache.tree is None else cache.tree.depth
             options["position_ids"] = (position + depth)[None]
-        routed = (static_cache_attention(self.model, cache, self.dialect), static_states(self.model, cache))
-        with routed[0], routed[1], complex_as_pairs():
+        attention = static_cache_attention(self.model, cache, self.dialect)
+        with attention, static_states(self.model, cache, self.dialect), complex_as_pairs():
             logits: Tensor = self.model(input_ids=tokens, past_key_values=cache, use_cache=True, **options).logits
         logits = logits.float()
         return logits if self.kept is None else self.kept.spread(logits, self.rows_of_tokens)

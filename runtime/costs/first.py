@@ -17,6 +17,7 @@ from statistics import StatisticsError
 
 from ...errors import BundleError, EngineError, ParameterError
 from ...strict import parse, read_json
+from ..drafting.names import FIRST
 from ..policy.cost_model import Costs
 from ..policy.host_identity import bundle_identity, describe_host
 from .meter import CostMeter, Metered
@@ -29,19 +30,19 @@ SECONDS = 0.5
 MOST_TURNS = 16
 
 
-def first_costs(session: Metered) -> Costs | None:
+def first_costs(session: Metered, draft: str = FIRST) -> Costs | None:
     """Those that were kept for this bundle, host, engine and number of threads, or else measured now.
 
-    None where that cannot be: the capacity is too small, or random tokens give no numbers. The session's cached prefix
-    is forgotten.
+    None where that cannot be: the capacity is too small, or random tokens give no numbers. draft: that rounds are
+    drafted with. The session's cached prefix is forgotten.
     """
-    path = _path(session)
+    path = _path(session, draft)
     try:
         return parse(Costs, read_json(path, ""), str(path))
     except BundleError:  # nothing is there, or nothing that this version reads
         pass
     try:
-        meter = CostMeter(session, [CONTEXT], BURST, SECONDS)
+        meter = CostMeter(session, [CONTEXT], BURST, SECONDS, draft)
     except ParameterError:
         return None
     try:
@@ -53,9 +54,9 @@ def first_costs(session: Metered) -> Costs | None:
     return costs
 
 
-def _path(session: Metered) -> Path:
-    engine = session.engine
-    made_for = [bundle_identity(session.bundle), describe_host(engine.name, engine.device), engine.name]
+def _path(session: Metered, draft: str) -> Path:
+    engine, bundle = session.engine, session.bundle if draft == FIRST else session.bundle.with_draft(draft)
+    made_for = [bundle_identity(bundle), describe_host(engine.name, engine.device), engine.name]
     name = sha256(json.dumps([*made_for, session.threads]).encode()).hexdigest()[:32]
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(base) / "specexport" / "costs" / f"{name}.json"

@@ -20,6 +20,8 @@ import numpy as np
 from ...bundle import Bundle
 from ...engines.base import Engine
 from ...errors import ParameterError
+from ..drafting.drafts import Drafts
+from ..drafting.names import FIRST
 from ..policy.cost_model import COSTS_VERSION, CostPoint, Costs, MeasuredTime
 from ..policy.host_identity import bundle_identity, describe_host
 from ..policy.schedule import FixedSchedule, Schedule
@@ -42,6 +44,7 @@ class Metered(Protocol):
     bundle: Bundle
     engine: Engine
     threads: int
+    drafts: Drafts
 
     @property
     def capacity(self) -> int: ...
@@ -72,12 +75,14 @@ class CostMeter:
         contexts: Sequence[int] | None = None,
         burst: int = BURST,
         longest: float = LONGEST_GO,
+        draft: str = FIRST,
     ) -> None:
         """contexts: tokens in the caches, by default three up to the capacity. burst: timed rounds of a generation.
 
-        longest: seconds at one context after which no further burst begins. Raises `ParameterError`.
+        longest: seconds at one context after which no further burst begins. draft: that rounds are drafted with.
+        Raises `ParameterError`.
         """
-        self._session = session
+        self._session, self._draft = session, None if draft == FIRST else draft
         self._most = session.max_draft_tokens
         self._burst_rounds, self._longest = burst, longest
         room = session.capacity - (burst + 2) * (self._most + 1)
@@ -139,7 +144,9 @@ class CostMeter:
         session, times = self._session, self._times[len(prompt), k]
         number = session.max_draft_tokens + 1
         schedule = FixedSchedule(k)
-        params = SamplingParameters(stop_token_ids=(), max_new_tokens=(rounds + 2) * number, speculate=k > 0)
+        params = SamplingParameters(
+            stop_token_ids=(), max_new_tokens=(rounds + 2) * number, speculate=k > 0, drafter=self._draft
+        )
         stream = session.stream(prompt, params, schedule)
         statistics = next(stream).statistics
         prefill = statistics.prefill_seconds
@@ -157,6 +164,8 @@ class CostMeter:
         draft, chunk = self._session.engine.draft, self._session.bundle.manifest.contract.prompt_chunk
         if draft is None:
             return 0.0
+        if self._draft is not None:
+            draft = self._session.drafts.open(self._draft).decoder
         tokens = [token % draft.vocab_size for token in prompt]
         start = perf_counter()
         for place in range(0, len(tokens), chunk):

@@ -6,15 +6,14 @@ from collections.abc import Callable, Iterator, Sequence
 from time import perf_counter
 from typing import Protocol
 
-from ...errors import ParameterError
 from ..sampling.rules import Rule
 from ..state.context import CachedDecoder, Context
 from ..state.statistics import Statistics
 from .guide import Guide
 from .lookup import Lookup, NgramLookup, SuffixLookup
+from .names import model_of
 
 LOOKUPS: dict[str, Callable[[int], Lookup]] = {"ngram": NgramLookup, "suffix": SuffixLookup}
-DRAFTERS = ("model", *LOOKUPS, *(f"{name}+model" for name in LOOKUPS))
 # Beside a model, a match must be longer to be worth more than the model's guess.
 SHORTEST_ALONE = 2
 SHORTEST_BESIDE_A_MODEL = 3
@@ -178,17 +177,6 @@ def _model_of(draft: Draft) -> ModelDraft | None:
     return next((model for part in parts if (model := _model_of(part)) is not None), None)
 
 
-def check_drafter(name: str | None, has_model: bool) -> str:
-    """The name of a drafter, by default the model where there is one. Raises `ParameterError`."""
-    if name is None:
-        return "model" if has_model else "ngram"
-    usable = [drafter for drafter in DRAFTERS if has_model or "model" not in drafter]
-    if name not in usable:
-        lacking = "" if has_model else ", since this bundle was built without --draft"
-        raise ParameterError(f"drafter is {name!r}; it must be one of {', '.join(usable)}{lacking}")
-    return name
-
-
 def make_draft(
     name: str,
     context: Context,
@@ -197,15 +185,18 @@ def make_draft(
     guide: Guide | None = None,
     first: Sequence[LookupDraft] = (),
 ) -> Draft:
-    """`name`: from `check_drafter`. guide: asked between the draft model's passes. first: lookups before all others."""
+    """`name`: from `check_drafter`; its model, where it has one, is what the context drafts with.
+
+    guide: asked between the draft model's passes. first: lookups before all others.
+    """
     lookups = [*first]
     lookup, _, _ = name.partition("+")
     if lookup in LOOKUPS:
         shortest = SHORTEST_ALONE if lookup == name else SHORTEST_BESIDE_A_MODEL
         lookups.append(LookupDraft(LOOKUPS[lookup](shortest), rule, statistics, guide))
     drafts: list[Draft] = [*lookups]
-    if name.endswith("model"):
-        assert context.draft is not None
-        model = ModelDraft(context.draft, rule, statistics, guide)
+    if model_of(name) is not None:
+        assert context.drafting is not None
+        model = ModelDraft(context.drafting, rule, statistics, guide)
         drafts.append(ExtendedDraft(model, lookups) if lookups else model)
     return drafts[0] if len(drafts) == 1 else FirstDraft(*drafts)

@@ -120,7 +120,7 @@ class Decoding:
     ) -> Generator[Chunk, None, None]:
         """Decode `request`. The context is left valid wherever the iteration is abandoned."""
         context, resumed = self.context, perf_counter()
-        for cached in context.decoders:
+        for cached in context.every_decoder:
             cached.checkpoint = cancellation.check
         output = Output(self.tokenizer, request)
         finish: FinishReason | None = None
@@ -187,7 +187,8 @@ class Decoding:
             yield
         except NonFiniteLogitsError as error:
             position = len(self.context.tokens) - 1 + error.index
-            model = self.bundle.manifest.models[error.role]
+            bundle, name = self.bundle, self.context.drafts_with
+            model = (bundle.with_draft(name) if name else bundle).manifest.models[error.role]
             self.context.forget()
             graph = model.graphs.get(self.engine.dialect, error.role)
             raise EngineError(

@@ -8,7 +8,9 @@ round.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+
+from ...strict import OPTIONAL
 
 COSTS = "costs.json"
 COSTS_VERSION = 1
@@ -85,10 +87,20 @@ class RoundCosts:
 
 
 @dataclass(frozen=True)
+class DraftCosts:
+    """Of rounds with a draft beside the bundle's first. weights: SHA-256 of its own. The others as of `Costs`."""
+
+    weights: str
+    draft_prefill: float
+    points: tuple[CostPoint, ...]
+
+
+@dataclass(frozen=True)
 class Costs:
     """bundle: `bundle_identity`. host: `describe_host`. engine: its name. threads: as given to `load`.
 
-    target_prefill, draft_prefill: seconds a prompt token. points: by rising context.
+    target_prefill, draft_prefill: seconds a prompt token. points: by rising context. drafts: of those beside the
+    bundle's first, by name.
     """
 
     schema_version: int
@@ -100,6 +112,7 @@ class Costs:
     target_prefill: float
     draft_prefill: float
     points: tuple[CostPoint, ...]
+    drafts: dict[str, DraftCosts] = field(default_factory=dict, metadata=OPTIONAL)
 
     def __post_init__(self) -> None:
         if self.schema_version != COSTS_VERSION:
@@ -114,10 +127,18 @@ class Costs:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be the seconds of a token")
         if len({len(point.rounds) for point in self.points}) > 1:
             raise ValueError("the contexts have costs of different numbers of draft tokens; measure them again")
+        for name in self.drafts:
+            if self.of(name).max_draft_tokens != self.max_draft_tokens:
+                raise ValueError(f"the costs of draft {name} are of other numbers of draft tokens; measure them again")
 
     @property
     def max_draft_tokens(self) -> int:
         return len(self.points[0].rounds) - 1
+
+    def of(self, model: str) -> Costs:
+        """Of rounds with another draft, one of `drafts`."""
+        one = self.drafts[model]
+        return replace(self, draft_prefill=one.draft_prefill, points=one.points, drafts={})
 
     def at(self, context: int) -> RoundCosts:
         """Medians at `context` tokens: between two measured contexts on the line through both, else the nearest's."""

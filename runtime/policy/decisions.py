@@ -7,7 +7,8 @@ import logging
 import secrets
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import TypeVar
@@ -15,17 +16,17 @@ from typing import TypeVar
 import numpy as np
 
 from ...bundle import Bundle
-from ...engines.base import Engine, Head
+from ...engines.base import Engine, Head, OpenedDraft
 from ...errors import BundleError, OutputError, ParameterError
 from ...strict import parse, read_json
-from ..drafting.drafters import check_drafter
-from .cost_model import COSTS, Costs
+from ..drafting.names import FIRST, check_drafter, model_of
+from .cost_model import COSTS, Costs, DraftCosts
 from .host_identity import bundle_identity, describe_host
 from .lookup_schedule import adaptive_schedule
 from .pace import Pace
 from .routes import POLICY, Policy, RoutePolicy
 from .schedule import Chance, FixedSchedule, RouteState, Schedule
-from .survival import SURVIVAL, Survival, top_logit
+from .survival import SURVIVAL, Survival, survival_file, top_logit
 
 T = TypeVar("T", Costs, Policy, Survival)
 LOG = logging.getLogger("specexport")
@@ -38,30 +39,47 @@ GUESS = 0.6
 class Decisions:
     """policy: None where nobody calibrated. costs: None too where they are of another host.
 
-    measure: costs for sessions that nobody calibrated, asked for once, None for rounds of the maximum. states: of this
-    session, by route, or by drafter where there is no policy. bounded: those of requests with a grammar. seeded: those
-    of requests with a seed. paces: what rounds take, by drafter, on `clock`.
+    measure: costs for sessions that nobody calibrated, asked for once, None for rounds of the maximum; measure_draft:
+    the same function afterwards, for drafts beside the first by name. states: of this session, by route, or by drafter
+    where there is no policy. bounded: those of requests with a grammar. seeded: those of requests with a seed. paces:
+    what rounds take, by drafter, on `clock`.
 
-    chance: reads the draft's confidence while it drafts, None where that is not known.
+    chance: reads the draft's confidence while it drafts, None where that is not known; read_chance: the same for a
+    draft beside the first.
     """
 
     policy: Policy | None = None
     costs: Costs | None = None
     chance: Chance | None = None
-    measure: Callable[[], Costs | None] | None = None
+    measure: Callable[..., Costs | None] | None = None
+    measure_draft: Callable[[str], Costs | None] | None = None
+    read_chance: Callable[[str], Chance | None] | None = None
     states: dict[str | None, RouteState] = field(default_factory=dict)
     bounded: dict[str | None, RouteState] = field(default_factory=dict)
     seeded: dict[str | None, RouteState] = field(default_factory=dict)
     paces: dict[str, Pace] = field(default_factory=dict)
     clock: Callable[[], float] = perf_counter
+    _costs: dict[str, Costs | None] = field(default_factory=dict)
+    _chances: dict[str, Chance | None] = field(default_factory=dict)
 
     @classmethod
-    def load(cls, bundle: Bundle, engine: Engine, threads: int) -> Decisions:
-        """Raises `BundleError` for a file that is damaged, of another bundle, or asks for what the bundle lacks."""
+    def load(
+        cls,
+        bundle: Bundle,
+        engine: Engine,
+        threads: int,
+        open_draft: Callable[[str], OpenedDraft] | None = None,
+    ) -> Decisions:
+        """open_draft: opens a draft beside the first, whose confidence is read.
+
+        Raises `BundleError` for a file that is damaged, of another bundle, or asks for what the bundle lacks.
+        """
         policy = read_decision(bundle, Policy, POLICY)
         if policy is None:
             return cls()
         check_policy(policy, bundle)
+        if engine.open_draft is None:
+            policy = policy.with_first_draft()
         costs = read_decision(bundle, Costs, COSTS)
         survival = read_decision(bundle, Survival, SURVIVAL)
         reason = stale(costs, engine.name, threads, engine.device)
@@ -78,12 +96,39 @@ class Decisions:
                 f"{bundle.path(COSTS)} has rounds of up to {costs.max_draft_tokens} draft tokens, the bundle "
                 f"{most}; {_remedy(bundle)}"
             )
-        return cls(policy, None if reason else costs, chance_of(survival, engine.head, bundle) if survival else None)
+        if costs is not None:
+            costs = replace(
+                costs, drafts={name: one for name, one in costs.drafts.items() if _is_of(one, name, bundle)}
+            )
+        others = partial(read_chance, bundle, open_draft) if open_draft else None
+        first = chance_of(survival, engine.head, bundle) if survival else None
+        return cls(policy, None if reason else costs, first, read_chance=others)
 
     def prepare(self) -> None:
         """Ask for the costs now, not at the first request that needs them."""
         if self.measure is not None:
+            self.measure_draft = self.measure
             self.costs, self.measure = self.measure(), None
+
+    def costs_of(self, drafter: str) -> Costs | None:
+        """Of rounds with it; None where nobody knows. Where nobody calibrated they may be measured now."""
+        self.prepare()
+        model = model_of(drafter)
+        if model in (None, FIRST) or self.costs is None:
+            return self.costs
+        if model not in self._costs:
+            known = self.costs.of(model) if model in self.costs.drafts else None
+            self._costs[model] = self.measure_draft(model) if known is None and self.measure_draft else known
+        return self._costs[model]
+
+    def chance_of(self, drafter: str) -> Chance | None:
+        """Reads the confidence of the draft that it asks."""
+        model = model_of(drafter)
+        if model in (None, FIRST):
+            return self.chance
+        if model not in self._chances:
+            self._chances[model] = self.read_chance(model) if self.read_chance else None
+        return self._chances[model]
 
     def uncalibrated(self, drafter: str, most: int, seeded: bool, constrained: bool = False) -> Schedule:
         """What a request follows where there is no policy: it adapts, from a guess or what earlier requests have shown.
@@ -91,14 +136,14 @@ class Decisions:
         most: draft tokens a round. seeded: the request is to repeat itself, so it learns nothing from others.
         constrained: by a grammar; it learns from such requests only.
         """
-        self.prepare()
-        if self.costs is None:
+        costs = self.costs_of(drafter)
+        if costs is None:
             return FixedSchedule(most)
         entry = RoutePolicy("undecided", drafter, most, "adaptive", (GUESS,) * most, None)
         states = self.bounded if constrained else self.states
         pace = None if constrained else self._pace(drafter)
         state = RouteState() if seeded else states.setdefault(drafter, RouteState(pace=pace))
-        return adaptive_schedule(entry, self.costs, None, state, most)
+        return adaptive_schedule(entry, costs, None, state, most)
 
     def schedule(
         self, route: str | None, most: int, constrained: bool = False, seeded: bool = False
@@ -111,18 +156,18 @@ class Decisions:
         """
         assert self.policy is not None
         entry = self.policy.of(route)
-        if entry.mode == "adaptive" and self.costs is not None:
+        if entry.mode == "adaptive" and (costs := self.costs_of(entry.drafter)) is not None:
             states, pace = (self.seeded, None) if seeded else (self.states, self._pace(entry.drafter))
-            chance = self.chance
+            chance = self.chance_of(entry.drafter)
             if constrained:
                 states, chance, pace = self.bounded, None, None
             state = states.setdefault(route if route in self.policy.routes else None, RouteState(pace=pace))
-            return entry.drafter, adaptive_schedule(entry, self.costs, chance, state, most)
+            return entry.drafter, adaptive_schedule(entry, costs, chance, state, most)
         return entry.drafter, FixedSchedule(entry.num_draft_tokens if entry.verdict != "off" else 0)
 
     def _pace(self, drafter: str) -> Pace | None:
         """Of all routes with this drafter; None for lookups alone, whose drafts cost little whatever is believed."""
-        return self.paces.setdefault(drafter, Pace(self.clock)) if "model" in drafter else None
+        return self.paces.setdefault(drafter, Pace(self.clock)) if model_of(drafter) else None
 
 
 def stale(costs: Costs | None, engine: str, threads: int, device: int = 0) -> str | None:
@@ -139,6 +184,12 @@ def stale(costs: Costs | None, engine: str, threads: int, device: int = 0) -> st
     return None
 
 
+def _is_of(costs: DraftCosts, name: str, bundle: Bundle) -> bool:
+    """Whether they were measured with the draft that the bundle has now."""
+    draft = bundle.manifest.more_drafts.get(name)
+    return draft is not None and bundle.manifest.files[draft.model.weights].sha256 == costs.weights
+
+
 def check_policy(policy: Policy, bundle: Bundle) -> None:
     """Raises `BundleError` for drafters and numbers of draft tokens that the bundle does not have."""
     most, path = bundle.manifest.contract.max_draft_tokens, bundle.path(POLICY)
@@ -151,7 +202,7 @@ def check_policy(policy: Policy, bundle: Bundle) -> None:
                 f"{path}: {name}.num_draft_tokens is {entry.num_draft_tokens}; this bundle was built for 0 to {most}"
             )
         try:
-            check_drafter(entry.drafter, bundle.manifest.draft is not None)
+            check_drafter(entry.drafter, bundle.manifest.draft is not None, bundle.manifest.draft_names)
         except ParameterError as error:
             raise BundleError(f"{path}: {name}: {error}") from None
 
@@ -173,6 +224,16 @@ def read_decision(bundle: Bundle, kind: type[T], name: str) -> T | None:
 def write_decision(bundle: Bundle, value: Costs | Policy | Survival, name: str) -> None:
     """Replace the file as a whole. Raises `OutputError`."""
     _replace(bundle.path(name), json.dumps(asdict(value), indent=1, ensure_ascii=False) + "\n")
+
+
+def forget_decisions(bundle: Bundle) -> None:
+    """Remove what calibration left, for a bundle that becomes another one. Raises `OutputError`."""
+    survival = sorted(path.name for path in bundle.root.glob("survival*.json"))
+    for name in (POLICY, *survival, COSTS):  # the policy first: without the others it drafts fixed numbers
+        try:
+            bundle.path(name).unlink(missing_ok=True)
+        except OSError as error:
+            raise OutputError(f"{bundle.path(name)} cannot be removed: {error.strerror}") from None
 
 
 def check_writable(bundle: Bundle) -> None:
@@ -199,6 +260,12 @@ def _replace(path: Path, text: str) -> None:
 
 def _remedy(bundle: Bundle) -> str:
     return f"run specexport calibrate {bundle.root}, or delete the file"
+
+
+def read_chance(bundle: Bundle, open_draft: Callable[[str], OpenedDraft], model: str) -> Chance | None:
+    """Of a draft beside the first, which is opened for its head. Raises `BundleError`."""
+    survival = read_decision(bundle, Survival, survival_file(model))
+    return chance_of(survival, open_draft(model).head, bundle) if survival is not None else None
 
 
 def chance_of(survival: Survival, head: Head | None, bundle: Bundle) -> Chance | None:

@@ -1,8 +1,9 @@
 """How many tokens to draft where lookups draft too, alone or beside a model.
 
 A match is taken as far as its chance, by how long it is (`lookup_worth.py`), is worth the rows that it adds to the
-verify pass, and only where that gains more than the model would. Both are held against the rate that is reached anyway,
-which lookups raise: so beside good lookups the model drafts less than it would alone.
+verify pass, and only where that gains more than the model would. Rows of a match are held against the rate that is
+reached lately, tokens of the model against the rate that the model alone would reach: matches come in stretches, and
+where there is none the output does not go on at the rate of those.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from itertools import accumulate
 from operator import mul
 
 from ...engines.base import Logits
+from ..drafting.names import model_of
 from .cost_model import Costs
 from .lookup_worth import PROBE_TOKENS, LookupWorth
 from .pace import Pace
@@ -28,7 +30,7 @@ def adaptive_schedule(
     entry: RoutePolicy, costs: Costs, chance: Chance | None, state: RouteState, most: int
 ) -> AdaptiveSchedule:
     """The schedule of a request, by what drafts; arguments of `AdaptiveSchedule`."""
-    looks_up = entry.drafter != "model"
+    looks_up = entry.drafter != model_of(entry.drafter)
     return (LookupSchedule if looks_up else AdaptiveSchedule)(entry, costs, chance, state, most)
 
 
@@ -38,7 +40,7 @@ class LookupSchedule(AdaptiveSchedule):
     needs_host = True
 
     def __init__(self, entry: RoutePolicy, costs: Costs, chance: Chance | None, state: RouteState, most: int) -> None:
-        super().__init__(entry, costs, chance if "model" in entry.drafter else None, state, most)
+        super().__init__(entry, costs, chance if model_of(entry.drafter) else None, state, most)
         self.guide = self
         self._worth = LookupWorth(state.lookups, entry.verdict == "off")
         self._allowed = 0  # draft tokens of the model in this round
@@ -74,7 +76,7 @@ class LookupSchedule(AdaptiveSchedule):
         least = max(0.0, self._gains[self._best] - self._gains[drafted]) if self._allowed else 0.0
         taken = self._worth.take((count, length), drafted, alive, self._rows, least)
         if not taken and not drafted:
-            price = (self._rows[min(count, PROBE_TOKENS)] - self._rows[0] + least) / self._rate
+            price = self._verify[min(count, PROBE_TOKENS)] - self._verify[0] + least / self._rate
             taken = self._worth.probe((count, length), price, PROBE_BUDGET * self._table.plain)
         return taken
 
@@ -102,12 +104,12 @@ class LookupSchedule(AdaptiveSchedule):
             self._learn(own, min(num_accepted, own))
 
     def _plan(self, chances: list[float]) -> tuple[int, float]:
-        rate = max(super()._plan(chances)[1], self._reached)
+        best, rate = super()._plan(chances)
         self._alive_at = list(accumulate(chances, mul, initial=1.0))
         tokens, plain = accumulate(self._alive_at[1:], initial=0.0), self._rounds[0]
         self._gains = [alive - rate * (seconds - plain) for alive, seconds in zip(tokens, self._rounds, strict=False)]
-        self._rows = [rate * seconds for seconds in self._verify]
-        return max(range(len(self._gains)), key=self._gains.__getitem__), rate
+        self._rows = [max(rate, self._reached) * seconds for seconds in self._verify]
+        return best, rate
 
     def _time(self, pace: Pace, num_drafted: int) -> None:
         if num_drafted and not self._passes:  # neither of the kinds that are compared

@@ -8,8 +8,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
+
+from ..drafting.names import FIRST, model_of
 
 POLICY = "policy.json"
 POLICY_VERSION = 1
@@ -65,6 +67,11 @@ class RoutePolicy:
         if not self.chances or not all(0 <= chance <= 1 for chance in self.chances):  # NaN fails as well
             raise ValueError(f"chances are {list(self.chances)}; expected a probability for every draft token")
 
+    def with_first_draft(self) -> RoutePolicy:
+        """See `Policy.with_first_draft`."""
+        model = model_of(self.drafter)
+        return self if model in (None, FIRST) else replace(self, drafter=self.drafter.removesuffix(str(model)) + FIRST)
+
 
 @dataclass(frozen=True)
 class Policy:
@@ -88,6 +95,11 @@ class Policy:
                 f"schema version {self.schema_version}, this specexport reads {POLICY_VERSION}; run specexport "
                 "calibrate again"
             )
+
+    def with_first_draft(self) -> Policy:
+        """For engines that run the bundle's first draft alone: where another was chosen, the first drafts instead."""
+        routes = {name: entry.with_first_draft() for name, entry in self.routes.items()}
+        return replace(self, default=self.default.with_first_draft(), routes=routes)
 
     def of(self, route: str | None) -> RoutePolicy:
         return self.default if route is None else self.routes.get(route, self.default)

@@ -19,6 +19,7 @@ from typing import Protocol, runtime_checkable
 
 from ...engines.base import Logits
 from ..drafting.guide import Guide
+from ..drafting.names import model_of
 from .beliefs import FARTHEST, LEAST, REQUEST_RATE, ROUTE_RATE, bounded
 from .cost_model import Costs, RoundCosts
 from .leaf_worth import LeafBeliefs, LeafWorth, RoundNumbers
@@ -108,7 +109,7 @@ class AdaptiveSchedule:
 
         most: draft tokens a round.
         """
-        self._with_model = "model" in entry.drafter
+        self._with_model = model_of(entry.drafter) is not None
         self.guide: Guide | None = self if chance and self._with_model else None
         self._entry, self._costs, self._chance, self._state, self._most = entry, costs, chance, state, most
         self._base = [_logit(chance) for chance in (entry.chances + entry.chances[-1:] * most)[:most]]

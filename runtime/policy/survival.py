@@ -13,10 +13,12 @@ from typing import Literal
 
 import numpy as np
 
+from ..drafting.names import FIRST
 from ..sampling.distribution import Row
 
 SURVIVAL = "survival.json"
 SURVIVAL_VERSION = 1
+
 # Probabilities nearer to 0 or 1 say no more than these do.
 LOGIT_LIMIT = 12.0
 # Beyond, float32 might overflow, or lose what is small.
@@ -91,6 +93,11 @@ class Survival:
     def chance(self, index: int, logit: float) -> float:
         """Of draft token `index`, from 0, with this signal."""
         return self.curves[min(index, len(self.curves) - 1)](logit)
+
+
+def survival_file(model: str) -> str:
+    """Of the draft `model` of a bundle."""
+    return SURVIVAL if model == FIRST else f"survival-{model}.json"
 
 
 def top_logit(row: Row) -> float:

@@ -7,9 +7,9 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ...bundle import Proof
+from ...bundle import Manifest, Proof, Role
 from ...errors import BundleError, PromptError
-from ..drafting.drafters import check_drafter
+from ..drafting.names import FIRST, check_drafter
 from ..sampling.parameters import SamplingParameters, Verification
 from ..session import Session
 from ..text.prompt_file import read_prompt_lines
@@ -31,8 +31,8 @@ SAMPLED_LENGTH = 2
 @dataclass(frozen=True)
 class Report:
     """exactness: one entry a verification rule (L0); compiled: one a rule graph, against the numpy rule that L0 is of;
-    parity: one a model; equalities: one a prompt (L1 and L2); sampled: one a way to draft and verify (L3), none when
-    no trials were asked for.
+    parity: one a model; equalities: one a prompt and draft (L1 and L2); sampled: one a way to draft and
+    verify (L3), none when no trials were asked for.
     """
 
     exactness: tuple[Exactness, ...]
@@ -82,26 +82,23 @@ def verify_session(
     `trials` generations a way to draft and verify against the target's exact distribution. All of them draft the
     bundle's maximum a round, whatever its policy says.
 
-    drafter: of the generations, by default the bundle's. prompts: JSONL as `specexport bench` takes it, routes or not.
-    Raises `ParameterError` naming the line that is none.
+    drafter: of the generations, by default every draft in turn, and the first for the trials. prompts: JSONL as
+    `specexport bench` takes it, routes or not. Raises `ParameterError` naming the line that is none.
     """
-    check_drafter(drafter, session.engine.draft is not None)
+    check_drafter(drafter, session.engine.draft is not None, session.bundle.manifest.draft_names)
     if prompts is not None:
         given = _given(session, prompts, max_new_tokens)
     else:
         given = [(prompt, max_new_tokens) for prompt in _proof_prompts(session)]
     manifest = session.bundle.manifest
-    proofs = []
-    for role in manifest.roles:
-        reference = load_reference(session.bundle.path(manifest.references[role]))
-        decoder = session.engine.target if role == "target" else session.engine.draft
-        assert decoder is not None
-        kind = arithmetic(manifest.models[role], manifest.contract)
-        proofs.append(measure_decoder(decoder, reference, session.engine.name, session.engine.dialect, role, kind))
+    proofs = [_parity(session, manifest, role) for role in manifest.roles]
+    others = tuple(manifest.more_drafts) if session.engine.open_draft is not None else ()
+    proofs += [_parity(session, manifest.with_draft(name), "draft", name) for name in others]
     proofs += _trees(session)
     session.reset()
     sampled = tuple(_sample(session, given[0][0], trials, drafter)) if trials else ()
-    equalities = tuple(check_equality(session, prompt, most, drafter) for prompt, most in given)
+    drafters = (drafter, *(others if drafter is None else ()))
+    equalities = tuple(check_equality(session, prompt, most, one) for one in drafters for prompt, most in given)
     exactness = [*check_rules(), *(check_leaves() if session.engine.trees is not None else ())]
     return Report(tuple(exactness), tuple(_compiled(session)), tuple(proofs), equalities, sampled)
 
@@ -113,6 +110,14 @@ def _trees(session: Session) -> Iterator[Proof]:
         reference = load_reference(session.bundle.path(manifest.references["target"]))
         where = session.engine.name, session.engine.dialect
         yield measure_trees(target, reference, manifest.contract, where, manifest.contract.precision)
+
+
+def _parity(session: Session, manifest: Manifest, role: Role, name: str | None = None) -> Proof:
+    """name: of a draft beside the first, of which `manifest` then is."""
+    reference = load_reference(session.bundle.path(manifest.references[role]))
+    decoder = session.engine.target if role == "target" else session.drafts.open(name or FIRST).decoder
+    kind, engine = arithmetic(manifest.models[role], manifest.contract), session.engine
+    return measure_decoder(decoder, reference, engine.name, engine.dialect, f"{role} {name}" if name else role, kind)
 
 
 def _compiled(session: Session) -> Iterator[RuleProof]:

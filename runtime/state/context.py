@@ -91,6 +91,9 @@ def _restore(cached: CachedDecoder, found: _Found) -> None:
 class Context:
     """One sequence with the caches behind it.
 
+    draft: the bundle's first; more: others that were opened, by name. drafting: the one that the request drafts with,
+    by default the first. Of the others no rows are kept between sequences but those of a common prefix.
+
     Invariant between rounds: `rows` of every decoder are the rows of `tokens[:rows]`. Rolling back lowers `rows`,
     nothing else: the next write overwrites what lies beyond. A decoder whose states cannot be rolled back as far has
     none: what it lacks is fed again, from the nearest place on that `conversations` has.
@@ -105,15 +108,27 @@ class Context:
     salt: str | None = None
     conversations: Conversations | None = None
     restored: int = 0
+    more: dict[str, CachedDecoder] = field(default_factory=dict)
+    drafts_with: str | None = None
 
     @property
     def decoders(self) -> tuple[CachedDecoder, ...]:
+        """Those that `conversations` knows, by place."""
         return (self.target,) if self.draft is None else (self.target, self.draft)
+
+    @property
+    def every_decoder(self) -> tuple[CachedDecoder, ...]:
+        return (*self.decoders, *self.more.values())
+
+    @property
+    def drafting(self) -> CachedDecoder | None:
+        """What the request drafts with, None without a draft model."""
+        return self.draft if self.drafts_with is None else self.more[self.drafts_with]
 
     @property
     def behind(self) -> int:
         """Rows that the draft's cache lacks, 0 without a draft model."""
-        return len(self.tokens) - self.draft.rows if self.draft is not None else 0
+        return len(self.tokens) - self.drafting.rows if self.drafting is not None else 0
 
     def start(self, prompt: Sequence[int], salt: str | None = None) -> int:
         """Make `prompt` the sequence; returns the number of its tokens whose target rows are there.
@@ -128,7 +143,7 @@ class Context:
                 self._mark(which)
             held = [(cached.decoder, cached.rows) for cached in self.decoders]
             self.conversations.save(self.tokens, self.salt, held, common)
-        for cached in self.decoders:  # first: an interrupt between the lines must not leave rows of other tokens
+        for cached in self.every_decoder:  # first: an interrupt between the lines must not leave rows of other tokens
             cached.keep(min(common, cached.last(prompt)) if cached.decoder.has_states else common)
         self.tokens, self.salt = list(prompt), salt
         kept = self.target.rows
@@ -171,7 +186,7 @@ class Context:
             self.conversations.mark(which, decoder, self.tokens[: cached.rows], self.salt, shared)
 
     def keep(self, rows: int) -> None:
-        for cached in self.decoders:
+        for cached in self.every_decoder:
             cached.keep(rows)
 
     def truncate(self, length: int) -> None:
@@ -183,5 +198,5 @@ class Context:
         if self.conversations is not None:
             self.conversations.forget(self.tokens, self.salt)
         self.truncate(0)
-        for cached in self.decoders:
+        for cached in self.every_decoder:
             cached.decoder.overwrite_rows(0, 0.0)

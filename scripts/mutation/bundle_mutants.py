@@ -32,7 +32,7 @@ BUNDLE = (
     Mutant(
         "older schemas are read",
         OPENING,
-        "version != SCHEMA_VERSION:",
+        "not OLDEST_SCHEMA <= version <= SCHEMA_VERSION:",
         "version > SCHEMA_VERSION:",
         TESTS,
     ),

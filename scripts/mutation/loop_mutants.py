@@ -14,11 +14,20 @@ IN_SCHEDULE = ("tests/runtime/policy",)
 
 LOOP = (
     Mutant(
-        "roll-back forgets the draft's cache",
+        "roll-back forgets a draft beside the first",
         CONTEXT,
+        """        for cached in self.every_decoder:
+            cached.keep(rows)""",
         """        for cached in self.decoders:
             cached.keep(rows)""",
-        """        for cached in self.decoders[:1]:
+        ("tests/runtime/test_several_drafts.py",),
+    ),
+    Mutant(
+        "roll-back forgets the draft's cache",
+        CONTEXT,
+        """        for cached in self.every_decoder:
+            cached.keep(rows)""",
+        """        for cached in self.every_decoder[:1]:
             cached.keep(rows)""",
         IN_LOOP,
     ),

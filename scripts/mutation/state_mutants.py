@@ -5,9 +5,11 @@ from __future__ import annotations
 from .mutant import Mutant
 
 ROWS, ARRAYS = "engines/open_rows.py", "engines/onnxruntime/states.py"
-TRACED, KINDS = "exporter/tracing/states.py", "exporter/tracing/recurrences.py"
+TRACED, KINDS = "exporter/tracing/ort_states.py", "exporter/tracing/recurrences.py"
+STANDARD, DEVICE = "exporter/tracing/standard_states.py", "engines/tensorrt/states.py"
 COUNTED, GRAPHS = ("tests/engines/test_open_rows.py",), ("tests/exporter/test_states.py",)
 SESSIONS = ("tests/runtime/test_hybrid_sessions.py",)
+ALONE, ROUNDS = ("tests/exporter/tracing/test_standard_states.py",), ("tests/engines/tensorrt/test_hybrids.py",)
 CONTEXT, PLACES = "runtime/state/context.py", ("tests/runtime/state/test_places.py",)
 APPLIED, TOLD = "exporter/quantize/apply.py", "exporter/proving/told.py"
 QUANTIZED = ("tests/exporter/proving/test_prove_states.py",)
@@ -57,6 +59,83 @@ STATES = (
         "parts = tuple(part.flatten(2) for part in (query, key, value, g, beta))",
         "parts = tuple(part.flatten(2) for part in (query, key, value, g + g, beta))",
         GRAPHS,
+    ),
+    Mutant(
+        "in standard operators: rejected rows reach the state",
+        STANDARD,
+        "counts = (index < states.pending) | (index >= states.window)",
+        "counts = index >= 0",
+        ALONE,
+    ),
+    Mutant(
+        "in standard operators: a commit is off by one",
+        STANDARD,
+        "counts & (rank < states.certain)",
+        "counts & (rank <= states.certain)",
+        ALONE,
+    ),
+    Mutant(
+        "in standard operators: a state that was committed decays twice",
+        STANDARD,
+        "state = torch.exp(last)[..., None] * before",
+        "state = torch.exp(2 * last)[..., None] * before",
+        ALONE,
+    ),
+    Mutant(
+        "in standard operators: open rows are kept a row early",
+        STANDARD,
+        "states.certain + torch.arange(window), states, 0",
+        "states.certain - 1 + torch.arange(window), states, 0",
+        ALONE,
+    ),
+    Mutant(
+        "in standard operators: a convolution lags behind what was accepted",
+        STANDARD,
+        "joined.index_select(1, states.pending + torch.arange(ahead))",
+        "joined.index_select(1, 0 * states.pending + torch.arange(ahead))",
+        ALONE,
+    ),
+    Mutant(
+        "in standard operators: the largest block is not inverted",
+        STANDARD,
+        "    for below in rest:",
+        "    for below in rest[:-1]:",
+        ALONE,
+    ),
+    Mutant(
+        "in standard operators: a row that is no number spoils those before it",
+        STANDARD,
+        "counted = order.counts[:, None] & (joined[0].abs() <= LARGEST)",
+        "counted = order.counts[:, None]",
+        ALONE,
+    ),
+    Mutant(
+        "on the device: what a pass makes of the states is lost",
+        DEVICE,
+        "        self._device.copy(self._past, self._present, self._size)\n",
+        "        pass\n",
+        ROUNDS,
+    ),
+    Mutant(
+        "on the device: a sequence begins with the states of the last",
+        DEVICE,
+        "        if not position:\n            self._device.fill",
+        "        if position < 0:\n            self._device.fill",
+        ROUNDS,
+    ),
+    Mutant(
+        "on the device: a round that fails leaves rows that count",
+        DEVICE,
+        "        self._rows.forget()\n        return found",
+        "        return found",
+        ROUNDS,
+    ),
+    Mutant(
+        "on the device: a draft's passes all take the counts of its first",
+        "engines/tensorrt/round_graph.py",
+        "copy(given.address, slot.at(index), 8)",
+        "copy(given.address, slot.at(1), 8)",
+        ROUNDS,
     ),
     Mutant(
         "a place is gone on behind a row late",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,9 +11,10 @@ import numpy as np
 import pytest
 from specexport.bundle import Contract
 from specexport.calibration import calibrate as module
-from specexport.calibration.calibrate import JOURNAL, CalibrateOptions, calibrate, measure_only
+from specexport.calibration.calibrate import JOURNAL, calibrate, measure_only
 from specexport.calibration.measuring.prompts import Request
 from specexport.calibration.measuring.record import from_row, judged_tokens, record, to_row
+from specexport.calibration.options import CalibrateOptions
 from specexport.calibration.verdicts.verdict import Criteria
 from specexport.engines.base import Logits
 from specexport.errors import ParameterError
@@ -26,6 +26,7 @@ from specexport.runtime.policy.survival import SURVIVAL, Survival
 from specexport.runtime.sampling.parameters import SamplingParameters
 from specexport.runtime.session import Session
 from specexport.strict import parse
+from support.calibrated import priced, requests
 from support.doubles import CONTRACT, FakeDecoder, fake_session
 from support.messages import Refused
 
@@ -42,26 +43,6 @@ def host(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def session(tmp_path: Path) -> Session:
     return fake_session(tmp_path, FakeDecoder(LONG, seed=1), FakeDecoder(LONG, seed=1, noise=0.3))
-
-
-def requests(count: int, routes: Sequence[str] = ("code", "prose")) -> list[Request]:
-    rng = np.random.default_rng(1)
-    return [
-        Request(n + 1, routes[n % len(routes)], tuple(rng.integers(0, 250, 6 + n).tolist()), 16) for n in range(count)
-    ]
-
-
-def priced(costs: Costs, draft: float = 0.1) -> Costs:
-    """The same with t1 = 1 and `draft` a draft pass: verdicts that do not hang on this machine's times."""
-
-    def time(seconds: float) -> Any:
-        return replace(costs.points[0].draft, median=seconds, p10=seconds, p90=seconds)
-
-    most = costs.max_draft_tokens
-    verify = tuple(time(1 + 0.05 * k) for k in range(most + 1))
-    rounds = tuple(time(k * draft + 1 + 0.05 * k) for k in range(most + 1))
-    point = replace(costs.points[0], rounds=rounds, draft=time(draft), verify=verify, host=(time(0.0),) * (most + 1))
-    return replace(costs, points=(point,))
 
 
 @pytest.fixture
@@ -263,9 +244,9 @@ def test_the_floor_is_not_for_requests_without_a_route_that_are_watched(
     floors: dict[str, list[float]] = {}
     real = module.analyze_route
 
-    def noted(route: str, records: Any, costs: Any, possible: Any, criteria: Criteria, reading: Any) -> Any:
+    def noted(route: str, drafted: Any, possible: Any, criteria: Criteria) -> Any:
         floors.setdefault(criteria.mode, []).append(criteria.floor)
-        return real(route, records, costs, possible, criteria, reading)
+        return real(route, drafted, possible, criteria)
 
     monkeypatch.setattr(module, "analyze_route", noted)
     calibrate(session, requests(4), replace(OPTIONS, floor=0.8), "x")

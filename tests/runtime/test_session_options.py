@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from specexport.errors import ParameterError
-from specexport.runtime.drafting.drafters import DRAFTERS
+from specexport.runtime.drafting.names import DRAFTERS
 from specexport.runtime.sampling.parameters import SamplingParameters
 from specexport.runtime.sampling.truncation import processed_distribution
 from specexport.runtime.session import Session

@@ -124,6 +124,7 @@ def test_weights_are_told_in_what_they_are_stored_in(tmp_path: Path, form: Any, 
     with served(session) as client:
         meta = json.loads(client.ask("GET", "/v1/models")[2])["data"][0]["meta"]
     assert (meta["precision"], meta["computed_in"], meta["draft_precision"]) == (shown, "fp32", None)
+    assert meta["drafts"] == []
 
 
 def test_an_error_of_the_engine_names_no_file(tmp_path: Path) -> None:

@@ -194,7 +194,7 @@ def greedy_tokens(decoder: FakeDecoder, prompt: Sequence[int], count: int) -> tu
 
 def check_invariant(context: Context) -> None:
     """What a context over fake decoders must keep between rounds: every row that counts is the row of its token."""
-    for cached in context.decoders:
+    for cached in context.every_decoder:
         assert cached.rows < max(1, len(context.tokens))
         assert cached.decoder.rows[: cached.rows].tolist() == context.tokens[: cached.rows]  # type: ignore[attr-defined]
         if isinstance(cached.decoder, StatefulDecoder):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -9,9 +10,11 @@ from typing import Any
 
 import pytest
 import torch
-from specexport.bundle import Bundle
+from specexport.bundle import Bundle, RuleSpec
 from specexport.engines.base import Engine
 from specexport.engines.onnxruntime.cpu import OrtDecoder
+from specexport.exporter.dialects import Dialect
+from specexport.exporter.rules.write import _rules
 from specexport.runtime.session import Session
 from transformers import AutoModelForCausalLM
 
@@ -64,7 +67,7 @@ def save_hybrid(folder: Path, kind: str, noise: float = 0.0) -> Path:
 Exports = Callable[[str, float], Exported]
 
 
-def make_exports(factory: pytest.TempPathFactory) -> Exports:
+def make_exports(factory: pytest.TempPathFactory, dialects: tuple[Dialect, ...] = ("ort",)) -> Exports:
     """Of models by kind ("llama" too) and noise, each made once."""
     made: dict[tuple[str, float], Exported] = {}
 
@@ -73,7 +76,7 @@ def make_exports(factory: pytest.TempPathFactory) -> Exports:
             folder = factory.mktemp("model")
             place = folder / "checkpoint"
             checkpoint = save_checkpoint(place) if kind == "llama" else save_hybrid(place, kind, noise)
-            made[kind, noise] = export_cached(checkpoint, folder / "graphs", ("ort",))
+            made[kind, noise] = export_cached(checkpoint, folder / "graphs", dialects)
         return made[kind, noise]
 
     return exported
@@ -95,3 +98,22 @@ def session_of(root: Path, target: Exported, draft: Exported | None, prompt_cach
         beside = decoder(draft, keeps_open=True)
     engine = Engine("onnxruntime", "ort", decoder(target), beside)
     return Session(Bundle(files.root, manifest), engine, policy=False, prompt_cache_bytes=prompt_cache_bytes)
+
+
+def bundle_for_tensorrt(root: Path, target: Exported, draft: Exported | None) -> Bundle:
+    """Their graphs in `onnx`, and the rules that rounds need, without plans."""
+    bundle = write_bundle(root, target.contract, VOCAB, has_draft=draft is not None)
+    specs: dict[str, Any] = {}
+    for role, exported in {"target": target, **({"draft": draft} if draft is not None else {})}.items():
+        shutil.copytree(exported.folder, root / "graphs" / role)
+        place = f"graphs/{role}/"
+        graph = f"{place}{role}-onnx.onnx"  # plans are named like it
+        (root / place / exported.spec.graphs["onnx"]).rename(root / graph)
+        specs[role] = replace(exported.spec, graphs={"onnx": graph}, weights=place + exported.spec.weights)
+    rules: list[RuleSpec] = []
+    (root / "graphs/rules").mkdir()
+    for spec, make in _rules(target.contract.max_draft_tokens, VOCAB):
+        if spec.rule != "adjust":
+            (root / spec.graph).write_bytes(make().SerializeToString())
+            rules.append(spec)
+    return replace(bundle, manifest=replace(bundle.manifest, rules=tuple(rules), **specs))

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 
@@ -67,7 +67,7 @@ class Messages:
     def __init__(self, config: pytest.Config) -> None:
         self.path = config.rootpath / FILE
         self.update: bool = config.getoption("update_messages")
-        self.stored: dict[str, str] = json.loads(self.path.read_text("utf-8")) if self.path.exists() else {}
+        self.stored: dict[str, str] = flat(json.loads(self.path.read_text("utf-8"))) if self.path.exists() else {}
         self.unused: list[str] = []
         self._found: dict[str, str] = {}
         self._outcomes: dict[str, set[str]] = {}
@@ -87,7 +87,7 @@ class Messages:
                 self.unused.append(key)
         if self.update:
             kept = {key: message for key, message in self.stored.items() if key not in self.unused}
-            text = json.dumps(kept | self._found, indent=1, sort_keys=True, ensure_ascii=False)
+            text = json.dumps(nested(kept | self._found), indent=1, sort_keys=True, ensure_ascii=False)
             self.path.write_text(text + "\n", encoding="utf-8")
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
@@ -95,6 +95,30 @@ class Messages:
             terminalreporter.section(f"entries of {FILE} that no test uses; --update-messages removes them")
             for key in self.unused:
                 terminalreporter.line(key)
+
+
+def nested(messages: Mapping[str, str]) -> dict[str, Any]:
+    """By file, test and parameters: a third of the file would be names that come again and again."""
+    found: dict[str, Any] = {}
+    for key, message in messages.items():
+        file, _, test = key.partition("::")
+        name, bracket, rest = test.partition("[")
+        if bracket:
+            found.setdefault(file, {}).setdefault(name, {})[bracket + rest] = message
+        else:
+            found.setdefault(file, {})[name] = message
+    return found
+
+
+def flat(messages: Mapping[str, Any], before: str = "", mark: str = "::") -> dict[str, str]:
+    """The inverse of `nested`; whole keys, as the file had them once, stay as they are."""
+    found = {}
+    for name, value in messages.items():
+        if isinstance(value, str):
+            found[before + name] = value
+        else:
+            found |= flat(value, before + name + mark, "")
+    return found
 
 
 def key_of(nodeid: str) -> str:

@@ -21,7 +21,7 @@ from specexport.calibration.verdicts.verdict import (
     worth_reading,
 )
 from specexport.engines.base import Logits
-from specexport.runtime.drafting.drafters import DRAFTERS
+from specexport.runtime.drafting.names import DRAFTERS
 from specexport.runtime.policy.cost_model import CostPoint, Costs, MeasuredTime
 from specexport.runtime.policy.lookup_schedule import adaptive_schedule
 from specexport.runtime.policy.routes import RoutePolicy

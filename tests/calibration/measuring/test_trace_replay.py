@@ -9,7 +9,7 @@ from specexport.calibration.measuring.prompts import Request
 from specexport.calibration.measuring.record import record
 from specexport.calibration.measuring.recorder import RecordedRound, agreement
 from specexport.calibration.measuring.trace_replay import Trace, known, replay
-from specexport.runtime.drafting.drafters import DRAFTERS
+from specexport.runtime.drafting.names import DRAFTERS
 from specexport.runtime.policy.schedule import FixedSchedule
 from specexport.runtime.sampling.parameters import SamplingParameters
 from specexport.runtime.session import Session

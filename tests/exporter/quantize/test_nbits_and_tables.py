@@ -40,6 +40,21 @@ def test_layers_over_one_value_become_one_product_in_four_bits(block: int) -> No
     assert relative(found[1], X @ own.restore(w).T) < 0.02
 
 
+@pytest.mark.parametrize("signed", [False, True])
+def test_a_row_of_zeros_in_a_tied_table_is_zero(signed: bool) -> None:
+    """As padding of a vocabulary is: what is left of sums that cancel would be a logit that no weight made."""
+    own, w = WeightRecipe("int4", block=16, signed=signed), weight(50, 64)
+    w[30:33] = 0.0
+    w[7, :16] = 0.0
+    made = graph(TIED, w=w)
+    assert quantize_nbits(made, Recipe({"w": own})) + quantize_tables(made, Recipe({"w": own})) == 2
+    x, y = run(made, tokens=np.array([[30, 7, 49]]))
+    assert not x[0, 0].any()
+    assert not x[0, 1, :16].any()
+    assert not y[..., 30:33].any()
+    assert relative(y[:, 1:], own.restore(w)[[7, 49]] @ own.restore(w).T) < 0.02
+
+
 @pytest.mark.parametrize(("own", "change"), [(INT4, quantize_nbits), (WeightRecipe("int8"), quantize_rows)])
 def test_a_tied_table_is_stored_once(own: WeightRecipe, change: object) -> None:
     w = weight(50, 64)

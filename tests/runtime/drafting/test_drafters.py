@@ -9,17 +9,16 @@ import pytest
 from specexport.bundle import Contract
 from specexport.errors import ParameterError
 from specexport.runtime.drafting.drafters import (
-    DRAFTERS,
     Draft,
     FirstDraft,
     ForcedDraft,
     LookupDraft,
     ModelDraft,
     NoDraft,
-    check_drafter,
     make_draft,
 )
 from specexport.runtime.drafting.lookup import NgramLookup
+from specexport.runtime.drafting.names import DRAFTERS, check_drafter
 from specexport.runtime.state.context import CachedDecoder, Context
 from specexport.runtime.state.statistics import Statistics
 from support.doubles import FakeDecoder, check_invariant, greedy_tokens

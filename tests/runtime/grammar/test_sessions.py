@@ -16,7 +16,7 @@ import pytest
 from specexport import Generation, Grammar, Session
 from specexport.bundle import Contract
 from specexport.errors import GrammarError, MissingPackageError, ParameterError
-from specexport.runtime.drafting.drafters import DRAFTERS
+from specexport.runtime.drafting.names import DRAFTERS
 from specexport.runtime.grammar import compiler
 from specexport.runtime.grammar.compiler import GrammarCompiler
 from specexport.runtime.proofs.chi_squared import chi_squared

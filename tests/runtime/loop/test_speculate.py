@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 from specexport.bundle import Contract
-from specexport.runtime.drafting.drafters import DRAFTERS, NoDraft, make_draft
+from specexport.runtime.drafting.drafters import NoDraft, make_draft
+from specexport.runtime.drafting.names import DRAFTERS
 from specexport.runtime.loop.speculate import HostRound, decode
 from specexport.runtime.policy.schedule import FixedSchedule
 from specexport.runtime.sampling.parameters import SamplingParameters

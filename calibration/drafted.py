@@ -1,0 +1,72 @@
+"""What calibration has of one draft: requests recorded with it, what its rounds cost, and what its confidence says."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..bundle import Bundle
+from ..runtime.drafting.names import FIRST, model_of
+from ..runtime.policy.cost_model import CostPoint, Costs, DraftCosts, MeasuredTime
+from ..runtime.policy.survival import Survival
+from .measuring.adaptive_replay import Reading
+from .measuring.record import Record
+from .statistics.results import SignalQuality
+
+# Records, and the features of the judged tokens of each.
+Recorded = tuple[list[Record], list[NDArray[np.float16]]]
+
+
+@dataclass(frozen=True)
+class Drafted:
+    """model: `model` for the bundle's first draft, also where there is none. records: of all requests.
+
+    reading, survival: of its confidence, None where that is not read.
+    """
+
+    model: str
+    records: Sequence[Record]
+    costs: Costs
+    reading: Reading | None = None
+    survival: Survival | None = None
+    signals: tuple[SignalQuality, ...] = ()
+
+    def asked_by(self, drafters: Sequence[str]) -> tuple[str, ...]:
+        """Those that ask this draft; of the first, also lookups alone."""
+        return tuple(drafter for drafter in drafters if (model_of(drafter) or FIRST) == self.model)
+
+    def only(self, numbers: Sequence[int]) -> Drafted:
+        """The same of some requests."""
+        reading = self.reading
+        if reading is not None:
+            reading = replace(reading, logits=tuple(reading.logits[number] for number in numbers))
+        return replace(self, records=[self.records[number] for number in numbers], reading=reading)
+
+
+def joined_costs(bundle: Bundle, found: Mapping[str, Costs]) -> Costs:
+    """The costs of the bundle's first draft with those of the others, by model.
+
+    The others are told as if plain rounds had taken as long as beside the first: drafts are compared with each other,
+    and the host may have been slower for one.
+    """
+    first, drafts = found[FIRST], {}
+    for name, costs in found.items():
+        if name != FIRST:
+            weights = bundle.manifest.files[bundle.manifest.more_drafts[name].model.weights].sha256
+            pairs = zip(costs.points, first.points, strict=True)
+            points = tuple(_scaled(own, of.rounds[0].median / own.rounds[0].median) for own, of in pairs)
+            drafts[name] = DraftCosts(weights, costs.draft_prefill, points)
+    return replace(first, drafts=drafts)
+
+
+def _scaled(point: CostPoint, factor: float) -> CostPoint:
+    def time(one: MeasuredTime) -> MeasuredTime:
+        return MeasuredTime(factor * one.median, factor * one.p10, factor * one.p90)
+
+    def times(many: tuple[MeasuredTime, ...]) -> tuple[MeasuredTime, ...]:
+        return tuple(map(time, many))
+
+    return CostPoint(point.context, times(point.rounds), time(point.draft), times(point.verify), times(point.host))

@@ -1,0 +1,59 @@
+"""`specexport add-draft`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from .export_packages import lacking
+from .options import BUNDLE, CACHE, MIN_OVERLAP
+
+
+@click.command("add-draft")
+@BUNDLE
+@click.option("--draft", required=True, help="Draft model: a checkpoint folder, a GGUF file, or either on the hub.")
+@click.option("--name", help="What requests call it. [default: the last word of its path]")
+@click.option("--draft-precision", "precision", help="Weight precision. [default: the bundle's first draft's]")
+@MIN_OVERLAP
+@click.option(
+    "--calibration-prompts",
+    "calibration_texts",
+    type=click.Path(path_type=Path),
+    help="int8, int4: calibration data, JSONL of prompts, 512 tokens or more. [default: a built-in set]",
+)
+@CACHE
+def add_draft(bundle: Path, draft: str, name: str | None, **options: Any) -> None:
+    """Add a draft to a bundle.
+
+    Replaces the one of its name. Exports and proves the draft alone: target and other drafts stay as they are. Requests
+    choose it with --drafter NAME, and specexport calibrate measures it with the others.
+    """
+    if reasons := lacking():
+        raise click.ClickException("; ".join(reasons))
+    from ..bundle import Bundle
+    from ..exporter.display import BuildDisplay
+    from ..exporter.request.drafts import parse_draft
+
+    named = parse_draft(draft, name)
+    with BuildDisplay() as display:
+        with display.stage("check the bundle", 1):
+            opened = Bundle.open(bundle)
+        from ..exporter.add_draft import AddOptions
+        from ..exporter.add_draft import add_draft as add
+
+        report = add(opened, named, AddOptions(**options), display)
+    for time in report.times:
+        click.echo(f"{time.label:<20} {'reused' if time.reused else f'{time.seconds:6.1f} s'}", err=True)
+    added = report.bundle.manifest.with_draft(named.name)
+    for proof in added.proofs:
+        if proof.role == "draft":
+            click.echo(
+                f"proved {named.name} {proof.dialect}: {proof.rows} rows up to {proof.length} tokens, "
+                f"{proof.measure} (allowed {proof.limit})",
+                err=True,
+            )
+    drafts = ", ".join(report.bundle.manifest.draft_names)
+    click.echo(f"{bundle} has the drafts {drafts}; specexport calibrate measures which one pays where", err=True)
+    click.echo(str(bundle))

@@ -1,0 +1,83 @@
+"""`specexport add-draft`: a draft for a bundle whose target is not built again."""
+
+from __future__ import annotations
+
+import errno
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..bundle import Bundle, Manifest, Role
+from ..errors import OutputError, ParameterError
+from .build import BuildReport
+from .checkpoints.pair import OwnTokens
+from .progress import BuildProgress, Silent, Timed
+from .prompt_chunk import require_memory_for_copies
+from .put_draft import FoundDraft, check_addable, put_draft
+from .request.drafts import NamedDraft
+from .request.options import BuildOptions
+from .storage.stage_cache import default_cache, open_cache
+
+
+@dataclass(frozen=True)
+class AddOptions:
+    """precision: of the draft's weights, by default the first draft's, or the target's where there is none.
+
+    The others as of `BuildOptions`.
+    """
+
+    precision: str | None = None
+    min_overlap: float = 0.5
+    calibration_texts: Path | None = None
+    cache: Path | None = None
+
+    def of(self, manifest: Manifest) -> BuildOptions:
+        """Those of a build of this bundle on the CPU. Raises `ParameterError`."""
+        contract = manifest.contract
+        return BuildOptions(
+            max_seq_len=contract.capacity,
+            max_draft_tokens=contract.max_draft_tokens,
+            prompt_chunk=contract.prompt_chunk,
+            min_overlap=self.min_overlap,
+            precision=stored_as(manifest, "target"),
+            draft_precision=self.precision or stored_as(manifest, "target" if manifest.draft is None else "draft"),
+            calibration_texts=self.calibration_texts,
+            cache=self.cache,
+        )
+
+
+def stored_as(manifest: Manifest, role: Role) -> str:
+    """What `--precision` calls the weights of a model."""
+    form = manifest.models[role].format
+    return manifest.contract.precision if form == "float" else form
+
+
+def add_draft(
+    bundle: Bundle, named: NamedDraft, options: AddOptions | None = None, progress: BuildProgress | None = None
+) -> BuildReport:
+    """Export and prove a draft, and add it to the bundle, or replace the one of its name.
+
+    What was calibrated stays where nothing is replaced. Raises `ParameterError`, `CheckpointError`, `PairError`,
+    `ProofError`, `OutputError`; the bundle is then what it was.
+    """
+    asked, manifest = options or AddOptions(), bundle.manifest
+    check_addable(manifest, named.name)
+    building = asked.of(manifest)
+    timed, cache, texts = Timed(progress or Silent()), open_cache(asked.cache or default_cache()), building.texts
+    with timed.stage("check the draft", 1):
+        found = FoundDraft.find(named, OwnTokens.of_bundle(bundle), asked.min_overlap, texts)
+        limit, capacity = found.checkpoint.max_positions, manifest.contract.capacity
+        if limit and limit < capacity:
+            raise ParameterError(
+                f"the bundle's sequences have up to {capacity} tokens, the positions of {named.source} end at {limit}; "
+                f"choose another draft, or build the bundle again with --max-seq-len {limit}"
+            )
+        require_memory_for_copies({"draft": found.checkpoint}, building, manifest.contract.prompt_chunk)
+    for warning in found.warnings:
+        timed.note(f"warning: {warning}")
+    export = found.export(building.numbers, texts)
+    try:
+        added = put_draft(bundle, found, export, asked.min_overlap, cache, timed)
+    except OSError as error:
+        reason = "the disk is full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else error.strerror or str(error)
+        raise OutputError(f"{error.filename2 or error.filename}: {reason}; the bundle is as it was") from None
+    return BuildReport(added, tuple(timed.times), found.warnings)

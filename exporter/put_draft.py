@@ -1,0 +1,151 @@
+"""One more draft for a bundle that is there: its own export and proof, and a new manifest.
+
+Its files have a folder of their own, `drafts/NAME-DIGEST`: graphs, weights, the reference of the proof, and maps where
+it has another tokenizer. The folder is put into place first, and then the manifest, in one step: until then, and
+whatever happens, the bundle is what it was.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from ..bundle import (
+    MANIFEST,
+    Bundle,
+    DraftSpec,
+    FileEntry,
+    Manifest,
+    ModelSpec,
+    Role,
+    list_files,
+    write_manifest,
+)
+from ..engines.onnxruntime.cpu import NAME
+from ..errors import OutputError, ParameterError
+from ..runtime.policy.decisions import forget_decisions
+from .checkpoints.checkpoint import Checkpoint
+from .checkpoints.pair import OwnTokens, translate
+from .checkpoints.shared_vocabulary import Translation
+from .context import BuildContext
+from .export_model import ModelExport, Quantizing, export_model
+from .progress import Timed
+from .proving.prove import prove
+from .request.drafts import NamedDraft
+from .request.options import CalibrationTexts
+from .request.precision_choice import Numbers
+from .storage.atomic_folder import discard, temporary_sibling
+from .storage.disk_space import require_space_for
+from .storage.manifest import reference_path, write_maps
+
+DRAFTS = "drafts"
+
+
+@dataclass(frozen=True)
+class FoundDraft:
+    """A draft as it was found, fit for the bundle's target. translation: where it has another tokenizer."""
+
+    name: str
+    checkpoint: Checkpoint
+    translation: Translation | None
+    warnings: tuple[str, ...]
+
+    @classmethod
+    def find(cls, named: NamedDraft, target: OwnTokens, min_overlap: float, texts: CalibrationTexts) -> FoundDraft:
+        """Raises `CheckpointError`, and `PairError` for a draft of too many other tokens."""
+        checkpoint = Checkpoint.find(named.source)
+        translation, warnings = translate(target, checkpoint, min_overlap, texts.texts)
+        return cls(named.name, checkpoint, translation, tuple(f"draft {named.name}: {line}" for line in warnings))
+
+    def export(self, numbers: Numbers, texts: CalibrationTexts) -> ModelExport:
+        """As engine `onnxruntime` runs it, the only one that runs drafts beside the first."""
+        quantizing = Quantizing.of(numbers, "draft", texts)
+        return ModelExport(self.checkpoint, "draft", ("ort",), quantizing, engines=(NAME,), name=self.name)
+
+
+def check_addable(manifest: Manifest, name: str) -> None:
+    """Raises `ParameterError` where the bundle cannot have one more draft, or not this one."""
+    if NAME not in manifest.engines:
+        raise ParameterError(
+            f"drafts beside the first run with --engine {NAME} alone, and the bundle was built for "
+            f"{', '.join(manifest.engines)}; build it for {NAME} too"
+        )
+    first = manifest.draft is None or name == manifest.draft_name
+    if first and manifest.engines != (NAME,):
+        raise ParameterError(
+            f"{name!r} would be the bundle's first draft, which {', '.join(manifest.engines)} are built for; "
+            "build the bundle again, or give the draft another name"
+        )
+
+
+def put_draft(
+    bundle: Bundle, draft: FoundDraft, export: ModelExport, min_overlap: float, cache: Path, progress: Timed
+) -> Bundle:
+    """Export, prove and add it, or replace the one of its name. export: of `draft`.
+
+    Raises what an export and a proof raise, and `OutputError` where another command changed the bundle meanwhile.
+    """
+    manifest, contract, folder = bundle.manifest, bundle.manifest.contract, bundle.root / DRAFTS / draft.name
+    with temporary_sibling(folder) as workplace:
+        require_space_for({export.key(contract): export.weight_bytes(contract)}, cache, workplace)
+        context = BuildContext(contract, workplace, cache, progress)
+        spec = export_model(export, context)
+        vocabulary = None
+        if draft.translation is not None:
+            (workplace / "tokenizer").mkdir()
+            models: dict[Role, ModelSpec] = {"target": manifest.target, "draft": spec}
+            vocabulary = write_maps(draft.translation, models, min_overlap, workplace)
+        with progress.stage(f"prove {draft.name}", len(spec.graphs)) as step:
+            proofs = prove(workplace, {"draft": spec}, contract, (NAME,), step)
+        files = list_files(workplace)
+        place = folder.with_name(f"{draft.name}-{_digest(files)}")
+        inside = f"{DRAFTS}/{place.name}"
+        made = DraftSpec(spec, vocabulary, reference_path("draft"), proofs).inside(inside)
+        added = {f"{inside}/{name}": entry for name, entry in files.items()}
+        changed = with_draft(manifest, draft.name, made, added)
+        if set(added) <= set(manifest.files):
+            return replace_manifest(bundle, changed, workplace.parent)  # the same files are there
+        discard(place)  # of a run that was killed
+        workplace.rename(place)
+        try:
+            return replace_manifest(bundle, changed, workplace.parent)
+        except BaseException:
+            discard(place)
+            raise
+
+
+def with_draft(manifest: Manifest, name: str, draft: DraftSpec, files: Mapping[str, FileEntry]) -> Manifest:
+    """The manifest with `draft`, whose files are `files`, and without the one that it replaces."""
+    if manifest.draft is None or name == manifest.draft_name:
+        changed = manifest.with_first(name, draft)
+    else:
+        changed = replace(manifest, more_drafts=manifest.more_drafts | {name: draft})
+    kept = {**manifest.files, **files}
+    gone = set(manifest.referenced_files()) - set(changed.referenced_files())
+    return replace(changed, files={path: entry for path, entry in kept.items() if path not in gone})
+
+
+def replace_manifest(bundle: Bundle, manifest: Manifest, scratch: Path) -> Bundle:
+    """In one step, and then remove the files that nobody names any more. scratch: a folder on the bundle's disk."""
+    write_manifest(scratch, manifest)
+    if Bundle.open(bundle.root, check_digests=False).manifest != bundle.manifest:
+        raise OutputError(f"{bundle.root} was changed by another command meanwhile; run this one again")
+    gone = set(bundle.manifest.files) - set(manifest.files)
+    if gone or bundle.manifest.draft != manifest.draft:
+        forget_decisions(bundle)  # which speak of another draft
+    (scratch / MANIFEST).replace(bundle.root / MANIFEST)
+    for name in gone:
+        (bundle.root / name).unlink(missing_ok=True)
+    used = {name.split("/")[1] for name in manifest.files if name.startswith(f"{DRAFTS}/")}
+    for folder in (bundle.root / DRAFTS).iterdir():
+        if folder.name not in used and not folder.name.startswith("."):  # of another run, which is at it
+            discard(folder)
+    return Bundle(bundle.root, manifest)
+
+
+def _digest(files: Mapping[str, FileEntry]) -> str:
+    text = json.dumps({name: asdict(entry) for name, entry in files.items()}, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:8]

@@ -1,0 +1,73 @@
+"""The draft models of a session: the bundle's first from the start, others from when one is first asked for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from threading import Lock
+
+from ...bundle import Bundle
+from ...engines.base import Engine, OpenedDraft
+from ...errors import ParameterError
+from ..state.context import CachedDecoder, Context
+from .names import FIRST, model_of
+from .translate import draft_decoder
+
+
+def make_context(bundle: Bundle, engine: Engine) -> Context:
+    """Over the target and the first draft."""
+    target = CachedDecoder(engine.target, bundle.manifest.contract.prompt_chunk)
+    return Context(target, _cached(bundle, engine) if engine.draft is not None else None)
+
+
+@dataclass
+class Drafts:
+    """opened: by name, without the first."""
+
+    bundle: Bundle
+    engine: Engine
+    context: Context
+    opened: dict[str, OpenedDraft] = field(default_factory=dict)
+    _lock: Lock = field(default_factory=Lock)
+
+    def use(self, drafter: str | None) -> None:
+        """Let the context draft with the model that `drafter`, from `check_drafter`, asks; it is opened if need be.
+
+        None for plain decoding. Raises `ParameterError` where the engine runs the first draft alone, and what opening a
+        draft raises.
+        """
+        model = model_of(drafter) if drafter is not None else None
+        if model is not None and model != FIRST:
+            self.open(model)
+            self.context.drafts_with = model
+        else:
+            self.context.drafts_with = None
+
+    def open(self, name: str) -> OpenedDraft:
+        """The draft `name`, `model` for the first; raises as `use` does."""
+        if name == FIRST:
+            assert self.engine.draft is not None
+            return OpenedDraft(self.engine.draft, self.engine.head)
+        with self._lock:
+            if name not in self.opened:
+                self.opened[name] = self._open(name)
+            return self.opened[name]
+
+    def _open(self, name: str) -> OpenedDraft:
+        if self.engine.open_draft is None:
+            first = self.bundle.manifest.draft_name
+            raise ParameterError(
+                f"{self.engine.name} runs the bundle's first draft alone, which is {first!r} (drafter 'model'), "
+                f"and not {name!r}; drafts beside it run with --engine onnxruntime"
+            )
+        bundle = self.bundle.with_draft(name)
+        assert bundle.manifest.draft is not None
+        opened = self.engine.open_draft(bundle.manifest.draft)
+        cached = _cached(bundle, replace(self.engine, draft=opened.decoder))
+        self.context.more = {**self.context.more, name: cached}  # anew: another thread may be walking through it
+        return opened
+
+
+def _cached(bundle: Bundle, engine: Engine) -> CachedDecoder:
+    decoder = draft_decoder(bundle, engine)
+    assert decoder is not None
+    return CachedDecoder(decoder, bundle.manifest.contract.prompt_chunk, leaves=2)

@@ -1,0 +1,49 @@
+"""What drafters are called: a model, a lookup, or `lookup+model`; `model` is the bundle's first draft."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ...errors import ParameterError
+
+LOOKUP_NAMES = ("ngram", "suffix")
+FIRST = "model"
+
+
+def drafters_of(model: str) -> tuple[str, ...]:
+    """The names of drafters that ask the draft `model`."""
+    return (model, *(f"{lookup}+{model}" for lookup in LOOKUP_NAMES))
+
+
+DRAFTERS = (FIRST, *LOOKUP_NAMES, *drafters_of(FIRST)[1:])
+
+
+def model_of(drafter: str) -> str | None:
+    """The draft that `drafter` asks, None where it only looks up."""
+    lookup, plus, model = drafter.partition("+")
+    if plus:
+        return model
+    return None if lookup in LOOKUP_NAMES else drafter
+
+
+def all_drafters(drafts: Sequence[str]) -> tuple[str, ...]:
+    """Of a bundle whose drafts have these names, the first one's first; that one goes by `model`."""
+    if not drafts:
+        return LOOKUP_NAMES
+    return (*DRAFTERS, *(name for draft in drafts[1:] for name in drafters_of(draft)))
+
+
+def check_drafter(name: str | None, has_model: bool, drafts: Sequence[str] = ()) -> str:
+    """The name of a drafter, by default the first draft where there is one. Raises `ParameterError`.
+
+    drafts: what the drafts are called, the first one's name first, which becomes `model`; nobody need name it.
+    """
+    if name is None:
+        return FIRST if has_model else LOOKUP_NAMES[0]
+    usable = all_drafters(drafts or (FIRST,)) if has_model else LOOKUP_NAMES
+    first = dict(zip(drafters_of(drafts[0]), drafters_of(FIRST), strict=True)) if drafts and has_model else {}
+    found = first.get(name, name) if isinstance(name, str) else name
+    if found not in usable:
+        lacking = "" if has_model else ", since this bundle was built without --draft"
+        raise ParameterError(f"drafter is {name!r}; it must be one of {', '.join(usable)}{lacking}")
+    return found

@@ -1,0 +1,112 @@
+"""`calibrate` with several drafts: each route gets the one that pays there."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from specexport.bundle import Contract
+from specexport.calibration import calibrate as module
+from specexport.calibration.calibrate import calibrate, measure_only
+from specexport.calibration.measuring.prompts import Request
+from specexport.calibration.options import CalibrateOptions
+from specexport.engines.base import Logits
+from specexport.runtime.costs.meter import CostMeter
+from specexport.runtime.drafting.names import model_of
+from specexport.runtime.policy.cost_model import COSTS, Costs
+from specexport.runtime.policy.decisions import read_decision
+from specexport.runtime.policy.routes import POLICY, Policy
+from specexport.runtime.session import Session
+from support.calibrated import priced, requests
+from support.doubles import FakeDecoder
+from support.several import several_session
+
+LONG = Contract(capacity=320, max_draft_tokens=3, prompt_chunk=16, precision="fp32")
+OPTIONS = CalibrateOptions(bursts=1, drafters=("model", "b"))
+
+
+class Knows(FakeDecoder):
+    """A draft that is right behind prompts whose first token is odd, or even."""
+
+    def __init__(self, odd: bool):
+        super().__init__(LONG, seed=1)
+        self.odd, self.wrong = odd, FakeDecoder(LONG, seed=1, noise=3.0)
+
+    def logits_after(self, context: Any) -> Logits:
+        right = bool(context[0] % 2) == self.odd
+        return super().logits_after(context) if right else self.wrong.logits_after(context)
+
+
+@pytest.fixture(autouse=True)
+def host(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("calibration.calibrate", "runtime.costs.meter", "runtime.policy.decisions"):
+        monkeypatch.setattr(f"specexport.{name}.describe_host", lambda *_: "a host")
+    real = CostMeter.costs
+    monkeypatch.setattr(CostMeter, "costs", lambda meter: priced(real(meter), 0.1))
+
+
+@pytest.fixture
+def session(tmp_path: Path) -> Session:
+    return several_session(tmp_path, FakeDecoder(LONG, seed=1), Knows(True), {"b": Knows(False)})
+
+
+def routed(count: int) -> list[Request]:
+    """`odd` prompts begin with an odd token."""
+    found = requests(count, ["odd", "even"])
+    return [replace(one, tokens=(5 + (one.route == "even"), *one.tokens)) for one in found]
+
+
+def test_each_route_gets_the_draft_that_pays_there(session: Session) -> None:
+    analysis = calibrate(session, routed(44), OPTIONS, "x")
+    assert {one.route: one.policy.drafter for one in analysis.routes} == {"odd": "model", "even": "b"}
+    assert all(one.policy.chances[0] > 0.8 for one in analysis.routes)  # each by its own draft
+    assert {model_of(one.drafter) for one in analysis.routes[0].candidates} == {None, "model", "b"}
+    policy, costs = read_decision(session.bundle, Policy, POLICY), read_decision(session.bundle, Costs, COSTS)
+    assert isinstance(policy, Policy)
+    assert isinstance(costs, Costs)
+    assert list(costs.drafts) == ["b"]
+    again = Session(session.bundle, session.engine)
+    for one in routed(6):
+        found = again.generate(one.tokens, max_new_tokens=20, route=one.route, seed=1).statistics
+        assert found.drafted > 0
+        assert found.acceptance_rate == 1.0  # the other draft would be wrong
+    assert list(again.drafts.opened) == ["b"]
+
+
+def test_only_drafts_to_choose_from_are_run(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str | None] = []
+    real = module.record
+
+    def noted(s: Session, request: Request, sampling: Any, plain_first: bool) -> Any:
+        asked.append(sampling.drafter)
+        return real(s, request, sampling, plain_first)
+
+    monkeypatch.setattr(module, "record", noted)
+    calibrate(session, routed(4), replace(OPTIONS, drafters=("model",)), "x")
+    assert set(asked) == {None}
+    calibrate(session, routed(4), replace(OPTIONS, drafters=("ngram+b",)), "x")
+    assert asked.count("b") == 4
+    assert list(measure_only(session, replace(OPTIONS, drafters=())).drafts) == ["b"]
+
+
+def test_a_run_of_several_drafts_goes_on_where_it_stopped(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = calibrate(session, routed(6), OPTIONS, "x")
+    ran: list[tuple[int, str | None]] = []
+    real = module.record
+
+    def counted(s: Session, request: Request, sampling: Any, plain_first: bool) -> Any:
+        if len(ran) == 5:
+            raise KeyboardInterrupt
+        ran.append((request.line, sampling.drafter))
+        return real(s, request, sampling, plain_first)
+
+    monkeypatch.setattr(module, "record", counted)
+    with pytest.raises(KeyboardInterrupt):
+        calibrate(session, routed(6), OPTIONS, "x")
+    monkeypatch.setattr(module, "record", real)
+    first, ran[:] = list(ran), []
+    assert len(first) == 5
+    again = calibrate(session, routed(6), OPTIONS, "x")
+    assert [one.policy.drafter for one in again.routes] == [one.policy.drafter for one in whole.routes]

@@ -1,0 +1,265 @@
+"""Bundles with several drafts: built, loaded, and changed by `specexport add-draft`."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import specexport
+from specexport.bundle import MANIFEST, OLDEST_SCHEMA, Bundle, FileEntry
+from specexport.errors import OutputError, ParameterError, ProofError
+from specexport.exporter import put_draft as module
+from specexport.exporter.add_draft import AddOptions, add_draft
+from specexport.exporter.build import build
+from specexport.exporter.request.drafts import NamedDraft, parse_draft, parse_drafts
+from specexport.exporter.request.options import BuildOptions
+from specexport.runtime.describe import describe, render
+from specexport.runtime.policy.cost_model import COSTS
+from specexport.runtime.policy.routes import POLICY
+from specexport.runtime.proofs.verify import DEFAULT_PROMPTS, verify_session
+from specexport.runtime.proofs.verify import render as render_report
+from support.messages import Refused
+from support.pair import Notes, Pair
+from support.tiny import LINES, make_tokenizer, save_checkpoint
+
+PROMPT = "the quick brown fox"
+
+
+@pytest.fixture(scope="module")
+def others(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Drafts: one of other weights, one of another tokenizer, one whose positions end early."""
+    folder = tmp_path_factory.mktemp("drafts")
+    return {
+        "small": save_checkpoint(folder / "small", seed=1),  # the target itself, so all that it drafts stands
+        "other": save_checkpoint(folder / "other", seed=3, tokenizer=make_tokenizer(272, LINES[:2]), vocab_size=272),
+        "short": save_checkpoint(folder / "short", seed=4, max_position_embeddings=32),
+    }
+
+
+@pytest.fixture(scope="module")
+def several(pair: Pair, others: dict[str, Path], cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A bundle of three drafts, the last with another tokenizer. Not to be changed."""
+    more = tuple(NamedDraft(name, str(others[name])) for name in ("small", "other"))
+    options = BuildOptions(
+        max_seq_len=64, prompt_chunk=16, cache=cache, draft_name="first", more_drafts=more, min_overlap=0.1
+    )
+    place = tmp_path_factory.mktemp("several") / "tiny.bundle"
+    build(str(pair.target), str(pair.draft), place, options)
+    return place
+
+
+@pytest.fixture
+def copy(built: Path, tmp_path: Path) -> Path:
+    """A bundle of one draft, to be changed."""
+    return Path(shutil.copytree(built, tmp_path / "copy.bundle"))
+
+
+def state(root: Path) -> dict[str, bytes]:
+    return {path.relative_to(root).as_posix(): path.read_bytes() for path in root.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize(
+    ("given", "name", "source"),
+    [
+        ("models/demo", "demo", "models/demo"),
+        ("models/demo/", "demo", "models/demo/"),
+        ("org/SmolLM2-135M", "SmolLM2-135M", "org/SmolLM2-135M"),
+        ("org/model:file.Q4 0.gguf", "file.Q4-0", "org/model:file.Q4 0.gguf"),
+        ("code=models/demo", "code", "models/demo"),
+        ("a/b=c/model", "draft", "a/b=c/model"),
+        ("x/" + "long" * 20, "long" * 8, "x/" + "long" * 20),
+    ],
+)
+def test_names_of_drafts(given: str, name: str, source: str) -> None:
+    assert parse_draft(given) == NamedDraft(name, source)
+
+
+def test_lookup_is_a_draft_that_is_not_exported(refused: Refused) -> None:
+    assert parse_drafts(("lookup",)) == ()
+    assert [draft.name for draft in parse_drafts(("a/x", "lookup", "y=a/x"))] == ["x", "y"]
+    with refused(ParameterError):
+        parse_drafts(("a/x", "b/x"))
+    for given in ("ngram=a/x", "a+b=a/x", "x="):
+        with refused(ParameterError):
+            parse_draft(given)
+
+
+def test_a_bundle_of_several_drafts(several: Path, built: Path) -> None:
+    bundle = Bundle.open(several)
+    assert bundle.manifest.draft_names == ("first", "small", "other")
+    whole = Bundle.open(built).manifest
+    assert bundle.manifest.target.graphs == whole.target.graphs
+    small, other = bundle.manifest.with_draft("small"), bundle.manifest.with_draft("other")
+    assert small.vocabulary is None
+    assert other.vocabulary is not None
+    assert other.vocabulary.maps.startswith("drafts/other-")
+    assert all(proof.passed for proof in (*small.proofs, *other.proofs))
+    text = render(describe(bundle))
+    assert "--drafter small" in text
+    assert text.count("the draft has another tokenizer") == 1
+
+
+def test_every_draft_gives_the_targets_own_text(several: Path) -> None:
+    with specexport.load(several) as session:
+        plain = session.generate(PROMPT, speculate=False, max_new_tokens=16)
+        rates = {}
+        for drafter in ("model", "first", "small", "other", "ngram+small", "small", "suffix+other", "model"):
+            found = session.generate(PROMPT, drafter=drafter, num_draft_tokens=3, max_new_tokens=16)
+            assert found.tokens == plain.tokens, drafter
+            rates[drafter] = found.statistics.acceptance_rate
+        assert rates["model"] == rates["first"] < 1
+        assert rates["small"] == 1 > rates["ngram+small"] > rates["other"]
+        assert session.drafts.opened.keys() == {"small", "other"}
+
+
+def test_a_draft_is_opened_when_it_is_first_asked_for(several: Path, refused: Refused) -> None:
+    with specexport.load(several) as session:
+        assert not session.drafts.opened
+        session.generate(PROMPT, drafter="small", max_new_tokens=4)
+        assert list(session.drafts.opened) == ["small"]
+        with refused(ParameterError):
+            session.stream(PROMPT, drafter="large")
+        object.__setattr__(session.engine, "open_draft", None)  # as engines on GPUs
+        with refused(ParameterError):
+            session.stream(PROMPT, drafter="other")
+        assert session.generate(PROMPT, max_new_tokens=4).statistics.emitted == 4
+
+
+def test_verify_proves_every_draft(several: Path) -> None:
+    with specexport.load(several) as session:
+        report = verify_session(session, None, 8)
+    assert report.passed
+    assert [proof.role for proof in report.parity] == ["target", "draft", "draft small", "draft other"]
+    assert len(report.equalities) == 3 * DEFAULT_PROMPTS
+    assert "draft small on onnxruntime" in render_report(report)
+
+
+def test_add_draft_exports_the_draft_alone(copy: Path, others: dict[str, Path], cache: Path) -> None:
+    before, notes = state(copy), Notes()
+    for name in (POLICY, COSTS):
+        (copy / name).write_text("{}")  # of other drafts, so they stay
+    report = add_draft(Bundle.open(copy), NamedDraft("small", str(others["small"])), AddOptions(cache=cache), notes)
+    assert [label for label, _ in notes.stages if "target" in label] == []
+    after = state(copy)
+    assert {name: content for name, content in after.items() if name in before and name != "manifest.json"} == {
+        name: content for name, content in before.items() if name != "manifest.json"
+    }
+    assert {POLICY, COSTS} <= set(after)
+    (copy / POLICY).unlink()
+    (copy / COSTS).unlink()
+    assert Bundle.open(copy) == report.bundle
+    with specexport.load(copy) as session:
+        plain = session.generate(PROMPT, speculate=False, max_new_tokens=12)
+        assert session.generate(PROMPT, drafter="small", max_new_tokens=12).tokens == plain.tokens
+
+
+def test_add_draft_replaces_one_of_its_name(copy: Path, others: dict[str, Path], cache: Path) -> None:
+    options = AddOptions(cache=cache, min_overlap=0.1)
+    add_draft(Bundle.open(copy), NamedDraft("x", str(others["small"])), options)
+    first = Bundle.open(copy).manifest
+    add_draft(Bundle.open(copy), NamedDraft("x", str(others["small"])), options)
+    assert Bundle.open(copy).manifest == first  # the same again
+    (copy / POLICY).write_text("{}")
+    add_draft(Bundle.open(copy), NamedDraft("x", str(others["other"])), options)
+    manifest = Bundle.open(copy).manifest
+    assert manifest.draft_names == ("draft", "x")
+    assert manifest.more_drafts["x"].vocabulary is not None
+    assert len(list((copy / "drafts").iterdir())) == 1
+    assert not (copy / POLICY).exists()  # it was made with the one that went
+    add_draft(Bundle.open(copy), NamedDraft("draft", str(others["small"])), options)
+    manifest = Bundle.open(copy).manifest
+    assert manifest.draft_names == ("draft", "x")
+    assert manifest.draft is not None
+    assert manifest.draft.source == str(others["small"])
+    assert not list((copy / "graphs").glob("draft*"))
+    with specexport.load(copy) as session:
+        plain = session.generate(PROMPT, speculate=False, max_new_tokens=12)
+        for drafter in ("model", "x"):
+            assert session.generate(PROMPT, drafter=drafter, max_new_tokens=12).tokens == plain.tokens
+
+
+def test_a_bundle_without_a_draft_gets_its_first(
+    pair: Pair, others: dict[str, Path], cache: Path, tmp_path: Path
+) -> None:
+    place = tmp_path / "alone.bundle"
+    build(str(pair.target), None, place, BuildOptions(max_seq_len=64, prompt_chunk=16, cache=cache))
+    add_draft(Bundle.open(place), NamedDraft("small", str(others["small"])), AddOptions(cache=cache))
+    assert Bundle.open(place).manifest.draft_names == ("small",)
+    with specexport.load(place) as session:
+        assert session.generate(PROMPT, max_new_tokens=8).statistics.draft_passes > 0
+
+
+@pytest.mark.parametrize("place", ["export_model", "prove", "write_manifest"])
+@pytest.mark.parametrize("error", [ProofError("no"), KeyboardInterrupt(), OSError(28, "No space left")])
+def test_an_add_that_fails_leaves_the_bundle_as_it_was(
+    place: str, error: BaseException, copy: Path, others: dict[str, Path], cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = state(copy)
+
+    def fail(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(module, place, fail)
+    with pytest.raises((ProofError, KeyboardInterrupt, OutputError)):
+        add_draft(Bundle.open(copy), NamedDraft("small", str(others["small"])), AddOptions(cache=cache))
+    assert state(copy) == before
+
+
+def test_what_a_killed_add_left_is_no_part_of_the_bundle_and_goes_with_the_next(
+    copy: Path, others: dict[str, Path], cache: Path
+) -> None:
+    before = Bundle.open(copy).manifest
+    for name in ("small-00000000", ".small.tmp-abcdefgh"):  # killed before the manifest, and before the rename
+        (copy / "drafts" / name).mkdir(parents=True)
+        (copy / "drafts" / name / "file").touch()
+    assert Bundle.open(copy).manifest == before
+    add_draft(Bundle.open(copy), NamedDraft("small", str(others["small"])), AddOptions(cache=cache))
+    (left,) = (copy / "drafts").iterdir()
+    assert left.name in next(iter(Bundle.open(copy).manifest.more_drafts["small"].model.graphs.values()))
+
+
+def test_drafts_that_cannot_be_added(
+    refused: Refused, copy: Path, others: dict[str, Path], cache: Path, tmp_path: Path
+) -> None:
+    bundle = Bundle.open(copy)
+
+    def add(bundle: Bundle, name: str, source: str, **options: object) -> None:
+        with refused(ParameterError):
+            add_draft(bundle, NamedDraft(name, str(others[source])), AddOptions(cache=cache, **options))  # type: ignore[arg-type]
+
+    add(bundle, "short", "short")
+    add(bundle, "small", "small", precision="fp16")
+    add(Bundle(copy, replace(bundle.manifest, engines=("tensorrt",))), "small", "small")
+    add(Bundle(copy, replace(bundle.manifest, engines=("tensorrt", "onnxruntime"))), "draft", "small")
+
+
+def test_builds_that_cannot_have_several(refused: Refused) -> None:
+    more = (NamedDraft("b", "x"),)
+    for options in (
+        {"draft_name": "b", "more_drafts": more},
+        {"engines": ("tensorrt",), "precision": "fp16", "more_drafts": more},
+        {"draft_vocabulary": "auto", "more_drafts": more},
+    ):
+        with refused(ParameterError):
+            BuildOptions(**options).check("a", "out")  # type: ignore[arg-type]
+
+
+def test_a_bundle_of_the_last_schema_has_one_draft(copy: Path) -> None:
+    manifest = json.loads((copy / MANIFEST).read_text())
+    del manifest["draft_name"], manifest["more_drafts"]
+    (copy / MANIFEST).write_text(json.dumps(manifest | {"schema_version": OLDEST_SCHEMA}))
+    assert Bundle.open(copy).manifest.draft_names == ("draft",)
+    with specexport.load(copy) as session:
+        assert session.generate(PROMPT, drafter="draft", max_new_tokens=4).statistics.emitted == 4
+
+
+def test_damage_of_a_draft_beside_the_first_is_found(several: Path, tmp_path: Path, refused: Refused) -> None:
+    root = Path(shutil.copytree(several, tmp_path / "copy.bundle"))
+    weights = Bundle.open(root).manifest.more_drafts["small"].model.weights
+    (root / weights).write_bytes(b"x")
+    with refused(specexport.SpecExportError):
+        Bundle.open(root)
+    assert isinstance(Bundle.open(several).manifest.files[weights], FileEntry)

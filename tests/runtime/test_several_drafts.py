@@ -1,0 +1,174 @@
+"""One session over several drafts: whoever drafts, the text is the target's, and every cache keeps its rows."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from specexport.bundle import OLDEST_SCHEMA, SCHEMA_VERSION
+from specexport.engines.base import Logits
+from specexport.errors import EngineError, ParameterError
+from specexport.runtime.drafting.names import DRAFTERS, all_drafters, check_drafter, drafters_of, model_of
+from specexport.runtime.policy.cost_model import CostPoint, Costs, DraftCosts, MeasuredTime
+from specexport.runtime.policy.decisions import Decisions, write_decision
+from specexport.runtime.policy.host_identity import bundle_identity
+from specexport.runtime.policy.routes import POLICY, POLICY_VERSION, Policy, RoutePolicy
+from specexport.runtime.policy.schedule import AdaptiveSchedule, FixedSchedule
+from specexport.runtime.session import Session
+from support.doubles import CONTRACT, FakeDecoder, StatefulDecoder, check_invariant, greedy_tokens
+from support.messages import Refused
+from support.several import several_session
+
+PROMPT = [5, 6, 7]
+NAMES = ("draft", "b", "c")
+
+
+def make(root: Path, **options: int) -> Session:
+    more = {"b": FakeDecoder(seed=1, noise=0.1), "c": FakeDecoder(seed=1, scale=-1.0)}
+    return several_session(root, FakeDecoder(seed=1), FakeDecoder(seed=1, noise=0.5), more, **options)
+
+
+def test_names_of_drafters() -> None:
+    assert OLDEST_SCHEMA < SCHEMA_VERSION
+    assert all_drafters(("only",)) == DRAFTERS
+    assert all_drafters(NAMES) == (*DRAFTERS, "b", "ngram+b", "suffix+b", "c", "ngram+c", "suffix+c")
+    assert [check_drafter(name, True, NAMES) for name in drafters_of("draft")] == list(drafters_of("model"))
+    assert [model_of(name) for name in ("model", "ngram", "suffix+b", "b")] == ["model", None, "b", "b"]
+
+
+@pytest.mark.parametrize("budget", [0, 1 << 20])
+def test_requests_with_different_drafts_share_one_target(budget: int, tmp_path: Path) -> None:
+    session, rng, drafters = make(tmp_path, prompt_cache_bytes=budget), np.random.default_rng(4), all_drafters(NAMES)
+    used = set()
+    for _ in range(60):
+        prompt = rng.integers(5, 8, rng.integers(1, 6)).tolist()  # so short that many share a prefix
+        drafter, count = drafters[rng.integers(len(drafters))], int(rng.integers(1, 20))
+        stream = session.stream(prompt, drafter=drafter, num_draft_tokens=int(rng.integers(1, 4)), max_new_tokens=count)
+        tokens: list[int] = []
+        for number, chunk in enumerate(stream):
+            tokens += chunk.tokens
+            check_invariant(session._context)
+            if number == 2 and count % 3 == 0:
+                stream.close()
+                break
+        assert tuple(tokens) == greedy_tokens(session.engine.target, prompt, len(tokens))  # type: ignore[arg-type]
+        used.add(drafter)
+    assert used == set(drafters)
+
+
+def test_each_request_is_drafted_by_the_one_that_it_names(tmp_path: Path) -> None:
+    session = make(tmp_path)
+    rates = {}
+    for drafter in ("model", "b", "c", "draft"):
+        rates[drafter] = session.generate(PROMPT, drafter=drafter, max_new_tokens=40).statistics.acceptance_rate
+    assert rates["c"] == 0 < rates["model"] == rates["draft"] < rates["b"]
+
+
+def test_a_draft_that_comes_back_lacks_what_others_drafted(tmp_path: Path) -> None:
+    """Its cache is behind by what was decoded without it: fed when it drafts again, and only that."""
+    session = make(tmp_path)
+    first = session.generate(PROMPT, drafter="b", max_new_tokens=8)
+    longer = [*PROMPT, *first.tokens]
+    second = session.generate(longer, drafter="model", max_new_tokens=8)
+    decoder = session.drafts.open("b").decoder
+    decoder.steps.clear()  # type: ignore[attr-defined]
+    session.generate([*longer, *second.tokens], drafter="b", max_new_tokens=1, num_draft_tokens=3)
+    session.generate([*longer, *second.tokens], drafter="b", max_new_tokens=4, num_draft_tokens=3)
+    assert min(position for _, position in decoder.steps) >= len(PROMPT)  # type: ignore[attr-defined]
+    check_invariant(session._context)
+
+
+def test_states_of_a_draft_beside_the_first(tmp_path: Path) -> None:
+    more = {"b": StatefulDecoder(seed=1, noise=0.1, keeps=True)}
+    session = several_session(tmp_path, FakeDecoder(seed=1), FakeDecoder(seed=1), more, prompt_cache_bytes=1 << 20)
+    for length in (4, 9, 2, 9, 6):
+        prompt = [5 + index % 3 for index in range(length)]
+        tokens = session.generate(prompt, drafter="b", max_new_tokens=9).tokens
+        assert tokens == greedy_tokens(session.engine.target, prompt, 9)  # type: ignore[arg-type]
+        check_invariant(session._context)
+
+
+def test_logits_that_are_no_numbers_name_the_graph_of_the_draft_that_gave_them(
+    refused: Refused, tmp_path: Path
+) -> None:
+    class Broken(FakeDecoder):
+        def logits_after(self, context: object) -> Logits:
+            return np.full(self.vocab_size, np.nan, np.float32)
+
+    session = several_session(tmp_path, FakeDecoder(), FakeDecoder(), {"b": Broken()})
+    with refused(EngineError):
+        session.generate(PROMPT, drafter="b", max_new_tokens=4)
+    assert session.generate(PROMPT, max_new_tokens=4).tokens == greedy_tokens(FakeDecoder(), PROMPT, 4)
+
+
+def test_drafters_that_this_bundle_or_engine_lacks(refused: Refused, tmp_path: Path) -> None:
+    session = make(tmp_path)
+    for drafter in ("d", "ngram+d", "ngram+ngram", "lookup"):
+        with refused(ParameterError):
+            session.stream(PROMPT, drafter=drafter)
+    session = Session(session.bundle, replace(session.engine, open_draft=None))
+    with refused(ParameterError):
+        session.stream(PROMPT, drafter="b")
+    assert session.generate(PROMPT, max_new_tokens=4).statistics.emitted == 4  # the lock is free
+
+
+def time(seconds: float) -> MeasuredTime:
+    return MeasuredTime(seconds, seconds, seconds)
+
+
+def point(draft: float) -> CostPoint:
+    verify = tuple(time(1.0 + 0.05 * k) for k in range(CONTRACT.max_draft_tokens + 1))
+    rounds = tuple(time(one.median + k * draft) for k, one in enumerate(verify))
+    return CostPoint(64, rounds, time(draft), verify, (time(0.0),) * len(rounds))
+
+
+def decided(session: Session, weights: str) -> Session:
+    """With a policy that drafts `a` with the first draft and `b` with the second. weights: of which costs are."""
+    bundle = session.bundle
+    entry = RoutePolicy("on", "model", 2, "adaptive", (0.9,), None)
+    routes = {"a": entry, "b": replace(entry, drafter="b"), "both": replace(entry, drafter="ngram+b")}
+    write_decision(bundle, Policy(POLICY_VERSION, bundle_identity(bundle), "fake", "", 0.0, 0.9, entry, routes), POLICY)
+    drafts = {"b": DraftCosts(weights, 0.0, (point(0.01),))}
+    costs = Costs(1, bundle_identity(bundle), "a host", "fake", 0, "", 0.0, 0.0, (point(0.5),), drafts)
+    write_decision(bundle, costs, "costs.json")
+    return Session(bundle, session.engine)
+
+
+@pytest.fixture
+def host(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("specexport.runtime.policy.decisions.describe_host", lambda *_: "a host")
+
+
+@pytest.mark.usefixtures("host")
+def test_a_route_drafts_with_its_draft_at_its_costs(tmp_path: Path) -> None:
+    session = make(tmp_path)
+    weights = session.bundle.manifest.files[session.bundle.manifest.more_drafts["b"].model.weights].sha256
+    session = decided(session, weights)
+    drafter, schedule = session.decisions.schedule("b", 4)
+    assert drafter == "b"
+    assert isinstance(schedule, AdaptiveSchedule)
+    assert schedule._costs.points == (point(0.01),)
+    assert session.decisions.schedule("a", 4)[1]._costs.points == (point(0.5),)  # type: ignore[attr-defined]
+    assert not session.drafts.opened
+    assert session.generate(PROMPT, route="b", max_new_tokens=12).statistics.draft_passes > 0
+    assert list(session.drafts.opened) == ["b"]
+    stale = decided(session, "of another draft")
+    assert isinstance(stale.decisions.schedule("b", 4)[1], FixedSchedule)
+
+
+@pytest.mark.usefixtures("host")
+def test_an_engine_that_runs_the_first_alone_follows_its_policy_with_that(tmp_path: Path) -> None:
+    session = decided(make(tmp_path), "x")
+    alone = Session(session.bundle, replace(session.engine, open_draft=None))
+    assert [alone.decisions.schedule(route, 4)[0] for route in ("a", "b", "both")] == ["model", "model", "ngram+model"]
+
+
+def test_costs_of_a_draft_are_measured_when_it_is_first_asked_for() -> None:
+    costs = Costs(1, "", "a host", "fake", 0, "", 0.0, 0.0, (point(0.5),))
+    asked: list[tuple[str, ...]] = []
+    decisions = Decisions(measure=lambda *draft: asked.append(draft) or costs)  # type: ignore[func-returns-value]
+    for drafter in ("ngram", "model", "b", "suffix+b", "b"):
+        assert decisions.costs_of(drafter) == costs
+    assert asked == [(), ("b",)]
