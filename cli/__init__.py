@@ -13,6 +13,7 @@ from . import (
     doctor,
     generate,
     inspect,
+    remove_draft,
     serve,
     triton_repository,
     tune,
@@ -31,6 +32,7 @@ main.add_command(compile.compile_plans)
 main.add_command(doctor.doctor)
 main.add_command(generate.generate)
 main.add_command(inspect.inspect)
+main.add_command(remove_draft.remove_draft)
 main.add_command(serve.serve)
 main.add_command(triton_repository.triton_repository)
 main.add_command(tune.tune)

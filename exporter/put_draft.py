@@ -14,7 +14,6 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from ..bundle import (
-    MANIFEST,
     Bundle,
     DraftSpec,
     FileEntry,
@@ -22,11 +21,9 @@ from ..bundle import (
     ModelSpec,
     Role,
     list_files,
-    write_manifest,
 )
 from ..engines.onnxruntime.cpu import NAME
-from ..errors import OutputError, ParameterError
-from ..runtime.policy.decisions import forget_decisions
+from ..errors import ParameterError
 from .checkpoints.checkpoint import Checkpoint
 from .checkpoints.pair import OwnTokens, translate
 from .checkpoints.shared_vocabulary import Translation
@@ -40,8 +37,7 @@ from .request.precision_choice import Numbers
 from .storage.atomic_folder import discard, temporary_sibling
 from .storage.disk_space import require_space_for
 from .storage.manifest import reference_path, write_maps
-
-DRAFTS = "drafts"
+from .storage.replace_manifest import DRAFTS, replace_manifest
 
 
 @dataclass(frozen=True)
@@ -126,24 +122,6 @@ def with_draft(manifest: Manifest, name: str, draft: DraftSpec, files: Mapping[s
     kept = {**manifest.files, **files}
     gone = set(manifest.referenced_files()) - set(changed.referenced_files())
     return replace(changed, files={path: entry for path, entry in kept.items() if path not in gone})
-
-
-def replace_manifest(bundle: Bundle, manifest: Manifest, scratch: Path) -> Bundle:
-    """In one step, and then remove the files that nobody names any more. scratch: a folder on the bundle's disk."""
-    write_manifest(scratch, manifest)
-    if Bundle.open(bundle.root, check_digests=False).manifest != bundle.manifest:
-        raise OutputError(f"{bundle.root} was changed by another command meanwhile; run this one again")
-    gone = set(bundle.manifest.files) - set(manifest.files)
-    if gone or bundle.manifest.draft != manifest.draft:
-        forget_decisions(bundle)  # which speak of another draft
-    (scratch / MANIFEST).replace(bundle.root / MANIFEST)
-    for name in gone:
-        (bundle.root / name).unlink(missing_ok=True)
-    used = {name.split("/")[1] for name in manifest.files if name.startswith(f"{DRAFTS}/")}
-    for folder in (bundle.root / DRAFTS).iterdir():
-        if folder.name not in used and not folder.name.startswith("."):  # of another run, which is at it
-            discard(folder)
-    return Bundle(bundle.root, manifest)
 
 
 def _digest(files: Mapping[str, FileEntry]) -> str:

@@ -140,13 +140,14 @@ class Session:
         return self._encoder.thinking(prompt, variables)
 
     def prepare(self) -> None:
-        """Do now what the first request would wait for: where nobody calibrated and the user's cache has no costs of
-        this bundle and host, measure for about half a second what rounds cost. Cached rows are then forgotten.
+        """Do now what the first request would wait for: open the policy's drafts, or, where nobody calibrated and the
+        user's cache has no costs of this bundle and host, measure for half a second. Cached rows are then forgotten.
 
         Raises `SessionBusyError` while a stream of the session is open, `SessionClosedError`.
         """
         self._check_free()
         self.decisions.prepare()
+        self.drafts.open_all(self.decisions.drafts)
 
     def grammar_late_for(self) -> float:
         """Seconds that a grammar has been compiling beyond its deadline, 0 for none. No other is compiled meanwhile."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from threading import Lock
 
@@ -41,6 +42,10 @@ class Drafts:
             self.context.drafts_with = model
         else:
             self.context.drafts_with = None
+
+    def open_all(self, names: Iterable[str]) -> None:
+        for name in names:
+            self.open(name)
 
     def open(self, name: str) -> OpenedDraft:
         """The draft `name`, `model` for the first; raises as `use` does."""

@@ -110,6 +110,13 @@ class Decisions:
             self.measure_draft = self.measure
             self.costs, self.measure = self.measure(), None
 
+    @property
+    def drafts(self) -> list[str]:
+        """Those beside the bundle's first that the policy uses."""
+        entries = () if self.policy is None else (self.policy.default, *self.policy.routes.values())
+        models = dict.fromkeys(model_of(entry.drafter) for entry in entries)
+        return [model for model in models if model not in (None, FIRST)]
+
     def costs_of(self, drafter: str) -> Costs | None:
         """Of rounds with it; None where nobody knows. Where nobody calibrated they may be measured now."""
         self.prepare()

@@ -6,16 +6,19 @@ import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import specexport
 from specexport.bundle import MANIFEST, OLDEST_SCHEMA, Bundle, FileEntry
 from specexport.errors import OutputError, ParameterError, ProofError
-from specexport.exporter import put_draft as module
+from specexport.exporter import put_draft
 from specexport.exporter.add_draft import AddOptions, add_draft
 from specexport.exporter.build import build
+from specexport.exporter.remove_draft import remove_draft
 from specexport.exporter.request.drafts import NamedDraft, parse_draft, parse_drafts
 from specexport.exporter.request.options import BuildOptions
+from specexport.exporter.storage import replace_manifest
 from specexport.runtime.describe import describe, render
 from specexport.runtime.policy.cost_model import COSTS
 from specexport.runtime.policy.routes import POLICY
@@ -192,10 +195,19 @@ def test_a_bundle_without_a_draft_gets_its_first(
         assert session.generate(PROMPT, max_new_tokens=8).statistics.draft_passes > 0
 
 
-@pytest.mark.parametrize("place", ["export_model", "prove", "write_manifest"])
+@pytest.mark.parametrize(
+    ("module", "place"),
+    [(put_draft, "export_model"), (put_draft, "prove"), (replace_manifest, "write_manifest")],
+)
 @pytest.mark.parametrize("error", [ProofError("no"), KeyboardInterrupt(), OSError(28, "No space left")])
 def test_an_add_that_fails_leaves_the_bundle_as_it_was(
-    place: str, error: BaseException, copy: Path, others: dict[str, Path], cache: Path, monkeypatch: pytest.MonkeyPatch
+    module: ModuleType,
+    place: str,
+    error: BaseException,
+    copy: Path,
+    others: dict[str, Path],
+    cache: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     before = state(copy)
 
@@ -219,6 +231,21 @@ def test_what_a_killed_add_left_is_no_part_of_the_bundle_and_goes_with_the_next(
     add_draft(Bundle.open(copy), NamedDraft("small", str(others["small"])), AddOptions(cache=cache))
     (left,) = (copy / "drafts").iterdir()
     assert left.name in next(iter(Bundle.open(copy).manifest.more_drafts["small"].model.graphs.values()))
+
+
+def test_a_draft_that_is_removed_leaves_nothing(
+    copy: Path, others: dict[str, Path], cache: Path, refused: Refused
+) -> None:
+    before = state(copy)
+    add_draft(Bundle.open(copy), NamedDraft("small", str(others["small"])), AddOptions(cache=cache))
+    (copy / POLICY).write_text("{}")
+    for name in ("draft", "other"):
+        with refused(ParameterError):
+            remove_draft(Bundle.open(copy), name)
+    assert remove_draft(Bundle.open(copy), "small") == Bundle.open(copy)
+    after = state(copy)
+    assert json.loads(after.pop(MANIFEST)) == json.loads(before.pop(MANIFEST))
+    assert after == before
 
 
 def test_drafts_that_cannot_be_added(

@@ -152,6 +152,8 @@ def test_a_route_drafts_with_its_draft_at_its_costs(tmp_path: Path) -> None:
     assert schedule._costs.points == (point(0.01),)
     assert session.decisions.schedule("a", 4)[1]._costs.points == (point(0.5),)  # type: ignore[attr-defined]
     assert not session.drafts.opened
+    session.prepare()
+    assert list(session.drafts.opened) == ["b"]
     assert session.generate(PROMPT, route="b", max_new_tokens=12).statistics.draft_passes > 0
     assert list(session.drafts.opened) == ["b"]
     stale = decided(session, "of another draft")

@@ -1,0 +1,25 @@
+"""`specexport remove-draft`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from .options import BUNDLE
+
+
+@click.command("remove-draft")
+@BUNDLE
+@click.option("--draft", "name", required=True, metavar="NAME", help="What the bundle calls it.")
+def remove_draft(bundle: Path, name: str) -> None:
+    """Remove a draft from a bundle.
+
+    Not its first one. What was calibrated goes too; target and other drafts stay as they are.
+    """
+    from ..bundle import Bundle
+    from ..exporter.remove_draft import remove_draft as remove
+
+    left = remove(Bundle.open(bundle), name)
+    click.echo(f"{bundle} has the drafts {', '.join(left.manifest.draft_names)}", err=True)
+    click.echo(str(bundle))
