@@ -120,9 +120,10 @@ def test_states_are_refused(tmp_path: Path, refused: Refused) -> None:
 
 def test_a_model_without_positions_is_refused(pair: Pair, refused: Refused, monkeypatch: pytest.MonkeyPatch) -> None:
     model = Checkpoint.find(str(pair.target)).load("fp32")
+    layers = probe_cache(model)
     monkeypatch.setattr(type(model), "forward", lambda self, input_ids: None)
     with refused(UnsupportedModelError):
-        trees.refuse_trees(model, probe_cache(model))
+        trees.refuse_trees(model, layers)
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
