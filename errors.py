@@ -25,6 +25,11 @@ from __future__ import annotations
 class SpecExportError(Exception):
     """Root of every error that a user can cause or meet."""
 
+    def __str__(self) -> str:
+        """One line, whatever it quotes of a file: what cannot be printed is written as Python shows it."""
+        told = super().__str__()
+        return told if told.isprintable() else "".join(x if x.isprintable() else repr(x)[1:-1] for x in told)
+
 
 class ParameterError(SpecExportError, ValueError):
     pass

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import sys
 import types
 import typing
 from pathlib import Path
@@ -47,7 +48,7 @@ def _convert(kind: Any, value: Any, where: str) -> Any:
     if origin is typing.Literal:
         _expect(value in arguments, "one of " + ", ".join(map(repr, arguments)), value, where)
         return value
-    if kind is float and type(value) is int:
+    if kind is float and type(value) is int and abs(value) <= sys.float_info.max:
         value = float(value)
     _expect(type(value) is kind, f"a value of type {kind.__name__}", value, where)
     return value

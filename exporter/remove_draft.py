@@ -15,7 +15,9 @@ def remove_draft(bundle: Bundle, name: str) -> Bundle:
     manifest = bundle.manifest
     if name not in manifest.more_drafts:
         others = ", ".join(manifest.more_drafts) or "none"
-        first = "is the bundle's first, which add-draft replaces" if name == manifest.draft_name else "is none of it"
+        first = (
+            "is the bundle's first, which add-draft replaces" if name == manifest.draft_name else "is not in the bundle"
+        )
         raise ParameterError(f"draft {name!r} {first}; those beside the first are {others}")
     more = {other: draft for other, draft in manifest.more_drafts.items() if other != name}
     gone = set(manifest.more_drafts[name].files())

@@ -72,8 +72,9 @@ def render(description: dict[str, Any]) -> str:
         for engine in description["engines"]
         if any(p["engine"] == engine for p in description["plans"])
     ]
-    proofs = [*description["proofs"], *(proof for d in description["more_drafts"].values() for proof in d["proofs"])]
-    lines += [_proved(Proof(**proof)) for proof in proofs]
+    lines += [_proved(Proof(**proof)) for proof in description["proofs"]]
+    for name, draft in description["more_drafts"].items():
+        lines += [_proved(Proof(**proof | {"role": f"draft {name}"})) for proof in draft["proofs"]]
     lines += table_lines(description["auto"]) if description["auto"] is not None else []
     lines += _decisions(description["policy"], description["costs"])
     lines += [f"{entry['sha256'][:16]}  {entry['bytes']:>12,}  {name}" for name, entry in description["files"].items()]

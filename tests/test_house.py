@@ -94,3 +94,11 @@ def test_every_error_has_the_one_root_and_stands_in_the_tree() -> None:
     assert errors.__doc__ is not None
     assert all(kind.__name__ in errors.__doc__ for kind in kinds)
     assert "pip install 'specexport[chat]'" in str(errors.MissingPackageError("jinja2", "chat"))
+
+
+def test_an_error_is_one_line_whatever_it_quotes() -> None:
+    from specexport.errors import BundleError, ParameterError
+
+    assert str(BundleError("the name a\nb\x00\ud800 of 日本語")) == "the name a\\nb\\x00\\ud800 of 日本語"
+    assert str(ParameterError("two\nlines")) == "two\\nlines"
+    assert str(BundleError()) == ""

@@ -66,6 +66,11 @@ def test_an_object_may_be_missing_but_is_checked_where_it_is_there(refused: Refu
             parse(Outer, GOOD | {"spare": spare}, "file")
 
 
+def test_an_int_beyond_all_floats_is_no_float(refused: Refused) -> None:
+    with refused(BundleError):
+        parse(Outer, GOOD | {"ratio": 10**400}, "file")
+
+
 def test_an_integer_is_a_float_but_not_the_other_way(refused: Refused) -> None:
     assert parse(Outer, GOOD | {"ratio": 2}, "file").ratio == 2.0
     with refused(BundleError):

@@ -14,7 +14,7 @@ from onnxscript.rewriter.ort_fusions.skip_normalization import fuse_skip_layer_n
 from onnxscript.rewriter.rules import common as rules
 
 from ..dialects import Dialect
-from .clean_up import CLEAN_UP
+from .clean_up import CLEAN_UP, adopt_constants
 from .fuse_skip import fuse_skip_rms_normalization
 from .fuse_transpose import fuse_transpose_into_matmul
 from .gqa_lengths import keep_lengths_on_device
@@ -136,4 +136,5 @@ def _fold(model: ir.Model) -> None:
     for _ in range(2):
         optimizer.fold_constants(model, onnx_shape_inference=True, should_fold=small, **limits)
         rewrite(model, EXACT_RULES)
+        adopt_constants(model)
     CLEAN_UP(model)

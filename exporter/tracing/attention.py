@@ -49,8 +49,8 @@ class StaticCache:
 
     position: `[1] int64`, rows of the cache in use. past: by layer that attends, `capacity` rows. columns: `[C] int64`,
     0 to C - 1, the rows that attention looks at, for the dialects that have a choice. tree: how the rows of a pass hang
-    together, None where they are always a chain. written: by layer what the graph
-    gives back, the cache after this pass, or in the dialect `rows` its T new rows.
+    together, None where they are always a chain. written: by layer what the graph gives back, the cache after this
+    pass, or in the dialect `rows` its T new rows. updated: the layer that brought its keys and values last.
     """
 
     position: Tensor
@@ -58,6 +58,7 @@ class StaticCache:
     columns: Tensor | None = None
     tree: Tree | None = None
     written: dict[int, KeyValue] = field(default_factory=dict)
+    updated: int = -1
     is_compileable: bool = False
     # transformers reads these for hybrid caches; here every layer holds every row.
     is_sliding: list[bool] = field(default_factory=list)
@@ -68,6 +69,7 @@ class StaticCache:
         )
 
     def update(self, key: Tensor, value: Tensor, layer_idx: int, *args: Any, **kwargs: Any) -> KeyValue:
+        self.updated = layer_idx
         return key, value
 
     def get_seq_length(self, layer_idx: int = 0) -> Tensor:
@@ -228,6 +230,8 @@ def static_cache_attention(model: PreTrainedModel, cache: StaticCache, dialect: 
         **options: Any,
     ) -> tuple[Tensor, None]:
         layer = int(getattr(module, "layer_idx", len(cache.written)))
+        if layer not in cache.past:  # a module that several layers share has no number of its own
+            layer = cache.updated
         scale = float(options.pop("scaling", None) or query.shape[-1] ** -0.5)
         window = int(options.pop("sliding_window", None) or 0)
         softcap = float(options.pop("softcap", None) or 0.0)

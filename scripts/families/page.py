@@ -29,15 +29,16 @@ def families(results: Results) -> str:
         by_status[outcome.status][family] = outcome
     proved, refused, unmade = by_status.values()
     untried = sorted(set(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES) - set(results.families))
+    rest = f"; and {len(untried)} were not tried yet" if untried else ""
     parts = [
         "## Families",
         "`python scripts/model_families.py` makes a tiny random model of each family that `AutoModelForCausalLM` of "
         f"transformers {results.transformers} knows, exports it in the dialect of ONNX Runtime and proves the graph "
         "against transformers: every kind of pass, rejected drafts, rows beyond any window. Of "
         f"{len(results.families) + len(untried)} model types {len(proved)} are proved and {len(refused)} refused; of "
-        f"{len(unmade)} the script makes no tiny model, or its attempt did not end; and {len(untried)} were not tried "
-        "yet. A tiny model has one layer of each type that its family mixes. A checkpoint of a proved family may still "
-        "be refused for an option that the tiny one does not use.",
+        f"{len(unmade)} the script makes no tiny model, or its attempt did not end{rest}. A tiny model has one layer "
+        "of each type that its family mixes. A checkpoint of a proved family may still be refused for an option that "
+        "the tiny one does not use.",
         "### Proved",
         ", ".join(proved) + ".",
         "### Refused",

@@ -75,13 +75,23 @@ def one_of_each(kinds: Iterable[str]) -> list[str]:
     return found if len(found) > 1 else found * LAYERS
 
 
+# A layer of attention that several places share.
+SHARED: dict[str, Any] = dict(num_hidden_layers=4, num_key_value_heads=HEADS) | dict.fromkeys(
+    ("layer_types", "layers_block_type"), ["linear_attention", "hybrid"] * 2
+)
 # Families whose sizes depend on each other in their own way.
 OVERRIDES: dict[str, dict[str, Any]] = {
     "bamba": dict(mamba_n_heads=8, attn_layer_indices=[1]),
     "codegen": dict(rotary_dim=HEAD),
+    "cohere_compass_text": dict(
+        layer_types=["sliding_attention", "full_attention"],
+        rope_parameters={
+            kind: dict(rope_type="default", rope_theta=1e4) for kind in ("sliding_attention", "full_attention")
+        },
+    ),
     "gptj": dict(rotary_dim=HEAD),
     "dbrx": dict(
-        attn_config=dict(kv_n_heads=KV_HEADS, rope_theta=1e4),
+        attn_config=dict(kv_n_heads=KV_HEADS, rope_theta=1e4, clip_qkv=8.0),
         ffn_config=dict(ffn_hidden_size=INNER, moe_num_experts=4, moe_top_k=2),
     ),
     "gemma3n_text": dict(num_kv_shared_layers=0, hidden_size_per_layer_input=HEAD, vocab_size_per_layer_input=VOCAB),
@@ -90,8 +100,11 @@ OVERRIDES: dict[str, dict[str, Any]] = {
     "gpt_neo": dict(attention_types=[[["global", "local"], 1]], window_size=8),
     "granitemoehybrid": dict(mamba_n_heads=8, layer_types=["mamba", "attention"]),
     "mamba2": dict(num_heads=8),
+    "zamba": SHARED,
+    "zamba2": SHARED,
     "zaya": dict(num_experts_per_tok=1),
     "jamba": dict(attn_layer_period=2, attn_layer_offset=1, expert_layer_period=2, mamba_dt_rank=4),
     "reformer": dict(axial_pos_embds=False, attn_layers=["local", "local"]),
     "xlnet": dict(d_head=HEAD),
+    "xmod": dict(default_language="en_XX"),
 }

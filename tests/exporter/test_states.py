@@ -27,7 +27,7 @@ from specexport.exporter.tracing.trace import probe_cache, trace
 from specexport.runtime.proofs.equality import check_equality
 from specexport.runtime.proofs.parity import LOGIT_TOLERANCE, max_error
 from specexport.runtime.proofs.verify import verify_session
-from support.hybrids import KINDS, MORE, decoder, save_hybrid
+from support.hybrids import KINDS, MORE, SHARED, decoder, save_hybrid
 from support.messages import Refused
 from support.tiny import CONTRACT, VOCAB, Exported, export, export_cached, save_checkpoint
 
@@ -53,7 +53,7 @@ def hybrids(tmp_path_factory: pytest.TempPathFactory) -> Hybrids:
     return exported
 
 
-@pytest.mark.parametrize("kind", [*KINDS, *(pytest.param(kind, marks=pytest.mark.slow) for kind in MORE)])
+@pytest.mark.parametrize("kind", [*KINDS, *(pytest.param(kind, marks=pytest.mark.slow) for kind in MORE | SHARED)])
 def test_graphs_give_the_logits_of_hugging_face(kind: str, hybrids: Hybrids) -> None:
     exported = hybrids(kind)
     assert exported.spec.has_states

@@ -277,6 +277,8 @@ def test_a_slow_body_and_a_large_one(tmp_path: Path) -> None:
             assert b"408" in slow.recv(1000)
         status, _, body = client.ask("POST", "/tokenize", {"prompt": "x" * 2000})
         assert (status, json.loads(body)["error"]["code"]) == (413, "body_too_large")
+        # More than sockets buffer: who is hung up on while it sends would never read why.
+        assert client.ask("POST", "/tokenize", b" " * (16 << 20))[0] == 413
         assert client.idle()
 
 

@@ -49,9 +49,19 @@ MORE: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
+SHARED: dict[str, tuple[str, dict[str, Any]]] = {
+    "attention that layers share": (
+        "zamba2",
+        LLAMA
+        | dict(num_hidden_layers=4, num_key_value_heads=4, n_mamba_heads=8, mamba_d_state=8)
+        | dict.fromkeys(("layer_types", "layers_block_type"), ["linear_attention", "hybrid"] * 2),
+    ),
+}
+
+
 def save_hybrid(folder: Path, kind: str, noise: float = 0.0) -> Path:
     """A checkpoint with a tokenizer. noise: so much of each weight's size is added to it, for a draft that is near."""
-    model_type, config = (KINDS | MORE)[kind]
+    model_type, config = (KINDS | MORE | SHARED)[kind]
     save_model(folder, model_type, config=config)
     if noise:
         model = AutoModelForCausalLM.from_pretrained(folder)

@@ -182,6 +182,7 @@ def test_a_pass_that_failed_leaves_no_place(monkeypatch: pytest.MonkeyPatch) -> 
     first = numbers(0, 12)
     run(context, first)
     decoder = context.target.decoder
+    context.target.step(first[-1:], 11)  # farther than the place that there is
 
     def interrupted(tokens: list[int], position: int) -> None:
         decoder.open_rows.begin(position, len(tokens))  # type: ignore[attr-defined]
@@ -189,9 +190,9 @@ def test_a_pass_that_failed_leaves_no_place(monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setattr(decoder, "write", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        context.target.step(first[-1:], 11)
+        context.target.step([3], 12)
     monkeypatch.undo()
-    assert context.target.rows == 11
+    assert context.target.rows == 12
     run(context, numbers(50, 12))
     ends = {(place.decoder, len(place.tokens), place.states.start) for place in context.conversations.places}  # type: ignore[union-attr]
     assert ends == {(0, 11, 11 - WINDOW), (1, 10, 10 - WINDOW)}

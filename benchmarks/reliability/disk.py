@@ -1,0 +1,154 @@
+"""Disks that are full or cannot be written, files that change under a reader, two writers at once.
+
+Small file systems are mounted, which needs root on Linux; where that cannot be, those rows are left out and said so.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import multiprocessing
+import os
+import random
+import shutil
+import subprocess
+import tempfile
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from . import forks
+from .client import ask
+from .good import COMPLETIONS
+from .serving import Server
+
+KIB = 1 << 10
+Row = dict[str, Any]
+
+
+def disk(bundle: Path, count: int, seed: int) -> dict[str, Any]:
+    """count: sizes of the disk that a build fills. Figures and findings, as JSON has them."""
+    with multiprocessing.get_context("spawn").Pool(1, maxtasksperchild=1) as pool:  # threads may not be forked
+        rows = pool.apply(_builds, (count, seed))
+    rows.append(_replaced(bundle))
+    rows.append(_read_only_cache(bundle))
+    wrong = [f"{row['what']}: {line}" for row in rows for line in row.pop("wrong")]
+    return {"passed": not wrong, "rows": rows, "wrong": wrong, "options": {"sizes": count, "seed": seed}}
+
+
+@contextlib.contextmanager
+def mounted(folder: Path, kib: int) -> Iterator[bool]:
+    """A file system of so many KiB at `folder`; False where this user may mount none."""
+    folder.mkdir(exist_ok=True)
+    command = ["mount", "-t", "tmpfs", "-o", f"size={kib}k", "tmpfs", str(folder)]
+    done = subprocess.run(command, capture_output=True, check=False).returncode == 0 if shutil.which("mount") else False
+    try:
+        yield done
+    finally:
+        if done:
+            subprocess.run(["umount", str(folder)], check=True)
+
+
+def row(what: str, times: int, found: object, wrong: list[str]) -> Row:
+    return {"what": what, "times": times, "found": str(found), "wrong": wrong}
+
+
+def _builds(count: int, seed: int) -> list[Row]:
+    os.environ.update(OMP_NUM_THREADS="1", TOKENIZERS_PARALLELISM="false", HF_HUB_OFFLINE="1")
+    from .trials import import_exporter, small_build
+
+    with tempfile.TemporaryDirectory(prefix="disk-") as name:
+        folder = Path(name)
+        import_exporter(folder)
+        return [*_full(folder, small_build, count, seed), _together(folder, small_build)]
+
+
+def _full(folder: Path, build: Any, count: int, seed: int) -> list[Row]:
+    """Builds whose output and cache lie on a disk that has room for a part of them only."""
+    place, log, chance = folder / "disk", folder / "log", random.Random(f"{seed}-disk")
+    found, wrong = Counter[str](), list[str]()
+    with mounted(place, 64 * KIB) as can:
+        if not can:
+            return [row("a disk that is full", 0, "not run: no file system could be mounted", [])]
+        done = forks.run(lambda: build(folder, place / "out.bundle", place / "stages"), log)
+        if not done.fine:
+            return [row("a disk with room enough", 1, "", [done.told])]
+        needed = sum(path.stat().st_size for path in place.rglob("*")) // KIB
+    for _ in range(count):
+        with mounted(place, chance.randint(8, needed * 5 // 4)):
+            done = forks.run(lambda: build(folder, place / "out.bundle", place / "stages"), log)
+            found["built" if done.fine else "refused in one line" if done.refused else "neither"] += 1
+            left = [path.name for path in place.glob("*out.bundle*")]
+            if not (done.fine or done.refused) or (left and not done.fine):
+                wrong.append(f"code {done.code}, left {left}: {done.told[-400:]}")
+    return [row(f"a disk of 8 to {needed * 5 // 4} KiB, {needed} are needed", count, dict(found), wrong)]
+
+
+def _together(folder: Path, build: Any) -> Row:
+    """Two builds into one output with one cache."""
+    from specexport.bundle import Bundle
+
+    wrong, codes = list[str](), Counter[tuple[int, ...]]()
+    for number in range(4):
+        place = folder / f"both-{number}"
+        place.mkdir()
+        output, force = place / "out.bundle", number % 2 == 1
+        both = [
+            forks.start(lambda: build(folder, output, place / "stages", force), place / f"log{one}")  # noqa: B023
+            for one in range(2)
+        ]
+        ended = tuple(sorted(forks.wait(child) for child in both))
+        codes[ended] += 1
+        logs = "".join((place / f"log{one}").read_text(errors="replace") for one in range(2))
+        Bundle.open(output)
+        left = [path.name for path in place.glob(".out.bundle*")]
+        if ended not in ((0, 0), (0, 1)) or "Traceback" in logs or left:
+            wrong.append(f"codes {ended}, left {left}: {logs[-600:]}")
+        shutil.rmtree(place)
+    told = ", ".join(f"exit codes {' and '.join(map(str, ended))}: {times}" for ended, times in sorted(codes.items()))
+    return row("two builds into one output and one cache", 4, told, wrong)
+
+
+def _said(server: Server) -> str | None:
+    body = json.dumps({"prompt": "def main():", "max_tokens": 24, "temperature": 0}).encode()
+    return ask(server.port, "POST", COMPLETIONS, body).told
+
+
+def _replaced(bundle: Path) -> Row:
+    """The folder that a server has loaded is deleted, with another one in its place, as `build --force` does it."""
+    wrong = []
+    with tempfile.TemporaryDirectory(prefix="disk-") as name:
+        folder = Path(name)
+        served = Path(shutil.copytree(bundle, folder / "served.bundle"))
+        server = Server(served, folder / "log", folder / "cache", "--threads", "1")
+        try:
+            before = _said(server)
+            served.rename(folder / "old")
+            shutil.copytree(bundle, served)
+            (served / "manifest.json").write_text("{}")  # what a server of the old one must not read
+            shutil.rmtree(folder / "old")
+            if _said(server) != before:
+                wrong.append("it answers otherwise than before")
+        finally:
+            code = server.end()
+        if code:
+            wrong.append(f"it ended with {code}")
+    return row("a bundle replaced and deleted under a running server", 1, "the same answers as before", wrong)
+
+
+def _read_only_cache(bundle: Path) -> Row:
+    """What rounds cost cannot be kept: each start measures again, and all else is as ever."""
+    wrong: list[str] = []
+    with tempfile.TemporaryDirectory(prefix="disk-") as name:
+        folder = Path(name)
+        with mounted(folder / "cache", 64) as can:
+            if not can:
+                return row("a read-only cache", 0, "not run: no file system could be mounted", [])
+            subprocess.run(["mount", "-o", "remount,ro", str(folder / "cache")], check=True)
+            server = Server(bundle, folder / "log", folder / "cache", "--threads", "1")
+            if _said(server) is None:
+                wrong.append("no answer")
+            if code := server.end():
+                wrong.append(f"it ended with {code}")
+    return row("a server whose cache is read-only", 1, "starts and answers", wrong)

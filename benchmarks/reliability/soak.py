@@ -1,0 +1,244 @@
+"""A server under random requests from a seed: does it refuse, answer and forget as it should?
+
+What is checked: every status is the one that its request should have, or a documented refusal with Retry-After; every
+answer that was read to its end is what the same request gets alone on a fresh session; nothing runs on for a client
+that has left; the log has no traceback; memory and descriptors do not grow; the process ends with 0.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import tempfile
+import threading
+import time
+from collections import Counter
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from . import bad
+from .alone import alone
+from .client import Answer, ask, leave, send_raw
+from .good import Good, Pool
+from .serving import Sample, Server
+from .slope import Slope, fit
+
+TEMPLATE = Path(__file__).parent / "tools.jinja"
+CACHE_MIB = 16  # of prompt cache: full within the warm-up
+REFUSALS = (429, 503)
+BURST = 30  # requests at once: more than wait
+MIB = 1 << 20
+
+
+@dataclass(frozen=True)
+class SoakOptions:
+    minutes: float = 5.0
+    seed: int = 0
+    clients: int = 4
+    distinct: int = 300  # good requests, which come again and again
+    pause: float = 0.05  # seconds between a client's requests, on average
+
+
+@dataclass
+class Tally:
+    """What came back. slowest: seconds, by kind. said: by number of the good request, everything that was answered."""
+
+    statuses: Counter[tuple[str, int]] = field(default_factory=Counter)
+    slowest: dict[str, float] = field(default_factory=dict)
+    said: dict[int, Counter[str]] = field(default_factory=dict)
+    wrong: list[str] = field(default_factory=list)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def note(self, kind: str, answer: Answer, allowed: frozenset[int], number: int | None = None) -> None:
+        refused = answer.status in REFUSALS and "retry-after" in answer.headers
+        with self.lock:
+            self.statuses[kind, answer.status] += 1
+            self.slowest[kind] = max(self.slowest.get(kind, 0.0), answer.seconds)
+            if answer.error is not None:
+                self.wrong.append(f"{kind}: a stream ended with {answer.error}")
+            elif answer.status not in allowed and not refused:
+                self.wrong.append(f"{kind}: status {answer.status}, expected {sorted(allowed)}: {answer.body[:200]!r}")
+            elif answer.told is not None and number is not None:
+                self.said.setdefault(number, Counter())[answer.told] += 1
+
+
+class Client:
+    """One of several at once. What it does depends on the seed alone; what happens then, on the others too."""
+
+    def __init__(self, port: int, pool: Pool, capacity: int, tally: Tally, seed: str, pause: float) -> None:
+        self._port, self._pool, self._capacity, self._tally, self._pause = port, pool, capacity, tally, pause
+        self._chance = random.Random(seed)
+
+    def run(self, until: float) -> None:
+        while time.monotonic() < until:
+            try:
+                self._one()
+            except Exception as error:  # the server's fault or ours: either way it is told
+                with self._tally.lock:
+                    self._tally.wrong.append(f"a client saw {type(error).__name__}: {error}")
+            time.sleep(self._chance.expovariate(1 / self._pause) if self._pause else 0)
+
+    def _one(self) -> None:
+        number = self._chance.randrange(len(self._pool.requests))
+        good, what = self._pool.requests[number], self._chance.random()
+        if what < 0.35:
+            self._ask(number, good, stream=False)
+        elif what < 0.65:
+            self._ask(number, good, stream=True)
+        elif what < 0.8:
+            after, reset = self._chance.choice((0, 1, 200, 1000, 3000)), self._chance.random() < 0.5
+            stream = self._chance.random() < 0.8
+            answer = leave(self._port, good.path, good.body(stream), after, reset)
+            self._tally.note("left", answer, frozenset({0, 200}))
+        elif what < 0.997:
+            self._send(bad.draw(self._chance, good, self._capacity))
+        else:
+            self._burst(number, good)
+
+    def _ask(self, number: int, good: Good, stream: bool) -> None:
+        answer = ask(self._port, "POST", good.path, good.body(stream))
+        self._tally.note(f"{good.kind}, {'stream' if stream else 'whole'}", answer, frozenset({200}), number)
+
+    def _send(self, request: bad.Bad) -> None:
+        self._tally.note(request.kind, send_raw(self._port, request.data, request.wait), request.statuses)
+
+    def _burst(self, number: int, good: Good) -> None:
+        threads = [threading.Thread(target=self._ask, args=(number, good, False)) for _ in range(BURST)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+
+def soak(bundle: Path, options: SoakOptions) -> dict[str, Any]:
+    """Figures and findings, as JSON has them."""
+    tally, samples = Tally(), list[Sample]()
+    with tempfile.TemporaryDirectory(prefix="soak-") as folder:
+        own = ("--threads", "1", "--prompt-cache-mib", str(CACHE_MIB), "--chat-template", str(TEMPLATE))
+        server = Server(bundle, Path(folder) / "log", Path(folder) / "cache", *own)
+        try:
+            capacity = json.loads(ask(server.port, "GET", "/v1/models", None).body)["data"][0]["max_model_len"]
+            pool = Pool(options.seed, options.distinct, capacity, tools=True)
+            _warm_up(server.port, pool, tally)
+            before, start = server.sample(), time.monotonic()
+            _load(server, pool, capacity, tally, options, samples)
+            seconds, after = time.monotonic() - start, _at_rest(server, tally, before.descriptors)
+            found = server.metrics()
+        finally:
+            code = server.end() if server.process.poll() is None else server.process.returncode
+        if code:
+            tally.wrong.append(f"the server ended with {code}")
+        tally.wrong += log_faults(server.log)
+    different = _compared(bundle, pool, tally)
+    return _report(options, tally, samples, different, (before, after)) | {
+        "seconds": seconds,
+        "tokens": found["specexport:generation_tokens_total"],
+        "compared": {"requests": len(tally.said), "answers": sum(sum(c.values()) for c in tally.said.values())},
+    }
+
+
+def _warm_up(port: int, pool: Pool, tally: Tally) -> None:
+    """What is made once: grammars, caches, threads."""
+    for number, good in list(enumerate(pool.requests))[:20]:
+        answer = ask(port, "POST", good.path, good.body(number % 2 == 0))
+        tally.note("warm-up", answer, frozenset({200}), number)
+
+
+def _load(server: Server, pool: Pool, capacity: int, tally: Tally, options: SoakOptions, samples: list[Sample]) -> None:
+    until = time.monotonic() + 60 * options.minutes
+    clients = [
+        Client(server.port, pool, capacity, tally, f"{options.seed}-{number}", options.pause)
+        for number in range(options.clients)
+    ]
+    threads = [threading.Thread(target=client.run, args=(until,)) for client in clients]
+    threads.append(threading.Thread(target=_dawdle, args=(server.port, pool, tally, options.seed, until)))
+    for thread in threads:
+        thread.start()
+    while any(thread.is_alive() for thread in threads):
+        if server.process.poll() is not None:
+            tally.wrong.append(f"the server died with {server.process.returncode}")
+            break
+        samples.append(server.sample())
+        time.sleep(max(60 * options.minutes / 600, 0.25))
+    for thread in threads:
+        thread.join()
+
+
+def _dawdle(port: int, pool: Pool, tally: Tally, seed: int, until: float) -> None:
+    """One client after the other that never ends its body; each takes 30 seconds."""
+    chance = random.Random(f"{seed}-dawdle")
+    while time.monotonic() + 35 < until:
+        request = bad.dawdle(chance, chance.choice(pool.requests))
+        tally.note(request.kind, send_raw(port, request.data, True), request.statuses)
+
+
+def _at_rest(server: Server, tally: Tally, descriptors: int) -> Sample:
+    """When nobody asks any more: nothing may run, and every connection must be gone."""
+    try:
+        server.wait_until_idle()
+    except TimeoutError as error:
+        tally.wrong.append(str(error))
+    for _ in range(100):
+        found = server.sample()
+        if found.descriptors <= descriptors:
+            break
+        time.sleep(0.1)
+    else:
+        tally.wrong.append(f"{found.descriptors} descriptors at rest, {descriptors} before")
+    return found
+
+
+def log_faults(log: Path) -> list[str]:
+    """Lines that are no JSON and that tell of errors: the server says what it has to say in lines of JSON."""
+    found = []
+    for line in log.read_text(encoding="utf-8", errors="replace").splitlines():
+        try:
+            row = json.loads(line)
+        except ValueError:
+            found.append(f"the log has a line that is no JSON: {line[:200]}")
+            continue
+        if row.get("level") in ("error", "critical") or "Traceback" in line:
+            found.append(f"the log has an error: {line[:300]}")
+    return found[:20]
+
+
+def _compared(bundle: Path, pool: Pool, tally: Tally) -> list[dict[str, Any]]:
+    """Answers that differ from the same request's alone."""
+    found = []
+    for number, said in sorted(tally.said.items()):
+        request = pool.requests[number]
+        expected = alone(bundle, request, TEMPLATE)
+        found += [
+            {"kind": request.kind, "request": request.fields, "times": times, "alone": expected, "served": told}
+            for told, times in said.items()
+            if told != expected
+        ]
+    return found
+
+
+def _report(
+    options: SoakOptions, tally: Tally, samples: list[Sample], different: list[Any], rest: tuple[Sample, Sample]
+) -> dict[str, Any]:
+    times = [sample.seconds for sample in samples]
+    series: dict[str, tuple[list[float], Slope]] = {}
+    for name, scale in (("rss", MIB), ("descriptors", 1), ("threads", 1)):
+        values = [getattr(sample, name) / scale for sample in samples]
+        series[name] = values, fit(times, values)
+    return {
+        "options": asdict(options),
+        "passed": not tally.wrong and not different,
+        "requests": sum(tally.statuses.values()),
+        "statuses": [[kind, status, count] for (kind, status), count in sorted(tally.statuses.items())],
+        "slowest": tally.slowest,
+        "wrong": tally.wrong[:100],
+        "different": different[:20],
+        "differing": len(different),
+        "times": times,
+        "series": {name: values for name, (values, _) in series.items()},
+        "slopes": {name: asdict(slope) | {"flat": slope.flat} for name, (_, slope) in series.items()},
+        "at_rest": {
+            "before": asdict(rest[0]),
+            "after": asdict(rest[1]),
+        },
+    }
