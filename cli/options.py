@@ -24,7 +24,7 @@ RUNNING = (
 DRAFTER = click.option(
     "--drafter",
     help="model, ngram, suffix, ngram+model or suffix+model; with several drafts, also their names instead of model. "
-    "[default: model if the bundle has one, else ngram]",
+    "[default: the policy's where calibrated, else model if the bundle has one, else ngram]",
 )
 SKIP_INVALID = click.option("--skip-invalid", is_flag=True, help="Skip invalid lines instead of refusing the file.")
 LIMIT = click.option("--limit", type=click.IntRange(1), help="Maximum requests per route. [default: all]")

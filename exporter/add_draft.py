@@ -8,6 +8,7 @@ from pathlib import Path
 
 from ..bundle import Bundle, Manifest, Role
 from ..errors import OutputError, ParameterError
+from ..user_cache import user_cache
 from .build import BuildReport
 from .checkpoints.pair import OwnTokens
 from .progress import BuildProgress, Silent, Timed
@@ -15,7 +16,7 @@ from .prompt_chunk import require_memory_for_copies
 from .put_draft import FoundDraft, check_addable, put_draft
 from .request.drafts import NamedDraft
 from .request.options import BuildOptions
-from .storage.stage_cache import default_cache, open_cache
+from .storage.stage_cache import open_cache
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,7 @@ def add_draft(
     asked, manifest = options or AddOptions(), bundle.manifest
     check_addable(manifest, named.name)
     building = asked.of(manifest)
-    timed, cache, texts = Timed(progress or Silent()), open_cache(asked.cache or default_cache()), building.texts
+    timed, cache, texts = Timed(progress or Silent()), open_cache(asked.cache or user_cache()), building.texts
     with timed.stage("check the draft", 1):
         found = FoundDraft.find(named, OwnTokens.of_bundle(bundle), asked.min_overlap, texts)
         limit, capacity = found.checkpoint.max_positions, manifest.contract.capacity

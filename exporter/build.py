@@ -11,6 +11,7 @@ from ..bundle import Bundle, Contract, DraftVocabulary, Role, write_manifest
 from ..calibration.precision_search import write_precision
 from ..calibration.weights.tokens import calibration_tokens
 from ..errors import ParameterError
+from ..user_cache import user_cache
 from .auto import measure_precisions
 from .checkpoints.checkpoint import Checkpoint
 from .checkpoints.pair import OwnTokens, check_capacity, check_models
@@ -30,7 +31,7 @@ from .rules.write import number_of_rules, write_rules
 from .storage.atomic_folder import new_folder, scratch_beside
 from .storage.disk_space import require_space_for
 from .storage.manifest import Contents, make_manifest, write_maps, write_text
-from .storage.stage_cache import default_cache, open_cache
+from .storage.stage_cache import open_cache
 from .vocabulary.choose import check_vocabulary, choose_vocabulary
 
 
@@ -107,7 +108,7 @@ def build(
     """
     options = options or BuildOptions()
     timed = Timed(progress or Silent())
-    cache = open_cache(options.cache or default_cache())
+    cache = open_cache(options.cache or user_cache())
     targets = options.check(draft, str(output))
     for note in targets.notes:
         timed.note(note)

@@ -13,6 +13,7 @@ from .drafting.names import check_drafter, model_of
 from .grammar.matcher import Matcher
 from .policy.decisions import Decisions
 from .policy.forced import BesideForced
+from .policy.predicted import BesidePrediction
 from .policy.schedule import AdaptiveSchedule, FixedSchedule, Schedule
 from .sampling.parameters import SamplingParameters
 from .sampling.rules import Rule, make_rule
@@ -88,16 +89,13 @@ def _schedule(
         return name, schedule
     if k is not None or (parameters.drafter is not None and decisions.policy is not None):
         return name, FixedSchedule(most if k is None else k)
+    seeded = parameters.seed is not None and not parameters.greedy
     if decisions.policy is None:
-        if parameters.prediction:
-            return name, FixedSchedule(most)
-        decided = name
-        chosen = decisions.uncalibrated(name, most, parameters.seed is not None, rule.constrained)
+        decided, chosen = name, decisions.uncalibrated(name, most, seeded, rule.constrained)
     else:
-        decided, chosen = decisions.schedule(parameters.route, most, rule.constrained, parameters.seed is not None)
-    if parameters.prediction:  # a policy knows nothing of this text; but where it drafts not at all, no model is asked
-        off = isinstance(chosen, FixedSchedule) and chosen.next(0, 0) == 0
-        return "ngram" if off else decided, FixedSchedule(most)
+        decided, chosen = decisions.schedule(parameters.route, most, rule.constrained, seeded)
+    if parameters.prediction:
+        return decided, BesidePrediction(chosen, most, learns=not rule.constrained)
     return decided, BesideForced(chosen, rule, most) if rule.constrained else chosen
 
 

@@ -75,6 +75,7 @@ class Session:
         # and known as the thread's own, where a signal handler must not wait for it.
         self._running = RLock()
         self._stream: weakref.ref[Stream] | None = None
+        self._cancels = 0  # calls of `cancel`: one ends a request too whose costs are still being measured
         self._closed = False  # no request comes after this
         self._given_back = False  # the engine
 
@@ -183,13 +184,13 @@ class Session:
         Everything is checked here, at the call. Raises `ParameterError`, `PromptError`, `SessionBusyError` while
         another stream of the session is open, `SessionClosedError`.
         """
-        start = perf_counter()
+        start, cancels = perf_counter(), self._cancels
         self._check_free()
         parameters = with_overrides(params, overrides)
         grammar, prediction = parameters.grammar, self._encoder.encode_prediction(parameters.prediction)
         given = Given(self.encode(prompt), prediction, self._grammars.compile(grammar))
         request = make_request(self.bundle, self.decisions, given, parameters, schedule)
-        statistics, cancellation = Statistics(), Cancellation()
+        statistics, cancellation = Statistics(), Cancellation(self._cancels != cancels)
         chunks = self._decoding.chunks(request, statistics, cancellation)
         with self._running:
             self._check_free()  # before a draft is opened for it, or taken from another request
@@ -218,6 +219,7 @@ class Session:
 
         From any thread, and from signal handlers; does not wait.
         """
+        self._cancels += 1
         stream = self._stream() if self._stream is not None else None
         if stream is not None:
             stream.cancel()

@@ -83,7 +83,9 @@ def test_what_is_no_refusal_is_wrong() -> None:
     tally = Tally()
     tally.note("a", Answer(503, {"retry-after": "1"}), frozenset({200}))
     tally.note("a", Answer(200, told="x"), frozenset({200}), 1)
+    tally.note("a", Answer(200, error='{"error":{"code":"queue_timeout"}}'), frozenset({200}))
     assert tally.wrong == []
+    assert tally.statuses["a", 503] == 2
     for answer in (Answer(503), Answer(500, {"retry-after": "1"}), Answer(200, error="an error")):
         tally.note("a", answer, frozenset({200}))
     assert len(tally.wrong) == 3

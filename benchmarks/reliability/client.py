@@ -54,7 +54,7 @@ def leave(port: int, path: str, body: bytes, after: int, reset: bool) -> Answer:
             taken += piece
         if reset:
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    return Answer(_status(taken))
+    return Answer(_status(taken), _heads(taken), taken)
 
 
 def send_raw(port: int, data: bytes, wait: bool) -> Answer:
@@ -65,7 +65,7 @@ def send_raw(port: int, data: bytes, wait: bool) -> Answer:
             connection.sendall(data)
             while wait and (piece := connection.recv(65536)):
                 taken += piece
-    return Answer(_status(taken), body=taken, seconds=time.monotonic() - start)
+    return Answer(_status(taken), _heads(taken), taken, seconds=time.monotonic() - start)
 
 
 def half(path: str, body: bytes, chance: random.Random) -> bytes:
@@ -80,6 +80,11 @@ def _status(answer: bytes) -> int:
     return int(parts[1]) if len(parts) > 1 and parts[1].isdigit() else NOWHERE
 
 
+def _heads(answer: bytes) -> dict[str, str]:
+    lines = answer.partition(b"\r\n\r\n")[0].decode("latin-1").split("\r\n")[1:]
+    return {name.lower(): value for name, _, value in (line.partition(": ") for line in lines)}
+
+
 def whole(answer: dict[str, Any]) -> str:
     choices = {choice["index"]: _Choice().add(choice.get("message") or choice) for choice in answer["choices"]}
     for choice in answer["choices"]:
@@ -91,7 +96,7 @@ def streamed(body: bytes) -> tuple[str | None, str | None]:
     """(what was said, None), or (None, the error that it ended in)."""
     events = [line.removeprefix("data: ") for line in body.decode().split("\n\n") if line.startswith("data: ")]
     if not events or events[-1] != "[DONE]":
-        return None, events[-1][:200] if events else "an empty stream"
+        return None, events[-1] if events else "an empty stream"
     choices: dict[int, _Choice] = {}
     usage: dict[str, Any] = {}
     for event in map(json.loads, events[:-1]):

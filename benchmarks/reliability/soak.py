@@ -27,6 +27,7 @@ from .slope import Slope, fit
 TEMPLATE = Path(__file__).parent / "tools.jinja"
 CACHE_MIB = 16  # of prompt cache: full within the warm-up
 REFUSALS = (429, 503)
+LATE = '"code":"queue_timeout"'  # of a stream whose status was sent before the queue gave it up
 BURST = 30  # requests at once: more than wait
 MIB = 1 << 20
 
@@ -51,12 +52,13 @@ class Tally:
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def note(self, kind: str, answer: Answer, allowed: frozenset[int], number: int | None = None) -> None:
-        refused = answer.status in REFUSALS and "retry-after" in answer.headers
+        late = LATE in (answer.error or "")
+        refused = late or (answer.status in REFUSALS and "retry-after" in answer.headers)
         with self.lock:
-            self.statuses[kind, answer.status] += 1
+            self.statuses[kind, 503 if late else answer.status] += 1
             self.slowest[kind] = max(self.slowest.get(kind, 0.0), answer.seconds)
-            if answer.error is not None:
-                self.wrong.append(f"{kind}: a stream ended with {answer.error}")
+            if answer.error is not None and not refused:
+                self.wrong.append(f"{kind}: a stream ended with {answer.error[:200]}")
             elif answer.status not in allowed and not refused:
                 self.wrong.append(f"{kind}: status {answer.status}, expected {sorted(allowed)}: {answer.body[:200]!r}")
             elif answer.told is not None and number is not None:

@@ -211,8 +211,9 @@ def decide(
     alike = best(replayed, (candidate.drafter,))  # of the same drafter, with a fixed number
     fixed = alike.candidate
     verdict = judge(chosen, criteria.floor)
+    lost = candidate.speedup.high < 1
     if verdict == "undecided" and fixed.speedup.high < 1:
-        verdict = judge(alike, criteria.floor)  # drafts lose, and adapting to them only comes back to plain decoding
+        verdict, lost = judge(alike, criteria.floor), True  # drafts lose, adapting only comes back to plain decoding
     evidence = Evidence(
         requests=len(chosen.speedups),
         acceptance_length=round(candidate.acceptance_length, 4),
@@ -224,7 +225,7 @@ def decide(
     )
     pays = verdict == "on" or (verdict == "undecided" and candidate.speedup.value > 1)
     # OFF because of p10 alone: an adaptive schedule follows the mean and would speculate again.
-    mode = "fixed" if verdict == "off" and candidate.speedup.high >= 1 else criteria.mode
+    mode = "fixed" if verdict == "off" and not lost else criteria.mode
     policy = RoutePolicy(
         verdict=verdict,
         drafter=candidate.drafter,
@@ -259,6 +260,8 @@ def _in_words(policy: RoutePolicy, chosen: DraftCandidate, lacking: int, floor: 
         return f"Speculate with {setting}: {found}."
     if policy.verdict == "off":
         why = "" if speedup.high < 1 else f", below the floor of {floor:g}"
+        if why and policy.mode == "adaptive":
+            why = "; every fixed number of draft tokens loses, and adapting gains nothing that shows"
         return f"Do not speculate: the best setting is {setting}, {found}{why}."
     if policy.evidence is not None and policy.evidence.requests < LEAST_REQUESTS:
         why = f"fewer than {LEAST_REQUESTS} requests"

@@ -8,10 +8,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from ...user_cache import user_cache
+
 
 def default_folder() -> Path:
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base) / "specexport" / "tensorrt-rtx"
+    return user_cache() / "tensorrt-rtx"
 
 
 class RuntimeCaches:

@@ -36,11 +36,6 @@ STAGE = "stage.json"
 OURS = re.compile(r"[0-9a-f]{32}|\.[0-9a-f]{32}\.(tmp|new)-[a-z0-9_]{8}")  # a stage, or what a killed build left of one
 
 
-def default_cache() -> Path:
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base) / "specexport"
-
-
 def open_cache(cache: Path) -> Path:
     """Make the folder if need be. Raises `OutputError` when it is none, or cannot be written."""
     try:

@@ -17,9 +17,11 @@ from statistics import StatisticsError
 
 from ...errors import BundleError, EngineError, ParameterError
 from ...strict import parse, read_json
+from ...user_cache import user_cache
 from ..drafting.names import FIRST
 from ..policy.cost_model import Costs
 from ..policy.host_identity import bundle_identity, describe_host
+from ..state.cancellation import Cancelled
 from .meter import CostMeter, Metered
 
 # Where most requests begin; what rounds cost over a plain one changes slowly with the context.
@@ -34,13 +36,11 @@ def first_costs(session: Metered, draft: str = FIRST) -> Costs | None:
     """Those that were kept for this bundle, host, engine and number of threads, or else measured now.
 
     None where that cannot be: the capacity is too small, or random tokens give no numbers. draft: that rounds are
-    drafted with. The session's cached prefix is forgotten.
+    drafted with. The session's cached prefix is forgotten. Raises `Cancelled`.
     """
     path = _path(session, draft)
-    try:
-        return parse(Costs, read_json(path, ""), str(path))
-    except BundleError:  # nothing is there, or nothing that this version reads
-        pass
+    if (kept := _kept(path)) is not None:
+        return kept
     try:
         meter = CostMeter(session, [CONTEXT], BURST, SECONDS, draft)
     except ParameterError:
@@ -48,27 +48,43 @@ def first_costs(session: Metered, draft: str = FIRST) -> Costs | None:
     try:
         meter.measure(MOST_TURNS)
         costs = meter.costs()
-    except (EngineError, StopIteration, StatisticsError):  # no numbers for random tokens; or somebody cancelled it
+    except StopIteration:  # the stream of a measurement was
+        raise Cancelled from None
+    except (EngineError, StatisticsError):  # no numbers for random tokens
         return None
-    _keep(costs, path)
-    return costs
+    return _keep(costs, path)
 
 
 def _path(session: Metered, draft: str) -> Path:
     engine, bundle = session.engine, session.bundle if draft == FIRST else session.bundle.with_draft(draft)
     made_for = [bundle_identity(bundle), describe_host(engine.name, engine.device), engine.name]
     name = sha256(json.dumps([*made_for, session.threads]).encode()).hexdigest()[:32]
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base) / "specexport" / "costs" / f"{name}.json"
+    return user_cache() / "costs" / f"{name}.json"
 
 
-def _keep(costs: Costs, path: Path) -> None:
-    """A cache that cannot be written only costs the next session its half second."""
+def _kept(path: Path) -> Costs | None:
+    try:
+        return parse(Costs, read_json(path, ""), str(path))
+    except BundleError:  # nothing is there, or nothing that this version reads
+        return None
+
+
+def _keep(costs: Costs, path: Path) -> Costs:
+    """Write them, unless another process was faster: then its costs, so that both repeat a seed alike.
+
+    A cache that cannot be written only costs the next session its half second.
+    """
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
             temporary.write_text(json.dumps(asdict(costs)), encoding="utf-8")
-            temporary.replace(path)
+            try:
+                os.link(temporary, path)
+            except OSError:  # something is there, or the file system knows no links
+                if (theirs := _kept(path)) is not None:
+                    return theirs
+                temporary.replace(path)
         finally:
             temporary.unlink(missing_ok=True)
+    return costs

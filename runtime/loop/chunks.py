@@ -171,7 +171,7 @@ class Decoding:
             if request.prediction:
                 lookup = PredictionLookup(request.prompt, request.prediction)
                 predicted = NotedRule(request.rule, notes, "prediction")
-                first.append(LookupDraft(lookup, predicted, statistics, schedule.guide))
+                first.append(LookupDraft(lookup, predicted, statistics))
             draft = make_draft(drafter, context, rule, statistics, schedule.guide, first)
         if drafter and rule.constrained:
             draft = ForcedDraft(draft, NotedRule(request.rule, notes, "grammar"), statistics)

@@ -20,6 +20,7 @@ from ...engines.base import Engine, Head, OpenedDraft
 from ...errors import BundleError, OutputError, ParameterError
 from ...strict import parse, read_json
 from ..drafting.names import FIRST, check_drafter, model_of
+from ..state.cancellation import Cancelled
 from .cost_model import COSTS, Costs, DraftCosts
 from .host_identity import bundle_identity, describe_host
 from .lookup_schedule import adaptive_schedule
@@ -41,8 +42,8 @@ class Decisions:
 
     measure: costs for sessions that nobody calibrated, asked for once, None for rounds of the maximum; measure_draft:
     the same function afterwards, for drafts beside the first by name. states: of this session, by route, or by drafter
-    where there is no policy. bounded: those of requests with a grammar. seeded: those of requests with a seed. paces:
-    what rounds take, by drafter, on `clock`.
+    where there is no policy. bounded: those of requests with a grammar. paces: what rounds take, by drafter, on
+    `clock`.
 
     chance: reads the draft's confidence while it drafts, None where that is not known; read_chance: the same for a
     draft beside the first.
@@ -56,7 +57,6 @@ class Decisions:
     read_chance: Callable[[str], Chance | None] | None = None
     states: dict[str | None, RouteState] = field(default_factory=dict)
     bounded: dict[str | None, RouteState] = field(default_factory=dict)
-    seeded: dict[str | None, RouteState] = field(default_factory=dict)
     paces: dict[str, Pace] = field(default_factory=dict)
     clock: Callable[[], float] = perf_counter
     _costs: dict[str, Costs | None] = field(default_factory=dict)
@@ -106,9 +106,11 @@ class Decisions:
 
     def prepare(self) -> None:
         """Ask for the costs now, not at the first request that needs them."""
-        if self.measure is not None:
-            self.measure_draft = self.measure
-            self.costs, self.measure = self.measure(), None
+        measure = self.measure
+        if measure is not None:
+            self.measure_draft = measure
+            with suppress(Cancelled):  # the next request measures, then
+                self.costs, self.measure = measure(), None
 
     @property
     def drafts(self) -> list[str]:
@@ -125,7 +127,10 @@ class Decisions:
             return self.costs
         if model not in self._costs:
             known = self.costs.of(model) if model in self.costs.drafts else None
-            self._costs[model] = self.measure_draft(model) if known is None and self.measure_draft else known
+            try:
+                self._costs[model] = self.measure_draft(model) if known is None and self.measure_draft else known
+            except Cancelled:  # the next request measures, then
+                return None
         return self._costs[model]
 
     def chance_of(self, drafter: str) -> Chance | None:
@@ -140,8 +145,9 @@ class Decisions:
     def uncalibrated(self, drafter: str, most: int, seeded: bool, constrained: bool = False) -> Schedule:
         """What a request follows where there is no policy: it adapts, from a guess or what earlier requests have shown.
 
-        most: draft tokens a round. seeded: the request is to repeat itself, so it learns nothing from others.
-        constrained: by a grammar; it learns from such requests only.
+        most: draft tokens a round. seeded: the request samples with a seed, so it learns nothing from others: it is to
+        repeat itself, and what others with its seed accepted tells of the noise that is to judge it. constrained: by a
+        grammar; it learns from such requests only.
         """
         costs = self.costs_of(drafter)
         if costs is None:
@@ -158,17 +164,16 @@ class Decisions:
         """By the policy, the drafter and the schedule of a request.
 
         most: draft tokens a round. constrained: by a grammar. Then a draft is trusted by what such requests have shown,
-        and nobody reads its confidence: what that promises was fitted to free text. seeded: the request is to repeat
-        itself behind others that are, so it learns from such only, and no clock decides.
+        and nobody reads its confidence: what that promises was fitted to free text. seeded: as in `uncalibrated`.
         """
         assert self.policy is not None
         entry = self.policy.of(route)
         if entry.mode == "adaptive" and (costs := self.costs_of(entry.drafter)) is not None:
-            states, pace = (self.seeded, None) if seeded else (self.states, self._pace(entry.drafter))
-            chance = self.chance_of(entry.drafter)
+            states, chance, pace = self.states, self.chance_of(entry.drafter), self._pace(entry.drafter)
             if constrained:
                 states, chance, pace = self.bounded, None, None
-            state = states.setdefault(route if route in self.policy.routes else None, RouteState(pace=pace))
+            key = route if route in self.policy.routes else None
+            state = RouteState() if seeded else states.setdefault(key, RouteState(pace=pace))
             return entry.drafter, adaptive_schedule(entry, costs, chance, state, most)
         return entry.drafter, FixedSchedule(entry.num_draft_tokens if entry.verdict != "off" else 0)
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import NamedTuple
 
 import numpy as np
 
@@ -51,22 +49,19 @@ class LeafBeliefs:
         self.expected, self.seen = (expected * fading).tolist(), (seen * fading).tolist()
 
 
-class RoundNumbers(NamedTuple):
-    """chances: of each draft token, to stand where all in front of it do. rate: tokens a second that are reached
-    anyway. verify: seconds of a verify pass over 1, 2, ... rows.
-    """
-
-    chances: list[float]
-    rate: float
-    verify: list[float]
-
-
 class LeafWorth:
     """Of one request; implements `LeafBudget`. seconds: of the newest round's leaves."""
 
-    def __init__(self, beliefs: LeafBeliefs, numbers: Callable[[], RoundNumbers]) -> None:
-        """numbers: of the round that is drafted."""
-        self._beliefs, self._numbers = beliefs, numbers
+    def __init__(self, beliefs: LeafBeliefs) -> None:
+        self._beliefs = beliefs
+        self.begin([], [0.0], 1.0, [0.0, 0.0])
+
+    def begin(self, read: list[float], expected: list[float], rate: float, verify: list[float]) -> None:
+        """A round. read: chances of its draft tokens to stand where all in front do, filled in while it drafts;
+        expected: the same in front of it, where nobody reads them. rate: tokens a second that are reached anyway.
+        verify: seconds of a verify pass over 1, 2, ... rows.
+        """
+        self._read, self._expected, self._rate, self._verify = read, expected, rate, verify
         self.seconds = 0.0
 
     def values(self, choices: Choices) -> Probabilities:
@@ -76,25 +71,23 @@ class LeafWorth:
         self._beliefs.add(choices.ranks, self._word(choices), hit)
 
     def could_pay(self) -> bool:
-        chances, rate, _ = self._numbers()
         alive, most = 1.0, 0.0  # the chance that the draft ends at one place, where that is largest
-        for chance in chances:
+        for chance in self._expected:
             most = max(most, alive * (1.0 - chance))
             alive *= chance
-        return BEST_SHARE * most > self.price + rate * HOST_SECONDS
+        return BEST_SHARE * most > self.price + self._rate * HOST_SECONDS
 
     @property
     def price(self) -> float:
         """Rows cost in steps, and wider passes than these were not measured: each is taken for the dearest."""
-        _, rate, verify = self._numbers()
-        return rate * max(after - before for before, after in pairwise(verify))
+        return self._rate * max(after - before for before, after in pairwise(self._verify))
 
     def add_leaves(self, count: int) -> None:
-        self.seconds = count * self.price / self._numbers().rate
+        self.seconds = count * self.price / self._rate
 
     def _word(self, choices: Choices) -> Probabilities:
         """The draft's own, of what remains where a draft token is expected to fail."""
-        chances = np.array(self._numbers().chances)
+        chances = np.array(self._read or self._expected)
         ending = np.cumprod(np.append(1.0, chances[:-1])) * (1.0 - chances)  # of the draft, by place
         word: Probabilities = ending[np.minimum(choices.places, len(chances) - 1)] * choices.shares
         return word

@@ -22,7 +22,7 @@ from ..drafting.guide import Guide
 from ..drafting.names import model_of
 from .beliefs import FARTHEST, LEAST, REQUEST_RATE, ROUTE_RATE, bounded
 from .cost_model import Costs, RoundCosts
-from .leaf_worth import LeafBeliefs, LeafWorth, RoundNumbers
+from .leaf_worth import LeafBeliefs, LeafWorth
 from .lookup_worth import LookupState
 from .pace import Pace
 from .routes import RoutePolicy
@@ -130,7 +130,7 @@ class AdaptiveSchedule:
         self._probing = self._turned = False  # turned: to the other kind, by the pace
         self._could_pay = True  # whether a draft that always stands would
         self._passes = 0  # of the draft, in this round, where it is guided
-        self.leaves = LeafWorth(state.leaves, self.round)
+        self.leaves = LeafWorth(state.leaves)
         self._started, self._had_draft = 0.0, -1  # this round; whether the last one had a draft, if there was one
 
     def next(self, length: int, behind: int) -> int:
@@ -147,6 +147,7 @@ class AdaptiveSchedule:
         count = self._best and (self._most if self._reads else self._best)
         self._turned = pace is not None and pace.other(count > 0, self._price_of_other(behind))
         count = (0 if self._turned else count) if count else self._probe(behind, self._turned)
+        self.leaves.begin(self._read, self._expected, self._rate, self._verify)
         if pace:
             self._started = pace.clock()
         return count
@@ -175,10 +176,6 @@ class AdaptiveSchedule:
 
     def go_on(self, num_drafted: int) -> bool:
         return not num_drafted or self._pays(num_drafted, self._alive)
-
-    def round(self) -> RoundNumbers:
-        """What this one is expected to do, and what rows cost, for leaves."""
-        return RoundNumbers(self._read or self._expected, self._rate, self._verify)
 
     @property
     def _reads(self) -> bool:

@@ -13,8 +13,8 @@ class Cancellation:
     checks: how often it was asked about; a number that stands still is a pass that hangs.
     """
 
-    def __init__(self) -> None:
-        self.requested = False
+    def __init__(self, requested: bool = False) -> None:
+        self.requested = requested
         self.checks = 0
 
     def check(self) -> None:

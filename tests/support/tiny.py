@@ -21,10 +21,11 @@ from specexport.exporter.dialects import DIALECTS, Dialect
 from specexport.exporter.passes.optimize import optimize, save
 from specexport.exporter.proving.prove import widened
 from specexport.exporter.proving.reference import record_reference
-from specexport.exporter.storage.stage_cache import default_cache, finished_stage, make_stage, stage_key
+from specexport.exporter.storage.stage_cache import finished_stage, make_stage, stage_key
 from specexport.exporter.tracing.confidence_head import HEADED, probe_features
 from specexport.exporter.tracing.trace import probe_cache, trace
 from specexport.runtime.proofs.parity import ReferenceStep, max_error
+from specexport.user_cache import user_cache
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
 
@@ -145,7 +146,7 @@ def trace_once(
     def write(stage: Path) -> None:
         onnx.save_model(ir.to_proto(trace_now(checkpoint, model, dialect, contract, features)), stage / "graph.onnx")
 
-    cache = default_cache()
+    cache = user_cache()
     locks = cache.with_name("locks")
     locks.mkdir(parents=True, exist_ok=True)
     with FileLock(locks / key):  # another worker may be at it

@@ -183,6 +183,16 @@ def test_off_by_the_floor_is_plain_and_off_by_the_speedup_keeps_watching() -> No
     assert (policy.verdict, policy.mode) == ("off", "adaptive")
 
 
+def test_a_route_where_adapting_comes_back_to_plain_is_off_and_keeps_watching() -> None:
+    traces = [trace("-+" * 10, line) for line in range(30)]
+    fixed, adapting = judged(candidate(0.6, 0.8, 0.95), 30), judged(candidate(0.98, 1.0, 1.01, p10=0.99), 30)
+    policy, chosen = decide(traces, [fixed], ADAPTIVE, 3, [adapting])
+    assert (policy.verdict, policy.mode) == ("off", "adaptive")
+    words = in_words(policy, chosen.candidate, None, 0, 0.9)
+    assert "every fixed number" in words
+    assert "floor" not in words
+
+
 def test_one_request_says_nothing_of_the_next() -> None:
     found = judged(candidate(0.0, 0.8, UNBOUNDED), 1)
     assert missing(found, 0.9) == 19

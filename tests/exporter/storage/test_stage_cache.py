@@ -9,12 +9,12 @@ from specexport.errors import OutputError
 from specexport.exporter.storage import stage_cache
 from specexport.exporter.storage.stage_cache import (
     UNUSED_DAYS,
-    default_cache,
     finished_stage,
     make_stage,
     open_cache,
     stage_key,
 )
+from specexport.user_cache import user_cache
 from support.messages import Refused
 
 KEY = "0123456789abcdef" * 2
@@ -134,7 +134,7 @@ def test_every_file_of_the_exporter_is_a_source() -> None:
 
 def test_the_default_cache_follows_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert default_cache() == tmp_path / "specexport"
+    assert user_cache() == tmp_path / "specexport"
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    assert default_cache() == tmp_path / "home" / ".cache" / "specexport"
+    assert user_cache() == tmp_path / "home" / ".cache" / "specexport"

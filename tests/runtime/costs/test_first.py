@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from specexport.engines.base import Logits
 from specexport.errors import EngineError, SessionBusyError, SessionClosedError
+from specexport.runtime.costs import first
 from specexport.runtime.costs.first import first_costs
 from specexport.runtime.costs.meter import CostMeter
 from specexport.runtime.policy.routes import POLICY_VERSION, Policy, RoutePolicy
@@ -115,7 +116,9 @@ def test_as_much_is_drafted_as_pays(
 
 
 def test_a_session_learns_from_its_requests(make_session: MakeSession) -> None:
-    """A draft that is never right is trusted less by later ones; those with a seed neither learn nor teach."""
+    """A draft that is never right is trusted less by later ones; those that sample with a seed neither learn nor
+    teach.
+    """
     session = make_session(0.3, 30.0)
     shifts = []
     for place in range(6):
@@ -123,8 +126,10 @@ def test_a_session_learns_from_its_requests(make_session: MakeSession) -> None:
         shifts.append(session.decisions.states["model"].prior_shift)
     assert shifts == sorted(shifts, reverse=True)
     assert shifts[-1] < -0.2
-    session.generate([9] * 9, max_new_tokens=40, seed=1)
+    session.generate([9] * 9, max_new_tokens=40, temperature=1.0, seed=1)
     assert session.decisions.states["model"].prior_shift == shifts[-1]
+    session.generate([9] * 9, max_new_tokens=40, seed=1)  # greedy: the seed decides nothing
+    assert session.decisions.states["model"].prior_shift < shifts[-1]
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[1]", b'{"schema_version": 99}'])
@@ -147,6 +152,66 @@ def test_a_cache_that_cannot_be_written_is_no_failure(
     for count in (1, 2):
         assert make_session().generate(PROMPT, max_new_tokens=4).tokens
         assert len(measured) == count
+
+
+def test_a_user_without_a_home_measures_at_each_start(
+    make_session: MakeSession, measured: list[CostMeter], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_home() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setattr(Path, "home", no_home)
+    for count in (1, 2):
+        assert make_session().generate(PROMPT, max_new_tokens=4).tokens
+        assert len(measured) == count
+
+
+def test_of_two_that_measured_at_once_the_first_to_write_counts(
+    make_session: MakeSession, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    make_session().prepare()
+    (file,) = (tmp_path / "cache/specexport/costs").iterdir()
+    file.write_text(file.read_text().replace('"made": "', '"made": "long before '))
+    real, asked = first._kept, []
+
+    def kept(path: Path) -> object:
+        asked.append(path)
+        return None if len(asked) == 1 else real(path)  # nothing was there when it began
+
+    monkeypatch.setattr(first, "_kept", kept)
+    session = make_session()
+    session.prepare()
+    assert session.decisions.costs is not None
+    assert session.decisions.costs.made.startswith("long before")
+    assert "long before" in file.read_text()
+    assert [one.name for one in file.parent.iterdir()] == [file.name]
+
+
+def test_cancelled_while_it_measures(make_session: MakeSession, clock: Clock, measured: list[CostMeter]) -> None:
+    """The request ends, and the next one measures: it does not draft the maximum for good."""
+
+    class Told(Timed):
+        cancels = True
+
+        def logits_after(self, context: object) -> Logits:
+            if self.cancels and measured:
+                self.cancels = False
+                session.cancel()
+            return super().logits_after(context)  # type: ignore[arg-type]
+
+    session = make_session(target=Told(clock, 1.0, 0.0, seed=1))
+    assert session.generate(PROMPT, max_new_tokens=9).finish_reason == "cancelled"
+    assert session.decisions.costs is None
+    assert session.generate(PROMPT, max_new_tokens=9).finish_reason == "length"
+    assert session.decisions.costs is not None
+
+
+def test_beside_a_wrong_prediction_the_model_drafts_as_much_as_pays(make_session: MakeSession) -> None:
+    session = make_session(draft=1.5)  # which costs more than the target
+    prediction = [0] * 60
+    statistics = session.generate(PROMPT, max_new_tokens=60, prediction=prediction).statistics
+    assert statistics.draft_passes < 12
 
 
 def test_no_costs_where_random_tokens_give_no_numbers(make_session: MakeSession, clock: Clock) -> None:

@@ -193,18 +193,19 @@ def test_drafts_of_a_model_are_timed_also_beside_lookups(drafter: str, asked: bo
         one.next(16, 1)
 
 
-def test_requests_with_a_seed_learn_from_such_only() -> None:
+@pytest.mark.parametrize("constrained", [False, True])
+def test_requests_with_a_seed_learn_from_nobody_and_teach_nobody(constrained: bool) -> None:
+    """Those of one seed least of all: what the first accepted tells of the noise that judges the second."""
     given = decisions()
-    given.clock = lambda: 0.0
-    _, free = given.schedule("code", 4)
-    free.observe(free.next(16, 1), 0)
-    assert given.states["code"].prior_shift < 0
-    assert not given.seeded
-    _, seeded = given.schedule("code", 4, seeded=True)
-    before = given.states["code"].prior_shift
-    seeded.observe(seeded.next(16, 1), 0)
-    assert given.seeded["code"].prior_shift < 0
-    assert given.states["code"].prior_shift == before
+    given.clock = lambda: math.nan
+    first = given.schedule("code", 4, constrained, seeded=True)[1]
+    before = [first.next(16, 1) for _ in range(3)]
+    for _ in range(20):
+        first.observe(first.next(16, 1), 0)
+    second = given.schedule("code", 4, constrained, seeded=True)[1]
+    assert [second.next(16, 1) for _ in range(3)] == before
+    assert not given.states
+    assert not given.bounded
 
 
 def test_all_routes_share_what_rounds_take() -> None:
