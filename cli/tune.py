@@ -29,7 +29,7 @@ SHIPPED_TOKENS = 64
     "--prompts",
     required=True,
     type=click.Path(path_type=Path),
-    help='JSONL file of {"route": ..., "prompt" or "messages": ...} lines, 20 or more.',
+    help='JSONL file of {"route": ..., "prompt" or "messages": ...} lines, 20 different ones or more.',
 )
 @click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="Draft checkpoint to create.")
 @click.option("--draft", help="Checkpoint to tune. [default: the one that the bundle's draft was built from]")
@@ -55,11 +55,15 @@ SHIPPED_TOKENS = 64
     help="Maximum share of answers to a built-in set of texts, so that other text is not forgotten.",
 )
 @click.option(
-    "--rate", type=float, help="Multiplies the learning rates of small drafts. [default: 1 for a new one, else 0.3]"
+    "--rate",
+    type=float,
+    help="Multiplies the learning rates. [default: 1 for a new draft and above 50 M weights, else 0.3]",
 )
 @SEED
 @click.option(
-    "--journal", type=click.Path(path_type=Path), help="Where answers are kept. [default: OUTPUT.answers.jsonl]"
+    "--journal",
+    type=click.Path(path_type=Path),
+    help="Where answers are kept, for all runs with this target. [default: OUTPUT.answers.jsonl]",
 )
 @click.option("--force", is_flag=True, help="Write the draft even if it is not clearly better.")
 @running
@@ -96,12 +100,14 @@ def tune(
         )
     _check_packages()
     from ..calibration.measuring.prompts import choose
+    from ..exporter.storage.atomic_folder import check_free
     from ..exporter.tuning.drafts import find_draft, load_draft, new_draft
     from ..exporter.tuning.split import split
-    from ..exporter.tuning.tune import check_output, write_all
+    from ..exporter.tuning.tune import require_room, write_all
     from ..exporter.tuning.tune import tune as run
     from ..runtime.load import load
 
+    check_free(output, None)
     session = load(bundle, **where)
     kept = journal or output.with_name(output.name + ".answers.jsonl")
     make = (
@@ -112,16 +118,17 @@ def tune(
     requests = choose(_requests(session, prompts, chosen.max_new_tokens, skip_invalid), (), limit)
     judged = [] if others is None else _requests(session, others, chosen.max_new_tokens, skip_invalid)
     parts = split(requests, judged, _shipped(session, chosen.max_new_tokens) if chosen.general else [])
+    for message in parts.left_out:
+        click.echo(f"left out: {message}", err=True)
     made = make()
-    check_output(output, kept, parts, chosen, 4 * made.model.num_parameters())
+    require_room(output.parent, 4 * made.model.num_parameters())
     try:
         answers = write_all(session, parts, chosen, kept, _Display())
     except KeyboardInterrupt:
         click.echo(f"interrupted; the answers are kept in {kept}, and the same command resumes here", err=True)
         raise SystemExit(130) from None
     session.close()
-    routes = {request.route for request in requests}
-    report = run(made, answers, sorted(routes), output, chosen, force, _Display())
+    report = run(made, answers, parts.routes, output, chosen, force, _Display())
     click.echo(json.dumps(report.as_dict()) if as_json else _render(report))
     if report.draft is None:
         raise click.ClickException(

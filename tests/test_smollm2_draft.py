@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from specexport.calibration.measuring.journal import Journal
 from specexport.exporter.checkpoints.checkpoint import Checkpoint
 from specexport.exporter.tuning.answers import Answer
 from support.tiny import LLAMA, make_tokenizer, save_model
@@ -29,8 +31,12 @@ def made(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     import batched
     import library_prompts
     import small_vocabulary
+    import train
+    import write_answers
 
-    return SimpleNamespace(batched=batched, prompts=library_prompts, vocabulary=small_vocabulary)
+    return SimpleNamespace(
+        batched=batched, prompts=library_prompts, vocabulary=small_vocabulary, train=train, write=write_answers
+    )
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +55,7 @@ def test_every_route_has_held_out_prompts(held_out: dict[str, list[str]]) -> Non
 
 
 def test_no_held_out_prompt_is_trained_on(made: SimpleNamespace, held_out: dict[str, list[str]]) -> None:
-    trained = {text for _, text in made.prompts.prompts(False, 100_000)}
+    trained = {text for _, text, _ in made.prompts.prompts(False, 100_000)}
     assert len(trained) > 1000
     assert not trained & {text for texts in held_out.values() for text in texts}
 
@@ -59,6 +65,35 @@ def test_prompts_of_a_file_are_all_held_out_or_none(made: SimpleNamespace) -> No
     files = {held: {piece.file for piece in found if piece.held_out == held} for held in (True, False)}
     assert files[True]
     assert not files[True] & files[False]
+
+
+def test_answers_are_judged_on_files_that_are_not_trained_on(made: SimpleNamespace) -> None:
+    rows = [
+        made.train.Row(file, False, replace(an_answer([[5]], [[1.0]]), prompt=(number,)))
+        for number, file in enumerate([f"{place % 200}.py" for place in range(600)])
+    ]
+    parts = made.train.parted([*rows, *(replace(row, sampled=True) for row in rows)])
+    files = {part: {one.prompt[0] % 200 for one in answers} for part, answers in parts.items()}
+    assert all(files.values())
+    assert not files["training"] & (files["judging"] | files["choosing"])
+    assert not files["judging"] & files["choosing"]
+    assert len(parts["training"]) == 2 * 3 * len(files["training"])
+    assert len(parts["judging"]) == 3 * len(files["judging"])  # greedy ones alone
+
+
+def test_a_journal_of_answers_is_read_as_it_was_written(made: SimpleNamespace, tmp_path: Path) -> None:
+    path, rows = tmp_path / "answers.jsonl", [torch.arange(64), torch.arange(64) + 1]
+    packed = dict(
+        ids=made.write.packed([row.int() for row in rows]), logprobs=made.write.packed([-row.half() for row in rows])
+    )
+    with Journal.open(path, made.write.HEADER, made.write.FOREIGN) as journal:
+        for number in (1, 2):
+            journal.add(f"code {number}", {"route": "code", "file": "a.py", "prompt": [3], "tokens": [0, 1], **packed})
+    first, second = made.train.read([path])
+    assert (first.file, first.sampled, second.sampled) == ("a.py", False, True)
+    assert (first.answer.prompt, first.answer.tokens) == ((3,), (0, 1))
+    assert first.answer.ids[1, :2].tolist() == [1, 2]
+    assert first.answer.logprobs[1, :2].tolist() == [-1, -2]
 
 
 def test_routes_make_what_they_say(made: SimpleNamespace) -> None:

@@ -60,7 +60,7 @@ def _in_fork(work: forks.Work, folder: Path) -> None:
 
 
 def _write_prompts(path: Path) -> None:
-    lines = (PROMPTS / "prose.jsonl").read_text(encoding="utf-8").splitlines()[:24]
+    lines = (PROMPTS / "prose.jsonl").read_text(encoding="utf-8").splitlines()[:60]
     rows = [{"route": "prose", "prompt": json.loads(line)["prompt"][:20]} for line in lines]
     path.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
 
@@ -113,7 +113,8 @@ def _calibrate(intact: Path, folder: Path, prompts: Path) -> Trial:
             path.unlink()
 
     def run() -> None:
-        main(["calibrate", str(bundle), "--prompts", str(prompts), "--max-new-tokens", "8", "--threads", "1"])
+        few = ["--limit", "24", "--max-new-tokens", "8", "--threads", "1"]
+        main(["calibrate", str(bundle), "--prompts", str(prompts), *few])
 
     return Trial(run, check, done)
 
@@ -121,7 +122,7 @@ def _calibrate(intact: Path, folder: Path, prompts: Path) -> Trial:
 def _tune(intact: Path, folder: Path, prompts: Path) -> Trial:
     """The draft is whole or not there, and what was answered is used again."""
     output = folder / "draft.tuned"
-    options = ["--fresh", "1x32", "--epochs", "2", "--answers", "1", "--max-new-tokens", "16", "--general", "0"]
+    options = ["--fresh", "1x32", "--epochs", "2", "--answers", "1", "--max-new-tokens", "24", "--general", "0"]
 
     def check() -> None:
         if output.exists():

@@ -35,12 +35,12 @@ class Journal:
         self._file = file
 
     @classmethod
-    def open(cls, path: Path, header: dict[str, Any]) -> Journal:
+    def open(cls, path: Path, header: dict[str, Any], foreign: str | None = None) -> Journal:
         """Continue the file if it has the same header, else create it, with its folder. header: a JSON object.
 
-        A journal with another header belongs to another run and is replaced. The last line of a killed run may be
-        incomplete and is dropped. Raises `OutputError` for any other broken line, by number, and for a file that is no
-        journal, is in use by another run, or cannot be written.
+        A journal with another header belongs to another run and is replaced, or refused with the words of `foreign`
+        behind its path. The last line of a killed run may be incomplete and is dropped. Raises `OutputError` for any
+        other broken line, by number, and for a file that is no journal, is in use by another run, or cannot be written.
         """
         first = json.loads(json.dumps({"journal": VERSION, "header": header}))
         try:
@@ -51,6 +51,8 @@ class Journal:
             content = file.read()
             *lines, torn = content.split(b"\n")
             known = _header(path, lines, torn)
+            if foreign is not None and known not in (None, first):
+                raise OutputError(f"{path} {foreign}")
             finished = _rows(path, lines[1:]) if known == first else {}
             journal = cls(path, file, finished, known not in (None, first))
             file.truncate(file.seek(len(content) - len(torn) if known == first else 0))

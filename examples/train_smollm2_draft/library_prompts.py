@@ -171,20 +171,23 @@ MAKERS: dict[str, Callable[[Piece, random.Random], str | None]] = {
 }
 
 
-def prompts(held_out: bool, per_route: int, seed: int = 11) -> list[tuple[str, str]]:
-    """`(route, prompt)`, none twice, at most so many a route: those of the held-out files, or those of all others."""
+def prompts(held_out: bool, per_route: int, seed: int = 11) -> list[tuple[str, str, str]]:
+    """`(route, prompt, file)`, no prompt twice, at most so many a route: of the held-out files, or of all others.
+
+    file: that the prompt was taken from, the first of them.
+    """
     found = [piece for piece in pieces() if piece.held_out == held_out]
     rows = []
     for route in ROUTES:
         rng = random.Random(f"{seed} {route} {held_out}")
-        taken: dict[str, None] = {}
+        taken: dict[str, str] = {}
         for piece in [one for _ in range(3) for one in rng.sample(found, len(found))]:
             text = MAKERS[route](piece, rng)
             if text is not None:
-                taken.setdefault(text)
+                taken.setdefault(text, piece.file)
             if len(taken) == per_route:
                 break
-        rows += [(route, text) for text in taken]
+        rows += [(route, text, file) for text, file in taken.items()]
     return rows
 
 
@@ -199,7 +202,7 @@ def main() -> None:
     for route in ROUTES:
         lines = [
             json.dumps({"route": route, "messages": [{"role": "user", "content": text}]})
-            for name, text in rows
+            for name, text, _ in rows
             if name == route
         ]
         (arguments.output / f"{route}.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")

@@ -14,11 +14,13 @@ from __future__ import annotations
 
 import argparse
 import base64
+import hashlib
 import json
 import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -26,30 +28,53 @@ import torch
 from library_prompts import ROUTES
 from safetensors import safe_open
 from small_vocabulary import Ids, choose, cut
+from specexport.calibration.measuring.journal import Journal
 from specexport.calibration.measuring.progress import Progress
 from specexport.exporter.tuning.answers import Answer
 from specexport.exporter.tuning.drafts import Draft
 from specexport.exporter.tuning.options import TuneOptions
 from specexport.exporter.tuning.tune import Answers, tune
 from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
+from write_answers import FOREIGN, HEADER
 
-# Of a hundred prompts, these judge and these choose the best epoch.
+# Of a hundred source files, what is asked about these judges and what is asked about these chooses the best epoch.
 JUDGING, CHOOSING = 4, 2
 # Of three answers this one was sampled (`write_answers.py`).
 SAMPLED = 2
 
 
-def read(journals: Sequence[Path]) -> list[tuple[str, Answer]]:
-    """(key, answer) of all journals, a torn last line left out."""
+@dataclass(frozen=True)
+class Row:
+    """file: of the library, that the prompt was taken from. sampled: not greedy."""
+
+    file: str
+    sampled: bool
+    answer: Answer
+
+
+def read(journals: Sequence[Path]) -> list[Row]:
     found = []
-    for journal in journals:
-        for line in journal.read_bytes().split(b"\n")[:-1]:
-            row = json.loads(line)
-            shape = (len(row["tokens"]), -1)
-            ids = np.frombuffer(base64.b64decode(row["ids"]), "<i4").reshape(shape)
-            logprobs = np.frombuffer(base64.b64decode(row["logprobs"]), "<f2").reshape(shape)
-            found.append((row["key"], Answer(row["route"], tuple(row["prompt"]), tuple(row["tokens"]), ids, logprobs)))
+    for path in journals:
+        with Journal.open(path, HEADER, FOREIGN) as journal:
+            for key, row in journal.finished.items():
+                shape = (len(row["tokens"]), -1)
+                ids = np.frombuffer(base64.b64decode(row["ids"]), "<i4").reshape(shape)
+                logprobs = np.frombuffer(base64.b64decode(row["logprobs"]), "<f2").reshape(shape)
+                answer = Answer(row["route"], tuple(row["prompt"]), tuple(row["tokens"]), ids, logprobs)
+                found.append(Row(row["file"], int(key.split()[1]) % 3 == SAMPLED, answer))
     return found
+
+
+def parted(rows: Sequence[Row]) -> dict[str, list[Answer]]:
+    """By file, since prompts are made several times from each piece of it."""
+    parts: dict[str, list[Answer]] = {"judging": [], "choosing": [], "training": []}
+    for row in rows:
+        place = int(hashlib.sha256(row.file.encode()).hexdigest(), 16) % 100
+        if place >= JUDGING + CHOOSING:
+            parts["training"].append(row.answer)
+        elif not row.sampled:  # drafts are judged where they are greedy
+            parts["judging" if place < JUDGING else "choosing"].append(row.answer)
+    return parts
 
 
 def new_model(target: Path, kept: Sequence[int], layers: int, width: int, inner: int) -> LlamaForCausalLM:
@@ -116,15 +141,9 @@ def main() -> None:
     display = Display(arguments.output.with_suffix(".log"))
     rows = read(arguments.journals)
     if arguments.tokens:
-        sizes = np.cumsum([len(answer.tokens) for _, answer in rows])
+        sizes = np.cumsum([len(row.answer.tokens) for row in rows])
         rows = [row for row, size in zip(rows, sizes, strict=True) if size <= arguments.tokens]
-    parts: dict[str, list[Answer]] = {"judging": [], "choosing": [], "training": []}
-    for key, answer in rows:
-        place = int(key.split()[1])
-        if place % 100 >= JUDGING + CHOOSING:
-            parts["training"].append(answer)
-        elif place % 3 != SAMPLED:  # drafts are judged where they are greedy
-            parts["judging" if place % 100 < JUDGING else "choosing"].append(answer)
+    parts = parted(rows)
     target = AutoTokenizer.from_pretrained(arguments.target)
     if arguments.start:
         tokenizer = AutoTokenizer.from_pretrained(arguments.start)

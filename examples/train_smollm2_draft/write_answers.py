@@ -7,27 +7,32 @@ from __future__ import annotations
 
 import argparse
 import base64
-import json
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from pathlib import Path
 
 import torch
 from batched import Answering, Batched, answers
 from library_prompts import ROUTES, prompts
+from specexport.calibration.measuring.journal import Journal
 from transformers import AutoTokenizer
 
 # Longest prompt and answer, in tokens.
 PROMPT, ANSWER = 400, 160
 # Greedy in two of three.
 SAMPLED = 0.8
+# Of the journal; those of other forms, and of `specexport tune`, are refused rather than replaced.
+HEADER = {"answers": "SmolLM2-135M-Instruct", "version": 2}
+FOREIGN = "has no answers of this example, or those of an earlier version; give another path"
 
 
-def requests(folder: Path, part: int, parts: int, done: set[str]) -> Iterator[Answering]:
-    """Without end for this purpose: the routes in turn, longer than any run."""
+def requests(folder: Path, part: int, parts: int, done: Container[str], files: dict[str, str]) -> Iterator[Answering]:
+    """Without end for this purpose: the routes in turn, longer than any run. files: filled in, by key."""
     tokenizer = AutoTokenizer.from_pretrained(folder)
-    by_route = {route: [text for name, text in prompts(False, 20_000) if name == route] for route in ROUTES}
+    by_route: dict[str, list[tuple[str, str]]] = {route: [] for route in ROUTES}
+    for route, text, file in prompts(False, 20_000):
+        by_route[route].append((text, file))
     for texts in by_route.values():
         random.Random(5).shuffle(texts)
     number = 0
@@ -41,7 +46,8 @@ def requests(folder: Path, part: int, parts: int, done: set[str]) -> Iterator[An
                 key = f"{route} {one}"
                 if number % parts != part or key in done:
                     continue
-                chat = [{"role": "user", "content": by_route[route][one]}]
+                text, files[key] = by_route[route][one]
+                chat = [{"role": "user", "content": text}]
                 ids = tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_dict=False)
                 if len(ids) <= PROMPT:
                     yield Answering(key, route, list(ids), SAMPLED if one % 3 == 2 else 0.0)
@@ -61,20 +67,15 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     part, parts = map(int, arguments.part.split("/"))
-    done, written = set(), 0
-    if arguments.journal.exists():
-        lines = arguments.journal.read_bytes().split(b"\n")[:-1]  # the last line of a killed run may be torn
-        arguments.journal.write_bytes(b"".join(line + b"\n" for line in lines))
-        for line in map(json.loads, lines):
-            done.add(line["key"])
-            written += len(line["tokens"])
-    model = Batched(arguments.target, arguments.slots, PROMPT + ANSWER + 1)
-    started, before = time.process_time(), written
-    with arguments.journal.open("a") as file:
-        for number, one in enumerate(answers(model, requests(arguments.target, part, parts, done), ANSWER, part), 1):
-            row = {"key": one.key, "route": one.route, "prompt": one.prompt, "tokens": one.tokens}
-            file.write(json.dumps({**row, "ids": packed(one.ids), "logprobs": packed(one.logprobs)}) + "\n")
-            file.flush()
+    files: dict[str, str] = {}
+    with Journal.open(arguments.journal, HEADER, FOREIGN) as journal:
+        written = sum(len(row["tokens"]) for row in journal.finished.values())
+        model = Batched(arguments.target, arguments.slots, PROMPT + ANSWER + 1)
+        asked = requests(arguments.target, part, parts, journal.finished, files)
+        started, before = time.process_time(), written
+        for number, one in enumerate(answers(model, asked, ANSWER, part), 1):
+            row = {"route": one.route, "file": files[one.key], "prompt": one.prompt, "tokens": one.tokens}
+            journal.add(one.key, {**row, "ids": packed(one.ids), "logprobs": packed(one.logprobs)})
             written += len(one.tokens)
             if number % 25 == 0:
                 rate = (written - before) / (time.process_time() - started)

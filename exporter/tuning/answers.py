@@ -7,6 +7,8 @@ kept, so that training needs no pass of the target.
 from __future__ import annotations
 
 import base64
+import hashlib
+import json
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -43,16 +45,21 @@ class Answer:
 
 @dataclass(frozen=True)
 class Job:
-    """An answer to be written. key: of the journal's row."""
+    """An answer to be written."""
 
-    key: str
     request: Request
     temperature: float
     seed: int
 
+    @property
+    def key(self) -> str:
+        """Of the journal's row: all that the answer depends on beside the target, so that it serves other runs too."""
+        asked = [self.request.tokens, self.request.max_new_tokens, self.temperature]
+        return hashlib.sha256(json.dumps([*asked, self.seed if self.temperature else None]).encode()).hexdigest()[:32]
+
 
 def write_answers(session: Session, jobs: Sequence[Job], journal: Journal, progress: Progress) -> list[Answer]:
-    """The answers of all `jobs`, in order; those that the journal has are not written again.
+    """The answers of all `jobs`, in order; those that the journal has, and equal ones, are not written again.
 
     An interrupted run loses the answer that it is at. Raises `OutputError`.
     """
@@ -103,10 +110,10 @@ def _parse(request: Request, row: dict[str, Any]) -> Answer:
     return Answer(request.route, request.tokens, tokens, ids.reshape(shape), logprobs.reshape(shape))
 
 
-def up_to(answers: Sequence[Answer], tokens: int) -> Iterator[Answer]:
-    """The first of them that are together no more than `tokens`."""
-    for answer in answers:
-        tokens -= len(answer.tokens)
+def up_to(jobs: Sequence[Job], tokens: float) -> Iterator[Job]:
+    """The first of them whose answers are together no more than `tokens`, whatever their lengths."""
+    for job in jobs:
+        tokens -= job.request.max_new_tokens
         if tokens < 0:
             return
-        yield answer
+        yield job

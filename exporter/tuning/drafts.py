@@ -21,16 +21,16 @@ from ...errors import CheckpointError, PairError, ParameterError
 from ..checkpoints.checkpoint import Checkpoint
 from ..checkpoints.pair import tokenizer_differences
 from ..checkpoints.source import is_gguf
-from .options import Shape
+from .options import SMALL, Shape
 
-# Of a draft that is tuned: at the rates of a new one it forgets more of other text (docs/internals/log.md).
+# Of a small draft that is tuned: at the rates of a new one it forgets more of other text (docs/internals/log.md).
 TUNED_RATE = 0.3
 
 
 @dataclass(frozen=True)
 class Draft:
-    """model: in fp32. dtype: that its checkpoint has. source: what it was made from, for messages. rate: of learning,
-    of that of a new draft.
+    """model: in fp32. dtype: that its checkpoint has. source: what it was made from, for messages. rate: multiplies
+    the learning rates of its size.
     """
 
     model: PreTrainedModel
@@ -76,7 +76,8 @@ def load_draft(found: Checkpoint) -> Draft:
     """Raises `CheckpointError`."""
     dtype = getattr(found.config, "dtype", None)
     kept = dtype if isinstance(dtype, torch.dtype) else torch.float32
-    return Draft(found.load("fp32"), found.tokenizer, kept, found.source, TUNED_RATE)
+    model = found.load("fp32")
+    return Draft(model, found.tokenizer, kept, found.source, TUNED_RATE if model.num_parameters() <= SMALL else 1.0)
 
 
 def new_draft(bundle: Bundle, shape: Shape, seed: int) -> Draft:
@@ -86,7 +87,7 @@ def new_draft(bundle: Bundle, shape: Shape, seed: int) -> Draft:
     tokenizer = PreTrainedTokenizerFast(tokenizer_file=str(bundle.path(manifest.text.tokenizer)), **special)
     if manifest.text.chat_template is not None:
         tokenizer.chat_template = bundle.path(manifest.text.chat_template).read_text(encoding="utf-8")
-    heads = max(1, shape.width // 64)
+    heads = _heads(shape.width)
     config = LlamaConfig(
         vocab_size=manifest.target.vocab_size,
         hidden_size=shape.width,
@@ -100,17 +101,24 @@ def new_draft(bundle: Bundle, shape: Shape, seed: int) -> Draft:
         eos_token_id=stops if len(stops) != 1 else stops[0],
         pad_token_id=None,
     )
+    with torch.device("meta"):  # counted without memory
+        weights = LlamaForCausalLM(config).num_parameters()
+    if weights >= manifest.target.num_parameters:
+        raise ParameterError(
+            f"--fresh {shape.layers}x{shape.width} makes a draft of {weights / 1e6:.1f} M weights, the target has "
+            f"{manifest.target.num_parameters / 1e6:.1f} M; give fewer layers or a smaller width"
+        )
     with torch.random.fork_rng([]):
         torch.manual_seed(seed)
         model = LlamaForCausalLM(config)
-    if model.num_parameters() >= manifest.target.num_parameters:
-        raise ParameterError(
-            f"--fresh {shape.layers}x{shape.width} makes a draft of {model.num_parameters() / 1e6:.1f} M weights, the "
-            f"target has {manifest.target.num_parameters / 1e6:.1f} M; give fewer layers or a smaller width"
-        )
     model.eval()
     source = f"--fresh {shape.layers}x{shape.width}"
     return Draft(model, tokenizer, torch.float32, source)
+
+
+def _heads(width: int) -> int:
+    """About one for 64 of the width, a multiple of 32, each of a size that is a multiple of 8."""
+    return next(heads for heads in range(max(1, width // 64), 0, -1) if width % (8 * heads) == 0)
 
 
 def save_draft(draft: Draft, folder: Path) -> None:

@@ -11,15 +11,19 @@ from ...errors import ParameterError
 
 Loss = Literal["kl", "lk"]
 
+# Up to this size a draft learns as the demo draft did (examples/train_demo_pair.py); larger ones are mostly whole
+# models, which a small step keeps what they know.
+SMALL = 50_000_000
+
 
 @dataclass(frozen=True)
 class TuneOptions:
     """max_new_tokens: of an answer. answers: to each prompt that is trained on; the first at `temperature`, two of
     three as well, the third drawn at 1. loss: see `loss.py`. epochs: over all answers, at most. general: the part of
     the tokens trained on that answers to shipped texts are, so that little else is forgotten. rate: multiplies the
-    learning rates of a new draft; None is 1 for a new draft and 0.3 for one that knows something already. seed: of
-    answers and training. step: tokens that a step learns from, prompts included; None is 4096 for small drafts and
-    16384 for others. Raises `ParameterError`.
+    learning rates of a draft of its size; None is 0.3 for one of up to 50 M weights that knows something already, else
+    1. seed: of answers and training. step: tokens that a step learns from, prompts included; None is 4096 for small
+    drafts and 16384 for others. Raises `ParameterError`.
     """
 
     max_new_tokens: int = 128
@@ -53,6 +57,10 @@ class TuneOptions:
     def temperature_of(self, number: int) -> float:
         """Of the answer `number` to a prompt, from 0."""
         return 1.0 if number % 3 == 2 else self.temperature
+
+    def general_share(self, tokens: int) -> float:
+        """The most tokens of general answers beside so many others."""
+        return tokens * self.general / (1 - self.general)
 
 
 @dataclass(frozen=True)

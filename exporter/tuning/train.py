@@ -15,12 +15,9 @@ from ...calibration.measuring.progress import Progress
 from .answers import Answer
 from .judge import judge, rate
 from .loss import loss_of, terms
-from .options import TuneOptions
+from .options import SMALL, TuneOptions
 from .rows import Batch, at_temperature, batches, logits_at
 
-# Up to this size a draft learns as the demo draft did (examples/train_demo_pair.py); larger ones are mostly whole
-# models, which a small step keeps what they know.
-SMALL = 50_000_000
 # Tokens of a step, and at most at once in memory.
 SMALL_STEP, STEP, AT_ONCE = 4096, 16384, 4096
 CLIP = 1.0
@@ -41,8 +38,8 @@ class Trained:
 
 
 class Optimizer:
-    """Muon for the matrices inside of a small draft and AdamW for the rest, linear to 0, at `rate` times the rates of a
-    new draft; AdamW alone for a large one, along a cosine, whatever the rate. Both warm up.
+    """Muon for the matrices inside of a small draft and AdamW for the rest, linear to 0; AdamW alone for a large one,
+    along a cosine. Both warm up. rate: multiplies the learning rates.
     """
 
     def __init__(self, model: nn.Module, steps: int, rate: float) -> None:
@@ -55,7 +52,7 @@ class Optimizer:
         within = {id(one) for one in inner}
         others = [one for one in self._parameters if id(one) not in within]
         self._parts: list[torch.optim.Optimizer] = [
-            torch.optim.AdamW(others, lr=rate * 3e-3 if small else 3e-5, betas=(0.9, 0.95), weight_decay=0.0)
+            torch.optim.AdamW(others, lr=rate * (3e-3 if small else 3e-5), betas=(0.9, 0.95), weight_decay=0.0)
         ]
         if inner:
             self._parts.append(torch.optim.Muon(inner, lr=rate * 1e-2, momentum=0.95, weight_decay=0.01))

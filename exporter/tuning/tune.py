@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import shutil
 from collections.abc import Sequence
@@ -13,10 +12,10 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import torch
+from safetensors import SafetensorError
 
 from ...calibration.measuring.journal import Journal
 from ...calibration.measuring.progress import Progress
-from ...calibration.measuring.prompts import Request
 from ...errors import OutputError
 from ...runtime.session import Session
 from ..storage.atomic_folder import temporary_sibling
@@ -28,6 +27,7 @@ from .split import Split, check_length
 from .train import Trained, train
 
 ALL = "all"
+FOREIGN = "has answers of another target, or of an earlier version; give another --journal, or delete the file"
 
 
 class Display(Protocol):
@@ -68,48 +68,40 @@ class Answers:
     judging: list[Answer]
 
 
-def check_output(output: Path, journal: Path, split: Split, options: TuneOptions, weights: int) -> None:
-    """Raises `OutputError` for a draft that is there already, and for a disk that is too full.
-
-    weights: bytes of the draft's.
-    """
-    if os.path.lexists(output):
-        raise OutputError(f"{output} exists; choose another --output")
-    jobs = [job for part in split.jobs(options).values() for job in part]
-    written = BYTES_PER_TOKEN * sum(job.request.max_new_tokens for job in jobs)
-    for folder, needed in ((journal.parent, written), (output.parent, weights)):
-        place = folder
-        while not place.exists():
-            place = place.parent
-        free = shutil.disk_usage(place).free
-        if free < needed:
-            raise OutputError(
-                f"the tuning needs {needed / 1e9:.1f} GB under {folder}, where {free / 1e9:.1f} GB are free; "
-                "free some, or give fewer prompts or --answers"
-            )
+def require_room(folder: Path, needed: float) -> None:
+    """needed: bytes. Raises `OutputError`."""
+    place = folder
+    while not place.exists():
+        place = place.parent
+    free = shutil.disk_usage(place).free
+    if free < needed:
+        raise OutputError(
+            f"the tuning needs {needed / 1e9:.1f} GB under {folder}, where {free / 1e9:.1f} GB are free; "
+            "free some, or give fewer prompts or --answers"
+        )
 
 
 def write_all(session: Session, split: Split, options: TuneOptions, journal: Path, display: Display) -> Answers:
-    """Every answer that is needed, in a journal that a killed run resumes. Raises `ParameterError`, `OutputError`."""
+    """Every answer that is needed, in a journal that other runs with the same target go on with.
+
+    Raises `ParameterError`, and `OutputError`, also for a journal of another target.
+    """
     jobs = split.jobs(options)
-    with Journal.open(journal, _header(session, split, options)) as kept:
+    with Journal.open(journal, _header(session), FOREIGN) as kept:
+        longest = sum(job.request.max_new_tokens for job in jobs["training"])
+        jobs["general"] = list(up_to(jobs["general"], options.general_share(longest)))
+        missing = {job.key: job for part in jobs.values() for job in part if job.key not in kept.finished}
+        tokens = sum(job.request.max_new_tokens for job in missing.values())
+        require_room(journal.parent, BYTES_PER_TOKEN * tokens)
         with display.stage("held-out answers") as progress:
             judging = write_answers(session, jobs["judging"], kept, progress)
-            tuned = {request.route for request in split.training}
-            check_length([answer for answer in judging if answer.route in tuned])
+            check_length([answer for answer in judging if answer.route in split.routes])
             choosing = write_answers(session, jobs["choosing"], kept, progress)
         with display.stage("answers") as progress:
             training = write_answers(session, jobs["training"], kept, progress)
         with display.stage("general answers") as progress:
-            share = options.general / (1 - options.general)
-            most = round(share * sum(len(answer.tokens) for answer in training))
-            wanted, needed = jobs["general"], 0
-            for number, job in enumerate(wanted):  # no more of them than will be used
-                if needed >= most:
-                    wanted = wanted[:number]
-                    break
-                needed += job.request.max_new_tokens
-            general = list(up_to(write_answers(session, wanted, kept, progress), most))
+            most = options.general_share(sum(len(answer.tokens) for answer in training))
+            general = write_answers(session, list(up_to(jobs["general"], most)), kept, progress)
     return Answers(training + general, choosing, judging)
 
 
@@ -151,7 +143,7 @@ def tune(
         routes=tuple(by_route(before, after)),
     )
     if not (report.helps or force):
-        return TuneReport(**{**vars(report), "draft": None})
+        return replace(report, draft=None)
     draft.model.to("cpu")
     _save(draft, output)
     return report
@@ -164,22 +156,18 @@ def _save(draft: Draft, output: Path) -> None:
             if os.path.lexists(output):
                 raise OutputError(f"{output} came into being meanwhile; nothing was kept of the draft")
             folder.rename(output)
-    except OSError as error:
+    except (OSError, SafetensorError) as error:  # the latter where the weights do not fit on the disk
+        reason = getattr(error, "strerror", None) or error
         raise OutputError(
-            f"{output} cannot be written: {error.strerror or error}; the answers are kept, the same command resumes"
+            f"{output} cannot be written: {reason}; the answers are kept, the same command resumes"
         ) from None
 
 
-def _header(session: Session, split: Split, options: TuneOptions) -> dict[str, object]:
-    """What must be equal for answers to be used again."""
+def _header(session: Session) -> dict[str, object]:
+    """What must be equal for answers to be used again; the rows' keys say the rest."""
     manifest = session.bundle.manifest
     files = (manifest.target.weights, *manifest.target.graphs.values())
-    asked: list[list[Request]] = [list(part) for part in (split.training, split.choosing, split.judging, split.general)]
-    prompts = json.dumps([[(one.tokens, one.max_new_tokens) for one in part] for part in asked])
     return {
-        "tune": 1,
+        "tune": 2,
         "target": hashlib.sha256("".join(manifest.files[name].sha256 for name in files).encode()).hexdigest(),
-        "prompts": hashlib.sha256(prompts.encode()).hexdigest(),
-        "temperature": options.temperature,
-        "seed": options.seed,
     }

@@ -120,7 +120,8 @@ def _choose(
         judged = [token for _, answer in held for token in answer]
         number = smallest(order, judged, len(required)) if asked is None else asked
         if number >= size:
-            return dict(kept=[], told=None, note=f"the draft keeps all {size} tokens: held-out answers need them")
+            reason = "held-out answers need them" if asked is None else "so many were asked for"
+            return dict(kept=[], told=None, note=f"the draft keeps all {size} tokens: {reason}")
         step("acceptance")
         kept = sorted(order[:number])
         cut, whole = accepted(models[0], models[1], held, kept)

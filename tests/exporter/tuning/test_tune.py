@@ -2,8 +2,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -11,55 +9,24 @@ import pytest
 import specexport
 import torch
 from click.testing import CliRunner
-from specexport.calibration.measuring.journal import Journal
-from specexport.calibration.measuring.progress import Progress, silent
-from specexport.calibration.measuring.prompts import Request
+from safetensors import SafetensorError
+from specexport.calibration.measuring.progress import silent
 from specexport.cli import main
 from specexport.errors import CheckpointError, OutputError, PairError, ParameterError
 from specexport.exporter.checkpoints.checkpoint import Checkpoint
+from specexport.exporter.tuning import drafts
 from specexport.exporter.tuning import train as training
 from specexport.exporter.tuning import tune as tuning
-from specexport.exporter.tuning.answers import TOP, Answer, Job, up_to, write_answers
+from specexport.exporter.tuning.answers import TOP
 from specexport.exporter.tuning.drafts import Draft, find_draft, load_draft, new_draft
-from specexport.exporter.tuning.judge import by_route, judge
-from specexport.exporter.tuning.options import Shape, TuneOptions
+from specexport.exporter.tuning.judge import Judged, by_route, judge
+from specexport.exporter.tuning.options import Shape
 from specexport.exporter.tuning.rows import Batch, batches, logits_at
-from specexport.exporter.tuning.split import Split, check_length, split
-from specexport.exporter.tuning.tune import Answers, TuneReport, check_output, tune, write_all
-from specexport.runtime.session import Session
+from specexport.exporter.tuning.tune import Answers, TuneReport, tune, write_all
 from support.messages import Refused
 from support.pair import Pair
 from support.tiny import VOCAB, edit_json, make_tokenizer, save_checkpoint
-
-TOKENS = 32
-OPTIONS = TuneOptions(max_new_tokens=TOKENS, answers=1, epochs=30, general=0.2, rate=1.0)
-
-
-class Quiet:
-    def __init__(self) -> None:
-        self.notes: list[str] = []
-
-    @contextmanager
-    def stage(self, label: str) -> Iterator[Progress]:
-        yield silent
-
-    def note(self, message: str) -> None:
-        self.notes.append(message)
-
-
-def requests(count: int = 20, route: str = "code") -> list[Request]:
-    rng = np.random.default_rng(len(route))
-    return [Request(line, route, tuple(rng.integers(2, VOCAB, 6).tolist()), TOKENS) for line in range(count)]
-
-
-def parts() -> Split:
-    return split(requests(40), requests(4, "other"), requests(3, "general"))
-
-
-@pytest.fixture
-def session(built: Path) -> Iterator[Session]:
-    with specexport.load(built) as session:
-        yield session
+from support.tuning import OPTIONS, TOKENS, Quiet, parts, requests
 
 
 @pytest.fixture(scope="module")
@@ -201,50 +168,6 @@ def test_smaller_steps_are_more_of_them(answers: Answers) -> None:
     assert many > few
 
 
-def test_a_killed_run_resumes(session: Session, tmp_path: Path) -> None:
-    jobs = [Job(str(place), request, 0.0, 0) for place, request in enumerate(requests(3))]
-    path = tmp_path / "answers.jsonl"
-    with Journal.open(path, {}) as journal:
-        whole = write_answers(session, jobs, journal, silent)
-    lines = path.read_bytes().splitlines(keepends=True)
-    path.write_bytes(b"".join(lines[:2]) + lines[2][: len(lines[2]) // 2])  # within the second answer
-    with Journal.open(path, {}) as journal:
-        assert list(journal.finished) == ["0"]
-        again = write_answers(session, jobs, journal, silent)
-    assert [one.tokens for one in again] == [one.tokens for one in whole]
-    assert all(np.array_equal(one.ids, other.ids) for one, other in zip(again, whole, strict=True))
-
-
-def test_a_journal_without_answers(session: Session, tmp_path: Path, refused: Refused) -> None:
-    job = Job("0", requests(1)[0], 0.0, 0)
-    with Journal.open(tmp_path / "answers.jsonl", {}) as journal:
-        journal.add("0", {"tokens": [1, 2], "ids": "AAAA", "logprobs": "AAAA"})
-        with refused(OutputError):
-            write_answers(session, [job], journal, silent)
-
-
-def test_prompts_are_split_by_route_and_never_shared() -> None:
-    made = split([*requests(20), *requests(20, "prose")], requests(2, "other"), [])
-    assert [len(part) for part in (made.training, made.choosing, made.judging)] == [28, 4, 10]
-    assert {one.route for one in made.judging} == {"code", "prose", "other"}
-    assert not set(made.training) & set(made.judging)
-    assert not set(made.choosing) & set(made.judging)
-    jobs = made.jobs(TuneOptions(answers=3))
-    assert len(jobs["training"]) == 3 * 28
-    assert len({job.key for part in jobs.values() for job in part}) == 3 * 28 + 4 + 10
-
-
-def test_too_few_prompts_to_judge_by(refused: Refused) -> None:
-    with refused(ParameterError):
-        split(requests(19), requests(50, "other"), [])
-
-
-def test_answers_too_short_to_judge_by(refused: Refused) -> None:
-    short = Answer("code", (1,), (2, 3), np.zeros((2, TOP), np.int32), np.zeros((2, TOP), np.float16))
-    with refused(ParameterError):
-        check_length([short] * 5)
-
-
 def test_batches_hold_all_answers_once(answers: Answers) -> None:
     all_answers = answers.training
     order = np.random.default_rng(0).permutation(len(all_answers)).tolist()
@@ -261,16 +184,19 @@ def test_batches_hold_all_answers_once(answers: Answers) -> None:
 
 def test_general_answers_are_no_more_than_their_share(answers: Answers) -> None:
     general = [one for one in answers.training if one.route == "general"]
-    assert sum(len(one.tokens) for one in general) <= 0.25 * sum(
-        len(one.tokens) for one in answers.training if one.route == "code"
-    )
-    assert [len(one.tokens) for one in up_to(answers.judging, 2 * TOKENS - 1)] == [TOKENS]
+    most = 0.25 * sum(len(one.tokens) for one in answers.training if one.route == "code")
+    assert 0 < len(general) == most // TOKENS < len(parts().general)
+    assert sum(len(one.tokens) for one in general) <= most
 
 
-def test_routes_are_compared_by_prompt(answers: Answers, draft: Draft) -> None:
-    judged = judge(draft.model, answers.judging, 0.0)
-    for one in by_route(judged, judged):
-        assert (one.before, one.gain.value, one.gain.low) == (one.after, 0.0, 0.0)
+def test_routes_are_compared_by_prompt() -> None:
+    before = [Judged("code", 5, 10), Judged("prose", 2, 4), Judged("code", 15, 30)]
+    after = [Judged("code", 9, 10), Judged("prose", 1, 4), Judged("code", 23, 30)]
+    code, prose = by_route(before, after)
+    assert (code.route, code.prompts, code.tokens, code.before, code.after) == ("code", 2, 40, 0.5, 0.8)
+    assert code.gain.value == pytest.approx(12 / 40)
+    assert code.gain.low < code.gain.value < code.gain.high
+    assert (prose.before, prose.after, prose.gain.value) == (0.5, 0.25, -0.25)
 
 
 def test_a_new_draft_has_the_targets_tokens(built: Path, tmp_path: Path) -> None:
@@ -284,9 +210,31 @@ def test_a_new_draft_has_the_targets_tokens(built: Path, tmp_path: Path) -> None
     assert found.tokenizer("def add").input_ids == make_tokenizer()("def add").input_ids
 
 
-def test_a_new_draft_larger_than_the_target(built: Path, refused: Refused) -> None:
+@pytest.mark.parametrize("width", [32, 96, 224, 352, 1504, 2080, 4096])
+def test_heads_divide_the_width(width: int) -> None:
+    heads = drafts._heads(width)
+    assert 1 <= heads <= max(1, width // 64)
+    assert width % heads == 0
+    assert width // heads % 8 == 0
+
+
+def test_a_new_draft_larger_than_the_target(built: Path, refused: Refused, monkeypatch: pytest.MonkeyPatch) -> None:
+    made, model = [], drafts.LlamaForCausalLM
+    monkeypatch.setattr(drafts, "LlamaForCausalLM", lambda config: made.append(model(config)) or made[-1])
     with refused(ParameterError):
-        new_draft(specexport.bundle.Bundle.open(built), Shape(4, 256), 0)
+        new_draft(specexport.bundle.Bundle.open(built), Shape(2, 352), 0)
+    assert all(parameter.is_meta for one in made for parameter in one.parameters())  # refused before it takes memory
+
+
+def test_rates_of_large_drafts_too(draft: Draft, noisy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    draft.model.requires_grad_(True)
+    for small, rates in ((10**9, [6e-3, 2e-2]), (0, [6e-5])):
+        monkeypatch.setattr(training, "SMALL", small)
+        found = training.Optimizer(draft.model, 10, 2.0)
+        assert [part.param_groups[0]["initial_lr"] for part in found._parts] == pytest.approx(rates)
+    assert draft.rate == drafts.TUNED_RATE
+    monkeypatch.setattr(drafts, "SMALL", 0)
+    assert load_draft(Checkpoint.find(str(noisy))).rate == 1.0
 
 
 def test_drafts_that_cannot_be_tuned(built: Path, pair: Pair, tmp_path: Path, refused: Refused) -> None:
@@ -304,16 +252,25 @@ def test_drafts_that_cannot_be_tuned(built: Path, pair: Pair, tmp_path: Path, re
         find_draft(bundle, str(other))
 
 
-def test_a_draft_that_is_there_already(tmp_path: Path, refused: Refused) -> None:
+def test_a_disk_that_is_full_at_the_end(
+    draft: Draft, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: Refused
+) -> None:
+    def full(draft: Draft, folder: Path) -> None:
+        raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
+
+    monkeypatch.setattr(tuning, "save_draft", full)
+    with refused(OutputError):
+        tuning._save(draft, tmp_path / "tuned")
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_output_that_cannot_be(built: Path, tmp_path: Path) -> None:
     (tmp_path / "tuned").mkdir()
-    with refused(OutputError):
-        check_output(tmp_path / "tuned", tmp_path / "answers.jsonl", parts(), OPTIONS, 1)
-
-
-def test_no_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: Refused) -> None:
-    monkeypatch.setattr(shutil, "disk_usage", lambda place: shutil._ntuple_diskusage(10**9, 10**9, 1000))  # type: ignore[attr-defined]
-    with refused(OutputError):
-        check_output(tmp_path / "tuned", tmp_path / "answers.jsonl", parts(), OPTIONS, 10**9)
+    for output in (".", "/", str(tmp_path / "tuned")):
+        shown = CliRunner().invoke(main, ["tune", str(built), "--prompts", "p", "-o", output])
+        assert shown.exit_code == 1
+        assert "exists" in shown.output
+        assert isinstance(shown.exception, SystemExit)
 
 
 def test_the_command(built: Path, noisy: Path, tmp_path: Path) -> None:

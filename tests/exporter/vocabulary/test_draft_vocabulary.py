@@ -129,6 +129,12 @@ def test_auto_keeps_all_where_that_does_not_pay(
         assert (told is not None, len(kept)) == ((True, 258) if worth else (False, 0))
 
 
+def test_all_tokens_that_were_asked_for(pair: Pair, context: BuildContext) -> None:
+    target, draft = (Checkpoint.find(str(folder)) for folder in (pair.target, pair.draft))
+    kept, told, note = choose_vocabulary(target, draft, VOCAB, CalibrationTexts(tuple(LINES * 2)), context)
+    assert (kept, told, note) == ((), None, f"the draft keeps all {VOCAB} tokens: so many were asked for")
+
+
 def test_a_target_continues_its_prompts_and_stops(pair: Pair) -> None:
     model = Checkpoint.find(str(pair.target)).load("fp32")
     prompts = [[5, 6, 7], [8], [9, 10]]
