@@ -21,7 +21,8 @@ import onnxruntime as ort
 from hardware import describe_hardware
 from numpy.typing import NDArray
 from specexport.bundle import Bundle, Contract, ModelSpec
-from specexport.engines.onnxruntime.cpu import UNUSED_OPTIMIZERS, OrtDecoder
+from specexport.engines.onnxruntime.cpu import OrtDecoder
+from specexport.engines.onnxruntime.graphs import UNUSED_OPTIMIZERS
 from specexport.engines.onnxruntime.pool import configure
 from specexport.engines.onnxruntime.products import keep_exact
 

@@ -44,12 +44,12 @@ def serve(bundle: str, pool: str) -> None:
     """Answer requests on stdin: one JSON line each, `{"prompt", "max_new_tokens", "speculate"}` to ms a token."""
     import onnxruntime as ort
     import specexport
-    from specexport.engines.onnxruntime import cpu
+    from specexport.engines.onnxruntime import graphs
 
     if pool == "global":
         ort.set_global_thread_pool_sizes(0, 1)
     if pool != "stop":
-        cpu.configure = partial(configure, pool)  # type: ignore[assignment]
+        graphs.configure = partial(configure, pool)  # type: ignore[assignment]
     session = specexport.load(bundle, check_digests=False, policy=False)
     print("ready", flush=True)
     for line in sys.stdin:

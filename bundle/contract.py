@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from ..strict import OPTIONAL
@@ -36,30 +36,46 @@ class Contract:
     docs/architecture.md, "States"). Each state is `past.{i}.{name}` and `present.{i}.{name}`: in the dialect `ort` in
     the same memory, in `onnx` copied there behind the pass.
 
+    Where there are tree rows, the target's graphs also take `depth [T] int64`, how far row i lies behind
+    `position` in the text, and `ancestor [T, T] bool`, whether row i sees row j, itself included. Row i lies in cache
+    row position + i. A chain has the depths 0 to T - 1 and sees all in front.
+
     capacity: rows of the cache, the longest sequence. max_draft_tokens: the largest k. prompt_chunk: widest pass.
+    tree_rows: most rows of a step beside those of its chain, 0 where no graph takes trees.
     """
 
     capacity: int
     max_draft_tokens: int
     prompt_chunk: int
     precision: Precision
+    tree_rows: int = field(default=0, metadata=OPTIONAL)  # bundles made before there were trees lack it
 
     def __post_init__(self) -> None:
         if self.max_draft_tokens < 1:
             raise ValueError(f"max_draft_tokens is {self.max_draft_tokens}; it must be at least 1")
+        if self.tree_rows < 0:
+            raise ValueError(f"tree_rows is {self.tree_rows}; it must be 0, for chains alone, or more")
         smallest = max(16, 4 * self.widest_step)  # what the proof's schedule walks through
         if self.capacity < smallest:
             raise ValueError(
                 f"a capacity of {self.capacity} is too small; "
-                f"{self.max_draft_tokens} draft tokens need {smallest} or more"
+                f"{self.max_draft_tokens} draft tokens{self._beside} need {smallest} or more"
             )
         if self.prompt_chunk < 1:
             raise ValueError(f"prompt_chunk is {self.prompt_chunk}; it must be at least 1")
 
     @property
+    def _beside(self) -> str:
+        return f" and {self.tree_rows} tree rows" if self.tree_rows else ""
+
+    @property
     def widest_step(self) -> int:
-        """Most tokens a pass gives logits for: k + 1, and 2 for the first draft step."""
-        return max(2, self.max_draft_tokens + 1)
+        """Most tokens a pass gives logits for: k + 1 and the rows of a tree, and 2 for the first draft step."""
+        return max(2, self.max_draft_tokens + 1 + self.tree_rows)
+
+    def of(self, role: Literal["target", "draft"]) -> Contract:
+        """What that model's graphs keep: only the target's take trees."""
+        return self if role == "target" else replace(self, tree_rows=0)
 
     @property
     def rows_name(self) -> str:

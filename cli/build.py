@@ -44,6 +44,13 @@ from .options import CACHE, MIN_OVERLAP, compile_options, compiling
 )
 @click.option("--max-draft-tokens", type=int, default=4, show_default=True, help="Maximum draft tokens per round.")
 @click.option(
+    "--tree-rows",
+    type=int,
+    default=0,
+    show_default=True,
+    help="Maximum rows a round for second choices of the draft; fp32 and fp16 on onnxruntime.",
+)
+@click.option(
     "--prompt-chunk",
     type=int,
     help="Prompt tokens per pass. [default: 256; 64 for engines on GPUs; less for mixtures]",

@@ -81,6 +81,18 @@ class Decoder(Protocol):
         ...
 
 
+class TakesTrees(Protocol):
+    """A decoder whose steps may be trees."""
+
+    def step_tree(self, tokens: Sequence[int], parents: Sequence[int], position: int) -> Logits:
+        """As `Decoder.step`, of rows of which the last hang below others. At most the contract's widest step.
+
+        parents: of the last `len(parents)` tokens, the place in `tokens` of the one that each follows; it lies in front
+        of its own. All tokens before them are a chain behind `position` rows, and leave that chain's rows in the cache.
+        """
+        ...
+
+
 class RollsBack:
     """A decoder with keys and values alone, which goes on behind any of its rows."""
 
@@ -206,6 +218,7 @@ class Engine:
     head: Head | None = None  # of the draft, where its graph has one
     device: int = 0  # which GPU, where it runs on one
     open_draft: Callable[[ModelSpec], OpenedDraft] | None = None
+    trees: TakesTrees | None = None  # the target, where the bundle was built for trees
 
 
 @dataclass(frozen=True)

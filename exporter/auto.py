@@ -17,7 +17,8 @@ from ..calibration.precision_search import (
     spread,
 )
 from ..engines.base import Engine
-from ..engines.onnxruntime.cpu import DIALECT, NAME, OrtDecoder, open_graph
+from ..engines.onnxruntime.cpu import DIALECT, NAME, OrtDecoder
+from ..engines.onnxruntime.graphs import open_graph
 from ..errors import ProofError
 from ..runtime.auto_precision import PrecisionCandidate, PrecisionTable
 from ..runtime.policy.host_identity import describe_host

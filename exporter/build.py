@@ -175,7 +175,7 @@ def _contract(found: _Models, options: BuildOptions) -> Contract:
     try:
         chunk = min(prompt_chunk(models, options), capacity)
         require_memory_for_copies(models, options, chunk)
-        return Contract(capacity, options.max_draft_tokens, chunk, options.numbers.precision)
+        return Contract(capacity, options.max_draft_tokens, chunk, options.numbers.precision, options.tree_rows)
     except ValueError as error:
         raise ParameterError(
             f"--max-seq-len {capacity} and --max-draft-tokens {options.max_draft_tokens}: {error}"

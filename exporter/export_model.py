@@ -130,7 +130,8 @@ class ModelExport:
         return stage_key(stage="too far", **self._inputs(contract))
 
     def _inputs(self, contract: Contract) -> dict[str, Any]:
-        inputs: dict[str, Any] = dict(role=self.role, checkpoint=self.checkpoint.digest, contract=asdict(contract))
+        kept_to = asdict(contract.of(self.role))
+        inputs: dict[str, Any] = dict(role=self.role, checkpoint=self.checkpoint.digest, contract=kept_to)
         if self.quantizing is not None:
             tokenizer = self.checkpoint.tokenizer.backend_tokenizer.to_str()
             inputs |= dict(quantizing=asdict(self.quantizing), tokenizer=tokenizer)
@@ -173,7 +174,7 @@ def export_model(export: ModelExport, context: BuildContext) -> ModelSpec:
     Raises `ProofError` for graphs that are not what they should be, and before they are made for a recipe that moves
     the model too far.
     """
-    checkpoint, contract = export.checkpoint, context.contract
+    checkpoint, contract = export.checkpoint, context.contract.of(export.role)
     key = export.key(contract)
     stage = finished_stage(context.cache, key)
     if stage is not None:
@@ -201,7 +202,7 @@ def export_model(export: ModelExport, context: BuildContext) -> ModelSpec:
 
 def _export(export: ModelExport, context: BuildContext, folder: Path, step: Announce) -> None:
     step("load")
-    checkpoint, contract = export.checkpoint, context.contract
+    checkpoint, contract = export.checkpoint, context.contract.of(export.role)
     model = checkpoint.load(contract.precision)
     layers = probe_cache(model)
     dialects, has_states = export.check_states(layers), any(layer.states for layer in layers)

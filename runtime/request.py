@@ -8,12 +8,13 @@ from typing import cast
 
 from ..bundle import Bundle
 from ..errors import ParameterError
-from .drafting.names import check_drafter
+from .drafting.leaves import LeafPlan
+from .drafting.names import check_drafter, model_of
 from .grammar.matcher import Matcher
 from .policy.decisions import Decisions
 from .policy.forced import BesideForced
 from .policy.predicted import BesidePrediction
-from .policy.schedule import FixedSchedule, Schedule
+from .policy.schedule import AdaptiveSchedule, FixedSchedule, Schedule
 from .sampling.parameters import SamplingParameters
 from .sampling.rules import Rule, make_rule
 
@@ -30,7 +31,8 @@ class Given:
 @dataclass(frozen=True)
 class Request:
     """prompt: token ids. limit: most tokens to emit. drafter: None for plain decoding. prediction: token ids, of which
-    drafts are looked up first. matcher: for whoever says where the grammar is complete, None without one.
+    drafts are looked up first. matcher: for whoever says where the grammar is complete, None without one. leaves: rows
+    beside the draft, None for none.
     """
 
     prompt: list[int]
@@ -42,6 +44,7 @@ class Request:
     schedule: Schedule
     prediction: Sequence[int] = ()
     matcher: Matcher | None = None
+    leaves: LeafPlan | None = None
 
     @property
     def stops(self) -> tuple[str, ...]:
@@ -63,8 +66,9 @@ def make_request(
     stop_tokens = frozenset(manifest.text.stop_token_ids if stops is None else cast(Sequence[int], stops))
     rule = make_rule(parameters, manifest.target.vocab_size, prompt, stop_tokens, matcher and matcher.copy())
     drafter, chosen = _schedule(bundle, decisions, parameters, schedule, rule)
+    leaves = _leaves(bundle, parameters, drafter, chosen)
     limit = min(parameters.max_new_tokens, manifest.longest - len(prompt))
-    return Request(prompt, parameters, rule, limit, stop_tokens, drafter, chosen, given.prediction, matcher)
+    return Request(prompt, parameters, rule, limit, stop_tokens, drafter, chosen, given.prediction, matcher, leaves)
 
 
 def _schedule(
@@ -93,3 +97,19 @@ def _schedule(
     if parameters.prediction:
         return decided, BesidePrediction(chosen, most, learns=not rule.constrained)
     return decided, BesideForced(chosen, rule, most) if rule.constrained else chosen
+
+
+def _leaves(bundle: Bundle, parameters: SamplingParameters, drafter: str | None, schedule: Schedule) -> LeafPlan | None:
+    """Rows beside the draft: as many as are asked for, else as many as pay, where the schedule knows that."""
+    most, asked = bundle.manifest.contract.tree_rows, parameters.num_leaves
+    if asked is not None and asked > most:
+        raise ParameterError(
+            f"num_leaves is {asked}; this bundle was built for 0 to {most} (--tree-rows)"
+            if most
+            else f"num_leaves is {asked}, but this bundle has no room for leaves; build it with --tree-rows {asked}"
+        )
+    if not most or asked == 0 or drafter is None or model_of(drafter) is None or parameters.grammar is not None:
+        return None
+    if asked is not None:
+        return LeafPlan(asked)
+    return LeafPlan(most, schedule.leaves) if isinstance(schedule, AdaptiveSchedule) else None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 from weakref import WeakSet
@@ -18,13 +18,13 @@ from numpy.typing import NDArray
 
 from ...bundle import Bundle, CacheLayer, Contract, ModelSpec, Precision
 from ...errors import BundleError, EngineError, ParameterError
-from ..base import Arrays, Availability, Engine, Logits, OpenedDraft, Rows, SavedStates, check_rows
+from ..base import Availability, Engine, Logits, OpenedDraft, Rows, SavedStates, check_rows
 from ..versions import dotted, version_numbers
 from .confidence_head import OrtHead, head_shapes
 from .graph_check import Signature, check_graph, still_open
-from .pool import configure
-from .products import keep_exact
+from .graphs import OrtGraph, open_graph, open_session
 from .states import OrtStates, state_signatures
+from .trees import ANCESTOR, DEPTH, OrtTrees
 
 if TYPE_CHECKING:
     import onnxruntime as ort
@@ -35,9 +35,6 @@ OLDEST = (1, 23)  # the first that runs opset 21 with int4 in blocks; the last w
 # Of models that keep states: the oldest that was tried with the operators that their graphs have.
 OLDEST_WITH_STATES = (1, 31)
 NUMPY_DTYPES: dict[Precision, type[np.floating]] = {"fp32": np.float32, "fp16": np.float16}
-# A layout for convolutions, which language models lack: on some fp16 graphs onnxruntime 1.31 crashes while it looks for
-# them.
-UNUSED_OPTIMIZERS = ["NchwcTransformer"]
 CacheRows = NDArray[np.floating]
 
 
@@ -70,7 +67,8 @@ def load(bundle: Bundle, threads: int = 0, device: int = 0) -> Engine:
     def decoder(spec: ModelSpec, drafts: bool) -> OrtDecoder:
         if DIALECT not in spec.graphs:
             raise BundleError(f"{bundle.root} has no {DIALECT} graph of {spec.source}; build the bundle again")
-        return OrtDecoder(bundle.path(spec.graphs[DIALECT]), spec, manifest.contract, threads, keeps_open=drafts)
+        contract = manifest.contract.of("draft" if drafts else "target")
+        return OrtDecoder(bundle.path(spec.graphs[DIALECT]), spec, contract, threads, keeps_open=drafts)
 
     draft = decoder(manifest.draft, drafts=True) if manifest.draft else None
     target, graphs = decoder(manifest.target, drafts=False), WeakSet[OrtGraph | OrtDecoder]()
@@ -89,8 +87,9 @@ def load(bundle: Bundle, threads: int = 0, device: int = 0) -> Engine:
         for part in (*graphs, *((draft,) if draft else ()), target):
             part.close()
 
-    head = draft.head if draft else None
-    return Engine(NAME, DIALECT, target, draft, open_one, close=close, head=head, open_draft=open_draft)
+    head, trees = draft.head if draft else None, target if manifest.contract.tree_rows else None
+    engine = Engine(NAME, DIALECT, target, draft, open_one, close=close, head=head, open_draft=open_draft)
+    return replace(engine, trees=trees)
 
 
 def _check_version() -> None:
@@ -103,42 +102,6 @@ def _check_version() -> None:
             f"onnxruntime {ort.__version__} is too old for layers that keep recurrent or convolution states, {needed} "
             f"is needed; pip install 'onnxruntime>={needed}'"
         )
-
-
-def open_graph(path: Path, threads: int = 0) -> OrtGraph:
-    """A graph of verification rules, for proofs: the CPU's own loop uses their numpy twins."""
-    return OrtGraph(path, _session(path, threads))
-
-
-class OrtGraph:
-    """Implements `RunGraph`."""
-
-    def __init__(self, path: Path, session: ort.InferenceSession) -> None:
-        self._path = path
-        self._session: ort.InferenceSession | None = session
-        self._names = [output.name for output in session.get_outputs()]
-
-    def __call__(self, arrays: Arrays) -> Arrays:
-        session = still_open(self._session, self._path)
-        return dict(zip(self._names, session.run(self._names, dict(arrays)), strict=True))
-
-    def close(self) -> None:
-        self._session = None
-
-
-def _session(path: Path, threads: int) -> ort.InferenceSession:
-    import onnxruntime as ort
-
-    options = ort.SessionOptions()
-    configure(options, threads)
-    keep_exact(options)
-    options.log_severity_level = 3
-    try:
-        return ort.InferenceSession(
-            path, options, providers=["CPUExecutionProvider"], disabled_optimizers=UNUSED_OPTIMIZERS
-        )
-    except Exception as error:  # onnxruntime raises its own types straight from C++
-        raise EngineError(f"ONNX Runtime cannot load {path}: {str(error).splitlines()[0]}") from None
 
 
 @dataclass(frozen=True)
@@ -184,7 +147,7 @@ class OrtDecoder:
         self.head = OrtHead(spec.features, contract.widest_step) if dialect == DIALECT and spec.features else None
         # How much of the cache a pass may look at; GroupQueryAttention knows by itself.
         self._spans = () if dialect == "ort" else contract.spans
-        self._session: ort.InferenceSession | None = _session(path, threads)
+        self._session: ort.InferenceSession | None = open_session(path, threads)
         self._check(self._session)
         import onnxruntime as ort
 
@@ -196,6 +159,7 @@ class OrtDecoder:
         self._logits = np.zeros((contract.widest_step, spec.vocab_size), np.float32)
         self._caches = [self._rows(layer, contract.capacity) for _, layer in spec.cache_names("past")]
         self._cache_values = [self._value(array) for array in self._caches]
+        self._trees = OrtTrees() if contract.tree_rows else None
         states = (spec, contract, self._value, NUMPY_DTYPES, keeps_open, dialect == DIALECT)
         self._states = OrtStates(*states) if spec.has_states else None
         self._bindings = {
@@ -205,18 +169,27 @@ class OrtDecoder:
     def step(self, tokens: Sequence[int], position: int) -> Logits:
         return self._run(tokens, position, False)
 
+    def step_tree(self, tokens: Sequence[int], parents: Sequence[int], position: int) -> Logits:
+        assert self._trees is not None, "the bundle was built without trees"
+        self._bound(len(tokens), position + len(tokens))
+        with self._trees.lie(len(tokens), parents):
+            return self._run(tokens, position, False)
+
     def feed(self, tokens: Sequence[int], position: int) -> None:
         self._run(tokens, position, True)
+
+    def _bound(self, count: int, end: int) -> _Binding:
+        size = (count, self._contract.span(end) if self._spans else 0)
+        if size not in self._bindings:
+            self._bindings[size] = self._bind(*size)
+        return self._bindings[size]
 
     def _run(self, tokens: Sequence[int], position: int, prompt: bool) -> Logits:
         count = len(tokens)
         end = position + count
         check_rows(end, self._contract)
         session = still_open(self._session, self._path)
-        size = (count, self._contract.span(end) if self._spans else 0)
-        bound = self._bindings.get(size)
-        if bound is None:
-            bound = self._bindings[size] = self._bind(*size)
+        bound = self._bound(count, end)
         bound.tokens[:] = tokens
         self._position[0] = position
         certain = self._states.begin(position, count, prompt) if self._states is not None else 0
@@ -284,6 +257,8 @@ class OrtDecoder:
         io.bind_ortvalue_output("logits", self._value(logits[None]))
         if self.head is not None:
             self.head.bind(io, self._value, rows)
+        if self._trees is not None:
+            self._trees.bind(io, self._value, width)
         new = [self._rows(layer, width) for _, layer in self._spec.cache_names("new")] if self._places_rows else []
         written = [self._value(array) for array in new] or self._cache_values
         for (past, _), value in zip(self._spec.cache_names("past"), self._cache_values, strict=True):
@@ -308,6 +283,8 @@ class OrtDecoder:
         expected: dict[str, Signature | None] = {"tokens": None, "position": None}
         if self._spans:
             expected["columns"] = None
+        if self._contract.tree_rows:
+            expected |= dict.fromkeys((DEPTH, ANCESTOR))
         sides: tuple[Literal["past", "new", "present"], ...] = ("past", self._side)
         for side in sides:
             rows = None if side == "new" else contract.capacity  # None: as many as the pass has tokens

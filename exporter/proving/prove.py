@@ -12,6 +12,7 @@ import onnx_ir as ir
 from ...bundle import Contract, ModelSpec, Proof, Role
 from ...engines.onnxruntime.cpu import DIALECT, NAME, OrtDecoder
 from ...runtime.proofs.parity import Arithmetic, Rounding, arithmetic, load_reference, prove_decoder
+from ...runtime.proofs.tree_parity import prove_trees
 from ..storage.manifest import reference_path
 from .widen import widen
 
@@ -31,7 +32,7 @@ def prove(
     """
     proofs = []
     for role, spec in specs.items():
-        reference = load_reference(workplace / reference_path(role))
+        reference, kept = load_reference(workplace / reference_path(role)), contract.of(role)
         for dialect, graph in spec.graphs.items():
             step(f"{role} {dialect}")
             path = workplace / graph
@@ -39,15 +40,19 @@ def prove(
             if kind == "fp32" or (
                 dialect == DIALECT and (spec.format != "float" or (NAME in engines and kind == "fp16"))
             ):
-                decoder = OrtDecoder(path, spec, contract, dialect=dialect)
+                decoder = OrtDecoder(path, spec, kept, dialect=dialect)
                 proofs.append(prove_decoder(decoder, reference, NAME, dialect, role, kind))
+                if kept.tree_rows and not isinstance(kind, Rounding):
+                    proofs.append(prove_trees(decoder, reference, kept, (NAME, dialect), kind))
             else:
                 with widened(path) as wide:
-                    decoder = OrtDecoder(wide, spec, replace(contract, precision="fp32"), dialect=dialect)
+                    decoder = OrtDecoder(wide, spec, replace(kept, precision="fp32"), dialect=dialect)
                     rounded: Arithmetic = "widened"
                     if spec.rounding is not None and _rounds(path):
                         rounded = Rounding(spec.rounding, "fp32" if contract.precision == "fp32" else "widened")
                     proofs.append(prove_decoder(decoder, reference, f"{NAME}, widened", dialect, role, rounded))
+                    if kept.tree_rows:
+                        proofs.append(prove_trees(decoder, reference, kept, (f"{NAME}, widened", dialect), "widened"))
             del decoder  # its memory, before the next one asks for as much
     return tuple(proofs)
 

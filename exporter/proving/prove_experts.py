@@ -16,7 +16,7 @@ from transformers import PreTrainedModel
 
 from ...calibration.weights.experts import expert_layers
 from ...calibration.weights.recipe import Recipe, WeightRecipe
-from ...engines.onnxruntime.cpu import open_graph
+from ...engines.onnxruntime.graphs import open_graph
 from .layer_arithmetic import Passed, layer_error, require_explained
 from .sampled import Sampled
 from .sites import Site

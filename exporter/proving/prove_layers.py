@@ -20,7 +20,8 @@ from ...bundle import Contract, LayerProof, ModelSpec
 from ...calibration.weights.layers import linear_layers
 from ...calibration.weights.recipe import Recipe
 from ...engines.base import Logits
-from ...engines.onnxruntime.cpu import DIALECT, OrtDecoder, open_graph
+from ...engines.onnxruntime.cpu import DIALECT, OrtDecoder
+from ...engines.onnxruntime.graphs import open_graph
 from ...errors import ProofError
 from ...runtime.proofs.divergence import divergence
 from ...runtime.proofs.parity import LOGIT_TOLERANCE, POISON, Exact, ReferenceStep

@@ -22,6 +22,8 @@ from .precision_choice import AUTO, Numbers, choose_numbers
 # Wide products pay on a CPU, where a last chunk is as wide as what is left of the prompt (docs/benchmarks.md). On a GPU
 # it is padded to a whole one.
 CPU_CHUNK, CHUNK = 256, 64
+# Behind these, costs rise and hardly anything is caught.
+MOST_TREE_ROWS = 32
 # Nats; int4 moves models that take to it by 0.01 to 0.02.
 MAX_DIVERGENCE = 0.02
 
@@ -41,6 +43,7 @@ class BuildOptions:
 
     precision: a name of `numbers.NAMES`, or `auto`, which measures and lets the target move by max_divergence nats
     (None: 0.02).
+    tree_rows: most rows of a step beside its chain, which hold second choices of the draft; 0 for chains alone.
     draft_precision: the target's. calibration_texts: JSONL of prompts, by default a shipped set.
     min_overlap: the part of the tokens in the calibration texts that a draft of another tokenizer must have.
     draft_vocabulary: how many tokens the draft's output layer keeps, or `auto`; None for all.
@@ -50,6 +53,7 @@ class BuildOptions:
 
     max_seq_len: int | None = None
     max_draft_tokens: int = 4
+    tree_rows: int = 0
     prompt_chunk: int | None = None
     min_overlap: float = 0.5
     draft_vocabulary: str | None = None
@@ -68,6 +72,8 @@ class BuildOptions:
     def __post_init__(self) -> None:
         if not 1 <= self.max_draft_tokens <= 32:
             raise ParameterError(f"--max-draft-tokens is {self.max_draft_tokens}; it must be from 1 to 32")
+        if self.tree_rows:
+            self._check_trees()
         if self.prompt_chunk is not None and self.prompt_chunk < 1:
             raise ParameterError(f"--prompt-chunk is {self.prompt_chunk}; it must be at least 1")
         if not 0 <= self.min_overlap <= 1:  # also: NaN
@@ -103,6 +109,20 @@ class BuildOptions:
             parse_version(self.tensorrt_version)
             if "tensorrt" not in self.engines:
                 raise ParameterError("--tensorrt-version is for --engine tensorrt; add it, or leave the version out")
+
+    def _check_trees(self) -> None:
+        if not 0 <= self.tree_rows <= MOST_TREE_ROWS:
+            raise ParameterError(f"--tree-rows is {self.tree_rows}; it must be from 0 (off) to {MOST_TREE_ROWS}")
+        if self.engines != ("onnxruntime",):
+            raise ParameterError(
+                f"--tree-rows is for --engine onnxruntime alone; the engines are {', '.join(self.engines)}"
+            )
+        if self.precision == AUTO or self.numbers.formats["target"] != "float":
+            # a quantized row has the same bits in a pass of any width, which a row beside the chain would break
+            raise ParameterError(
+                f"--tree-rows is for fp32 and fp16; --precision is {self.precision}, whose rows have the same bits in "
+                "every pass"
+            )
 
     @property
     def numbers(self) -> Numbers:
@@ -141,6 +161,11 @@ class BuildOptions:
         if draft is None and self.draft_vocabulary is not None:
             raise ParameterError(
                 f"--draft-vocabulary is {self.draft_vocabulary}, but there is no --draft; leave it out"
+            )
+        if draft is None and self.tree_rows:
+            raise ParameterError(
+                f"--tree-rows is {self.tree_rows}, but there is no --draft whose second choices they could hold; "
+                "leave it out"
             )
         if self.more_drafts and "onnxruntime" not in self.engines:
             raise ParameterError(

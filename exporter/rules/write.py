@@ -9,7 +9,7 @@ from pathlib import Path
 import onnx
 
 from ...bundle import Contract, RuleName, RuleSpec
-from ...engines.onnxruntime.cpu import open_graph
+from ...engines.onnxruntime.graphs import open_graph
 from ...errors import ProofError
 from ...runtime.proofs.rule_parity import measure_rule
 from .graphs import accept, accept_greedy, adjust, select, select_greedy

@@ -20,6 +20,7 @@ from transformers.masking_utils import AttentionMaskInterface
 
 from ...errors import UnsupportedModelError
 from ..dialects import Dialect
+from .trees import HIDDEN, Tree
 
 IMPLEMENTATION = "specexport"
 
@@ -34,9 +35,6 @@ HARMLESS |= {
     "cache_position",
     "logits_to_keep",
 }
-# The score of what is hidden: finite, because kernels that go by tiles subtract the largest score of a tile, and in the
-# range of fp16, because a compiler may lower the softmax.
-HIDDEN = torch.finfo(torch.float16).min
 
 KeyValue = tuple[Tensor, Tensor]  # key and value, [1, num_kv_heads, rows, head_dim] each, of one width
 
@@ -50,14 +48,15 @@ class StaticCache:
     """What stands in for the transformers cache while tracing: hands keys and values through unchanged.
 
     position: `[1] int64`, rows of the cache in use. past: by layer that attends, `capacity` rows. columns: `[C] int64`,
-    0 to C - 1, the rows that attention looks at, for the dialects that have a choice. written: by layer what the graph
-    gives back, the cache after this pass, or in the dialect `rows` its T new rows. updated: the layer that brought its
-    keys and values last.
+    0 to C - 1, the rows that attention looks at, for the dialects that have a choice. tree: how the rows of a pass hang
+    together, None where they are always a chain. written: by layer what the graph gives back, the cache after this
+    pass, or in the dialect `rows` its T new rows. updated: the layer that brought its keys and values last.
     """
 
     position: Tensor
     past: dict[int, KeyValue]
     columns: Tensor | None = None
+    tree: Tree | None = None
     written: dict[int, KeyValue] = field(default_factory=dict)
     updated: int = -1
     is_compileable: bool = False
@@ -89,6 +88,7 @@ class StaticCache:
 @dataclass(frozen=True)
 class Layer:
     """One layer's share of the cache, and how it attends. window: tokens seen, 0 for all. softcap: 0.0 for none.
+    tree: of the pass, None where its rows are always a chain.
 
     sinks: `[H]`, a score of each head's that takes its part of the softmax and has no value (arXiv 2309.17453, learned
     as in gpt-oss); None without.
@@ -101,6 +101,7 @@ class Layer:
     window: int
     softcap: float
     sinks: Tensor | None = None
+    tree: Tree | None = None
 
 
 def scatter_and_attend(query: Tensor, key: Tensor, value: Tensor, layer: Layer) -> tuple[Tensor, KeyValue]:
@@ -116,10 +117,13 @@ def scatter_and_attend(query: Tensor, key: Tensor, value: Tensor, layer: Layer) 
     seen = [half[:, :, : columns.shape[0]] for half in (key_all, value_all)]
     if layer.softcap or layer.sinks is not None:  # an attribute that TensorRT refuses; what Attention has no input for
         return _attend(query, seen[:1], seen[1:], columns, layer), (key_all, value_all)
-    rows = layer.position + torch.arange(query.shape[2])
-    # In four dimensions from the start: behind an Unsqueeze, TensorRT-RTX 1.7 trips over names of its own where C is
-    # fixed.
-    mask = _visible(columns[None, None], rows[None, None], layer.window)
+    if layer.tree is not None:
+        mask = layer.tree.visible(columns, layer.position, layer.window)[None, None]
+    else:
+        rows = layer.position + torch.arange(query.shape[2])
+        # In four dimensions from the start: behind an Unsqueeze, TensorRT-RTX 1.7 trips over names of its own where C
+        # is fixed.
+        mask = _visible(columns[None, None], rows[None, None], layer.window)
     output = symbolic(
         "Attention", (query, *seen, mask), dict(scale=layer.scale), dtype=query.dtype, shape=query.shape, version=24
     )
@@ -132,15 +136,24 @@ def group_query_attention(query: Tensor, key: Tensor, value: Tensor, layer: Laye
     packed = [tensor.transpose(1, 2).reshape(1, length, -1) for tensor in (query, key, value)]
     last = layer.position.to(torch.int32) + (length - 1)
     attributes: dict[str, Any] = dict(num_heads=heads, kv_num_heads=kv_heads, scale=layer.scale)
-    if layer.window:
+    capacity = layer.past[0].shape[2]
+    if layer.window and (layer.tree is None or layer.window < capacity):
+        if layer.tree is not None:  # the operator's window counts rows of the cache, and rows of a tree lie elsewhere
+            raise UnsupportedModelError(
+                f"a window of {layer.window} tokens hides rows of a cache of {capacity}, which trees cannot have on "
+                "ONNX Runtime; leave --tree-rows out"
+            )
         attributes["local_window_size"] = layer.window
     if layer.softcap:
         attributes["softcap"] = layer.softcap
-    # Without tables of a rotary embedding, places and a bias.
-    sinks = (None, None, None, None, layer.sinks.to(query.dtype)) if layer.sinks is not None else ()
+    bias = layer.tree.bias(capacity, layer.position, query.dtype) if layer.tree is not None else None
+    sinks = layer.sinks.to(query.dtype) if layer.sinks is not None else None
+    optional = [None, None, None, bias, sinks]  # without tables of a rotary embedding, and places
+    while optional and optional[-1] is None:
+        optional.pop()
     output, key_all, value_all = symbolic_multi_out(
         "com.microsoft::GroupQueryAttention",
-        (*packed, *layer.past, last, (last + 1)[0], *sinks),
+        (*packed, *layer.past, last, (last + 1)[0], *optional),
         attributes,
         dtypes=(query.dtype, key.dtype, value.dtype),
         shapes=(packed[0].shape, layer.past[0].shape, layer.past[1].shape),
@@ -170,8 +183,11 @@ def _attend(query: Tensor, keys: list[Tensor], values: list[Tensor], places: Ten
     scores = torch.cat([query @ part.transpose(2, 3) for part in keys], -1).float()
     if layer.softcap:
         scores = layer.softcap * torch.tanh(scores / layer.softcap)
-    rows = (layer.position + torch.arange(length)).repeat(heads // kv_heads)
-    mask = _visible(places, rows, layer.window)
+    if layer.tree is not None:
+        mask = layer.tree.visible(places, layer.position, layer.window).repeat(heads // kv_heads, 1)
+    else:
+        rows = (layer.position + torch.arange(length)).repeat(heads // kv_heads)
+        mask = _visible(places, rows, layer.window)
     scores = torch.where(mask, scores, HIDDEN)
     if layer.sinks is not None:  # one more column, which the products with the values leave out
         sinks = layer.sinks.float().reshape(1, kv_heads, -1, 1, 1).expand(-1, -1, -1, length, -1)
@@ -239,7 +255,7 @@ def static_cache_attention(model: PreTrainedModel, cache: StaticCache, dialect: 
             raise UnsupportedModelError(f"layer {layer} attends twice in one pass; a cache holds one attention a layer")
         if layer not in cache.past:
             raise UnsupportedModelError(f"layer {layer} attends, but kept no keys and values of two tokens")
-        asked = Layer(cache.past[layer], cache.position, cache.columns, scale, window, softcap, sinks)
+        asked = Layer(cache.past[layer], cache.position, cache.columns, scale, window, softcap, sinks, cache.tree)
         width = asked.past[0].shape[-1]
         wide = (_padded(query, width), _padded(key, width), _padded(value, width))
         output, cache.written[layer] = EMITTERS[dialect](*wide, asked)

@@ -30,6 +30,7 @@ from .confidence_head import HEADED, OUTPUTS, WEIGHTS, confidence, embeddings_se
 from .open_states import OpenStates
 from .probe_states import probe_states, state_tensors
 from .states import EMITTERS, StateCache, static_states
+from .trees import ANCESTOR, DEPTH, Tree, refuse_trees
 
 # Of the dialect for old parsers: the one that came with its opset.
 ROWS_IR_VERSION = 8
@@ -99,8 +100,11 @@ def trace(
 
     features: with a confidence head that reads as many numbers a row, as `probe_features` found them. Only in the
     dialect `HEADED`. kept: what the rows of the model's output layer are; the graph's logits are as wide as all tokens.
+    Where the contract has tree rows, the graph has the inputs that make a tree of a pass; such a model has no head.
     """
-    assert not features or dialect == HEADED
+    assert not features or (dialect == HEADED and not contract.tree_rows)
+    if contract.tree_rows:
+        refuse_trees(model, layers)
     attending = [index for index, layer in enumerate(layers) if layer.num_kv_heads]
     states = {f"{index}.{state.name}": state for index, layer in enumerate(layers) for state in layer.states}
     if states and dialect not in EMITTERS:
@@ -114,6 +118,10 @@ def trace(
     if dialect != "ort":
         inputs["columns"] = torch.arange(contract.capacity // 2)
         dynamic["columns"] = {0: Dim("span", min=1, max=contract.capacity)}
+    if contract.tree_rows:
+        inputs |= {DEPTH: torch.arange(3), ANCESTOR: torch.ones(3, 3).tril().bool()}
+        width = dynamic["tokens"][1]
+        dynamic |= {DEPTH: {0: width}, ANCESTOR: {0: width, 1: width}}
     if features:
         inputs[WEIGHTS] = torch.zeros(features + 1)
     if states:
@@ -153,7 +161,8 @@ def trace(
 class StaticDecoder(torch.nn.Module):
     """Any `AutoModelForCausalLM` over a static cache.
 
-    `(tokens, position, columns unless ort, head if any, pending and certain if any, *past, *states)
+    `(tokens, position, columns unless ort, depth and ancestor if trees, head if any, pending and certain if any, *past,
+    *states)
     -> (logits, features and confidence if any, *written, *states)`
     """
 
@@ -176,14 +185,17 @@ class StaticDecoder(torch.nn.Module):
         self.widest_step = contract.widest_step
         self.has_head = has_head
         self.kept = kept
+        self.takes_trees = contract.tree_rows > 0
         if kept is not None:
             self.register_buffer("rows_of_tokens", kept.rows)
         self.accepted = inspect.signature(model.forward).parameters
 
     def forward(self, tokens: Tensor, position: Tensor, *rest: Tensor) -> tuple[Tensor, ...]:
         columns, rest = (None, rest) if self.dialect == "ort" else (rest[0], rest[1:])
+        tree, rest = (Tree(*rest[:2]), rest[2:]) if self.takes_trees else (None, rest)
         weights, rest = (rest[0], rest[1:]) if self.has_head else (None, rest)
         cache = self._cache(position, columns, rest)
+        cache.tree = tree
         by_row = (
             self._logits(tokens, position, cache)
             if weights is None
@@ -220,7 +232,8 @@ class StaticDecoder(torch.nn.Module):
 
     def _run(self, tokens: Tensor, position: Tensor, cache: StateCache, options: dict[str, Tensor]) -> Tensor:
         if "position_ids" in self.accepted:
-            options["position_ids"] = (position + torch.arange(tokens.shape[1]))[None]
+            depth = torch.arange(tokens.shape[1]) if cache.tree is None else cache.tree.depth
+            options["position_ids"] = (position + depth)[None]
         attention = static_cache_attention(self.model, cache, self.dialect)
         with attention, static_states(self.model, cache, self.dialect), complex_as_pairs():
             logits: Tensor = self.model(input_ids=tokens, past_key_values=cache, use_cache=True, **options).logits

@@ -14,10 +14,11 @@ from ...bundle import Bundle
 from ...engines.base import Engine
 from ...errors import EngineError
 from ..drafting.drafters import Draft, ForcedDraft, LookupDraft, NoDraft, make_draft
+from ..drafting.leaves import SecondChoices
 from ..drafting.lookup import PredictionLookup
 from ..request import Request
 from ..sampling.logprobs import TokenLogprobs
-from ..sampling.rules import NonFiniteLogitsError
+from ..sampling.rules import NonFiniteLogitsError, Rule
 from ..state.cancellation import Cancellation, Cancelled
 from ..state.context import Context
 from ..state.statistics import Statistics
@@ -25,6 +26,7 @@ from ..text.detokenizer import Detokenizer, StopStrings
 from .device_rounds import DeviceRound, device_rounds
 from .notes import NotedRound, NotedRule, Notes, Source
 from .speculate import HostRound, Round, decode
+from .tree_round import TreeRound
 
 FinishReason = Literal["stop", "length", "cancelled"]
 
@@ -157,7 +159,12 @@ class Decoding:
         if rounds is not None:
             schedule.guide = None
             return DeviceRound(context, rounds, request.parameters, drafter is not None, statistics)
-        rule = NotedRule(request.rule, notes)
+        noted = NotedRule(request.rule, notes)
+        rule: Rule = noted
+        choices = None
+        if self.engine.trees is not None and request.leaves is not None:
+            vocab_size = context.target.decoder.vocab_size
+            rule = choices = SecondChoices(noted, request.leaves, request.stop_tokens, vocab_size)
         draft: Draft = NoDraft()
         if drafter:
             first = []
@@ -168,6 +175,9 @@ class Decoding:
             draft = make_draft(drafter, context, rule, statistics, schedule.guide, first)
         if drafter and rule.constrained:
             draft = ForcedDraft(draft, NotedRule(request.rule, notes, "grammar"), statistics)
+        if choices is not None and self.engine.trees is not None:
+            contract = self.bundle.manifest.contract
+            return TreeRound(context.target, draft, choices, statistics, self.engine.trees, contract)
         return HostRound(context, draft, rule, statistics)
 
     @contextmanager

@@ -48,7 +48,7 @@ class DeviceRound:
         if self._drafts and self._context.draft is not None:
             self._context.draft.prefill(tokens, len(tokens) - 2)
 
-    def run(self, tokens: Sequence[int], count: int) -> tuple[list[int], int, int]:
+    def run(self, tokens: Sequence[int], count: int) -> tuple[list[int], int, list[int]]:
         draft = self._context.draft
         # The first draft pass feeds two tokens, so a sequence of one starts with a plain round.
         k = count if self._drafts and draft is not None and len(tokens) > 1 else 0
@@ -66,7 +66,7 @@ class DeviceRound:
                 raise NonFiniteLogitsError("draft", index, confidence)
         if not 0 <= result.next_token < self._vocab_size:
             raise NonFiniteLogitsError("target", result.num_accepted, math.nan)
-        return result.draft_tokens, result.num_accepted, result.next_token
+        return result.draft_tokens, result.num_accepted, [result.next_token]
 
     def _chances(self, k: int) -> Chances | None:
         if self._verification is None:

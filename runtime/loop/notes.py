@@ -8,6 +8,7 @@ from typing import Literal
 
 from ...engines.base import Logits
 from ..sampling.distribution import Row
+from ..sampling.leaves import Leaf, caught
 from ..sampling.logprobs import TokenLogprobs, token_logprobs
 from ..sampling.rules import Rule
 from .speculate import Round
@@ -48,12 +49,28 @@ class NotedRule:
 
     def accept(self, target_logits: Logits, draft_tokens: Sequence[int]) -> tuple[int, int]:
         count, token = self._rule.accept(target_logits, draft_tokens)
+        self._note(target_logits, [*draft_tokens[:count], token])
+        return count, token
+
+    def accept_tree(
+        self, target_logits: Logits, draft_tokens: Sequence[int], leaves: Sequence[Leaf]
+    ) -> tuple[int, list[int]]:
+        count, following = self._rule.accept_tree(target_logits, draft_tokens, leaves)
+        self._note(target_logits, [*draft_tokens[:count], following[0]])
+        leaf = caught(leaves, count, following[0])
+        if leaf is not None:
+            before, row = self._notes.logprobs, len(draft_tokens) + 1 + leaf
+            self._note(target_logits[row:], following[1:])
+            self._notes.logprobs = before + self._notes.logprobs
+        return count, following
+
+    def _note(self, rows: Logits, kept: Sequence[int]) -> None:
+        """kept: tokens, each from the row of its place."""
         likeliest = self._notes.likeliest
         if likeliest is not None:
-            kept = [*draft_tokens[:count], token]
             # The rule changes copies of the rows, so these are the target's own.
-            self._notes.logprobs = [token_logprobs(target_logits[i], kept[i], likeliest) for i in range(count + 1)]
-        return count, token
+            logprobs = [token_logprobs(row, token, likeliest) for row, token in zip(rows, kept, strict=False)]
+            self._notes.logprobs = logprobs
 
 
 class NotedRound:
@@ -63,10 +80,10 @@ class NotedRound:
         self._round, self._notes = round, notes
         self.prefill = round.prefill
 
-    def run(self, tokens: Sequence[int], count: int) -> tuple[list[int], int, int]:
+    def run(self, tokens: Sequence[int], count: int) -> tuple[list[int], int, list[int]]:
         notes = self._notes
         notes.sources = []
-        draft_tokens, num_accepted, next_token = self._round.run(tokens, count)
+        draft_tokens, num_accepted, following = self._round.run(tokens, count)
         notes.draft_tokens, notes.num_accepted = draft_tokens, num_accepted
         notes.sources += ["model"] * (len(draft_tokens) - len(notes.sources))
-        return draft_tokens, num_accepted, next_token
+        return draft_tokens, num_accepted, following

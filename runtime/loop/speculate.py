@@ -21,8 +21,11 @@ class Round(Protocol):
         """Get ready to draft behind `tokens`."""
         ...
 
-    def run(self, tokens: Sequence[int], count: int) -> tuple[list[int], int, int]:
-        """Draft up to `count` tokens behind `tokens` and verify them: `(draft_tokens, num_accepted, next_token)`."""
+    def run(self, tokens: Sequence[int], count: int) -> tuple[list[int], int, list[int]]:
+        """Draft up to `count` tokens behind `tokens` and verify them: `(draft_tokens, num_accepted, following)`.
+
+        following: the target's own tokens behind those, one, or two where a row beside the draft caught the first.
+        """
         ...
 
 
@@ -45,13 +48,14 @@ def decode(
         statistics.prefill_seconds += perf_counter() - start
 
     while limit > 0:
-        draft_tokens, num_accepted, next_token = round.run(tokens, min(count, limit - 1))
-        context.keep(len(tokens) + num_accepted)  # the row of the next token is still to come
-        tokens += [*draft_tokens[:num_accepted], next_token]
-        statistics.add_round(len(draft_tokens), num_accepted)
+        draft_tokens, num_accepted, following = round.run(tokens, min(count, limit - 1))
+        context.keep(len(tokens) + num_accepted)  # the rows of what follows are still to come
+        new = [*draft_tokens[:num_accepted], *following]
+        tokens += new
+        statistics.add_round(len(draft_tokens), num_accepted, len(following) - 1)
         schedule.observe(len(draft_tokens), num_accepted)
-        limit -= num_accepted + 1
-        yield tokens[-num_accepted - 1 :]
+        limit -= len(new)
+        yield new
         count = schedule.next(len(tokens), context.behind)
 
 
@@ -62,9 +66,10 @@ class HostRound:
         self._target, self._draft, self._rule, self._statistics = context.target, draft, rule, statistics
         self.prefill = draft.prefill
 
-    def run(self, tokens: Sequence[int], count: int) -> tuple[list[int], int, int]:
+    def run(self, tokens: Sequence[int], count: int) -> tuple[list[int], int, list[int]]:
         draft_tokens = self._draft.propose(tokens, count)
         start = perf_counter()
         logits = self._target.step([tokens[-1], *draft_tokens], len(tokens) - 1)
         self._statistics.target_seconds += perf_counter() - start
-        return draft_tokens, *self._rule.accept(logits, draft_tokens)
+        num_accepted, next_token = self._rule.accept(logits, draft_tokens)
+        return draft_tokens, num_accepted, [next_token]

@@ -25,7 +25,10 @@ def bundle_identity(bundle: Bundle) -> str:
         ]
         for role, model in manifest.models.items()
     }
-    return hashlib.sha256(json.dumps([models, asdict(manifest.contract)], sort_keys=True).encode()).hexdigest()
+    contract = asdict(manifest.contract)
+    if not manifest.contract.tree_rows:  # as it was before there were trees
+        del contract["tree_rows"]
+    return hashlib.sha256(json.dumps([models, contract], sort_keys=True).encode()).hexdigest()
 
 
 def describe_host(engine: str, device: int = 0) -> str:

@@ -22,6 +22,7 @@ from ..drafting.guide import Guide
 from ..drafting.names import model_of
 from .beliefs import FARTHEST, LEAST, REQUEST_RATE, ROUTE_RATE, bounded
 from .cost_model import Costs, RoundCosts
+from .leaf_worth import LeafBeliefs, LeafWorth
 from .lookup_worth import LookupState
 from .pace import Pace
 from .routes import RoutePolicy
@@ -83,7 +84,7 @@ class RouteState:
     calibration_shift: logits added to the chances that are read off the draft's confidence. prior_shift: logits added
     to the chances that calibration found by position. Both follow what is accepted. allowance: seconds saved up for
     the next probe. pace: what rounds take meanwhile, of all routes; None where costs are taken at their word, so that
-    no clock decides. lookups: of those.
+    no clock decides. lookups, leaves: of those.
     """
 
     calibration_shift: float = 0.0
@@ -91,6 +92,7 @@ class RouteState:
     allowance: float = 0.0
     pace: Pace | None = None
     lookups: LookupState = field(default_factory=LookupState)
+    leaves: LeafBeliefs = field(default_factory=LeafBeliefs)
 
 
 class AdaptiveSchedule:
@@ -128,6 +130,7 @@ class AdaptiveSchedule:
         self._probing = self._turned = False  # turned: to the other kind, by the pace
         self._could_pay = True  # whether a draft that always stands would
         self._passes = 0  # of the draft, in this round, where it is guided
+        self.leaves = LeafWorth(state.leaves)
         self._started, self._had_draft = 0.0, -1  # this round; whether the last one had a draft, if there was one
 
     def next(self, length: int, behind: int) -> int:
@@ -144,6 +147,7 @@ class AdaptiveSchedule:
         count = self._best and (self._most if self._reads else self._best)
         self._turned = pace is not None and pace.other(count > 0, self._price_of_other(behind))
         count = (0 if self._turned else count) if count else self._probe(behind, self._turned)
+        self.leaves.begin(self._read, self._expected, self._rate, self._verify)
         if pace:
             self._started = pace.clock()
         return count
@@ -267,6 +271,7 @@ class AdaptiveSchedule:
         passes = self._passes or num_drafted
         if self._had_draft == (passes > 0):
             expected = table.rounds[num_drafted] + (passes - num_drafted) * table.draft
+            expected += self.leaves.seconds / self._extra
             pace.observe(passes > 0, seconds, table.plain, expected)
         self._had_draft = passes > 0
 

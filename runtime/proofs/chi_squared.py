@@ -108,7 +108,7 @@ def sample_session(
         generation = session.generate(prompt, params, seed=seed)
         found[generation.tokens[:length]] += 1
         rounds += generation.statistics.rounds
-        accepted += generation.statistics.accepted
+        accepted += generation.statistics.accepted + generation.statistics.caught
         drafted += generation.statistics.drafted
     statistic, limit, cells = chi_squared(expected, found)
     drafter = check_drafter(params.drafter, session.engine.draft is not None, session.bundle.manifest.draft_names)

@@ -109,7 +109,14 @@ def shares(token: Callable[[float], int], vocab: int, steps: int = UNIFORM_STEPS
 def outcomes(
     run: Run, draft_tokens: tuple[int, ...], vocab: int, rng: np.random.Generator, steps: int = UNIFORM_STEPS
 ) -> Iterator[Outcome]:
-    """Every `(num_accepted, next_token, probability)` of one draft, uniforms integrated out.
+    """Every `(num_accepted, next_token, probability)` of one draft, uniforms integrated out."""
+    return (case[:3] for case in cases(run, draft_tokens, vocab, rng, steps))
+
+
+def cases(
+    run: Run, draft_tokens: tuple[int, ...], vocab: int, rng: np.random.Generator, steps: int = UNIFORM_STEPS
+) -> Iterator[tuple[int, int, float, list[float]]]:
+    """The same, each with uniforms that give it.
 
     Each deciding uniform matters only by the side of its threshold on which it lies. Threshold i shows while the
     earlier uniforms accept whatever they can and the later ones accept nothing they need not; a rule that reads from
@@ -135,8 +142,12 @@ def outcomes(
         def follower(uniform: float, head: Sequence[float] = tuple(deciding)) -> int:
             return run(draft_tokens, [*head, uniform])[1]
 
-        followers = shares(follower, vocab, steps)
-        yield from ((count, token, probability * share) for token, share in enumerate(followers) if share)
+        below = 0.0
+        for token, share in enumerate(shares(follower, vocab, steps)):
+            if share:
+                within = np.floor((below + share * (int(rng.integers(1, 1000)) / 1000)) * steps) / steps
+                yield count, token, probability * share, [*deciding, float(within)]
+            below += share
 
 
 def enumerate_rule(verify: Verify, target: Chain, draft: Chain, k: int, judged_by: Chain | None = None) -> Enumeration:

@@ -25,11 +25,12 @@ def decode_request(session: Session, prompt: Sequence[int], params: SamplingPara
     tokens: list[int] = []
     widths: list[int] = []
     drafted: list[int] = []
-    before, statistics = 0, Statistics()
+    before, beside, statistics = 0, 0, Statistics()
     for chunk in session.stream(prompt, params):
         statistics = chunk.statistics
         drafted.append(statistics.drafted - before)
-        before = statistics.drafted
+        before, beside_before = statistics.drafted, beside
+        beside = statistics.leaves + statistics.fed_again
         tokens += chunk.tokens
-        widths += [drafted[-1] + 1] * len(chunk.tokens)
+        widths += [drafted[-1] + 1 + beside - beside_before] * len(chunk.tokens)
     return Output(tuple(tokens), tuple(widths), tuple(drafted), statistics)

@@ -179,7 +179,7 @@ def contexts(steps: list[Step]) -> Iterator[NDArray[np.int64]]:
 
 def max_error(decoder: Decoder, reference: list[ReferenceStep]) -> float:
     """Largest |difference| of a logit, in standard deviations of the reference's logits; infinite for NaN."""
-    return _largest(reference, list(_answers(decoder, reference)))
+    return largest_error(reference, list(_answers(decoder, reference)))
 
 
 def _answers(decoder: Decoder, reference: list[ReferenceStep]) -> Iterator[Logits]:
@@ -193,12 +193,13 @@ def _answers(decoder: Decoder, reference: list[ReferenceStep]) -> Iterator[Logit
     decoder.overwrite_rows(0, 0.0)
 
 
-def _spread(reference: list[ReferenceStep]) -> float:
+def _spread(reference: Sequence[ReferenceStep]) -> float:
     logits = np.concatenate([entry.logits for entry in reference])
     return float(np.std(logits[logits > -np.inf]))  # those of tokens that a draft cannot propose are no numbers
 
 
-def _largest(reference: list[ReferenceStep], answers: list[Logits]) -> float:
+def largest_error(reference: Sequence[ReferenceStep], answers: Sequence[Logits]) -> float:
+    """|difference| of a logit, in standard deviations of the reference's; infinite for NaN."""
     spread = _spread(reference)
     worst = float(np.max([_difference(entry.logits, ours) for entry, ours in zip(reference, answers, strict=True)]))
     return worst / spread if spread and np.isfinite(worst) else np.inf
@@ -226,7 +227,7 @@ def measure_decoder(
         role=role,
         rows=found.rows,
         length=max(entry.step.end for entry in reference),
-        max_error=_largest(reference, answers),
+        max_error=largest_error(reference, answers),
         tolerance=None if isinstance(arithmetic, Rounding) else LOGIT_TOLERANCE[arithmetic],
         divergence=found.nats,
         divergence_tolerance=arithmetic.allowed(_spread(reference)) if isinstance(arithmetic, Rounding) else None,

@@ -18,6 +18,8 @@ from .enumeration import Exactness, check_rules
 from .equality import Equality, check_equality
 from .parity import arithmetic, load_reference, measure_decoder
 from .rule_parity import RuleProof, measure_rule
+from .tree_enumeration import check_leaves
+from .tree_parity import TreeDecoder, measure_trees
 
 # Without prompts of the user's, this many pieces of the proof's own tokens serve.
 DEFAULT_PROMPTS = 8
@@ -92,11 +94,22 @@ def verify_session(
     proofs = [_parity(session, manifest, role) for role in manifest.roles]
     others = tuple(manifest.more_drafts) if session.engine.open_draft is not None else ()
     proofs += [_parity(session, manifest.with_draft(name), "draft", name) for name in others]
+    proofs += _trees(session)
     session.reset()
     sampled = tuple(_sample(session, given[0][0], trials, drafter)) if trials else ()
     drafters = (drafter, *(others if drafter is None else ()))
     equalities = tuple(check_equality(session, prompt, most, one) for one in drafters for prompt, most in given)
-    return Report(tuple(check_rules()), tuple(_compiled(session)), tuple(proofs), equalities, sampled)
+    exactness = [*check_rules(), *(check_leaves() if session.engine.trees is not None else ())]
+    return Report(tuple(exactness), tuple(_compiled(session)), tuple(proofs), equalities, sampled)
+
+
+def _trees(session: Session) -> Iterator[Proof]:
+    target, manifest = session.engine.target, session.bundle.manifest
+    if session.engine.trees is not None:
+        assert isinstance(target, TreeDecoder)
+        reference = load_reference(session.bundle.path(manifest.references["target"]))
+        where = session.engine.name, session.engine.dialect
+        yield measure_trees(target, reference, manifest.contract, where, manifest.contract.precision)
 
 
 def _parity(session: Session, manifest: Manifest, role: Role, name: str | None = None) -> Proof:
@@ -145,7 +158,8 @@ def render(result: Report) -> str:
             f"{cases} cases"
         )
     lines += [
-        f"parity     {proof.role} on {proof.engine}: {proof.measure} over {proof.rows} rows and {proof.length} tokens "
+        f"parity     {proof.role}{', trees,' if proof.dialect.endswith('trees') else ''} on {proof.engine}: "
+        f"{proof.measure} over {proof.rows} rows and {proof.length} tokens "
         f"(allowed {proof.limit})"
         for proof in result.parity
     ]

@@ -40,6 +40,10 @@ class SamplingParameters:
     policy decides for the `route` of the request (its default for none, and for one that it does not know); without a
     policy, as many are drafted as pay.
 
+    num_leaves: rows a round beside the draft, of a bundle built with `--tree-rows`: second choices of the draft model,
+    which catch the token that follows (docs/which-draft.md). Without it as many as pay where the session knows what
+    rows cost, else none; beside a grammar none.
+
     prediction: a text, or token ids, that much of the output may repeat, as a file to be changed in a few places
     (OpenAI's Predicted Outputs). Drafts are looked up in it first, as many as the bundle can take unless
     num_draft_tokens says; the output stays the same. logprobs: of each token of the output, and of that many of the
@@ -97,6 +101,15 @@ class SamplingParameters:
             Whole(
                 optional=True,
                 help="Draft tokens per round, 0 for none. [default: the bundle's policy, else as many as pay]",
+            )
+        ),
+    )
+    num_leaves: int | None = field(
+        default=None,
+        metadata=option(
+            Whole(
+                optional=True,
+                help="Second choices of the draft verified beside it per round, 0 for none. [default: as many as pay]",
             )
         ),
     )

@@ -16,7 +16,8 @@ from ..grammar.constraint import Constraint
 from ..grammar.matcher import Matcher
 from .acceptance import VERIFY, verify_tokens
 from .adjustment import LogitAdjustment
-from .distribution import Distribution, Row
+from .distribution import Distribution, Probabilities, Row
+from .leaves import Leaf, caught
 from .parameters import SEEDS, SamplingParameters
 from .truncation import processed_distribution
 
@@ -56,6 +57,12 @@ class Rule(Protocol):
         """From target logits `[num_draft_tokens + 1, vocab]`: `(num_accepted, next_token)`."""
         ...
 
+    def accept_tree(
+        self, target_logits: Logits, draft_tokens: Sequence[int], leaves: Sequence[Leaf]
+    ) -> tuple[int, list[int]]:
+        """The same with one row more for each of `leaves`: `(num_accepted, the tokens that follow)`, one or two."""
+        ...
+
 
 class _Rows:
     """What both rules do before they look at a row.
@@ -70,6 +77,25 @@ class _Rows:
         self._adjustment, self._constraint = adjustment, constraint
         self._drafted: list[int] = []
         self.constrained = constraint is not None
+
+    def accept(self, target_logits: Logits, draft_tokens: Sequence[int]) -> tuple[int, int]:
+        raise NotImplementedError
+
+    def accept_tree(
+        self, target_logits: Logits, draft_tokens: Sequence[int], leaves: Sequence[Leaf]
+    ) -> tuple[int, list[int]]:
+        """The draft is judged as without leaves. Where the token that follows is a leaf, its row has the target's
+        distribution behind it, whoever put it there, and one more token is drawn from that, with noise of its own.
+        """
+        rows = len(draft_tokens) + 1
+        count, token = self.accept(target_logits[:rows], draft_tokens)
+        leaf = caught(leaves, count, token)
+        if leaf is None:
+            return count, [token]
+        try:
+            return count, [token, self.accept(target_logits[rows + leaf : rows + leaf + 1], [])[1]]
+        except NonFiniteLogitsError as error:
+            raise NonFiniteLogitsError(error.role, count + 1, error.value) from None
 
     def legal(self, tokens: Sequence[int]) -> int:
         return len(tokens) if self._constraint is None else self._constraint.legal(tokens, self._drafted)
@@ -164,6 +190,14 @@ class GreedyRule(_Rows):
         return token if math.isfinite(row[token]) and self._constraint.allows(token, drafted) else None
 
 
+class Noise(Protocol):
+    """As `numpy.random.Generator`."""
+
+    def random(self, size: int) -> Probabilities:
+        """Uniforms in [0, 1), `[size]`."""
+        ...
+
+
 def noise_streams(seed: int | None) -> tuple[np.random.Generator, np.random.Generator]:
     """Independent streams of uniforms, for drafting and for acceptance."""
     if seed is not None and seed < 0:
@@ -185,10 +219,12 @@ class SamplingRule(_Rows):
         vocab_size: int,
         adjustment: LogitAdjustment | None = None,
         constraint: Constraint | None = None,
+        noise: tuple[Noise, Noise] | None = None,
     ) -> None:
+        """noise: for drafting and for acceptance, of the parameters' seed unless a proof gives its own."""
         super().__init__(vocab_size, adjustment, constraint)
         self._parameters = parameters
-        self._draft_noise, self._target_noise = noise_streams(parameters.seed)
+        self._draft_noise, self._target_noise = noise or noise_streams(parameters.seed)
         self._draft_probs: list[Distribution] = []
 
     def propose(self, draft_logits: Row) -> int | None:
@@ -197,7 +233,7 @@ class SamplingRule(_Rows):
             return None
         probs = self._distribution("draft", row, len(self._drafted))
         self._draft_probs.append(probs)
-        self._drafted.append(probs.draw(self._draft_noise.random()))
+        self._drafted.append(probs.draw(float(self._draft_noise.random(1)[0])))
         return self._drafted[-1]
 
     def certain(self, draft_token: int) -> None:

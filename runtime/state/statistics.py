@@ -13,7 +13,9 @@ class Statistics:
     accepted_by_position[i] counts rounds in which draft token i (from 0) was accepted, drafted_by_position[i]
     those in which it was drafted. looked_up: those of the drafted that were found in a text. predicted: those of them
     that the request's prediction gave; predicted_accepted: those of these that stood. forced: those of the drafted that
-    the request's grammar left no choice about. draft_passes: of the draft model, by the host, one or more for every
+    the request's grammar left no choice about. leaves: rows of verify passes that held second choices of the draft;
+    caught: how many of them were the target's own token, and so gave one more; fed_again: rows of what they caught,
+    which the next pass begins with. draft_passes: of the draft model, by the host, one or more for every
     token it drafted. emitted counts tokens given to the caller: stops cut the last round. device_seconds: of rounds
     that the device ran whole, draft and target in one.
 
@@ -32,6 +34,9 @@ class Statistics:
     predicted: int = 0
     predicted_accepted: int = 0
     forced: int = 0
+    leaves: int = 0
+    caught: int = 0
+    fed_again: int = 0
     draft_passes: int = 0
     accepted_by_position: list[int] = field(default_factory=list)
     drafted_by_position: list[int] = field(default_factory=list)
@@ -44,8 +49,9 @@ class Statistics:
     total_seconds: float = 0.0
     first_token_seconds: float = 0.0
 
-    def add_round(self, num_drafted: int, num_accepted: int) -> None:
+    def add_round(self, num_drafted: int, num_accepted: int, num_caught: int = 0) -> None:
         self.rounds += 1
+        self.caught += num_caught
         for counts, number in ((self.drafted_by_position, num_drafted), (self.accepted_by_position, num_accepted)):
             counts.extend([0] * (num_drafted - len(counts)))
             for index in range(number):
@@ -66,8 +72,8 @@ class Statistics:
 
     @property
     def mean_acceptance_length(self) -> float:
-        """Tokens a round, the bonus or correction token included: at least 1."""
-        return (self.accepted + self.rounds) / self.rounds if self.rounds else 0.0
+        """Tokens a round, the bonus or correction token and what was caught included: at least 1."""
+        return (self.accepted + self.caught + self.rounds) / self.rounds if self.rounds else 0.0
 
     @property
     def host_seconds(self) -> float:
@@ -94,6 +100,9 @@ class Statistics:
             "predicted",
             "predicted_accepted",
             "forced",
+            "leaves",
+            "caught",
+            "fed_again",
             "draft_passes",
             "accepted",
             "emitted",

@@ -108,6 +108,29 @@ class FakeDecoder(FeedsByStep):
         return np.random.default_rng(int.from_bytes(digest, "little")).normal(size=self.vocab_size)
 
 
+class FakeTreeDecoder(FakeDecoder):
+    """A `FakeDecoder` whose steps may be trees: each row sees its own path, wherever in the cache that lies."""
+
+    def __init__(self, contract: Contract, vocab_size: int = VOCAB, seed: int = 0):
+        super().__init__(contract, vocab_size, seed)
+        self.trees: list[list[int]] = []  # parents of every tree
+
+    def step_tree(self, tokens: Sequence[int], parents: Sequence[int], position: int) -> Logits:
+        chain = len(tokens) - len(parents)
+        assert 0 < chain <= len(tokens) <= self.contract.widest_step
+        assert position + len(tokens) <= self.contract.capacity
+        self.trees.append(list(parents))
+        self.write(tokens, position)
+        paths = [list(range(row + 1)) for row in range(chain)]
+        for row, parent in enumerate(parents, start=chain):
+            assert parent < row
+            paths.append([*paths[parent], row])
+        self._buffer[:] = np.nan
+        for row, path in enumerate(paths):
+            self._buffer[row] = self.logits_after([*self.rows[:position], *(self.rows[position + i] for i in path)])
+        return self._buffer[: len(tokens)]
+
+
 class StatefulDecoder(FakeDecoder):
     """A `FakeDecoder` that also keeps a state, committed late: what it has taken in must be what its rows hold."""
 

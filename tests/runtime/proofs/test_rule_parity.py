@@ -9,7 +9,7 @@ import onnx
 import pytest
 from specexport.bundle import Contract, RuleSpec
 from specexport.engines.base import Arrays
-from specexport.engines.onnxruntime.cpu import open_graph
+from specexport.engines.onnxruntime.graphs import open_graph
 from specexport.exporter.rules import graphs, parts, write
 from specexport.exporter.rules.builder import RuleGraph
 from specexport.runtime.proofs import rule_parity

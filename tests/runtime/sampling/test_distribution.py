@@ -65,6 +65,30 @@ def session(tmp_path: Path) -> Session:
     return Session(bundle, Engine("table", "table", TableDecoder(1), TableDecoder(1, mix=0.4)))
 
 
+class TableTrees(TableDecoder):
+    """One whose steps may be trees: a leaf's row sees what lies in front of its place, and itself."""
+
+    def step_tree(self, tokens: Sequence[int], parents: Sequence[int], position: int) -> np.ndarray:
+        chain = len(tokens) - len(parents)
+        logits = self.step(tokens[:chain], position)
+        for row, parent in enumerate(parents, start=chain):
+            logits = self._buffer[: row + 1]
+            logits[row] = self._table[self._cache[position + 1 + parent], tokens[row]]
+        return logits
+
+
+LEAVES = replace(SMALL, tree_rows=6)
+
+
+@pytest.fixture
+def branching(tmp_path: Path) -> Session:
+    """Its draft is often wrong, and its second choices often right."""
+    target = TableTrees(1)
+    target._buffer = np.zeros((LEAVES.widest_step, VOCAB), np.float32)
+    bundle = write_bundle(tmp_path, LEAVES, VOCAB)
+    return Session(bundle, Engine("table", "table", target, TableDecoder(1, mix=0.5), trees=target))
+
+
 @pytest.fixture
 def translated(tmp_path: Path) -> Session:
     """The draft has another tokenizer: ids in reverse order, and it lacks every fifth of the target's."""
@@ -155,6 +179,41 @@ def test_a_draft_of_another_tokenizer_leaves_the_distribution_alone(
     result = sample(translated, SamplingParameters(**options), trials)
     assert result.passed, result
     assert result.mean_acceptance_length > 1.2
+
+
+LEAF_WAYS: list[dict[str, Any]] = [
+    {"verification": "token", "top_k": 9, **PENALTIES},
+    {"drafter": "suffix+model", "num_draft_tokens": 1},
+]
+
+
+@pytest.mark.parametrize(
+    ("options", "trials"),
+    [
+        ({}, TRIALS),
+        pytest.param({}, 200_000, marks=pytest.mark.slow),
+        *(pytest.param(way, MORE_TRIALS, marks=pytest.mark.slow) for way in LEAF_WAYS),
+    ],
+)
+def test_leaves_leave_the_distribution_alone(branching: Session, options: dict[str, Any], trials: int) -> None:
+    asked = SamplingParameters(temperature=1.0, num_leaves=6, **options)
+    result = sample(branching, asked, trials)
+    assert result.passed, result
+    assert result.cells > 20
+    # Of two tokens the first round gives both more often than without leaves.
+    alone = sample(branching, replace(asked, num_leaves=0), TRIALS).mean_acceptance_length
+    assert result.mean_acceptance_length > alone + 0.1
+
+
+def leaf_by_the_next_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rules, "caught", lambda leaves, count, token: 0 if leaves else None)
+
+
+def test_a_leaf_of_another_token_is_found_out(branching: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = SamplingParameters(temperature=1.0, num_leaves=6)
+    expected = expected_of(branching, asked)
+    leaf_by_the_next_row(monkeypatch)
+    assert not sample_session(branching, PROMPT, asked, expected, MUTANT_TRIALS).passed
 
 
 def test_what_the_lookups_find_is_likely() -> None:

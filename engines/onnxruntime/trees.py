@@ -1,0 +1,40 @@
+"""The inputs that make a tree of a pass, in numpy arrays, bound once a width."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+DEPTH, ANCESTOR = "depth", "ancestor"
+
+
+class OrtTrees:
+    """A chain, unless a pass is told otherwise."""
+
+    def __init__(self) -> None:
+        self._by_width: dict[int, tuple[NDArray[np.int64], NDArray[np.bool_]]] = {}
+
+    def bind(self, io: Any, value: Any, width: int) -> None:
+        """value: makes an OrtValue that aliases an array."""
+        if width not in self._by_width:  # which several spans of the cache share
+            self._by_width[width] = np.arange(width), np.tri(width, dtype=np.bool_)
+        depth, ancestor = self._by_width[width]
+        io.bind_ortvalue_input(DEPTH, value(depth))
+        io.bind_ortvalue_input(ANCESTOR, value(ancestor))
+
+    @contextmanager
+    def lie(self, width: int, parents: Sequence[int]) -> Iterator[None]:
+        """While the context lasts, the last rows of a pass of `width` hang below the rows `parents`, each in front."""
+        depth, ancestor = self._by_width[width]
+        try:
+            for row, parent in enumerate(parents, start=width - len(parents)):
+                depth[row] = depth[parent] + 1
+                ancestor[row] = ancestor[parent]
+                ancestor[row, row] = True
+            yield
+        finally:
+            depth[:], ancestor[:] = np.arange(width), np.tri(width, dtype=np.bool_)

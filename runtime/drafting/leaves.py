@@ -1,0 +1,147 @@
+"""Second choices of the draft: tokens for rows beside it, from rows of logits that it has given anyway.
+
+Such a token is never judged. It only says whose row the target computes in the same pass, so it may be chosen after the
+draft was drawn, and by anything: the output stays the target's own (docs/losslessness.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from ...engines.base import Logits
+from ..sampling.distribution import Probabilities, Row, Tokens
+from ..sampling.leaves import Leaf
+from ..sampling.rules import Rule
+
+# Choices of a smaller share are not looked at: so there are no more than 50 a place, and hardly ever more than ten.
+LEAST_SHARE = 0.02
+
+
+@dataclass(frozen=True)
+class Choices:
+    """Tokens that were not drafted, `[n]` each, by place and there the likeliest first. ranks: within their place.
+
+    By the draft's own probabilities, a value is the chance that the draft stands up to the place and the target goes on
+    with this token there, and a share the chance of it if the target goes on with another than the drafted token.
+    """
+
+    places: Tokens
+    tokens: Tokens
+    ranks: Tokens
+    values: Probabilities
+    shares: Probabilities
+
+    def leaf(self, index: int) -> Leaf:
+        return Leaf(int(self.places[index]), int(self.tokens[index]))
+
+
+class LeafBudget(Protocol):
+    def values(self, choices: Choices) -> Probabilities:
+        """Tokens that each one's row is expected to give, `[n]`."""
+        ...
+
+    @property
+    def price(self) -> float:
+        """Tokens that the time of one row more is worth."""
+        ...
+
+    def could_pay(self) -> bool:
+        """Whether any leaf of the next round could be worth its row, and the look for it."""
+        ...
+
+    def add_leaves(self, count: int) -> None:
+        """The round's pass has as many leaves."""
+        ...
+
+    def learn(self, choices: Choices, hit: int | None) -> None:
+        """A round had these choices, taken or not; the target went on with the one at `hit`."""
+        ...
+
+
+@dataclass(frozen=True)
+class LeafPlan:
+    """most: leaves a round. budget: None where that many are taken whatever they are worth."""
+
+    most: int
+    budget: LeafBudget | None = None
+
+
+class SecondChoices:
+    """A rule that also takes note of each row's likeliest tokens beside the one that was drafted from it."""
+
+    def __init__(self, rule: Rule, plan: LeafPlan, never: Collection[int], vocab_size: int) -> None:
+        """never: tokens behind which nothing is asked for. vocab_size: the target's; a draft may know more ids."""
+        self._rule, self._plan, self._never, self._vocab_size = rule, plan, frozenset(never), vocab_size
+        self.constrained, self.legal, self.forced, self.accept = rule.constrained, rule.legal, rule.forced, rule.accept
+        self._rows: list[Row] = []
+        self._drafted: list[int] = []  # one for each row
+        self._places: list[int] = []
+        self._place, self._looking = 0, False
+        self._choices: Choices | None = None
+
+    def propose(self, draft_logits: Row) -> int | None:
+        token = self._rule.propose(draft_logits)
+        if token is not None and self._looks():
+            self._rows.append(draft_logits[: self._vocab_size].copy())  # the next pass overwrites it
+            self._drafted.append(token)
+            self._places.append(self._place)
+        self._place += token is not None
+        return token
+
+    def certain(self, draft_token: int) -> None:
+        self._rule.certain(draft_token)
+        self._place += 1
+
+    def _looks(self) -> bool:
+        """Asked once a round, and not where its first row was let go."""
+        if not self._place:
+            self._looking = self._plan.budget is None or self._plan.budget.could_pay()
+        return self._looking
+
+    def take(self, room: int) -> list[Leaf]:
+        """The round's leaves, at most `room` of them, those of most value first."""
+        budget, most = self._plan.budget, min(self._plan.most, room)
+        leaves: list[Leaf] = []
+        price = budget.price if budget else 0.0
+        self._choices = choices = self._find() if self._rows else None
+        if choices is not None:
+            values = budget.values(choices) if budget else choices.values
+            for index in np.argsort(-values, kind="stable").tolist():
+                if len(leaves) >= most or not values[index] > price:
+                    break
+                if choices.tokens[index] not in self._never:
+                    leaves.append(choices.leaf(index))
+        if budget:
+            budget.add_leaves(len(leaves))
+        return leaves
+
+    def accept_tree(
+        self, target_logits: Logits, draft_tokens: Sequence[int], leaves: Sequence[Leaf]
+    ) -> tuple[int, list[int]]:
+        count, following = self._rule.accept_tree(target_logits, draft_tokens, leaves)
+        choices, self._choices, self._place = self._choices, None, 0
+        if choices is not None and self._plan.budget:
+            found = np.flatnonzero((choices.places == count) & (choices.tokens == following[0]))
+            self._plan.budget.learn(choices, int(found[0]) if len(found) else None)
+        return count, following
+
+    def _find(self) -> Choices:
+        """All of the round's rows at once, which takes less time than one by one."""
+        rows, drafted, at = np.stack(self._rows), np.array(self._drafted), np.array(self._places)
+        self._rows, self._drafted, self._places = [], [], []
+        weights = np.exp(rows - rows.max(axis=1, keepdims=True))
+        mass, own = weights.sum(axis=1), np.arange(len(rows))
+        mine = weights[own, drafted]
+        weights[own, drafted] = 0.0
+        rest = weights.sum(axis=1)
+        row, tokens = np.nonzero(weights > LEAST_SHARE * rest[:, None])
+        found = weights[row, tokens].astype(np.float64)
+        order = np.lexsort((-found, row))
+        row, tokens, found = row[order], tokens[order], found[order]
+        ranks = np.arange(len(row)) - np.searchsorted(row, row)
+        alive = np.cumprod(np.append(1.0, mine / mass))
+        return Choices(at[row], tokens, ranks, alive[row] * found / mass[row], found / rest[row])

@@ -1,0 +1,57 @@
+"""Rounds whose verify pass is a tree: the draft, and beside it leaves that catch the token that follows.
+
+No row is ever moved. Of what was caught, the cache has a row that lies in the wrong place, so it counts for nothing,
+and the next pass begins with that token too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from time import perf_counter
+
+from ...bundle import Contract
+from ...engines.base import Logits, TakesTrees
+from ..drafting.drafters import Draft
+from ..drafting.leaves import SecondChoices
+from ..sampling.leaves import Leaf
+from ..state.context import CachedDecoder
+from ..state.statistics import Statistics
+
+
+class TreeRound:
+    """A pass at a time, as `HostRound`. rule: that drafts as well, and knows the second choices."""
+
+    def __init__(
+        self,
+        target: CachedDecoder,
+        draft: Draft,
+        rule: SecondChoices,
+        statistics: Statistics,
+        trees: TakesTrees,
+        contract: Contract,
+    ) -> None:
+        self._target, self._draft, self._rule = target, draft, rule
+        self._statistics, self._trees, self._contract = statistics, trees, contract
+        self.prefill = draft.prefill
+
+    def run(self, tokens: Sequence[int], count: int) -> tuple[list[int], int, list[int]]:
+        draft_tokens = self._draft.propose(tokens, count)
+        start, position = perf_counter(), min(self._target.rows, len(tokens) - 1)
+        fed = tokens[position:]  # the last token, and what the round before caught
+        chain = [*fed, *draft_tokens]
+        room = min(self._contract.widest_step, self._contract.capacity - position)
+        leaves = self._rule.take(room - len(chain))
+        logits = self._step(chain, leaves, position, len(fed) - 1)
+        self._statistics.target_seconds += perf_counter() - start
+        self._statistics.leaves += len(leaves)
+        self._statistics.fed_again += len(fed) - 1
+        return draft_tokens, *self._rule.accept_tree(logits[len(fed) - 1 :], draft_tokens, leaves)
+
+    def _step(self, chain: list[int], leaves: Sequence[Leaf], position: int, last: int) -> Logits:
+        """last: the place of the sequence's last token in `chain`, below which draft tokens hang."""
+        if not leaves:
+            return self._target.step(chain, position)
+        parents = [last + leaf.place for leaf in leaves]
+        logits = self._trees.step_tree([*chain, *(leaf.token for leaf in leaves)], parents, position)
+        self._target.rows = position + len(chain)
+        return logits

@@ -1,0 +1,67 @@
+"""The proof of trees: rows beside the chain give the logits that the Hugging Face model gave to their own sequences.
+
+The schedule of `parity.py` rejects drafts: it verifies k tokens and goes on behind the first with others. Both
+sequences are recorded. A tree holds them in one pass, the second as a branch below the first row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import Protocol, runtime_checkable
+
+from ...bundle import Contract, Proof
+from ...engines.base import Decoder, Logits, TakesTrees
+from ...errors import ProofError
+from .parity import LOGIT_TOLERANCE, POISON, Exact, ReferenceStep, largest_error
+
+
+@runtime_checkable
+class TreeDecoder(Decoder, TakesTrees, Protocol):
+    pass
+
+
+def _rejected(reference: Sequence[ReferenceStep], contract: Contract) -> Iterator[tuple[int, ReferenceStep]]:
+    """(place of a verified draft in `reference`, what was fed behind its first token)."""
+    for place, (entry, after) in enumerate(pairwise(reference)):
+        widths = {len(one.step.tokens) for one in (entry, after)} | {entry.step.rows, after.step.rows}
+        if widths == {contract.widest_step} and after.step.position == entry.step.position + 1:
+            yield place, after
+
+
+def measure_trees(
+    decoder: TreeDecoder, reference: Sequence[ReferenceStep], contract: Contract, where: tuple[str, str], kind: Exact
+) -> Proof:
+    """where: engine and dialect. kind: what the graph computes in. contract: with tree rows."""
+    branches = dict(_rejected(reference, contract))
+    chain, rows = contract.max_draft_tokens + 1, contract.tree_rows
+    wanted, found, length = list[ReferenceStep](), list[Logits](), 0
+    decoder.overwrite_rows(0, 0.0)
+    for place, entry in enumerate(reference):
+        step = entry.step
+        if place in branches:
+            decoder.overwrite_rows(step.position, POISON)
+            tokens = [*step.tokens[:chain].tolist(), *branches[place].step.tokens[:rows].tolist()]
+            parents = [0, *range(chain, chain + rows - 1)]
+            logits = decoder.step_tree(tokens, parents, step.position).copy()
+            wanted += [ReferenceStep(step, entry.logits[:chain]), ReferenceStep(step, branches[place].logits[:rows])]
+            found += [logits[:chain], logits[chain:]]
+            length = step.position + max(chain, 1 + rows)
+        decoder.step(step.tokens.tolist(), step.position)
+    decoder.overwrite_rows(0, 0.0)
+    engine, dialect = where
+    error = largest_error(wanted, found)
+    return Proof(engine, f"{dialect}, trees", "target", sum(map(len, found)), length, error, LOGIT_TOLERANCE[kind])
+
+
+def prove_trees(
+    decoder: TreeDecoder, reference: Sequence[ReferenceStep], contract: Contract, where: tuple[str, str], kind: Exact
+) -> Proof:
+    """Raises `ProofError` where the rows of a tree are not those of the sequences that it holds."""
+    proof = measure_trees(decoder, reference, contract, where, kind)
+    if not proof.passed:
+        raise ProofError(
+            f"the target's {where[1]} graph is {proof.max_error:.2g} standard deviations off in trees, "
+            f"{proof.tolerance:g} is allowed; build it without --tree-rows, and report the model"
+        )
+    return proof

@@ -1,0 +1,172 @@
+"""Graphs that take trees: chains as without them, bit for bit, and each row of a tree as its own sequence."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from specexport.engines.base import Logits
+from specexport.engines.onnxruntime.cpu import OrtDecoder
+from specexport.errors import ProofError, UnsupportedModelError
+from specexport.exporter.checkpoints.checkpoint import Checkpoint
+from specexport.exporter.dialects import DIALECTS, Dialect
+from specexport.exporter.tracing import trees
+from specexport.exporter.tracing.trace import probe_cache, trace
+from specexport.runtime.proofs.tree_parity import measure_trees, prove_trees
+from support.hybrids import save_hybrid
+from support.messages import Refused
+from support.pair import Pair
+from support.tiny import CONTRACT, LLAMA, Exported, export, export_cached, make_tokenizer, save_model
+from torch import Tensor
+
+TREES = replace(CONTRACT, tree_rows=6)
+TOKENS = np.random.default_rng(0).integers(0, 288, 64).tolist()
+START = 12
+# Beside a chain of three: two below the last token, one of them with a child, and one below the second draft token.
+CHAIN, OTHERS, PARENTS = TOKENS[START : START + 3], [5, 6, 7, 8], [0, 0, 3, 2]
+PATHS = [[0], [0, 1], [0, 1, 2], [0, 3], [0, 4], [0, 3, 5], [0, 1, 2, 6]]
+
+
+@pytest.fixture(scope="module")
+def graphs(pair: Pair, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Exported]:
+    folder = tmp_path_factory.mktemp("trees")
+    contracts = {"chains": CONTRACT, "trees": TREES}
+    return {name: export_cached(pair.target, folder / name, contract=kept) for name, kept in contracts.items()}
+
+
+@pytest.fixture(scope="module")
+def windowed(tmp_path_factory: pytest.TempPathFactory) -> Exported:
+    """A window that hides rows of the tree from each other, in the dialects that can have both."""
+    folder = tmp_path_factory.mktemp("windowed")
+    save_model(folder / "m", "mistral", config=LLAMA | dict(sliding_window=3))
+    make_tokenizer().save_pretrained(folder / "m")
+    return export_cached(folder / "m", folder / "g", dialects=("onnx", "rows"), contract=TREES)
+
+
+def fed(decoder: OrtDecoder) -> OrtDecoder:
+    decoder.overwrite_rows(0, 0.0)
+    decoder.step(TOKENS[:START], 0)
+    decoder.overwrite_rows(START, 1e4)
+    return decoder
+
+
+def tree(decoder: OrtDecoder) -> Logits:
+    return fed(decoder).step_tree([*CHAIN, *OTHERS], PARENTS, START).copy()
+
+
+def alone(checkpoint: Path, path: Sequence[int]) -> Logits:
+    """What the Hugging Face model gives behind one path of the tree, without a cache."""
+    rows = [*CHAIN, *OTHERS]
+    model = Checkpoint.find(str(checkpoint)).load("fp32")
+    with torch.no_grad():
+        tokens = torch.tensor([[*TOKENS[:START], *(rows[row] for row in path)]])
+        found: Logits = model(input_ids=tokens, use_cache=False).logits[0, -1].numpy()
+    return found
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_a_chain_has_the_bits_of_a_graph_without_trees(graphs: dict[str, Exported], dialect: Dialect) -> None:
+    chains, trees = (graphs[name].decoder(dialect) for name in ("chains", "trees"))
+    position = 0
+    for width in (16, 7, 3, 1, 5, 2, 4):
+        ours, theirs = (decoder.step(TOKENS[position : position + width], position) for decoder in (trees, chains))
+        assert np.array_equal(ours[-len(theirs) :], theirs)
+        position += width
+    assert graphs["trees"].error(dialect) < 1e-4
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_every_row_is_its_own_sequence(graphs: dict[str, Exported], dialect: Dialect, pair: Pair) -> None:
+    decoder = graphs["trees"].decoder(dialect)
+    found = tree(decoder)
+    wanted = np.stack([alone(pair.target, path) for path in PATHS])
+    assert np.abs(found - wanted).max() < 1e-4
+    # The chain's rows stay in the cache, and the next pass is a chain again.
+    after = decoder.step(TOKENS[START + 3 : START + 5], START + 3).copy()
+    fed(decoder).step(CHAIN, START)
+    assert np.abs(after - decoder.step(TOKENS[START + 3 : START + 5], START + 3)).max() < 1e-4
+
+
+@pytest.mark.parametrize("dialect", ["onnx", "rows"])
+def test_a_window_counts_the_text_and_not_the_cache(windowed: Exported, dialect: Dialect) -> None:
+    wanted = np.stack([alone(windowed.folder.parent / "m", path) for path in PATHS])
+    assert np.abs(tree(windowed.decoder(dialect)) - wanted).max() < 1e-4
+
+
+def test_a_window_that_hides_rows_is_refused_on_onnxruntime(tmp_path: Path, refused: Refused) -> None:
+    def traced(window: int) -> None:
+        model = Checkpoint.find(str(save_checkpoint_of(window))).load("fp32")
+        trace(model, probe_cache(model), "ort", TREES)
+
+    def save_checkpoint_of(window: int) -> Path:
+        folder = save_model(tmp_path / str(window), "mistral", config=LLAMA | dict(sliding_window=window))
+        make_tokenizer().save_pretrained(folder)
+        return folder
+
+    with refused(UnsupportedModelError):
+        traced(16)
+    traced(TREES.capacity)  # hides nothing
+
+
+def test_states_are_refused(tmp_path: Path, refused: Refused) -> None:
+    model = Checkpoint.find(str(save_hybrid(tmp_path / "hybrid", "convolution"))).load("fp32")
+    with refused(UnsupportedModelError):
+        trace(model, probe_cache(model), "ort", TREES)
+
+
+def test_a_model_without_positions_is_refused(pair: Pair, refused: Refused, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = Checkpoint.find(str(pair.target)).load("fp32")
+    layers = probe_cache(model)
+    monkeypatch.setattr(type(model), "forward", lambda self, input_ids: None)
+    with refused(UnsupportedModelError):
+        trees.refuse_trees(model, layers)
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_the_proof_of_a_build(graphs: dict[str, Exported], dialect: Dialect) -> None:
+    exported = graphs["trees"]
+    proof = measure_trees(exported.decoder(dialect), exported.reference, TREES, ("onnxruntime", dialect), "fp32")
+    assert proof.passed
+    assert proof.rows >= TREES.widest_step
+    assert proof.length > TREES.widest_step
+
+
+def places_in_the_cache(self: trees.Tree, places: Tensor, position: Tensor, window: int) -> Tensor:
+    """Every row sees all in front, whoever's it is."""
+    return places[None] <= (position + torch.arange(self.depth.shape[0]))[:, None]
+
+
+def one_too_many(self: trees.Tree, places: Tensor, position: Tensor, window: int) -> Tensor:
+    """And every row sees the pass's first two."""
+    return visible(self, places, position, window) | ((places >= position) & (places < position + 2))[None]
+
+
+visible = trees.Tree.visible
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mutant", [places_in_the_cache, one_too_many])
+def test_mutants_of_the_mask_fail_the_proof(
+    pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mutant: Callable[..., Tensor]
+) -> None:
+    monkeypatch.setattr(trees.Tree, "visible", mutant)
+    exported = export(pair.target, tmp_path, dialects=("ort",), contract=TREES)
+    with pytest.raises(ProofError, match="in trees"):
+        prove_trees(exported.decoder("ort"), exported.reference, TREES, ("onnxruntime", "ort"), "fp32")
+
+
+@pytest.mark.slow
+def test_positions_of_the_cache_fail_the_proof(pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What others did: right for a chain, and one sibling breaks all rows behind it."""
+    monkeypatch.setattr(
+        "specexport.exporter.tracing.trace.Tree",
+        lambda depth, ancestor: trees.Tree(torch.arange(depth.shape[0]) + 0 * depth, ancestor),
+    )
+    exported = export(pair.target, tmp_path, dialects=("ort",), contract=TREES)
+    assert exported.error("ort") < 1e-4
+    with pytest.raises(ProofError, match="in trees"):
+        prove_trees(exported.decoder("ort"), exported.reference, TREES, ("onnxruntime", "ort"), "fp32")

@@ -1,0 +1,153 @@
+"""A bundle built for trees, through its session: what leaves change, and what they must not."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from specexport import Session, load
+from specexport.bundle import Bundle
+from specexport.errors import ParameterError
+from specexport.exporter.build import build
+from specexport.exporter.request.options import BuildOptions
+from specexport.runtime.policy.schedule import FixedSchedule
+from specexport.runtime.proofs.equality import judge
+from specexport.runtime.proofs.output import decode_request
+from specexport.runtime.proofs.verify import render, verify_session
+from specexport.runtime.sampling.parameters import SamplingParameters
+from support.messages import Refused
+from support.pair import Pair
+from transformers import AutoModelForCausalLM
+
+PROMPTS = [[7, 3, 200, 41, 9], [5] * 4, list(range(20, 40))]
+FREE = SamplingParameters(stop_token_ids=(), max_new_tokens=40, num_draft_tokens=3)
+
+
+@pytest.fixture(scope="module")
+def bundle(pair: Pair, cache: Path, once: Callable[..., Path]) -> Path:
+    """The target, and itself with noise for a draft."""
+
+    def make(folder: Path) -> None:
+        model = AutoModelForCausalLM.from_pretrained(pair.target)
+        torch.manual_seed(3)
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter += 0.12 * parameter.abs().mean() * torch.randn_like(parameter)
+        model.save_pretrained(folder / "draft")
+        for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
+            if (pair.target / name).exists():
+                (folder / "draft" / name).write_bytes((pair.target / name).read_bytes())
+        options = BuildOptions(max_seq_len=72, prompt_chunk=16, tree_rows=8, cache=cache)
+        build(str(pair.target), str(folder / "draft"), folder / "trees.bundle", options)
+
+    return once("trees", make) / "trees.bundle"
+
+
+@pytest.fixture(scope="module")
+def session(bundle: Path) -> Session:
+    return load(bundle)
+
+
+def test_the_build_proves_trees(bundle: Path) -> None:
+    proofs = [proof for proof in Bundle.open(bundle).manifest.proofs if proof.dialect.endswith("trees")]
+    assert [(proof.role, proof.dialect) for proof in proofs] == [("target", "onnx, trees"), ("target", "ort, trees")]
+    assert all(proof.passed and proof.max_error < 1e-4 for proof in proofs)
+
+
+@pytest.mark.parametrize("leaves", [1, 4, 8])
+def test_greedy_output_is_the_targets_own(session: Session, leaves: int) -> None:
+    caught = 0
+    for prompt in PROMPTS:
+        params = dataclasses.replace(FREE, num_leaves=leaves)
+        session.reset()
+        found = decode_request(session, prompt, params)
+        plain = session.generate(prompt, params, speculate=False).tokens
+        judged = judge(session, prompt, plain, found.tokens, found.widths)
+        session.reset()
+        assert judged.near_tie  # L2
+        assert judged.same_width  # L1, where no tie is near
+        caught += found.statistics.caught
+        row = found.statistics
+        assert len(found.tokens) == row.accepted + row.caught + row.rounds == 40
+        assert row.leaves <= leaves * row.rounds
+    assert caught > 2
+
+
+def test_up_to_the_last_row_of_the_cache(session: Session) -> None:
+    prompt = PROMPTS[2]
+    params = dataclasses.replace(FREE, max_new_tokens=1000, num_leaves=8)
+    found = session.generate(prompt, params)
+    assert len(found.tokens) == session.capacity - len(prompt)
+    assert found.tokens == session.generate(prompt, params, speculate=False).tokens
+
+
+def test_a_cancelled_request_leaves_what_the_next_one_needs(session: Session) -> None:
+    prompt, whole = PROMPTS[0], session.generate(PROMPTS[0], FREE, num_leaves=8).tokens
+    session.reset()
+    tokens: list[int] = []
+    caught = False
+    with session.stream(prompt, FREE, num_leaves=8) as stream:
+        for chunk in stream:
+            tokens += chunk.tokens
+            if chunk.statistics.caught and not caught:
+                caught = True
+                stream.cancel()
+    assert caught
+    assert 0 < len(tokens) < len(whole)
+    again = session.generate([*prompt, *tokens], FREE, num_leaves=8, max_new_tokens=40 - len(tokens))
+    assert (*tokens, *again.tokens) == whole
+    assert again.statistics.reused_tokens >= len(prompt) + len(tokens) - 2
+
+
+def test_leaves_are_off_where_nobody_knows_what_they_cost(session: Session) -> None:
+    assert session.generate(PROMPTS[0], FREE).statistics.leaves == 0
+    assert session.generate(PROMPTS[0], FREE, schedule=FixedSchedule(3)).statistics.leaves == 0
+    assert session.generate(PROMPTS[0], FREE, num_leaves=0).statistics.leaves == 0
+    assert session.generate(PROMPTS[0], FREE, drafter="ngram", num_leaves=8).statistics.leaves == 0
+
+
+def test_what_a_bundle_has_no_room_for_is_refused(session: Session, built: Path, refused: Refused) -> None:
+    with refused(ParameterError):
+        session.generate(PROMPTS[0], FREE, num_leaves=9)
+    with load(built) as chains, refused(ParameterError):
+        chains.generate(PROMPTS[0], num_leaves=2)
+
+
+def test_verify_proves_trees_too(session: Session) -> None:
+    report = verify_session(session, None, 8)
+    assert report.passed
+    assert [entry.rule for entry in report.exactness[2:]] == ["leaves behind block", "leaves behind token"]
+    told = render(report)
+    assert "parity     target, trees, on onnxruntime" in told
+    assert "leaves behind block verification" in told
+    session.reset()
+
+
+def test_statistics_tell_of_leaves(session: Session) -> None:
+    row = session.generate(PROMPTS[0], FREE, num_leaves=8).statistics.as_dict()
+    assert row["leaves"] >= row["caught"] >= row["fed_again"] > 0
+    assert row["mean_acceptance_length"] == pytest.approx(40 / row["rounds"], abs=1e-6)
+    assert json.dumps(row)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"tree_rows": 33},
+        {"tree_rows": 4, "engines": ("onnxruntime", "tensorrt")},
+        {"tree_rows": 4, "precision": "int8"},
+        {"tree_rows": 4, "precision": "auto"},
+    ],
+)
+def test_builds_that_cannot_have_trees_are_refused(options: dict[str, object], refused: Refused) -> None:
+    with refused(ParameterError):
+        BuildOptions(**options)  # type: ignore[arg-type]
+
+
+def test_trees_without_a_draft_are_refused(refused: Refused) -> None:
+    with refused(ParameterError):
+        BuildOptions(tree_rows=4).check(None, "out.bundle")
