@@ -48,8 +48,8 @@ LOOP = (
     Mutant(
         "a request with a seed learns from others",
         "runtime/policy/decisions.py",
-        "state = RouteState() if seeded else states",
-        "state = states",
+        "state = RouteState() if seeded else states.setdefault(drafter",
+        "state = states.setdefault(drafter",
         ("tests/runtime/costs/test_first.py",),
     ),
     Mutant(
@@ -270,10 +270,10 @@ LOOP = (
         ("tests/runtime/drafting",),
     ),
     Mutant(
-        "a clock decides for requests with a seed",
+        "requests of one seed teach each other by a policy",
         "runtime/policy/decisions.py",
-        "(self.seeded, None) if seeded else",
-        "(self.seeded, self._pace(entry.drafter)) if seeded else",
+        "state = RouteState() if seeded else states.setdefault(key",
+        "state = states.setdefault(key",
         IN_SCHEDULE,
     ),
     Mutant(
