@@ -124,12 +124,19 @@ def tune(
     require_room(output.parent, 4 * made.model.num_parameters())
     try:
         answers = write_all(session, parts, chosen, kept, _Display())
-    except KeyboardInterrupt:
+        session.close()
+        report = run(made, answers, parts.routes, output, chosen, force, _Display())
+    except KeyboardInterrupt:  # training ends at one, and what it came to is judged
         click.echo(f"interrupted; the answers are kept in {kept}, and the same command resumes here", err=True)
         raise SystemExit(130) from None
-    session.close()
-    report = run(made, answers, parts.routes, output, chosen, force, _Display())
     click.echo(json.dumps(report.as_dict()) if as_json else _render(report))
+    if report.draft is None and report.trained.interrupted:
+        click.echo(
+            "interrupted before the draft was clearly better on held-out prompts, so nothing was written; the answers "
+            f"are kept in {kept}, and the same command trains again",
+            err=True,
+        )
+        raise SystemExit(130)
     if report.draft is None:
         raise click.ClickException(
             "the draft is not clearly better on held-out prompts, so nothing was written; the answers are kept in "

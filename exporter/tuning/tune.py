@@ -69,14 +69,16 @@ class Answers:
 
 
 def require_room(folder: Path, needed: float) -> None:
-    """needed: bytes. Raises `OutputError`."""
+    """needed: bytes. Raises `OutputError`, also where nothing can be written."""
     place = folder
     while not place.exists():
         place = place.parent
+    if not (place.is_dir() and os.access(place, os.W_OK | os.X_OK)):
+        raise OutputError(f"{place} is no folder that can be written; choose another place")
     free = shutil.disk_usage(place).free
     if free < needed:
         raise OutputError(
-            f"the tuning needs {needed / 1e9:.1f} GB under {folder}, where {free / 1e9:.1f} GB are free; "
+            f"the tuning needs {needed / 1e6:.0f} MB under {folder}, where {free / 1e6:.0f} MB are free; "
             "free some, or give fewer prompts or --answers"
         )
 

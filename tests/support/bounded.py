@@ -63,8 +63,9 @@ class Told:
     def __init__(self, *uniforms: float) -> None:
         self.uniforms = list(uniforms)
 
-    def random(self, count: int | None = None) -> Any:
-        return self.uniforms.pop(0) if count is None else np.array(self.uniforms[:count])
+    def random(self, count: int) -> np.ndarray:
+        given, self.uniforms = self.uniforms[:count], self.uniforms[count:]
+        return np.array(given)
 
 
 def draws(probs: np.ndarray, token: int) -> float:

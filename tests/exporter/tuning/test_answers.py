@@ -110,6 +110,9 @@ def test_no_room(tmp_path: Path, free: Callable[[int], None], refused: Refused) 
     require_room(tmp_path / "tuned", 1000)
     with refused(OutputError):
         require_room(tmp_path / "tuned", 1001)
+    (tmp_path / "file").write_text("")
+    with refused(OutputError):
+        require_room(tmp_path / "file" / "tuned", 1)
 
 
 @pytest.mark.usefixtures("short_is_enough")
@@ -120,7 +123,7 @@ def test_room_is_asked_for_answers_that_are_not_there(
     first, journal = replace(made, training=made.training[:-1]), tmp_path / "answers.jsonl"
     for given, answers_left in ((first, 29), (made, 1)):
         free(BYTES_PER_TOKEN * 2 * answers_left - 1)
-        with pytest.raises(OutputError, match="GB are free"):
+        with pytest.raises(OutputError, match="MB are free"):
             write_all(session, given, OPTIONS, journal, Quiet())
         free(BYTES_PER_TOKEN * 2 * answers_left)
         write_all(session, given, OPTIONS, journal, Quiet())

@@ -19,7 +19,7 @@ from specexport.exporter.tuning import train as training
 from specexport.exporter.tuning import tune as tuning
 from specexport.exporter.tuning.answers import TOP
 from specexport.exporter.tuning.drafts import Draft, find_draft, load_draft, new_draft
-from specexport.exporter.tuning.judge import Judged, by_route, judge
+from specexport.exporter.tuning.judge import Judged, by_route, compare, judge
 from specexport.exporter.tuning.options import Shape
 from specexport.exporter.tuning.rows import Batch, batches, logits_at
 from specexport.exporter.tuning.tune import Answers, TuneReport, tune, write_all
@@ -296,3 +296,28 @@ def test_the_command_takes_a_draft_or_a_shape(built: Path, tmp_path: Path) -> No
     )
     assert shown.exit_code == 1
     assert "--fresh" in shown.output
+
+
+@pytest.mark.parametrize("before_training", [True, False])
+def test_interrupted_behind_the_answers(
+    before_training: bool, built: Path, noisy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The answers are kept, and the command says so and that it was interrupted."""
+
+    def interrupted(*given: object) -> TuneReport:
+        if before_training:
+            raise KeyboardInterrupt
+        row = compare([Judged("code", 2, 1.0)] * 2, [Judged("code", 2, 1.0)] * 2, "code")
+        return TuneReport(None, "a draft", 1, training.Trained(0, 0.5, 0.5, True), row, (row,))
+
+    monkeypatch.setattr(tuning, "write_all", lambda *given: None)
+    monkeypatch.setattr(tuning, "tune", interrupted)
+    prompts = tmp_path / "prompts.jsonl"
+    lines = [{"route": "code", "prompt": list(request.tokens)} for request in requests(40)]
+    prompts.write_text("\n".join(map(json.dumps, lines)))
+    given = [str(built), "--prompts", str(prompts), "-o", str(tmp_path / "tuned"), "--draft", str(noisy)]
+    shown = CliRunner().invoke(main, ["tune", *given, "--max-new-tokens", str(TOKENS)])
+    assert shown.exit_code == 130, shown.output
+    assert "interrupted" in shown.stderr
+    assert "tuned.answers.jsonl" in shown.stderr
+    assert "--force" not in shown.stderr
