@@ -21,14 +21,29 @@ SpecExportError
 
 from __future__ import annotations
 
+from unicodedata import category
+
+TURNS = "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
+
 
 class SpecExportError(Exception):
     """Root of every error that a user can cause or meet."""
 
     def __str__(self) -> str:
-        """One line, whatever it quotes of a file: what cannot be printed is written as Python shows it."""
+        """One line, whatever it quotes of a file: what breaks lines or turns them round is written as an escape."""
         told = super().__str__()
-        return told if told.isprintable() else "".join(x if x.isprintable() else repr(x)[1:-1] for x in told)
+        return (
+            told if told.isprintable() else "".join(_escaped(letter) if _breaks(letter) else letter for letter in told)
+        )
+
+
+def _breaks(letter: str) -> bool:
+    """Control characters, halves of surrogate pairs, line and paragraph separators, and overrides of direction."""
+    return category(letter) in ("Cc", "Cs", "Zl", "Zp") or letter in TURNS
+
+
+def _escaped(letter: str) -> str:
+    return letter.encode("unicode_escape").decode("ascii")
 
 
 class ParameterError(SpecExportError, ValueError):

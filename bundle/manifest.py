@@ -172,4 +172,6 @@ class Manifest:
 
 
 def write_manifest(root: Path, manifest: Manifest) -> None:
-    (root / MANIFEST).write_text(json.dumps(asdict(manifest), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    """In today's schema, whichever it was read in."""
+    row = asdict(manifest) | {"schema_version": SCHEMA_VERSION}
+    (root / MANIFEST).write_text(json.dumps(row, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")

@@ -34,9 +34,11 @@ def add_draft(bundle: Path, draft: str, name: str | None, **options: Any) -> Non
         raise click.ClickException("; ".join(reasons))
     from ..bundle import Bundle
     from ..exporter.display import BuildDisplay
-    from ..exporter.request.drafts import parse_draft
+    from ..exporter.request.drafts import UNNAMED, parse_draft
 
     named = parse_draft(draft, name)
+    if named.name == UNNAMED and named.source == draft and name is None and Path(draft).name != UNNAMED:
+        raise click.ClickException(f"{draft} gives the draft no name that requests can use; give one with --name")
     with BuildDisplay() as display:
         with display.stage("check the bundle", 1):
             opened = Bundle.open(bundle)

@@ -75,6 +75,8 @@ def add_draft(
         require_memory_for_copies({"draft": found.checkpoint}, building, manifest.contract.prompt_chunk)
     for warning in found.warnings:
         timed.note(f"warning: {warning}")
+    if named.name in manifest.draft_names:
+        timed.note(f"replaces the draft {named.name}")
     export = found.export(building.numbers, texts)
     try:
         added = put_draft(bundle, found, export, asked.min_overlap, cache, timed)

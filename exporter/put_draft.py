@@ -34,7 +34,7 @@ from .proving.prove import prove
 from .request.drafts import NamedDraft
 from .request.options import CalibrationTexts
 from .request.precision_choice import Numbers
-from .storage.atomic_folder import discard, temporary_sibling
+from .storage.atomic_folder import temporary_sibling
 from .storage.disk_space import require_space_for
 from .storage.manifest import reference_path, write_maps
 from .storage.replace_manifest import DRAFTS, replace_manifest
@@ -102,15 +102,7 @@ def put_draft(
         made = DraftSpec(spec, vocabulary, reference_path("draft"), proofs).inside(inside)
         added = {f"{inside}/{name}": entry for name, entry in files.items()}
         changed = with_draft(manifest, draft.name, made, added)
-        if set(added) <= set(manifest.files):
-            return replace_manifest(bundle, changed, workplace.parent)  # the same files are there
-        discard(place)  # of a run that was killed
-        workplace.rename(place)
-        try:
-            return replace_manifest(bundle, changed, workplace.parent)
-        except BaseException:
-            discard(place)
-            raise
+        return replace_manifest(bundle, changed, workplace.parent, (workplace, place))
 
 
 def with_draft(manifest: Manifest, name: str, draft: DraftSpec, files: Mapping[str, FileEntry]) -> Manifest:

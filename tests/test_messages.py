@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from specexport.errors import SpecExportError
 from support.messages import flat
 
 Run = Callable[..., pytest.RunResult]
@@ -127,3 +128,10 @@ def test_a_test_that_is_skipped_here_keeps_its_entries(run: Run) -> None:
     result = run(TWO.replace("    def test_other", "    @pytest.mark.skip\n    def test_other"))
     result.assert_outcomes(passed=2, skipped=1)
     result.stdout.no_fnmatch_line(UNUSED)
+
+
+def test_an_error_is_one_line_and_keeps_the_names_of_files() -> None:
+    for name in ("Größe", "報告\u3000書", "9.41.00\u202fAM", "a\u200cb", "a\u00a0b"):
+        assert str(SpecExportError(f"{name} is missing")) == f"{name} is missing"
+    for name in ("one\ntwo", "one\rtwo", "one\u2028two", "one\x85two", "\x1b[31mred", "\u202eback", "\ud800"):
+        assert str(SpecExportError(name)).isprintable()

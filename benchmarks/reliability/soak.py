@@ -2,7 +2,8 @@
 
 What is checked: every status is the one that its request should have, or a documented refusal with Retry-After; every
 answer that was read to its end is what the same request gets alone on a fresh session; nothing runs on for a client
-that has left; the log has no traceback; memory and descriptors do not grow; the process ends with 0.
+that has left, and its descriptor goes; the log has no traceback; the process ends with 0. How memory goes is reported,
+and judged by the reader.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -50,9 +52,18 @@ class Tally:
     said: dict[int, Counter[str]] = field(default_factory=dict)
     wrong: list[str] = field(default_factory=list)
     lock: threading.Lock = field(default_factory=threading.Lock)
+    over: threading.Event = field(default_factory=threading.Event)  # nobody is to ask any more
+
+    def guarded(self, call: Callable[..., None], *given: Any) -> None:
+        """Run it: an exception is the server's fault or ours, and either way it is told."""
+        try:
+            call(*given)
+        except Exception as error:
+            with self.lock:
+                self.wrong.append(f"a client saw {type(error).__name__}: {error}")
 
     def note(self, kind: str, answer: Answer, allowed: frozenset[int], number: int | None = None) -> None:
-        late = LATE in (answer.error or "")
+        late = LATE in (answer.error or "") and not answer.told
         refused = late or (answer.status in REFUSALS and "retry-after" in answer.headers)
         with self.lock:
             self.statuses[kind, 503 if late else answer.status] += 1
@@ -73,12 +84,8 @@ class Client:
         self._chance = random.Random(seed)
 
     def run(self, until: float) -> None:
-        while time.monotonic() < until:
-            try:
-                self._one()
-            except Exception as error:  # the server's fault or ours: either way it is told
-                with self._tally.lock:
-                    self._tally.wrong.append(f"a client saw {type(error).__name__}: {error}")
+        while time.monotonic() < until and not self._tally.over.is_set():
+            self._tally.guarded(self._one)
             time.sleep(self._chance.expovariate(1 / self._pause) if self._pause else 0)
 
     def _one(self) -> None:
@@ -106,7 +113,8 @@ class Client:
         self._tally.note(request.kind, send_raw(self._port, request.data, request.wait), request.statuses)
 
     def _burst(self, number: int, good: Good) -> None:
-        threads = [threading.Thread(target=self._ask, args=(number, good, False)) for _ in range(BURST)]
+        asked = (self._ask, number, good, False)
+        threads = [threading.Thread(target=self._tally.guarded, args=asked) for _ in range(BURST)]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -132,6 +140,8 @@ def soak(bundle: Path, options: SoakOptions) -> dict[str, Any]:
         if code:
             tally.wrong.append(f"the server ended with {code}")
         tally.wrong += log_faults(server.log)
+    if not any(count for (_, status), count in tally.statuses.items() if status == 200):
+        tally.wrong.append("nothing was answered with 200")
     different = _compared(bundle, pool, tally)
     return _report(options, tally, samples, different, (before, after)) | {
         "seconds": seconds,
@@ -160,6 +170,7 @@ def _load(server: Server, pool: Pool, capacity: int, tally: Tally, options: Soak
     while any(thread.is_alive() for thread in threads):
         if server.process.poll() is not None:
             tally.wrong.append(f"the server died with {server.process.returncode}")
+            tally.over.set()
             break
         samples.append(server.sample())
         time.sleep(max(60 * options.minutes / 600, 0.25))
@@ -170,9 +181,13 @@ def _load(server: Server, pool: Pool, capacity: int, tally: Tally, options: Soak
 def _dawdle(port: int, pool: Pool, tally: Tally, seed: int, until: float) -> None:
     """One client after the other that never ends its body; each takes 30 seconds."""
     chance = random.Random(f"{seed}-dawdle")
-    while time.monotonic() + 35 < until:
+
+    def once() -> None:
         request = bad.dawdle(chance, chance.choice(pool.requests))
         tally.note(request.kind, send_raw(port, request.data, True), request.statuses)
+
+    while time.monotonic() + 35 < until and not tally.over.is_set():
+        tally.guarded(once)
 
 
 def _at_rest(server: Server, tally: Tally, descriptors: int) -> Sample:

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ...runtime.drafting.names import model_of
 from ..statistics.intervals import UNBOUNDED
 from ..statistics.results import Analysis, DraftCandidate, Interval, RouteAnalysis, SignalQuality
 from .svg import DASHES, INK, MUTED, PANEL, SERIES, WIDE, drawing, swatch
@@ -85,7 +86,7 @@ def _acceptance(analysis: Analysis) -> Figure:
 def _cost_curve(analysis: Analysis) -> Figure:
     """A round's time by k in plain rounds: the break-even line of the draft model, and that of lookups."""
     points = analysis.costs.points
-    looked_up = any("model" not in candidate.drafter for route in analysis.routes for candidate in route.candidates)
+    looked_up = any(model_of(candidate.drafter) is None for route in analysis.routes for candidate in route.candidates)
     ways: dict[str, Any] = {"color": MUTED, "linestyle": DASHES[1], "linewidth": 1.2}
     with drawing("A round's time by the number of draft tokens, in plain rounds", WIDE) as (axes, drawn):
         for index, point in enumerate(points):

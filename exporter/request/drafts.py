@@ -28,6 +28,9 @@ class NamedDraft:
             raise ParameterError(f"--draft: {error}") from None
 
 
+UNNAMED = "draft"  # whose path gives no name
+
+
 def parse_draft(given: str, name: str | None = None) -> NamedDraft:
     """name: of an option of its own. Without any, it is the last word of the path. Raises `ParameterError`."""
     before, equals, source = given.partition("=")
@@ -57,4 +60,4 @@ def parse_drafts(given: Iterable[str]) -> tuple[NamedDraft, ...]:
 def _usual_name(source: str) -> str:
     word = re.split(r"[/:\\]", source.rstrip("/\\"))[-1].removesuffix(".gguf")
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", word).lstrip("._-")[:LONGEST]
-    return name if name and name not in RESERVED else "draft"
+    return name if name and name not in RESERVED else UNNAMED

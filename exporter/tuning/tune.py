@@ -172,4 +172,5 @@ def _header(session: Session) -> dict[str, object]:
     return {
         "tune": 2,
         "target": hashlib.sha256("".join(manifest.files[name].sha256 for name in files).encode()).hexdigest(),
+        "ends": [sorted(manifest.text.stop_token_ids), manifest.longest],
     }

@@ -155,7 +155,7 @@ class Decisions:
         entry = RoutePolicy("undecided", drafter, most, "adaptive", (GUESS,) * most, None)
         states = self.bounded if constrained else self.states
         pace = None if constrained else self._pace(drafter)
-        state = RouteState() if seeded else states.setdefault(drafter, RouteState(pace=pace))
+        state = RouteState(alone=True) if seeded else states.setdefault(drafter, RouteState(pace=pace))
         return adaptive_schedule(entry, costs, None, state, most)
 
     def schedule(
@@ -173,7 +173,7 @@ class Decisions:
             if constrained:
                 states, chance, pace = self.bounded, None, None
             key = route if route in self.policy.routes else None
-            state = RouteState() if seeded else states.setdefault(key, RouteState(pace=pace))
+            state = RouteState(alone=True) if seeded else states.setdefault(key, RouteState(pace=pace))
             return entry.drafter, adaptive_schedule(entry, costs, chance, state, most)
         return entry.drafter, FixedSchedule(entry.num_draft_tokens if entry.verdict != "off" else 0)
 

@@ -84,7 +84,8 @@ class RouteState:
     calibration_shift: logits added to the chances that are read off the draft's confidence. prior_shift: logits added
     to the chances that calibration found by position. Both follow what is accepted. allowance: seconds saved up for
     the next probe. pace: what rounds take meanwhile, of all routes; None where costs are taken at their word, so that
-    no clock decides. lookups, leaves: of those.
+    no clock decides. lookups, leaves: of those. alone: it is of one request, which nothing that others left decides
+    for, such as what of its prompt the draft's cache has already.
     """
 
     calibration_shift: float = 0.0
@@ -93,6 +94,7 @@ class RouteState:
     pace: Pace | None = None
     lookups: LookupState = field(default_factory=LookupState)
     leaves: LeafBeliefs = field(default_factory=LeafBeliefs)
+    alone: bool = False
 
 
 class AdaptiveSchedule:
@@ -135,6 +137,7 @@ class AdaptiveSchedule:
 
     def next(self, length: int, behind: int) -> int:
         pace, self._passes = self._state.pace, 0
+        behind = 0 if self._state.alone else behind
         self._look_up_costs(length, pace.extra if pace else 1.0)
         prior_shift = self._state.prior_shift + self._prior_shift
         if prior_shift != self._prior:

@@ -27,8 +27,8 @@ class SamplingParameters:
     grammar: what the output must be, see `Grammar`; the model's stop tokens may come where it is complete. With it
     there is no min_new_tokens.
 
-    seed: the same seed, parameters, bundle and engine give the same tokens; with an adaptive policy, behind the same
-    earlier requests. Any whole number from -2**63 on; negative ones count modulo 2**64, as in torch.
+    seed: the same seed, parameters, bundle and engine give the same tokens, as long as the bundle's costs and policy
+    stay. Any whole number from -2**63 on; negative ones count modulo 2**64, as in torch.
 
     stop: strings that end the text before them; the tokens keep what they were made of. stop_token_ids: None for the
     model's own, `()` for none; the one that came is the last token and has no text.

@@ -48,7 +48,7 @@ LOOP = (
     Mutant(
         "a request with a seed learns from others",
         "runtime/policy/decisions.py",
-        "state = RouteState() if seeded else states.setdefault(drafter",
+        "state = RouteState(alone=True) if seeded else states.setdefault(drafter",
         "state = states.setdefault(drafter",
         ("tests/runtime/costs/test_first.py",),
     ),
@@ -272,7 +272,7 @@ LOOP = (
     Mutant(
         "requests of one seed teach each other by a policy",
         "runtime/policy/decisions.py",
-        "state = RouteState() if seeded else states.setdefault(key",
+        "state = RouteState(alone=True) if seeded else states.setdefault(key",
         "state = states.setdefault(key",
         IN_SCHEDULE,
     ),

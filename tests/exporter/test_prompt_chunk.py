@@ -58,7 +58,7 @@ def test_the_default_chunk_holds_the_copies(
     monkeypatch.setattr(chunks, "MOST_BYTES", rows * COPIED)
     options = BuildOptions(precision=precision, engines=engines)
     assert prompt_chunk({"target": mixture}, options) == expected
-    assert build._contract({"target": mixture}, options).prompt_chunk == min(expected, 128)
+    assert build._contract(build._Models({"target": mixture}, None, ()), options).prompt_chunk == min(expected, 128)
 
 
 def test_a_chunk_that_is_asked_for_is_taken(mixture: Checkpoint, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,7 +72,7 @@ def test_a_chunk_whose_copies_do_not_fit_is_refused(
     options = BuildOptions(prompt_chunk=100, precision="int8")
     needed = memory_check.BASE + 100 * COPIED
     monkeypatch.setattr(memory_check, "available", lambda: needed)
-    assert build._contract({"target": mixture}, options).prompt_chunk == 100
+    assert build._contract(build._Models({"target": mixture}, None, ()), options).prompt_chunk == 100
     monkeypatch.setattr(memory_check, "available", lambda: needed - 1)
     with refused(OutputError):
-        build._contract({"target": mixture}, options)
+        build._contract(build._Models({"target": mixture}, None, ()), options)

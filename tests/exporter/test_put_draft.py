@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 import specexport
-from specexport.bundle import MANIFEST, OLDEST_SCHEMA, Bundle, FileEntry
+from specexport.bundle import MANIFEST, OLDEST_SCHEMA, SCHEMA_VERSION, Bundle, FileEntry
 from specexport.errors import OutputError, ParameterError, ProofError
 from specexport.exporter import put_draft
 from specexport.exporter.add_draft import AddOptions, add_draft
@@ -19,6 +22,7 @@ from specexport.exporter.remove_draft import remove_draft
 from specexport.exporter.request.drafts import NamedDraft, parse_draft, parse_drafts
 from specexport.exporter.request.options import BuildOptions
 from specexport.exporter.storage import replace_manifest
+from specexport.locks import lock
 from specexport.runtime.describe import describe, render
 from specexport.runtime.policy.cost_model import COSTS
 from specexport.runtime.policy.routes import POLICY
@@ -26,7 +30,7 @@ from specexport.runtime.proofs.verify import DEFAULT_PROMPTS, verify_session
 from specexport.runtime.proofs.verify import render as render_report
 from support.messages import Refused
 from support.pair import Notes, Pair
-from support.tiny import LINES, make_tokenizer, save_checkpoint
+from support.tiny import LINES, edit_json, make_tokenizer, save_checkpoint
 
 PROMPT = "the quick brown fox"
 
@@ -218,6 +222,51 @@ def test_an_add_that_fails_leaves_the_bundle_as_it_was(
     with pytest.raises((ProofError, KeyboardInterrupt, OutputError)):
         add_draft(Bundle.open(copy), NamedDraft("small", str(others["small"])), AddOptions(cache=cache))
     assert state(copy) == before
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), OSError(13, "Permission denied")])
+def test_behind_the_new_manifest_nothing_takes_the_draft_away(
+    error: BaseException, copy: Path, others: dict[str, Path], cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(replace_manifest, "_remove_unnamed", fail)
+    with suppress(KeyboardInterrupt):
+        add_draft(Bundle.open(copy), NamedDraft("small", str(others["small"])), AddOptions(cache=cache))
+    assert "small" in Bundle.open(copy).manifest.more_drafts
+
+
+def test_of_two_that_add_the_same_the_second_is_refused_and_harms_nothing(
+    copy: Path, others: dict[str, Path], cache: Path, refused: Refused
+) -> None:
+    before, named = Bundle.open(copy), NamedDraft("small", str(others["small"]))
+    add_draft(before, named, AddOptions(cache=cache))
+    after = state(copy)
+    with refused(OutputError):
+        add_draft(before, named, AddOptions(cache=cache))
+    assert state(copy) == after
+    with lock_of(copy), refused(OutputError):
+        add_draft(Bundle.open(copy), named, AddOptions(cache=cache))
+    assert state(copy) == after
+    Bundle.open(copy)
+
+
+def test_a_bundle_of_an_earlier_schema_is_written_in_todays(copy: Path, others: dict[str, Path], cache: Path) -> None:
+    edit_json(copy / MANIFEST, schema_version=OLDEST_SCHEMA)
+    add_draft(Bundle.open(copy), NamedDraft("small", str(others["small"])), AddOptions(cache=cache))
+    assert json.loads((copy / MANIFEST).read_text())["schema_version"] == SCHEMA_VERSION
+    assert Bundle.open(copy).manifest.schema_version == SCHEMA_VERSION
+
+
+@contextmanager
+def lock_of(folder: Path) -> Iterator[None]:
+    file = os.open(folder, os.O_RDONLY)
+    lock(file)
+    try:
+        yield
+    finally:
+        os.close(file)
 
 
 def test_what_a_killed_add_left_is_no_part_of_the_bundle_and_goes_with_the_next(

@@ -275,6 +275,7 @@ def test_a_slow_body_and_a_large_one(tmp_path: Path) -> None:
             slow.sendall(b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n")
             slow.sendall(b"Content-Length: 100\r\n\r\n{")
             assert b"408" in slow.recv(1000)
+    with slow_server(tmp_path / "large", max_body=1000) as (client, _):
         status, _, body = client.ask("POST", "/tokenize", {"prompt": "x" * 2000})
         assert (status, json.loads(body)["error"]["code"]) == (413, "body_too_large")
         # More than sockets buffer: who is hung up on while it sends would never read why.

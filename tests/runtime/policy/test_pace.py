@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from itertools import count
 
 import pytest
 from specexport.runtime.policy.cost_model import CostPoint, Costs, MeasuredTime
@@ -206,6 +207,22 @@ def test_requests_with_a_seed_learn_from_nobody_and_teach_nobody(constrained: bo
     assert [second.next(16, 1) for _ in range(3)] == before
     assert not given.states
     assert not given.bounded
+
+
+def test_what_others_left_in_the_drafts_cache_decides_nothing_for_a_seed() -> None:
+    def drafted(behind: int, seeded: bool) -> list[int]:
+        given = decisions()
+        given.clock = count(1.0).__next__
+        assert given.costs is not None
+        given.costs = replace(given.costs, draft_prefill=1e-3)
+        one, found = given.schedule("code", 4, seeded=seeded)[1], []
+        for _ in range(400):
+            found.append(one.next(16, behind))
+            one.observe(found[-1], 0)  # a draft that is never right is soon asked for probes alone
+        return found
+
+    assert drafted(1, seeded=True) == drafted(4000, seeded=True)
+    assert drafted(1, seeded=False) != drafted(4000, seeded=False)
 
 
 def test_all_routes_share_what_rounds_take() -> None:
