@@ -34,7 +34,8 @@ class Rounds:
         self.context = Context(CachedDecoder(self.target, 8), CachedDecoder(self.draft, 8))
         self.statistics, self.notes, self.stops = Statistics(), Notes(options.pop("logprobs", None)), (VOCAB - 1,)
         self.k, self.limit, self.most = k, limit, most
-        self.options, self.drafter = options, options.pop("drafter", "model")
+        self.drafter = options.pop("drafter", "model")
+        self.options = options | {"seed": seed}  # of decoders and noise alike, so that a run repeats itself
         self.context.start(prompt)
 
     def run(self) -> Iterator[list[int]]:
