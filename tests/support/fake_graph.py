@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import onnx
-from specexport.engines.onnxruntime.cpu import _session
+from specexport.engines.onnxruntime.graphs import open_session
 
 Shape = tuple[int, ...]
 
@@ -54,7 +54,7 @@ class FakeGraph:
 
     def __init__(self, path: Path) -> None:
         self.name = path.stem
-        self._session = _session(path, 0)
+        self._session = open_session(path, 0)
         self.tensors = {
             value.name: Tensor(is_input, *TYPES[value.type], tuple(value.shape))
             for is_input, values in ((True, self._session.get_inputs()), (False, self._session.get_outputs()))

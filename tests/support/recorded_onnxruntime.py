@@ -8,7 +8,7 @@ from typing import Any
 
 import onnxruntime as ort
 from specexport.bundle import ModelSpec
-from specexport.engines.onnxruntime.cpu import _session as cpu_session
+from specexport.engines.onnxruntime.graphs import open_session as cpu_session
 
 
 class Recorder:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import onnx_ir as ir
-from specexport.engines.onnxruntime.cpu import _session
+from specexport.engines.onnxruntime.graphs import open_session
 
 
 def weight(rows: int, columns: int, seed: int = 0) -> np.ndarray:
@@ -28,7 +28,7 @@ def graph(text: str, **weights: np.ndarray) -> ir.Model:
 
 
 def run(made: ir.Model, **inputs: np.ndarray) -> list[np.ndarray]:
-    return list(_session(ir.to_proto(made).SerializeToString(), 0).run(None, inputs))  # type: ignore[arg-type]
+    return list(open_session(ir.to_proto(made).SerializeToString(), 0).run(None, inputs))  # type: ignore[arg-type]
 
 
 def operators(made: ir.Model) -> list[str]:

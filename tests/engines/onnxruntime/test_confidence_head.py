@@ -16,8 +16,8 @@ import onnxruntime as ort
 import pytest
 from specexport.bundle import Bundle, ModelSpec
 from specexport.engines.onnxruntime.cpu import OrtDecoder, load
-from specexport.engines.onnxruntime.cpu import _session as cpu_session
 from specexport.engines.onnxruntime.cuda_decoder import OrtCudaDecoder, Place
+from specexport.engines.onnxruntime.graphs import open_session as cpu_session
 from specexport.errors import BundleError, EngineError
 from specexport.runtime.proofs.parity import POISON, max_error
 from support.messages import Refused

@@ -20,8 +20,8 @@ import pytest
 from specexport.bundle import Contract, ModelSpec, Precision
 from specexport.engines.base import Decoder
 from specexport.engines.onnxruntime.cpu import OrtDecoder
-from specexport.engines.onnxruntime.cpu import _session as cpu_session
 from specexport.engines.onnxruntime.cuda_decoder import OrtCudaDecoder, Place
+from specexport.engines.onnxruntime.graphs import open_session as cpu_session
 from specexport.errors import BundleError, EngineError
 from specexport.exporter.passes.gqa_lengths import keep_lengths_on_device
 from specexport.runtime.proofs.parity import POISON, prove_decoder

@@ -5,7 +5,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 from onnx_ir import serde
-from specexport.engines.onnxruntime.cpu import _session
+from specexport.engines.onnxruntime.graphs import open_session
 from specexport.exporter.passes.fuse_transpose import fuse_transpose_into_matmul
 
 WEIGHT = np.arange(12, dtype=np.float32).reshape(3, 4)  # [out, in]
@@ -29,7 +29,7 @@ MATMUL = helper.make_node("MatMul", ["x", "wt"], ["y"])
 
 
 def run(proto: onnx.ModelProto) -> list[np.ndarray]:
-    return list(_session(proto.SerializeToString(), 0).run(None, {"x": INPUT}))  # type: ignore[arg-type]
+    return list(open_session(proto.SerializeToString(), 0).run(None, {"x": INPUT}))  # type: ignore[arg-type]
 
 
 def fused(proto: onnx.ModelProto) -> tuple[int, onnx.ModelProto]:

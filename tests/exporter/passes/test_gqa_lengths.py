@@ -10,7 +10,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from onnx_ir import serde
 from specexport.bundle import Role
-from specexport.engines.onnxruntime.cpu import _session
+from specexport.engines.onnxruntime.graphs import open_session
 from specexport.exporter.passes.gqa_lengths import keep_lengths_on_device
 from support.tiny import LLAMA, export_cached, save_model
 
@@ -159,7 +159,7 @@ def test_a_graph_without_attention_stays() -> None:
 
 def run(proto: onnx.ModelProto, tokens: list[int], position: int, past: dict[str, np.ndarray]) -> list[Any]:
     feeds = dict(tokens=np.array([tokens]), position=np.array([position]), **past)
-    return list(_session(proto.SerializeToString(), 0).run(None, feeds))  # type: ignore[arg-type]
+    return list(open_session(proto.SerializeToString(), 0).run(None, feeds))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("position", "count"), [(0, 1), (0, 5), (7, 1), (7, 4), (11, 5), (15, 1), (0, CAPACITY)])

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from specexport.engines.onnxruntime.cpu import _session
+from specexport.engines.onnxruntime.graphs import open_session
 from specexport.exporter.rules import graphs
 from specexport.runtime.proofs.enumeration import Chain, enumerate_rounds
 from specexport.runtime.sampling.acceptance import VERIFY
@@ -33,7 +33,7 @@ Sampling = tuple[float, int, float, float]  # temperature, top_k, top_p, min_p
 
 @functools.cache
 def session(rule: str, *arguments: Any) -> Any:
-    return _session(getattr(graphs, rule)(*arguments).SerializeToString(), 0)
+    return open_session(getattr(graphs, rule)(*arguments).SerializeToString(), 0)
 
 
 def run(rule: str, *arguments: Any, **inputs: Any) -> list[np.ndarray]:
