@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from time import monotonic
 from typing import Any, TypeVar
 
@@ -16,8 +16,8 @@ Receive = Callable[[], Awaitable[dict[str, Any]]]
 Send = Callable[[dict[str, Any]], Awaitable[None]]
 T = TypeVar("T")
 JSON = "application/json"
-# Bytes of a body that is too large, read and forgotten: a client that still sends when we hang up sees a connection
-# that broke, and not the answer.
+# Bytes of a body that is too large, read and forgotten behind the answer: a client that still sends when we hang up
+# sees a connection that broke, and not the answer.
 MOST_DISCARDED = 64 << 20
 
 
@@ -30,7 +30,7 @@ class Exchange:
 
     def __init__(self, scope: Scope, receive: Receive, send: Send, settings: ServerSettings) -> None:
         self.scope, self._receive, self._send, self._settings = scope, receive, send, settings
-        self.begun = self.gone = False
+        self.begun = self.gone = self._sends_on = False
         self.headers: dict[str, str] = {}
         self._sent_at = monotonic()
 
@@ -53,6 +53,9 @@ class Exchange:
         """The whole JSON body. Raises `ApiError` 408, 413, 415, and `ClientGone`."""
         if self.header("content-type").partition(";")[0].strip().lower() != JSON:
             raise ApiError(415, "unsupported_media_type", f"the body is not {JSON}; send it with that Content-Type")
+        declared = self.header("content-length")
+        if declared.isdecimal() and int(declared[:20]) > self._settings.max_body:
+            raise self._too_large()
         try:
             return await asyncio.wait_for(self._read(), self._settings.body_timeout)
         except asyncio.TimeoutError:
@@ -61,20 +64,34 @@ class Exchange:
             raise ApiError(408, "body_timeout", told, headers={"Connection": "close"}) from None
 
     async def _read(self) -> bytes:
-        parts, size, most = [], 0, self._settings.max_body
+        parts, size = [], 0
         while True:
             message = await self._receive()
             if message["type"] == "http.disconnect":
                 raise ClientGone
-            part, ended = message.get("body", b""), not message.get("more_body")
-            size += len(part)
-            if size <= most:
-                parts.append(part)
-            elif ended or size > most + MOST_DISCARDED:
-                told = f"the body has more than {most} bytes; send less"
-                raise ApiError(413, "body_too_large", told, headers={"Connection": "close"})
-            if ended:
+            parts.append(message.get("body", b""))
+            size += len(parts[-1])
+            if size > self._settings.max_body:
+                raise self._too_large()
+            if not message.get("more_body"):
                 return b"".join(parts)
+
+    def _too_large(self) -> ApiError:
+        self._sends_on = True
+        told = f"the body has more than {self._settings.max_body} bytes; send less"
+        return ApiError(413, "body_too_large", told, headers={"Connection": "close"})
+
+    async def _discard(self) -> None:
+        """What the client still sends, for `body_timeout` at most."""
+
+        async def read() -> None:
+            size, more = 0, True
+            while more and size <= MOST_DISCARDED:
+                message = await self._receive()
+                size, more = size + len(message.get("body", b"")), message.get("more_body", False)
+
+        with suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(read(), self._settings.body_timeout)
 
     @contextmanager
     def watched(self, leave: Callable[[], object]) -> Iterator[None]:
@@ -107,7 +124,11 @@ class Exchange:
         """A whole answer; JSON unless the headers say otherwise."""
         lines = {"content-type": JSON, "content-length": str(len(body)), **self.headers, **(headers or {})}
         await self._start(status, lines)
-        await self._bounded({"type": "http.response.body", "body": b"" if self._is_head else body})
+        content = b"" if self._is_head else body
+        await self._bounded({"type": "http.response.body", "body": content, "more_body": self._sends_on})
+        if self._sends_on:
+            await self._discard()
+            await self.end()
 
     async def begin_events(self) -> None:
         lines = {

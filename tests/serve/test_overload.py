@@ -283,6 +283,22 @@ def test_a_slow_body_and_a_large_one(tmp_path: Path) -> None:
         assert client.idle()
 
 
+@pytest.mark.parametrize(
+    ("length", "sent"), [(b"Content-Length: 2000", b"{"), (b"Transfer-Encoding: chunked", b"7d0\r\n" + b" " * 2000)]
+)
+def test_a_body_that_is_too_large_is_refused_before_it_ends(length: bytes, sent: bytes, tmp_path: Path) -> None:
+    """However slowly it comes; and the client may send on until it has read why."""
+    with slow_server(tmp_path, max_body=1000, body_timeout=0.2) as (client, _):
+        with socket.create_connection(("127.0.0.1", client.port), timeout=30) as slow:
+            head = b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+            slow.sendall(head + length + b"\r\n\r\n" + sent)
+            answer = b"".join(iter(lambda: slow.recv(1000), b""))
+            assert answer.startswith(b"HTTP/1.1 413")
+            assert b"body_too_large" in answer
+            assert b"connection: close" in answer.lower()
+        assert client.idle()
+
+
 def test_a_drain_ends_streams_and_refuses_what_is_new(tmp_path: Path) -> None:
     session, decoder = slow_session(tmp_path, CONTRACT, 0.01)
     with served(session, ServerSettings()) as client:
