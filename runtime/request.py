@@ -13,6 +13,7 @@ from .drafting.names import check_drafter, model_of
 from .grammar.matcher import Matcher
 from .policy.decisions import Decisions
 from .policy.forced import BesideForced
+from .policy.leaf_worth import AskedLeaves
 from .policy.predicted import BesidePrediction
 from .policy.schedule import AdaptiveSchedule, FixedSchedule, Schedule
 from .sampling.parameters import SamplingParameters
@@ -100,7 +101,10 @@ def _schedule(
 
 
 def _leaves(bundle: Bundle, parameters: SamplingParameters, drafter: str | None, schedule: Schedule) -> LeafPlan | None:
-    """Rows beside the draft: as many as are asked for, else as many as pay, where the schedule knows that."""
+    """Rows beside the draft: as many as are asked for, else as many as pay, where the schedule knows that.
+
+    Raises `ParameterError`.
+    """
     most, asked = bundle.manifest.contract.tree_rows, parameters.num_leaves
     if asked is not None and asked > most:
         raise ParameterError(
@@ -108,8 +112,14 @@ def _leaves(bundle: Bundle, parameters: SamplingParameters, drafter: str | None,
             if most
             else f"num_leaves is {asked}, but this bundle has no room for leaves; build it with --tree-rows {asked}"
         )
+    if asked and parameters.drafter is not None and model_of(parameters.drafter) is None:
+        raise ParameterError(
+            f"num_leaves is {asked} beside drafter {parameters.drafter!r}, which only looks tokens up; leaves are "
+            "second choices of a draft model, so name one, or leave num_leaves out"
+        )
     if not most or asked == 0 or drafter is None or model_of(drafter) is None or parameters.grammar is not None:
         return None
+    worth = schedule.leaves if isinstance(schedule, AdaptiveSchedule) else None
     if asked is not None:
-        return LeafPlan(asked)
-    return LeafPlan(most, schedule.leaves) if isinstance(schedule, AdaptiveSchedule) else None
+        return LeafPlan(asked, worth and AskedLeaves(worth))
+    return LeafPlan(most, worth) if worth is not None else None

@@ -63,7 +63,10 @@ class Session:
         self.tokenizer = self._encoder.tokenizer
         self._grammars = GrammarCompiler.of(bundle, self.tokenizer.to_str)
         self._context = make_context(bundle, engine)
-        self.drafts = Drafts(bundle, engine, self._context)
+        # Held by the thread inside of a call that passes run in, or that gives `_lock` or takes it: for a short while,
+        # and known as the thread's own, where a signal handler must not wait for it.
+        self._running = RLock()
+        self.drafts = Drafts(bundle, engine, self._context, running=self._running)
         self.decisions = Decisions.load(bundle, engine, threads, self.drafts.open) if policy else Decisions()
         contract, models = bundle.manifest.contract, bundle.manifest.models.values()
         if prompt_cache_bytes:
@@ -71,9 +74,6 @@ class Session:
             self._context.conversations = Conversations(prompt_cache_bytes, *zip(*sizes, strict=True))
         self._decoding = Decoding(bundle, engine, self.tokenizer, self._context)
         self._lock = Lock()  # held by the open stream
-        # Held by the thread inside of a call that passes run in, or that gives `_lock` or takes it: for a short while,
-        # and known as the thread's own, where a signal handler must not wait for it.
-        self._running = RLock()
         self._stream: weakref.ref[Stream] | None = None
         self._cancels = 0  # calls of `cancel`: one ends a request too whose costs are still being measured
         self._closed = False  # no request comes after this
@@ -261,7 +261,7 @@ class Session:
         stream = self._stream() if self._stream is not None else None
         if stream is not None:
             stream.close(_closed())
-        self._closed = self._given_back = True
+        self._closed = self._given_back = self.drafts.closed = True
         self.engine.close()
 
     def __enter__(self) -> Session:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from threading import Lock
+from threading import RLock
 
 from ...bundle import Bundle
 from ...engines.base import Engine, OpenedDraft
-from ...errors import ParameterError
+from ...errors import ParameterError, SessionClosedError, SpecExportError
 from ..state.context import CachedDecoder, Context
 from .names import FIRST, model_of
 from .translate import draft_decoder
@@ -22,19 +22,22 @@ def make_context(bundle: Bundle, engine: Engine) -> Context:
 
 @dataclass
 class Drafts:
-    """opened: by name, without the first."""
+    """opened: by name, without the first. running: held while one is opened; the session's own lock, so that it is not
+    closed meanwhile.
+    """
 
     bundle: Bundle
     engine: Engine
     context: Context
     opened: dict[str, OpenedDraft] = field(default_factory=dict)
-    _lock: Lock = field(default_factory=Lock)
+    running: RLock = field(default_factory=RLock)
+    closed: bool = False
 
     def use(self, drafter: str | None) -> None:
         """Let the context draft with the model that `drafter`, from `check_drafter`, asks; it is opened if need be.
 
-        None for plain decoding. Raises `ParameterError` where the engine runs the first draft alone, and what opening a
-        draft raises.
+        None for plain decoding. Raises `ParameterError` where the engine runs the first draft alone and where the draft
+        has left the bundle, `SessionClosedError`, and what opening a draft raises.
         """
         model = model_of(drafter) if drafter is not None else None
         if model is not None and model != FIRST:
@@ -52,8 +55,10 @@ class Drafts:
         if name == FIRST:
             assert self.engine.draft is not None
             return OpenedDraft(self.engine.draft, self.engine.head)
-        with self._lock:
+        with self.running:
             if name not in self.opened:
+                if self.closed:
+                    raise SessionClosedError("this session was closed; load the bundle again")
                 self.opened[name] = self._open(name)
             return self.opened[name]
 
@@ -66,8 +71,16 @@ class Drafts:
             )
         bundle = self.bundle.with_draft(name)
         assert bundle.manifest.draft is not None
-        opened = self.engine.open_draft(bundle.manifest.draft)
-        cached = _cached(bundle, replace(self.engine, draft=opened.decoder))
+        try:
+            opened = self.engine.open_draft(bundle.manifest.draft)
+            cached = _cached(bundle, replace(self.engine, draft=opened.decoder))
+        except (SpecExportError, OSError):
+            if all(bundle.path(file).exists() for file in self.bundle.manifest.more_drafts[name].files()):
+                raise
+            raise ParameterError(
+                f"drafter {name!r} is no longer in the bundle: it was removed or replaced after this session loaded "
+                "it; name another drafter, or load the bundle again"
+            ) from None
         self.context.more = {**self.context.more, name: cached}  # anew: another thread may be walking through it
         return opened
 

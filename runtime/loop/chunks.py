@@ -38,7 +38,8 @@ class Chunk:
     statistics is one object for the whole request: it goes on counting. The chunk that ends a cancelled request has no
     tokens.
 
-    accepted: how many of the tokens, the first ones, were drafted; the target itself chose the one behind them.
+    accepted: how many of the tokens, the first ones, were drafted; the target itself chose what is behind them: one
+    token, or two where a leaf caught the first of them, or none where the output ended before.
     pieces: the text that each token released, which together is `text`.
 
     draft_tokens: what was drafted, also what was rejected; sources: where each of them came from, `model`, `lookup`,

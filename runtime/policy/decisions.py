@@ -25,15 +25,12 @@ from .cost_model import COSTS, Costs, DraftCosts
 from .host_identity import bundle_identity, describe_host
 from .lookup_schedule import adaptive_schedule
 from .pace import Pace
-from .routes import POLICY, Policy, RoutePolicy
+from .routes import GUESS, POLICY, Policy, RoutePolicy
 from .schedule import Chance, FixedSchedule, RouteState, Schedule
 from .survival import SURVIVAL, Survival, survival_file, top_logit
 
 T = TypeVar("T", Costs, Policy, Survival)
 LOG = logging.getLogger("specexport")
-# The chance of a draft token to be accepted, before anything is known: in `benchmarks/uncalibrated.py` 0.5 to 0.7 end
-# within 2 % of each other.
-GUESS = 0.6
 
 
 @dataclass
@@ -79,7 +76,7 @@ class Decisions:
             return cls()
         check_policy(policy, bundle)
         if engine.open_draft is None:
-            policy = policy.with_first_draft()
+            policy = policy.with_first_draft(bundle.manifest.contract.max_draft_tokens)
         costs = read_decision(bundle, Costs, COSTS)
         survival = read_decision(bundle, Survival, SURVIVAL)
         reason = stale(costs, engine.name, threads, engine.device)

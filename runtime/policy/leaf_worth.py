@@ -50,7 +50,9 @@ class LeafBeliefs:
 
 
 class LeafWorth:
-    """Of one request; implements `LeafBudget`. seconds: of the newest round's leaves."""
+    """Of one request; implements `LeafBudget`. seconds: of the newest round's leaves. unpriced: whether it has leaves
+    that were asked for, whatever they cost.
+    """
 
     def __init__(self, beliefs: LeafBeliefs) -> None:
         self._beliefs = beliefs
@@ -62,7 +64,7 @@ class LeafWorth:
         verify: seconds of a verify pass over 1, 2, ... rows.
         """
         self._read, self._expected, self._rate, self._verify = read, expected, rate, verify
-        self.seconds = 0.0
+        self.seconds, self.unpriced = 0.0, False
 
     def values(self, choices: Choices) -> Probabilities:
         return self._word(choices) * self._beliefs.factors(choices.ranks)
@@ -91,3 +93,24 @@ class LeafWorth:
         ending = np.cumprod(np.append(1.0, chances[:-1])) * (1.0 - chances)  # of the draft, by place
         word: Probabilities = ending[np.minimum(choices.places, len(chances) - 1)] * choices.shares
         return word
+
+
+class AskedLeaves:
+    """As many as were asked for, by the draft's own word; implements `LeafBudget`. The schedule is told of them."""
+
+    price = 0.0
+
+    def __init__(self, worth: LeafWorth) -> None:
+        self._worth = worth
+
+    def values(self, choices: Choices) -> Probabilities:
+        return choices.values
+
+    def could_pay(self) -> bool:
+        return True
+
+    def add_leaves(self, count: int) -> None:
+        self._worth.unpriced = count > 0
+
+    def learn(self, choices: Choices, hit: int | None) -> None:
+        self._worth.learn(choices, hit)

@@ -10,7 +10,8 @@ from .schedule import Schedule
 class BesidePrediction:
     """Lets the prediction fill every round, and asks another schedule about tokens of a model or of other lookups.
 
-    That is told of its own tokens only: what the prediction has right says nothing about them.
+    That is told of its own tokens only: what the prediction has right says nothing about them. It is asked when the
+    prediction has nothing for a round, lest a probe that it saved up for is spent on a round that has no room for it.
     """
 
     needs_host = True
@@ -22,29 +23,42 @@ class BesidePrediction:
         self._schedule, self._most, self._learns = schedule, most, learns
         self._asked = schedule.guide
         self.guide: Guide | None = self
-        self._count = self._own = 0  # tokens that the schedule allows in this round, and those that were taken
+        self._round = 0, 0  # length and behind, as of `next`
+        self._begun = False  # whether the schedule was asked about a round that it has not heard of since
+        self._count = self._own = 0  # tokens that the schedule allows in it, and those that were taken
 
     def next(self, length: int, behind: int) -> int:
-        self._count, self._own = self._schedule.next(length, behind), 0
+        self._round, self._own = (length, behind), 0
         return self._most
 
+    @property
+    def _allowed(self) -> int:
+        """By the schedule, in this round."""
+        if not self._begun:
+            self._count, self._begun = self._schedule.next(*self._round), True
+        return self._count
+
     def include(self, index: int, logits: Logits) -> bool:
-        taken = index < self._count and (self._asked is None or self._asked.include(index, logits))
+        taken = index < self._allowed and (self._asked is None or self._asked.include(index, logits))
         self._own += taken
         return taken
 
     def go_on(self, num_drafted: int) -> bool:
-        return num_drafted < self._count and (self._asked is None or self._asked.go_on(num_drafted))
+        return num_drafted < self._allowed and (self._asked is None or self._asked.go_on(num_drafted))
 
     def looked_up(self, count: int, length: int, drafted: int) -> int:
+        allowed = self._allowed
         if self._asked is not None:
             taken = self._asked.looked_up(count, length, drafted)
         else:
-            taken = min(count, max(0, self._count - drafted))
+            taken = min(count, max(0, allowed - drafted))
         self._own += taken
         return taken
 
     def observe(self, num_drafted: int, num_accepted: int) -> None:
-        if self._learns and (self._own or not num_drafted):
+        if not self._begun or (num_drafted and not self._own):  # the schedule's answer stands for the next round
+            return
+        self._begun = False
+        if self._learns:
             own = min(self._own, num_drafted)
             self._schedule.observe(own, min(num_accepted, own))

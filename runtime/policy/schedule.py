@@ -269,7 +269,10 @@ class AdaptiveSchedule:
         return self._most if self._reads else self._probe_tokens
 
     def _time(self, pace: Pace, num_drafted: int) -> None:
-        """Tell the pace what the round took."""
+        """Tell the pace what the round took, unless rows were added to it whose time nobody knows."""
+        if self.leaves.unpriced:
+            self._had_draft = -1
+            return
         seconds, table = pace.clock() - self._started, self._table
         passes = self._passes or num_drafted
         if self._had_draft == (passes > 0):

@@ -1,7 +1,9 @@
 """The proof of trees: rows beside the chain give the logits that the Hugging Face model gave to their own sequences.
 
 The schedule of `parity.py` rejects drafts: it verifies k tokens and goes on behind the first with others. Both
-sequences are recorded. A tree holds them in one pass, the second as a branch below the first row.
+sequences are recorded. A tree holds them in one pass: the first as the chain, and below the chain's first row two
+branches row by row in turn, the second sequence and the first once more. So every row behind the chain but two has a
+row in front of it that it must not see, and one that it must.
 """
 
 from __future__ import annotations
@@ -9,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Protocol, runtime_checkable
+
+import numpy as np
 
 from ...bundle import Contract, Proof
 from ...engines.base import Decoder, Logits, TakesTrees
@@ -41,12 +45,17 @@ def measure_trees(
         step = entry.step
         if place in branches:
             decoder.overwrite_rows(step.position, POISON)
-            tokens = [*step.tokens[:chain].tolist(), *branches[place].step.tokens[:rows].tolist()]
-            parents = [0, *range(chain, chain + rows - 1)]
-            logits = decoder.step_tree(tokens, parents, step.position).copy()
-            wanted += [ReferenceStep(step, entry.logits[:chain]), ReferenceStep(step, branches[place].logits[:rows])]
-            found += [logits[:chain], logits[chain:]]
-            length = step.position + max(chain, 1 + rows)
+            other = branches[place]
+            beside = [(other.step.tokens, other.logits), (step.tokens[1:], entry.logits[1:])]
+            tokens, expected = step.tokens[:chain].tolist(), [*entry.logits[:chain]]
+            for row in range(rows):
+                own, logits = beside[row % len(beside)]
+                tokens.append(int(own[row // len(beside)]))
+                expected.append(logits[row // len(beside)])
+            parents = [0 if row < len(beside) else chain + row - len(beside) for row in range(rows)]
+            found.append(decoder.step_tree(tokens, parents, step.position).copy())
+            wanted.append(ReferenceStep(step, np.stack(expected)))
+            length = step.position + max(chain, 1 + (rows + 1) // 2)
         decoder.step(step.tokens.tolist(), step.position)
     decoder.overwrite_rows(0, 0.0)
     engine, dialect = where

@@ -36,13 +36,16 @@ class SamplingParameters:
     verification: how sampled drafts are judged; both ways keep the target's distribution. speculate: False for plain
     decoding. drafter: `model`, `ngram` or `suffix` (looked up in the text), `ngram+model` or `suffix+model` (looked up
     where there is a match, also behind tokens of the model in the same round); by default the model, or `ngram` in a
-    bundle without one. num_draft_tokens: k of every round, 0 for plain decoding. Without it and a drafter, the bundle's
-    policy decides for the `route` of the request (its default for none, and for one that it does not know); without a
-    policy, as many are drafted as pay.
+    bundle without one. In a bundle with several drafts `model` is the first; the name of any draft stands for it in the
+    same places, as in `code` and `ngram+code`. num_draft_tokens: k of every round, 0 for plain decoding. Without it and
+    a drafter, the bundle's policy decides for the `route` of the request (its default for none, and for one that it
+    does not know); without a policy, as many are drafted as pay.
 
     num_leaves: rows a round beside the draft, of a bundle built with `--tree-rows`: second choices of the draft model,
     which catch the token that follows (docs/which-draft.md). Without it as many as pay where the session knows what
-    rows cost, else none; beside a grammar none.
+    rows cost, else none. Where nothing is drafted by a model there are none, whatever is asked for: with `speculate`
+    False, num_draft_tokens 0, a route that only looks up, or a grammar. Beside a `drafter` that only looks up it is
+    refused.
 
     prediction: a text, or token ids, that much of the output may repeat, as a file to be changed in a few places
     (OpenAI's Predicted Outputs). Drafts are looked up in it first, as many as the bundle can take unless

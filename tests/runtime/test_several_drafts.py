@@ -7,16 +7,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from specexport.bundle import OLDEST_SCHEMA, SCHEMA_VERSION
-from specexport.engines.base import Logits
-from specexport.errors import EngineError, ParameterError
+from specexport.bundle import OLDEST_SCHEMA, SCHEMA_VERSION, ModelSpec
+from specexport.engines.base import Logits, OpenedDraft
+from specexport.errors import EngineError, ParameterError, SessionClosedError
 from specexport.runtime.drafting.names import DRAFTERS, all_drafters, check_drafter, drafters_of, model_of
 from specexport.runtime.policy.cost_model import CostPoint, Costs, DraftCosts, MeasuredTime
 from specexport.runtime.policy.decisions import Decisions, write_decision
 from specexport.runtime.policy.host_identity import bundle_identity
-from specexport.runtime.policy.routes import POLICY, POLICY_VERSION, Policy, RoutePolicy
+from specexport.runtime.policy.routes import GUESS, POLICY, POLICY_VERSION, Evidence, Policy, RoutePolicy
 from specexport.runtime.policy.schedule import AdaptiveSchedule, FixedSchedule
 from specexport.runtime.session import Session
+from specexport.runtime.stream import holds
 from support.doubles import CONTRACT, FakeDecoder, StatefulDecoder, check_invariant, greedy_tokens
 from support.messages import Refused
 from support.several import several_session
@@ -114,6 +115,53 @@ def test_drafters_that_this_bundle_or_engine_lacks(refused: Refused, tmp_path: P
     assert session.generate(PROMPT, max_new_tokens=4).statistics.emitted == 4  # the lock is free
 
 
+def test_a_draft_that_has_left_the_bundle_is_refused(refused: Refused, tmp_path: Path) -> None:
+    """Removed or replaced under a session that has not opened it; those that are open go on."""
+    session = make(tmp_path)
+
+    def from_files(spec: ModelSpec) -> OpenedDraft:
+        session.bundle.path(spec.weights).read_bytes()
+        return OpenedDraft(FakeDecoder(seed=1), None)
+
+    session.drafts.engine = replace(session.engine, open_draft=from_files)
+    session.generate(PROMPT, drafter="b", max_new_tokens=4)
+    for name in ("b", "c"):
+        for file in session.bundle.manifest.more_drafts[name].files():
+            session.bundle.path(file).unlink()
+    with refused(ParameterError):
+        session.stream(PROMPT, drafter="ngram+c")
+    assert session.generate(PROMPT, drafter="b", max_new_tokens=4).tokens == greedy_tokens(
+        FakeDecoder(seed=1), PROMPT, 4
+    )
+
+
+def test_a_draft_that_is_there_and_fails_is_the_engines_fault(tmp_path: Path) -> None:
+    session = make(tmp_path)
+
+    def fails(spec: ModelSpec) -> OpenedDraft:
+        raise EngineError("no memory")
+
+    session.drafts.engine = replace(session.engine, open_draft=fails)
+    with pytest.raises(EngineError, match="no memory"):
+        session.stream(PROMPT, drafter="b")
+
+
+def test_no_draft_is_opened_beside_a_pass_or_behind_the_end(tmp_path: Path) -> None:
+    session, held = make(tmp_path), []
+
+    def opened(spec: ModelSpec) -> OpenedDraft:
+        held.append(holds(session._running))
+        return OpenedDraft(FakeDecoder(seed=1), None)
+
+    session.drafts.engine = replace(session.engine, open_draft=opened)
+    session.drafts.open("b")
+    assert held == [True]
+    session.close()
+    with pytest.raises(SessionClosedError):
+        session.drafts.open("c")
+    assert held == [True]
+
+
 def time(seconds: float) -> MeasuredTime:
     return MeasuredTime(seconds, seconds, seconds)
 
@@ -165,6 +213,16 @@ def test_an_engine_that_runs_the_first_alone_follows_its_policy_with_that(tmp_pa
     session = decided(make(tmp_path), "x")
     alone = Session(session.bundle, replace(session.engine, open_draft=None))
     assert [alone.decisions.schedule(route, 4)[0] for route in ("a", "b", "both")] == ["model", "model", "ngram+model"]
+    assert alone.decisions.policy is not None
+    own, other = (alone.decisions.policy.of(route) for route in ("a", "b"))
+    assert own == session.decisions.policy.of("a")  # type: ignore[union-attr]
+    assert other == RoutePolicy("undecided", "model", CONTRACT.max_draft_tokens, "adaptive", (GUESS,) * 4, None)
+
+
+def test_what_lost_with_another_draft_stays_off_with_the_first() -> None:
+    evidence = Evidence(30, 1.2, 1.5, 0.8, 0.7, 0.9, 0.6)
+    lost = RoutePolicy("off", "suffix+b", 0, "fixed", (0.2, 0.1), evidence)
+    assert lost.with_first_draft(3) == RoutePolicy("off", "suffix+model", 0, "fixed", (GUESS,) * 3, None)
 
 
 def test_costs_of_a_draft_are_measured_when_it_is_first_asked_for() -> None:

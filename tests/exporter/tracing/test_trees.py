@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 import torch
 from specexport.engines.base import Logits
 from specexport.engines.onnxruntime.cpu import OrtDecoder
+from specexport.engines.onnxruntime.trees import OrtTrees
 from specexport.errors import ProofError, UnsupportedModelError
 from specexport.exporter.checkpoints.checkpoint import Checkpoint
 from specexport.exporter.dialects import DIALECTS, Dialect
@@ -155,6 +157,26 @@ def test_mutants_of_the_mask_fail_the_proof(
 ) -> None:
     monkeypatch.setattr(trees.Tree, "visible", mutant)
     exported = export(pair.target, tmp_path, dialects=("ort",), contract=TREES)
+    with pytest.raises(ProofError, match="in trees"):
+        prove_trees(exported.decoder("ort"), exported.reference, TREES, ("onnxruntime", "ort"), "fp32")
+
+
+def rows_in_front(self: OrtTrees, width: int, parents: Sequence[int]) -> Iterator[None]:
+    """Every row behind the chain sees those of them in front of it, its siblings too."""
+    with lie(self, width, parents):
+        ancestor, chain = self._by_width[width][1], width - len(parents)
+        ancestor[chain:, chain:] = np.tri(len(parents), dtype=np.bool_)
+        yield
+
+
+lie = OrtTrees.lie
+
+
+def test_siblings_that_see_each_other_fail_the_proof(
+    graphs: dict[str, Exported], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(OrtTrees, "lie", contextmanager(rows_in_front))
+    exported = graphs["trees"]
     with pytest.raises(ProofError, match="in trees"):
         prove_trees(exported.decoder("ort"), exported.reference, TREES, ("onnxruntime", "ort"), "fp32")
 

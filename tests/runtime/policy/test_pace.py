@@ -10,6 +10,7 @@ from itertools import count
 import pytest
 from specexport.runtime.policy.cost_model import CostPoint, Costs, MeasuredTime
 from specexport.runtime.policy.decisions import Decisions
+from specexport.runtime.policy.leaf_worth import AskedLeaves
 from specexport.runtime.policy.pace import BUDGET, MOST, START_DRAFTING, Pace
 from specexport.runtime.policy.routes import POLICY_VERSION, Policy, RoutePolicy
 from specexport.runtime.policy.schedule import AdaptiveSchedule, RouteState
@@ -150,6 +151,23 @@ def test_the_first_round_of_a_request_is_not_timed() -> None:
     for _ in range(60):
         host.run(schedule(costs(0.2), pace), 10)
     assert pace.extra == pytest.approx(1.0, rel=0.01)
+
+
+def test_rounds_with_leaves_that_were_asked_for_are_not_timed() -> None:
+    """Nobody knows what their rows take; rounds without one count as before."""
+    for leaves, known in ((3, False), (0, True)):
+        host, pace = Host(costs(0.1), slower=lambda place: 1.0), Pace()
+        pace.clock = host
+        following = schedule(costs(0.1), pace)
+        asked, table = AskedLeaves(following.leaves), host.true.at(16)
+        assert asked.could_pay()
+        for _ in range(200):
+            k = following.next(16, 1)
+            asked.add_leaves(leaves if k else 0)
+            host.now += table.rounds[k] + (0.5 * leaves if k else 0.0)
+            following.observe(k, k)
+        assert pace.extra == pytest.approx(1.0, abs=0.01)
+        assert bool(pace._found) == known
 
 
 class StoppedError(Exception):

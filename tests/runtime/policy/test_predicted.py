@@ -1,0 +1,80 @@
+"""Beside a prediction: another schedule is asked where the prediction has nothing, and told of its own tokens."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from specexport.runtime.policy.predicted import BesidePrediction
+from specexport.runtime.policy.schedule import Schedule
+
+
+class Asked:
+    guide = None
+    needs_host = False
+
+    def __init__(self, *counts: int) -> None:
+        self.counts = list(counts)
+        self.seen: list[tuple[int, int]] = []
+
+    def next(self, length: int, behind: int) -> int:
+        return self.counts.pop(0)
+
+    def observe(self, num_drafted: int, num_accepted: int) -> None:
+        self.seen.append((num_drafted, num_accepted))
+
+
+def by_the_prediction(schedule: BesidePrediction, accepted: int = 4) -> None:
+    assert schedule.next(10, 2) == 4
+    schedule.observe(4, accepted)
+
+
+def by_the_model(schedule: BesidePrediction) -> int:
+    """A round that the prediction has nothing for, and whose draft stands."""
+    schedule.next(10, 2)
+    count = 0
+    while count < 4 and schedule.go_on(count) and schedule.include(count, np.zeros((1, 4), np.float32)):
+        count += 1
+    schedule.observe(count, count)
+    return count
+
+
+def test_a_probe_is_kept_for_a_round_that_has_room_for_it() -> None:
+    inner = Asked(0, 2, 0)
+    schedule = BesidePrediction(inner, 4)
+    assert isinstance(schedule, Schedule)
+    by_the_prediction(schedule)
+    assert by_the_model(schedule) == 0
+    for _ in range(3):
+        by_the_prediction(schedule)
+    assert by_the_model(schedule) == 2
+    assert by_the_model(schedule) == 0
+    assert inner.seen == [(0, 0), (2, 2), (0, 0)]
+
+
+def test_an_answer_that_found_no_room_stands_for_the_next_round() -> None:
+    """As where the draft's cache is filled before the first round, which then is the prediction's."""
+    inner = Asked(2, 0)
+    schedule = BesidePrediction(inner, 4)
+    schedule.next(10, 2)
+    assert schedule.go_on(0)
+    schedule.observe(4, 4)
+    assert by_the_model(schedule) == 2
+    assert inner.seen == [(2, 2)]
+
+
+@pytest.mark.parametrize(("learns", "seen"), [(True, [(2, 1)]), (False, [])])
+def test_it_hears_of_its_own_tokens(learns: bool, seen: list[tuple[int, int]]) -> None:
+    """Two of the model, and what the prediction had behind them."""
+    inner = Asked(2)
+    schedule = BesidePrediction(inner, 4, learns)
+    schedule.next(10, 2)
+    assert schedule.go_on(0)
+    assert [schedule.include(index, np.zeros((1, 4), np.float32)) for index in range(3)] == [True, True, False]
+    schedule.observe(4, 1)
+    assert inner.seen == seen
+
+
+def test_lookups_count_against_what_is_allowed() -> None:
+    schedule = BesidePrediction(Asked(3), 4)
+    schedule.next(10, 2)
+    assert schedule.looked_up(4, 5, 1) == 2
