@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import itertools
-import os
-import secrets
 from pathlib import Path
 
 from ...errors import MissingPackageError, OutputError
+from ...temporary_files import write_whole
 from ..statistics.results import Analysis
 from .figures import figures
 from .sections import sections
@@ -25,16 +24,8 @@ def write_report(analysis: Analysis, path: Path) -> None:
     Raises `MissingPackageError` without matplotlib or jinja2, `OutputError` when the file cannot be written.
     """
     content = render(analysis)
-    temporary = path.with_name(f".{path.name}.tmp-{secrets.token_hex(4)}")
     try:
-        try:
-            with temporary.open("x", encoding="utf-8", newline="\n") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.replace(path)
-        finally:
-            temporary.unlink(missing_ok=True)
+        write_whole(path, content.encode())
     except OSError as error:
         raise OutputError(f"{path} cannot be written: {error.strerror or error}; choose another place") from None
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -12,6 +11,7 @@ from typing import Any
 
 from ...bundle import Contract
 from ...errors import EngineError, ParameterError
+from ...temporary_files import write_whole
 from ..catalogue import LIBRARIES
 from ..cuda.driver import find_gpu
 from .api import TITLES, Library, dialect_for, library
@@ -164,8 +164,8 @@ def compile_graph(
         raise EngineError(f"{lib.title} cannot compile {job.graph.name}: {lib.reason()}")
     monitor.finish()
     if options.timing_cache is not None:
-        _write(options.timing_cache, config.get_timing_cache().serialize())
-    _write(plan, serialized)
+        write_whole(options.timing_cache, memoryview(config.get_timing_cache().serialize()))
+    write_whole(plan, memoryview(serialized))
 
 
 def _builder(lib: Library) -> Any:
@@ -243,13 +243,3 @@ def _read(timing_cache: Path) -> bytes:
         return timing_cache.read_bytes()
     except FileNotFoundError:  # the first build makes it
         return b""
-
-
-def _write(path: Path, content: Any) -> None:
-    temporary = path.with_name(f".{path.name}.tmp-{os.getpid()}")
-    try:
-        with temporary.open("wb") as file:
-            file.write(memoryview(content))
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)

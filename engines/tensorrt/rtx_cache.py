@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from ...temporary_files import remove_left, write_whole
 from ...user_cache import user_cache
 
 
@@ -47,15 +47,11 @@ class RuntimeCaches:
     def save(self) -> None:
         """Write what is new. To be called when the passes have run once."""
         for place, (file, known, cache) in enumerate(self._caches):
-            temporary = file.with_suffix(f".{os.getpid()}")
             with suppress(Exception):
                 made = bytes(cache.serialize())
                 if made == known:
                     continue
                 file.parent.mkdir(parents=True, exist_ok=True)
-                try:
-                    temporary.write_bytes(made)
-                    temporary.replace(file)
-                finally:
-                    temporary.unlink(missing_ok=True)
+                remove_left(file.parent)
+                write_whole(file, made)
                 self._caches[place] = (file, made, cache)

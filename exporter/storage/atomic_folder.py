@@ -10,7 +10,7 @@ import signal
 import tempfile
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 
@@ -22,33 +22,56 @@ from ...locks import lock, require_locks
 NEW = "new"
 OLD = "old"
 SCRATCH = "scratch"
+# Beside an output: the folder that holds them, and what it is called until it is locked.
+TEMPORARY = re.compile(r"\.(.+)\.(tmp|new)-[a-z0-9_]{8}")
 
 
 @contextmanager
 def temporary_sibling(final: Path) -> Iterator[Path]:
     """A new folder to be renamed to `final`, inside a locked one beside it that is removed at the end.
 
-    What killed processes left goes first: a folder whose lock is free. A lock holds across containers, where the ids of
-    processes mean nothing, and ends with its process. Where folders cannot be locked (NFS), what was left stays.
-    Raises `OutputError` on a system without locks.
+    What killed processes left of this name goes first: a folder whose lock is free. A lock holds across containers,
+    where the ids of processes mean nothing, and ends with its process. Where folders cannot be locked (NFS), what was
+    left stays. Raises `OutputError` on a system without locks.
     """
     require_locks()
     final.parent.mkdir(parents=True, exist_ok=True)
-    ours = re.compile(rf"\.{re.escape(final.name)}\.tmp-[a-z0-9_]{{8}}")
-    for path in final.parent.iterdir():
-        if ours.fullmatch(path.name) and path.is_dir() and not path.is_symlink():
-            with _locked(path) as held:
-                if held:
-                    _clear(path, final)
-    made = Path(tempfile.mkdtemp(prefix=f".{final.name}.new-", dir=final.parent))
-    with _locked(made):
-        # Under this name only now: before it was locked, another process would have cleared it.
-        outer = made.rename(final.parent / f".{final.name}.tmp-{made.name[-8:]}")
+    remove_left(final.parent, re.compile(re.escape(final.name)))
+    with _locked_folder(final) as outer:
         try:
             (outer / NEW).mkdir()
             yield outer / NEW
         finally:
             _clear(outer, final)
+
+
+def remove_left(folder: Path, names: re.Pattern[str]) -> None:
+    """Remove from a folder what killed processes left there of what was to be called by one of `names`."""
+    for path in folder.iterdir():
+        found = TEMPORARY.fullmatch(path.name)
+        if found is None or not names.fullmatch(found[1]) or not path.is_dir() or path.is_symlink():
+            continue
+        if found[2] == "new":  # empty, and nobody's for more than a moment
+            with suppress(OSError):
+                path.rmdir()
+            continue
+        with _locked(path) as held:
+            if held:
+                _clear(path, folder / found[1])
+
+
+@contextmanager
+def _locked_folder(final: Path) -> Iterator[Path]:
+    """A new one beside `final`. It has the name by which others know it only when it is locked."""
+    while True:
+        made = Path(tempfile.mkdtemp(prefix=f".{final.name}.new-", dir=final.parent))
+        with _locked(made):
+            try:
+                outer = made.rename(final.parent / f".{final.name}.tmp-{made.name[-8:]}")
+            except FileNotFoundError:
+                continue  # another process took it for one that was left
+            yield outer
+            return
 
 
 @contextmanager

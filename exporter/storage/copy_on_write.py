@@ -9,6 +9,7 @@ import shutil
 import sys
 import tempfile
 from pathlib import Path
+from typing import IO
 
 from ...errors import OutputError
 
@@ -28,21 +29,28 @@ def clone_or_copy(source: Path, destination: Path) -> None:
 
 def can_clone(source: Path, destination: Path) -> bool:
     """Whether files of the folder `source` take no more space when `destination`, another folder, has them too."""
-    with tempfile.NamedTemporaryFile(dir=source) as one, tempfile.TemporaryDirectory(dir=destination) as folder:
+    # Without names where the system can do that, so that nothing stays of a process that is killed here.
+    with tempfile.TemporaryFile(dir=source) as one, tempfile.TemporaryFile(dir=destination) as other:
         one.write(b"a block")
         one.flush()
-        return _clone(Path(one.name), Path(folder) / "clone")
+        return _share(one, other)
 
 
 def _clone(source: Path, destination: Path) -> bool:
     """False where the file system, or the system, does not share blocks; then `destination` may be an empty file."""
     if sys.platform != "linux":
         return False
+    with source.open("rb") as original, destination.open("wb") as clone:
+        return _share(original, clone)
+
+
+def _share(original: IO[bytes], clone: IO[bytes]) -> bool:
+    if sys.platform != "linux":
+        return False
     import fcntl
 
-    with source.open("rb") as original, destination.open("wb") as clone:
-        try:
-            fcntl.ioctl(clone, FICLONE, original.fileno())
-        except OSError:
-            return False
+    try:
+        fcntl.ioctl(clone, FICLONE, original.fileno())
+    except OSError:
+        return False
     return True

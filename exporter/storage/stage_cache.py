@@ -19,7 +19,7 @@ from typing import Any
 
 from ...bundle import list_files
 from ...errors import OutputError
-from .atomic_folder import discard, temporary_sibling
+from .atomic_folder import discard, remove_left, temporary_sibling
 from .packages import package_versions
 
 UNUSED_DAYS = 7
@@ -33,7 +33,7 @@ SOURCES = (
     "runtime/proofs/divergence.py",
 )
 STAGE = "stage.json"
-OURS = re.compile(r"[0-9a-f]{32}|\.[0-9a-f]{32}\.(tmp|new)-[a-z0-9_]{8}")  # a stage, or what a killed build left of one
+KEY = re.compile(r"[0-9a-f]{32}")
 
 
 def open_cache(cache: Path) -> Path:
@@ -94,8 +94,13 @@ def make_stage(cache: Path, key: str, make: Callable[[Path], None]) -> Path:
 
 
 def _prune(cache: Path) -> None:
-    """Discard what is ours and long unused; the folder is the user's choice and may hold anything else."""
+    """Discard what killed builds left, and what is ours and long unused. The folder is the user's choice and may hold
+    anything else.
+
+    Stages are dated by the clock of the wall: where it was wrong, some are made once more, or kept for longer.
+    """
+    remove_left(cache, KEY)
     limit = time.time() - UNUSED_DAYS * 86400
     for folder in cache.iterdir():
-        if OURS.fullmatch(folder.name) and folder.is_dir() and folder.stat().st_mtime < limit:
+        if KEY.fullmatch(folder.name) and folder.is_dir() and folder.stat().st_mtime < limit:
             discard(folder)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import secrets
 from contextlib import suppress
 from dataclasses import asdict
 from hashlib import sha256
@@ -17,6 +16,7 @@ from statistics import StatisticsError
 
 from ...errors import BundleError, EngineError, ParameterError
 from ...strict import parse, read_json
+from ...temporary_files import remove_left, temporary_file
 from ...user_cache import user_cache
 from ..drafting.names import FIRST
 from ..policy.cost_model import Costs
@@ -74,17 +74,14 @@ def _keep(costs: Costs, path: Path) -> Costs:
 
     A cache that cannot be written only costs the next session its half second.
     """
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            temporary.write_text(json.dumps(asdict(costs)), encoding="utf-8")
+        remove_left(path.parent)
+        with temporary_file(path, json.dumps(asdict(costs)).encode()) as temporary:
             try:
                 os.link(temporary, path)
             except OSError:  # something is there, or the file system knows no links
                 if (theirs := _kept(path)) is not None:
                     return theirs
                 temporary.replace(path)
-        finally:
-            temporary.unlink(missing_ok=True)
     return costs

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
-import secrets
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -19,6 +18,7 @@ from ...bundle import Bundle
 from ...engines.base import Engine, Head, OpenedDraft
 from ...errors import BundleError, OutputError, ParameterError
 from ...strict import parse, read_json
+from ...temporary_files import remove_left, temporary_file, write_whole
 from ..drafting.names import FIRST, check_drafter, model_of
 from ..state.cancellation import Cancelled
 from .cost_model import COSTS, Costs, DraftCosts
@@ -246,25 +246,26 @@ def forget_decisions(bundle: Bundle) -> None:
 
 
 def check_writable(bundle: Bundle) -> None:
-    """Before a long run, not behind it. Raises `OutputError`."""
-    probe = bundle.path(f".{secrets.token_hex(4)}")
-    _replace(probe, "")
-    probe.unlink()
+    """Before a long run, not behind it. What killed runs left goes. Raises `OutputError`."""
+    remove_left(bundle.root)
+    with _told(bundle.root), temporary_file(bundle.path(POLICY), b""):
+        pass
 
 
 def _replace(path: Path, text: str) -> None:
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    with _told(path.parent):
+        write_whole(path, text.encode())
+
+
+@contextmanager
+def _told(folder: Path) -> Iterator[None]:
     try:
-        temporary.write_text(text, encoding="utf-8")
-        temporary.replace(path)
+        yield
     except OSError as error:
         reason = error.strerror or str(error)
         raise OutputError(
-            f"{path.parent} cannot be written: {reason}; what calibration finds is kept in the bundle"
+            f"{folder} cannot be written: {reason}; what calibration finds is kept in the bundle"
         ) from None
-    finally:
-        with suppress(OSError):
-            temporary.unlink(missing_ok=True)
 
 
 def _remedy(bundle: Bundle) -> str:

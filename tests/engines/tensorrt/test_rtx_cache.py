@@ -8,9 +8,11 @@ from typing import Any
 
 import onnx
 import pytest
+from specexport.engines.tensorrt import rtx_cache
 from specexport.engines.tensorrt.api import Library
 from specexport.engines.tensorrt.plan import LoadedPlan
 from specexport.engines.tensorrt.rtx_cache import RuntimeCaches, default_folder
+from specexport.temporary_files import write_whole
 from support.fake_device import FakeDevice
 from support.fake_tensorrt import FakeTensorRT, plan
 from support.fake_tensorrt_types import (
@@ -90,7 +92,7 @@ def test_the_next_start_begins_with_it(plans: dict[Path, str], folder: Path) -> 
 def test_nothing_new_is_not_written(plans: dict[Path, str], folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Start(plans, folder).warm_up().caches.save()
     written: list[Path] = []
-    monkeypatch.setattr(Path, "write_bytes", lambda self, content: written.append(self))
+    monkeypatch.setattr(rtx_cache, "write_whole", lambda path, content: written.append(path))
     again = Start(plans, folder).warm_up()
     again.caches.save()
     assert written == []
@@ -130,9 +132,8 @@ def test_a_foreign_one_is_replaced_even_where_it_looks_the_same(
     Start(plans, folder).warm_up().caches.save()
     monkeypatch.setattr("support.fake_tensorrt.IRuntimeCache.deserialize", lambda self, blob: False)
     (folder / f"{'a' * 64}.cache").write_bytes(HEADER + b"rule\n")
-    written: list[str] = []
-    write = Path.write_bytes
-    monkeypatch.setattr(Path, "write_bytes", lambda self, content: written.append(self.name) or write(self, content))
+    written: list[Path] = []
+    monkeypatch.setattr(rtx_cache, "write_whole", lambda path, content: written.append(path))
     Start(plans, folder).warm_up().caches.save()
     assert len(written) == 2
 
@@ -157,13 +158,11 @@ def test_a_full_disk_leaves_the_cache_as_it_was(
     first = Start(plans, folder)
     first.runs[0]()
     first.caches.save()
-    write = Path.write_bytes
 
-    def full(self: Path, content: bytes) -> int:
-        write(self, content[:3])
+    def full(descriptor: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(Path, "write_bytes", full)
+    monkeypatch.setattr("os.fsync", full)
     Start(plans, folder).warm_up().caches.save()
     monkeypatch.undo()
     assert Start(plans, folder).known == [HEADER + b"rule\n", HEADER]
@@ -172,13 +171,10 @@ def test_a_full_disk_leaves_the_cache_as_it_was(
 def test_a_full_disk_is_not_filled_further(
     plans: dict[Path, str], folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write = Path.write_bytes
-
-    def full(self: Path, content: bytes) -> int:
-        write(self, content[:3])
+    def full(descriptor: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(Path, "write_bytes", full)
+    monkeypatch.setattr("os.fsync", full)
     Start(plans, folder).warm_up().caches.save()
     assert list(folder.iterdir()) == []
 
@@ -190,9 +186,10 @@ def test_what_later_passes_add_is_saved_later(
     start.runs[0]()
     start.caches.save()
     start.runs[1]()
-    written: list[str] = []
-    write = Path.write_bytes
-    monkeypatch.setattr(Path, "write_bytes", lambda self, content: written.append(self.name) or write(self, content))
+    written: list[Path] = []
+    monkeypatch.setattr(
+        rtx_cache, "write_whole", lambda path, content: written.append(path) or write_whole(path, content)
+    )
     start.caches.save()
     start.caches.save()
     assert len(written) == 1, "of the one that has changed, and once"

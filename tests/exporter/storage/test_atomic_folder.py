@@ -195,6 +195,34 @@ def test_what_a_killed_build_left_goes_with_the_next(tmp_path: Path, held: Path)
     assert names(held) == [NEW]
 
 
+def test_a_folder_that_was_not_locked_yet_goes_too(tmp_path: Path) -> None:
+    """Of a process that was killed in between; one that lives makes another."""
+    for name in ("new-abc_1234", "new-with_one"):
+        (tmp_path / f".out.{name}").mkdir()
+    (tmp_path / ".out.new-with_one" / "file").touch()
+    with temporary_sibling(tmp_path / "out"):
+        pass
+    assert names(tmp_path) == [".out.new-with_one"]
+
+
+def test_a_folder_that_another_process_takes_for_left_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken, rename = list[Path](), Path.rename
+
+    def late(path: Path, target: Path) -> Path:
+        if not taken:
+            taken.append(path)
+            path.rmdir()
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "rename", late)
+    with temporary_sibling(tmp_path / "out") as folder:
+        assert folder.is_dir()
+    assert taken
+    assert names(tmp_path) == []
+
+
 def test_two_builds_in_one_process_leave_each_other_alone(tmp_path: Path) -> None:
     with temporary_sibling(tmp_path / "out") as first, temporary_sibling(tmp_path / "out") as second:
         assert first != second

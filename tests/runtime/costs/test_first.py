@@ -145,6 +145,15 @@ def test_kept_costs_that_cannot_be_read_are_measured_again(
     assert len(measured) == 2
 
 
+def test_what_a_killed_process_left_goes_with_the_next_costs(make_session: MakeSession, tmp_path: Path) -> None:
+    left = tmp_path / "cache/specexport/costs" / f".{'0' * 32}.json.tmp-0123abcd"
+    left.parent.mkdir(parents=True)
+    left.touch()
+    make_session().generate(PROMPT, max_new_tokens=4)
+    assert len(list(left.parent.iterdir())) == 1
+    assert not left.exists()
+
+
 def test_a_cache_that_cannot_be_written_is_no_failure(
     make_session: MakeSession, measured: list[CostMeter], tmp_path: Path
 ) -> None:

@@ -14,7 +14,7 @@ from specexport.bundle import Bundle
 from specexport.engines.base import Engine
 from specexport.errors import BundleError, OutputError, ParameterError
 from specexport.runtime.policy.cost_model import COSTS, CostPoint, Costs, MeasuredTime
-from specexport.runtime.policy.decisions import Decisions, stale, write_decision
+from specexport.runtime.policy.decisions import Decisions, check_writable, stale, write_decision
 from specexport.runtime.policy.host_identity import bundle_identity, describe_host
 from specexport.runtime.policy.routes import POLICY, Policy, RoutePolicy
 from specexport.runtime.policy.schedule import AdaptiveSchedule, FixedSchedule
@@ -243,15 +243,23 @@ def test_writing_replaces_as_a_whole(refused: Refused, bundle: Bundle, monkeypat
     write_policy(bundle, ON)
     before = bundle.path(POLICY).read_text()
 
-    def full(*arguments: object, **options: object) -> int:
+    def full(descriptor: int) -> None:
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(Path, "write_text", full)
+        patch.setattr("os.fsync", full)
         with refused(OutputError):
             write_policy(bundle, OFF)
     assert bundle.path(POLICY).read_text() == before
     assert [path.name for path in bundle.root.iterdir() if "policy" in path.name] == [POLICY]
+
+
+def test_what_killed_calibrations_left_goes_with_the_next(bundle: Bundle) -> None:
+    left = [bundle.path(f".{name}.tmp-0123abcd") for name in (COSTS, "report.html")]
+    for path in left:
+        path.touch()
+    check_writable(bundle)
+    assert not any(path.exists() for path in left)
 
 
 # In a session
