@@ -9,6 +9,7 @@ depends on the width of the pass alone.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -20,7 +21,7 @@ from .open_states import OpenStates
 from .recurrences import Recurrence
 
 NEVER = -1e9  # exp of it is 0
-LARGEST = torch.finfo(torch.float32).max
+LARGEST, NAN = torch.finfo(torch.float32).max, math.nan
 
 
 @dataclass(frozen=True)
@@ -83,24 +84,45 @@ def advance(
     if states.order is None:
         states.order = Order.of(states, joined.shape[1])
     order = states.order
-    # Rows that were rejected leave the state as it is: no decay, nothing to add. They may hold anything. A new one that
-    # is no number may be a draft token's: rows before it, which meet it with weight 0, must not become NaN.
-    counted = order.counts[:, None] & (joined[0].abs() <= LARGEST)
-    query, key, value, decay, *beta = _by_head(torch.where(counted, joined[0], 0.0), given)
-    total = torch.cumsum(decay, 1)  # [heads, n]
-    fades = torch.exp(torch.where(order.behind, total[:, :, None] - total[:, None], NEVER))  # [heads, n, n]
-    reached = torch.exp(total)[..., None]
+    # Rows that were rejected leave the state as it is: no decay, nothing to add. They may hold anything.
+    counted = torch.where(order.counts[:, None], joined[0], 0.0)
+    numbers, silent, lost = _spoilt(counted, given, order)
+    query, key, value, decay, *beta = _by_head(torch.where(numbers, counted, 0.0), given)
+    # How far a row fades on the way to another is a sum of its own: the difference of two long ones has fewer digits.
+    steps = torch.where(order.behind & ~order.behind.transpose(0, 1), decay[:, :, None], 0.0)  # [heads, n, n]
+    fades = torch.exp(torch.where(order.behind, torch.cumsum(steps, 1), NEVER))
+    reached = torch.exp(torch.cumsum(decay, 1))[..., None]
     if beta:
         ahead = beta[0][..., None] * fades * (key @ key.transpose(1, 2))
         value = _solved(ahead, beta[0][..., None] * (value - reached * (key @ before)), order)
     query = query[:, window:]
     seen = (fades[:, window:] * (query @ key.transpose(1, 2))) @ value + reached[:, window:] * (query @ before)
     output = given.scale * seen.transpose(0, 1).reshape(1, new.shape[1], -1)
-    last = torch.where(order.taken, decay, 0.0).sum(1, keepdim=True)
-    kept = torch.exp(torch.where(order.taken, last - total, NEVER))[..., None]
-    state = torch.exp(last)[..., None] * before + (kept * key).transpose(1, 2) @ value
+    left = torch.where(order.taken[:, None], steps, 0.0).sum(1)  # of each row, behind all that are taken
+    kept = torch.exp(torch.where(order.taken, left, NEVER))[..., None]
+    faded = torch.exp(torch.where(order.taken, decay, 0.0).sum(1))[:, None, None]
+    state = faded * before + (kept * key).transpose(1, 2) @ value
     rows = _picked(joined, states.certain + torch.arange(window), states, 0)
-    return output + 0.0 * new.sum(-1, keepdim=True), rows, state[None]  # itself becomes NaN
+    return torch.where(silent[window:, None], NAN, output), rows, torch.where(lost, NAN, state)[None]
+
+
+def _spoilt(counted: Tensor, given: Recurrence, order: Order) -> tuple[Tensor, Tensor, Tensor]:
+    """What rows that are no numbers, as where fp16 overflows, do to others: what they do one row at a time.
+
+    counted `[n, all parts]`: zeros in rows that do not count. Returns `[n, all parts] bool`: the numbers; `[n] bool`:
+    rows whose output is none, which are those with a query that is none, and all behind a row whose other parts are;
+    `[1] bool`: whether the state is none. Rows before such a one meet it with weight 0, so it must be masked.
+    """
+    widths = [part.shape[-1] for part in given.parts]
+    # A decay of -inf is a number here: it leaves nothing of the state.
+    least = torch.cat(
+        [torch.full((width,), -math.inf if place == 3 else -LARGEST) for place, width in enumerate(widths)]
+    )
+    numbers = (counted >= least) & (counted <= LARGEST)
+    wrong = torch.where(numbers, 0.0, 1.0)
+    asked, kept = wrong[:, : widths[0]].sum(1), wrong[:, widths[0] :].sum(1)
+    silent = order.behind.to(kept.dtype) @ kept + asked > 0
+    return numbers, silent, torch.where(order.taken, kept, 0.0).sum(0, keepdim=True) > 0
 
 
 def _by_head(rows: Tensor, given: Recurrence) -> list[Tensor]:
