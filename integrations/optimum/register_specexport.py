@@ -1,0 +1,39 @@
+"""`optimum-cli export specexport`: `specexport build` for people who know optimum's exporters.
+
+optimum imports each module of the namespace package `optimum.commands.register` when its command starts, and the wheel
+puts this one there. So this folder has no `__init__.py`, nothing heavy is imported before `run`, and an editable
+install does not have the command.
+"""
+
+from __future__ import annotations
+
+import sys
+from argparse import REMAINDER, ArgumentParser
+
+from optimum.commands.base import BaseOptimumCLICommand, CommandInfo
+from optimum.commands.export.base import ExportCommand
+
+
+class SpecExportCommand(BaseOptimumCLICommand):
+    COMMAND = CommandInfo(name="specexport", help="Compile a model and its draft for speculative decoding.")
+
+    @staticmethod
+    def parse_args(parser: ArgumentParser) -> None:
+        parser.add_argument("-m", "--model", required=True, help="Target model: an id on the hub or a local folder.")
+        parser.add_argument("--draft", help="Draft model, smaller; without one, drafts are looked up in the prompt.")
+        parser.add_argument("output", help="Bundle folder to create.")
+        parser.add_argument(
+            "options", nargs=REMAINDER, help="Options of `specexport build`, behind the output: --precision int8, ..."
+        )
+
+    def run(self) -> None:
+        """Leaves as `specexport build` does, whose command line the bundle's manifest then quotes."""
+        from specexport.__main__ import main
+
+        asked = self.args
+        draft = ["--draft", asked.draft] if asked.draft is not None else []
+        sys.argv = ["specexport", "build", "--target", asked.model, *draft, "--output", asked.output, *asked.options]
+        main()
+
+
+REGISTER_COMMANDS = [(SpecExportCommand, ExportCommand)]
