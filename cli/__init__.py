@@ -11,6 +11,7 @@ from . import (
     chat,
     compile,
     doctor,
+    dump,
     generate,
     inspect,
     remove_draft,
@@ -30,6 +31,7 @@ main.add_command(calibrate.calibrate)
 main.add_command(chat.chat)
 main.add_command(compile.compile_plans)
 main.add_command(doctor.doctor)
+main.add_command(dump.dump)
 main.add_command(generate.generate)
 main.add_command(inspect.inspect)
 main.add_command(remove_draft.remove_draft)

@@ -68,7 +68,10 @@ def test_files_that_are_named_exist(page: Path) -> None:
 
 def test_the_map_of_the_architecture_has_every_package() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-    packages = {name.removeprefix("specexport.") for name in project["tool"]["setuptools"]["packages"]} - {"specexport"}
+    setup = project["tool"]["setuptools"]
+    elsewhere = {name: folder.replace("/", ".") for name, folder in setup["package-dir"].items()}
+    names = [name for name in setup["packages"] if name != "specexport"]
+    packages = {elsewhere.get(name, name.removeprefix("specexport.")) for name in names}
     folder, drawn = "", set()
     for line in (ROOT / "docs/architecture.md").read_text(encoding="utf-8").split("\n## ")[1].splitlines():
         if match := re.match(r"( {4}| {8})(\w+)/ ", line):

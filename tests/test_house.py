@@ -30,7 +30,9 @@ def test_the_packages_of_the_wheel_are_those_of_the_tree() -> None:
     outside = {"tests", "examples", "benchmarks", "scripts", "docs", "build", "dist"}
     folders = [file.parent.relative_to(ROOT).parts for file in ROOT.glob("[!.]*/**/__init__.py")]
     found = {".".join(("specexport", *parts)) for parts in folders if parts[0] not in outside}
-    assert sorted(project["tool"]["setuptools"]["packages"]) == sorted(found | {"specexport", "optimum.commands.register"})
+    assert sorted(project["tool"]["setuptools"]["packages"]) == sorted(
+        found | {"specexport", "optimum.commands.register"}
+    )
 
 
 def run_without(packages: tuple[str, ...], code: str, folder: Path) -> str:

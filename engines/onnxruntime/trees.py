@@ -12,6 +12,11 @@ from numpy.typing import NDArray
 DEPTH, ANCESTOR = "depth", "ancestor"
 
 
+def chain_inputs(width: int) -> dict[str, NDArray[np.generic]]:
+    """Of a pass whose `width` rows are a chain."""
+    return {DEPTH: np.arange(width), ANCESTOR: np.tri(width, dtype=np.bool_)}
+
+
 class OrtTrees:
     """A chain, unless a pass is told otherwise."""
 

@@ -18,6 +18,7 @@ from .clean_up import CLEAN_UP, adopt_constants
 from .fuse_skip import fuse_skip_rms_normalization
 from .fuse_transpose import fuse_transpose_into_matmul
 from .gqa_lengths import keep_lengths_on_device
+from .node_names import name_nodes
 from .standard_norms import expand_rms_normalization
 from .weight_names import PREFIX
 
@@ -59,6 +60,7 @@ def optimize(model: ir.Model, dialect: Dialect) -> None:
             change(model)
         model.opset_imports.setdefault("com.microsoft", 1)
         _fold(model)
+    name_nodes(model)
     # Stack traces hold the paths of the building machine.
     common_passes.ClearMetadataAndDocStringPass()(model)
     outputs = set(model.graph.outputs)

@@ -193,16 +193,17 @@ def _answers(decoder: Decoder, reference: list[ReferenceStep]) -> Iterator[Logit
     decoder.overwrite_rows(0, 0.0)
 
 
-def _spread(reference: Sequence[ReferenceStep]) -> float:
+def spread(reference: Sequence[ReferenceStep]) -> float:
+    """The standard deviation of the reference's logits."""
     logits = np.concatenate([entry.logits for entry in reference])
     return float(np.std(logits[logits > -np.inf]))  # those of tokens that a draft cannot propose are no numbers
 
 
 def largest_error(reference: Sequence[ReferenceStep], answers: Sequence[Logits]) -> float:
     """|difference| of a logit, in standard deviations of the reference's; infinite for NaN."""
-    spread = _spread(reference)
+    deviation = spread(reference)
     worst = float(np.max([_difference(entry.logits, ours) for entry, ours in zip(reference, answers, strict=True)]))
-    return worst / spread if spread and np.isfinite(worst) else np.inf
+    return worst / deviation if deviation and np.isfinite(worst) else np.inf
 
 
 def _difference(wanted: Logits, found: Logits) -> float:
@@ -230,7 +231,7 @@ def measure_decoder(
         max_error=largest_error(reference, answers),
         tolerance=None if isinstance(arithmetic, Rounding) else LOGIT_TOLERANCE[arithmetic],
         divergence=found.nats,
-        divergence_tolerance=arithmetic.allowed(_spread(reference)) if isinstance(arithmetic, Rounding) else None,
+        divergence_tolerance=arithmetic.allowed(spread(reference)) if isinstance(arithmetic, Rounding) else None,
     )
 
 

@@ -221,3 +221,18 @@ def test_one_name_with_two_contents_is_two_tensors(shapes: tuple[int, int], tmp_
 def test_equal_constants_are_stored_once(tmp_path: Path) -> None:
     _, weights = save({dialect: model_with("val_7", np.ones(512, np.float32)) for dialect in DIALECTS}, tmp_path, "m")
     assert (tmp_path / weights).stat().st_size == 4 * 512
+
+
+@ALL
+def test_nodes_are_named_after_the_modules_of_the_checkpoint(exported: Exported, dialect: Dialect) -> None:
+    nodes = {node.name: node for node in load(exported, dialect).graph.node}
+    assert len(nodes) == len(load(exported, dialect).graph.node)
+    for module in (
+        "model.layers.0.self_attn.q_proj",
+        "model.layers.1.mlp.down_proj",
+        "model.layers.0.self_attn.o_proj",
+    ):
+        [name] = [name for name in nodes if name.startswith(f"{module}/") and "MatMul" in name]
+        read = {value for node in nodes.values() if node.name.startswith(f"{module}/") for value in node.input}
+        assert any(f"{module}.weight" in value for value in read), name
+    assert not any("." in name and "/" not in name for name in nodes)
