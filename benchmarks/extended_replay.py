@@ -46,12 +46,12 @@ def costs(d: float, v5: float, most: int) -> Costs:
     return Costs(COSTS_VERSION, "", "", "", 0, "", 0.0, 0.1 * d, (point,))
 
 
-def record(session: Session, route: str, lines: slice, tokens: int) -> list[Trace]:
+def record(session: Session, route: str, lines: slice, tokens: int, drafter: str | None = None) -> list[Trace]:
     found = []
     for line, prompt in enumerate(read_prompts(PROMPTS / f"{route}.jsonl")[lines]):
         session.reset()
         ids, recorder = session.encode(prompt), Recorder(session.max_draft_tokens, None)
-        output = session.generate(ids, schedule=recorder, max_new_tokens=tokens).tokens
+        output = session.generate(ids, schedule=recorder, max_new_tokens=tokens, drafter=drafter).tokens
         agrees = tuple(agreement(recorder.rounds, output, greedy=True))
         found.append(Trace(line, route, len(ids), (*ids, *output), agrees, tokens))
     return found

@@ -14,8 +14,9 @@ from ..errors import BundleError, MissingPackageError, OutputError, ParameterErr
 from ..runtime.costs.meter import CostMeter
 from ..runtime.drafting.names import FIRST, LOOKUP_NAMES, all_drafters, model_of
 from ..runtime.policy.cost_model import COSTS, Costs
-from ..runtime.policy.decisions import check_writable, write_decision
+from ..runtime.policy.files import check_writable, write_decision
 from ..runtime.policy.host_identity import bundle_identity, describe_host
+from ..runtime.policy.route_belief import ROUTING
 from ..runtime.policy.routes import POLICY, POLICY_VERSION, Policy
 from ..runtime.policy.survival import Survival, survival_file
 from ..runtime.sampling.parameters import SamplingParameters
@@ -30,6 +31,7 @@ from .options import CalibrateOptions
 from .statistics.results import Analysis, SignalQuality
 from .survival.fit import fit_survival
 from .verdicts.route_analysis import analyze_route
+from .verdicts.routing import choose_routing
 from .verdicts.verdict import Criteria, worth_reading
 
 FOLDER = "calibration"
@@ -79,13 +81,21 @@ def calibrate(
         costs = joined_costs(session.bundle, {model: meter.costs() for model, meter in meters.items()})
         drafted = [_drafted(session, requests, model, recorded[model], costs, options) for model in meters]
         analysis = _analyze(session, drafted, options, command)
-        policy = _policy(session, drafted, analysis, options)
+        policy, routing = _policy(session, drafted, analysis, options), None
+        if options.mode == "adaptive":
+            vocab, made_for = session.bundle.manifest.target.vocab_size, bundle_identity(session.bundle)
+            routing, unnamed = choose_routing(drafted, analysis.routes, vocab, made_for, analysis.made)
+            analysis = replace(analysis, unnamed=unnamed)
         write_decision(session.bundle, costs, COSTS)
         for one in drafted:
             if one.survival is not None:
                 write_decision(session.bundle, one.survival, survival_file(one.model))
             else:
                 session.bundle.path(survival_file(one.model)).unlink(missing_ok=True)
+        if routing is not None:
+            write_decision(session.bundle, routing, ROUTING)
+        else:
+            session.bundle.path(ROUTING).unlink(missing_ok=True)
         write_decision(session.bundle, policy, POLICY)
         journal.remove()
     with suppress(OSError):  # a bench may keep its own journal there

@@ -78,7 +78,8 @@ def bench(
     from ..calibration.measuring.prompts import choose, fit
     from ..runtime.load import load
     from ..runtime.policy.cost_model import COSTS, Costs
-    from ..runtime.policy.decisions import read_decision, stale
+    from ..runtime.policy.decisions import stale
+    from ..runtime.policy.files import read_decision
     from ..runtime.text.prompt_file import read_prompt_lines
 
     chosen = BenchOptions(**options)

@@ -163,6 +163,9 @@ def summary(statistics: Statistics) -> str:
             f"{row.mean_acceptance_length:.2f} tokens/round",
             f"accepted {row.acceptance_rate:.0%} of {row.drafted} ({by_position})",
         ]
+        if len(row.rounds_by_drafter) > 1:
+            rounds = ", ".join(f"{count} rounds by {name}" for name, count in row.rounds_by_drafter.items())
+            parts += [f"drafted {rounds}"]
         parts += [f"{row.looked_up} of {row.drafted} draft tokens looked up"] if row.looked_up else []
         parts += (
             [f"{row.predicted} from the prediction, {row.predicted_accepted} of them accepted"] if row.predicted else []

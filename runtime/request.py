@@ -66,16 +66,21 @@ def make_request(
     stops = parameters.stop_token_ids
     stop_tokens = frozenset(manifest.text.stop_token_ids if stops is None else cast(Sequence[int], stops))
     rule = make_rule(parameters, manifest.target.vocab_size, prompt, stop_tokens, matcher and matcher.copy())
-    drafter, chosen = _schedule(bundle, decisions, parameters, schedule, rule)
+    drafter, chosen = _schedule(bundle, decisions, parameters, schedule, rule, prompt)
     leaves = _leaves(bundle, parameters, drafter, chosen)
     limit = min(parameters.max_new_tokens, manifest.longest - len(prompt))
     return Request(prompt, parameters, rule, limit, stop_tokens, drafter, chosen, given.prediction, matcher, leaves)
 
 
 def _schedule(
-    bundle: Bundle, decisions: Decisions, parameters: SamplingParameters, schedule: Schedule | None, rule: Rule
+    bundle: Bundle,
+    decisions: Decisions,
+    parameters: SamplingParameters,
+    schedule: Schedule | None,
+    rule: Rule,
+    prompt: Sequence[int],
 ) -> tuple[str | None, Schedule]:
-    """The drafter, None for plain decoding, and how many tokens it drafts."""
+    """The drafter, None for plain decoding, and how many tokens it drafts; of several, the one to begin with."""
     most, k = bundle.manifest.contract.max_draft_tokens, parameters.num_draft_tokens
     if k is not None and k > most:
         raise ParameterError(f"num_draft_tokens is {k}; this bundle was built for 0 to {most} (--max-draft-tokens)")
@@ -91,6 +96,11 @@ def _schedule(
     if k is not None or (parameters.drafter is not None and decisions.policy is not None):
         return name, FixedSchedule(most if k is None else k)
     seeded = parameters.seed is not None and not parameters.greedy
+    named = decisions.policy is not None and parameters.route in decisions.policy.routes
+    if not (named or rule.constrained or parameters.prediction or parameters.num_leaves):
+        routed = decisions.routed(prompt, most, seeded)
+        if routed is not None:
+            return routed.drafter, routed
     if decisions.policy is None:
         decided, chosen = name, decisions.uncalibrated(name, most, seeded, rule.constrained)
     else:

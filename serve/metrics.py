@@ -32,6 +32,7 @@ class Metrics:
         self._rejected = self._counter("request_rejected", "Requests that were refused.", "code")
         self._ignored = self._counter("ignored_fields", "Fields of requests that were ignored.")
         self._looked_up = self._counter("spec_decode_looked_up_tokens", "Draft tokens that no model drafted.")
+        self._by_drafter = self._counter("spec_decode_num_drafts_by_drafter", "Rounds that drafted.", "drafter")
         self._drafts = self._counter("spec_decode_num_drafts", "Rounds that drafted.", "route")
         self._drafted = self._counter("spec_decode_num_draft_tokens", "Draft tokens.", "route")
         self._accepted = self._counter("spec_decode_num_accepted_tokens", "Draft tokens that were accepted.", "route")
@@ -108,6 +109,8 @@ class Metrics:
         self._drafts.labels(*labels).inc(row.drafted_by_position[0] if row.drafted_by_position else 0)
         self._drafted.labels(*labels).inc(row.drafted)
         self._accepted.labels(*labels).inc(row.accepted)
+        for name, count in row.rounds_by_drafter.items():
+            self._by_drafter.labels(self._model, name).inc(count)
         for place, count in enumerate(row.accepted_by_position):
             self._by_position.labels(*labels, str(place)).inc(count)
 

@@ -16,7 +16,7 @@ from specexport.bundle import MANIFEST, Bundle
 from specexport.cli import main
 from specexport.cli.generate import summary
 from specexport.engines.tensorrt.compile import CompileOptions
-from specexport.runtime.policy.decisions import write_decision
+from specexport.runtime.policy.files import write_decision
 from specexport.runtime.policy.host_identity import bundle_identity
 from specexport.runtime.policy.routes import POLICY, POLICY_VERSION, Policy, RoutePolicy
 from specexport.runtime.sampling.parameters import SamplingParameters
@@ -176,6 +176,13 @@ def test_shares_of_time_add_up(times: dict[str, float], shares: dict[str, int]) 
     found = re.findall(r"(\w+) (\d+)%", line.partition(";")[2])
     assert {name: int(share) for name, share in found} == shares
     assert sum(shares.values()) == (100 if times["total"] else 0)
+
+
+def test_several_drafters_are_told_apart() -> None:
+    assert "drafted 12 rounds by model, 3 rounds by ngram+code" in summary(
+        Statistics(rounds_by_drafter={"model": 12, "ngram+code": 3})
+    )
+    assert "rounds by" not in summary(Statistics(rounds_by_drafter={"model": 12}))
 
 
 def test_generate_json_is_one_object_and_nothing_else(run: Run, built: Path) -> None:

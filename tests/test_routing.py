@@ -1,28 +1,27 @@
-"""benchmarks/routing.py: who drafts a round is decided by the rounds before it alone."""
+"""benchmarks/routing.py, and the replay that decides at a calibration: by the schedule of a session."""
 
 from __future__ import annotations
 
-import math
 import random
 import sys
-from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from specexport.calibration.measuring.routed_replay import Priced, Runs, aligned, replay_routed
 from specexport.calibration.measuring.trace_replay import Trace, cached, plain_seconds
+from specexport.calibration.verdicts.routing import Stream, known, routed, unrouted
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
 from extended_replay import costs
-from routing import MOST, SUREST, Drafts, Known, Router, alone, known, routed, specialists
+from routing import MOST, behind_lookups, specialists, told
 
 ROUTES = ("a", "b")
-EVEN = {"a": 0.5, "b": 0.5}
-PRICES = costs(0.12, 1.4, MOST)
-AT = cached(PRICES)
+PRICES = Priced(costs(0.12, 1.4, MOST))
+AT = cached(PRICES.costs)
 
 
-def stream(count: int, length: int = 96) -> list[Drafts]:
+def stream(count: int, length: int = 96) -> Stream:
     """Requests of both routes, whose own draft is right four times in five, and the other one seldom."""
     draw, found = random.Random(2), []
     for line in range(count):
@@ -30,12 +29,7 @@ def stream(count: int, length: int = 96) -> list[Drafts]:
         agrees = tuple(draw.random() < 0.8 for _ in range(length))
         trace = Trace(line, ROUTES[line // 2 % 2], 20, tokens, agrees, length)
         found.append(specialists(trace, ROUTES, 0.3, draw))
-    return found
-
-
-def halves(requests: list[Drafts]) -> tuple[Known, Known]:
-    first, second = (known(requests[half::2], ROUTES, "", PRICES, AT) for half in (0, 1))
-    return first, second
+    return Stream(found, dict.fromkeys(ROUTES, PRICES))
 
 
 def test_a_specialist_is_right_where_the_recorded_draft_is() -> None:
@@ -45,52 +39,63 @@ def test_a_specialist_is_right_where_the_recorded_draft_is() -> None:
     assert found["b"].agrees == (False, None, False)
 
 
-def test_the_belief_is_bayes() -> None:
-    chances = {("a", "a"): (0.8,) * MOST, ("b", "a"): (0.2,) * MOST}
-    router = Router(EVEN, Known({}, chances), PRICES, 1.0)
-    router.observe("a", 3, 1)  # one accepted, one rejected
-    odds = ((0.8 * 0.2) / (0.2 * 0.8)) ** 0.6
-    assert router.belief["a"] / router.belief["b"] == pytest.approx(odds)
-    router.observe("a", 2, 2)
-    assert router.belief["a"] > 0.8
-    assert sum(router.belief.values()) == pytest.approx(1.0)
-
-
-def test_a_prompt_says_which_route_it_may_be() -> None:
-    found = Known({}, {}, {"a": Counter([1, 1, 2]), "b": Counter([3, 3, 2])})
-    assert found.of_prompt([2], 4) == pytest.approx(EVEN)
-    assert found.of_prompt([1], 4)["a"] == pytest.approx(3 / 4)  # (2 + 1) to (0 + 1)
-    assert found.of_prompt([1] * 99, 4)["a"] == pytest.approx(1 / (1 + math.exp(-SUREST)))
-
-
-def test_a_draft_that_must_catch_up_promises_less() -> None:
-    rates = {(route, draft): 1.0 for route in ROUTES for draft in ROUTES}
-    router = Router(EVEN, Known(rates, {}), PRICES, 1.0)
-    assert router.choose({"a": 500, "b": 0}) == "b"
-    assert router.choose({"a": 0, "b": 500}) == "a"
+def test_what_is_known_of_a_route() -> None:
+    found = known(stream(16), 1000)
+    assert set(found.routes) == set(ROUTES)
+    for route in ROUTES:
+        drafters = found.routes[route].drafters
+        assert max(drafters, key=lambda name: drafters[name].speedup) == route
+        assert drafters[route].chances[0] == pytest.approx(0.8, abs=0.1)
+        assert found.routes[route].total == 8 * 20  # of the prompts alone
+    assert not known(stream(16), 0).routes["a"].tokens
 
 
 def test_a_mixed_stream_is_faster_than_with_the_best_draft_alone() -> None:
     requests = stream(40)
-    seconds, choices = routed(requests, halves(requests), "", PRICES)
-    assert 1.05 * sum(seconds) < min(sum(alone(requests, draft, "", PRICES, AT)) for draft in ROUTES)
-    plain = sum(plain_seconds(request["a"], AT) for request in requests)
-    assert sum(seconds) < plain
-    last = [chosen[-1] == request["a"].route for request, chosen in zip(requests, choices, strict=True)]
+    seconds, choices = routed(requests, 0)
+    assert 1.05 * sum(seconds) < min(map(sum, unrouted(requests).values()))
+    assert sum(seconds) < sum(plain_seconds(trace, AT) for trace in requests.traces("a"))
+    last = [chosen[-1] == runs["a"].route for runs, chosen in zip(requests.requests, choices, strict=True)]
     assert sum(last) > 0.9 * len(last)
+    assert len(told(requests, 1000)) == 3
+
+
+def test_a_second_draft_would_read_the_prompt_and_what_was_written_without_it() -> None:
+    """Of two equal drafts the first to draft goes on where that is dear, and is as fast as one alone."""
+    dear = Priced(replace(PRICES.costs, draft_prefill=5.0))
+    same = [dict.fromkeys(ROUTES, runs["a"]) for runs in stream(8).requests]
+    of_one = unrouted(Stream(same, {"a": dear}))["a"]
+    both = dict.fromkeys(ROUTES, dear)
+    found = known(Stream(same, both), 0)
+    seconds, choices = replay_routed(same, lambda number: found, both)
+    assert all(set(chosen) == {"a"} for chosen in choices)
+    assert sum(seconds) == pytest.approx(sum(of_one), rel=0.02)  # but for what they start from
 
 
 def test_who_drafts_a_round_depends_on_nothing_behind_its_place() -> None:
     requests = stream(8)
-    found = halves(requests)
-    _, before = routed(requests, found, "", PRICES)
-    for number, request in enumerate(requests):
+    halves, sides = [known(half, 0) for half in requests.halves()], requests.sides()
+
+    def choices(found: list[Runs]) -> list[list[str]]:
+        return replay_routed(found, lambda number: halves[1 - sides[number]], requests.drafters)[1]
+
+    before = choices(list(requests.requests))
+    for number, runs in enumerate(requests.requests):
         kept = 40
         changed = {
             draft: replace(trace, agrees=trace.agrees[:kept] + tuple(not right for right in trace.agrees[kept:]))
-            for draft, trace in request.items()
+            for draft, trace in runs.items()
         }
-        _, after = routed([*requests[:number], changed], found, "", PRICES)
+        after = choices([*requests.requests[:number], changed])
         rounds = kept // (MOST + 1)  # that end before the change, at least
         assert after[number][:rounds] == before[number][:rounds]
         assert after[:number] == before[:number]
+
+
+def test_runs_of_other_lengths_are_cut_to_the_shortest() -> None:
+    long = Trace(1, "a", 2, (1, 2, 3, 4, 5), (True, None, False), 3)
+    short = Trace(1, "a", 2, (1, 2, 9, 8), (True, False), 3)
+    found = aligned({"a": long, "b": short})
+    assert [trace.tokens for trace in found.values()] == [(1, 2, 3, 4), (1, 2, 9, 8)]
+    assert found["a"].agrees == (True, None)
+    assert list(behind_lookups([found], "ngram+")[0]) == ["ngram+a", "ngram+b"]

@@ -18,7 +18,7 @@ from typing import Any
 import specexport
 from specexport.bundle import Bundle
 from specexport.runtime.policy.cost_model import COSTS, COSTS_VERSION, CostPoint, Costs, MeasuredTime
-from specexport.runtime.policy.decisions import write_decision
+from specexport.runtime.policy.files import write_decision
 from specexport.runtime.policy.host_identity import bundle_identity, describe_host
 from specexport.runtime.policy.routes import POLICY, POLICY_VERSION, Policy, RoutePolicy
 from specexport.runtime.policy.survival import SURVIVAL, SURVIVAL_VERSION, Curve, Survival

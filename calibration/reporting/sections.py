@@ -54,8 +54,9 @@ def _findings(analysis: Analysis) -> dict[str, tuple[str, ...]]:
     costs = analysis.costs
     prefill = f"Prefill: target {rate(costs.target_prefill)}, draft {rate(costs.draft_prefill)}."
     return {
-        "verdicts": tuple(
-            f"{printable(entry.route)}: {what_samples_tell(len(entry.speedups))}" for entry in analysis.routes
+        "verdicts": (
+            *(f"{printable(entry.route)}: {what_samples_tell(len(entry.speedups))}" for entry in analysis.routes),
+            *([printable(analysis.unnamed)] if analysis.unnamed else []),
         ),
         "costs": (prefill,),
         "signals": (f"Chosen: {analysis.signal or 'none'}.",) if analysis.signals else (),

@@ -135,7 +135,9 @@ class SignalQuality:
 
 @dataclass(frozen=True)
 class Analysis:
-    """A whole calibration. signals: all that were tried. signal: the chosen one, None without a draft model."""
+    """A whole calibration. signals: all that were tried. signal: the chosen one, None without a draft model. unnamed:
+    what was found for requests that name no route, a sentence, where there was something to choose.
+    """
 
     bundle: str
     command: str
@@ -150,6 +152,7 @@ class Analysis:
     routes: tuple[RouteAnalysis, ...]
     signals: tuple[SignalQuality, ...]
     signal: str | None
+    unnamed: str = ""
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)

@@ -11,7 +11,7 @@ from pathlib import Path
 from ...bundle import MANIFEST, SCHEMA_VERSION, Bundle, Manifest, write_manifest
 from ...errors import OutputError
 from ...locks import lock
-from ...runtime.policy.decisions import forget_decisions
+from ...runtime.policy.files import forget_decisions
 from .atomic_folder import discard
 
 # Where drafts beside the first have their folders.

@@ -185,7 +185,7 @@ def make_draft(
     guide: Guide | None = None,
     first: Sequence[LookupDraft] = (),
 ) -> Draft:
-    """`name`: from `check_drafter`; its model, where it has one, is what the context drafts with.
+    """`name`: from `check_drafter`; its model, where it has one, must be open.
 
     guide: asked between the draft model's passes. first: lookups before all others.
     """
@@ -195,8 +195,8 @@ def make_draft(
         shortest = SHORTEST_ALONE if lookup == name else SHORTEST_BESIDE_A_MODEL
         lookups.append(LookupDraft(LOOKUPS[lookup](shortest), rule, statistics, guide))
     drafts: list[Draft] = [*lookups]
-    if model_of(name) is not None:
-        assert context.drafting is not None
-        model = ModelDraft(context.drafting, rule, statistics, guide)
+    asked = model_of(name)
+    if asked is not None:
+        model = ModelDraft(context.of(asked), rule, statistics, guide)
         drafts.append(ExtendedDraft(model, lookups) if lookups else model)
     return drafts[0] if len(drafts) == 1 else FirstDraft(*drafts)

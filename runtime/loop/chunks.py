@@ -16,6 +16,9 @@ from ...errors import EngineError
 from ..drafting.drafters import Draft, ForcedDraft, LookupDraft, NoDraft, make_draft
 from ..drafting.leaves import SecondChoices
 from ..drafting.lookup import PredictionLookup
+from ..drafting.names import model_of
+from ..drafting.switched import SwitchedDraft
+from ..policy.routed_schedule import RoutedSchedule
 from ..request import Request
 from ..sampling.logprobs import TokenLogprobs
 from ..sampling.rules import NonFiniteLogitsError, Rule
@@ -138,6 +141,8 @@ class Decoding:
                     kept = len(pieces)
                     context.truncate(len(context.tokens) - len(tokens) + kept)
                     statistics.emitted += kept
+                    if notes.draft_tokens:
+                        statistics.count_drafter(_drafter(request))
                     if request.matcher is not None:
                         statistics.grammar_seconds = request.matcher.seconds
                     statistics.total_seconds += perf_counter() - resumed
@@ -167,7 +172,9 @@ class Decoding:
             vocab_size = context.target.decoder.vocab_size
             rule = choices = SecondChoices(noted, request.leaves, request.stop_tokens, vocab_size)
         draft: Draft = NoDraft()
-        if drafter:
+        if isinstance(schedule, RoutedSchedule):
+            draft = self._switched(schedule, rule, statistics)
+        elif drafter:
             first = []
             if request.prediction:
                 lookup = PredictionLookup(request.prompt, request.prediction)
@@ -180,6 +187,19 @@ class Decoding:
             contract = self.bundle.manifest.contract
             return TreeRound(context.target, draft, choices, statistics, self.engine.trees, contract)
         return HostRound(context, draft, rule, statistics)
+
+    def _switched(self, schedule: RoutedSchedule, rule: Rule, statistics: Statistics) -> Draft:
+        """Drafts with whoever `schedule` chooses."""
+        context = self.context
+
+        def lacks(drafter: str) -> int:
+            model = model_of(drafter)
+            return len(context.tokens) - context.of(model).rows if model is not None else 0
+
+        schedule.look_at(lacks)
+        own = schedule.schedules.items()
+        drafts = {name: make_draft(name, context, rule, statistics, one.guide) for name, one in own}
+        return SwitchedDraft(drafts, lambda: schedule.drafter, context)
 
     @contextmanager
     def _finite(self) -> Iterator[None]:
@@ -214,6 +234,12 @@ def _chunk(
         tuple(notes.sources),
         tuple(notes.logprobs[: len(tokens)]),
     )
+
+
+def _drafter(request: Request) -> str:
+    """Who drafted the newest round."""
+    chosen = request.schedule.drafter if isinstance(request.schedule, RoutedSchedule) else request.drafter
+    return str(chosen)
 
 
 def _count_predicted(notes: Notes, statistics: Statistics) -> None:

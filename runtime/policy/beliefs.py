@@ -13,3 +13,11 @@ LEAST = 1.0 / (1.0 + math.exp(FARTHEST))  # a chance that far below even
 
 def bounded(logit: float) -> float:
     return logit if -FARTHEST <= logit <= FARTHEST else math.copysign(FARTHEST, logit)
+
+
+def logit(chance: float) -> float:
+    return bounded(math.log(max(chance, 1e-9) / max(1.0 - chance, 1e-9)))
+
+
+def sigmoid(logit: float) -> float:
+    return 1.0 / (1.0 + math.exp(-logit))

@@ -2,34 +2,31 @@
 
 from __future__ import annotations
 
-import json
 import logging
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from functools import partial
-from pathlib import Path
 from time import perf_counter
-from typing import TypeVar
 
 import numpy as np
 
 from ...bundle import Bundle
 from ...engines.base import Engine, Head, OpenedDraft
-from ...errors import BundleError, OutputError, ParameterError
-from ...strict import parse, read_json
-from ...temporary_files import remove_left, temporary_file, write_whole
+from ...errors import BundleError, ParameterError
 from ..drafting.names import FIRST, check_drafter, model_of
 from ..state.cancellation import Cancelled
 from .cost_model import COSTS, Costs, DraftCosts
-from .host_identity import bundle_identity, describe_host
+from .files import read_decision, remedy
+from .host_identity import describe_host
 from .lookup_schedule import adaptive_schedule
 from .pace import Pace
+from .route_belief import ROUTING, Routing
+from .routed_schedule import Candidate, Purse, RoutedSchedule
 from .routes import GUESS, POLICY, Policy, RoutePolicy
 from .schedule import Chance, FixedSchedule, RouteState, Schedule
 from .survival import SURVIVAL, Survival, survival_file, top_logit
 
-T = TypeVar("T", Costs, Policy, Survival)
 LOG = logging.getLogger("specexport")
 
 
@@ -37,27 +34,34 @@ LOG = logging.getLogger("specexport")
 class Decisions:
     """policy: None where nobody calibrated. costs: None too where they are of another host.
 
+    routing: who drafts where no route is named, None where that is the default's drafter.
+
     measure: costs for sessions that nobody calibrated, asked for once, None for rounds of the maximum; measure_draft:
     the same function afterwards, for drafts beside the first by name. states: of this session, by route, or by drafter
-    where there is no policy. bounded: those of requests with a grammar. paces: what rounds take, by drafter, on
-    `clock`.
+    where there is no policy. bounded: those of requests with a grammar. routed: those of requests that are routed, by
+    drafter; purse: what these have saved. paces: what rounds take, by drafter, on `clock`.
 
     chance: reads the draft's confidence while it drafts, None where that is not known; read_chance: the same for a
-    draft beside the first.
+    draft beside the first. open_draft: opens one; it raises `ParameterError` where that has left the bundle.
     """
 
     policy: Policy | None = None
     costs: Costs | None = None
+    routing: Routing | None = None
     chance: Chance | None = None
     measure: Callable[..., Costs | None] | None = None
     measure_draft: Callable[[str], Costs | None] | None = None
     read_chance: Callable[[str], Chance | None] | None = None
+    open_draft: Callable[[str], object] | None = None
     states: dict[str | None, RouteState] = field(default_factory=dict)
     bounded: dict[str | None, RouteState] = field(default_factory=dict)
+    routed_states: dict[str, RouteState] = field(default_factory=dict)
+    purse: Purse = field(default_factory=Purse)
     paces: dict[str, Pace] = field(default_factory=dict)
     clock: Callable[[], float] = perf_counter
     _costs: dict[str, Costs | None] = field(default_factory=dict)
     _chances: dict[str, Chance | None] = field(default_factory=dict)
+    _left: set[str] = field(default_factory=set)
 
     @classmethod
     def load(
@@ -75,6 +79,9 @@ class Decisions:
         if policy is None:
             return cls()
         check_policy(policy, bundle)
+        routing = read_decision(bundle, Routing, ROUTING)
+        if routing is not None:
+            check_routing(routing, bundle)
         if engine.open_draft is None:
             policy = policy.with_first_draft(bundle.manifest.contract.max_draft_tokens)
         costs = read_decision(bundle, Costs, COSTS)
@@ -91,7 +98,7 @@ class Decisions:
             most = bundle.manifest.contract.max_draft_tokens
             raise BundleError(
                 f"{bundle.path(COSTS)} has rounds of up to {costs.max_draft_tokens} draft tokens, the bundle "
-                f"{most}; {_remedy(bundle)}"
+                f"{most}; {remedy(bundle)}"
             )
         if costs is not None:
             costs = replace(
@@ -99,7 +106,9 @@ class Decisions:
             )
         others = partial(read_chance, bundle, open_draft) if open_draft else None
         first = chance_of(survival, engine.head, bundle) if survival else None
-        return cls(policy, None if reason else costs, first, read_chance=others)
+        if engine.open_draft is None:
+            routing = None
+        return cls(policy, None if reason else costs, routing, first, read_chance=others, open_draft=open_draft)
 
     def prepare(self) -> None:
         """Ask for the costs now, not at the first request that needs them."""
@@ -113,7 +122,8 @@ class Decisions:
     def drafts(self) -> list[str]:
         """Those beside the bundle's first that the policy uses."""
         entries = () if self.policy is None else (self.policy.default, *self.policy.routes.values())
-        models = dict.fromkeys(model_of(entry.drafter) for entry in entries)
+        drafters = [entry.drafter for entry in entries] + list(self.routing.drafters if self.routing else ())
+        models = dict.fromkeys(map(model_of, drafters))
         return [model for model in models if model not in (None, FIRST)]
 
     def costs_of(self, drafter: str) -> Costs | None:
@@ -174,6 +184,39 @@ class Decisions:
             return entry.drafter, adaptive_schedule(entry, costs, chance, state, most)
         return entry.drafter, FixedSchedule(entry.num_draft_tokens if entry.verdict != "off" else 0)
 
+    def routed(self, prompt: Sequence[int], most: int, seeded: bool = False) -> RoutedSchedule | None:
+        """For a request that names no route and may be drafted by whoever pays; None where the default decides.
+
+        prompt: token ids. most, seeded: as in `schedule`.
+        """
+        if self.policy is None or self.routing is None or self.policy.default.mode != "adaptive":
+            return None
+        usable = [name for name in self.routing.drafters if self._opens(name)]
+        costs = {name: known for name in usable if (known := self.costs_of(name)) is not None}
+        if self.policy.default.verdict == "off" or len(costs) < 2:
+            return None
+        candidates = {}
+        for name, known in costs.items():
+            state = RouteState(alone=True)
+            if not seeded:
+                state = self.routed_states.setdefault(name, RouteState(pace=self._pace(name)))
+            candidates[name] = Candidate(known, self.chance_of(name), state)
+        return RoutedSchedule(self.routing, prompt, candidates, most, None if seeded else self.purse)
+
+    def _opens(self, drafter: str) -> bool:
+        """Whether the draft that it asks is still there; then it is open."""
+        model = model_of(drafter)
+        if model in (None, FIRST) or self.open_draft is None:
+            return True
+        try:
+            self.open_draft(str(model))
+        except ParameterError as error:
+            if model not in self._left:
+                LOG.warning("%s; requests that name no route do without it", error)
+            self._left.add(str(model))
+            return False
+        return True
+
     def _pace(self, drafter: str) -> Pace | None:
         """Of all routes with this drafter; None for lookups alone, whose drafts cost little whatever is believed."""
         return self.paces.setdefault(drafter, Pace(self.clock)) if model_of(drafter) else None
@@ -210,66 +253,20 @@ def check_policy(policy: Policy, bundle: Bundle) -> None:
             raise BundleError(
                 f"{path}: {name}.num_draft_tokens is {entry.num_draft_tokens}; this bundle was built for 0 to {most}"
             )
-        try:
-            check_drafter(entry.drafter, bundle.manifest.draft is not None, bundle.manifest.draft_names)
-        except ParameterError as error:
-            raise BundleError(f"{path}: {name}: {error}") from None
+        _check_drafter(entry.drafter, bundle, f"{path}: {name}")
 
 
-def read_decision(bundle: Bundle, kind: type[T], name: str) -> T | None:
-    """costs.json, policy.json or survival.json, None where it is missing.
-
-    Raises `BundleError` for one of another bundle.
-    """
-    path, remedy = bundle.path(name), _remedy(bundle)
-    if not path.exists():
-        return None
-    found = parse(kind, read_json(path, remedy), str(path))
-    if found.bundle != bundle_identity(bundle):
-        raise BundleError(f"{path} was made for another bundle; {remedy}")
-    return found
+def check_routing(routing: Routing, bundle: Bundle) -> None:
+    """Raises `BundleError` for drafters that the bundle does not have."""
+    for name in routing.drafters:
+        _check_drafter(name, bundle, f"{bundle.path(ROUTING)}")
 
 
-def write_decision(bundle: Bundle, value: Costs | Policy | Survival, name: str) -> None:
-    """Replace the file as a whole. Raises `OutputError`."""
-    _replace(bundle.path(name), json.dumps(asdict(value), indent=1, ensure_ascii=False) + "\n")
-
-
-def forget_decisions(bundle: Bundle) -> None:
-    """Remove what calibration left, for a bundle that becomes another one. Raises `OutputError`."""
-    survival = sorted(path.name for path in bundle.root.glob("survival*.json"))
-    for name in (POLICY, *survival, COSTS):  # the policy first: without the others it drafts fixed numbers
-        try:
-            bundle.path(name).unlink(missing_ok=True)
-        except OSError as error:
-            raise OutputError(f"{bundle.path(name)} cannot be removed: {error.strerror}") from None
-
-
-def check_writable(bundle: Bundle) -> None:
-    """Before a long run, not behind it. What killed runs left goes. Raises `OutputError`."""
-    remove_left(bundle.root)
-    with _told(bundle.root), temporary_file(bundle.path(POLICY), b""):
-        pass
-
-
-def _replace(path: Path, text: str) -> None:
-    with _told(path.parent):
-        write_whole(path, text.encode())
-
-
-@contextmanager
-def _told(folder: Path) -> Iterator[None]:
+def _check_drafter(name: str, bundle: Bundle, where: str) -> None:
     try:
-        yield
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise OutputError(
-            f"{folder} cannot be written: {reason}; what calibration finds is kept in the bundle"
-        ) from None
-
-
-def _remedy(bundle: Bundle) -> str:
-    return f"run specexport calibrate {bundle.root}, or delete the file"
+        check_drafter(name, bundle.manifest.draft is not None, bundle.manifest.draft_names)
+    except ParameterError as error:
+        raise BundleError(f"{where}: {error}") from None
 
 
 def read_chance(bundle: Bundle, open_draft: Callable[[str], OpenedDraft], model: str) -> Chance | None:
@@ -288,7 +285,7 @@ def chance_of(survival: Survival, head: Head | None, bundle: Bundle) -> Chance |
     if len(survival.head) != head.size + 1 + both:
         raise BundleError(
             f"{bundle.path(SURVIVAL)} has a head of {len(survival.head)} weights, expected "
-            f"{head.size + 1 + both}; {_remedy(bundle)}"
+            f"{head.size + 1 + both}; {remedy(bundle)}"
         )
     *weights, bias = survival.head
     head.set_weights(np.array([*weights[: head.size], bias], np.float32))

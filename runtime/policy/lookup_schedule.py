@@ -100,8 +100,9 @@ class LookupSchedule(AdaptiveSchedule):
         known.tokens = keep * known.tokens + num_accepted + 1
         passes = self._passes - num_drafted  # more than tokens, or fewer
         known.seconds = keep * known.seconds + self._rounds[num_drafted] + passes * self._draft
-        if own and self._with_model:
-            self._learn(own, min(num_accepted, own))
+        self.judged = (own, min(num_accepted, own)) if self._with_model else (0, 0)
+        if self.judged[0]:
+            self._learn(*self.judged)
 
     def _plan(self, chances: list[float]) -> tuple[int, float]:
         best, rate = super()._plan(chances)

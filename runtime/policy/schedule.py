@@ -20,7 +20,7 @@ from typing import Protocol, runtime_checkable
 from ...engines.base import Logits
 from ..drafting.guide import Guide
 from ..drafting.names import model_of
-from .beliefs import FARTHEST, LEAST, REQUEST_RATE, ROUTE_RATE, bounded
+from .beliefs import FARTHEST, LEAST, REQUEST_RATE, ROUTE_RATE, bounded, logit, sigmoid
 from .cost_model import Costs, RoundCosts
 from .leaf_worth import LeafBeliefs, LeafWorth
 from .lookup_worth import LookupState
@@ -114,19 +114,17 @@ class AdaptiveSchedule:
         self._with_model = model_of(entry.drafter) is not None
         self.guide: Guide | None = self if chance and self._with_model else None
         self._entry, self._costs, self._chance, self._state, self._most = entry, costs, chance, state, most
-        self._base = [_logit(chance) for chance in (entry.chances + entry.chances[-1:] * most)[:most]]
+        self._base = [logit(chance) for chance in (entry.chances + entry.chances[-1:] * most)[:most]]
         self._starts_off = entry.verdict == "off"
         self._calibration_shift = self._prior_shift = 0.0  # of this request, beside the route's
         self._measured_at = -COST_STEP
         self._table: RoundCosts
         self._rounds: list[float] = []  # seconds by k, as they are taken to be
         self._verify: list[float] = []
-        self._draft = 0.0
-        self._extra = 1.0  # the pace that they are of
+        self._draft, self._extra = 0.0, 1.0  # extra: the pace that they are of
         self._expected: list[float] = []
         self._read: list[float] = []  # chances of this round's draft tokens
-        self._alive = 1.0
-        self._trust = 1.0  # odds of this round's readings are multiplied by it
+        self._alive = self._trust = 1.0  # trust: odds of this round's readings are multiplied by it
         self._prior: float | None = None  # the prior shift that `_expected`, `_best` and `_rate` are of
         self._best, self._rate = 0, 0.0
         self._probing = self._turned = False  # turned: to the other kind, by the pace
@@ -134,6 +132,7 @@ class AdaptiveSchedule:
         self._passes = 0  # of the draft, in this round, where it is guided
         self.leaves = LeafWorth(state.leaves)
         self._started, self._had_draft = 0.0, -1  # this round; whether the last one had a draft, if there was one
+        self.judged = (0, 0)  # of the newest round: tokens that the model drafted, and those of them that stood
 
     def next(self, length: int, behind: int) -> int:
         pace, self._passes = self._state.pace, 0
@@ -142,7 +141,7 @@ class AdaptiveSchedule:
         prior_shift = self._state.prior_shift + self._prior_shift
         if prior_shift != self._prior:
             self._prior = prior_shift
-            self._expected = [_sigmoid(logit + prior_shift) for logit in self._base]
+            self._expected = [sigmoid(base + prior_shift) for base in self._base]
             self._best, self._rate = self._plan(self._expected)
         self._read, self._alive, self._probing = [], 1.0, False
         if self._reads:
@@ -154,6 +153,10 @@ class AdaptiveSchedule:
         if pace:
             self._started = pace.clock()
         return count
+
+    def resume(self) -> None:
+        """Behind rounds that another schedule was asked about."""
+        self._had_draft = -1
 
     def looked_up(self, count: int, length: int, drafted: int) -> int:
         return count
@@ -188,6 +191,7 @@ class AdaptiveSchedule:
     def observe(self, num_drafted: int, num_accepted: int) -> None:
         if self._state.pace:
             self._time(self._state.pace, num_drafted)
+        self.judged = num_drafted, num_accepted
         if num_drafted:
             self._learn(num_drafted, num_accepted)
 
@@ -226,9 +230,9 @@ class AdaptiveSchedule:
         """Expect so little that rounds are plain until probes say otherwise."""
         while (
             self._base[0] > -FARTHEST
-            and self._best_fixed([_sigmoid(logit + self._state.prior_shift) for logit in self._base])[0]
+            and self._best_fixed([sigmoid(base + self._state.prior_shift) for base in self._base])[0]
         ):
-            self._base = [logit - 0.25 for logit in self._base]
+            self._base = [base - 0.25 for base in self._base]
         self._starts_off = False
 
     def _pays(self, drafted: int, alive: float, gain: float = 0.0) -> bool:
@@ -295,11 +299,3 @@ class AdaptiveSchedule:
         self._draft = extra * table.draft if self._with_model else 0.0
         if self._starts_off:
             self._start_off()
-
-
-def _logit(chance: float) -> float:
-    return bounded(math.log(max(chance, 1e-9) / max(1.0 - chance, 1e-9)))
-
-
-def _sigmoid(logit: float) -> float:
-    return 1.0 / (1.0 + math.exp(-logit))

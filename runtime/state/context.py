@@ -125,6 +125,12 @@ class Context:
         """What the request drafts with, None without a draft model."""
         return self.draft if self.drafts_with is None else self.more[self.drafts_with]
 
+    def of(self, model: str) -> CachedDecoder:
+        """The cache of a draft by name, `model` for the first. It must be open."""
+        found = self.draft if model == "model" else self.more[model]
+        assert found is not None
+        return found
+
     @property
     def behind(self) -> int:
         """Rows that the draft's cache lacks, 0 without a draft model."""

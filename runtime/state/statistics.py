@@ -10,14 +10,15 @@ from typing import Any
 class Statistics:
     """Counts and times of one request; times in seconds.
 
-    accepted_by_position[i] counts rounds in which draft token i (from 0) was accepted, drafted_by_position[i]
-    those in which it was drafted. looked_up: those of the drafted that were found in a text. predicted: those of them
-    that the request's prediction gave; predicted_accepted: those of these that stood. forced: those of the drafted that
-    the request's grammar left no choice about. leaves: rows of verify passes that held second choices of the draft;
-    caught: how many of them were the target's own token, and so gave one more; fed_again: rows of what they caught,
-    which the next pass begins with. draft_passes: of the draft model, by the host, one or more for every
-    token it drafted. emitted counts tokens given to the caller: stops cut the last round. device_seconds: of rounds
-    that the device ran whole, draft and target in one.
+    accepted_by_position[i] counts rounds in which draft token i (from 0) was accepted, drafted_by_position[i] those in
+    which it was drafted. looked_up: those of the drafted that were found in a text. predicted: those of them that the
+    request's prediction gave; predicted_accepted: those of these that stood. forced: those of the drafted that the
+    request's grammar left no choice about. leaves: rows of verify passes that held second choices of the draft; caught:
+    how many of them were the target's own token, and so gave one more; fed_again: rows of what they caught, which the
+    next pass begins with. draft_passes: of the draft model, by the host, one or more for every token it drafted.
+    rounds_by_drafter: those with a draft, by the name of the drafter, `model` for the bundle's first draft. emitted
+    counts tokens given to the caller: stops cut the last round. device_seconds: of rounds that the device ran whole,
+    draft and target in one.
 
     grammar_seconds: what the request's grammar took to say which tokens may follow, part of the host's time.
 
@@ -38,6 +39,7 @@ class Statistics:
     caught: int = 0
     fed_again: int = 0
     draft_passes: int = 0
+    rounds_by_drafter: dict[str, int] = field(default_factory=dict)
     accepted_by_position: list[int] = field(default_factory=list)
     drafted_by_position: list[int] = field(default_factory=list)
     setup_seconds: float = 0.0
@@ -56,6 +58,9 @@ class Statistics:
             counts.extend([0] * (num_drafted - len(counts)))
             for index in range(number):
                 counts[index] += 1
+
+    def count_drafter(self, name: str) -> None:
+        self.rounds_by_drafter[name] = self.rounds_by_drafter.get(name, 0) + 1
 
     @property
     def drafted(self) -> int:
@@ -104,6 +109,7 @@ class Statistics:
             "caught",
             "fed_again",
             "draft_passes",
+            "rounds_by_drafter",
             "accepted",
             "emitted",
             "accepted_by_position",

@@ -20,7 +20,7 @@ from specexport.engines.base import Logits
 from specexport.errors import ParameterError
 from specexport.runtime.costs.meter import CostMeter
 from specexport.runtime.policy.cost_model import COSTS, Costs
-from specexport.runtime.policy.decisions import read_decision
+from specexport.runtime.policy.files import read_decision
 from specexport.runtime.policy.routes import POLICY, Policy
 from specexport.runtime.policy.survival import SURVIVAL, Survival
 from specexport.runtime.sampling.parameters import SamplingParameters

@@ -16,7 +16,8 @@ from specexport.engines.base import Logits
 from specexport.runtime.costs.meter import CostMeter
 from specexport.runtime.drafting.names import model_of
 from specexport.runtime.policy.cost_model import COSTS, Costs
-from specexport.runtime.policy.decisions import read_decision
+from specexport.runtime.policy.files import read_decision
+from specexport.runtime.policy.route_belief import ROUTING, Routing
 from specexport.runtime.policy.routes import POLICY, Policy
 from specexport.runtime.session import Session
 from support.calibrated import priced, requests
@@ -73,6 +74,24 @@ def test_each_route_gets_the_draft_that_pays_there(session: Session) -> None:
         assert found.drafted > 0
         assert found.acceptance_rate == 1.0  # the other draft would be wrong
     assert list(again.drafts.opened) == ["b"]
+    # And who drafts where nobody names the route is learnt.
+    assert analysis.unnamed.endswith("sessions choose.")
+    known = read_decision(session.bundle, Routing, ROUTING)
+    assert isinstance(known, Routing)
+    assert set(known.drafters) == {"model", "b"}
+    for one in routed(6):
+        found = again.generate(one.tokens, max_new_tokens=40).statistics
+        own = {"odd": "model", "even": "b"}[one.route]
+        assert found.rounds_by_drafter[own] > sum(found.rounds_by_drafter.values()) / 2
+
+
+def test_nothing_is_learnt_for_nothing(session: Session) -> None:
+    """One draft for all routes, fixed numbers, or no gain: what an earlier run left goes."""
+    calibrate(session, routed(22), OPTIONS, "x")
+    assert session.bundle.path(ROUTING).exists()
+    calibrate(session, routed(8), replace(OPTIONS, mode="fixed"), "x")
+    assert not session.bundle.path(ROUTING).exists()
+    assert calibrate(session, routed(8), replace(OPTIONS, drafters=("model",)), "x").unnamed == ""
 
 
 def test_only_drafts_to_choose_from_are_run(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:

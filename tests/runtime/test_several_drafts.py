@@ -12,7 +12,8 @@ from specexport.engines.base import Logits, OpenedDraft
 from specexport.errors import EngineError, ParameterError, SessionClosedError
 from specexport.runtime.drafting.names import DRAFTERS, all_drafters, check_drafter, drafters_of, model_of
 from specexport.runtime.policy.cost_model import CostPoint, Costs, DraftCosts, MeasuredTime
-from specexport.runtime.policy.decisions import Decisions, write_decision
+from specexport.runtime.policy.decisions import Decisions
+from specexport.runtime.policy.files import write_decision
 from specexport.runtime.policy.host_identity import bundle_identity
 from specexport.runtime.policy.routes import GUESS, POLICY, POLICY_VERSION, Evidence, Policy, RoutePolicy
 from specexport.runtime.policy.schedule import AdaptiveSchedule, FixedSchedule

@@ -265,6 +265,7 @@ def test_counters_are_the_sums_of_the_answers(server: ServerProcess) -> None:
             ("generation_tokens", usage["completion_tokens"]),
             ("prefix_cache_hits", usage["prompt_tokens_details"]["cached_tokens"]),
             ("spec_decode_num_drafts", row["num_spec_steps"]),
+            ("spec_decode_num_drafts_by_drafter", row["num_spec_steps"]),
             ("spec_decode_num_draft_tokens", row["num_draft_tokens"]),
             ("spec_decode_num_accepted_tokens", row["num_accepted_draft_tokens"]),
             ("spec_decode_num_accepted_tokens_per_pos", row["num_accepted_draft_tokens"]),

@@ -14,7 +14,8 @@ from specexport.bundle import Bundle
 from specexport.engines.base import Engine
 from specexport.errors import BundleError, OutputError, ParameterError
 from specexport.runtime.policy.cost_model import COSTS, CostPoint, Costs, MeasuredTime
-from specexport.runtime.policy.decisions import Decisions, check_writable, stale, write_decision
+from specexport.runtime.policy.decisions import Decisions, stale
+from specexport.runtime.policy.files import check_writable, write_decision
 from specexport.runtime.policy.host_identity import bundle_identity, describe_host
 from specexport.runtime.policy.routes import POLICY, Policy, RoutePolicy
 from specexport.runtime.policy.schedule import AdaptiveSchedule, FixedSchedule

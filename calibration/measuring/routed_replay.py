@@ -1,0 +1,103 @@
+"""Replays recorded requests as a session would run them that chooses who drafts, round by round.
+
+A request was recorded with each draft. Greedy, all of them have the same text, and the replay is as exact as that of
+one draft (`trace_replay.py`); sampled, each has its own, cut to the shortest here, and stands for the others at the
+same place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from ...runtime.policy.cost_model import Costs
+from ...runtime.policy.route_belief import Routing
+from ...runtime.policy.routed_schedule import Candidate, Purse, RoutedSchedule
+from ...runtime.policy.schedule import Chance, RouteState
+from .adaptive_replay import Reading
+from .trace_replay import CostsAt, Replayer, Trace, cached, round_seconds
+
+Runs = Mapping[str, Trace]  # one request, by drafter: as it was recorded with that one's draft
+
+
+@dataclass(frozen=True)
+class Priced:
+    """Of a drafter. reading: of its draft's confidence for every request of the stream, None where nobody reads it."""
+
+    costs: Costs
+    reading: Reading | None = None
+
+    @property
+    def chance(self) -> Chance | None:
+        reading = self.reading
+        return (lambda index, row: reading.survival.chance(index, float(row[0, 0]))) if reading is not None else None
+
+
+def aligned(runs: Runs) -> Runs:
+    """With equally many tokens of output."""
+    size = min(trace.output_tokens for trace in runs.values())
+    return {
+        name: replace(trace, tokens=trace.tokens[: trace.prompt_tokens + size], agrees=trace.agrees[:size])
+        for name, trace in runs.items()
+    }
+
+
+def replay_routed(
+    stream: Sequence[Runs], routing: Callable[[int], Routing], drafters: Mapping[str, Priced]
+) -> tuple[list[float], list[list[str]]]:
+    """(seconds of each request, who drafted its rounds) of one session after the other's requests.
+
+    stream: by `aligned`. routing: what is known where the request of this number comes. drafters: to choose from, the
+    preferred one first. What a draft reads of a prompt counts for all but the first to draft: one that drafts alone has
+    to read it too, and that is not told here either.
+    """
+    states = {name: RouteState() for name in drafters}
+    ats = {name: cached(one.costs) for name, one in drafters.items()}
+    candidates = {name: Candidate(one.costs, one.chance, states[name]) for name, one in drafters.items()}
+    most = min(one.costs.max_draft_tokens for one in drafters.values())
+    purse, seconds, choices = Purse(), [], []
+    for number, runs in enumerate(stream):
+        first = next(iter(runs.values()))
+        prompt = first.tokens[: first.prompt_tokens]
+        schedule = RoutedSchedule(routing(number), prompt, candidates, most, purse)
+        logits = {name: one.reading.logits[number] if one.reading else () for name, one in drafters.items()}
+        request = _Request(runs, logits, drafters, ats)
+        choices.append(request.run(schedule))
+        seconds.append(request.seconds)
+    return seconds, choices
+
+
+class _Request:
+    def __init__(
+        self,
+        runs: Runs,
+        logits: Mapping[str, Sequence[float]],
+        drafters: Mapping[str, Priced],
+        ats: Mapping[str, CostsAt],
+    ) -> None:
+        first = next(iter(runs.values()))
+        self._place, self._end, self._prompt = first.prompt_tokens, len(first.tokens), first.prompt_tokens
+        self._replayers = {name: Replayer(trace, name, logits[name]) for name, trace in runs.items()}
+        self._drafters, self._ats = drafters, ats
+        self._missed = dict.fromkeys(runs, first.prompt_tokens)  # rows, while others drafted
+        self.seconds = 0.0
+
+    def run(self, schedule: RoutedSchedule) -> list[str]:
+        chosen = []
+        schedule.look_at(lambda name: self._missed[name] + self._replayers[name].behind + 1)
+        while self._place < self._end:
+            count = schedule.next(self._place, 0)
+            name = schedule.drafter
+            one = self._replayers[name].round(self._place, count, schedule.schedules[name].guide)
+            schedule.observe(one.num_drafted, one.num_accepted)
+            self.seconds += round_seconds(one, self._ats[name])
+            if one.passes:
+                own = self._drafters[name]
+                self.seconds += (self._missed[name] - self._prompt) * own.costs.draft_prefill
+                self.seconds += one.passes * own.reading.seconds if own.reading is not None else 0.0
+                self._missed[name] = self._prompt = 0
+            for other in self._missed:
+                self._missed[other] += (one.num_accepted + 1) * (other != name)
+            chosen.append(name)
+            self._place += one.num_accepted + 1
+        return chosen

@@ -1,0 +1,133 @@
+"""Requests that name no route: whether to choose who drafts round by round, and what a session has to know for that.
+
+Where the routes' best drafters ask different drafts, all requests are replayed as one session without routes. Half of
+them are routed by what is known of the other half. `routing.json` is written where that is faster than the best drafter
+alone by `BETTER_BY`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from ...runtime.drafting.names import FIRST, model_of
+from ...runtime.policy.route_belief import ROUTING_VERSION, KnownDraft, KnownRoute, Routing
+from ..drafted import Drafted
+from ..measuring.adaptive_replay import Reading, adaptive_seconds
+from ..measuring.routed_replay import Priced, Runs, aligned, replay_routed
+from ..measuring.trace_replay import Trace, cached, plain_seconds
+from ..statistics.results import RouteAnalysis
+from .verdict import BETTER_BY, conditional_chances
+
+# Token ids that are kept of a route's prompts, the commonest ones.
+MOST_TOKENS = 1024
+
+
+@dataclass(frozen=True)
+class Stream:
+    """Requests, by `aligned`, and who may draft them, the best for all first."""
+
+    requests: Sequence[Runs]
+    drafters: Mapping[str, Priced]
+
+    def only(self, numbers: Sequence[int]) -> Stream:
+        drafters = {name: replace(one, reading=_part(one.reading, numbers)) for name, one in self.drafters.items()}
+        return Stream([self.requests[number] for number in numbers], drafters)
+
+    def sides(self) -> list[int]:
+        """0 or 1 for each request: every second one of a route."""
+        found = [0] * len(self.requests)
+        for numbers in self.routes().values():
+            for place, number in enumerate(numbers):
+                found[number] = place % 2
+        return found
+
+    def halves(self) -> tuple[Stream, Stream]:
+        sides = self.sides()
+        one, other = ([number for number, side in enumerate(sides) if side == half] for half in (0, 1))
+        return self.only(one), self.only(other)
+
+    def traces(self, drafter: str) -> list[Trace]:
+        return [runs[drafter] for runs in self.requests]
+
+    def routes(self) -> dict[str, list[int]]:
+        """Numbers of the requests of each."""
+        found: dict[str, list[int]] = {}
+        for number, runs in enumerate(self.requests):
+            found.setdefault(next(iter(runs.values())).route, []).append(number)
+        return dict(sorted(found.items()))
+
+    def alone(self, drafter: str, chances: Sequence[tuple[float, ...]]) -> list[float]:
+        """Seconds of each request with one drafter, adapting. chances: what each starts from."""
+        one = self.drafters[drafter]
+        return adaptive_seconds(self.traces(drafter), one.costs, drafter, cached(one.costs), chances, one.reading)[0]
+
+
+def known(stream: Stream, vocab: int, bundle: str = "", made: str = "") -> Routing:
+    """What a session has to know. vocab: of the prompts, 0 to leave them out."""
+    routes = {}
+    for route, numbers in stream.routes().items():
+        own = stream.only(numbers)
+        prompts = [trace.tokens[: trace.prompt_tokens] for trace in own.traces(next(iter(own.drafters)))]
+        counts = Counter(token for prompt in prompts for token in prompt) if vocab else Counter[int]()
+        tokens = {str(token): count for token, count in sorted(counts.most_common(MOST_TOKENS))}
+        drafters = {name: _known_draft(own, name) for name in own.drafters}
+        routes[route] = KnownRoute(drafters, tokens, counts.total())
+    return Routing(ROUTING_VERSION, bundle, made, vocab, tuple(stream.drafters), routes)
+
+
+def _known_draft(own: Stream, drafter: str) -> KnownDraft:
+    traces, costs = own.traces(drafter), own.drafters[drafter].costs
+    chances = conditional_chances(traces, drafter, costs.max_draft_tokens)
+    plain = sum(plain_seconds(trace, cached(costs)) for trace in traces)
+    return KnownDraft(round(plain / sum(own.alone(drafter, [chances] * len(traces))), 4), chances)
+
+
+def routed(stream: Stream, vocab: int) -> tuple[list[float], list[list[str]]]:
+    """As `replay_routed`, each half of the requests by what is known of the other."""
+    halves, sides = [known(half, vocab) for half in stream.halves()], stream.sides()
+    return replay_routed(stream.requests, lambda number: halves[1 - sides[number]], stream.drafters)
+
+
+def unrouted(stream: Stream) -> dict[str, list[float]]:
+    """Seconds of each request with each drafter alone, which starts from the chances of the other half."""
+    found, sides = {}, stream.sides()
+    for name, one in stream.drafters.items():
+        most = one.costs.max_draft_tokens
+        halves = [conditional_chances(half.traces(name), name, most) for half in stream.halves()]
+        found[name] = stream.alone(name, [halves[1 - side] for side in sides])
+    return found
+
+
+def choose_routing(
+    drafted: Sequence[Drafted], routes: Sequence[RouteAnalysis], vocab: int, bundle: str, made: str
+) -> tuple[Routing | None, str]:
+    """(what to write, None where nothing is to be chosen; the finding in a sentence, empty where there is none)."""
+    policies = [one.policy for one in routes if one.policy.verdict != "off"]
+    names = list(dict.fromkeys(policy.drafter for policy in policies))
+    if len({model_of(name) for name in names}) < 2 or len(drafted[0].records) < 2 * len(routes):
+        return None, ""
+    stream = _stream(drafted, names)
+    alone = {name: sum(seconds) for name, seconds in unrouted(stream).items()}
+    best = min(names, key=lambda name: alone[name])
+    stream = replace(stream, drafters={name: stream.drafters[name] for name in sorted(names, key=lambda n: alone[n])})
+    gain = alone[best] / sum(routed(stream, vocab)[0])
+    told = f"Without a route: choosing among {', '.join(names)} by prompt and rounds gives {gain:.3f} of {best} alone"
+    if gain < BETTER_BY:
+        return None, f"{told}, too little to choose; the default drafts."
+    return known(stream, vocab, bundle, made), f"{told}; sessions choose."
+
+
+def _stream(drafted: Sequence[Drafted], names: Sequence[str]) -> Stream:
+    of = {name: next(one for one in drafted if one.model == (model_of(name) or FIRST)) for name in names}
+    requests = [
+        aligned({name: one.records[number].trace for name, one in of.items()})
+        for number in range(len(drafted[0].records))
+    ]
+    readings = {name: one.reading if model_of(name) else None for name, one in of.items()}
+    return Stream(requests, {name: Priced(one.costs, readings[name]) for name, one in of.items()})
+
+
+def _part(reading: Reading | None, numbers: Sequence[int]) -> Reading | None:
+    return reading and replace(reading, logits=tuple(reading.logits[number] for number in numbers))

@@ -1,0 +1,31 @@
+"""Several drafters of one request, of which one drafts each round."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from ..state.context import Context
+from .drafters import Draft
+from .names import FIRST, model_of
+
+
+class SwitchedDraft:
+    """Drafts with the one that `chosen` names when the round begins. The others' caches fall behind, and catch up when
+    their turn comes.
+    """
+
+    def __init__(self, drafts: Mapping[str, Draft], chosen: Callable[[], str], context: Context) -> None:
+        """drafts: by drafter, over caches of `context`."""
+        self._drafts, self._chosen, self._context = drafts, chosen, context
+
+    def prefill(self, tokens: Sequence[int]) -> None:
+        self._turn().prefill(tokens)
+
+    def propose(self, tokens: Sequence[int], count: int) -> list[int]:
+        return self._turn().propose(tokens, count)
+
+    def _turn(self) -> Draft:
+        name = self._chosen()
+        model = model_of(name)
+        self._context.drafts_with = None if model == FIRST else model
+        return self._drafts[name]

@@ -1,0 +1,132 @@
+"""Who drafts each round of a request that names no route, and how many tokens.
+
+Whoever promises most drafts: the speedup that is expected of it by what is believed of the request's route, less the
+time in which its cache catches up. How many tokens it drafts is up to a schedule of its own. A choice looks at the
+prompt and at rounds that are over, never at the round that it is for, so the output stays the target's own
+(docs/losslessness.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from ..drafting.guide import Guide
+from ..drafting.names import model_of
+from .cost_model import Costs
+from .lookup_schedule import adaptive_schedule
+from .route_belief import Belief, Routing
+from .routes import RoutePolicy
+from .schedule import PROBE_BUDGET, Chance, RouteState
+
+# Plain rounds over which the time to catch up is spread.
+HORIZON = 24
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A drafter to choose. costs: of rounds with it. chance: reads its draft's confidence, None where nobody does.
+    state: what is remembered of it between requests.
+    """
+
+    costs: Costs
+    chance: Chance | None
+    state: RouteState
+
+
+@dataclass
+class Purse:
+    """Of a session: plain rounds' worth of time, saved up for rounds of a drafter that is not expected to be best."""
+
+    saved: float = 0.0
+
+
+class RoutedSchedule:
+    """Of one request; implements `Schedule`. schedules: by drafter. drafter: of the newest round.
+
+    A round of a model tells what route it is like, whoever's model it is. Where rounds tell nothing, since nothing is
+    drafted or only looked up, another model is asked when `PROBE_BUDGET` of their time has paid for it.
+    """
+
+    guide: Guide | None = None
+    needs_host = True
+
+    def __init__(
+        self,
+        routing: Routing,
+        prompt: Sequence[int],
+        candidates: Mapping[str, Candidate],
+        most: int,
+        purse: Purse | None = None,
+    ) -> None:
+        """prompt: token ids. candidates: by name, some of the routing's drafters, the preferred one first. most: draft
+        tokens a round. purse: None for a request of its own, for which what others left in caches decides nothing.
+        """
+        self._belief = Belief(routing, prompt)
+        self.schedules = {
+            name: adaptive_schedule(
+                RoutePolicy("undecided", name, 0, "adaptive", self._belief.chances(name), None),
+                one.costs,
+                one.chance,
+                one.state,
+                most,
+            )
+            for name, one in candidates.items()
+        }
+        self._costs = {name: one.costs for name, one in candidates.items()}
+        self._alone, self._purse = purse is None, purse or Purse()
+        self.drafter = next(iter(candidates))
+        self._lacks: Callable[[str], int] | None = None
+        self._missed = dict.fromkeys(candidates, 0)  # rows that its cache lacks, by what this request did
+        self._length = 0
+        self._prefill: dict[str, float] = {}  # plain rounds that a row of the cache takes
+
+    def look_at(self, lacks: Callable[[str], int]) -> None:
+        """lacks: rows of the sequence that a drafter's cache lacks, by its name."""
+        self._lacks = None if self._alone else lacks
+
+    def next(self, length: int, behind: int) -> int:
+        """behind: unused, since it is of one drafter."""
+        if not self._prefill:
+            self._prefill = {name: one.draft_prefill / one.at(length).plain for name, one in self._costs.items()}
+        for name in self._missed:
+            self._missed[name] += length - self._length
+        self._length = length
+        lacking = {name: self._lacking(name) for name in self.schedules}
+        chosen = max(self.schedules, key=lambda name: self._promise(name, lacking))
+        chosen = self._probe(chosen, lacking) or chosen
+        if chosen != self.drafter:
+            self.schedules[chosen].resume()
+        self.drafter = chosen
+        return self.schedules[chosen].next(length, lacking[chosen])
+
+    def observe(self, num_drafted: int, num_accepted: int) -> None:
+        schedule = self.schedules[self.drafter]
+        schedule.observe(num_drafted, num_accepted)
+        drafted, accepted = schedule.judged
+        if drafted:
+            self._belief.observe(self.drafter, drafted, accepted)
+            self._missed[self.drafter] = 0
+        else:
+            self._purse.saved += PROBE_BUDGET
+
+    def _lacking(self, drafter: str) -> int:
+        if model_of(drafter) is None:
+            return 0
+        return self._missed[drafter] if self._lacks is None else self._lacks(drafter)
+
+    def _promise(self, drafter: str, lacking: Mapping[str, int]) -> float:
+        return self._belief.speedup(drafter) / (1.0 + self._prefill[drafter] * lacking[drafter] / HORIZON)
+
+    def _probe(self, best: str, lacking: Mapping[str, int]) -> str | None:
+        """Another model, where enough was saved for what its round loses and its cache must catch up with."""
+        others = [name for name in self.schedules if name != best and model_of(name) is not None]
+        if not others or not self._purse.saved:
+            return None
+        other = max(others, key=lambda name: self._promise(name, lacking))
+        loses = max(0.0, 1.0 - self._belief.speedup(other) / self._belief.speedup(best))
+        price = loses + self._prefill[other] * lacking[other]
+        if self._purse.saved < price:
+            return None
+        self._purse.saved -= price
+        return other

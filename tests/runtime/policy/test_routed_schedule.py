@@ -1,0 +1,212 @@
+"""Who drafts each round: by belief and by what caches lack, decided by rounds that are over, whatever the draft."""
+
+from __future__ import annotations
+
+import itertools
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from specexport.runtime.policy.cost_model import CostPoint, Costs, MeasuredTime
+from specexport.runtime.policy.pace import Pace
+from specexport.runtime.policy.route_belief import ROUTING_VERSION, KnownDraft, KnownRoute, Routing
+from specexport.runtime.policy.routed_schedule import HORIZON, Candidate, Purse, RoutedSchedule
+from specexport.runtime.policy.schedule import PROBE_BUDGET, RouteState, Schedule
+from specexport.runtime.proofs.enumeration import PROBABILITY_TOLERANCE, Chain, outcomes
+from specexport.runtime.sampling.acceptance import VERIFY
+from specexport.runtime.sampling.distribution import Distribution
+
+MOST = 2
+PREFILL = 0.01
+
+
+def costs(prefill: float = PREFILL) -> Costs:
+    """Plain rounds take a second, a draft pass a tenth, a row of the verify pass a tenth."""
+
+    def time(seconds: float) -> MeasuredTime:
+        return MeasuredTime(seconds, seconds, seconds)
+
+    rounds, verify = (
+        tuple(time(1 + 0.2 * k) for k in range(MOST + 1)),
+        tuple(time(1 + 0.1 * k) for k in range(MOST + 1)),
+    )
+    point = CostPoint(1, rounds, time(0.1), verify, (time(0.0),) * (MOST + 1))
+    return Costs(1, "", "", "", 0, "", 0.0, prefill, (point,))
+
+
+def routing(low: float = 0.3, high: float = 0.9, names: tuple[str, str] = ("model", "b")) -> Routing:
+    """Each drafter is right on a route of its own. The speedups go with it."""
+    first, second = names
+
+    def known(good: str) -> KnownRoute:
+        chances = {name: (high if name == good else low,) * MOST for name in names}
+        return KnownRoute({name: KnownDraft(1.0 + found[0], found) for name, found in chances.items()}, {}, 0)
+
+    return Routing(ROUTING_VERSION, "", "", 0, names, {"one": known(first), "two": known(second)})
+
+
+def routed(known: Routing | None = None, purse: Purse | None = None, prefill: float = PREFILL) -> RoutedSchedule:
+    known = known or routing()
+    candidates = {name: Candidate(costs(prefill), None, RouteState()) for name in known.drafters}
+    return RoutedSchedule(known, [], candidates, MOST, purse)
+
+
+def caches(**lacking: int) -> Callable[[str], int]:
+    return lambda name: lacking.get(name, 1)
+
+
+def test_whoever_is_right_drafts_on() -> None:
+    schedule = routed(purse=Purse())
+    assert isinstance(schedule, Schedule)
+    schedule.look_at(caches())
+    assert schedule.next(20, 0) > 0
+    assert schedule.drafter == "model"  # the first of equals
+    chosen = []
+    for _ in range(12):
+        count = schedule.next(20, 0)
+        chosen.append(schedule.drafter)
+        schedule.observe(count, count if schedule.drafter == "b" else 0)
+    assert chosen[0] == "model"
+    assert chosen[-6:] == ["b"] * 6
+
+
+def test_a_draft_that_must_catch_up_promises_less() -> None:
+    for lacking, chosen in ((1, "b"), (40 * HORIZON, "model")):
+        schedule = routed(purse=Purse())
+        schedule.look_at(caches(b=lacking))
+        schedule.next(20, 0)
+        schedule.observe(2, 0)
+        schedule.next(21, 0)
+        assert schedule.drafter == chosen
+
+
+def test_one_that_is_alone_knows_what_its_own_rounds_left_out() -> None:
+    """Whatever the caches have from others: the same choices, and dearer the longer the other has not drafted."""
+    chosen = []
+    for lacking in (0, 10_000):
+        schedule, found = routed(), []
+        schedule.look_at(caches(b=lacking, model=lacking))
+        for length in range(20, 40):
+            count = schedule.next(length, 0)
+            found.append(schedule.drafter)
+            schedule.observe(count, 0)
+        chosen.append(found)
+    assert chosen[0] == chosen[1]
+    assert len(set(chosen[0])) == 2
+    short, long = routed(), routed(prefill=0.2)
+    for schedule in (short, long):
+        for length, accepted in ((100, 2), (103, 0)):
+            assert schedule.next(length, 0) == 2
+            schedule.observe(2, accepted)
+        schedule.next(104, 0)
+        schedule.observe(2, 0)
+        schedule.next(105, 0)
+    assert (short.drafter, long.drafter) == ("b", "model")
+
+
+@pytest.mark.parametrize("names", [("ngram", "b"), ("model", "b")])
+def test_rounds_that_tell_nothing_pay_for_a_look_at_another_model(names: tuple[str, str]) -> None:
+    """Plain rounds, since nothing pays, or lookups: what is spent is within the budget."""
+    known = routing(0.01, 0.02, names)
+    best = {name: replace(one, drafters=one.drafters | {names[0]: KnownDraft(2.0, (0.01,) * MOST)})
+            for name, one in known.routes.items()}  # fmt: skip
+    schedule = routed(replace(known, routes=best), Purse())
+    schedule.look_at(caches(b=30))
+    asked, rounds = 0, 2000
+    for _ in range(rounds):
+        count = schedule.next(20, 0)
+        asked += schedule.drafter == "b"
+        schedule.observe(count if names[0] == "model" or schedule.drafter == "b" else 0, 0)
+    price = 1.0 - 1.015 / 2.0 + 30 * PREFILL
+    assert asked > 5
+    assert asked * price <= PROBE_BUDGET * rounds + price
+
+
+def test_the_pace_compares_no_round_with_another_drafters() -> None:
+    clock = itertools.count()
+    known, states = routing(), {name: RouteState(pace=Pace(lambda: float(next(clock)))) for name in ("model", "b")}
+    candidates = {name: Candidate(costs(), None, state) for name, state in states.items()}
+    schedule = RoutedSchedule(known, [], candidates, MOST, Purse())
+    schedule.look_at(caches())
+    for name in ("model", "b", "model"):
+        schedule.schedules[name].resume()
+        schedule.drafter = name
+        schedule.schedules[name].next(20, 1)
+        schedule.observe(2, 2)
+    assert not any(state.pace._before for state in states.values() if state.pace)
+
+
+# Losslessness: who drafts a round may depend on rounds before it, never on what the round itself draws.
+
+Choose = Callable[[list[tuple[str, int, int]], dict[str, int]], str]
+
+
+def two_rounds(verify: str, choose: Choose, target: Chain, drafts: dict[str, Chain]) -> dict[tuple[int, ...], float]:
+    """The law of four tokens by two rounds of one draft token. choose: told of rounds that are over, as (drafter,
+    drafted, accepted), and of the token that each draft would draw; returns who drafts.
+    """
+    found: dict[tuple[int, ...], float] = defaultdict(float)
+    rng = np.random.default_rng(0)
+
+    def follow(tokens: tuple[int, ...], past: list[tuple[str, int, int]], probability: float) -> None:
+        if len(past) == 2:
+            for tail in itertools.product(range(target.vocab), repeat=4 - len(tokens)):
+                found[tokens + tail] += probability * target.probability(tokens + tail, given=len(tokens))
+            return
+        own = {name: Distribution(chain.after(tokens)) for name, chain in drafts.items()}
+        for drawn in itertools.product(*(law.items() for law in own.values())):
+            chance = float(np.prod([share for _, share in drawn]))
+            asked = dict(zip(own, (token for token, _ in drawn), strict=True))
+            name = choose(past, asked)
+
+            def run(draft_tokens: tuple[int, ...], uniforms: list[float], name: str = name) -> tuple[int, int]:
+                return VERIFY[verify](
+                    lambda i: Distribution(target.after(tokens + draft_tokens[:i])),
+                    [own[name]],
+                    draft_tokens,
+                    np.array(uniforms),
+                )
+
+            for count, token, share in outcomes(run, (asked[name],), target.vocab, rng):
+                new = (*(asked[name],) * count, token)
+                follow(tokens + new, [*past, (name, 1, count)], probability * chance * share)
+
+    follow((), [], 1.0)
+    return found
+
+
+def error(found: dict[tuple[int, ...], float], target: Chain) -> float:
+    every = itertools.product(range(target.vocab), repeat=4)
+    return max(abs(found.get(tokens, 0.0) - target.probability(tokens)) for tokens in every)
+
+
+TARGET, DRAFTS = Chain(3, 0), {"model": Chain(3, 100), "b": Chain(3, 200)}
+
+
+@pytest.mark.parametrize("verify", VERIFY)
+def test_who_drafts_leaves_the_output_alone(verify: str) -> None:
+    seen = set()
+
+    def choose(past: list[tuple[str, int, int]], drawn: dict[str, int]) -> str:
+        schedule, length = routed(routing(0.05, 0.95)), 1
+        for name, drafted, accepted in past:
+            schedule.next(length, 0)
+            assert schedule.drafter == name
+            schedule.observe(drafted, accepted)
+            length += accepted + 1
+        schedule.next(length, 0)
+        seen.add((*past, schedule.drafter))
+        return schedule.drafter
+
+    assert error(two_rounds(verify, choose, TARGET, DRAFTS), TARGET) <= PROBABILITY_TOLERANCE
+    assert {drafter for *past, drafter in seen if past} == {"model", "b"}  # it does choose
+
+
+@pytest.mark.parametrize("verify", VERIFY)
+def test_the_enumeration_finds_a_choice_that_looks_ahead(verify: str) -> None:
+    def choose(past: list[tuple[str, int, int]], drawn: dict[str, int]) -> str:
+        return "b" if drawn["model"] == 1 else "model"
+
+    assert error(two_rounds(verify, choose, TARGET, DRAFTS), TARGET) > 1000 * PROBABILITY_TOLERANCE
