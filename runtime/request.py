@@ -16,7 +16,7 @@ from .policy.forced import BesideForced
 from .policy.leaf_worth import AskedLeaves
 from .policy.predicted import BesidePrediction
 from .policy.schedule import AdaptiveSchedule, FixedSchedule, Schedule
-from .sampling.parameters import SamplingParameters
+from .sampling.parameters import SIBLINGS, SamplingParameters
 from .sampling.rules import Rule, make_rule
 
 
@@ -127,9 +127,21 @@ def _leaves(bundle: Bundle, parameters: SamplingParameters, drafter: str | None,
             f"num_leaves is {asked} beside drafter {parameters.drafter!r}, which only looks tokens up; leaves are "
             "second choices of a draft model, so name one, or leave num_leaves out"
         )
-    if not most or asked == 0 or drafter is None or model_of(drafter) is None or parameters.grammar is not None:
+    drafts = drafter is not None and model_of(drafter) is not None
+    siblings = drafts and not parameters.greedy and parameters.verification in SIBLINGS
+    if siblings:
+        _check_siblings(parameters, most)
+    if not most or asked == 0 or not drafts or parameters.grammar is not None:
         return None
     worth = schedule.leaves if isinstance(schedule, AdaptiveSchedule) else None
-    if asked is not None:
-        return LeafPlan(asked, worth and AskedLeaves(worth))
+    if asked is not None or siblings:
+        return LeafPlan(most if asked is None else asked, worth and AskedLeaves(worth))
     return LeafPlan(most, worth) if worth is not None else None
+
+
+def _check_siblings(parameters: SamplingParameters, most: int) -> None:
+    asked = f"verification is {parameters.verification!r}, which judges several candidates in a place"
+    if not most:
+        raise ParameterError(f"{asked}, but this bundle has no rows for them; build it with --tree-rows 8")
+    if parameters.grammar is not None:
+        raise ParameterError(f"{asked}, and beside a grammar there is one; leave one of them out")

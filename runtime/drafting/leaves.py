@@ -77,11 +77,15 @@ class SecondChoices:
         """never: tokens behind which nothing is asked for. vocab_size: the target's; a draft may know more ids."""
         self._rule, self._plan, self._never, self._vocab_size = rule, plan, frozenset(never), vocab_size
         self.constrained, self.legal, self.forced, self.accept = rule.constrained, rule.legal, rule.forced, rule.accept
+        self.siblings = rule.siblings
         self._rows: list[Row] = []
         self._drafted: list[int] = []  # one for each row
         self._places: list[int] = []
         self._place, self._looking = 0, False
         self._choices: Choices | None = None
+
+    def begin(self, count: int) -> None:
+        """Nothing: second choices are found behind the draft, in the rows that it gave."""
 
     def propose(self, draft_logits: Row) -> int | None:
         token = self._rule.propose(draft_logits)

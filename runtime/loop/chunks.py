@@ -20,6 +20,7 @@ from ..drafting.names import model_of
 from ..drafting.switched import SwitchedDraft
 from ..policy.routed_schedule import RoutedSchedule
 from ..request import Request
+from ..sampling.leaves import Leaves
 from ..sampling.logprobs import TokenLogprobs
 from ..sampling.rules import NonFiniteLogitsError, Rule
 from ..state.cancellation import Cancellation, Cancelled
@@ -167,10 +168,15 @@ class Decoding:
             return DeviceRound(context, rounds, request.parameters, drafter is not None, statistics)
         noted = NotedRule(request.rule, notes)
         rule: Rule = noted
-        choices = None
+        leaves: Leaves | None = None
         if self.engine.trees is not None and request.leaves is not None:
-            vocab_size = context.target.decoder.vocab_size
-            rule = choices = SecondChoices(noted, request.leaves, request.stop_tokens, vocab_size)
+            leaves = siblings = request.rule.siblings
+            if siblings is not None:
+                budget = request.leaves.budget
+                siblings.allow(request.leaves.most, request.stop_tokens, budget.add_leaves if budget else None)
+            else:
+                vocab_size = context.target.decoder.vocab_size
+                rule = leaves = SecondChoices(noted, request.leaves, request.stop_tokens, vocab_size)
         draft: Draft = NoDraft()
         if isinstance(schedule, RoutedSchedule):
             draft = self._switched(schedule, rule, statistics)
@@ -183,9 +189,9 @@ class Decoding:
             draft = make_draft(drafter, context, rule, statistics, schedule.guide, first)
         if drafter and rule.constrained:
             draft = ForcedDraft(draft, NotedRule(request.rule, notes, "grammar"), statistics)
-        if choices is not None and self.engine.trees is not None:
+        if leaves is not None and self.engine.trees is not None:
             contract = self.bundle.manifest.contract
-            return TreeRound(context.target, draft, choices, statistics, self.engine.trees, contract)
+            return TreeRound(context.target, draft, rule, leaves, statistics, self.engine.trees, contract)
         return HostRound(context, draft, rule, statistics)
 
     def _switched(self, schedule: RoutedSchedule, rule: Rule, statistics: Statistics) -> Draft:

@@ -12,8 +12,9 @@ from time import perf_counter
 import numpy as np
 
 from ...engines.base import Chances, Engine, Rounds
-from ..sampling.parameters import SamplingParameters
-from ..sampling.rules import NonFiniteLogitsError, noise_streams
+from ..sampling.noise import noise_streams
+from ..sampling.parameters import SIBLINGS, SamplingParameters
+from ..sampling.rules import NonFiniteLogitsError
 from ..state.context import Context
 from ..state.statistics import Statistics
 
@@ -22,11 +23,11 @@ def device_rounds(engine: Engine, parameters: SamplingParameters, drafter: str |
     """The engine's own rounds, where they can serve the request: without a drafter, or with the draft model.
 
     Else the host runs the rounds, a pass at a time: for looked-up drafts, for whatever changes logits (a grammar,
-    penalties, bias, bans, a minimum length), for log-probabilities, and for a draft model whose ids are not the
-    target's.
+    penalties, bias, bans, a minimum length), for log-probabilities, for verification of trees, and for a draft model
+    whose ids are not the target's.
     """
     rounds = engine.rounds
-    if rounds is None or parameters.needs_host:
+    if rounds is None or parameters.needs_host or parameters.verification in SIBLINGS:
         return None
     return rounds if drafter is None or (drafter == "model" and rounds.drafts) else None
 

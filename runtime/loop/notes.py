@@ -36,6 +36,7 @@ class NotedRule:
     def __init__(self, rule: Rule, notes: Notes, certain_source: Source = "lookup") -> None:
         self._rule, self._notes, self._certain_source = rule, notes, certain_source
         self.constrained, self.legal, self.forced = rule.constrained, rule.legal, rule.forced
+        self.siblings = rule.siblings
 
     def propose(self, draft_logits: Row) -> int | None:
         token = self._rule.propose(draft_logits)

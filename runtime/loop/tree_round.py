@@ -12,35 +12,37 @@ from time import perf_counter
 from ...bundle import Contract
 from ...engines.base import Logits, TakesTrees
 from ..drafting.drafters import Draft
-from ..drafting.leaves import SecondChoices
-from ..sampling.leaves import Leaf
+from ..sampling.leaves import Leaf, Leaves
+from ..sampling.rules import Rule
 from ..state.context import CachedDecoder
 from ..state.statistics import Statistics
 
 
 class TreeRound:
-    """A pass at a time, as `HostRound`. rule: that drafts as well, and knows the second choices."""
+    """A pass at a time, as `HostRound`. rule: that drafts as well; leaves: that has the draft's other tokens."""
 
     def __init__(
         self,
         target: CachedDecoder,
         draft: Draft,
-        rule: SecondChoices,
+        rule: Rule,
+        leaves: Leaves,
         statistics: Statistics,
         trees: TakesTrees,
         contract: Contract,
     ) -> None:
-        self._target, self._draft, self._rule = target, draft, rule
+        self._target, self._draft, self._rule, self._leaves = target, draft, rule, leaves
         self._statistics, self._trees, self._contract = statistics, trees, contract
         self.prefill = draft.prefill
 
     def run(self, tokens: Sequence[int], count: int) -> tuple[list[int], int, list[int]]:
+        self._leaves.begin(count)
         draft_tokens = self._draft.propose(tokens, count)
         start, position = perf_counter(), min(self._target.rows, len(tokens) - 1)
         fed = tokens[position:]  # the last token, and what the round before caught
         chain = [*fed, *draft_tokens]
         room = min(self._contract.widest_step, self._contract.capacity - position)
-        leaves = self._rule.take(room - len(chain))
+        leaves = self._leaves.take(room - len(chain))
         logits = self._step(chain, leaves, position, len(fed) - 1)
         self._statistics.target_seconds += perf_counter() - start
         self._statistics.leaves += len(leaves)

@@ -89,7 +89,9 @@ class Enumeration:
 
 def measure(holds: Callable[[float], bool], steps: int = UNIFORM_STEPS) -> float:
     """The share of uniforms for which `holds` is true, when it is true up to some uniform and false from there on."""
-    low, high = 0, steps
+    if holds((steps - 1) / steps):
+        return 1.0
+    low, high = 0, steps - 1
     while low < high:
         middle = (low + high) // 2
         low, high = (middle + 1, high) if holds(middle / steps) else (low, middle)

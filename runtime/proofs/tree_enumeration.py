@@ -63,19 +63,19 @@ def tree_run(
         for index, token in enumerate(draft_tokens):
             probs = draft.after(draft_tokens[:index])
             drawn.uniforms = [float(probs[:token].sum() + 0.5 * probs[token])]
-            found = rule.propose(_logits(probs))
+            found = rule.propose(as_logits(probs))
             assert found == token
         leaves = choose(draft_tokens, target.vocab)
         rows = [target.after(draft_tokens[:i]) for i in range(len(draft_tokens) + 1)]
         rows += [(behind or target).after((*draft_tokens[: leaf.place], leaf.token)) for leaf in leaves]
         judged.uniforms = list(uniforms)
-        return rule.accept_tree(np.stack([_logits(row) for row in rows]), draft_tokens, leaves)
+        return rule.accept_tree(np.stack([as_logits(row) for row in rows]), draft_tokens, leaves)
 
     return run
 
 
-def _logits(probs: Probabilities) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
-    """Not rounded to the float32 that models give, so that nothing is but the rule's own arithmetic."""
+def as_logits(probs: Probabilities) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
+    """The row of a model that gives `probs`, not rounded to float32, so that nothing is but the rule's arithmetic."""
     with np.errstate(divide="ignore"):
         logits: np.ndarray[tuple[int, ...], np.dtype[np.float32]] = np.log(probs)
     return logits

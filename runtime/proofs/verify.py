@@ -18,6 +18,7 @@ from .enumeration import Exactness, check_rules
 from .equality import Equality, check_equality
 from .parity import arithmetic, load_reference, measure_decoder
 from .rule_parity import RuleProof, measure_rule
+from .sibling_enumeration import check_siblings
 from .tree_enumeration import check_leaves
 from .tree_parity import TreeDecoder, measure_trees
 
@@ -99,7 +100,9 @@ def verify_session(
     sampled = tuple(_sample(session, given[0][0], trials, drafter)) if trials else ()
     drafters = (drafter, *(others if drafter is None else ()))
     equalities = tuple(check_equality(session, prompt, most, one) for one in drafters for prompt, most in given)
-    exactness = [*check_rules(), *(check_leaves() if session.engine.trees is not None else ())]
+    exactness = check_rules()
+    if session.engine.trees is not None:
+        exactness += [*check_leaves(), *check_siblings()]
     return Report(tuple(exactness), tuple(_compiled(session)), tuple(proofs), equalities, sampled)
 
 

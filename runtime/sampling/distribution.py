@@ -35,24 +35,45 @@ class Distribution:
         place = int(self.tokens.searchsorted(token))
         return float(self.probs[place]) if place < len(self.tokens) and self.tokens[place] == token else 0.0
 
+    def over(self, other: Distribution) -> Probabilities:
+        """The probability of each token that `other` has, in its order."""
+        if other.tokens is None:
+            found = np.zeros(len(other.probs))
+            if self.tokens is None:
+                shared = min(len(found), len(self.probs))
+                found[:shared] = self.probs[:shared]
+            else:
+                found[self.tokens] = self.probs
+        elif self.tokens is None:
+            found = np.append(self.probs, 0.0)[np.minimum(other.tokens, len(self.probs))]
+        else:
+            places = other.tokens.searchsorted(self.tokens)
+            places[places == len(other.tokens)] = 0
+            both = other.tokens[places] == self.tokens
+            found = np.zeros(len(other.tokens))
+            found[places[both]] = self.probs[both]
+        return found
+
     def excess(self, scale: float, other: Distribution) -> Distribution:
         """max(scale * self - other, 0), not normalised."""
         left = scale * self.probs
-        if other.tokens is None:
-            if self.tokens is None:
-                shared = min(len(left), len(other.probs))
-                left[:shared] -= other.probs[:shared]
-            else:
-                left -= np.append(other.probs, 0.0)[np.minimum(self.tokens, len(other.probs))]
-        elif self.tokens is None:
+        if self.tokens is None and other.tokens is not None:
             left[other.tokens] -= other.probs
         else:
-            places = self.tokens.searchsorted(other.tokens)
-            places[places == len(left)] = 0
-            both = self.tokens[places] == other.tokens
-            left[places[both]] -= other.probs[both]
+            left -= other.over(self)
         np.maximum(left, 0.0, out=left)
         return Distribution(left, self.tokens)
+
+    def scaled(self, scale: float) -> Distribution:
+        return Distribution(scale * self.probs, self.tokens)
+
+    def without(self, token: int) -> Distribution:
+        """Of the other tokens, normalised; nothing has mass where there is no other."""
+        left = self.probs.copy()
+        place = token if self.tokens is None else int(self.tokens.searchsorted(token))
+        left[place] = 0.0
+        mass = float(left.sum())
+        return Distribution(left / mass if mass > 0.0 else left, self.tokens)
 
     def items(self) -> Iterator[tuple[int, float]]:
         """Every token that is possible, with its probability."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 
 @dataclass(frozen=True)
@@ -12,6 +13,18 @@ class Leaf:
 
     place: int
     token: int
+
+
+class Leaves(Protocol):
+    """Where a round's leaves come from."""
+
+    def begin(self, count: int) -> None:
+        """A round that drafts up to `count` tokens."""
+        ...
+
+    def take(self, room: int) -> list[Leaf]:
+        """The leaves beside the draft that the round has proposed, at most `room`."""
+        ...
 
 
 def caught(leaves: Sequence[Leaf], count: int, token: int) -> int | None:

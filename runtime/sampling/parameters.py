@@ -10,7 +10,9 @@ from ...errors import ParameterError
 from ..grammar.grammar import Grammar
 from .options import Biases, Bound, Choice, Flag, Name, Number, Text, TextOrIds, Texts, TokenIds, Whole, option
 
-Verification = Literal["block", "token"]
+Verification = Literal["block", "token", "spectr", "recursive"]
+# Those that judge several candidates in a place, of trees.
+SIBLINGS: tuple[Verification, ...] = ("spectr", "recursive")
 
 SEEDS = 2**64
 
@@ -33,7 +35,9 @@ class SamplingParameters:
     stop: strings that end the text before them; the tokens keep what they were made of. stop_token_ids: None for the
     model's own, `()` for none; the one that came is the last token and has no text.
 
-    verification: how sampled drafts are judged; both ways keep the target's distribution. speculate: False for plain
+    verification: how sampled drafts are judged; every way keeps the target's distribution. `spectr` and `recursive`
+    judge candidates beside the draft, which num_leaves counts then, of a bundle built with `--tree-rows`
+    (docs/which-draft.md). speculate: False for plain
     decoding. drafter: `model`, `ngram` or `suffix` (looked up in the text), `ngram+model` or `suffix+model` (looked up
     where there is a match, also behind tokens of the model in the same round); by default the model, or `ngram` in a
     bundle without one. In a bundle with several drafts `model` is the first; the name of any draft stands for it in the
@@ -91,7 +95,13 @@ class SamplingParameters:
     )
     grammar: Grammar | None = field(default=None, metadata=option(Bound(flag="")))
     verification: Verification = field(
-        default="block", metadata=option(Choice(names=("block", "token"), help="Acceptance rule for sampled drafts."))
+        default="block",
+        metadata=option(
+            Choice(
+                names=("block", "token", *SIBLINGS),
+                help="Acceptance rule for sampled drafts; spectr and recursive need a bundle built with --tree-rows.",
+            )
+        ),
     )
     stop: str | Iterable[str] | None = field(default=(), metadata=option(Texts(help="Stop string; repeatable.")))
     stop_token_ids: int | Iterable[int] | None = field(

@@ -16,9 +16,12 @@ from ..grammar.constraint import Constraint
 from ..grammar.matcher import Matcher
 from .acceptance import VERIFY, verify_tokens
 from .adjustment import LogitAdjustment
-from .distribution import Distribution, Probabilities, Row
+from .distribution import Distribution, Row
 from .leaves import Leaf, caught
-from .parameters import SEEDS, SamplingParameters
+from .noise import Noise, noise_streams
+from .parameters import SamplingParameters
+from .sibling_rules import SIBLING_RULES
+from .siblings import Siblings
 from .truncation import processed_distribution
 
 
@@ -32,6 +35,7 @@ class NonFiniteLogitsError(Exception):
 
 class Rule(Protocol):
     constrained: bool  # by a grammar
+    siblings: Siblings | None  # where candidates beside the draft are judged with it
 
     def propose(self, draft_logits: Row) -> int | None:
         """The next draft token from the draft's logits `[vocab]`, remembered until `accept`.
@@ -67,8 +71,11 @@ class Rule(Protocol):
 class _Rows:
     """What both rules do before they look at a row.
 
-    `vocab_size` is the target's; a draft may know fewer ids or more.
+    `vocab_size` is the target's; a draft may know fewer ids or more. siblings: where the verification has candidates
+    beside the draft.
     """
+
+    siblings: Siblings | None = None
 
     def __init__(
         self, vocab_size: int, adjustment: LogitAdjustment | None = None, constraint: Constraint | None = None
@@ -190,22 +197,6 @@ class GreedyRule(_Rows):
         return token if math.isfinite(row[token]) and self._constraint.allows(token, drafted) else None
 
 
-class Noise(Protocol):
-    """As `numpy.random.Generator`."""
-
-    def random(self, size: int) -> Probabilities:
-        """Uniforms in [0, 1), `[size]`."""
-        ...
-
-
-def noise_streams(seed: int | None) -> tuple[np.random.Generator, np.random.Generator]:
-    """Independent streams of uniforms, for drafting and for acceptance."""
-    if seed is not None and seed < 0:
-        seed %= SEEDS
-    draft_seed, target_seed = np.random.SeedSequence(seed).spawn(2)
-    return np.random.default_rng(draft_seed), np.random.default_rng(target_seed)
-
-
 class SamplingRule(_Rows):
     """Draws from processed distributions, and verifies by the rule that the parameters name.
 
@@ -226,6 +217,8 @@ class SamplingRule(_Rows):
         self._parameters = parameters
         self._draft_noise, self._target_noise = noise or noise_streams(parameters.seed)
         self._draft_probs: list[Distribution] = []
+        if parameters.verification in SIBLING_RULES:
+            self.siblings = Siblings(parameters.verification)
 
     def propose(self, draft_logits: Row) -> int | None:
         row = self._draft_row(draft_logits)
@@ -234,11 +227,15 @@ class SamplingRule(_Rows):
         probs = self._distribution("draft", row, len(self._drafted))
         self._draft_probs.append(probs)
         self._drafted.append(probs.draw(float(self._draft_noise.random(1)[0])))
+        if self.siblings is not None:
+            self.siblings.add(probs, self._drafted[-1], self._draft_noise.random)
         return self._drafted[-1]
 
     def certain(self, draft_token: int) -> None:
         self._drafted.append(draft_token)
         self._draft_probs.append(Distribution.certain(draft_token))
+        if self.siblings is not None:
+            self.siblings.add_certain(draft_token)
 
     def accept(self, target_logits: Logits, draft_tokens: Sequence[int]) -> tuple[int, int]:
         draft_probs, self._draft_probs = self._draft_probs, []
@@ -247,9 +244,12 @@ class SamplingRule(_Rows):
         def target(index: int) -> Distribution:
             return self._distribution("target", self._target_row(target_logits[index], draft_tokens[:index]), index)
 
-        chance = any(len(probs.probs) > 1 for probs in draft_probs)
-        verify = VERIFY[self._parameters.verification] if chance else verify_tokens
-        count, token = verify(target, draft_probs, draft_tokens, self._target_noise.random(len(draft_tokens) + 1))
+        if self.siblings is not None:
+            count, token = self.siblings.verify(target, draft_probs, draft_tokens, self._target_noise.random)
+        else:
+            chance = any(len(probs.probs) > 1 for probs in draft_probs)
+            verify = VERIFY[self._parameters.verification] if chance else verify_tokens
+            count, token = verify(target, draft_probs, draft_tokens, self._target_noise.random(len(draft_tokens) + 1))
         self._emit([*draft_tokens[:count], token])
         return count, token
 

@@ -14,11 +14,12 @@ from specexport.bundle import Bundle
 from specexport.errors import ParameterError
 from specexport.exporter.build import build
 from specexport.exporter.request.options import BuildOptions
+from specexport.runtime.grammar.grammar import Grammar
 from specexport.runtime.policy.schedule import FixedSchedule
 from specexport.runtime.proofs.equality import judge
 from specexport.runtime.proofs.output import decode_request
 from specexport.runtime.proofs.verify import render, verify_session
-from specexport.runtime.sampling.parameters import SamplingParameters
+from specexport.runtime.sampling.parameters import SamplingParameters, Verification
 from support.messages import Refused
 from support.pair import Pair
 from transformers import AutoModelForCausalLM
@@ -103,6 +104,24 @@ def test_a_cancelled_request_leaves_what_the_next_one_needs(session: Session) ->
     assert again.statistics.reused_tokens >= len(prompt) + len(tokens) - 2
 
 
+@pytest.mark.parametrize("verification", ["spectr", "recursive"])
+def test_candidates_are_drawn_and_judged_with_the_draft(session: Session, verification: Verification) -> None:
+    params = dataclasses.replace(FREE, temperature=1.0, verification=verification, seed=3)
+    found = [session.generate(PROMPTS[0], params, num_leaves=leaves) for leaves in (0, 5, 5)]
+    alone, row = found[0].statistics, found[1].statistics
+    assert alone.leaves == 0 < row.caught < row.leaves <= 5 * row.rounds
+    assert found[1].tokens == found[2].tokens
+    assert len(found[1].tokens) == row.accepted + row.caught + row.rounds == 40
+    assert session.generate(PROMPTS[0], params).statistics.leaves > row.leaves  # as many as the bundle has rows for
+    # So cold that every draw is the likeliest token: the target's own text comes out, with nothing beside the draft.
+    cold = session.generate(PROMPTS[0], params, temperature=1e-6)
+    assert cold.tokens == session.generate(PROMPTS[0], FREE, speculate=False).tokens
+    assert cold.statistics.leaves == 0
+    greedy = session.generate(PROMPTS[0], FREE, verification=verification, num_leaves=4)
+    assert greedy.statistics.caught > 0  # second choices, as by every other verification
+    assert session.generate(PROMPTS[0], params, drafter="ngram").statistics.leaves == 0
+
+
 def test_leaves_are_off_where_nobody_knows_what_they_cost(session: Session) -> None:
     assert session.generate(PROMPTS[0], FREE).statistics.leaves == 0
     assert session.generate(PROMPTS[0], FREE, schedule=FixedSchedule(3)).statistics.leaves == 0
@@ -116,14 +135,20 @@ def test_what_a_bundle_has_no_room_for_is_refused(session: Session, built: Path,
         session.generate(PROMPTS[0], FREE, num_leaves=9)
     with refused(ParameterError):
         session.generate(PROMPTS[0], FREE, drafter="ngram", num_leaves=8)
-    with load(built) as chains, refused(ParameterError):
-        chains.generate(PROMPTS[0], num_leaves=2)
+    with load(built) as chains:
+        with refused(ParameterError):
+            chains.generate(PROMPTS[0], num_leaves=2)
+        with refused(ParameterError):
+            chains.generate(PROMPTS[0], temperature=1.0, verification="spectr")
+    with refused(ParameterError):
+        session.generate(PROMPTS[0], temperature=1.0, verification="recursive", grammar=Grammar.regex("[a-z]+"))
 
 
 def test_verify_proves_trees_too(session: Session) -> None:
     report = verify_session(session, None, 8)
     assert report.passed
-    assert [entry.rule for entry in report.exactness[2:]] == ["leaves behind block", "leaves behind token"]
+    rules = ["leaves behind block", "leaves behind token", "spectr", "recursive"]
+    assert [entry.rule for entry in report.exactness[2:]] == rules
     told = render(report)
     assert "parity     target, trees, on onnxruntime" in told
     assert "leaves behind block verification" in told

@@ -42,7 +42,7 @@ class Rounds:
         rule = NotedRule(make_rule(SamplingParameters(**self.options), VOCAB, self.context.tokens, ()), self.notes)
         choices = SecondChoices(rule, LeafPlan(self.most), self.stops, VOCAB)
         draft = make_draft(self.drafter, self.context, choices, self.statistics)
-        round = TreeRound(self.context.target, draft, choices, self.statistics, self.target, TINY)
+        round = TreeRound(self.context.target, draft, choices, choices, self.statistics, self.target, TINY)
         noted = NotedRound(round, self.notes)
         for tokens in decode(self.context, noted, FixedSchedule(self.k), self.limit, self.statistics):
             check_invariant(self.context)

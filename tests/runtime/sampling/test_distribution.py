@@ -205,6 +205,19 @@ def test_leaves_leave_the_distribution_alone(branching: Session, options: dict[s
     assert result.mean_acceptance_length > alone + 0.1
 
 
+@pytest.mark.parametrize("verification", ["spectr", "recursive"])
+@pytest.mark.parametrize("trials", [MUTANT_TRIALS, pytest.param(200_000, marks=pytest.mark.slow)])
+def test_candidates_beside_the_draft_leave_the_distribution_alone(
+    branching: Session, verification: Any, trials: int
+) -> None:
+    asked = SamplingParameters(temperature=1.0, verification=verification, num_leaves=4, num_draft_tokens=2)
+    result = sample(branching, asked, trials)
+    assert result.passed, result
+    assert result.cells > 20
+    alone = sample(branching, replace(asked, verification="token", num_leaves=0), MUTANT_TRIALS).mean_acceptance_length
+    assert result.mean_acceptance_length > alone + 0.05
+
+
 def leaf_by_the_next_row(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rules, "caught", lambda leaves, count, token: 0 if leaves else None)
 

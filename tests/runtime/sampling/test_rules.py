@@ -10,6 +10,7 @@ import pytest
 from specexport.errors import ParameterError
 from specexport.runtime.proofs.enumeration import measure, shares
 from specexport.runtime.sampling.adjustment import LogitAdjustment
+from specexport.runtime.sampling.noise import noise_streams
 from specexport.runtime.sampling.parameters import SamplingParameters
 from specexport.runtime.sampling.rules import (
     GreedyRule,
@@ -17,7 +18,6 @@ from specexport.runtime.sampling.rules import (
     Rule,
     SamplingRule,
     make_rule,
-    noise_streams,
 )
 from specexport.runtime.sampling.truncation import processed_distribution
 
