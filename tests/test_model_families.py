@@ -46,7 +46,7 @@ def test_a_wrong_graph_is_not_proved(monkeypatch: pytest.MonkeyPatch) -> None:
     emit = attention.EMITTERS["ort"]
     monkeypatch.setitem(attention.EMITTERS, "ort", lambda q, k, v, layer: emit(q, k * 1.5, v, layer))
     outcome = attempt("starcoder2")
-    assert outcome.status == "refused"
+    assert outcome.status == "failed"
     assert "standard deviations off" in outcome.reason
 
 
@@ -55,7 +55,7 @@ def test_a_family_that_cannot_be_made_is_no_refusal(monkeypatch: pytest.MonkeyPa
         raise RuntimeError("no such size\nand more")
 
     monkeypatch.setattr(attempts, "tiny", fail)
-    assert attempt("llama") == Outcome("unmade", "RuntimeError: no such size")
+    assert attempt("llama") == Outcome("unmade", "RuntimeError: no such size and more")
 
 
 def test_a_process_that_ends_or_takes_too_long_has_an_outcome(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,6 +97,16 @@ def test_families_that_are_refused_alike_share_an_entry() -> None:
     text = families(Results("1", {family: Outcome("refused", reason) for family, reason in refusals.items()}))
     assert "- one, two: 2 of 2 layers attend by code of their own" in text
     assert cause(refusals["three"]).startswith("layer 0 keeps")
+
+
+def test_a_graph_that_is_not_the_model_is_no_refusal() -> None:
+    wrong = Outcome("failed", "target on onnxruntime (ort): logits are 1 standard deviations off")
+    text = families(Results("1", {"one": wrong, "two": Outcome("unmade", "TypeError: no such size")}))
+    assert "0 are proved, 0 refused and 1 failed their proof" in " ".join(text.split())
+    parts = text.partition("### Failed their proof")
+    assert "- one: target on onnxruntime" in parts[2]
+    assert "one" not in parts[0].partition("### Refused")[2]
+    assert "- two: TypeError: no such size" in text
 
 
 def test_a_tiny_model_has_a_layer_of_each_type() -> None:

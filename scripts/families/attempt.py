@@ -9,9 +9,8 @@ from typing import Literal
 
 import torch
 from specexport.bundle import Contract
-from specexport.errors import SpecExportError
+from specexport.errors import ProofError, SpecExportError
 from specexport.exporter.checkpoints.checkpoint import Checkpoint
-from specexport.exporter.checkpoints.source import first_line
 from specexport.exporter.context import BuildContext
 from specexport.exporter.export_model import ModelExport, export_model
 from specexport.exporter.progress import Silent, Timed
@@ -21,8 +20,9 @@ from transformers import AutoModelForCausalLM
 from .sizes import tiny
 
 CONTRACT = Contract(capacity=64, max_draft_tokens=4, prompt_chunk=16, precision="fp32")
-# unmade: this script makes no tiny model of it, which says nothing of the exporter.
-Status = Literal["proved", "refused", "unmade"]
+# failed: there is a graph, and it is not the model. unmade: this script makes no tiny model of it, which says nothing
+# of the exporter.
+Status = Literal["proved", "refused", "failed", "unmade"]
 
 
 @dataclass(frozen=True)
@@ -40,19 +40,26 @@ def attempt(model_type: str) -> Outcome:
         try:
             save_tiny(model_type, folder / "checkpoint")
         except Exception as error:  # whatever a family's own code raises
-            return Outcome("unmade", f"{type(error).__name__}: {first_line(error)}")
+            return Outcome("unmade", f"{type(error).__name__}: {' '.join(str(error).split())}")
         try:
             _prove(folder)
         except SpecExportError as error:
-            return Outcome("refused", str(error).replace(str(folder / "checkpoint"), model_type))
+            status: Status = "failed" if isinstance(error, ProofError) else "refused"
+            return Outcome(status, str(error).replace(str(folder / "checkpoint"), model_type))
     return Outcome("proved")
 
 
 def save_tiny(model_type: str, folder: Path) -> None:
-    """Large weights, norms not 1, biases not 0, so that the logits depend visibly on every position."""
+    """Large weights, norms not 1, biases not 0, so that the logits depend visibly on every position.
+
+    The padding token too has an embedding: behind zeros a router gives all experts the same, and topk picks any.
+    """
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_config(tiny(model_type))
     with torch.no_grad():
+        for part in model.modules():
+            if isinstance(part, torch.nn.Embedding) and part.padding_idx is not None:
+                part.weight[part.padding_idx].normal_(std=0.2)
         for parameter in model.parameters():
             if parameter.ndim == 1:
                 parameter += 0.2 * torch.randn_like(parameter)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import textwrap
 from collections import defaultdict
+from collections.abc import Callable
 from pathlib import Path
 
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
@@ -15,6 +16,8 @@ from .sweep import Results
 PAGE = Path(__file__).resolve().parents[2] / "docs/models.md"
 BEGIN = "<!-- from here on written by scripts/model_families -->"
 WIDTH = 120
+WRONG = "The exporter makes a graph of these that is not the model. A build ends with this error:"
+UNMADE = "What kept the script from an answer:"
 
 
 def written(results: Results) -> str:
@@ -24,10 +27,10 @@ def written(results: Results) -> str:
 
 def families(results: Results) -> str:
     """Markdown: how many are proved and refused, and which; families that lack a result are named too."""
-    by_status: dict[str, dict[str, Outcome]] = {status: {} for status in ("proved", "refused", "unmade")}
+    by_status: dict[str, dict[str, Outcome]] = {status: {} for status in ("proved", "refused", "failed", "unmade")}
     for family, outcome in sorted(results.families.items()):
         by_status[outcome.status][family] = outcome
-    proved, refused, unmade = by_status.values()
+    proved, refused, failed, unmade = by_status.values()
     untried = sorted(set(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES) - set(results.families))
     rest = f"; and {len(untried)} were not tried yet" if untried else ""
     parts = [
@@ -35,15 +38,17 @@ def families(results: Results) -> str:
         "`python scripts/model_families.py` makes a tiny random model of each family that `AutoModelForCausalLM` of "
         f"transformers {results.transformers} knows, exports it in the dialect of ONNX Runtime and proves the graph "
         "against transformers: every kind of pass, rejected drafts, rows beyond any window. Of "
-        f"{len(results.families) + len(untried)} model types {len(proved)} are proved and {len(refused)} refused; of "
-        f"{len(unmade)} the script makes no tiny model, or its attempt did not end{rest}. A tiny model has one layer "
+        f"{len(results.families) + len(untried)} model types {len(proved)} are proved, {len(refused)} refused and "
+        f"{len(failed)} failed their proof; of {len(unmade)} the script makes no tiny model, or its attempt did not "
+        f"end{rest}. A tiny model has one layer "
         "of each type that its family mixes. A checkpoint of a proved family may still be refused for an option that "
         "the tiny one does not use.",
         "### Proved",
         ", ".join(proved) + ".",
         "### Refused",
         *_by_cause(refused),
-        *(("### Without an answer", *_by_cause(unmade)) if unmade else ()),
+        *(("### Failed their proof", WRONG, *_by_cause(failed)) if failed else ()),
+        *(("### Without an answer", UNMADE, *_by_cause(unmade, str)) if unmade else ()),
         *(("### Not tried yet", ", ".join(untried) + ".") if untried else ()),
     ]
     return "\n\n".join(_wrapped(part) for part in parts) + "\n"
@@ -51,14 +56,14 @@ def families(results: Results) -> str:
 
 def cause(reason: str) -> str:
     """What a refusal says without the name of the model's class."""
-    return re.sub(r"^\w+ (?:cannot be exported|cannot be traced by torch\.export): |^[A-Z]\w+(?:: | )", "", reason)
+    return re.sub(r"^\w+ cannot be exported: |^[A-Z]\w+(?:: | )", "", reason)
 
 
-def _by_cause(outcomes: dict[str, Outcome]) -> list[str]:
+def _by_cause(outcomes: dict[str, Outcome], said: Callable[[str], str] = cause) -> list[str]:
     """Families that are refused for the same cause share an entry; the most frequent causes first."""
     found: defaultdict[str, list[str]] = defaultdict(list)
     for family, outcome in outcomes.items():
-        found[cause(re.sub(rf"\b{re.escape(family)}\b", "it", outcome.reason))].append(family)
+        found[said(re.sub(rf"\b{re.escape(family)}\b", "it", outcome.reason))].append(family)
     ordered = sorted(found.items(), key=lambda entry: (-len(entry[1]), entry[1]))
     return ["\n".join(_wrapped(f"- {', '.join(names)}: {_plain(why)}", "  ") for why, names in ordered)]
 
