@@ -38,17 +38,17 @@ def test_generate(built: Path) -> None:
 
 def test_serve(served_bundle: Path, tmp_path: Path) -> None:
     pytest.importorskip("llguidance")
-    server = ServerProcess(served_bundle, tmp_path / "log", env=DEV)
-    server.chat(max_tokens=4)
-    assert server.events("/v1/completions", {"prompt": "def", "max_tokens": 4})
-    regex = {"prompt": "def", "max_tokens": 8, "structured_outputs": {"regex": "[a-z]{3}"}}
-    assert server.ask("POST", "/v1/completions", regex)[0] == 200
-    assert server.ask("POST", "/v1/completions", b"{")[0] == 400
-    body = json.dumps({"prompt": "def", "max_tokens": 1000, "stream": True}).encode()
-    with socket.create_connection(("127.0.0.1", server.port), timeout=30) as leaving:
-        head = f"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n"
-        leaving.sendall(head.encode() + b"Content-Type: application/json\r\n\r\n" + body)
-        assert leaving.recv(100)
-    wait_for(server.idle)
-    assert server.end() == 0
+    with ServerProcess(served_bundle, tmp_path / "log", env=DEV) as server:
+        server.chat(max_tokens=4)
+        assert server.events("/v1/completions", {"prompt": "def", "max_tokens": 4})
+        regex = {"prompt": "def", "max_tokens": 8, "structured_outputs": {"regex": "[a-z]{3}"}}
+        assert server.ask("POST", "/v1/completions", regex)[0] == 200
+        assert server.ask("POST", "/v1/completions", b"{")[0] == 400
+        body = json.dumps({"prompt": "def", "max_tokens": 1000, "stream": True}).encode()
+        with socket.create_connection(("127.0.0.1", server.port), timeout=30) as leaving:
+            head = f"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n"
+            leaving.sendall(head.encode() + b"Content-Type: application/json\r\n\r\n" + body)
+            assert leaving.recv(100)
+        wait_for(server.idle)
+        assert server.end() == 0
     check(server.log.read_text())

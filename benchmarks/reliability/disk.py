@@ -24,6 +24,7 @@ from .good import COMPLETIONS
 from .serving import Server
 
 KIB = 1 << 10
+REFUSED = "refused in one line"
 Row = dict[str, Any]
 
 
@@ -73,16 +74,30 @@ def _full(folder: Path, build: Any, count: int, seed: int) -> list[Row]:
             return [row("a disk that is full", 0, "not run: no file system could be mounted", [])]
         done = forks.run(lambda: build(folder, place / "out.bundle", place / "stages"), log)
         if not done.fine:
-            return [row("a disk with room enough", 1, "", [done.told])]
+            return [row("a disk with room enough", 1, "", [done.in_a_line])]
         needed = sum(path.stat().st_size for path in place.rglob("*")) // KIB
     for _ in range(count):
         with mounted(place, chance.randint(8, needed * 5 // 4)):
             done = forks.run(lambda: build(folder, place / "out.bundle", place / "stages"), log)
-            found["built" if done.fine else "refused in one line" if done.refused else "neither"] += 1
-            left = [path.name for path in place.glob("*out.bundle*")]
-            if not (done.fine or done.refused) or (left and not done.fine):
-                wrong.append(f"code {done.code}, left {left}: {done.told[-400:]}")
+            kind, fault = judged(done, sorted(path.name for path in place.rglob("*out.bundle*")))
+            found[kind] += 1
+            wrong += [fault] if fault else []
     return [row(f"a disk of 8 to {needed * 5 // 4} KiB, {needed} are needed", count, dict(found), wrong)]
+
+
+def judged(done: forks.Ended, left: list[str]) -> tuple[str, str]:
+    """(what a build on a small disk came to, what is wrong with it). left: names beside the output, and its own."""
+    kind = "built" if done.fine else REFUSED if done.refused else "neither"
+    right = left == ["out.bundle"] if done.fine else done.refused and not left
+    return kind, "" if right else f"left {left}, {done.in_a_line}"
+
+
+def both_judged(codes: tuple[int, ...], logs: list[str], left: list[str]) -> str:
+    """What is wrong with two builds into one output, of which one may find it there. codes, logs: of each."""
+    refusals = [forks.one_line(log) for code, log in zip(codes, logs, strict=True) if code]
+    if sorted(codes) in ([0, 0], [0, 1]) and all(refusals) and not left:
+        return ""
+    return f"codes {codes}, left {left}: {' / '.join(map(forks.last_words, logs))}"
 
 
 def _together(folder: Path, build: Any) -> Row:
@@ -98,13 +113,12 @@ def _together(folder: Path, build: Any) -> Row:
             forks.start(lambda: build(folder, output, place / "stages", force), place / f"log{one}")  # noqa: B023
             for one in range(2)
         ]
-        ended = tuple(sorted(forks.wait(child) for child in both))
-        codes[ended] += 1
-        logs = "".join((place / f"log{one}").read_text(errors="replace") for one in range(2))
+        ended = tuple(forks.wait(child) for child in both)
+        codes[tuple(sorted(ended))] += 1
+        logs = [(place / f"log{one}").read_text(errors="replace") for one in range(2)]
         Bundle.open(output)
-        left = [path.name for path in place.glob(".out.bundle*")]
-        if ended not in ((0, 0), (0, 1)) or "Traceback" in logs or left:
-            wrong.append(f"codes {ended}, left {left}: {logs[-600:]}")
+        fault = both_judged(ended, logs, [path.name for path in place.glob(".out.bundle*")])
+        wrong += [fault] if fault else []
         shutil.rmtree(place)
     told = ", ".join(f"exit codes {' and '.join(map(str, ended))}: {times}" for ended, times in sorted(codes.items()))
     return row("two builds into one output and one cache", 4, told, wrong)

@@ -15,6 +15,7 @@ from pathlib import Path
 
 Work = Callable[[], object]
 PATIENCE = 300.0  # seconds for work that is not killed
+ERROR = "Error: "  # what a refusal begins with, click's and ours
 
 
 @dataclass(frozen=True)
@@ -31,15 +32,29 @@ class Ended:
 
     @property
     def refused(self) -> bool:
-        """Whether it ended with one line, as a user's mistake does."""
-        return self.code == 1 and "Traceback" not in self.told
+        """Whether it ended with one line behind what it had told of its progress, as a user's mistake does."""
+        return self.code == 1 and one_line(self.told)
+
+    @property
+    def in_a_line(self) -> str:
+        """The exit code and the last words."""
+        return f"code {self.code}: {last_words(self.told)}"
+
+
+def one_line(told: str) -> bool:
+    """Whether an error is the last line, and the only one."""
+    before, error, line = told.rstrip("\n").rpartition(ERROR)
+    return bool(error) and "\n" not in line and ERROR not in before and "Traceback" not in before
+
+
+def last_words(told: str, most: int = 300) -> str:
+    """The end of a log, in a line."""
+    return " | ".join(told.split("\n")).strip(" |")[-most:]
 
 
 def run(work: Work, log: Path, kill_after: float | None = None) -> Ended:
     """The end of `work` in a fork: 0, 1 with one line for an error of ours, 2 with a traceback for any other."""
-    start, child = time.monotonic(), os.fork()
-    if not child:
-        _in_child(work, log)
+    begun, child = time.monotonic(), start(work, log)
     if kill_after is not None:
         time.sleep(kill_after)
         os.kill(child, signal.SIGKILL)
@@ -47,14 +62,15 @@ def run(work: Work, log: Path, kill_after: float | None = None) -> Ended:
         found, status = os.waitpid(child, os.WNOHANG)
         if found:
             break
-        if time.monotonic() - start > PATIENCE:
+        if time.monotonic() - begun > PATIENCE:
             os.kill(child, signal.SIGKILL)
         time.sleep(0.01)
-    return Ended(os.waitstatus_to_exitcode(status), time.monotonic() - start, log.read_text(errors="replace")[-2000:])
+    return Ended(os.waitstatus_to_exitcode(status), time.monotonic() - begun, log.read_text(errors="replace")[-2000:])
 
 
 def start(work: Work, log: Path) -> int:
     """The process of a fork that is not waited for."""
+    sys.stdout.flush()  # what it holds would be the fork's too
     child = os.fork()
     if not child:
         _in_child(work, log)
@@ -86,7 +102,7 @@ def _code(work: Work) -> int:
     except SystemExit as error:
         return error.code if isinstance(error.code, int) else 1
     except SpecExportError as error:
-        print(f"Error: {error}", file=sys.stderr)
+        print(f"{ERROR}{error}", file=sys.stderr)
         return 1
     except BaseException:
         traceback.print_exc()

@@ -50,7 +50,7 @@ class Trial:
                 self.killed += 1
                 self._checked(self.check, f"kill {self.killed}")
             elif not done.fine:
-                self.wrong.append(f"run before kill {self.killed + 1} ended with {done.code}: {done.told}")
+                self.wrong.append(f"run before kill {self.killed + 1}: {done.in_a_line}")
             else:
                 self._checked(self.ended, "a run that was quicker")
             if self.killed % WHOLE == WHOLE - 1:
@@ -65,14 +65,14 @@ class Trial:
             self.whole += 1
             self._checked(self.ended, "a whole run")
         else:
-            self.wrong.append(f"behind {self.killed} kills a run ended with {done.code}: {done.told}")
+            self.wrong.append(f"a run behind {self.killed} kills: {done.in_a_line}")
         return done.seconds
 
     def _checked(self, check: Callable[[], None], behind: str) -> None:
         try:
             check()
         except Exception as error:
-            self.wrong.append(f"behind {behind}: {type(error).__name__}: {error}")
+            self.wrong.append(f"behind {behind}: {type(error).__name__}: {forks.last_words(str(error))}")
 
 
 def kills(bundle: Path, count: int, seed: int) -> dict[str, Any]:

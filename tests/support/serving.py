@@ -108,6 +108,15 @@ class ServerProcess(Client):
         assert line, log.read_text()
         super().__init__(json.loads(line).get("port", 0))
 
+    def __enter__(self) -> ServerProcess:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        """It is killed where it still runs: a test that got to its end has ended it itself."""
+        if self.process.poll() is None:
+            self.process.kill()
+            self.left()
+
     def end(self) -> int:
         """SIGTERM, and the exit code."""
         self.process.send_signal(signal.SIGTERM)
