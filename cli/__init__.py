@@ -10,10 +10,12 @@ from . import (
     calibrate,
     chat,
     compile,
+    completion,
     doctor,
     dump,
     generate,
     inspect,
+    push,
     remove_draft,
     serve,
     triton_repository,
@@ -30,10 +32,12 @@ main.add_command(build.build)
 main.add_command(calibrate.calibrate)
 main.add_command(chat.chat)
 main.add_command(compile.compile_plans)
+main.add_command(completion.completion)
 main.add_command(doctor.doctor)
 main.add_command(dump.dump)
 main.add_command(generate.generate)
 main.add_command(inspect.inspect)
+main.add_command(push.push)
 main.add_command(remove_draft.remove_draft)
 main.add_command(serve.serve)
 main.add_command(triton_repository.triton_repository)

@@ -12,14 +12,18 @@ from .options import BUNDLE, JSON
 
 @click.command()
 @BUNDLE
+@click.option("--files", is_flag=True, help="List files with sizes and digests, and packages, too.")
 @JSON
-def inspect(bundle: Path, as_json: bool) -> None:
+def inspect(bundle: Path, files: bool, as_json: bool) -> None:
     """Show what a bundle contains.
 
-    Models, graphs, memory, proofs, policy and digests.
+    Models, memory, proofs and what calibration decided. --json has everything.
     """
     from ..bundle import Bundle
-    from ..runtime.describe import describe, render
+    from ..runtime.describe import describe, render, render_files
+    from ..runtime.hub import local_bundle
 
-    description = describe(Bundle.open(bundle))
+    description = describe(Bundle.open(local_bundle(bundle)))
     click.echo(json.dumps(description, indent=1) if as_json else render(description))
+    if files and not as_json:
+        click.echo(render_files(description))

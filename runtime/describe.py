@@ -78,7 +78,15 @@ def render(description: dict[str, Any]) -> str:
         lines += [_proved(Proof(**proof | {"role": f"draft {name}"})) for proof in draft["proofs"]]
     lines += table_lines(description["auto"]) if description["auto"] is not None else []
     lines += _decisions(description["policy"], description["costs"])
-    lines += [f"{entry['sha256'][:16]}  {entry['bytes']:>12,}  {name}" for name, entry in description["files"].items()]
+    files = description["files"]
+    size = sum(entry["bytes"] for entry in files.values())
+    lines.append(f"files      {len(files)}, {size / 1e6:.1f} MB; list them with --files")
+    return "\n".join(lines)
+
+
+def render_files(description: dict[str, Any]) -> str:
+    """Beginnings of the files' digests, their sizes in bytes, and the packages that the build ran with."""
+    lines = [f"{entry['sha256'][:16]}  {entry['bytes']:>12,}  {name}" for name, entry in description["files"].items()]
     lines.append("packages   " + ", ".join(f"{name} {number}" for name, number in description["packages"].items()))
     return "\n".join(lines)
 

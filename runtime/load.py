@@ -8,6 +8,7 @@ from pathlib import Path
 from ..bundle import Bundle
 from ..engines.registry import load_engine
 from ..errors import ParameterError
+from .hub import local_bundle
 from .sampling.options import whole_number
 from .session import Session
 from .state.conversations import usual_budget
@@ -23,7 +24,9 @@ def load(
     prompt_cache_bytes: int | None = 0,
     chat_template: str | os.PathLike[str] | None = None,
 ) -> Session:
-    """Load a bundle. engine: a name from `specexport doctor`, by default the first usable one of the bundle.
+    """Load a bundle, from a folder, or by its name on the Hugging Face hub (`org/name` or `org/name@revision`).
+
+    engine: a name from `specexport doctor`, by default the first usable one of the bundle.
 
     threads: of the engine, 0 for its own choice. check_digests: compare every file's SHA-256 with the manifest (about a
     second per 1.5 GB). policy: follow the bundle's policy.json, or adapt where it has none; False drafts the maximum.
@@ -35,7 +38,7 @@ def load(
     budget = None if prompt_cache_bytes is None else whole_number("prompt_cache_bytes", prompt_cache_bytes)
     if budget is not None and budget < 0:
         raise ParameterError(f"prompt_cache_bytes is {budget}; it must be 0 (none) or more")
-    bundle = Bundle.open(Path(path), check_digests)
+    bundle = Bundle.open(local_bundle(path), check_digests)
     loaded = load_engine(bundle, engine, threads, device)
     try:
         budget = usual_budget(loaded.name) if budget is None else budget

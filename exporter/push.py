@@ -1,0 +1,57 @@
+"""A bundle to the Hugging Face hub, from where `specexport.load("org/name")` takes it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ..bundle import MANIFEST, Bundle
+from ..errors import MissingPackageError, OutputError
+from ..runtime.hub import ON_HUB
+
+CARD = "README.md"
+
+
+def push(bundle: Bundle, repository: str, private: bool = False) -> str:
+    """Upload every file of the manifest, and a model card where the repository has none; returns the address.
+
+    What was measured on this host stays here: another one measures its own. Raises `OutputError` for a name that is
+    none, and where the hub refuses; `MissingPackageError` without huggingface_hub.
+    """
+    match = ON_HUB.fullmatch(repository)
+    if match is None or match["revision"]:
+        raise OutputError(f"{repository!r} is no name of a repository; give one like org/name")
+    try:
+        from huggingface_hub import HfApi
+    except ModuleNotFoundError:
+        raise MissingPackageError("huggingface_hub", "hub") from None
+    api = HfApi(library_name="specexport")
+    try:
+        address = str(api.create_repo(repository, private=private, exist_ok=True))
+        if not api.file_exists(repository, CARD):
+            card = _card(bundle, repository).encode()
+            api.upload_file(path_or_fileobj=card, path_in_repo=CARD, repo_id=repository)
+        files = [MANIFEST, *bundle.manifest.files]
+        api.upload_folder(repo_id=repository, folder_path=bundle.root, allow_patterns=files)
+    except Exception as error:  # those of its HTTP library come through
+        reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        raise OutputError(f"the hub did not take {repository}: {reason}; log in with: hf auth login") from None
+    return address
+
+
+def _card(bundle: Bundle, repository: str) -> str:
+    manifest = bundle.manifest
+    made_of = [model.source for model in manifest.models.values()]
+    bases = "".join(f"- {source}\n" for source in made_of if ON_HUB.fullmatch(source) and not Path(source).exists())
+    drafts = f", with drafts from {made_of[1]}" if manifest.draft is not None else ""
+    return f"""---
+library_name: specexport
+tags: [speculative-decoding, onnx]
+{f"base_model:{chr(10)}{bases}" if bases else ""}---
+
+# {repository}
+
+{made_of[0]}{drafts}, compiled by specexport for lossless speculative decoding. Engines: {", ".join(manifest.engines)}.
+
+    pip install "specexport[cli,onnxruntime,hub]"
+    specexport generate {repository} --prompt "..."
+"""

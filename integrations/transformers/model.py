@@ -1,0 +1,136 @@
+"""`generate` as transformers' models have it, over a session: ids in, prompt and output out."""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Protocol
+
+import numpy as np
+
+from ...errors import ParameterError
+from ...runtime.load import load
+from ...runtime.session import Session
+
+# transformers' own default, where no generation config says otherwise.
+MAX_NEW_TOKENS = 20
+TOP_K = 50
+# Of `generate`, by the names that sessions have for them.
+RENAMED = {"eos_token_id": "stop_token_ids", "num_assistant_tokens": "num_draft_tokens"}
+SAME = (
+    "max_new_tokens",
+    "min_new_tokens",
+    "temperature",
+    "top_k",
+    "top_p",
+    "min_p",
+    "repetition_penalty",
+    "seed",
+    "stop_token_ids",
+    "num_draft_tokens",
+    "num_leaves",
+    "drafter",
+    "route",
+    "verification",
+    "speculate",
+    "grammar",
+    "banned_tokens",
+    "logit_bias",
+)
+# What changes nothing here: one sequence without padding, with a cache.
+IGNORED = ("pad_token_id", "use_cache", "return_dict_in_generate", "num_beams", "num_return_sequences")
+SINGLE = {"num_beams": 1, "num_return_sequences": 1, "return_dict_in_generate": False}
+
+
+class Streamer(Protocol):
+    """Of transformers: `TextStreamer`, `TextIteratorStreamer`. Values are torch tensors where torch is installed."""
+
+    def put(self, value: Any) -> None: ...
+
+    def end(self) -> None: ...
+
+
+class CompiledCausalLM:
+    """One sequence at a time, greedy unless `do_sample`: a checkpoint's generation config is not read."""
+
+    device = "cpu"  # where `generate` takes ids from, whatever the engine runs on
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+
+    @classmethod
+    def from_pretrained(cls, bundle: str | os.PathLike[str], **options: Any) -> CompiledCausalLM:
+        """options: of `specexport.load`, which says what is raised."""
+        return cls(load(bundle, **options))
+
+    def generate(
+        self,
+        input_ids: Any = None,
+        attention_mask: Any = None,
+        *,
+        inputs: Any = None,
+        do_sample: bool = False,
+        max_length: int | None = None,
+        streamer: Streamer | None = None,
+        **options: Any,
+    ) -> Any:
+        """Prompt and output, `[1, length] int64`: a torch tensor for one, else a numpy array.
+
+        input_ids: `[1, length]` or `[length]`, of torch, numpy or lists. attention_mask: all ones. options: those that
+        `generate` of transformers shares with `SamplingParameters`, and the latter's own. Sampling without a `seed`
+        draws afresh; torch's generator is not read. Raises `ParameterError` for more than one sequence, for padding, and
+        for options that a session does not have, and what `Session.generate` raises.
+        """
+        given = input_ids if input_ids is not None else inputs
+        prompt = _only_sequence(given)
+        if attention_mask is not None and not np.asarray(attention_mask).all():
+            raise ParameterError("attention_mask has zeros; give one sequence without padding")
+        asked = _asked(options, do_sample)
+        if max_length is not None:
+            asked.setdefault("max_new_tokens", max(1, max_length - len(prompt)))
+        tokens = list(prompt)
+        stream = self.session.stream(prompt, **{"max_new_tokens": MAX_NEW_TOKENS} | asked)
+        if streamer is not None:
+            streamer.put(_like(given, [tokens]))
+        for chunk in stream:
+            tokens += chunk.tokens
+            if streamer is not None and chunk.tokens:
+                streamer.put(_like(given, list(chunk.tokens)))
+        if streamer is not None:
+            streamer.end()
+        return _like(given, [tokens])
+
+
+def _only_sequence(given: Any) -> list[int]:
+    if given is None:
+        raise ParameterError("generate got no input_ids; give those of a prompt, as the tokenizer makes them")
+    array = np.asarray(given)
+    if array.ndim == 2 and len(array) == 1:
+        array = array[0]
+    if array.ndim != 1:
+        raise ParameterError(f"input_ids have the shape {list(array.shape)}; a session takes one sequence, [1, length]")
+    return [int(token) for token in array]
+
+
+def _asked(options: dict[str, Any], do_sample: bool) -> dict[str, Any]:
+    """Keywords of `Session.stream`."""
+    if options.get("assistant_model") is not None:
+        raise ParameterError("assistant_model is given; a bundle has its draft, build it with specexport build --draft")
+    for name, only in SINGLE.items():
+        if options.get(name, only) != only:
+            raise ParameterError(f"{name} is {options[name]}; a session gives one sequence, as an array of ids")
+    asked = {RENAMED.get(name, name): value for name, value in options.items() if value is not None}
+    asked = {name: value for name, value in asked.items() if name not in (*IGNORED, "assistant_model")}
+    if unknown := sorted(asked.keys() - set(SAME)):
+        raise ParameterError(f"generate has no {', '.join(unknown)} here; it takes {', '.join(SAME)}")
+    if not do_sample:
+        return {name: value for name, value in asked.items() if name not in ("temperature", "top_k", "top_p", "min_p")}
+    return {"temperature": 1.0, "top_k": TOP_K} | asked
+
+
+def _like(given: Any, tokens: Any) -> Any:
+    """An array of int64, of torch if `given` is."""
+    if type(given).__module__.partition(".")[0] == "torch":
+        import torch
+
+        return torch.tensor(tokens)
+    return np.array(tokens, np.int64)

@@ -1,0 +1,35 @@
+"""Bundles on the Hugging Face hub: `org/name`, or `org/name@revision`, in the place of a folder."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+from ..errors import BundleError, MissingPackageError
+
+ON_HUB = re.compile(r"(?P<repository>[\w-][\w.-]*/[\w-][\w.-]*)(@(?P<revision>[\w./-]+))?")
+
+
+def local_bundle(path: str | os.PathLike[str]) -> Path:
+    """The folder that `path` is, or where the bundle of that name on the hub lies once it is downloaded.
+
+    A folder that exists comes first. Files go to huggingface_hub's cache, and only those that it lacks are downloaded.
+    Raises `BundleError` for what is neither, `MissingPackageError` without huggingface_hub.
+    """
+    given = Path(path)
+    match = ON_HUB.fullmatch(os.fspath(path))
+    if match is None or os.path.lexists(given) or os.path.isdir(given.parent):
+        return given
+    try:
+        from huggingface_hub import snapshot_download
+    except ModuleNotFoundError:
+        missing = MissingPackageError("huggingface_hub", "hub")
+        raise BundleError(f"there is no folder {path}; to look for it on the hub: {missing}") from None
+    try:
+        return Path(snapshot_download(match["repository"], revision=match["revision"]))
+    except Exception as error:  # those of its HTTP library come through
+        reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        raise BundleError(
+            f"there is no folder {path}, and no bundle of that name came from the hub: {reason}"
+        ) from None

@@ -1,0 +1,60 @@
+"""Bundles on the hub: as huggingface_hub's cache has them, without a network."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from specexport.bundle import Bundle
+from specexport.errors import BundleError
+from specexport.runtime.hub import local_bundle
+from support.messages import Refused
+
+huggingface_hub = pytest.importorskip("huggingface_hub")
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, built: Path) -> Path:
+    """A cache that holds `org/tiny`: links in the snapshot to blobs, as the hub's client lays them."""
+    repository = tmp_path / "hub/models--org--tiny"
+    snapshot = repository / "snapshots" / COMMIT
+    (repository / "refs").mkdir(parents=True)
+    (repository / "refs/main").write_text(COMMIT)
+    for number, file in enumerate(path for path in sorted(built.rglob("*")) if path.is_file()):
+        blob, link = repository / f"blobs/{number}", snapshot / file.relative_to(built)
+        blob.parent.mkdir(exist_ok=True)
+        link.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(file, blob)
+        link.symlink_to(blob)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.chdir(tmp_path)
+    return snapshot
+
+
+@pytest.mark.parametrize("name", ["org/tiny", "org/tiny@main", f"org/tiny@{COMMIT}"])
+def test_a_bundle_of_the_hub_s_cache_is_loaded_by_its_name(hub: Path, name: str) -> None:
+    found = local_bundle(name)
+    assert found.resolve() == hub.resolve()
+    Bundle.open(found)
+
+
+def test_a_folder_comes_first_and_a_path_is_never_asked_of_the_hub(hub: Path, tmp_path: Path) -> None:
+    (tmp_path / "org/tiny").mkdir(parents=True)
+    assert local_bundle("org/tiny") == Path("org/tiny")
+    for path in ("org/other", "tiny.bundle", "./org/tiny", "/org/tiny", "a/b/c", "../a", "~/tiny"):
+        assert local_bundle(path) == Path(path)
+
+
+def test_what_is_neither_says_both(hub: Path, refused: Refused, monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(*_: object, **__: object) -> str:
+        raise FileNotFoundError("nothing in the cache\nand more")
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", missing)
+    with refused(BundleError):
+        local_bundle("org/other")
+    monkeypatch.setitem(__import__("sys").modules, "huggingface_hub", None)
+    with refused(BundleError):
+        local_bundle("org/other")
