@@ -19,7 +19,7 @@ def local_bundle(path: str | os.PathLike[str]) -> Path:
     """
     given = Path(path)
     match = ON_HUB.fullmatch(os.fspath(path))
-    if match is None or os.path.lexists(given) or os.path.isdir(given.parent):
+    if match is None or os.path.lexists(given) or os.path.lexists(given.parent):
         return given
     try:
         from huggingface_hub import snapshot_download
@@ -30,6 +30,4 @@ def local_bundle(path: str | os.PathLike[str]) -> Path:
         return Path(snapshot_download(match["repository"], revision=match["revision"]))
     except Exception as error:  # those of its HTTP library come through
         reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
-        raise BundleError(
-            f"there is no folder {path}, and no bundle of that name came from the hub: {reason}"
-        ) from None
+        raise BundleError(f"there is no folder {path}, and no such bundle came from the hub: {reason}") from None

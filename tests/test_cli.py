@@ -482,7 +482,8 @@ def test_inspect(run: Run, built: Path) -> None:
     found = json.loads(run("inspect", built, "--json").stdout)
     assert found["contract"]["capacity"] == 64
     assert found["memory"]["target"]["cache"] == 2 * 2 * 64 * 2 * 8 * 4
-    text = run("inspect", built).stdout
+    assert "graphs/target.weights" not in run("inspect", built).stdout
+    text = run("inspect", built, "--files").stdout
     digest = found["files"]["graphs/target.weights"]["sha256"]
     for part in ("up to 64 tokens", "LlamaForCausalLM", "proved     target ort", "graphs/target.weights", digest[:16]):
         assert part in text

@@ -77,8 +77,8 @@ class CompiledCausalLM:
 
         input_ids: `[1, length]` or `[length]`, of torch, numpy or lists. attention_mask: all ones. options: those that
         `generate` of transformers shares with `SamplingParameters`, and the latter's own. Sampling without a `seed`
-        draws afresh; torch's generator is not read. Raises `ParameterError` for more than one sequence, for padding, and
-        for options that a session does not have, and what `Session.generate` raises.
+        draws afresh; torch's generator is not read. Raises `ParameterError` for more than one sequence, for padding
+        and for options that a session does not have, and what `Session.generate` raises.
         """
         given = input_ids if input_ids is not None else inputs
         prompt = _only_sequence(given)
