@@ -46,7 +46,7 @@ def ask(port: int, method: str, path: str, body: bytes | None, headers: dict[str
 
 def leave(port: int, path: str, body: bytes, after: int, reset: bool) -> Answer:
     """Read at least `after` bytes of an answer and hang up, by FIN or by RST."""
-    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nConnection: close\r\n"
     with socket.create_connection(("127.0.0.1", port), TIMEOUT) as connection:
         connection.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
         taken = b""

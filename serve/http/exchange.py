@@ -55,7 +55,7 @@ class Exchange:
             raise ApiError(415, "unsupported_media_type", f"the body is not {JSON}; send it with that Content-Type")
         declared = self.header("content-length")
         if declared.isdecimal() and int(declared[:20]) > self._settings.max_body:
-            raise self._too_large()
+            raise self._too_large(more=True)
         try:
             return await asyncio.wait_for(self._read(), self._settings.body_timeout)
         except asyncio.TimeoutError:
@@ -71,13 +71,14 @@ class Exchange:
                 raise ClientGone
             parts.append(message.get("body", b""))
             size += len(parts[-1])
+            more = bool(message.get("more_body"))
             if size > self._settings.max_body:
-                raise self._too_large()
-            if not message.get("more_body"):
+                raise self._too_large(more)
+            if not more:
                 return b"".join(parts)
 
-    def _too_large(self) -> ApiError:
-        self._sends_on = True
+    def _too_large(self, more: bool) -> ApiError:
+        self._sends_on = more
         told = f"the body has more than {self._settings.max_body} bytes; send less"
         return ApiError(413, "body_too_large", told, headers={"Connection": "close"})
 

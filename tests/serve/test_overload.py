@@ -283,6 +283,15 @@ def test_a_slow_body_and_a_large_one(tmp_path: Path) -> None:
         assert client.idle()
 
 
+def test_a_chunked_body_that_is_too_large_and_over_is_not_waited_for(tmp_path: Path) -> None:
+    with slow_server(tmp_path, max_body=1000) as (client, _):
+        with socket.create_connection(("127.0.0.1", client.port), timeout=20) as whole:
+            head = b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+            whole.sendall(head + b"Transfer-Encoding: chunked\r\n\r\n7d0\r\n" + b" " * 2000 + b"\r\n0\r\n\r\n")
+            assert b"".join(iter(lambda: whole.recv(1000), b"")).startswith(b"HTTP/1.1 413")
+        assert client.idle()
+
+
 @pytest.mark.parametrize(
     ("length", "sent"), [(b"Content-Length: 2000", b"{"), (b"Transfer-Encoding: chunked", b"7d0\r\n" + b" " * 2000)]
 )
