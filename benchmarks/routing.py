@@ -1,7 +1,7 @@
 """Choosing among drafts round by round, for requests that name no route.
 
-    python benchmarks/routing.py BUNDLE [--routes code prose] [--keeps 0.6] [--limit N]
-    python benchmarks/routing.py BUNDLE --drafters model random --routes code random [--limit N]
+    python benchmarks/routing.py BUNDLE [--routes code prose] [--keeps 0.6] [--skip N] [--limit N]
+    python benchmarks/routing.py BUNDLE --drafters model random --routes code random [--skip N] [--limit N]
 
 With two drafts that know one route each, made of one recorded draft: of the tokens that it has right, each keeps the
 part `--keeps` on the other's route. Or with `--drafters`, drafts of the bundle, each recorded for itself, alone and
@@ -72,12 +72,13 @@ def main() -> None:
     parser.add_argument("--routes", nargs="+", default=["code", "prose"])
     parser.add_argument("--drafters", nargs="+", default=[])
     parser.add_argument("--keeps", type=float, default=0.6)
+    parser.add_argument("--skip", type=int, default=24)  # what constants were chosen on
     parser.add_argument("--limit", type=int, default=36)
     parser.add_argument("--max-new-tokens", type=int, default=96)
     given = parser.parse_args()
     routes, draw = given.routes, random.Random(1)
     session = load(given.bundle, policy=False)
-    lines = slice(given.limit)
+    lines = slice(given.skip, given.skip + given.limit)
     if given.drafters:
         drafts = {
             name: [one for route in routes for one in record(session, route, lines, given.max_new_tokens, name)]

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import random
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from specexport.calibration.measuring.routed_replay import Priced, Runs, aligned, replay_routed
+from specexport.calibration.measuring.routed_replay import Priced, Runs, _Request, aligned, replay_routed
 from specexport.calibration.measuring.trace_replay import Trace, cached, plain_seconds
 from specexport.calibration.verdicts.routing import Stream, known, routed, unrouted
+from specexport.runtime.policy.schedule import FixedSchedule
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
 from extended_replay import costs
@@ -70,6 +72,44 @@ def test_a_second_draft_would_read_the_prompt_and_what_was_written_without_it() 
     seconds, choices = replay_routed(same, lambda number: found, both)
     assert all(set(chosen) == {"a"} for chosen in choices)
     assert sum(seconds) == pytest.approx(sum(of_one), rel=0.02)  # but for what they start from
+
+
+def test_every_second_request_of_a_route_is_of_the_other_half() -> None:
+    requests = stream(16)
+    in_turn = Stream([requests.requests[n] for n in (0, 2, 1, 3, 4, 6, 5, 7)], requests.drafters)
+    assert [runs["a"].route for runs in in_turn.requests] == list("abababab")
+    assert in_turn.sides() == [0, 0, 1, 1] * 2
+    assert all(set(half.routes()) == set(ROUTES) for half in in_turn.halves())
+
+
+class Turns:
+    """In place of a `RoutedSchedule`: the drafters in turn, two tokens each."""
+
+    def __init__(self) -> None:
+        self.schedules = dict.fromkeys(ROUTES, FixedSchedule(2))
+        self.drafter = "b"
+
+    def look_at(self, lacks: Callable[[str], int]) -> None:
+        self.lacks = lacks
+        assert {lacks(name) for name in ROUTES} == {21}  # the prompt
+
+    def next(self, length: int, behind: int) -> int:
+        self.drafter = "b" if self.drafter == "a" else "a"
+        return 2
+
+    def observe(self, num_drafted: int, num_accepted: int) -> None:
+        pass
+
+
+def test_a_draft_catches_up_with_what_others_drafted() -> None:
+    """The first has read the prompt with whoever drafts alone, the second reads it behind the first round."""
+    trace = Trace(0, "a", 20, tuple(range(32)), (True,) * 12, 12)
+    request = _Request(dict.fromkeys(ROUTES, trace), dict.fromkeys(ROUTES, ()), dict.fromkeys(ROUTES, PRICES),
+                       dict.fromkeys(ROUTES, AT))  # fmt: skip
+    assert request.run(Turns()) == list("abab")  # type: ignore[arg-type]
+    rounds = 4 * AT(20).rounds[2]
+    behind = (20 + 3) + 3 + 3  # of b; of a, while b drafted; and of b again
+    assert request.seconds == pytest.approx(rounds + behind * PRICES.costs.draft_prefill)
 
 
 def test_who_drafts_a_round_depends_on_nothing_behind_its_place() -> None:

@@ -19,8 +19,8 @@ from .route_belief import Belief, Routing
 from .routes import RoutePolicy
 from .schedule import PROBE_BUDGET, Chance, RouteState
 
-# Plain rounds over which the time to catch up is spread.
-HORIZON = 24
+# Plain rounds over which the time to catch up is spread; 24 to 96 do alike (docs/internals/log.md).
+HORIZON = 48
 
 
 @dataclass(frozen=True)

@@ -87,7 +87,7 @@ def test_one_that_is_alone_knows_what_its_own_rounds_left_out() -> None:
     chosen = []
     for lacking in (0, 10_000):
         schedule, found = routed(), []
-        schedule.look_at(caches(b=lacking, model=lacking))
+        schedule.look_at(caches(b=lacking))
         for length in range(20, 40):
             count = schedule.next(length, 0)
             found.append(schedule.drafter)
@@ -125,17 +125,30 @@ def test_rounds_that_tell_nothing_pay_for_a_look_at_another_model(names: tuple[s
 
 
 def test_the_pace_compares_no_round_with_another_drafters() -> None:
-    clock = itertools.count()
-    known, states = routing(), {name: RouteState(pace=Pace(lambda: float(next(clock)))) for name in ("model", "b")}
-    candidates = {name: Candidate(costs(), None, state) for name, state in states.items()}
-    schedule = RoutedSchedule(known, [], candidates, MOST, Purse())
-    schedule.look_at(caches())
-    for name in ("model", "b", "model"):
-        schedule.schedules[name].resume()
-        schedule.drafter = name
-        schedule.schedules[name].next(20, 1)
+    """A round that follows one of its own kind is timed, but not across another drafter's."""
+    for turns, timed in (("one", True), ("each", False)):
+        clock, lacking = itertools.count(), {"model": 1, "b": 1}
+        states = {name: RouteState(pace=Pace(lambda clock=clock: float(next(clock)))) for name in lacking}  # type: ignore[misc]
+        candidates = {name: Candidate(costs(), None, state) for name, state in states.items()}
+        schedule = RoutedSchedule(routing(), [], candidates, MOST, Purse())
+        schedule.look_at(lambda name, lacking=lacking: lacking[name])  # type: ignore[misc]
+        for number in range(3):
+            lacking["model"] = 10**6 if turns == "each" and number % 2 else 1
+            lacking["b"] = 10**6 - lacking["model"]
+            count = schedule.next(20, 0)
+            assert schedule.drafter == ("b" if lacking["b"] == 0 or lacking["model"] > 1 else "model")
+            schedule.observe(count, count)
+        assert any(state.pace._before for state in states.values() if state.pace) == timed
+
+
+def test_what_was_looked_up_tells_nothing_of_a_model() -> None:
+    schedule = routed(routing(0.1, 0.9, ("ngram", "b")), Purse())
+    schedule.look_at(caches(b=10**6))
+    for _ in range(9):
+        schedule.next(20, 0)
+        assert schedule.drafter == "ngram"
         schedule.observe(2, 2)
-    assert not any(state.pace._before for state in states.values() if state.pace)
+    assert schedule._belief.shares == {"one": 0.5, "two": 0.5}
 
 
 # Losslessness: who drafts a round may depend on rounds before it, never on what the round itself draws.
