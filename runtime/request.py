@@ -97,7 +97,8 @@ def _schedule(
         return name, FixedSchedule(most if k is None else k)
     seeded = parameters.seed is not None and not parameters.greedy
     named = decisions.policy is not None and parameters.route in decisions.policy.routes
-    if not (named or rule.constrained or parameters.prediction or parameters.num_leaves):
+    leaves = parameters.num_leaves or rule.siblings is not None
+    if not (named or rule.constrained or parameters.prediction or leaves):
         routed = decisions.routed(prompt, most, seeded)
         if routed is not None:
             return routed.drafter, routed
