@@ -27,8 +27,9 @@ from .checkpoints.checkpoint import Checkpoint
 from .checkpoints.memory_check import require_memory_for_all
 from .checkpoints.shared_vocabulary import Translation
 from .context import BuildContext
-from .export_model import ModelExport, Quantizing, export_model
+from .export_model import ModelExport, export_model
 from .proving.prove import prove
+from .recipe_choice import Quantizing
 from .request.options import BuildOptions, CalibrationTexts
 from .request.precision_choice import Numbers
 from .storage.disk_space import require_space_for

@@ -18,11 +18,12 @@ from .checkpoints.pair import OwnTokens, check_capacity, check_models
 from .checkpoints.shared_vocabulary import Translation
 from .compile import compile_bundle
 from .context import BuildContext
-from .export_model import ModelExport, Quantizing, export_model
+from .export_model import ModelExport, export_model
 from .progress import BuildProgress, Silent, StageTime, Timed
 from .prompt_chunk import prompt_chunk, require_memory_for_copies
 from .proving.prove import prove
 from .put_draft import FoundDraft, put_draft
+from .recipe_choice import Quantizing
 from .request.draft_vocabulary import parse_vocabulary
 from .request.engine_requirements import Targets
 from .request.options import BuildOptions, CalibrationTexts

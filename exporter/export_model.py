@@ -7,27 +7,19 @@ import json
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import onnx_ir as ir
-from transformers import PreTrainedModel
 
-from ..bundle import ELEMENT_BYTES, CacheLayer, Contract, Family, Fidelity, Format, ModelSpec, Role
+from ..bundle import ELEMENT_BYTES, CacheLayer, Contract, Fidelity, Format, ModelSpec, Role
 from ..calibration.weights.fake_quant import fake_quantized
-from ..calibration.weights.fidelity import measure_fidelity, split
-from ..calibration.weights.gptq import as_they_are
-from ..calibration.weights.recipe import LARGEST_LIMIT, SATURATING_LIMIT, Recipe
-from ..calibration.weights.search import RECIPE_STEPS, RecipeOptions, choose
-from ..calibration.weights.tokens import calibration_tokens
+from ..calibration.weights.search import RECIPE_STEPS
 from ..engines.catalogue import ENGINES, LIBRARIES
-from ..engines.onnxruntime.products import saturates
 from ..errors import ProofError, UnsupportedModelError
 from ..runtime.proofs.parity import save_reference
 from ..strict import parse, read_json
 from .checkpoints.checkpoint import Checkpoint
-from .checkpoints.half_precision import fp32_arithmetic
 from .checkpoints.kept_tokens import KeptTokens
 from .checkpoints.memory_check import RUN_BYTES, require_memory
 from .context import BuildContext
@@ -37,10 +29,8 @@ from .passes.optimize import optimize, save
 from .proving.prove_layers import Recorded, Subject, prove_layers
 from .proving.reference import continued_logits, record_reference
 from .quantize.apply import by_every_name, quantize
-from .quantize.scales import in_precision, rounded
 from .quantize.stored_weights import Made
-from .request.options import CalibrationTexts
-from .request.precision_choice import Numbers
+from .recipe_choice import Quantizing, choose_recipe
 from .storage.copy_on_write import clone_or_copy
 from .storage.disk_space import require_space
 from .storage.manifest import reference_path
@@ -51,32 +41,6 @@ from .tracing.trace import probe_cache, trace
 SPEC = "spec.json"
 REFERENCE = "reference.npz"
 FIDELITY = "fidelity.json"
-# Tokens of a calibration text that the model reads at once.
-LONGEST = 256
-
-Announce = Callable[[str], None]
-
-
-@dataclass(frozen=True)
-class Quantizing:
-    """How a model's weights are stored, and for the engines of which family.
-
-    texts: what its layers are fed meanwhile. Where they are the user's own, a static scale of activations that is as
-    good on them may be used on a CPU. limit: the largest magnitude of int8 weights on ONNX Runtime.
-    """
-
-    format: Format
-    family: Family
-    texts: CalibrationTexts
-    limit: int = SATURATING_LIMIT
-
-    @classmethod
-    def of(cls, numbers: Numbers, role: Role, texts: CalibrationTexts) -> Quantizing | None:
-        """None for a model whose weights stay as they are."""
-        form = numbers.formats[role]
-        slow = numbers.family == "onnxruntime" and saturates()
-        limit = SATURATING_LIMIT if slow else LARGEST_LIMIT
-        return cls(form, numbers.family, texts, limit) if form != "float" else None
 
 
 @dataclass(frozen=True)
@@ -115,7 +79,7 @@ class ModelExport:
 
     @property
     def steps(self) -> int:
-        """Announced while the model is exported."""
+        """Callable[[str], None]d while the model is exported."""
         quantizing = len(RECIPE_STEPS) + 1 + 2 * len(self.dialects) if self.quantizing else 0
         return 2 + 2 * len(self.dialects) + 1 + quantizing
 
@@ -200,7 +164,7 @@ def export_model(export: ModelExport, context: BuildContext) -> ModelSpec:
     return spec
 
 
-def _export(export: ModelExport, context: BuildContext, folder: Path, step: Announce) -> None:
+def _export(export: ModelExport, context: BuildContext, folder: Path, step: Callable[[str], None]) -> None:
     step("load")
     checkpoint, contract = export.checkpoint, context.contract.of(export.role)
     model = checkpoint.load(contract.precision)
@@ -211,7 +175,7 @@ def _export(export: ModelExport, context: BuildContext, folder: Path, step: Anno
     if kept is not None:
         kept.trim(model)
     features = probe_features(model) if export.role == "draft" and HEADED in dialects else 0
-    chosen = _choose(export.quantizing, checkpoint, model, contract, kept, step) if export.quantizing else None
+    chosen = choose_recipe(export.quantizing, checkpoint, model, contract, kept, step) if export.quantizing else None
     if chosen is not None:
         _refuse_far(export, context, chosen.fidelity)
     step("reference logits")
@@ -280,37 +244,3 @@ def _refuse_far(export: ModelExport, context: BuildContext, fidelity: Fidelity) 
 
 def _write_far(place: Path, text: str) -> None:
     (place / FIDELITY).write_text(text)
-
-
-@dataclass(frozen=True)
-class _Chosen:
-    """How each weight is stored, and what that does to the model's distributions.
-
-    text: tokens that it was not chosen on, for the proof.
-    """
-
-    recipe: Recipe
-    fidelity: Fidelity
-    text: tuple[int, ...]
-
-
-def _choose(
-    quantizing: Quantizing,
-    checkpoint: Checkpoint,
-    model: PreTrainedModel,
-    contract: Contract,
-    kept: KeptTokens | None,
-    step: Announce,
-) -> _Chosen:
-    longest = min(LONGEST, checkpoint.max_positions or LONGEST)
-    with fp32_arithmetic(model):
-        used, held = split(calibration_tokens(checkpoint.tokenizer, quantizing.texts.texts, longest))
-        hold = partial(rounded, precision=contract.precision) if quantizing.family == "tensorrt" else as_they_are
-        options = RecipeOptions(static_activations=quantizing.texts.own, limit=quantizing.limit, hold=hold)
-        recipe = choose(model, used, quantizing.format, quantizing.family, options, step)
-        if quantizing.family == "tensorrt":
-            recipe = in_precision(recipe, contract.precision)
-        step("measure fidelity")
-        text = tuple(int(token) for batch in held for token in batch.flatten())
-        rows = None if kept is None else kept.rows
-        return _Chosen(recipe, measure_fidelity(model, recipe, held, quantizing.texts.own, rows), text)

@@ -28,9 +28,10 @@ from .checkpoints.checkpoint import Checkpoint
 from .checkpoints.pair import OwnTokens, translate
 from .checkpoints.shared_vocabulary import Translation
 from .context import BuildContext
-from .export_model import ModelExport, Quantizing, export_model
+from .export_model import ModelExport, export_model
 from .progress import Timed
 from .proving.prove import prove
+from .recipe_choice import Quantizing
 from .request.drafts import NamedDraft
 from .request.options import CalibrationTexts
 from .request.precision_choice import Numbers

@@ -16,8 +16,9 @@ from specexport.exporter import export_model as model_module
 from specexport.exporter.checkpoints.checkpoint import Checkpoint
 from specexport.exporter.context import BuildContext
 from specexport.exporter.dialects import Dialect
-from specexport.exporter.export_model import ModelExport, Quantizing, export_model
+from specexport.exporter.export_model import ModelExport, export_model
 from specexport.exporter.progress import Timed
+from specexport.exporter.recipe_choice import Quantizing
 from specexport.exporter.request.options import CalibrationTexts
 from specexport.exporter.tracing import attention
 from specexport.exporter.tracing.attention import Layer

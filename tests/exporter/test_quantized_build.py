@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 from specexport.bundle import Bundle, ModelSpec, Proof, Role
 from specexport.engines.tensorrt.compile import CompileOptions
 from specexport.errors import CheckpointError, ParameterError, ProofError
-from specexport.exporter import auto, export_model
+from specexport.exporter import auto, export_model, recipe_choice
 from specexport.exporter.build import build
 from specexport.exporter.proving.prove import prove
 from specexport.exporter.request.options import BuildOptions, CalibrationTexts
@@ -105,7 +105,7 @@ def test_auto_leaves_what_moves_too_far(pair: Pair, tmp_path: Path, monkeypatch:
     def again(*_: Any) -> Any:
         raise AssertionError("a format that was left out is calibrated again")
 
-    monkeypatch.setattr(export_model, "choose", again)
+    monkeypatch.setattr(recipe_choice, "choose", again)
     options = BuildOptions(64, prompt_chunk=16, cache=cache, precision="auto", max_divergence=0)
     build(str(pair.draft), None, tmp_path / "again.bundle", options)
     assert json.loads((tmp_path / "again.bundle" / PRECISION).read_text())["left_out"] == table["left_out"]
