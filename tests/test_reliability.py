@@ -18,6 +18,7 @@ from reliability.command import main
 from reliability.fuzz import FuzzOptions, fuzz, report
 from reliability.fuzz_case import Case, Outcome
 from reliability.good import Pool
+from reliability.growth import growth
 from reliability.mutations import bytes_damaged, json_damaged
 from reliability.slope import fit
 from reliability.soak import SoakOptions, Tally, log_faults, soak
@@ -39,6 +40,23 @@ def test_a_series_that_grows_is_told_from_one_that_does_not() -> None:
 
 def test_growth_within_the_warm_up_does_not_count() -> None:
     assert fit(TIMES, np.minimum(TIMES, 800)).per_hour == pytest.approx(0)
+
+
+def test_a_server_that_keeps_answers_is_told_from_one_that_does_not() -> None:
+    """Answers of 4 KiB, one a step of an allocator that moves in steps of 2 MiB."""
+    counts = list(range(0, 12_000, 20))
+    noise = np.random.default_rng(0).integers(0, 2, len(counts)) * (2 << 20)
+    settled = [(200 << 20) + min(count, 3000) * 9000 + int(step) for count, step in zip(counts, noise, strict=True)]
+    leaking = [(200 << 20) + count * 4500 + int(step) for count, step in zip(counts, noise, strict=True)]
+    answered = counts[-1] * 4096
+    for rss, kept in ((settled, False), (leaking, True)):
+        found = growth(rss, counts, answered)
+        assert found.judged
+        assert found.kept == kept
+    few = growth(leaking[:60], counts[:60], 60 * 20 * 4096)
+    assert not few.judged
+    assert not few.kept
+    assert few.told.endswith("too few to judge")
 
 
 def test_damage_comes_from_its_seed_and_is_never_none() -> None:
@@ -85,7 +103,8 @@ def test_what_is_no_refusal_is_wrong() -> None:
     tally.note("a", Answer(200, told="x"), frozenset({200}), 1)
     tally.note("a", Answer(200, error='{"error":{"code":"queue_timeout"}}'), frozenset({200}))
     assert tally.wrong == []
-    assert tally.statuses["a", 503] == 2
+    tally.note("a", Answer(200, error='{"error":{"code":"queue_full"}}'), frozenset({200}))
+    assert tally.statuses["a", 503] == 3
     for answer in (Answer(503), Answer(500, {"retry-after": "1"}), Answer(200, error="an error")):
         tally.note("a", answer, frozenset({200}))
     assert len(tally.wrong) == 3

@@ -63,6 +63,8 @@ def _soak(found: dict[str, Any]) -> str:
         f"{compared['requests']} different requests were compared with the same request alone on a fresh session; "
         f"{found['differing']} differ."
     )
+    if "memory" in found:
+        text += f" Memory: {found['memory']}."
     slopes = [
         [name, f"{line['start']:.1f}", f"{line['per_hour']:+.2f}", f"{line['low']:+.2f} to {line['high']:+.2f}"]
         for name, line in found["slopes"].items()

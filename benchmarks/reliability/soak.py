@@ -2,14 +2,15 @@
 
 What is checked: every status is the one that its request should have, or a documented refusal with Retry-After; every
 answer that was read to its end is what the same request gets alone on a fresh session; nothing runs on for a client
-that has left, and its descriptor goes; the log has no traceback; the process ends with 0. How memory goes is reported,
-and judged by the reader.
+that has left, and its descriptor goes; the log has no traceback; the process ends with 0; memory grows by less than the
+answers that it gave, in runs that are long enough to tell.
 """
 
 from __future__ import annotations
 
 import json
 import random
+import re
 import tempfile
 import threading
 import time
@@ -23,13 +24,15 @@ from . import bad
 from .alone import alone
 from .client import Answer, ask, leave, send_raw
 from .good import Good, Pool
+from .growth import growth
 from .serving import Sample, Server
 from .slope import Slope, fit
 
 TEMPLATE = Path(__file__).parent / "tools.jinja"
 CACHE_MIB = 16  # of prompt cache: full within the warm-up
 REFUSALS = (429, 503)
-LATE = '"code":"queue_timeout"'  # of a stream whose status was sent before the queue gave it up
+# Of a stream whose status was sent before the queue gave it up, or refused the second of its prompts.
+LATE = re.compile('"code":"queue_(timeout|full)"')
 BURST = 30  # requests at once: more than wait
 MIB = 1 << 20
 
@@ -51,6 +54,7 @@ class Tally:
     slowest: dict[str, float] = field(default_factory=dict)
     said: dict[int, Counter[str]] = field(default_factory=dict)
     wrong: list[str] = field(default_factory=list)
+    answered: int = 0  # bytes
     lock: threading.Lock = field(default_factory=threading.Lock)
     over: threading.Event = field(default_factory=threading.Event)  # nobody is to ask any more
 
@@ -63,10 +67,11 @@ class Tally:
                 self.wrong.append(f"a client saw {type(error).__name__}: {error}")
 
     def note(self, kind: str, answer: Answer, allowed: frozenset[int], number: int | None = None) -> None:
-        late = LATE in (answer.error or "") and not answer.told
+        late = bool(LATE.search(answer.error or "")) and not answer.told
         refused = late or (answer.status in REFUSALS and "retry-after" in answer.headers)
         with self.lock:
             self.statuses[kind, 503 if late else answer.status] += 1
+            self.answered += len(answer.body)
             self.slowest[kind] = max(self.slowest.get(kind, 0.0), answer.seconds)
             if answer.error is not None and not refused:
                 self.wrong.append(f"{kind}: a stream ended with {answer.error[:200]}")
@@ -123,7 +128,7 @@ class Client:
 
 def soak(bundle: Path, options: SoakOptions) -> dict[str, Any]:
     """Figures and findings, as JSON has them."""
-    tally, samples = Tally(), list[Sample]()
+    tally, samples, counts = Tally(), list[Sample](), list[int]()
     with tempfile.TemporaryDirectory(prefix="soak-") as folder:
         own = ("--threads", "1", "--prompt-cache-mib", str(CACHE_MIB), "--chat-template", str(TEMPLATE))
         server = Server(bundle, Path(folder) / "log", Path(folder) / "cache", *own)
@@ -132,7 +137,7 @@ def soak(bundle: Path, options: SoakOptions) -> dict[str, Any]:
             pool = Pool(options.seed, options.distinct, capacity, tools=True)
             _warm_up(server.port, pool, tally)
             before, start = server.sample(), time.monotonic()
-            _load(server, pool, capacity, tally, options, samples)
+            _load(server, pool, capacity, tally, options, samples, counts)
             seconds, after = time.monotonic() - start, _at_rest(server, tally, before.descriptors)
             found = server.metrics()
         finally:
@@ -142,9 +147,13 @@ def soak(bundle: Path, options: SoakOptions) -> dict[str, Any]:
         tally.wrong += log_faults(server.log)
     if not any(count for (_, status), count in tally.statuses.items() if status == 200):
         tally.wrong.append("nothing was answered with 200")
+    kept = growth([sample.rss for sample in samples], counts, tally.answered)
+    if kept.kept:
+        tally.wrong.append(f"memory: {kept.told}")
     different = _compared(bundle, pool, tally)
     return _report(options, tally, samples, different, (before, after)) | {
         "seconds": seconds,
+        "memory": kept.told,
         "tokens": found["specexport:generation_tokens_total"],
         "compared": {"requests": len(tally.said), "answers": sum(sum(c.values()) for c in tally.said.values())},
     }
@@ -157,7 +166,16 @@ def _warm_up(port: int, pool: Pool, tally: Tally) -> None:
         tally.note("warm-up", answer, frozenset({200}), number)
 
 
-def _load(server: Server, pool: Pool, capacity: int, tally: Tally, options: SoakOptions, samples: list[Sample]) -> None:
+def _load(
+    server: Server,
+    pool: Pool,
+    capacity: int,
+    tally: Tally,
+    options: SoakOptions,
+    samples: list[Sample],
+    counts: list[int],
+) -> None:
+    """samples, counts: at intervals, and how many requests were over then."""
     until = time.monotonic() + 60 * options.minutes
     clients = [
         Client(server.port, pool, capacity, tally, f"{options.seed}-{number}", options.pause)
@@ -173,6 +191,7 @@ def _load(server: Server, pool: Pool, capacity: int, tally: Tally, options: Soak
             tally.over.set()
             break
         samples.append(server.sample())
+        counts.append(sum(tally.statuses.values()))
         time.sleep(max(60 * options.minutes / 600, 0.25))
     for thread in threads:
         thread.join()
