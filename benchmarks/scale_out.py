@@ -1,6 +1,7 @@
 """Two replicas on two cores, one thread each: against one, through Ray Serve and called directly.
 
     python benchmarks/scale_out.py demo.bundle            # needs specexport[ray], and two cores that do nothing else
+    python benchmarks/scale_out.py demo.bundle --most     # only what the machine has to give, without Ray
 
 Every comparison is made in turn, so that both sides meet the same noise; two replicas are compared with one before Ray
 is begun, as its processes take their part of the cores also when they are idle. Prints what two sessions without any
@@ -293,10 +294,15 @@ def main() -> None:
     parser.add_argument("--trials", type=int, default=6)
     parser.add_argument("--tokens", type=int, default=200)
     parser.add_argument("--requests", type=int, default=40, help="for the first byte")
+    parser.add_argument(
+        "--most", action="store_true", help="two sessions without any server, and no more; needs no Ray"
+    )
     arguments = parser.parse_args()
     bundle = arguments.bundle.resolve()
     trials, tokens = arguments.trials, arguments.tokens
     most(bundle, max(trials // 4, 1))
+    if arguments.most:
+        return
     with processes(bundle, 2) as ports:
         direct = [Place(own) for own in ports]
         throughput("two over one", (direct[:1], direct), trials, tokens)
