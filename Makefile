@@ -4,7 +4,7 @@ BIN := .venv/bin
 PAIR := examples/demo_pair
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: demo chat test test-all real triton lint bench clean
+.PHONY: demo chat test test-all real triton lint site bench clean
 
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "specexport needs Python 3.11 or newer, this is " + sys.version)'
@@ -48,6 +48,10 @@ lint: .venv/ready
 	mkdir -p .venv/mypy && ln -sfn ../.. .venv/mypy/specexport
 	MYPYPATH=.venv/mypy $(BIN)/mypy -p specexport
 
+# The documentation as pages of HTML in .site; a link that leads nowhere fails.
+site: .venv/ready
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+
 # Measurements need a machine that does nothing else.
 bench: .venv/ready
 	$(BIN)/specexport build --target $(PAIR)/target --draft $(PAIR)/draft --output demo.bundle --force
@@ -63,4 +67,4 @@ bench: .venv/ready
 	$(BIN)/python benchmarks/build_memory.py
 
 clean:
-	rm -rf .venv demo.bundle chat.bundle int8.bundle int4.bundle build dist specexport.egg-info
+	rm -rf .venv .site demo.bundle chat.bundle int8.bundle int4.bundle build dist specexport.egg-info
