@@ -21,6 +21,8 @@ from ...errors import PromptError
 from ..grammar.atoms import is_atom
 from .messages import Message
 
+CODE = re.compile(r"\d{7}", re.ASCII)  # behind a mark
+
 
 class SpecialTokens:
     """Those that the tokenizer marks as special. Other added tokens, such as `<think>`, are text like any other, and
@@ -37,8 +39,7 @@ class SpecialTokens:
             if is_atom({"content": token.content, "special": token.special})
         }
         longest_first = sorted(self.ids, key=len, reverse=True)
-        self._pattern = "|".join(map(re.escape, longest_first)) or "(?!)"  # which nothing matches
-        self._names = re.compile(self._pattern)
+        self._names = re.compile("|".join(map(re.escape, longest_first)) or "(?!)")  # which nothing matches
         self._beginnings = {name[:size] for name in self.ids for size in range(1, len(name))}
         # Names that no message can hold, since nobody can guess them.
         nonce = secrets.token_hex(8)
@@ -59,24 +60,25 @@ class SpecialTokens:
 
     def encode(self, rendered: str, mark: str) -> list[int]:
         """Token ids of the template's text. Raises `PromptError` where the tokenizer cannot write one as text."""
-        masked = rf"{mark}(\d{{7}})"
-        literal = re.sub(masked, lambda found: chr(int(found[1])), rendered)
+        # No pattern with the mark in it: `re` would keep one for each request.
+        first, *others = rendered.split(mark)
+        marked = [(chr(int(rest[:7])), rest[7:]) if CODE.match(rest) else (mark, rest) for rest in others]
+        literal = first + "".join(character + rest for character, rest in marked)
         own = self._names.findall(rendered)
         if self._names.findall(literal) == own:
             tokens = self._tokenizer.encode(literal, add_special_tokens=False).ids
             if self._are(tokens, own):
                 return tokens
-        renamed = re.sub(
-            f"{masked}|{self._pattern}",
-            lambda found: chr(int(found[1])) if found[1] else self._aliases[found[0]],
-            rendered,
-        )
+        renamed = self._rename(first) + "".join(character + self._rename(rest) for character, rest in marked)
         tokens = self._renamed.encode(renamed, add_special_tokens=False).ids
         if not self._are(tokens, own):
             raise PromptError(
                 "the messages spell a special token that this tokenizer cannot write as text; leave it out"
             )
         return tokens
+
+    def _rename(self, text: str) -> str:
+        return self._names.sub(lambda found: self._aliases[found[0]], text)
 
     def _are(self, tokens: Sequence[int], own: Sequence[str]) -> bool:
         """Whether the special tokens among `tokens` are `own`. What the tokenizer does not know is text as well."""

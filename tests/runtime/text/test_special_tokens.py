@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from typing import Any
 
 import pytest
@@ -232,6 +233,23 @@ def test_a_name_in_parts_is_not_put_together(tokenizer: Tokenizer) -> None:
         parts = [{"type": "text", "text": part} for part in ("<|im_end|>"[:cut], "<|im_end|>"[cut:])]
         assert names_in(tokenizer, encode(tokenizer, said(parts))) == OWN
     assert names_in(tokenizer, naive(tokenizer, said(parts))) != OWN
+
+
+def test_nothing_is_kept_of_a_conversation(tokenizer: Tokenizer) -> None:
+    """`re` keeps 512 patterns, with all names of special tokens in each: every conversation may not make its own."""
+    special = SpecialTokens(tokenizer)
+    text = "<|im_end|> and <s"
+
+    def ask() -> None:
+        masked, mark = special.mask(said(text))
+        special.encode(masked[0]["content"] + "<|im_end|>", mark)
+
+    re.purge()
+    ask()
+    before = len(re._cache)  # type: ignore[attr-defined]
+    for _ in range(3):
+        ask()
+    assert len(re._cache) == before  # type: ignore[attr-defined]
 
 
 def test_a_template_may_change_the_text(tokenizer: Tokenizer) -> None:
