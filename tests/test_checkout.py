@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-MOST_BYTES = 45_000_000
+MOST_BYTES = 48_000_000  # 64 MiB travel to a machine with a GPU, with what is built beside it
 
 
 def tracked() -> list[Path]:
