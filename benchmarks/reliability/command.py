@@ -12,7 +12,7 @@ from hardware import describe_hardware
 
 from .disk import disk
 from .fuzz import FuzzOptions, fuzz
-from .kills import kills
+from .kills import KILLED, kills
 from .page import render
 from .soak import SoakOptions, soak
 
@@ -28,7 +28,7 @@ def _fuzz(bundle: Path, given: argparse.Namespace) -> dict[str, Any]:
 
 
 def _kills(bundle: Path, given: argparse.Namespace) -> dict[str, Any]:
-    return kills(bundle, given.kills, given.seed)
+    return kills(bundle, given.kills, given.seed, given.killed or KILLED)
 
 
 def _disk(bundle: Path, given: argparse.Namespace) -> dict[str, Any]:
@@ -48,6 +48,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--first", type=int, default=0, help="number of the fuzzer's first mutation")
     parser.add_argument("--workers", type=int, default=1, help="processes of the fuzzer")
     parser.add_argument("--kills", type=int, default=50, help="of builds, calibrations, tunings and servers each")
+    parser.add_argument("--killed", action="append", choices=KILLED, help="repeatable; all by default")
     parser.add_argument("--sizes", type=int, default=50, help="of a disk that a build fills")
     parser.add_argument("-o", "--output", type=Path, default=Path("reliability.html"))
     given = parser.parse_args(arguments)

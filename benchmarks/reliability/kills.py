@@ -14,7 +14,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ from .serving import Server
 
 WHOLE = 8  # kills between two runs that may end
 MADE = ("build", "calibrate", "tune")
+KILLED = (*MADE, "serve")
 
 
 @dataclass
@@ -75,23 +76,24 @@ class Trial:
             self.wrong.append(f"behind {behind}: {type(error).__name__}: {forks.last_words(str(error))}")
 
 
-def kills(bundle: Path, count: int, seed: int) -> dict[str, Any]:
+def kills(bundle: Path, count: int, seed: int, what: Sequence[str] = KILLED) -> dict[str, Any]:
     """As many of builds, calibrations, tunings and servers. Figures and findings, as JSON has them."""
     with multiprocessing.get_context("spawn").Pool(1, maxtasksperchild=1) as pool:  # threads may not be forked
-        rows = pool.apply(_made, (count, seed))
-    rows.append(_servers(bundle, count, seed))
+        rows = pool.apply(_made, (count, seed, [name for name in MADE if name in what]))
+    if "serve" in what:
+        rows.append(_servers(bundle, count, seed))
     wrong = [f"{row['what']}: {line}" for row in rows for line in row.pop("wrong")]
     return {"passed": not wrong, "rows": rows, "wrong": wrong, "options": {"kills": count, "seed": seed}}
 
 
-def _made(count: int, seed: int) -> list[dict[str, Any]]:
+def _made(count: int, seed: int, names: Sequence[str]) -> list[dict[str, Any]]:
     os.environ.update(OMP_NUM_THREADS="1", TOKENIZERS_PARALLELISM="false", HF_HUB_OFFLINE="1")
     from .trials import trials
 
     with tempfile.TemporaryDirectory(prefix="kills-") as folder:
         os.environ["XDG_CACHE_HOME"] = f"{folder}/cache"
         found = trials(Path(folder))
-        return [found[name].go(name, count, Path(folder) / "log", random.Random(f"{seed}-{name}")) for name in MADE]
+        return [found[name].go(name, count, Path(folder) / "log", random.Random(f"{seed}-{name}")) for name in names]
 
 
 def _servers(bundle: Path, count: int, seed: int) -> dict[str, Any]:
