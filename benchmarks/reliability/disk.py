@@ -62,11 +62,15 @@ def _builds(count: int, seed: int) -> list[Row]:
     with tempfile.TemporaryDirectory(prefix="disk-") as name:
         folder = Path(name)
         import_exporter(folder)
-        return [*_full(folder, small_build, count, seed), _together(folder, small_build)]
+        return [
+            *_full(folder, small_build, count, seed),
+            _read_only_stages(folder, small_build),
+            _together(folder, small_build),
+        ]
 
 
 def _full(folder: Path, build: Any, count: int, seed: int) -> list[Row]:
-    """Builds whose output and cache lie on a disk that has room for a part of them only."""
+    """Builds of which the output, the cache, or both lie on a disk that has room for a part of them only."""
     place, log, chance = folder / "disk", folder / "log", random.Random(f"{seed}-disk")
     found, wrong = Counter[str](), list[str]()
     with mounted(place, 64 * KIB) as can:
@@ -76,13 +80,31 @@ def _full(folder: Path, build: Any, count: int, seed: int) -> list[Row]:
         if not done.fine:
             return [row("a disk with room enough", 1, "", [done.in_a_line])]
         needed = sum(path.stat().st_size for path in place.rglob("*")) // KIB
-    for _ in range(count):
+    for number in range(count):
+        output = (folder if number % 3 == 2 else place) / "out.bundle"
+        cache = (folder if number % 3 == 1 else place) / "stages"
         with mounted(place, chance.randint(8, needed * 5 // 4)):
-            done = forks.run(lambda: build(folder, place / "out.bundle", place / "stages"), log)
-            kind, fault = judged(done, sorted(path.name for path in place.rglob("*out.bundle*")))
+            done = forks.run(lambda: build(folder, output, cache), log)  # noqa: B023
+            kind, fault = judged(done, sorted(path.name for path in output.parent.glob("*out.bundle*")))
             found[kind] += 1
             wrong += [fault] if fault else []
+        shutil.rmtree(folder / "out.bundle", ignore_errors=True)
     return [row(f"a disk of 8 to {needed * 5 // 4} KiB, {needed} are needed", count, dict(found), wrong)]
+
+
+def _read_only_stages(folder: Path, build: Any) -> Row:
+    """A build whose cache cannot be written says so at once."""
+    place = folder / "disk"
+    with mounted(place, 64) as can:
+        if not can:
+            return row("a build whose cache is read-only", 0, "not run: no file system could be mounted", [])
+        subprocess.run(["mount", "-o", "remount,ro", str(place)], check=True)
+        done = forks.run(lambda: build(folder, folder / "out.bundle", place / "stages"), folder / "log")
+    kind, fault = judged(done, [path.name for path in folder.glob("*out.bundle*")])
+    wrong = fault or ("it was built" if done.fine else "")
+    return row(
+        "a build whose cache is read-only", 1, f"{kind}: {forks.last_words(done.told, 120)}", [wrong] * bool(wrong)
+    )
 
 
 def judged(done: forks.Ended, left: list[str]) -> tuple[str, str]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 Work = Callable[[], object]
-PATIENCE = 300.0  # seconds for work that is not killed
+PATIENCE = 900.0  # seconds for work that is not killed; ten are enough where nobody else is at work
 ERROR = "Error: "  # what a refusal begins with, click's and ours
 
 
