@@ -18,7 +18,7 @@ from ..measuring.adaptive_replay import Reading, adaptive_seconds
 from ..measuring.routed_replay import Priced, Runs, aligned, replay_routed
 from ..measuring.trace_replay import Trace, cached, plain_seconds
 from ..statistics.results import RouteAnalysis
-from .verdict import BETTER_BY, conditional_chances
+from .verdict import BETTER_BY, conditional_chances, sides_of
 
 # Token ids that are kept of a route's prompts, the commonest ones.
 MOST_TOKENS = 1024
@@ -36,12 +36,8 @@ class Stream:
         return Stream([self.requests[number] for number in numbers], drafters)
 
     def sides(self) -> list[int]:
-        """0 or 1 for each request: every second one of a route."""
-        found = [0] * len(self.requests)
-        for numbers in self.routes().values():
-            for place, number in enumerate(numbers):
-                found[number] = place % 2
-        return found
+        """See `sides_of`."""
+        return sides_of([next(iter(runs.values())).route for runs in self.requests])
 
     def halves(self) -> tuple[Stream, Stream]:
         sides = self.sides()

@@ -9,6 +9,7 @@ nothing that shows. UNDECIDED: neither (docs/when-it-pays.md).
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -78,13 +79,25 @@ def replay_adaptive(
     reading: of the draft's confidence, None where nobody reads it.
     """
     at, found, most = cached(costs), [], costs.max_draft_tokens
-    plain = [plain_seconds(trace, at) for trace in traces]
+    plain, sides = [plain_seconds(trace, at) for trace in traces], sides_of([trace.route for trace in traces])
     for drafter in drafters:
-        starts = [conditional_chances(traces[1 - half :: 2] or traces, drafter, most) for half in (0, 1)]
-        chances = [starts[index % 2] for index in range(len(traces))]
+        halves = [[trace for trace, side in zip(traces, sides, strict=True) if side == half] for half in (0, 1)]
+        starts = [conditional_chances(halves[1 - half] or traces, drafter, most) for half in (0, 1)]
+        chances = [starts[side] for side in sides]
         heard = reading if model_of(drafter) else None
         seconds, rounds = adaptive_seconds(traces, costs, drafter, at, chances, heard)
         found.append(_replayed(traces, plain, seconds, rounds, drafter, most, adapts=True))
+    return found
+
+
+def sides_of(routes: Sequence[str]) -> list[int]:
+    """0 or 1 for each request: every second one of its route. Routes come in turn, so halves by number would be
+    routes.
+    """
+    seen, found = Counter[str](), []
+    for route in routes:
+        found.append(seen[route] % 2)
+        seen[route] += 1
     return found
 
 

@@ -1,9 +1,13 @@
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 from specexport.calibration.measuring.trace_replay import Trace, cached, plain_seconds, replay, round_seconds
 from specexport.calibration.statistics.intervals import UNBOUNDED
 from specexport.calibration.statistics.results import DraftCandidate, Interval
+from specexport.calibration.verdicts import verdict
 from specexport.calibration.verdicts.verdict import (
     Criteria,
     Replayed,
@@ -13,7 +17,9 @@ from specexport.calibration.verdicts.verdict import (
     in_words,
     judge,
     missing,
+    replay_adaptive,
     replay_candidates,
+    sides_of,
 )
 from specexport.runtime.policy.cost_model import CostPoint, Costs, MeasuredTime
 from specexport.runtime.policy.routes import RoutePolicy
@@ -213,3 +219,21 @@ def test_the_words_name_a_drafter_that_would_have_been_better() -> None:
     for figure in ("ngram", "1.50x", "1.40 to 1.60", "--drafter all"):
         assert figure not in alone
         assert figure in both
+
+
+def test_half_of_each_route_tells_what_the_other_half_starts_from(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of routes that come in turn too: none starts from another one's chances."""
+    assert sides_of(list("ababaab")) == [0, 0, 1, 1, 0, 1, 0]
+    ways = (("+" * 8, "good"), ("-" * 8, "bad"))
+    traces = [replace(trace(signs, line), route=route) for line in range(8) for signs, route in ways]
+    started: list[tuple[float, ...]] = []
+    real = verdict.adaptive_seconds
+
+    def noted(*given: Any) -> Any:
+        started.extend(given[4])
+        return real(*given)
+
+    monkeypatch.setattr(verdict, "adaptive_seconds", noted)
+    replay_adaptive(traces, costs(), ("model",), None)
+    assert len(started) == 16
+    assert all(0.15 < chances[0] < 0.6 for chances in started)
