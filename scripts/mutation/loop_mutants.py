@@ -251,7 +251,7 @@ LOOP = (
     Mutant(
         "the model is told of what was looked up",
         "runtime/policy/lookup_schedule.py",
-        "self._learn(own, min(num_accepted, own))",
+        "self._learn(*self.judged)",
         "self._learn(num_drafted, num_accepted)",
         IN_SCHEDULE,
     ),
