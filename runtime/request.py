@@ -9,7 +9,7 @@ from typing import cast
 from ..bundle import Bundle
 from ..errors import ParameterError
 from .drafting.leaves import LeafPlan
-from .drafting.names import check_drafter, model_of
+from .drafting.names import check_drafter, model_of, unguessed
 from .grammar.matcher import Matcher
 from .policy.decisions import Decisions
 from .policy.forced import BesideForced
@@ -103,7 +103,7 @@ def _schedule(
         if routed is not None:
             return routed.drafter, routed
     if decisions.policy is None:
-        decided, chosen = name, decisions.uncalibrated(name, most, seeded, rule.constrained)
+        decided, chosen = name, decisions.uncalibrated(unguessed(name), most, seeded, rule.constrained)
     else:
         decided, chosen = decisions.schedule(parameters.route, most, rule.constrained, seeded)
     if parameters.prediction:

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from time import perf_counter
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from ..sampling.rules import Rule
-from ..state.context import CachedDecoder, Context
+from ..state.context import Context
 from ..state.statistics import Statistics
+from .guessed import SHORTEST_FOR_A_MODEL, Guess, GuessedDraft, ModelGuess
 from .guide import Guide
 from .lookup import Lookup, NgramLookup, SuffixLookup
-from .names import model_of
+from .model_draft import ModelDraft
+from .names import guesser_of, model_of
 
 LOOKUPS: dict[str, Callable[[int], Lookup]] = {"ngram": NgramLookup, "suffix": SuffixLookup}
 # Beside a model, a match must be longer to be worth more than the model's guess.
 SHORTEST_ALONE = 2
 SHORTEST_BESIDE_A_MODEL = 3
-# Tokens that a model catches up with in the first pass of its draft, rather than in one more.
-AT_ONCE = 8
 
 
 class Draft(Protocol):
@@ -58,51 +57,6 @@ class LookupDraft:
             self._rule.certain(token)
         self._statistics.looked_up += len(found)
         return found
-
-
-class ModelDraft:
-    """The draft model.
-
-    Its first pass of a round feeds two tokens at least: after full acceptance it lacks the last one's row; after rounds
-    that were looked up it lacks more.
-    """
-
-    def __init__(self, cached: CachedDecoder, rule: Rule, statistics: Statistics, guide: Guide | None = None) -> None:
-        self._cached, self._rule, self._statistics, self._guide = cached, rule, statistics, guide
-        self._at_once = max(2, min(AT_ONCE, cached.chunk))
-
-    def prefill(self, tokens: Sequence[int]) -> None:
-        if self._guide is None or self._guide.go_on(0):
-            self._cached.prefill(tokens, len(tokens) - 2)
-
-    def propose(self, tokens: Sequence[int], count: int) -> list[int]:
-        return list(self.one_by_one(tokens, count))
-
-    def one_by_one(self, tokens: Sequence[int], count: int) -> Iterator[int]:
-        """As `propose`; no pass is run before its token is asked for."""
-        if not count or (self._guide is not None and not self._guide.go_on(0)):
-            return
-        start = perf_counter()
-        # What rounds without the model have left out is fed by the first pass too, where it is little.
-        # Where the pass begins is what states must be able to go on behind.
-        self._cached.prefill(tokens, max(len(tokens) - self._at_once, min(self._cached.rows, len(tokens) - 2)))
-        place = max(0, min(self._cached.rows, len(tokens) - 2))
-        logits = self._cached.step(tokens[place:], place)
-        drafted = 0
-        while True:
-            self._statistics.draft_seconds += perf_counter() - start
-            self._statistics.draft_passes += 1
-            if self._guide is not None and not self._guide.include(drafted, logits):
-                return
-            token = self._rule.propose(logits[-1])
-            if token is None:
-                return
-            drafted += 1
-            yield token
-            if drafted == count or (self._guide is not None and not self._guide.go_on(drafted)):
-                return
-            start = perf_counter()
-            logits = self._cached.step([token], len(tokens) + drafted - 1)
 
 
 class ExtendedDraft:
@@ -197,6 +151,21 @@ def make_draft(
     drafts: list[Draft] = [*lookups]
     asked = model_of(name)
     if asked is not None:
-        model = ModelDraft(context.of(asked), rule, statistics, guide)
+        model = _model(name, asked, context, rule, statistics, guide)
         drafts.append(ExtendedDraft(model, lookups) if lookups else model)
     return drafts[0] if len(drafts) == 1 else FirstDraft(*drafts)
+
+
+def _model(
+    name: str, asked: str, context: Context, rule: Rule, statistics: Statistics, guide: Guide | None
+) -> ModelDraft:
+    """The model `asked` of `name`, with what drafts for it."""
+    guesser = guesser_of(name)
+    if guesser is None or rule.constrained:  # what a grammar forces must not be shown to a lookup
+        return ModelDraft(context.of(asked), rule, statistics, guide)
+    guess: Guess
+    if guesser in LOOKUPS:
+        guess = LOOKUPS[guesser](SHORTEST_FOR_A_MODEL)
+    else:
+        guess = ModelGuess(context.of(guesser), context.target.decoder.vocab_size, statistics)
+    return GuessedDraft(context.of(asked), guess, rule, statistics, guide)

@@ -10,7 +10,7 @@ from ...bundle import Bundle
 from ...engines.base import Engine, OpenedDraft
 from ...errors import ParameterError, SessionClosedError, SpecExportError
 from ..state.context import CachedDecoder, Context
-from .names import FIRST, model_of
+from .names import FIRST, LOOKUP_NAMES, guesser_of, model_of
 from .translate import draft_decoder
 
 
@@ -39,7 +39,9 @@ class Drafts:
         None for plain decoding. Raises `ParameterError` where the engine runs the first draft alone and where the draft
         has left the bundle, `SessionClosedError`, and what opening a draft raises.
         """
-        model = model_of(drafter) if drafter is not None else None
+        model, guesser = (model_of(drafter), guesser_of(drafter)) if drafter is not None else (None, None)
+        if guesser is not None and guesser != FIRST and guesser not in LOOKUP_NAMES:
+            self.open(guesser)
         if model is not None and model != FIRST:
             self.open(model)
             self.context.drafts_with = model
@@ -88,4 +90,5 @@ class Drafts:
 def _cached(bundle: Bundle, engine: Engine) -> CachedDecoder:
     decoder = draft_decoder(bundle, engine)
     assert decoder is not None
-    return CachedDecoder(decoder, bundle.manifest.contract.prompt_chunk, leaves=2)
+    contract = bundle.manifest.contract
+    return CachedDecoder(decoder, contract.prompt_chunk, leaves=2, widest=contract.of("draft").widest_step)

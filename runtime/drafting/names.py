@@ -1,4 +1,8 @@
-"""What drafters are called: a model, a lookup, or `lookup+model`; `model` is the bundle's first draft."""
+"""What drafters are called: a model, a lookup, or both; `model` is the bundle's first draft.
+
+`lookup+model` looks tokens up for the target where there is a match, and else asks the model. `lookup:model` asks the
+model, for which the lookup drafts, and `small:model` has a smaller draft do that.
+"""
 
 from __future__ import annotations
 
@@ -20,10 +24,22 @@ DRAFTERS = (FIRST, *LOOKUP_NAMES, *drafters_of(FIRST)[1:])
 
 def model_of(drafter: str) -> str | None:
     """The draft that `drafter` asks, None where it only looks up."""
+    if ":" in drafter:
+        return unguessed(drafter)
     lookup, plus, model = drafter.partition("+")
     if plus:
         return model
     return None if lookup in LOOKUP_NAMES else drafter
+
+
+def guesser_of(drafter: str) -> str | None:
+    """What drafts for the model that `drafter` asks, a lookup or another draft, None where nothing does."""
+    return drafter.partition(":")[0] if ":" in drafter else None
+
+
+def unguessed(drafter: str) -> str:
+    """The same without what drafts for the model, which changes what its tokens cost and not what they are."""
+    return drafter.partition(":")[2] if ":" in drafter else drafter
 
 
 def all_drafters(drafts: Sequence[str]) -> tuple[str, ...]:
@@ -40,10 +56,19 @@ def check_drafter(name: str | None, has_model: bool, drafts: Sequence[str] = ())
     """
     if name is None:
         return FIRST if has_model else LOOKUP_NAMES[0]
+    if has_model and isinstance(name, str) and ":" in name:
+        guesser, model = name.partition(":")[0], unguessed(name)
+        models = (FIRST, *drafts)
+        if model in models and guesser in (*LOOKUP_NAMES, *models):
+            model = check_drafter(model, has_model, drafts)
+            guesser = guesser if guesser in LOOKUP_NAMES else check_drafter(guesser, has_model, drafts)
+            if guesser != model:
+                return f"{guesser}:{model}"
     usable = all_drafters(drafts or (FIRST,)) if has_model else LOOKUP_NAMES
     first = dict(zip(drafters_of(drafts[0]), drafters_of(FIRST), strict=True)) if drafts and has_model else {}
     found = first.get(name, name) if isinstance(name, str) else name
     if found not in usable:
         lacking = "" if has_model else ", since this bundle was built without --draft"
-        raise ParameterError(f"drafter is {name!r}; it must be one of {', '.join(usable)}{lacking}")
+        chains = ", or a lookup or another draft for one of the models, as ngram:model" if has_model else ""
+        raise ParameterError(f"drafter is {name!r}; it must be one of {', '.join(usable)}{chains}{lacking}")
     return found

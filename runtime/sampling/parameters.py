@@ -39,8 +39,9 @@ class SamplingParameters:
     judge candidates beside the draft, which num_leaves counts then, of a bundle built with `--tree-rows`
     (docs/which-draft.md). speculate: False for plain
     decoding. drafter: `model`, `ngram` or `suffix` (looked up in the text), `ngram+model` or `suffix+model` (looked up
-    where there is a match, also behind tokens of the model in the same round); by default the model, or `ngram` in a
-    bundle without one. In a bundle with several drafts `model` is the first; the name of any draft stands for it in the
+    where there is a match, also behind tokens of the model in the same round), `ngram:model` or `suffix:model` (looked
+    up for the model, which so takes fewer passes for its tokens); by default the model, or `ngram` in a bundle without
+    one. In a bundle with several drafts `model` is the first; the name of any draft stands for it in the
     same places, as in `code` and `ngram+code`. num_draft_tokens: k of every round, 0 for plain decoding. Without it and
     a drafter, the bundle's policy decides for the `route` of the request (its default for none, and for one that it
     does not know); without a policy, as many are drafted as pay.
@@ -130,7 +131,7 @@ class SamplingParameters:
         default=None,
         metadata=option(
             Name(
-                help="model, ngram, suffix, ngram+model or suffix+model. "
+                help="model, ngram, suffix, ngram+model or suffix+model; ngram:model drafts for the model. "
                 "[default: model if the bundle has one, else ngram]"
             )
         ),

@@ -19,15 +19,16 @@ WORTH_A_PLACE = 16
 class CachedDecoder:
     """A decoder and the number of cache rows that it was fed; the context says how many of them still count.
 
-    chunk: tokens of the widest pass. leaves: how many of a prompt's tokens are left to the first round. checkpoint:
-    called in front of each prompt chunk; it raises to stop there. places: rows behind which a prompt is stopped to call
-    `at_place`.
+    chunk: tokens of the widest pass. widest: tokens of the widest that gives every row's logits. leaves: how many of a
+    prompt's tokens are left to the first round. checkpoint: called in front of each prompt chunk; it raises to stop
+    there. places: rows behind which a prompt is stopped to call `at_place`.
     """
 
     decoder: Decoder
     chunk: int
     rows: int = 0
     leaves: int = 1
+    widest: int = 2
     checkpoint: Callable[[], None] = nothing
     places: Sequence[int] = ()
     at_place: Callable[[], None] = nothing

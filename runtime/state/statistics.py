@@ -15,10 +15,10 @@ class Statistics:
     request's prediction gave; predicted_accepted: those of these that stood. forced: those of the drafted that the
     request's grammar left no choice about. leaves: rows of verify passes that held second choices of the draft; caught:
     how many of them were the target's own token, and so gave one more; fed_again: rows of what they caught, which the
-    next pass begins with. draft_passes: of the draft model, by the host, one or more for every token it drafted.
-    rounds_by_drafter: those with a draft, by the name of the drafter, `model` for the bundle's first draft. emitted
-    counts tokens given to the caller: stops cut the last round. device_seconds: of rounds that the device ran whole,
-    draft and target in one.
+    next pass begins with. draft_passes: of the draft model, by the host, one or more for every token it drafted, fewer
+    where something drafts for it; guess_passes: of a smaller model that does. rounds_by_drafter: those with a draft, by
+    the name of the drafter, `model` for the bundle's first draft. emitted counts tokens given to the caller: stops cut
+    the last round. device_seconds: of rounds that the device ran whole, draft and target in one.
 
     grammar_seconds: what the request's grammar took to say which tokens may follow, part of the host's time.
 
@@ -39,6 +39,7 @@ class Statistics:
     caught: int = 0
     fed_again: int = 0
     draft_passes: int = 0
+    guess_passes: int = 0
     rounds_by_drafter: dict[str, int] = field(default_factory=dict)
     accepted_by_position: list[int] = field(default_factory=list)
     drafted_by_position: list[int] = field(default_factory=list)
@@ -109,6 +110,7 @@ class Statistics:
             "caught",
             "fed_again",
             "draft_passes",
+            "guess_passes",
             "rounds_by_drafter",
             "accepted",
             "emitted",

@@ -10,7 +10,7 @@ import pytest
 from specexport.bundle import OLDEST_SCHEMA, SCHEMA_VERSION, ModelSpec
 from specexport.engines.base import Logits, OpenedDraft
 from specexport.errors import EngineError, ParameterError, SessionClosedError
-from specexport.runtime.drafting.names import DRAFTERS, all_drafters, check_drafter, drafters_of, model_of
+from specexport.runtime.drafting.names import DRAFTERS, all_drafters, check_drafter, drafters_of, guesser_of, model_of
 from specexport.runtime.policy.cost_model import CostPoint, Costs, DraftCosts, MeasuredTime
 from specexport.runtime.policy.decisions import Decisions
 from specexport.runtime.policy.files import write_decision
@@ -37,14 +37,21 @@ def test_names_of_drafters() -> None:
     assert all_drafters(("only",)) == DRAFTERS
     assert all_drafters(NAMES) == (*DRAFTERS, "b", "ngram+b", "suffix+b", "c", "ngram+c", "suffix+c")
     assert [check_drafter(name, True, NAMES) for name in drafters_of("draft")] == list(drafters_of("model"))
-    assert [model_of(name) for name in ("model", "ngram", "suffix+b", "b")] == ["model", None, "b", "b"]
+    assert [model_of(name) for name in ("model", "ngram", "suffix+b", "b", "ngram:b")] == ["model", None, "b", "b", "b"]
+    chains = {"ngram:draft": "ngram:model", "suffix:b": "suffix:b", "b:draft": "b:model", "draft:c": "model:c"}
+    assert [check_drafter(name, True, NAMES) for name in chains] == list(chains.values())
+    assert [guesser_of(name) for name in ("model", "ngram+b", "ngram:b", "b:model")] == [None, None, "ngram", "b"]
+    for name in ("b:b", "draft:model", "ngram:ngram", "d:model", "ngram:ngram:model", ":model", "model:"):
+        with pytest.raises(ParameterError):
+            check_drafter(name, True, NAMES)
 
 
 @pytest.mark.parametrize("budget", [0, 1 << 20])
 def test_requests_with_different_drafts_share_one_target(budget: int, tmp_path: Path) -> None:
-    session, rng, drafters = make(tmp_path, prompt_cache_bytes=budget), np.random.default_rng(4), all_drafters(NAMES)
+    session, rng = make(tmp_path, prompt_cache_bytes=budget), np.random.default_rng(4)
+    drafters = (*all_drafters(NAMES), "ngram:model", "suffix:b", "b:model", "model:c")
     used = set()
-    for _ in range(60):
+    for _ in range(75):
         prompt = rng.integers(5, 8, rng.integers(1, 6)).tolist()  # so short that many share a prefix
         drafter, count = drafters[rng.integers(len(drafters))], int(rng.integers(1, 20))
         stream = session.stream(prompt, drafter=drafter, num_draft_tokens=int(rng.integers(1, 4)), max_new_tokens=count)

@@ -1,0 +1,97 @@
+"""A draft model for which something cheaper drafts: a lookup, or a smaller model (chains of three)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from time import perf_counter
+from typing import Protocol
+
+from ..sampling.rules import Rule
+from ..state.context import CachedDecoder
+from ..state.statistics import Statistics
+from .guide import Guide
+from .model_draft import AT_ONCE, ModelDraft
+
+# What is wrong costs rows of a pass that is run anyway, so matches may be short; a pass takes this many at most.
+SHORTEST_FOR_A_MODEL = 2
+GUESSES = 3
+
+
+class Guess(Protocol):
+    def find(self, tokens: Sequence[int], count: int, drafted: Sequence[int] = ()) -> list[int]:
+        """Up to `count` tokens that the model may draft behind `tokens` and `drafted`."""
+        ...
+
+
+class ModelGuess:
+    """The likeliest tokens of a smaller model. Its own guesses count for nothing in its cache: those that the larger
+    model drafts too are fed again with the next ones, in one pass.
+    """
+
+    def __init__(self, cached: CachedDecoder, vocab_size: int, statistics: Statistics) -> None:
+        """vocab_size: the target's; the model may know more ids."""
+        self._cached, self._vocab_size, self._statistics = cached, vocab_size, statistics
+        self._at_once = max(2, min(AT_ONCE, cached.chunk))
+
+    def find(self, tokens: Sequence[int], count: int, drafted: Sequence[int] = ()) -> list[int]:
+        cached, known = self._cached, [*tokens, *drafted]
+        cached.prefill(known, max(len(known) - self._at_once, min(cached.rows, len(known) - 1)))
+        place = min(cached.rows, len(known) - 1)
+        logits = cached.step(known[place:], place)
+        guesses = [int(logits[-1, : self._vocab_size].argmax())]
+        while len(guesses) < count:
+            logits = cached.step(guesses[-1:], len(known) + len(guesses) - 1)
+            guesses.append(int(logits[-1, : self._vocab_size].argmax()))
+        cached.keep(len(known))
+        self._statistics.guess_passes += len(guesses)
+        return guesses
+
+
+class GuessedDraft(ModelDraft):
+    """The draft model, for which something else drafts: a pass also feeds what that says comes next.
+
+    Every token is drawn from the model's own row behind its own prefix, and is so judged by the law that it was drawn
+    from. A guess says only which row the pass has already; the first token that differs from it ends the pass's use.
+    """
+
+    def __init__(
+        self,
+        cached: CachedDecoder,
+        guess: Guess,
+        rule: Rule,
+        statistics: Statistics,
+        guide: Guide | None = None,
+    ) -> None:
+        super().__init__(cached, rule, statistics, guide)
+        # States cannot be rolled back to any row within a round.
+        self._guess, self._most = guess, 0 if cached.decoder.has_states else GUESSES
+
+    def one_by_one(self, tokens: Sequence[int], count: int) -> Iterator[int]:
+        cached, drafted = self._cached, list[int]()
+        while len(drafted) < count and (self._guide is None or self._guide.go_on(len(drafted))):
+            start = perf_counter()
+            if drafted:
+                place, fed = len(tokens) + len(drafted) - 1, drafted[-1:]
+            else:
+                cached.prefill(tokens, max(len(tokens) - self._at_once, min(cached.rows, len(tokens) - 2)))
+                place = max(0, min(cached.rows, len(tokens) - 2))
+                fed = list(tokens[place:])
+            room = min(self._most, count - len(drafted) - 1, cached.widest - len(fed))
+            guesses = self._guess.find(tokens, room, drafted) if room > 0 else []
+            logits = cached.step([*fed, *guesses], place)
+            self._statistics.draft_seconds += perf_counter() - start
+            self._statistics.draft_passes += 1
+            first = len(logits) - len(guesses)  # how many rows the first token's is the last of
+            for index, guess in enumerate([*guesses, None]):
+                cached.rows = place + len(fed) + index  # those of what is drafted, wherever this is abandoned
+                rows = logits[: first + index]
+                if self._guide is not None and not self._guide.include(len(drafted), rows):
+                    return
+                token = self._rule.propose(rows[-1])
+                if token is None:
+                    return
+                drafted.append(token)
+                cached.rows += token == guess
+                yield token
+                if token != guess or len(drafted) == count:
+                    break

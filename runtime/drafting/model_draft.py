@@ -1,0 +1,59 @@
+"""The draft model, a token at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from time import perf_counter
+
+from ..sampling.rules import Rule
+from ..state.context import CachedDecoder
+from ..state.statistics import Statistics
+from .guide import Guide
+
+# Tokens that a model catches up with in the first pass of its draft, rather than in one more.
+AT_ONCE = 8
+
+
+class ModelDraft:
+    """The draft model.
+
+    Its first pass of a round feeds two tokens at least: after full acceptance it lacks the last one's row; after rounds
+    that were looked up it lacks more.
+    """
+
+    def __init__(self, cached: CachedDecoder, rule: Rule, statistics: Statistics, guide: Guide | None = None) -> None:
+        self._cached, self._rule, self._statistics, self._guide = cached, rule, statistics, guide
+        self._at_once = max(2, min(AT_ONCE, cached.chunk))
+
+    def prefill(self, tokens: Sequence[int]) -> None:
+        if self._guide is None or self._guide.go_on(0):
+            self._cached.prefill(tokens, len(tokens) - 2)
+
+    def propose(self, tokens: Sequence[int], count: int) -> list[int]:
+        return list(self.one_by_one(tokens, count))
+
+    def one_by_one(self, tokens: Sequence[int], count: int) -> Iterator[int]:
+        """As `propose`; no pass is run before its token is asked for."""
+        if not count or (self._guide is not None and not self._guide.go_on(0)):
+            return
+        start = perf_counter()
+        # What rounds without the model have left out is fed by the first pass too, where it is little.
+        # Where the pass begins is what states must be able to go on behind.
+        self._cached.prefill(tokens, max(len(tokens) - self._at_once, min(self._cached.rows, len(tokens) - 2)))
+        place = max(0, min(self._cached.rows, len(tokens) - 2))
+        logits = self._cached.step(tokens[place:], place)
+        drafted = 0
+        while True:
+            self._statistics.draft_seconds += perf_counter() - start
+            self._statistics.draft_passes += 1
+            if self._guide is not None and not self._guide.include(drafted, logits):
+                return
+            token = self._rule.propose(logits[-1])
+            if token is None:
+                return
+            drafted += 1
+            yield token
+            if drafted == count or (self._guide is not None and not self._guide.go_on(drafted)):
+                return
+            start = perf_counter()
+            logits = self._cached.step([token], len(tokens) + drafted - 1)
