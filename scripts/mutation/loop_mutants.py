@@ -6,6 +6,7 @@ from .mutant import Mutant
 
 CONTEXT, LOOP_FILE = "runtime/state/context.py", "runtime/loop/speculate.py"
 DRAFTERS, LOOKUP, TRANSLATE = (f"runtime/drafting/{name}.py" for name in ("drafters", "lookup", "translate"))
+MODEL = "runtime/drafting/model_draft.py"
 LOOKUP_WORTH = "runtime/policy/lookup_worth.py"
 SCHEDULE, DEVICE_ROUNDS = "runtime/policy/schedule.py", "runtime/loop/device_rounds.py"
 DETOKENIZER, CHAT = "runtime/text/detokenizer.py", "runtime/text/chat_template.py"
@@ -103,7 +104,7 @@ LOOP = (
     ),
     Mutant(
         "the draft lacks a row behind full acceptance",
-        DRAFTERS,
+        MODEL,
         "place = max(0, min(self._cached.rows, len(tokens) - 2))",
         "place = len(tokens) - 1",
         ("tests/runtime/drafting", "tests/runtime/loop"),
@@ -264,7 +265,7 @@ LOOP = (
     ),
     Mutant(
         "a pass of a model that is not to draft",
-        DRAFTERS,
+        MODEL,
         "if not count or (self._guide is not None and not self._guide.go_on(0)):",
         "if not count:",
         ("tests/runtime/drafting",),

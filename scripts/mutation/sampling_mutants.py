@@ -62,7 +62,7 @@ SAMPLING = (
     ),
     Mutant(
         "one stream of noise for draft and target",
-        RULES,
+        "runtime/sampling/noise.py",
         "draft_seed, target_seed = np.random.SeedSequence(seed).spawn(2)",
         "draft_seed = target_seed = np.random.SeedSequence(seed).spawn(2)[0]",
         (f"{TESTS}/test_rules.py", f"{TESTS}/test_distribution.py"),

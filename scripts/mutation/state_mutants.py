@@ -174,7 +174,7 @@ STATES = (
     ),
     Mutant(
         "a hybrid draft begins every round at the first token",
-        "runtime/drafting/drafters.py",
+        "runtime/drafting/model_draft.py",
         "max(len(tokens) - self._at_once, min(self._cached.rows, len(tokens) - 2))",
         "len(tokens) - self._at_once",
         SESSIONS,
