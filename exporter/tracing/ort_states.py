@@ -40,7 +40,7 @@ def convolve(
         shapes=((1, length, channels), (1, ahead, channels)),
         version=1,
     )
-    return output, _padded(states, _rows(joined, states.certain, END, length), past)
+    return output, _padded(states, _rows(joined, states.certain, END, length), past, length)
 
 
 def advance(
@@ -53,7 +53,7 @@ def advance(
     first, state = _recur(given, taken, past["state"])
     second, _ = _recur(given, left, state)
     output = _rows(_concat(first, second), states.pending, END, length)
-    return output, _padded(states, left, past["rows"]), state
+    return output, _padded(states, left, past["rows"], length), state
 
 
 def _recur(given: Recurrence, rows: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
@@ -95,9 +95,9 @@ def _concat(first: Tensor, second: Tensor) -> Tensor:
     return symbolic("Concat", (first, second), dict(axis=1), dtype=first.dtype, shape=shape, version=VERSION)
 
 
-def _padded(states: OpenStates, rows: Tensor, past: Tensor) -> Tensor:
-    """As many rows as `past` has: what is open, and zeros behind."""
-    width = symbolic("Shape", (rows,), dict(start=1, end=2), dtype=torch.int64, shape=[1], version=VERSION)
-    none = torch.zeros(4, dtype=torch.int64)
-    pads = torch.cat([none, past.shape[1] - width, none[:1]])
-    return symbolic("Pad", (rows, pads), dtype=rows.dtype, shape=past.shape, version=VERSION)
+def _padded(states: OpenStates, rows: Tensor, past: Tensor, length: int) -> Tensor:
+    """As many rows as `past` has: what is open, and zeros behind. length: new rows of the pass."""
+    if states.order is None:  # the same in all layers
+        none = torch.zeros(4, dtype=torch.int64)
+        states.order = torch.cat([none, states.window + states.certain - states.pending - length, none[:1]])
+    return symbolic("Pad", (rows, states.order), dtype=rows.dtype, shape=past.shape, version=VERSION)
