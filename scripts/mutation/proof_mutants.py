@@ -20,8 +20,8 @@ PROOFS = (
     Mutant(
         "parity passes NaN",
         PARITY,
-        "return worst / spread if spread and np.isfinite(worst) else np.inf",
-        "return worst / spread if spread and np.isfinite(worst) else 0.0",
+        "return worst / deviation if deviation and np.isfinite(worst) else np.inf",
+        "return worst / deviation if deviation and np.isfinite(worst) else 0.0",
         (f"{TESTS}/test_parity.py",),
     ),
     Mutant(

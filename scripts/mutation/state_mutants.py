@@ -77,8 +77,8 @@ STATES = (
     Mutant(
         "in standard operators: a state that was committed decays twice",
         STANDARD,
-        "state = torch.exp(last)[..., None] * before",
-        "state = torch.exp(2 * last)[..., None] * before",
+        "state = faded * before",
+        "state = faded * faded * before",
         ALONE,
     ),
     Mutant(
@@ -105,8 +105,15 @@ STATES = (
     Mutant(
         "in standard operators: a row that is no number spoils those before it",
         STANDARD,
-        "counted = order.counts[:, None] & (joined[0].abs() <= LARGEST)",
-        "counted = order.counts[:, None]",
+        "_by_head(torch.where(numbers, counted, 0.0), given)",
+        "_by_head(counted, given)",
+        ALONE,
+    ),
+    Mutant(
+        "in standard operators: a row that counts and is no number is left out",
+        STANDARD,
+        "return torch.where(silent[window:, None], NAN, output)",
+        "return output",
         ALONE,
     ),
     Mutant(
