@@ -107,7 +107,7 @@ def test_standard_operators_over_a_text_with_rejected_drafts(kind: str, keeps_op
                 tokens.append(behind[row])
             ours_is_sound = ours.resumable(len(tokens) - 1) == len(tokens) - 1
             assert ours_is_sound
-    assert max(errors) <= TOL / 10
+    assert np.max(errors) <= TOL / 10  # max() would leave NaN out
 
 
 def test_drafted_rows_are_rolled_back_over_several_passes(hybrids: Hybrids) -> None:
