@@ -90,7 +90,7 @@ def bench(
         click.echo(f"left out: {message}", err=True)
     requests = choose(requests, routes, limit)
     check(session, requests, chosen)
-    path, pairs = journal or bundle / "calibration" / "bench.jsonl", len(requests) * chosen.repeats
+    path, pairs = journal or session.bundle.root / "calibration" / "bench.jsonl", len(requests) * chosen.repeats
     with Journal.open(path, journal_header(session, requests, chosen)) as kept:
         _say_resumed(kept, pairs)
         try:

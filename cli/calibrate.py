@@ -89,7 +89,7 @@ def calibrate(
         session = load(bundle, **where, policy=False)
         with bar("costs") as advance:
             costs = measure_only(session, chosen, advance)
-        click.echo(json.dumps(asdict(costs)) if as_json else str(bundle / "costs.json"))
+        click.echo(json.dumps(asdict(costs)) if as_json else str(session.bundle.root / "costs.json"))
         return
     check_packages()
     lines, broken = read_prompt_lines(prompts, skip_invalid)
@@ -105,5 +105,6 @@ def calibrate(
         click.echo("interrupted; the same command resumes here", err=True)
         raise SystemExit(130) from None
     click.echo(json.dumps(analysis.as_dict()) if as_json else render(analysis))
-    write_report(analysis, report or bundle / "report.html")
-    click.echo(str(report or bundle / "report.html"), err=True)
+    report = report or session.bundle.root / "report.html"
+    write_report(analysis, report)
+    click.echo(str(report), err=True)

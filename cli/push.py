@@ -16,8 +16,8 @@ from .options import BUNDLE
 def push(bundle: Path, repository: str, private: bool) -> None:
     """Upload a bundle to the Hugging Face hub.
 
-    Other commands, and specexport.load, then take ORG/NAME instead of a folder. What was calibrated on this host stays
-    here. Log in first: hf auth login.
+    Then specexport.load, and commands that run or inspect a bundle, take ORG/NAME instead of a folder. What was
+    calibrated on this host stays here. Log in first: hf auth login.
     """
     from ..bundle import Bundle
     from ..exporter.push import push as upload

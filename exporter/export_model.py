@@ -79,7 +79,7 @@ class ModelExport:
 
     @property
     def steps(self) -> int:
-        """Callable[[str], None]d while the model is exported."""
+        """Announced while the model is exported."""
         quantizing = len(RECIPE_STEPS) + 1 + 2 * len(self.dialects) if self.quantizing else 0
         return 2 + 2 * len(self.dialects) + 1 + quantizing
 

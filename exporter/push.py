@@ -14,7 +14,8 @@ CARD = "README.md"
 def push(bundle: Bundle, repository: str, private: bool = False) -> str:
     """Upload every file of the manifest, and a model card where the repository has none; returns the address.
 
-    What was measured on this host stays here: another one measures its own. Raises `OutputError` for a name that is
+    What was measured on this host stays here: another one measures its own. private: a new repository is, whatever the
+    organization's setting. Files of an earlier bundle stay in the repository. Raises `OutputError` for a name that is
     none, and where the hub refuses; `MissingPackageError` without huggingface_hub.
     """
     match = ON_HUB.fullmatch(repository)
@@ -26,7 +27,7 @@ def push(bundle: Bundle, repository: str, private: bool = False) -> str:
         raise MissingPackageError("huggingface_hub", "hub") from None
     api = HfApi(library_name="specexport")
     try:
-        address = str(api.create_repo(repository, private=private, exist_ok=True))
+        address = str(api.create_repo(repository, private=private or None, exist_ok=True))
         if not api.file_exists(repository, CARD):
             card = _card(bundle, repository).encode()
             api.upload_file(path_or_fileobj=card, path_in_repo=CARD, repo_id=repository)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from ..errors import BundleError, MissingPackageError
 
+SUFFIX = ".bundle"  # of a folder: a path that is mistyped is not looked for elsewhere
 ON_HUB = re.compile(r"(?P<repository>[\w-][\w.-]*/[\w-][\w.-]*)(@(?P<revision>[\w./-]+))?")
 
 
@@ -19,7 +20,7 @@ def local_bundle(path: str | os.PathLike[str]) -> Path:
     """
     given = Path(path)
     match = ON_HUB.fullmatch(os.fspath(path))
-    if match is None or os.path.lexists(given) or os.path.lexists(given.parent):
+    if match is None or given.suffix == SUFFIX or os.path.lexists(given) or os.path.lexists(given.parent):
         return given
     try:
         from huggingface_hub import snapshot_download
@@ -31,3 +32,11 @@ def local_bundle(path: str | os.PathLike[str]) -> Path:
     except Exception as error:  # those of its HTTP library come through
         reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
         raise BundleError(f"there is no folder {path}, and no such bundle came from the hub: {reason}") from None
+
+
+def bundle_name(root: Path) -> str:
+    """What a bundle is called: its folder without the suffix, or its repository on the hub without the owner."""
+    root = root.resolve()
+    if root.parent.name == "snapshots":
+        return root.parents[1].name.rpartition("--")[2]
+    return root.name.removesuffix(SUFFIX)

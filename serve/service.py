@@ -10,6 +10,7 @@ from time import monotonic
 from typing import Any, TypeVar
 
 from ..runtime.grammar.grammar import Grammar
+from ..runtime.hub import bundle_name
 from ..runtime.session import Session
 from ..version import VERSION
 from .engine.async_session import AsyncSession
@@ -34,7 +35,7 @@ class Service:
         self.texts = TokenTexts(session.tokenizer)
         self.limits = Limits(session.capacity, self.texts.longest)
         self.created = int(time.time())
-        self.name = settings.model or session.bundle.root.resolve().name.removesuffix(".bundle")
+        self.name = settings.model or bundle_name(session.bundle.root)
         self.fingerprint = f"fp_{_digest(session)}-{session.engine.name}"
         self.metrics = self._metrics(session)
 

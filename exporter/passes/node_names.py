@@ -25,8 +25,8 @@ def name_nodes(model: ir.Model) -> None:
     module = ""
     taken: Counter[str] = Counter()
     for node in model.graph:
-        if scopes := node.metadata_props.get(SCOPES):
-            module = literal_eval(scopes)[-2]
+        if len(scopes := literal_eval(node.metadata_props.get(SCOPES, "[]"))) > 1:
+            module = scopes[-2]
         else:
             read = [value.name or "" for value in node.inputs if value is not None and value.is_initializer()]
             module = next((name.rpartition(".")[0] for name in read if name.startswith(PREFIX)), module)

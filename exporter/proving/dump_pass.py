@@ -42,6 +42,7 @@ class DumpedPass:
     """
 
     graph: Path
+    dialect: str
     step: int
     steps: int
     tokens: int
@@ -54,9 +55,10 @@ class DumpedPass:
         """Ways to go on, for a shell. folder: where the files are."""
         loads = f"--load-inputs {shlex.quote(str(folder / INPUTS))}"
         compares = f" --load-outputs {shlex.quote(str(folder / OUTPUTS))}" if self.logits is not None else ""
+        backends = ("--onnxrt",) if self.dialect == DIALECT else ("--onnxrt", "--trt")  # with operators of its own
         within = f" --atol logits:{self.tolerance:.2g}" if self.tolerance is not None else ""
         run = f"polygraphy run {shlex.quote(str(self.graph))}"
-        return [f"{run} {backend} {loads}{compares}{within}" for backend in ("--onnxrt", "--trt")]
+        return [f"{run} {backend} {loads}{compares}{within}" for backend in backends]
 
 
 def dump_pass(bundle: Bundle, model: str = "target", dialect: str | None = None, step: int | None = None) -> DumpedPass:
@@ -84,6 +86,7 @@ def dump_pass(bundle: Bundle, model: str = "target", dialect: str | None = None,
     tolerance = None if isinstance(kind, Rounding) else LOGIT_TOLERANCE[kind] * spread(reference)
     return DumpedPass(
         bundle.path(spec.graphs[dialect]),
+        dialect,
         step,
         len(reference),
         len(entry.step.tokens),

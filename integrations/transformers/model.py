@@ -88,13 +88,13 @@ class CompiledCausalLM:
         if max_length is not None:
             asked.setdefault("max_new_tokens", max(1, max_length - len(prompt)))
         tokens = list(prompt)
-        stream = self.session.stream(prompt, **{"max_new_tokens": MAX_NEW_TOKENS} | asked)
-        if streamer is not None:
-            streamer.put(_like(given, [tokens]))
-        for chunk in stream:
-            tokens += chunk.tokens
-            if streamer is not None and chunk.tokens:
-                streamer.put(_like(given, list(chunk.tokens)))
+        with self.session.stream(prompt, **{"max_new_tokens": MAX_NEW_TOKENS} | asked) as stream:
+            if streamer is not None:
+                streamer.put(_like(given, [tokens]))
+            for chunk in stream:
+                tokens += chunk.tokens
+                if streamer is not None and chunk.tokens:
+                    streamer.put(_like(given, list(chunk.tokens)))
         if streamer is not None:
             streamer.end()
         return _like(given, [tokens])

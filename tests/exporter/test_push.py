@@ -20,15 +20,16 @@ class FakeHub:
     def __init__(self, **_: object) -> None:
         self.has_card = False
         self.private: bool | None = None
+        self.asked = False
         self.card = ""
         self.uploaded: list[str] = []
         self.broken = False
 
-    def create_repo(self, repository: str, private: bool, exist_ok: bool) -> str:
+    def create_repo(self, repository: str, private: bool | None, exist_ok: bool) -> str:
         assert exist_ok
         if self.broken:
             raise RuntimeError("401\nsecond line")
-        self.private = private
+        self.private, self.asked = private, True
         return f"https://hub/{repository}"
 
     def file_exists(self, repository: str, name: str) -> bool:
@@ -65,7 +66,7 @@ def test_the_manifest_s_files_go_and_what_was_measured_here_stays(hub: FakeHub, 
 def test_a_card_that_is_there_is_kept(hub: FakeHub, built: Path) -> None:
     hub.has_card = True
     push(Bundle.open(built), "org/tiny")
-    assert (hub.card, hub.private) == ("", False)
+    assert (hub.card, hub.private) == ("", None)  # the organization's own setting
 
 
 @pytest.mark.parametrize("name", ["tiny", "a/b/c", "org/tiny@main", "../x"])
@@ -74,7 +75,7 @@ def test_a_wrong_name_is_refused_before_the_hub_is_asked(
 ) -> None:
     with refused(OutputError):
         push(Bundle.open(built), name)
-    assert hub.private is None
+    assert not hub.asked
 
 
 def test_what_the_hub_says_is_one_line(refused: Refused, hub: FakeHub, built: Path) -> None:

@@ -6,6 +6,7 @@ import importlib.util
 import os
 import subprocess
 import sys
+from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,9 @@ ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "integrations/optimum"
 CODE = "from optimum.commands.optimum_cli import main; main()"
 
-if importlib.util.find_spec("optimum") is None:
+try:
+    distribution("optimum")
+except PackageNotFoundError:  # the wheel's own folder makes a namespace of that name
     pytest.skip("optimum is not installed", allow_module_level=True)
 
 

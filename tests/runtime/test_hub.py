@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 from specexport.bundle import Bundle
 from specexport.errors import BundleError
-from specexport.runtime.hub import local_bundle
+from specexport.runtime.hub import bundle_name, local_bundle
 from support.messages import Refused
 
 huggingface_hub = pytest.importorskip("huggingface_hub")
+pytest.importorskip("transformers", reason="the bundle that is looked for is built here")
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
@@ -39,12 +40,14 @@ def test_a_bundle_of_the_hub_s_cache_is_loaded_by_its_name(hub: Path, name: str)
     found = local_bundle(name)
     assert found.resolve() == hub.resolve()
     Bundle.open(found)
+    assert bundle_name(found) == "tiny"
 
 
 def test_a_folder_comes_first_and_a_path_is_never_asked_of_the_hub(hub: Path, tmp_path: Path) -> None:
     (tmp_path / "org/tiny").mkdir(parents=True)
     assert local_bundle("org/tiny") == Path("org/tiny")
-    for path in ("org/other", "tiny.bundle", "./org/tiny", "/org/tiny", "a/b/c", "../a", "~/tiny"):
+    assert bundle_name(tmp_path / "pair.bundle") == "pair"
+    for path in ("org/other", "tiny.bundle", "./org/tiny", "/org/tiny", "a/b/c", "../a", "~/tiny", "org/other.bundle"):
         assert local_bundle(path) == Path(path)
 
 
