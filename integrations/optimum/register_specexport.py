@@ -1,8 +1,7 @@
 """`optimum-cli export specexport`: `specexport build` for people who know optimum's exporters.
 
 optimum imports each module of the namespace package `optimum.commands.register` when its command starts, and the wheel
-puts this one there. So this folder has no `__init__.py`, nothing heavy is imported before `run`, and an editable
-install does not have the command.
+puts this one there. So this folder has no `__init__.py`, and nothing heavy is imported before `run`.
 """
 
 from __future__ import annotations

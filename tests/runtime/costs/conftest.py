@@ -12,7 +12,8 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
         "runtime.session",
         "runtime.loop.chunks",
         "runtime.loop.speculate",
-        "runtime.drafting.drafters",
+        "runtime.drafting.guessed",
+        "runtime.drafting.model_draft",
     ):
         monkeypatch.setattr(f"specexport.{module}.perf_counter", made)
     monkeypatch.setattr("specexport.runtime.costs.meter.describe_host", lambda *_: "a host")
