@@ -107,13 +107,15 @@ def _schedule(
     else:
         decided, chosen = decisions.schedule(parameters.route, most, rule.constrained, seeded)
     if parameters.prediction:
-        return decided, BesidePrediction(chosen, most, learns=not rule.constrained)
+        with_model = model_of(decided) is not None
+        return decided, BesidePrediction(chosen, most, not rule.constrained, with_model)
     return decided, BesideForced(chosen, rule, most) if rule.constrained else chosen
 
 
 def _leaves(bundle: Bundle, parameters: SamplingParameters, drafter: str | None, schedule: Schedule) -> LeafPlan | None:
     """Rows beside the draft: as many as are asked for, else as many as pay, where the schedule knows that.
 
+    Requests that are routed have none: that schedule chooses who drafts, and what is believed of leaves is one draft's.
     Raises `ParameterError`.
     """
     most, asked = bundle.manifest.contract.tree_rows, parameters.num_leaves

@@ -23,11 +23,12 @@ def device_rounds(engine: Engine, parameters: SamplingParameters, drafter: str |
     """The engine's own rounds, where they can serve the request: without a drafter, or with the draft model.
 
     Else the host runs the rounds, a pass at a time: for looked-up drafts, for whatever changes logits (a grammar,
-    penalties, bias, bans, a minimum length), for log-probabilities, for verification of trees, and for a draft model
-    whose ids are not the target's.
+    penalties, bias, bans, a minimum length), for log-probabilities, for verification of trees (greedy requests judge
+    none, whatever they name), and for a draft model whose ids are not the target's.
     """
     rounds = engine.rounds
-    if rounds is None or parameters.needs_host or parameters.verification in SIBLINGS:
+    siblings = parameters.verification in SIBLINGS and not parameters.greedy
+    if rounds is None or parameters.needs_host or siblings:
         return None
     return rounds if drafter is None or (drafter == "model" and rounds.drafts) else None
 

@@ -16,11 +16,12 @@ class BesidePrediction:
 
     needs_host = True
 
-    def __init__(self, schedule: Schedule, most: int, learns: bool = True) -> None:
+    def __init__(self, schedule: Schedule, most: int, learns: bool = True, with_model: bool = True) -> None:
         """most: draft tokens a round. learns: whether `schedule` hears what became of its tokens; not where tokens of
-        a grammar stand in front of them.
+        a grammar stand in front of them. with_model: whether it decides for a draft model. Lookups alone ask nothing
+        where they find nothing, so `schedule` is asked about such a round when it is over.
         """
-        self._schedule, self._most, self._learns = schedule, most, learns
+        self._schedule, self._most, self._learns, self._with_model = schedule, most, learns, with_model
         self._asked = schedule.guide
         self.guide: Guide | None = self
         self._round = 0, 0  # length and behind, as of `next`
@@ -56,8 +57,10 @@ class BesidePrediction:
         return taken
 
     def observe(self, num_drafted: int, num_accepted: int) -> None:
-        if not self._begun or (num_drafted and not self._own):  # the schedule's answer stands for the next round
+        begun = self._begun or not (num_drafted or self._with_model)
+        if not begun or (num_drafted and not self._own):  # the schedule's answer stands for the next round
             return
+        _ = self._allowed
         self._begun = False
         if self._learns:
             own = min(self._own, num_drafted)

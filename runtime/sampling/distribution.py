@@ -59,6 +59,9 @@ class Distribution:
         left = scale * self.probs
         if self.tokens is None and other.tokens is not None:
             left[other.tokens] -= other.probs
+        elif self.tokens is None:
+            shared = min(len(left), len(other.probs))
+            left[:shared] -= other.probs[:shared]
         else:
             left -= other.over(self)
         np.maximum(left, 0.0, out=left)

@@ -37,14 +37,17 @@ class SamplingParameters:
 
     verification: how sampled drafts are judged; every way keeps the target's distribution. `spectr` and `recursive`
     judge candidates beside the draft, which num_leaves counts then, of a bundle built with `--tree-rows`
-    (docs/which-draft.md). speculate: False for plain
-    decoding. drafter: `model`, `ngram` or `suffix` (looked up in the text), `ngram+model` or `suffix+model` (looked up
-    where there is a match, also behind tokens of the model in the same round), `ngram:model` or `suffix:model` (looked
-    up for the model, which so takes fewer passes for its tokens); by default the model, or `ngram` in a bundle without
-    one. In a bundle with several drafts `model` is the first; the name of any draft stands for it in the
-    same places, as in `code` and `ngram+code`. num_draft_tokens: k of every round, 0 for plain decoding. Without it and
-    a drafter, the bundle's policy decides for the `route` of the request (its default for none, and for one that it
-    does not know); without a policy, as many are drafted as pay.
+    (docs/which-draft.md). speculate: False for plain decoding.
+
+    drafter: `model`, `ngram` or `suffix` (looked up in the text), `ngram+model` or `suffix+model` (looked up where
+    there is a match, also behind tokens of the model in the same round), `ngram:model` or `suffix:model` (looked up for
+    the model, which so takes fewer passes for its tokens); by default the model, or `ngram` in a bundle without one. In
+    a bundle with several drafts `model` is the first; the name of any draft stands for it in the same places, as in
+    `code` and `ngram+code`, and a smaller one may draft for it, as in `small:code`.
+
+    num_draft_tokens: k of every round, 0 for plain decoding. Without it and a drafter, the bundle's policy decides for
+    the `route` of the request (its default for none, and for one that it does not know); without a policy, as many are
+    drafted as pay.
 
     num_leaves: rows a round beside the draft, of a bundle built with `--tree-rows`: second choices of the draft model,
     which catch the token that follows (docs/which-draft.md). Without it as many as pay where the session knows what

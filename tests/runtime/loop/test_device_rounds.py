@@ -15,6 +15,7 @@ from specexport.calibration.measuring.prompts import Request
 from specexport.calibration.measuring.record import record
 from specexport.engines.base import Chances, RoundResult
 from specexport.errors import EngineError
+from specexport.runtime.loop.device_rounds import device_rounds
 from specexport.runtime.policy.cost_model import CostPoint, Costs, MeasuredTime
 from specexport.runtime.policy.routes import RoutePolicy
 from specexport.runtime.policy.schedule import AdaptiveSchedule, RouteState
@@ -118,6 +119,18 @@ def test_both_ways_to_run_a_round_give_the_same(
     if not options:
         expected = greedy_tokens(device.engine.target, PROMPT, 24)  # type: ignore[arg-type]
         assert device.generate(PROMPT, max_new_tokens=24, num_draft_tokens=k).tokens == expected
+
+
+@pytest.mark.parametrize("verification", ["spectr", "recursive"])
+def test_greedy_requests_have_no_use_for_candidates_and_stay_on_the_device(
+    pair: tuple[Session, Session, FakeRounds], verification: str
+) -> None:
+    _, device, rounds = pair
+    device.generate(PROMPT, max_new_tokens=8, verification=verification)
+    assert rounds.asked
+    for temperature, engine in ((0.0, device.engine), (1.0, None)):
+        parameters = SamplingParameters(temperature=temperature, verification=verification)  # type: ignore[arg-type]
+        assert device_rounds(device.engine, parameters, "model") is (engine and engine.rounds)
 
 
 def test_noise_is_below_one_and_of_two_streams(pair: tuple[Session, Session, FakeRounds]) -> None:

@@ -78,3 +78,17 @@ def test_lookups_count_against_what_is_allowed() -> None:
     schedule = BesidePrediction(Asked(3), 4)
     schedule.next(10, 2)
     assert schedule.looked_up(4, 5, 1) == 2
+
+
+@pytest.mark.parametrize("with_model", [True, False])
+def test_lookups_alone_hear_of_rounds_that_they_have_nothing_for(with_model: bool) -> None:
+    """Nothing asked the schedule then; of the prediction's rounds it hears nothing."""
+    inner = Asked(4, 4, 3)
+    schedule = BesidePrediction(inner, 4, with_model=with_model)
+    for _ in range(2):
+        schedule.next(10, 2)
+        schedule.observe(0, 0)
+    by_the_prediction(schedule)
+    assert inner.seen == ([] if with_model else [(0, 0), (0, 0)])
+    schedule.next(10, 2)
+    assert schedule.looked_up(4, 5, 0) == (4 if with_model else 3)
