@@ -31,6 +31,9 @@ optional:
 
 
 def wrap(text: str) -> str:
+    r"""A paragraph of help in Markdown; one that click keeps as it is, behind `\b`, is a block of code here too."""
+    if text.startswith("\b\n"):
+        return textwrap.indent(inspect.cleandoc(text[2:]), "    ")
     return textwrap.fill(" ".join(text.split()), WIDTH, break_on_hyphens=False, break_long_words=False)
 
 

@@ -98,6 +98,13 @@ def test_the_options_of_the_command_line_are_up_to_date() -> None:
     assert write_cli_docs.PAGE.read_text(encoding="utf-8") == write_cli_docs.render(), "run scripts/write_cli_docs"
 
 
+def test_help_that_keeps_its_lines_keeps_them_in_the_docs() -> None:
+    import write_cli_docs
+
+    assert "\n    zsh:  eval " in write_cli_docs.render()
+    assert write_cli_docs.wrap("\b\n  a\n  b") == "    a\n    b"
+
+
 def table_names(page: str, heading: str) -> set[str]:
     """What stands in backticks in the first column of the table below a heading."""
     part = (ROOT / page).read_text(encoding="utf-8").split(f"\n## {heading}\n")[1].split("\n## ")[0]

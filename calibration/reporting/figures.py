@@ -8,52 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ...runtime.drafting.names import model_of
 from ..statistics.intervals import UNBOUNDED
 from ..statistics.results import Analysis, DraftCandidate, Interval, RouteAnalysis, SignalQuality
+from .styles import Entry, Figure, Style, positions
 from .svg import DASHES, INK, MUTED, PANEL, SERIES, WIDE, drawing, swatch
 from .tables import percent, printable
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
-MARKERS = "os^Dv"
-
-
-@dataclass(frozen=True)
-class Style:
-    """The look of series `index` in every figure and legend; the first 32 all differ."""
-
-    index: int
-
-    @property
-    def line(self) -> dict[str, Any]:
-        return {
-            "color": SERIES[self.index % len(SERIES)],
-            "linestyle": DASHES[self.index // len(SERIES) % len(DASHES)],
-            "marker": MARKERS[self.index % len(MARKERS)],
-        }
-
-
-@dataclass(frozen=True)
-class Entry:
-    """A line of a legend: a swatch and its name."""
-
-    svg: str
-    name: str
-
-
-@dataclass(frozen=True)
-class Figure:
-    """svg: an element for the page. wide: stands alone; others stand side by side, with captions."""
-
-    svg: str
-    caption: str = ""
-    legend: tuple[Entry, ...] = ()
-    wide: bool = False
 
 
 def figures(analysis: Analysis) -> dict[str, tuple[Figure, ...]]:
@@ -62,25 +24,11 @@ def figures(analysis: Analysis) -> dict[str, tuple[Figure, ...]]:
     styles = {drafter: Style(index) for index, drafter in enumerate(drafters)}
     speedups = [_speedup(route, styles, _ceiling(analysis)) for route in analysis.routes]
     return {
-        "acceptance": (_acceptance(analysis),),
         "costs": (_cost_curve(analysis), *(_break_even(route) for route in analysis.routes)),
         "speedups": tuple(speedups),
         "distribution": tuple(_distribution(route, _reach(analysis)) for route in analysis.routes),
         "signals": tuple(_reliability(quality, quality.signal == analysis.signal) for quality in analysis.signals),
     }
-
-
-def _acceptance(analysis: Analysis) -> Figure:
-    with drawing("Acceptance by position, a line for each route", WIDE) as (axes, drawn):
-        for index, route in enumerate(analysis.routes):
-            axes.plot(
-                range(1, len(route.acceptance) + 1), [100 * share for share in route.acceptance], **Style(index).line
-            )
-        axes.set_ylim(0, 103)
-        _positions(axes, max((len(route.acceptance) for route in analysis.routes), default=0), "draft token")
-        axes.set_ylabel("accepted, % of reached")
-    legend = (Entry(swatch(Style(index).line), printable(route.route)) for index, route in enumerate(analysis.routes))
-    return Figure(drawn[0], legend=tuple(legend), wide=True)
 
 
 def _cost_curve(analysis: Analysis) -> Figure:
@@ -102,7 +50,7 @@ def _cost_curve(analysis: Analysis) -> Figure:
                 ]
                 axes.plot(counts, [1.0, *costs[1:]], **ways)
         axes.set_ylim(bottom=0.8)
-        _positions(axes, analysis.costs.max_draft_tokens, "draft tokens per round, k", first=0)
+        positions(axes, analysis.costs.max_draft_tokens, "draft tokens per round, k", first=0)
         axes.set_ylabel("time over a plain round = a*(k)")
     legend = [
         Entry(swatch(Style(index).line), f"{point.context} tokens of context") for index, point in enumerate(points)
@@ -141,7 +89,7 @@ def _break_even(route: RouteAnalysis) -> Figure:
             axes.plot(counts, [route.textbook[count] for count in counts], **expected_as)
         axes.plot(counts, lengths, **Style(0).line)
         axes.set_ylim(bottom=0.8)
-        _positions(axes, max(counts, default=0), "draft tokens per round, k")
+        positions(axes, max(counts, default=0), "draft tokens per round, k")
         axes.set_ylabel("tokens per round")
     legend = (
         Entry(swatch(Style(0).line), "a(k) on your text"),
@@ -169,7 +117,7 @@ def _speedup(route: RouteAnalysis, styles: dict[str, Style], ceiling: float) -> 
                 best = route.chosen.num_draft_tokens + aside
                 axes.plot([best], [route.chosen.speedup.value], marker="o", markersize=9, fillstyle="none", color=INK)
         axes.set_ylim(0, ceiling)
-        _positions(
+        positions(
             axes,
             max((candidate.num_draft_tokens for candidate in route.candidates), default=0),
             "draft tokens per round, k",
@@ -245,12 +193,3 @@ def _reach(analysis: Analysis) -> tuple[float, float]:
 
 def _only_finite(values: Iterable[float]) -> list[float]:
     return [value for value in values if math.isfinite(value)]
-
-
-def _positions(axes: Axes, last: int, label: str, first: int = 1) -> None:
-    """Integer ticks on the x axis, few enough to read."""
-    last = max(first, last)
-    stride = max(1, math.ceil((last - first + 1) / 12))
-    axes.set_xticks(range(first, last + 1, stride))
-    axes.set_xlim(first - 0.4, last + 0.4)
-    axes.set_xlabel(label)

@@ -1,4 +1,4 @@
-"""An analysis as one self-contained HTML file: verdicts, figures, tables."""
+"""An analysis as one self-contained HTML file: the answer, a story in three figures, then all figures and tables."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from ...errors import MissingPackageError, OutputError
 from ...temporary_files import write_whole
 from ..statistics.results import Analysis
 from .figures import figures
-from .sections import sections
+from .sections import answer, sections
+from .story import story
 from .svg import ID
 from .tables import printable
 
@@ -48,8 +49,12 @@ def render(analysis: Analysis) -> str:
     number = itertools.count()
     environment.filters["figure"] = lambda svg: Markup(svg.replace(ID, f"f{next(number)}-"))
     return environment.get_template(TEMPLATE).render(
-        bundle=printable(analysis.bundle),
-        made=printable(analysis.made),
+        bundle=printable(Path(analysis.bundle).name or analysis.bundle),
+        made=printable(analysis.made[:16].replace("T", " ")),
+        host=printable(analysis.host),
+        requests=sum(entry.requests for entry in analysis.routes),
+        answer=answer(analysis),
+        story=story(analysis),
         sections=sections(analysis),
         figures=figures(analysis),
         long=LONG,

@@ -9,7 +9,7 @@ from ..statistics.sample_size import what_samples_tell
 from .explanations import SAMPLED, TITLES, explanation
 from .round_tables import acceptance_tables, cost_tables, length_tables, signal_tables
 from .speed_tables import distribution_tables, latency_tables, prediction_tables, speedup_tables, verdict_tables
-from .tables import Decision, Section, Table, printable, rate, times
+from .tables import Decision, Section, Table, between, printable, rate, times
 
 Tables = Callable[[Analysis], tuple[Table, ...]]
 
@@ -44,9 +44,29 @@ def sections(analysis: Analysis) -> tuple[Section, ...]:
 
 def _decisions(analysis: Analysis) -> tuple[Decision, ...]:
     return tuple(
-        Decision(entry.policy.verdict.upper(), printable(entry.route), printable(entry.words))
+        Decision(
+            entry.policy.verdict.upper(),
+            printable(entry.route),
+            printable(entry.words),
+            times(entry.judged.speedup.value),
+            between(entry.judged.speedup),
+        )
         for entry in analysis.routes
     )
+
+
+def answer(analysis: Analysis) -> str:
+    """To whether speculation pays, in a line."""
+    verdicts = [entry.policy.verdict for entry in analysis.routes]
+    on, open_ones, all_of_them = verdicts.count("on"), verdicts.count("undecided"), len(verdicts)
+    if all_of_them == 1:
+        return {"on": "Speculation pays", "off": "Speculation does not pay"}.get(verdicts[0], "Not decided yet")
+    if on == all_of_them:
+        return f"Speculation pays on all {on} routes"
+    if not on and not open_ones:
+        return f"Speculation pays on none of {all_of_them} routes"
+    rest = f", {open_ones} undecided" if open_ones else ""
+    return f"Speculation pays on {on} of {all_of_them} routes{rest}"
 
 
 def _findings(analysis: Analysis) -> dict[str, tuple[str, ...]]:

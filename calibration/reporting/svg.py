@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -23,7 +23,8 @@ VARIABLES = {INK: "currentColor", MUTED: "var(--muted)", GRID: "var(--grid)"} | 
     color: f"var(--series-{index})" for index, color in enumerate(SERIES)
 }
 DASHES: tuple[Any, ...] = ("-", (0, (4, 1.5)), (0, (1, 1.2)), (0, (5, 1.2, 1, 1.2)))
-WIDE, PANEL = (4.6, 2.9), (3.3, 2.3)  # inches: on a phone 8.5 points stay readable
+# inches: on a phone 8.5 points stay readable
+WIDE, PANEL, STORY = (4.6, 2.9), (3.3, 2.3), (3.7, 2.7)
 # inches; fixed, since a layout that measures text takes longer than drawing
 LEFT, BOTTOM, MARGIN = 0.66, 0.46, 0.08
 
@@ -51,9 +52,12 @@ SETTINGS: Any = {
 
 
 @contextmanager
-def drawing(title: str, size: tuple[float, float]) -> Iterator[tuple[Axes, list[str]]]:
-    """Axes to draw on. The finished element is appended to the list when the block ends. size: in inches.
+def drawing(
+    title: str, size: tuple[float, float], names: Mapping[str, str] | None = None
+) -> Iterator[tuple[Axes, list[str]]]:
+    """Axes to draw on. The finished element is appended to the list when the block ends.
 
+    size: in inches. names: what stands in the drawing for a text that matplotlib lays out, whose width must not matter.
     Raises `MissingPackageError` without matplotlib.
     """
     try:
@@ -72,7 +76,7 @@ def drawing(title: str, size: tuple[float, float]) -> Iterator[tuple[Axes, list[
         yield axes, drawn
         buffer = io.BytesIO()
         canvas.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
-    drawn.append(inline(buffer.getvalue(), title))
+    drawn.append(inline(buffer.getvalue(), title, names))
 
 
 def swatch(look: dict[str, Any]) -> str:
@@ -95,7 +99,7 @@ def _drawn_swatch(look: tuple[tuple[str, Any], ...]) -> str:
     return inline(buffer.getvalue(), None)
 
 
-def inline(svg: bytes, title: str | None) -> str:
+def inline(svg: bytes, title: str | None, names: Mapping[str, str] | None = None) -> str:
     """matplotlib's SVG file as an element of an HTML page.
 
     Namespaces, metadata and the style sheet, which would apply to the whole page, are removed. Ids begin with `ID`,
@@ -129,6 +133,8 @@ def inline(svg: bytes, title: str | None) -> str:
         element.tail = None
         if element.tag != "text":
             element.text = None
+        elif names:
+            element.text = names.get(element.text or "", element.text)
     for name in ("width", "height", "version"):
         root.attrib.pop(name, None)
     if title is None:

@@ -27,11 +27,13 @@ class Table:
 
 @dataclass(frozen=True)
 class Decision:
-    """verdict: `ON`, `OFF` or `UNDECIDED`. words: why, in a sentence."""
+    """verdict: `ON`, `OFF` or `UNDECIDED`. words: why, in a sentence. speedup: with its 95 % interval, between."""
 
     verdict: str
     route: str
     words: str
+    speedup: str
+    between: str
 
 
 @dataclass(frozen=True)

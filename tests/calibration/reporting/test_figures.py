@@ -2,64 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
 
 import pytest
 from specexport.calibration.reporting import figures as module
-from specexport.calibration.reporting.figures import Figure, figures
+from specexport.calibration.reporting.figures import figures
+from specexport.calibration.reporting.styles import Figure
 from specexport.calibration.reporting.svg import INK, SERIES
 from specexport.calibration.statistics.intervals import UNBOUNDED
 from specexport.calibration.statistics.results import Analysis, Interval, RouteAnalysis
 from support import analyses
-
-
-class Paper:
-    """Axes that remember what was drawn: (method, arguments, keywords)."""
-
-    def __init__(self, title: str) -> None:
-        self.title = title
-        self.drawn: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = []
-
-    def __getattr__(self, name: str) -> Any:
-        def write(*arguments: Any, **keywords: Any) -> None:
-            self.drawn.append(
-                (name, tuple(list(one) if isinstance(one, range) else one for one in arguments), keywords)
-            )
-
-        return write
-
-    def of(self, name: str) -> list[tuple[tuple[Any, ...], dict[str, Any]]]:
-        return [(arguments, keywords) for method, arguments, keywords in self.drawn if method == name]
-
-    def one(self, name: str) -> tuple[Any, ...]:
-        ((arguments, _),) = self.of(name)
-        return arguments
+from support.paper import Paper, papers_of
 
 
 @pytest.fixture
 def papers(monkeypatch: pytest.MonkeyPatch) -> list[Paper]:
-    """Those drawn on, in order."""
-    used: list[Paper] = []
-
-    @contextmanager
-    def drawing(title: str, size: tuple[float, float]) -> Iterator[tuple[Paper, list[str]]]:
-        drawn: list[str] = []
-        used.append(Paper(title))
-        yield used[-1], drawn
-        drawn.append("<svg></svg>")
-
-    monkeypatch.setattr(module, "drawing", drawing)
-    monkeypatch.setattr(module, "swatch", str)
-    return used
+    return papers_of(module, monkeypatch)
 
 
 def drawn(papers: list[Paper], analysis: Analysis) -> dict[str, list[tuple[Paper, Figure]]]:
     """By section. The papers are told apart by their titles."""
     begin = {
-        "acceptance": ("Acceptance",),
         "costs": ("A round", "Tokens per round"),
         "speedups": ("Expected speedup",),
         "distribution": ("Speedups of",),
@@ -75,16 +38,6 @@ def drawn(papers: list[Paper], analysis: Analysis) -> dict[str, list[tuple[Paper
 @pytest.fixture
 def code() -> RouteAnalysis:
     return analyses.route("code", "on", 0.8)
-
-
-def test_acceptance_is_in_per_cent_by_position(papers: list[Paper]) -> None:
-    analysis = analyses.analysis()
-    ((paper, figure),) = drawn(papers, analysis)["acceptance"]
-    lines = paper.of("plot")
-    for route, (arguments, keywords), entry in zip(analysis.routes, lines, figure.legend, strict=True):
-        assert arguments == ([1, 2, 3, 4], [100 * share for share in route.acceptance])
-        assert entry.svg == str(keywords)  # the legend looks as the line does
-        assert entry.name == route.route
 
 
 def test_costs_are_over_a_plain_round_with_their_spread(papers: list[Paper], code: RouteAnalysis) -> None:
@@ -204,5 +157,5 @@ def test_reliability_against_the_diagonal(papers: list[Paper], code: RouteAnalys
 @pytest.mark.parametrize(("last", "ticks"), [(1, [1]), (4, [1, 2, 3, 4]), (32, list(range(1, 33, 3)))])
 def test_positions_are_whole_numbers_that_do_not_crowd(papers: list[Paper], last: int, ticks: list[int]) -> None:
     entry = analyses.route("one", "on", 0.5, k_max=last, drafters=("ngram",))
-    ((paper, _),) = drawn(papers, analyses.analysis([entry], k_max=last))["acceptance"]
+    ((paper, _),) = drawn(papers, analyses.analysis([entry], k_max=last))["speedups"]
     assert paper.one("set_xticks") == (ticks,)

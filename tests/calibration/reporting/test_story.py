@@ -1,0 +1,131 @@
+"""The story in front of the evidence, asked of axes that only write down."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+from specexport.calibration.reporting import story as module
+from specexport.calibration.reporting.report import render
+from specexport.calibration.reporting.sections import answer
+from specexport.calibration.reporting.story import LONGEST_NAME, MOST_ROUTES, story
+from specexport.calibration.statistics.intervals import UNBOUNDED
+from specexport.calibration.statistics.results import Interval
+from support import analyses
+from support.paper import Paper, papers_of
+
+
+@pytest.fixture
+def papers(monkeypatch: pytest.MonkeyPatch) -> list[Paper]:
+    class Spines(Paper):
+        def __getitem__(self, name: str) -> Paper:
+            return self
+
+    monkeypatch.setattr(Paper, "spines", Spines(""), raising=False)
+    return papers_of(module, monkeypatch)
+
+
+def test_a_token_s_time_is_plain_time_over_the_speedup(papers: list[Paper]) -> None:
+    analysis = analyses.analysis()
+    chapter = story(analysis)[0]
+    bars, spreads = papers[0].of("barh"), papers[0].of("errorbar")
+    for index, route in enumerate(analysis.routes):
+        plain, speedup = 1000 * route.measured.latency_plain.p50, route.judged.speedup
+        times = [arguments[1] for arguments, _ in bars[2 * index : 2 * index + 2]]
+        assert times == pytest.approx([plain, plain / speedup.value])
+        ((time,), _), keywords = spreads[index]
+        ((below,), (above,)) = keywords["xerr"]
+        assert (time - below, time + above) == pytest.approx((plain / speedup.high, plain / speedup.low))
+    best = analysis.routes[0]
+    assert chapter.headline.startswith("code: ")
+    assert f"{1000 * best.measured.latency_plain.p50 / best.judged.speedup.value:.2f} ms" in chapter.headline
+
+
+def test_no_route_is_praised_that_is_not_on(papers: list[Paper]) -> None:
+    routes = [analyses.route("a", "undecided", 0.9), analyses.route("b", "off", 0.1)]
+    assert story(analyses.analysis(routes))[0].headline == "No route is clearly faster with speculation"
+
+
+@pytest.mark.parametrize(
+    "speedup", [Interval(math.nan, math.nan, math.nan), Interval(0.0, 0.0, 0.0), Interval(1.2, 0.0, UNBOUNDED)]
+)
+def test_an_interval_without_an_end_is_not_drawn(papers: list[Paper], speedup: Interval) -> None:
+    entry = analyses.route("one", "undecided", 0.5)
+    story(analyses.analysis([replace(entry, chosen=replace(entry.chosen, speedup=speedup))]))
+    ((_, keywords),) = papers[0].of("errorbar")
+    assert keywords["xerr"] == [[0.0], [0.0]]
+
+
+def test_acceptance_is_in_per_cent_by_position(papers: list[Paper]) -> None:
+    analysis = analyses.analysis()
+    chapter = story(analysis)[1]
+    for route, (arguments, keywords), entry in zip(
+        analysis.routes, papers[1].of("plot"), chapter.figure.legend, strict=True
+    ):
+        assert arguments == ([1, 2, 3, 4], [100 * share for share in route.acceptance])
+        assert entry.svg == str(keywords)  # the legend looks as the line does
+        assert entry.name == route.route
+    assert "78 % of the time on code, 8 % on " in chapter.headline
+
+
+def test_the_parts_of_a_round_stand_on_each_other_under_what_its_tokens_take_plain(papers: list[Paper]) -> None:
+    analysis = analyses.analysis()
+    chapter = story(analysis)[2]
+    point = analysis.costs.points[1]
+    (verify, under), (draft, over_verify), (host, over_both) = (
+        (arguments[1], keywords["bottom"]) for arguments, keywords in papers[2].of("bar")
+    )
+    assert verify == [1000 * one.median for one in point.verify]
+    assert draft == [1000 * k * point.draft.median for k in range(5)]
+    assert host == [1000 * one.median for one in point.host]
+    assert under == [0.0] * 5
+    assert over_verify == verify
+    assert over_both == pytest.approx([one + other for one, other in zip(verify, draft, strict=True)])
+    counts, worth = papers[2].of("plot")[0][0]
+    lengths = [1.0, *(one.acceptance_length for one in analysis.routes[0].candidates[:4])]
+    assert counts == [0, 1, 2, 3, 4]
+    assert worth == pytest.approx([1000 * point.rounds[0].median * length for length in lengths])
+    assert f"{point.rounds[4].median / point.rounds[0].median:.2f} plain rounds" in chapter.headline
+
+
+def test_without_a_draft_model_no_draft_passes_are_drawn(papers: list[Paper]) -> None:
+    names = [entry.name for entry in story(analyses.lookups_only())[2].figure.legend]
+    assert names == ["verify pass of the target", "host", "quotes"]
+
+
+def test_of_many_routes_those_with_the_most_requests(papers: list[Paper]) -> None:
+    routes = [analyses.route(f"r{number:02}", "off", 0.2, requests=20 + number % 15, k_max=1) for number in range(15)]
+    names = [entry.name for entry in story(analyses.analysis(routes, k_max=1))[1].figure.legend]
+    assert names == [f"r{number:02}" for number in range(3, 15)]
+    assert len(names) == MOST_ROUTES
+
+
+def test_the_names_of_routes_are_not_laid_out_and_are_cut() -> None:
+    formula = "$\\frac{1}{2}$ \N{CJK UNIFIED IDEOGRAPH-4E2D} " + "x" * LONGEST_NAME
+    svg = story(analyses.analysis([analyses.route(formula, "off", 0.2, k_max=1)], k_max=1))[0].figure.svg
+    assert f">{formula[: LONGEST_NAME - 1]}\N{HORIZONTAL ELLIPSIS}</text>" in svg
+    assert "route-0" not in svg
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "line"),
+    [
+        (["on"], "Speculation pays"),
+        (["off"], "Speculation does not pay"),
+        (["undecided"], "Not decided yet"),
+        (["on", "on"], "Speculation pays on all 2 routes"),
+        (["off", "off"], "Speculation pays on none of 2 routes"),
+        (["on", "off"], "Speculation pays on 1 of 2 routes"),
+        (["off", "undecided"], "Speculation pays on 0 of 2 routes, 1 undecided"),
+    ],
+)
+def test_the_answer_in_a_line(verdicts: list[str], line: str) -> None:
+    entry = analyses.route("one", "on", 0.5, k_max=1)
+    routes = [replace(entry, policy=replace(entry.policy, verdict=verdict)) for verdict in verdicts]
+    assert answer(analyses.analysis(routes, k_max=1)) == line
+
+
+def test_the_page_begins_with_the_answer() -> None:
+    page = render(analyses.analysis())
+    assert page.index("<h1>Speculation pays on 1 of 3 routes, 1 undecided</h1>") < page.index('<section id="verdicts">')
