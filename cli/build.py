@@ -7,12 +7,15 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 from time import perf_counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from .export_packages import lacking
 from .options import CACHE, MIN_OVERLAP, compile_options, compiling
+
+if TYPE_CHECKING:
+    from ..bundle import Bundle
 
 
 @click.command()
@@ -149,4 +152,20 @@ def build(target: str, drafts: tuple[str, ...], output: Path, engines: tuple[str
             f"{proof.measure} (allowed {proof.limit})",
             err=True,
         )
+    _say_what_it_is(report.bundle, output)
     click.echo(str(output))
+
+
+def _say_what_it_is(bundle: Bundle, output: Path) -> None:
+    """The last lines of a build: what to remember of it, and what comes next."""
+    manifest = bundle.manifest
+    models = ", ".join(
+        f"{role} of {model.num_parameters / 1e6:,.1f} M weights in "
+        f"{manifest.contract.precision if model.format == 'float' else model.format}"
+        for role, model in manifest.models.items()
+    )
+    size = sum(file.bytes for file in manifest.files.values()) / 1e6
+    engines = ", ".join(manifest.engines)
+    click.echo(f"\n{output.name}: {models}; {size:,.0f} MB for {engines}, every graph proved", err=True)
+    asked = f"chat {output}" if manifest.text.chat_template else f'generate {output} --prompt "..."'
+    click.echo(f"next: specexport {asked}, specexport calibrate {output} --prompts FILE", err=True)

@@ -6,7 +6,9 @@ import json
 import shlex
 import sys
 from dataclasses import asdict
+from datetime import timedelta
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 import click
@@ -78,10 +80,12 @@ def calibrate(
     from ..calibration.measuring.prompts import choose, fit
     from ..calibration.options import CalibrateOptions
     from ..calibration.reporting.report import write_report
+    from ..calibration.reporting.sections import answer
     from ..calibration.reporting.summary import render
     from ..runtime.load import load
     from ..runtime.text.prompt_file import read_prompt_lines
 
+    start = perf_counter()
     chosen = CalibrateOptions(mode="fixed" if fixed else "adaptive", **options)
     if report is not None and (report.is_dir() or not report.parent.is_dir()):
         raise click.ClickException(f"--report is {report}; expected a file in a folder that exists")
@@ -99,7 +103,7 @@ def calibrate(
         click.echo(f"left out: {message}", err=True)
     requests = choose(requests, (), limit)
     try:
-        with bar("calibrate") as advance:
+        with bar("calibrate", "deciding by route") as advance:
             analysis = run(session, requests, chosen, shlex.join(["specexport", *sys.argv[1:]]), advance)
     except KeyboardInterrupt:
         click.echo("interrupted; the same command resumes here", err=True)
@@ -107,4 +111,5 @@ def calibrate(
     click.echo(json.dumps(analysis.as_dict()) if as_json else render(analysis))
     report = report or session.bundle.root / "report.html"
     write_report(analysis, report)
-    click.echo(str(report), err=True)
+    click.echo(f"\n{answer(analysis)} ({timedelta(seconds=round(perf_counter() - start))})", err=True)
+    click.echo(f"sessions follow {session.bundle.root / 'policy.json'}; why: {report}", err=True)

@@ -7,21 +7,32 @@ from contextlib import contextmanager
 from time import perf_counter
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 
 # Between lines of a stage where there is no terminal to draw a bar on.
 SECONDS = 15.0
 
 
 class BuildDisplay:
-    """Implements `exporter.progress.BuildProgress`; a bar a stage, gone when the build ends. Respects NO_COLOR."""
+    """Implements `exporter.progress.BuildProgress`: a bar a stage with its steps, the time it has taken and about what
+    is left; gone when the build ends. Respects NO_COLOR.
+    """
 
     def __init__(self) -> None:
         self._console = Console(stderr=True)
         columns = (
             TextColumn("{task.description:<20}"),
             BarColumn(),
+            MofNCompleteColumn(),
             TimeElapsedColumn(),
+            TimeRemainingColumn(compact=True),
             TextColumn("{task.fields[step]}"),
         )
         self._progress = Progress(
@@ -47,7 +58,7 @@ class BuildDisplay:
             self._progress.update(task, completed=announced, step=step)
             announced += 1
             if not self._console.is_terminal and perf_counter() - told > SECONDS:
-                self._console.print(f"{label}: {step}", highlight=False)
+                self._console.print(f"{label}: {step}, {announced} of {steps}", highlight=False)
                 told = perf_counter()
 
         yield announce

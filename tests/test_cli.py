@@ -90,6 +90,7 @@ def test_build_prints_the_bundle_and_tells_the_rest_on_stderr(
         "proved draft ort: ",
     ):
         assert line in result.stderr
+    assert "every graph proved\nnext: specexport " in result.stderr
     refused.says(error(build()))
     assert build("--force").exit_code == 0
 

@@ -92,7 +92,7 @@ def test_the_summary_is_for_people(run: Run, prompts: Path, tmp_path: Path) -> N
     result = run("calibrate", "--prompts", prompts, "--max-new-tokens", 4, "--limit", 2, "--report", report, "--fixed")
     assert result.exit_code == 0, result.stderr
     assert "UNDECIDED" in result.stdout
-    assert str(report) in result.stderr
+    assert f"policy.json; why: {report}" in result.stderr
     assert report.exists()
 
 

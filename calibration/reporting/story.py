@@ -93,7 +93,7 @@ def _acceptance(routes: list[RouteAnalysis]) -> Chapter:
         headline += f", {percent(least)} on {_short(worst)}"
     words = (
         "How well the draft knows what the target will say. A token is reached when all before it were accepted, so a "
-        "line that rises means easy stretches: whoever gets that far gets further."
+        "line that rises means easy stretches: whoever gets that far gets further." + _drafter(routes)
     )
     return Chapter(headline, words, Figure(drawn[0], legend=legend))
 
@@ -133,9 +133,16 @@ def _time_of_a_round(analysis: Analysis, routes: list[RouteAnalysis]) -> Chapter
     words = (
         f"Bars: where the time of a round goes, at {point.context} tokens of context. Lines: how long plain decoding "
         "takes for the tokens that such a round yields, on each route. A line above the bars is time saved; where it "
-        "is highest above them, k is best."
+        "is highest above them, k is best." + _drafter(routes)
     )
     return Chapter(headline, words, Figure(drawn[0], legend=legend))
+
+
+def _drafter(routes: list[RouteAnalysis]) -> str:
+    """A sentence where the recorded runs had another drafter than one of the verdicts."""
+    recorded = routes[0].recorded_drafter
+    same = all(one.judged.drafter == recorded for one in routes)
+    return "" if same else f" This is the drafter of the recorded runs, {printable(recorded)}."
 
 
 def _worth(route: RouteAnalysis, plain: float) -> tuple[list[int], list[float]]:
