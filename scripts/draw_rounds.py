@@ -1,6 +1,7 @@
-"""A picture of speculative decoding from a real run, one row per round: `scripts/draw_rounds demo.bundle`.
+"""An animation of speculative decoding from a real run, one row per round: `scripts/draw_rounds demo.bundle`.
 
-Greedy, on a held-out prompt. A bundle gives the same picture every time.
+Greedy, on a held-out prompt. A bundle gives the same picture every time. It plays once, and whoever asked for less
+motion, or has a viewer without animations, sees its end.
 """
 
 from __future__ import annotations
@@ -18,21 +19,23 @@ from specexport.engines.base import Logits
 
 ROOT = Path(__file__).resolve().parent.parent
 PROMPTS = ROOT / "examples/prompts/code.jsonl"
-PICTURE = ROOT / "docs/images/rounds.svg"
+PICTURE = ROOT / "docs/pictures/rounds.svg"
 # Its first 8 rounds give 3.1 tokens each, the mean of the route; others repeat themselves, or end early.
 TYPICAL = 10
 
 CHARACTER, PADDING, GAP = 8.0, 12, 6  # px
 LEFT, TOP, ROW, BOX = 86, 74, 36, 26
 WIDTH = 760
+BEGIN, EACH, VERIFY, PAUSE = 0.5, 0.14, 0.3, 0.45  # seconds: before all, a draft token, the verify pass, a round's end
 STYLE = """
 text { font: 13px ui-monospace, SFMono-Regular, Menlo, Consolas, monospace; fill: #1f2328 }
 .page { fill: #ffffff } .quiet { fill: #59636e } .title { font-weight: 600 }
 rect.accepted { fill: #dafbe1; stroke: #1a7f37 } rect.target { fill: #ddf4ff; stroke: #0969da }
 rect.rejected { fill: #ffebe9; stroke: #d1242f } rect.unjudged { fill: none; stroke: #818b98; stroke-dasharray: 3 3 }
-text.rejected { text-decoration: line-through } text.unjudged { fill: #59636e }
+line { stroke: #d1242f } .show { animation: show .2s backwards } @keyframes show { from { opacity: 0 } }
+@media (prefers-reduced-motion: reduce) { .show { animation: none } }
 @media (prefers-color-scheme: dark) {
-  text { fill: #f0f6fc } .page { fill: #0d1117 } .quiet, text.unjudged { fill: #9198a1 }
+  text { fill: #f0f6fc } .page { fill: #0d1117 } .quiet { fill: #9198a1 } line { stroke: #f85149 }
   rect.accepted { fill: #12261e; stroke: #3fb950 } rect.target { fill: #121d2f; stroke: #4493f8 }
   rect.rejected { fill: #25171c; stroke: #f85149 } rect.unjudged { stroke: #656c76 }
 }"""
@@ -85,14 +88,27 @@ def record_rounds(session: specexport.Session, prompt: str, count: int) -> list[
     return found
 
 
-def box(x: float, y: float, token: Token) -> tuple[str, float]:
-    """The elements and the width of one token."""
+def shown(at: float, drawn: str) -> str:
+    """at: seconds from the beginning."""
+    return f'<g class="show" style="animation-delay:{at:.2f}s">{drawn}</g>'
+
+
+def box(x: float, y: float, token: Token, at: float, judged: float) -> tuple[str, float]:
+    """The elements and the width of one token. at, judged: seconds until it is there, and until it has its colour."""
     width = len(token.text) * CHARACTER + PADDING
-    drawn = (
-        f'<rect class="{token.kind}" x="{x:.0f}" y="{y:.0f}" width="{width:.0f}" height="{BOX}" rx="5"/>'
-        f'<text class="{token.kind}" x="{x + width / 2:.0f}" y="{y + 18:.0f}" text-anchor="middle">'
-        f"{escape(token.text)}</text>"
+
+    def rect(kind: str) -> str:
+        return f'<rect class="{kind}" x="{x:.0f}" y="{y:.0f}" width="{width:.0f}" height="{BOX}" rx="5"/>'
+
+    drawn = shown(at, rect("unjudged"))
+    if token.kind != "unjudged":
+        drawn += shown(judged, rect(token.kind))
+    drawn += shown(
+        at, f'<text x="{x + width / 2:.0f}" y="{y + 18:.0f}" text-anchor="middle">{escape(token.text)}</text>'
     )
+    if token.kind == "rejected":
+        middle = y + BOX / 2
+        drawn += shown(judged, f'<line x1="{x + 5:.0f}" x2="{x + width - 5:.0f}" y1="{middle}" y2="{middle}"/>')
     return drawn, width
 
 
@@ -105,16 +121,19 @@ def elements(rounds: list[list[Token]]) -> Iterator[str]:
         yield f'<rect class="{kind}" x="{x:.0f}" y="44" width="14" height="14" rx="3"/>'
         yield f'<text class="quiet" x="{x + 20:.0f}" y="56">{label}</text>'
         x += 20 + len(label) * CHARACTER + 24
+    at = BEGIN
     for index, row in enumerate(rounds):
         x, y = float(LEFT), TOP + index * ROW
-        yield f'<text class="quiet" x="20" y="{y + 18}">round {index + 1}</text>'
-        for token in row:
-            drawn, width = box(x, y, token)
+        yield shown(at, f'<text class="quiet" x="20" y="{y + 18}">round {index + 1}</text>')
+        judged = at + len(row) * EACH + VERIFY
+        for place, token in enumerate(row):
+            drawn, width = box(x, y, token, judged if token.kind == "target" else at + place * EACH, judged)
             yield drawn
             x += width + GAP
         accepted = sum(token.kind == "accepted" for token in row)
         label = f"{accepted} of {len(row) - 1} accepted"
-        yield f'<text class="quiet" x="{WIDTH - 20}" y="{y + 18}" text-anchor="end">{label}</text>'
+        yield shown(judged, f'<text class="quiet" x="{WIDTH - 20}" y="{y + 18}" text-anchor="end">{label}</text>')
+        at = judged + PAUSE
 
 
 def draw(rounds: list[list[Token]]) -> str:
