@@ -15,6 +15,7 @@ import torch
 from specexport.calibration.measuring.journal import Journal
 from specexport.exporter.checkpoints.checkpoint import Checkpoint
 from specexport.exporter.tuning.answers import Answer
+from support.real import DRAFT
 from support.tiny import LLAMA, make_tokenizer, save_model
 from transformers import AutoModelForCausalLM
 
@@ -175,9 +176,6 @@ def test_rows_keep_what_the_draft_has(made: SimpleNamespace) -> None:
     assert ids.to_judge(answer).ids[:, 0].tolist() == [5, -1]
 
 
-DRAFT = EXAMPLES / "smollm2_draft.gguf"
-
-
 # The target's tokens, of which the draft has few merges: its own tokenizer would spell them otherwise.
 ASKED = "<|im_start|> user Ċ What Ġdoes Ġ` os . path . join ` Ġdo Ġin ĠPython ? <|im_end|> Ċ <|im_start|>"
 ANSWER = "The Ġ` os . path . join ` Ġfunction Ġis Ġa Ġfunction Ġin Ġthe ĠPython Ġstandard Ġlibrary Ġthat Ġis Ġused Ġto"
@@ -197,23 +195,16 @@ def test_the_shipped_draft_knows_how_such_answers_go_on() -> None:
 
 @pytest.mark.real
 @pytest.mark.slow
-def test_the_shipped_draft_helps_its_target(
-    cache: Path, tmp_path: Path, smollm2_bundle: Path, held_out: dict[str, list[str]]
-) -> None:
-    from specexport.exporter.build import build
-    from specexport.exporter.request.options import BuildOptions
+def test_the_shipped_draft_helps_its_target(smollm2_bundle: Path, held_out: dict[str, list[str]]) -> None:
     from specexport.runtime.load import load
-    from support.real import smollm2_gguf
 
-    bundle = tmp_path / "smol.bundle"
-    options = BuildOptions(max_seq_len=256, max_draft_tokens=8, cache=cache)  # of `smollm2_bundle`: its stage is reused
-    build(str(smollm2_gguf()), str(DRAFT), bundle, options)
-    with load(smollm2_bundle) as plain, load(bundle) as session:
+    with load(smollm2_bundle) as session:
         rounds = emitted = 0
-        for text in held_out["question"][:8]:
+        for text in held_out["question"][:4]:
             chat = [{"role": "user", "content": text}]
-            expected = plain.generate(chat, max_new_tokens=64, speculate=False)
-            answer = session.generate(chat, max_new_tokens=64, drafter="model", num_draft_tokens=3)
+            expected = session.generate(chat, max_new_tokens=48, speculate=False)
+            session.reset()
+            answer = session.generate(chat, max_new_tokens=48, drafter="model", num_draft_tokens=3)
             assert answer.tokens == expected.tokens
             rounds, emitted = rounds + answer.statistics.rounds, emitted + answer.statistics.emitted
     # 1 is a draft of which nothing is accepted; the bound was set before any figure of this draft was seen.

@@ -43,10 +43,10 @@ def test_the_text_is_that_of_transformers(prompt: Any, session: Session, model: 
         template = checkpoint.tokenizer.apply_chat_template(prompt, add_generation_prompt=True, tokenize=False)
         assert given == checkpoint.tokenizer(template, add_special_tokens=False)["input_ids"]
     with torch.no_grad():
-        expected = model.generate(torch.tensor([given]), max_new_tokens=48, do_sample=False)[0, len(given) :].tolist()
+        expected = model.generate(torch.tensor([given]), max_new_tokens=24, do_sample=False)[0, len(given) :].tolist()
     for options in ({"speculate": False}, {"drafter": "ngram"}, {"drafter": "suffix"}):
         session.reset()
-        assert list(session.generate(prompt, max_new_tokens=48, **options).tokens) == expected  # type: ignore[arg-type]
+        assert list(session.generate(prompt, max_new_tokens=24, **options).tokens) == expected  # type: ignore[arg-type]
 
 
 def test_lookups_draft_where_the_answer_repeats_the_prompt(session: Session) -> None:

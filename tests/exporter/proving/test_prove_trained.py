@@ -95,7 +95,7 @@ def test_smollm2_passes(smollm2: Quantized) -> None:
 
 @pytest.mark.real
 @pytest.mark.slow
-@pytest.mark.parametrize("damage", DAMAGE)
+@pytest.mark.parametrize("damage", ["a scale 10 % off", "the table off by one row"])  # all are tried on the demo pair
 def test_a_wrong_smollm2_fails(damage: str, smollm2: Quantized) -> None:
     with pytest.raises(ProofError):
         smollm2.prove(DAMAGE[damage])
