@@ -17,15 +17,9 @@ from extended import PROMPTS, Way, adaptive, fixed
 from pays import text
 from specexport import Session, load
 from specexport.calibration.measuring.adaptive_replay import adapt
-from specexport.calibration.measuring.recorder import Recorder, agreement
-from specexport.calibration.measuring.trace_replay import (
-    ReplayedRound,
-    Trace,
-    cached,
-    plain_seconds,
-    replay,
-    round_seconds,
-)
+from specexport.calibration.measuring.recorder import Recorder, agreement, misses
+from specexport.calibration.measuring.trace_replay import ReplayedRound, plain_seconds, replay, round_seconds
+from specexport.calibration.measuring.traces import Trace, cached
 from specexport.calibration.statistics.intervals import ratio_interval
 from specexport.calibration.statistics.results import Interval
 from specexport.runtime.policy.cost_model import COSTS_VERSION, CostPoint, Costs, MeasuredTime
@@ -53,7 +47,8 @@ def record(session: Session, route: str, lines: slice, tokens: int, drafter: str
         ids, recorder = session.encode(prompt), Recorder(session.max_draft_tokens, None)
         output = session.generate(ids, schedule=recorder, max_new_tokens=tokens, drafter=drafter).tokens
         agrees = tuple(agreement(recorder.rounds, output, greedy=True))
-        found.append(Trace(line, route, len(ids), (*ids, *output), agrees, tokens))
+        missed = misses(recorder.rounds, agrees)
+        found.append(Trace(line, route, len(ids), (*ids, *output), agrees, tokens, missed))
     return found
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 from hardware import describe_hardware
 from specexport import Session, load
-from specexport.runtime.drafting.names import DRAFTERS
+from specexport.runtime.drafting.names import DRAFTERS, FIRST, all_chains
 from specexport.runtime.sampling.parameters import SamplingParameters
 from specexport.runtime.state.statistics import Statistics
 from specexport.runtime.text.prompt_file import read_prompts
@@ -67,7 +67,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("bundle", type=Path)
     parser.add_argument("--routes", nargs="+", default=["copy"])
-    parser.add_argument("--drafters", nargs="+", choices=DRAFTERS)
+    parser.add_argument("--drafters", nargs="+", choices=(*DRAFTERS, *all_chains((FIRST,))))
     parser.add_argument("--limit", type=int, help="prompts a route")
     parser.add_argument("--max-new-tokens", type=int, default=96)
     parser.add_argument("--num-draft-tokens", type=int, help="default: the bundle's maximum")

@@ -24,7 +24,8 @@ from pathlib import Path
 from extended_replay import costs, record
 from specexport import load
 from specexport.calibration.measuring.routed_replay import Priced, Runs, aligned
-from specexport.calibration.measuring.trace_replay import Trace, cached, plain_seconds
+from specexport.calibration.measuring.trace_replay import plain_seconds
+from specexport.calibration.measuring.traces import Trace, cached
 from specexport.calibration.verdicts.routing import Stream, routed, unrouted
 from specexport.runtime.drafting.names import LOOKUP_NAMES
 

@@ -10,9 +10,9 @@ from dataclasses import asdict, replace
 from datetime import datetime, timezone
 from importlib.util import find_spec
 
-from ..errors import BundleError, MissingPackageError, OutputError, ParameterError
+from ..errors import BundleError, MissingPackageError, OutputError
 from ..runtime.costs.meter import CostMeter
-from ..runtime.drafting.names import FIRST, LOOKUP_NAMES, all_drafters, model_of
+from ..runtime.drafting.names import FIRST
 from ..runtime.policy.cost_model import COSTS, Costs
 from ..runtime.policy.files import check_writable, write_decision
 from ..runtime.policy.host_identity import bundle_identity, describe_host
@@ -21,7 +21,8 @@ from ..runtime.policy.routes import POLICY, POLICY_VERSION, Policy
 from ..runtime.policy.survival import Survival, survival_file
 from ..runtime.sampling.parameters import SamplingParameters
 from ..runtime.session import Session
-from .drafted import Drafted, Recorded, joined_costs
+from .choices import drafters_of, models_of, replayed_of
+from .drafted import Drafted, Recorded, beside_each_other, joined_costs
 from .measuring.journal import Journal
 from .measuring.listening import listen
 from .measuring.progress import Progress, silent
@@ -51,9 +52,9 @@ def check_packages() -> None:
 
 def measure_only(session: Session, options: CalibrateOptions, progress: Progress = silent) -> Costs:
     """Measure the costs and write costs.json; the policy stays as it is. Raises `ParameterError`, `OutputError`."""
-    _drafters(session, options)
+    drafters_of(session, options)
     check_writable(session.bundle)
-    meters = {model: CostMeter(session, draft=model) for model in _models(session, options)}
+    meters = {model: CostMeter(session, draft=model, rows=True) for model in models_of(session, options)}
     for go in range(GOES):
         progress(go, GOES)
         for meter in meters.values():
@@ -70,16 +71,18 @@ def calibrate(
 
     command: as the report states it. Resumes an interrupted run. Raises `ParameterError`, `OutputError`.
     """
-    _drafters(session, options)
+    drafters_of(session, options)
     check_writable(session.bundle)
     folder = session.bundle.path(FOLDER)
     with Journal.open(session.bundle.path(JOURNAL), _header(session, requests, options)) as journal:
         contexts = _contexts(session, requests)
-        meters = {model: CostMeter(session, contexts, draft=model) for model in _models(session, options)}
+        meters = {model: CostMeter(session, contexts, draft=model, rows=True) for model in models_of(session, options)}
         recorded = _record_all(session, requests, options, journal, meters, progress)
         progress(len(requests), len(requests))
         costs = joined_costs(session.bundle, {model: meter.costs() for model, meter in meters.items()})
-        drafted = [_drafted(session, requests, model, recorded[model], costs, options) for model in meters]
+        drafted = beside_each_other(
+            [_drafted(session, requests, model, recorded[model], costs, options) for model in meters]
+        )
         analysis = _analyze(session, drafted, options, command)
         policy, routing = _policy(session, drafted, analysis, options), None
         if options.mode == "adaptive":
@@ -198,8 +201,8 @@ def _analyze(session: Session, drafted: Sequence[Drafted], options: CalibrateOpt
     by_route: dict[str, list[int]] = {}
     for number, one in enumerate(records):
         by_route.setdefault(one.route, []).append(number)
-    possible = _replayed(session, drafted)
-    criteria = Criteria(_drafters(session, options), options.floor, options.mode)
+    possible = replayed_of(session, options)
+    criteria = Criteria(drafters_of(session, options), options.floor, options.mode)
     return Analysis(
         bundle=str(session.bundle.root),
         command=command,
@@ -220,39 +223,6 @@ def _analyze(session: Session, drafted: Sequence[Drafted], options: CalibrateOpt
     )
 
 
-def _drafters(session: Session, options: CalibrateOptions) -> tuple[str, ...]:
-    """Drafters to choose from, the preferred one first. Raises `ParameterError` for one that cannot run here."""
-    possible = _possible_drafters(session)
-    for name in options.drafters:
-        if name not in (*possible, "all"):
-            raise ParameterError(
-                f"--drafter is {name}; with this bundle and engine it must be one of {', '.join(possible)}, or all"
-            )
-    return possible if "all" in options.drafters else options.drafters or possible
-
-
-def _possible_drafters(session: Session) -> tuple[str, ...]:
-    """The session's default first. Where the device runs whole rounds only the model: lookups run on the host."""
-    if session.engine.draft is None:
-        return LOOKUP_NAMES
-    if session.engine.rounds is not None:
-        return (FIRST,)
-    names = session.bundle.manifest.draft_names
-    return all_drafters(names if session.engine.open_draft is not None else names[:1])
-
-
-def _models(session: Session, options: CalibrateOptions) -> list[str]:
-    """The drafts to record with: the first, and those that drafters to choose from ask."""
-    asked = (model_of(drafter) for drafter in _drafters(session, options))
-    return list(dict.fromkeys((FIRST, *(model for model in asked if model is not None))))
-
-
-def _replayed(session: Session, drafted: Sequence[Drafted]) -> tuple[str, ...]:
-    """Drafters whose draft was recorded with."""
-    possible = _possible_drafters(session)
-    return tuple(drafter for drafter in possible if any(one.asked_by((drafter,)) for one in drafted))
-
-
 def _policy(session: Session, drafted: Sequence[Drafted], analysis: Analysis, options: CalibrateOptions) -> Policy:
     routes = {one.route: one.policy for one in analysis.routes}
     if len(routes) == 1:
@@ -260,8 +230,8 @@ def _policy(session: Session, drafted: Sequence[Drafted], analysis: Analysis, op
     else:
         # The p10 of a mixture is that of its worst route, which an adaptive schedule finds out by itself.
         floor = options.floor if options.mode == "fixed" else 0.0
-        criteria = Criteria(_drafters(session, options), floor, options.mode)
-        default = analyze_route("all", drafted, _replayed(session, drafted), criteria).policy
+        criteria = Criteria(drafters_of(session, options), floor, options.mode)
+        default = analyze_route("all", drafted, replayed_of(session, options), criteria).policy
     return Policy(
         schema_version=POLICY_VERSION,
         bundle=bundle_identity(session.bundle),
@@ -291,5 +261,5 @@ def _header(session: Session, requests: Sequence[Request], options: CalibrateOpt
 def _weights(session: Session, options: CalibrateOptions) -> dict[str, str]:
     """Of drafts beside the first, digests."""
     manifest = session.bundle.manifest
-    models = {name: manifest.more_drafts[name].model for name in _models(session, options) if name != FIRST}
+    models = {name: manifest.more_drafts[name].model for name in models_of(session, options) if name != FIRST}
     return {name: manifest.files[model.weights].sha256 for name, model in models.items()}

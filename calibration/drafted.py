@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +14,7 @@ from ..runtime.policy.cost_model import CostPoint, Costs, DraftCosts, MeasuredTi
 from ..runtime.policy.survival import Survival
 from .measuring.adaptive_replay import Reading
 from .measuring.record import Record
+from .measuring.traces import Guesser, Trace, cached
 from .statistics.results import SignalQuality
 
 # Records, and the features of the judged tokens of each.
@@ -24,7 +25,8 @@ Recorded = tuple[list[Record], list[NDArray[np.float16]]]
 class Drafted:
     """model: `model` for the bundle's first draft, also where there is none. records: of all requests.
 
-    reading, survival: of its confidence, None where that is not read.
+    reading, survival: of its confidence, None where that is not read. guessers: the other drafts, which may draft for
+    this one, by name.
     """
 
     model: str
@@ -33,6 +35,16 @@ class Drafted:
     reading: Reading | None = None
     survival: Survival | None = None
     signals: tuple[SignalQuality, ...] = ()
+    guessers: Mapping[str, Drafted] = field(default_factory=dict)
+
+    @property
+    def traces(self) -> list[Trace]:
+        ats = {name: cached(one.costs) for name, one in self.guessers.items()}
+        found = []
+        for number, record in enumerate(self.records):
+            guessers = {name: Guesser(one.records[number].trace, ats[name]) for name, one in self.guessers.items()}
+            found.append(replace(record.trace, guessers=guessers))
+        return found
 
     def asked_by(self, drafters: Sequence[str]) -> tuple[str, ...]:
         """Those that ask this draft; of the first, also lookups alone."""
@@ -43,7 +55,15 @@ class Drafted:
         reading = self.reading
         if reading is not None:
             reading = replace(reading, logits=tuple(reading.logits[number] for number in numbers))
-        return replace(self, records=[self.records[number] for number in numbers], reading=reading)
+        guessers = {name: one.only(numbers) for name, one in self.guessers.items()}
+        return replace(self, records=[self.records[number] for number in numbers], reading=reading, guessers=guessers)
+
+
+def beside_each_other(drafted: Sequence[Drafted]) -> list[Drafted]:
+    """Each with the others as what may draft for it."""
+    return [
+        replace(one, guessers={other.model: other for other in drafted if other.model != one.model}) for one in drafted
+    ]
 
 
 def joined_costs(bundle: Bundle, found: Mapping[str, Costs]) -> Costs:
@@ -58,7 +78,7 @@ def joined_costs(bundle: Bundle, found: Mapping[str, Costs]) -> Costs:
             weights = bundle.manifest.files[bundle.manifest.more_drafts[name].model.weights].sha256
             pairs = zip(costs.points, first.points, strict=True)
             points = tuple(_scaled(own, of.rounds[0].median / own.rounds[0].median) for own, of in pairs)
-            drafts[name] = DraftCosts(weights, costs.draft_prefill, points)
+            drafts[name] = DraftCosts(weights, costs.draft_prefill, points, costs.draft_row)
     return replace(first, drafts=drafts)
 
 

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from specexport import Session, load
 from specexport.calibration.measuring.recorder import Recorder, agreement
-from specexport.calibration.measuring.trace_replay import Trace, replay
+from specexport.calibration.measuring.trace_replay import replay
+from specexport.calibration.measuring.traces import Trace
 from specexport.calibration.verdicts.verdict import Criteria, decide, replay_candidates
 from specexport.runtime.policy.cost_model import COSTS_VERSION, CostPoint, Costs, MeasuredTime
 from specexport.runtime.proofs.equality import check_equality

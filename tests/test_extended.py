@@ -5,7 +5,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from specexport.calibration.measuring.trace_replay import Trace, replay
+from specexport.calibration.measuring.trace_replay import replay
+from specexport.calibration.measuring.traces import Trace
 from specexport.runtime.drafting.drafters import LOOKUPS
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 from specexport.calibration.measuring.routed_replay import Priced, Runs, _Request, aligned, replay_routed
-from specexport.calibration.measuring.trace_replay import Trace, cached, plain_seconds
+from specexport.calibration.measuring.trace_replay import plain_seconds
+from specexport.calibration.measuring.traces import Trace, cached
 from specexport.calibration.verdicts.routing import Stream, known, routed, unrouted
 from specexport.runtime.policy.schedule import FixedSchedule
 

@@ -20,7 +20,8 @@ from ...runtime.policy.routes import RoutePolicy
 from ...runtime.policy.schedule import AdaptiveSchedule, RouteState
 from ...runtime.policy.survival import Survival
 from .record import Record
-from .trace_replay import CostsAt, ReplayedRound, Replayer, Trace, known, round_seconds
+from .trace_replay import ReplayedRound, Replayer, round_seconds
+from .traces import CostsAt, Trace, known
 
 
 @dataclass(frozen=True)
@@ -87,17 +88,21 @@ def adaptive_seconds(
     at: CostsAt,
     chances: Sequence[tuple[float, ...]],
     reading: Reading | None,
+    units: Sequence[float] = (),
 ) -> tuple[list[float], int]:
     """(seconds of every trace, rounds in all) of one session after another's route.
 
-    chances: for each trace, what the session starts from. It learns from the traces of equal chances before.
+    chances, units: for each trace, what the session starts from, see `RoutePolicy`; without units nothing drafts for
+    the draft. It learns from the traces of equal chances before.
     """
     states: dict[tuple[float, ...], RouteState] = {}
+    believed = {unit: costs.chained(unit) for unit in units}
     seconds, rounds, most = [], 0, costs.max_draft_tokens
     chance = (lambda index, row: reading.survival.chance(index, float(row[0, 0]))) if reading is not None else None
     for number, (trace, start) in enumerate(zip(traces, chances, strict=True)):
         entry = RoutePolicy("undecided", drafter, 0, "adaptive", start, None)
-        schedule = adaptive_schedule(entry, costs, chance, states.setdefault(start, RouteState()), most)
+        own = believed[units[number]] if units else costs
+        schedule = adaptive_schedule(entry, own, chance, states.setdefault(start, RouteState()), most)
         spent = 0.0
         for one in adapt(trace, drafter, schedule, reading.logits[number] if reading is not None else ()):
             spent += round_seconds(one, at)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -16,11 +16,11 @@ from ...runtime.generation import Generation
 from ...runtime.sampling.parameters import SamplingParameters
 from ...runtime.session import Session
 from ...runtime.state.statistics import Statistics
-from ...strict import parse
+from ...strict import OPTIONAL, parse
 from .judged_tokens import JudgedTokens
 from .prompts import Request
-from .recorder import Recorder, agreement
-from .trace_replay import Trace
+from .recorder import Recorder, agreement, misses
+from .traces import Trace
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,9 @@ class Judged:
 
 @dataclass(frozen=True)
 class Record:
-    """A recorded request. tokens: prompt and output. agrees: see `Trace`. rounds: (drafted, accepted) of each."""
+    """A recorded request. tokens: prompt and output. agrees, missed: see `Trace`; what is missed is unknown when
+    sampling. rounds: (drafted, accepted) of each.
+    """
 
     line: int
     route: str
@@ -65,10 +67,11 @@ class Record:
     judged: tuple[Judged, ...]
     plain: Timing
     speculative: Timing
+    missed: tuple[tuple[int, ...], ...] = field(default=(), metadata=OPTIONAL)
 
     @property
     def trace(self) -> Trace:
-        return Trace(self.line, self.route, self.prompt_tokens, self.tokens, self.agrees, self.limit)
+        return Trace(self.line, self.route, self.prompt_tokens, self.tokens, self.agrees, self.limit, self.missed)
 
     @property
     def speedup(self) -> float:
@@ -84,7 +87,7 @@ def record(
     the times. sampling: temperature, top_k, top_p and seed, and the draft model as the drafter, None for the first.
     """
     head = session.drafts.open(sampling.drafter).head if sampling.drafter else session.engine.head
-    recorder = Recorder(session.max_draft_tokens, head)
+    recorder = Recorder(session.max_draft_tokens, head, session.engine.target.vocab_size)
     params = replace(sampling, max_new_tokens=request.max_new_tokens, verification="token")
     plain, timed = replace(params, speculate=False), replace(params, num_draft_tokens=session.max_draft_tokens)
     found: dict[str, Generation] = {}
@@ -101,19 +104,19 @@ def record(
         first += len(round.probability)
     size = head.size if head is not None else 0
     features = np.array([recorder.features[row] for row in rows] if size else [], np.float16).reshape(len(rows), size)
+    agrees = agreement(recorder.rounds, tokens, sampling.greedy)
     row = Record(
         line=request.line,
         route=request.route,
         prompt_tokens=len(request.tokens),
         limit=request.max_new_tokens,
         tokens=(*request.tokens, *tokens),
-        agrees=tuple(agreement(recorder.rounds, tokens, sampling.greedy))
-        if session.engine.draft is not None
-        else (None,) * len(tokens),
+        agrees=tuple(agrees) if session.engine.draft is not None else (None,) * len(tokens),
         rounds=tuple((round.num_drafted, round.num_accepted) for round in recorder.rounds),
         judged=tuple(judged),
         plain=Timing.of(found["plain"].statistics),
         speculative=Timing.of(found["timed"].statistics),
+        missed=misses(recorder.rounds, agrees) if sampling.greedy and session.engine.draft is not None else (),
     )
     return row, features
 

@@ -18,20 +18,25 @@ class RecordedRound:
     """One round. probability: `top_logit` of every draft pass.
 
     guess: the draft's greedy choice for the last token before the round; None if its first pass fed only one token.
+    said: the draft's greedy choice in every pass.
     """
 
     num_drafted: int
     num_accepted: int
     probability: tuple[float, ...]
     guess: int | None
+    said: tuple[int, ...] = ()
 
 
 @dataclass
 class Recorder:
-    """A schedule and guide that only watches. features: `[F] float16` of every draft pass, in order."""
+    """A schedule and guide that only watches. features: `[F] float16` of every draft pass, in order. vocab: token ids
+    that the target has, of which the draft's choices are.
+    """
 
     num_draft_tokens: int
     head: Head | None
+    vocab: int | None = None
     rounds: list[RecordedRound] = field(default_factory=list)
     features: list[NDArray[np.float16]] = field(default_factory=list)
     needs_host: bool = True
@@ -40,14 +45,16 @@ class Recorder:
         self.guide: Guide | None = self
         self._probability: list[float] = []
         self._guess: int | None = None
+        self._said: list[int] = []
 
     def next(self, length: int, behind: int) -> int:
-        self._probability, self._guess = [], None
+        self._probability, self._guess, self._said = [], None, []
         return self.num_draft_tokens
 
     def include(self, index: int, logits: Logits) -> bool:
         if index == 0 and len(logits) > 1:
-            self._guess = int(logits[-2].argmax())
+            self._guess = int(logits[-2, : self.vocab].argmax())
+        self._said.append(int(logits[-1, : self.vocab].argmax()))
         self._probability.append(top_logit(logits[-1]))
         if self.head is not None:
             self.features.append(self.head.features()[-1].astype(np.float16))
@@ -60,7 +67,9 @@ class Recorder:
         return count
 
     def observe(self, num_drafted: int, num_accepted: int) -> None:
-        self.rounds.append(RecordedRound(num_drafted, num_accepted, tuple(self._probability), self._guess))
+        self.rounds.append(
+            RecordedRound(num_drafted, num_accepted, tuple(self._probability), self._guess, tuple(self._said))
+        )
 
 
 def agreement(rounds: Sequence[RecordedRound], output: Sequence[int], greedy: bool) -> list[bool | None]:
@@ -79,3 +88,16 @@ def agreement(rounds: Sequence[RecordedRound], output: Sequence[int], greedy: bo
                 found[place + index] = index < round.num_accepted
         place += round.num_accepted + 1
     return found
+
+
+def misses(rounds: Sequence[RecordedRound], agrees: Sequence[bool | None]) -> tuple[tuple[int, ...], ...]:
+    """Of rounds that were decoded greedily, as of `Trace.missed`. agrees: by `agreement`."""
+    found: dict[int, tuple[int, ...]] = {}
+    place = 0
+    for round in rounds:
+        if place and round.guess is not None and place <= len(agrees) and agrees[place - 1] is False:
+            found.setdefault(place - 1, (round.guess,))
+        if round.num_accepted < round.num_drafted:
+            found[place + round.num_accepted] = round.said[round.num_accepted : round.num_drafted]
+        place += round.num_accepted + 1
+    return tuple((start, *said) for start, said in sorted(found.items()))

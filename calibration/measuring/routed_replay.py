@@ -15,7 +15,8 @@ from ...runtime.policy.route_belief import Routing
 from ...runtime.policy.routed_schedule import Candidate, Purse, RoutedSchedule
 from ...runtime.policy.schedule import Chance, RouteState
 from .adaptive_replay import Reading
-from .trace_replay import CostsAt, Replayer, Trace, cached, round_seconds
+from .trace_replay import Replayer, round_seconds
+from .traces import CostsAt, Trace, cached
 
 Runs = Mapping[str, Trace]  # one request, by drafter: as it was recorded with that one's draft
 
@@ -59,7 +60,9 @@ def replay_routed(
     for number, runs in enumerate(stream):
         first = next(iter(runs.values()))
         prompt = first.tokens[: first.prompt_tokens]
-        schedule = RoutedSchedule(routing(number), prompt, candidates, most, purse)
+        known = routing(number)
+        believed = {name: replace(one, costs=one.costs.chained(known.unit(name))) for name, one in candidates.items()}
+        schedule = RoutedSchedule(known, prompt, believed, most, purse)
         logits = {name: one.reading.logits[number] if one.reading else () for name, one in drafters.items()}
         request = _Request(runs, logits, drafters, ats)
         choices.append(request.run(schedule))

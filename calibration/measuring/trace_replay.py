@@ -8,10 +8,8 @@ agree as often as those that were.
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 
 import numpy as np
 
@@ -19,31 +17,11 @@ from ...engines.base import Logits
 from ...runtime.drafting.drafters import LOOKUPS, SHORTEST_ALONE, SHORTEST_BESIDE_A_MODEL
 from ...runtime.drafting.guide import Guide
 from ...runtime.drafting.lookup import Lookup
-from ...runtime.drafting.names import model_of
-from ...runtime.policy.cost_model import Costs, RoundCosts
+from ...runtime.drafting.names import guesser_of, model_of
+from .guessed_replay import GuessedReplay
+from .traces import CostsAt, Trace, agreeing, known, matching
 
-# Tokens in the caches -> what rounds cost there.
 NOTHING = np.zeros((1, 1), np.float32)
-CostsAt = Callable[[int], RoundCosts]
-
-
-@dataclass(frozen=True)
-class Trace:
-    """A generated request. tokens: prompt and output. agrees: of every output token, see `agreement`.
-
-    limit: its max_new_tokens.
-    """
-
-    line: int
-    route: str
-    prompt_tokens: int
-    tokens: tuple[int, ...]
-    agrees: tuple[bool | None, ...]
-    limit: int
-
-    @property
-    def output_tokens(self) -> int:
-        return len(self.tokens) - self.prompt_tokens
 
 
 @dataclass(frozen=True)
@@ -52,7 +30,8 @@ class ReplayedRound:
 
     context: tokens in the caches before the round, without the last token, whose row is not written yet. passes: of the
     draft model; more than draft tokens where one was left out, fewer where others were looked up. behind: rows that the
-    draft model must catch up on first, since earlier rounds were looked up.
+    draft model must catch up on first, since earlier rounds were looked up. saved, guess_rows, guess_seconds: where
+    something drafts for the draft: passes that were not needed, rows that they had more, and the time of what guessed.
     """
 
     context: int
@@ -60,6 +39,9 @@ class ReplayedRound:
     num_accepted: int
     passes: int
     behind: int = 0
+    saved: int = 0
+    guess_rows: int = 0
+    guess_seconds: float = 0.0
 
     @property
     def looked_up(self) -> bool:
@@ -75,6 +57,7 @@ class Replayer:
         self._trace, self._logits = trace, logits
         self._lookup, self._with_model = lookup_of(drafter), model_of(drafter) is not None
         self._agrees = known(trace) if self._with_model else []
+        self._guessed = GuessedReplay(trace, drafter) if guesser_of(drafter) else None
         self._behind = 0
 
     @property
@@ -87,12 +70,24 @@ class Replayer:
         start = place - self._trace.prompt_tokens
         count = min(count, self._trace.limit - start - 1)
         right = agreeing(self._agrees[start:], count)
+        if self._guessed is not None:
+            return self._by_guesses(self._guessed, place, count, right, guide)
         by_model, found, passes = self._draft(place, count, right, guide)
         accepted = min(by_model, right)
         if accepted == by_model:
             accepted += matching(found, self._trace.tokens[place + by_model :])
         behind, self._behind = self._behind, max(0, accepted - by_model) if passes else self._behind + accepted + 1
         return ReplayedRound(place - 1, by_model + len(found), accepted, passes, behind if passes else 0)
+
+    def _by_guesses(
+        self, guessed: GuessedReplay, place: int, count: int, right: int, guide: Guide | None
+    ) -> ReplayedRound:
+        seen = [self._seen(place, min(index, right)) for index in range(count)]
+        one, behind = guessed.draft(place, count, self._behind, guide, seen), self._behind
+        accepted = min(one.drafted, right)
+        self._behind = 0 if one.asked else behind + accepted + 1
+        behind = behind if one.asked else 0
+        return ReplayedRound(place - 1, one.drafted, accepted, one.asked, behind, one.saved, one.rows, one.seconds)
 
     def _draft(self, place: int, count: int, right: int, guide: Guide | None) -> tuple[int, list[int], int]:
         """(tokens by the model, those that were looked up behind them, passes). right: how many the model has right."""
@@ -134,45 +129,16 @@ def lookup_of(drafter: str) -> Lookup | None:
     return LOOKUPS[name](SHORTEST_ALONE if name == drafter else SHORTEST_BESIDE_A_MODEL) if name in LOOKUPS else None
 
 
-def cached(costs: Costs) -> CostsAt:
-    """`costs.at` in steps of 16 tokens, cached, since replays call it for every round."""
-    known = lru_cache(None)(costs.at)
-    return lambda context: known(max(1, context - context % 16))
-
-
 def round_seconds(round: ReplayedRound, at: CostsAt) -> float:
     """The time of the round by the measured costs."""
     costs = at(round.context + 1)
     if round.looked_up:
         return costs.looked_up(round.num_drafted)
-    passes = round.passes - round.num_drafted  # more than tokens, or fewer
-    return costs.rounds[round.num_drafted] + passes * costs.draft + round.behind * costs.draft_prefill
+    passes = round.passes - round.saved - round.num_drafted  # more than tokens, or fewer
+    rows = round.behind * costs.draft_prefill + round.guess_rows * costs.draft_row
+    return costs.rounds[round.num_drafted] + passes * costs.draft + rows + round.guess_seconds
 
 
 def plain_seconds(trace: Trace, at: CostsAt) -> float:
     """The time of plain decoding of the output by the measured costs."""
     return sum(at(place).plain for place in range(trace.prompt_tokens, len(trace.tokens)))
-
-
-def known(trace: Trace) -> list[bool]:
-    """`agrees` with unknown places filled by a repeatable draw at the rate of the request's known ones."""
-    judged = [agrees for agrees in trace.agrees if agrees is not None]
-    share = sum(judged) / len(judged) if judged else 0.0
-    draw = random.Random(trace.line)
-    return [draw.random() < share if agrees is None else agrees for agrees in trace.agrees]
-
-
-def agreeing(agrees: Sequence[bool], count: int) -> int:
-    """How many of `count` draft tokens the target would accept."""
-    number = 0
-    while number < min(count, len(agrees)) and agrees[number]:
-        number += 1
-    return number
-
-
-def matching(found: Sequence[int], follows: Sequence[int]) -> int:
-    """How many of `found` are what follows."""
-    number = 0
-    while number < min(len(found), len(follows)) and found[number] == follows[number]:
-        number += 1
-    return number

@@ -7,11 +7,14 @@ from dataclasses import replace
 from statistics import median
 
 from ...runtime.policy.cost_model import Costs
+from ...runtime.policy.routes import RoutePolicy
 from ..drafted import Drafted
 from ..measuring.record import Record
-from ..measuring.trace_replay import ReplayedRound, cached, plain_seconds, round_seconds
+from ..measuring.trace_replay import ReplayedRound, plain_seconds, round_seconds
+from ..measuring.traces import cached
 from ..statistics.intervals import quantiles, ratio_interval
 from ..statistics.results import Bucket, MeasuredRuns, RouteAnalysis
+from .chains import unit_of
 from .verdict import (
     SHORTEST_RESPONSE,
     Criteria,
@@ -41,12 +44,12 @@ def analyze_route(route: str, drafted: Sequence[Drafted], possible: Sequence[str
     replayed: list[Replayed] = []
     adaptive: list[Replayed] = []
     for draft in drafted:
-        own, drafters = [one.trace for one in draft.records], draft.asked_by(possible)
+        own, drafters = draft.traces, draft.asked_by(possible)
         replayed += replay_candidates(own, draft.costs, drafters)
         if criteria.mode == "adaptive":
             adaptive += replay_adaptive(own, draft.costs, drafters, draft.reading)
     policy, chosen = decide(traces, replayed, criteria, most, adaptive)
-    policy = replace(policy, chances=_chances(drafted, policy.drafter, most))
+    policy = _started(policy, drafted, most)
     better = best(adaptive or replayed, (chosen.candidate.drafter, *possible))
     candidate = chosen.candidate
     lacking = missing(chosen, criteria.floor)
@@ -75,10 +78,11 @@ def analyze_route(route: str, drafted: Sequence[Drafted], possible: Sequence[str
     )
 
 
-def _chances(drafted: Sequence[Drafted], drafter: str, most: int) -> tuple[float, ...]:
-    """Those that sessions with `drafter` start from, by what was recorded with its draft."""
-    own = next(draft for draft in drafted if draft.asked_by((drafter,)))
-    return conditional_chances([one.trace for one in own.records], drafter, most)
+def _started(policy: RoutePolicy, drafted: Sequence[Drafted], most: int) -> RoutePolicy:
+    """With what sessions start from, by what was recorded with the drafter's own draft."""
+    own, drafter = next(draft for draft in drafted if draft.asked_by((policy.drafter,))), policy.drafter
+    unit = unit_of(own.traces, drafter, own.costs)
+    return replace(policy, chances=conditional_chances(own.traces, drafter, most), unit=unit)
 
 
 def _acceptance_length(record: Record) -> float:

@@ -16,8 +16,10 @@ from ...runtime.policy.route_belief import ROUTING_VERSION, KnownDraft, KnownRou
 from ..drafted import Drafted
 from ..measuring.adaptive_replay import Reading, adaptive_seconds
 from ..measuring.routed_replay import Priced, Runs, aligned, replay_routed
-from ..measuring.trace_replay import Trace, cached, plain_seconds
+from ..measuring.trace_replay import plain_seconds
+from ..measuring.traces import Trace, cached
 from ..statistics.results import RouteAnalysis
+from .chains import unit_of
 from .verdict import BETTER_BY, conditional_chances, sides_of
 
 # Token ids that are kept of a route's prompts, the commonest ones.
@@ -54,10 +56,10 @@ class Stream:
             found.setdefault(next(iter(runs.values())).route, []).append(number)
         return dict(sorted(found.items()))
 
-    def alone(self, drafter: str, chances: Sequence[tuple[float, ...]]) -> list[float]:
-        """Seconds of each request with one drafter, adapting. chances: what each starts from."""
-        one = self.drafters[drafter]
-        return adaptive_seconds(self.traces(drafter), one.costs, drafter, cached(one.costs), chances, one.reading)[0]
+    def alone(self, drafter: str, chances: Sequence[tuple[float, ...]], units: Sequence[float]) -> list[float]:
+        """Seconds of each request with one drafter, adapting. chances, units: what each starts from."""
+        one, traces = self.drafters[drafter], self.traces(drafter)
+        return adaptive_seconds(traces, one.costs, drafter, cached(one.costs), chances, one.reading, units)[0]
 
 
 def known(stream: Stream, vocab: int, bundle: str = "", made: str = "") -> Routing:
@@ -75,9 +77,10 @@ def known(stream: Stream, vocab: int, bundle: str = "", made: str = "") -> Routi
 
 def _known_draft(own: Stream, drafter: str) -> KnownDraft:
     traces, costs = own.traces(drafter), own.drafters[drafter].costs
-    chances = conditional_chances(traces, drafter, costs.max_draft_tokens)
+    chances, unit = conditional_chances(traces, drafter, costs.max_draft_tokens), unit_of(traces, drafter, costs)
     plain = sum(plain_seconds(trace, cached(costs)) for trace in traces)
-    return KnownDraft(round(plain / sum(own.alone(drafter, [chances] * len(traces))), 4), chances)
+    spent = sum(own.alone(drafter, [chances] * len(traces), [unit] * len(traces)))
+    return KnownDraft(round(plain / spent, 4), chances, unit)
 
 
 def routed(stream: Stream, vocab: int) -> tuple[list[float], list[list[str]]]:
@@ -90,9 +93,10 @@ def unrouted(stream: Stream) -> dict[str, list[float]]:
     """Seconds of each request with each drafter alone, which starts from the chances of the other half."""
     found, sides = {}, stream.sides()
     for name, one in stream.drafters.items():
-        most = one.costs.max_draft_tokens
-        halves = [conditional_chances(half.traces(name), name, most) for half in stream.halves()]
-        found[name] = stream.alone(name, [halves[1 - side] for side in sides])
+        most, halves = one.costs.max_draft_tokens, [half.traces(name) for half in stream.halves()]
+        chances = [conditional_chances(half, name, most) for half in halves]
+        units = [unit_of(half, name, one.costs) for half in halves]
+        found[name] = stream.alone(name, [chances[1 - side] for side in sides], [units[1 - side] for side in sides])
     return found
 
 
@@ -117,9 +121,9 @@ def choose_routing(
 
 def _stream(drafted: Sequence[Drafted], names: Sequence[str]) -> Stream:
     of = {name: next(one for one in drafted if one.model == (model_of(name) or FIRST)) for name in names}
+    traces = {name: one.traces for name, one in of.items()}
     requests = [
-        aligned({name: one.records[number].trace for name, one in of.items()})
-        for number in range(len(drafted[0].records))
+        aligned({name: own[number] for name, own in traces.items()}) for number in range(len(drafted[0].records))
     ]
     readings = {name: one.reading if model_of(name) else None for name, one in of.items()}
     return Stream(requests, {name: Priced(one.costs, readings[name]) for name, one in of.items()})

@@ -15,14 +15,16 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ...runtime.drafting.names import FIRST, model_of
+from ...runtime.drafting.names import FIRST, guesser_of, model_of, unguessed
 from ...runtime.policy.cost_model import Costs
 from ...runtime.policy.routes import Evidence, Mode, RoutePolicy, Verdict
 from ..measuring.adaptive_replay import Reading, adaptive_seconds
-from ..measuring.trace_replay import Trace, cached, plain_seconds, replay, round_seconds
+from ..measuring.trace_replay import plain_seconds, replay, round_seconds
+from ..measuring.traces import Trace, cached
 from ..statistics.intervals import UNBOUNDED, ratio_interval
 from ..statistics.results import DraftCandidate
 from ..statistics.sample_size import quantile_ranks
+from .chains import CHAIN_BETTER_BY, unit_of
 
 # Fewer requests give no verdict: their p10 rests on a request or two.
 LEAST_REQUESTS = 20
@@ -84,8 +86,10 @@ def replay_adaptive(
         halves = [[trace for trace, side in zip(traces, sides, strict=True) if side == half] for half in (0, 1)]
         starts = [conditional_chances(halves[1 - half] or traces, drafter, most) for half in (0, 1)]
         chances = [starts[side] for side in sides]
+        half_units = [unit_of(halves[1 - half] or traces, drafter, costs) for half in (0, 1)]
+        units = [half_units[side] for side in sides]
         heard = reading if model_of(drafter) else None
-        seconds, rounds = adaptive_seconds(traces, costs, drafter, at, chances, heard)
+        seconds, rounds = adaptive_seconds(traces, costs, drafter, at, chances, heard, units)
         found.append(_replayed(traces, plain, seconds, rounds, drafter, most, adapts=True))
     return found
 
@@ -148,15 +152,20 @@ def _replayed(
 
 
 def best(replayed: Sequence[Replayed], drafters: Sequence[str]) -> Replayed:
-    """The fastest candidate of the first of `drafters`, unless another drafter's is faster by `BETTER_BY`."""
+    """The fastest candidate of the first of `drafters`, unless another drafter's is faster by `BETTER_BY`, or a chain's
+    faster than all others by `CHAIN_BETTER_BY`.
+    """
     allowed = [one for one in replayed if one.candidate.drafter in drafters]
 
     def speedup(one: Replayed) -> float:
         return one.candidate.speedup.value
 
     first = max((one for one in allowed if one.candidate.drafter == drafters[0]), key=speedup)
-    other = max(allowed, key=speedup)
-    return other if speedup(other) > BETTER_BY * speedup(first) else first
+    chains = [one for one in allowed if guesser_of(one.candidate.drafter)]
+    other = max((one for one in allowed if one not in chains), default=first, key=speedup)
+    chosen = other if speedup(other) > BETTER_BY * speedup(first) else first
+    chain = max(chains, default=chosen, key=speedup)
+    return chain if speedup(chain) > CHAIN_BETTER_BY * max(speedup(chosen), speedup(other)) else chosen
 
 
 def judge(replayed: Replayed, floor: float) -> Verdict:
@@ -196,8 +205,10 @@ def missing(replayed: Replayed, floor: float) -> int:
 def conditional_chances(traces: Sequence[Trace], drafter: str, most: int) -> tuple[float, ...]:
     """Chance of draft token i, from the first, to be accepted when all before it are; with a model, of its tokens.
 
-    The share of the replayed rounds, with one success and one failure added. most: draft tokens per round.
+    The share of the replayed rounds, with one success and one failure added. most: draft tokens per round. What drafts
+    for a model changes none of them.
     """
+    drafter = unguessed(drafter)
     reached, accepted = [0] * most, [0] * most
     for trace in traces:
         for one in replay(trace, drafter, most):

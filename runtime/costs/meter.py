@@ -18,9 +18,10 @@ from typing import Protocol
 import numpy as np
 
 from ...bundle import Bundle
-from ...engines.base import Engine
+from ...engines.base import Decoder, Engine
 from ...errors import ParameterError
 from ..drafting.drafts import Drafts
+from ..drafting.guessed import GUESSES
 from ..drafting.names import FIRST
 from ..policy.cost_model import COSTS_VERSION, CostPoint, Costs, MeasuredTime
 from ..policy.host_identity import bundle_identity, describe_host
@@ -76,10 +77,12 @@ class CostMeter:
         burst: int = BURST,
         longest: float = LONGEST_GO,
         draft: str = FIRST,
+        rows: bool = False,
     ) -> None:
         """contexts: tokens in the caches, by default three up to the capacity. burst: timed rounds of a generation.
 
-        longest: seconds at one context after which no further burst begins. draft: that rounds are drafted with.
+        longest: seconds at one context after which no further burst begins. draft: that rounds are drafted with. rows:
+        whether to measure what a row more takes in a pass of the draft, where something may draft for that.
         Raises `ParameterError`.
         """
         self._session, self._draft = session, None if draft == FIRST else draft
@@ -98,6 +101,9 @@ class CostMeter:
         self._draft_prefill: list[float] = []
         self._order = random.Random(SEED)
         self._has_model = session.engine.draft is not None
+        self._narrow: list[float] = []  # seconds of the draft's passes over one row,
+        self._wide: list[float] = []  # and over as many as guesses make it
+        self._guesses = min(GUESSES, self._most) if rows and self._has_model and session.engine.rounds is None else 0
 
     def measure(self, repeats: int, step: Callable[[str], None] | None = None) -> None:
         """Time `repeats` bursts of every number of draft tokens at every context.
@@ -122,6 +128,8 @@ class CostMeter:
                         self._burst(prompt, k, self._burst_rounds)
                     else:
                         self._passes(context, k)
+                if self._guesses:
+                    self._rows(context)
         self._session.reset()
 
     def costs(self) -> Costs:
@@ -137,7 +145,13 @@ class CostMeter:
             target_prefill=median(self._target_prefill),
             draft_prefill=median(self._draft_prefill),
             points=tuple(map(self._point, self._contexts)),
+            draft_row=self._row_seconds() if self._wide else None,
         )
+
+    def _row_seconds(self) -> float:
+        """No row is dearer than a pass of its own."""
+        narrow, wide = median(self._narrow), median(self._wide)
+        return min(narrow, max(0.0, (wide - narrow) / self._guesses))
 
     def _burst(self, prompt: list[int], k: int, rounds: int) -> float:
         """Time `rounds` rounds after the first one. Returns the seconds of the prefill."""
@@ -161,16 +175,31 @@ class CostMeter:
 
     def _read(self, prompt: list[int]) -> float:
         """Seconds of the draft's prefill, in chunks."""
-        draft, chunk = self._session.engine.draft, self._session.bundle.manifest.contract.prompt_chunk
+        draft, chunk = self._opened(), self._session.bundle.manifest.contract.prompt_chunk
         if draft is None:
             return 0.0
-        if self._draft is not None:
-            draft = self._session.drafts.open(self._draft).decoder
         tokens = [token % draft.vocab_size for token in prompt]
         start = perf_counter()
         for place in range(0, len(tokens), chunk):
             draft.feed(tokens[place : place + chunk], place)
         return perf_counter() - start
+
+    def _rows(self, context: int) -> None:
+        """Time passes of the draft with guesses and without, each behind one of the target, as in the loop."""
+        target, draft = self._session.engine.target, self._opened()
+        assert draft is not None
+        if target.has_states or draft.has_states:  # nothing drafts for a draft with states
+            return
+        for _ in range(self._burst_rounds):
+            for rows, times in ((1, self._narrow), (1 + self._guesses, self._wide)):
+                target.step([1], context)
+                start = perf_counter()
+                draft.step([1] * rows, context)
+                times.append(perf_counter() - start)
+
+    def _opened(self) -> Decoder | None:
+        """The draft, without what translates ids for it."""
+        return self._session.engine.draft if self._draft is None else self._session.drafts.open(self._draft).decoder
 
     def _passes(self, context: int, k: int) -> None:
         """Time target passes alone: without a draft model the text decides whether a round has a draft."""

@@ -37,6 +37,12 @@ def guesser_of(drafter: str) -> str | None:
     return drafter.partition(":")[0] if ":" in drafter else None
 
 
+def beside_first(drafter: str) -> list[str]:
+    """The drafts that it asks, or that draft for that, without the bundle's first."""
+    asked = model_of(drafter), guesser_of(drafter)
+    return [model for model in asked if model is not None and model not in (FIRST, *LOOKUP_NAMES)]
+
+
 def unguessed(drafter: str) -> str:
     """The same without what drafts for the model, which changes what its tokens cost and not what they are."""
     return drafter.partition(":")[2] if ":" in drafter else drafter
@@ -47,6 +53,12 @@ def all_drafters(drafts: Sequence[str]) -> tuple[str, ...]:
     if not drafts:
         return LOOKUP_NAMES
     return (*DRAFTERS, *(name for draft in drafts[1:] for name in drafters_of(draft)))
+
+
+def all_chains(drafts: Sequence[str]) -> tuple[str, ...]:
+    """Of the same bundle: every draft with a lookup, or another draft, that drafts for it."""
+    models = (FIRST, *drafts[1:]) if drafts else ()
+    return tuple(f"{guesser}:{model}" for model in models for guesser in (*LOOKUP_NAMES, *models) if guesser != model)
 
 
 def check_drafter(name: str | None, has_model: bool, drafts: Sequence[str] = ()) -> str:

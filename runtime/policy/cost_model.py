@@ -75,6 +75,7 @@ class RoundCosts:
     verify: tuple[float, ...]
     host: tuple[float, ...]
     draft_prefill: float  # a token
+    draft_row: float = 0.0  # that a pass of the draft has more
 
     @property
     def plain(self) -> float:
@@ -93,14 +94,16 @@ class DraftCosts:
     weights: str
     draft_prefill: float
     points: tuple[CostPoint, ...]
+    draft_row: float | None = field(default=None, metadata=OPTIONAL)
 
 
 @dataclass(frozen=True)
 class Costs:
     """bundle: `bundle_identity`. host: `describe_host`. engine: its name. threads: as given to `load`.
 
-    target_prefill, draft_prefill: seconds a prompt token. points: by rising context. drafts: of those beside the
-    bundle's first, by name.
+    target_prefill, draft_prefill: seconds a prompt token. draft_row: seconds of a row more in a pass of the draft,
+    which is what guesses cost it; None where nobody measured it, then `draft_prefill` stands for it. points: by rising
+    context. drafts: of those beside the bundle's first, by name.
     """
 
     schema_version: int
@@ -113,6 +116,7 @@ class Costs:
     draft_prefill: float
     points: tuple[CostPoint, ...]
     drafts: dict[str, DraftCosts] = field(default_factory=dict, metadata=OPTIONAL)
+    draft_row: float | None = field(default=None, metadata=OPTIONAL)
 
     def __post_init__(self) -> None:
         if self.schema_version != COSTS_VERSION:
@@ -125,6 +129,8 @@ class Costs:
         for name in ("target_prefill", "draft_prefill"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be the seconds of a token")
+        if self.draft_row is not None and not 0 <= self.draft_row < math.inf:
+            raise ValueError(f"draft_row is {self.draft_row}; it must be the seconds of a row")
         if len({len(point.rounds) for point in self.points}) > 1:
             raise ValueError("the contexts have costs of different numbers of draft tokens; measure them again")
         for name in self.drafts:
@@ -138,7 +144,11 @@ class Costs:
     def of(self, model: str) -> Costs:
         """Of rounds with another draft, one of `drafts`."""
         one = self.drafts[model]
-        return replace(self, draft_prefill=one.draft_prefill, points=one.points, drafts={})
+        return replace(self, draft_prefill=one.draft_prefill, points=one.points, drafts={}, draft_row=one.draft_row)
+
+    def chained(self, unit: float) -> Costs:
+        """Of rounds in which something drafts for the draft: its tokens behind the first take `unit` of a pass each."""
+        return replace(self, points=tuple(_chained(point, unit) for point in self.points)) if unit < 1.0 else self
 
     def at(self, context: int) -> RoundCosts:
         """Medians at `context` tokens: between two measured contexts on the line through both, else the nearest's."""
@@ -159,4 +169,18 @@ class Costs:
             mixed(low.verify, high.verify),
             mixed(low.host, high.host),
             self.draft_prefill,
+            self.draft_prefill if self.draft_row is None else self.draft_row,
         )
+
+
+def _chained(point: CostPoint, unit: float) -> CostPoint:
+    saved, draft = (1.0 - unit) * point.draft.median, point.draft
+    rounds = tuple(_less(time, saved * max(0, k - 1)) for k, time in enumerate(point.rounds))
+    return replace(point, rounds=rounds, draft=MeasuredTime(unit * draft.median, unit * draft.p10, unit * draft.p90))
+
+
+def _less(time: MeasuredTime, seconds: float) -> MeasuredTime:
+    """Never nothing: where noise of the measurement would make it that, the time stays."""
+    if time.p10 <= seconds:
+        return time
+    return MeasuredTime(time.median - seconds, time.p10 - seconds, time.p90 - seconds)

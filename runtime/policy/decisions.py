@@ -14,7 +14,7 @@ import numpy as np
 from ...bundle import Bundle
 from ...engines.base import Engine, Head, OpenedDraft
 from ...errors import BundleError, ParameterError
-from ..drafting.names import FIRST, check_drafter, model_of
+from ..drafting.names import FIRST, beside_first, check_drafter, model_of
 from ..state.cancellation import Cancelled
 from .cost_model import COSTS, Costs, DraftCosts
 from .files import read_decision, remedy
@@ -123,8 +123,7 @@ class Decisions:
         """Those beside the bundle's first that the policy uses."""
         entries = () if self.policy is None else (self.policy.default, *self.policy.routes.values())
         drafters = [entry.drafter for entry in entries] + list(self.routing.drafters if self.routing else ())
-        models = dict.fromkeys(map(model_of, drafters))
-        return [model for model in models if model not in (None, FIRST)]
+        return list(dict.fromkeys(model for drafter in drafters for model in beside_first(drafter)))
 
     def costs_of(self, drafter: str) -> Costs | None:
         """Of rounds with it; None where nobody knows. Where nobody calibrated they may be measured now."""
@@ -181,6 +180,8 @@ class Decisions:
                 states, chance, pace = self.bounded, None, None
             key = route if route in self.policy.routes else None
             state = RouteState(alone=True) if seeded else states.setdefault(key, RouteState(pace=pace))
+            # Beside a grammar nothing drafts for the draft.
+            costs = costs if constrained else costs.chained(entry.unit)
             return entry.drafter, adaptive_schedule(entry, costs, chance, state, most)
         return entry.drafter, FixedSchedule(entry.num_draft_tokens if entry.verdict != "off" else 0)
 
@@ -200,21 +201,21 @@ class Decisions:
             state = RouteState(alone=True)
             if not seeded:
                 state = self.routed_states.setdefault(name, RouteState(pace=self._pace(name)))
-            candidates[name] = Candidate(known, self.chance_of(name), state)
+            candidates[name] = Candidate(known.chained(self.routing.unit(name)), self.chance_of(name), state)
         return RoutedSchedule(self.routing, prompt, candidates, most, None if seeded else self.purse)
 
     def _opens(self, drafter: str) -> bool:
-        """Whether the draft that it asks is still there; then it is open."""
-        model = model_of(drafter)
-        if model in (None, FIRST) or self.open_draft is None:
+        """Whether the drafts that it asks are still there; then they are open."""
+        if self.open_draft is None:
             return True
-        try:
-            self.open_draft(str(model))
-        except ParameterError as error:
-            if model not in self._left:
-                LOG.warning("%s; requests that name no route do without it", error)
-            self._left.add(str(model))
-            return False
+        for model in beside_first(drafter):
+            try:
+                self.open_draft(model)
+            except ParameterError as error:
+                if model not in self._left:
+                    LOG.warning("%s; requests that name no route do without it", error)
+                self._left.add(model)
+                return False
         return True
 
     def _pace(self, drafter: str) -> Pace | None:

@@ -12,7 +12,7 @@ from itertools import accumulate
 from operator import mul
 
 from ...engines.base import Logits
-from ..drafting.names import model_of
+from ..drafting.names import model_of, unguessed
 from .cost_model import Costs
 from .lookup_worth import PROBE_TOKENS, LookupWorth
 from .pace import Pace
@@ -30,7 +30,7 @@ def adaptive_schedule(
     entry: RoutePolicy, costs: Costs, chance: Chance | None, state: RouteState, most: int
 ) -> AdaptiveSchedule:
     """The schedule of a request, by what drafts; arguments of `AdaptiveSchedule`."""
-    looks_up = entry.drafter != model_of(entry.drafter)
+    looks_up = unguessed(entry.drafter) != model_of(entry.drafter)
     return (LookupSchedule if looks_up else AdaptiveSchedule)(entry, costs, chance, state, most)
 
 

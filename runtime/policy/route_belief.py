@@ -9,7 +9,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from ...strict import OPTIONAL
+from .routes import check_unit
 
 ROUTING = "routing.json"
 ROUTING_VERSION = 1
@@ -23,18 +26,20 @@ LEAST = 1e-6
 
 @dataclass(frozen=True)
 class KnownDraft:
-    """Of a drafter on a route, by what was recorded. speedup: adapting, over plain decoding. chances: as of
+    """Of a drafter on a route, by what was recorded. speedup: adapting, over plain decoding. chances, unit: as of
     `RoutePolicy`.
     """
 
     speedup: float
     chances: tuple[float, ...]
+    unit: float = field(default=1.0, metadata=OPTIONAL)
 
     def __post_init__(self) -> None:
         if not 0 < self.speedup < math.inf:
             raise ValueError(f"speedup is {self.speedup}; it must be a number above 0")
         if not self.chances or not all(0 <= chance <= 1 for chance in self.chances):  # NaN fails as well
             raise ValueError(f"chances are {list(self.chances)}; expected a probability for every draft token")
+        check_unit(self.unit)
 
     def chance_of(self, drafted: int, accepted: int) -> float:
         """That of so many draft tokens so many are accepted."""
@@ -95,6 +100,11 @@ class Routing:
         logs = {name: route.logarithm(prompt, self.vocab) for name, route in self.routes.items()}
         odds = {name: math.exp(max(log - max(logs.values()), -SUREST)) for name, log in logs.items()}
         return {name: share / sum(odds.values()) for name, share in odds.items()}
+
+    def unit(self, drafter: str) -> float:
+        """Of all routes together, as of `RoutePolicy`."""
+        units = [route.drafters[drafter].unit for route in self.routes.values()]
+        return sum(units) / len(units)
 
 
 class Belief:

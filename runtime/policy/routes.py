@@ -8,10 +8,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from ..drafting.names import FIRST, model_of
+from ...strict import OPTIONAL
+from ..drafting.names import FIRST, model_of, unguessed
 
 POLICY = "policy.json"
 POLICY_VERSION = 1
@@ -45,6 +46,12 @@ class Evidence:
             raise ValueError("a figure of the evidence is no number")
 
 
+def check_unit(unit: float) -> None:
+    """See `RoutePolicy`. Raises `ValueError`."""
+    if not 0 <= unit <= 1:  # NaN fails as well
+        raise ValueError(f"unit is {unit}; it must be from 0 to 1 passes of the draft for a draft token")
+
+
 @dataclass(frozen=True)
 class RoutePolicy:
     """num_draft_tokens: the best fixed number, 0 where plain decoding is expected to be better.
@@ -53,6 +60,8 @@ class RoutePolicy:
     bundle's maximum, as many as pay by what the draft says and by what was accepted lately; where the verdict is off,
     none until probes say that it has become worth while.
     chances: of each draft token, from the first, to be accepted when all before it are: where `adaptive` starts from.
+    unit: what a draft token behind a round's first takes, in passes of the draft; less than 1 where something drafts
+    for the draft.
     """
 
     verdict: Verdict
@@ -61,6 +70,7 @@ class RoutePolicy:
     mode: Mode
     chances: tuple[float, ...]
     evidence: Evidence | None
+    unit: float = field(default=1.0, metadata=OPTIONAL)
 
     def __post_init__(self) -> None:
         if self.num_draft_tokens < (1 if self.verdict == "on" else 0):
@@ -70,13 +80,14 @@ class RoutePolicy:
             )
         if not self.chances or not all(0 <= chance <= 1 for chance in self.chances):  # NaN fails as well
             raise ValueError(f"chances are {list(self.chances)}; expected a probability for every draft token")
+        check_unit(self.unit)
 
     def with_first_draft(self, most: int) -> RoutePolicy:
         """See `Policy.with_first_draft`."""
         model = model_of(self.drafter)
         if model in (None, FIRST):
-            return self
-        drafter = self.drafter.removesuffix(str(model)) + FIRST
+            return replace(self, drafter=unguessed(self.drafter), unit=1.0)
+        drafter = unguessed(self.drafter).removesuffix(str(model)) + FIRST
         if self.verdict == "off":  # the better draft lost
             return RoutePolicy("off", drafter, 0, self.mode, (GUESS,) * most, None)
         return RoutePolicy("undecided", drafter, most, "adaptive", (GUESS,) * most, None)

@@ -12,6 +12,7 @@ import pytest
 from specexport.bundle import Contract
 from specexport.calibration import calibrate as module
 from specexport.calibration.calibrate import JOURNAL, calibrate, measure_only
+from specexport.calibration.choices import possible_drafters
 from specexport.calibration.measuring.prompts import Request
 from specexport.calibration.measuring.record import from_row, judged_tokens, record, to_row
 from specexport.calibration.options import CalibrateOptions
@@ -188,14 +189,11 @@ def test_drafters_to_choose_among(refused: Refused, session: Session, prices: li
     for drafters in ((), ("ngram", "suffix"), ("all",)):
         routes = calibrate(session, requests(6), replace(OPTIONS, drafters=drafters), "x").routes
         allowed = (
-            drafters
-            if drafters == ("ngram", "suffix")
-            else ("model",)
-            if not drafters
-            else module._possible_drafters(session)
+            drafters if drafters == ("ngram", "suffix") else ("model",) if not drafters else possible_drafters(session)
         )
         assert all(route.policy.drafter in allowed for route in routes)
-        assert {one.drafter for one in routes[0].candidates} == set(module._possible_drafters(session))
+        shown = {name for name in possible_drafters(session) if ":" not in name or name in allowed or not drafters}
+        assert {one.drafter for one in routes[0].candidates} == shown  # no chains that nobody asked for
     with refused(ParameterError):
         calibrate(session, requests(2), replace(OPTIONS, drafters=("oracle",)), "x")
 

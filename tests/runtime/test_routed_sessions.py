@@ -80,7 +80,9 @@ def routed(root: Path, drafters: tuple[str, str] = ("model", "b"), **default: An
     return found
 
 
-@pytest.mark.parametrize("drafters", [("model", "b"), ("ngram+model", "suffix+b"), ("ngram", "b")])
+@pytest.mark.parametrize(
+    "drafters", [("model", "b"), ("ngram+model", "suffix+b"), ("ngram:model", "model:b"), ("ngram", "b")]
+)
 def test_the_text_is_the_targets_and_caches_keep_their_rows(drafters: tuple[str, str], tmp_path: Path) -> None:
     session = routed(tmp_path, drafters)
     for number in range(12):

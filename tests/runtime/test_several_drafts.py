@@ -10,7 +10,16 @@ import pytest
 from specexport.bundle import OLDEST_SCHEMA, SCHEMA_VERSION, ModelSpec
 from specexport.engines.base import Logits, OpenedDraft
 from specexport.errors import EngineError, ParameterError, SessionClosedError
-from specexport.runtime.drafting.names import DRAFTERS, all_drafters, check_drafter, drafters_of, guesser_of, model_of
+from specexport.runtime.drafting.names import (
+    DRAFTERS,
+    all_chains,
+    all_drafters,
+    beside_first,
+    check_drafter,
+    drafters_of,
+    guesser_of,
+    model_of,
+)
 from specexport.runtime.policy.cost_model import CostPoint, Costs, DraftCosts, MeasuredTime
 from specexport.runtime.policy.decisions import Decisions
 from specexport.runtime.policy.files import write_decision
@@ -40,6 +49,12 @@ def test_names_of_drafters() -> None:
     assert [model_of(name) for name in ("model", "ngram", "suffix+b", "b", "ngram:b")] == ["model", None, "b", "b", "b"]
     chains = {"ngram:draft": "ngram:model", "suffix:b": "suffix:b", "b:draft": "b:model", "draft:c": "model:c"}
     assert [check_drafter(name, True, NAMES) for name in chains] == list(chains.values())
+    assert all_chains(("only",)) == ("ngram:model", "suffix:model")
+    assert not all_chains(())
+    assert all_chains(("a", "b")) == ("ngram:model", "suffix:model", "b:model", "ngram:b", "suffix:b", "model:b")
+    assert all(check_drafter(name, True, NAMES) == name for name in all_chains(NAMES))
+    asked = [beside_first(name) for name in ("ngram", "ngram+model", "suffix:model", "b:model", "model:b", "c:b")]
+    assert asked == [[], [], [], ["b"], ["b"], ["b", "c"]]
     assert [guesser_of(name) for name in ("model", "ngram+b", "ngram:b", "b:model")] == [None, None, "ngram", "b"]
     for name in ("b:b", "draft:model", "ngram:ngram", "d:model", "ngram:ngram:model", ":model", "model:"):
         with pytest.raises(ParameterError):
@@ -230,6 +245,8 @@ def test_an_engine_that_runs_the_first_alone_follows_its_policy_with_that(tmp_pa
 def test_what_lost_with_another_draft_stays_off_with_the_first() -> None:
     evidence = Evidence(30, 1.2, 1.5, 0.8, 0.7, 0.9, 0.6)
     lost = RoutePolicy("off", "suffix+b", 0, "fixed", (0.2, 0.1), evidence)
+    for name in ("b:model", "ngram:b", "model:b"):  # whatever drafted for it may be one of the others
+        assert replace(lost, drafter=name, unit=0.5).with_first_draft(3).drafter == "model"
     assert lost.with_first_draft(3) == RoutePolicy("off", "suffix+model", 0, "fixed", (GUESS,) * 3, None)
 
 

@@ -12,7 +12,7 @@ from specexport.calibration.measuring.adaptive_replay import Reading, adapt, ada
 from specexport.calibration.measuring.listening import listening_seconds
 from specexport.calibration.measuring.prompts import Request
 from specexport.calibration.measuring.record import Judged, Record, Timing, record
-from specexport.calibration.measuring.trace_replay import Trace, cached
+from specexport.calibration.measuring.traces import Trace, cached
 from specexport.calibration.verdicts.verdict import (
     Criteria,
     decide,

@@ -8,7 +8,8 @@ import pytest
 from specexport.calibration.measuring.prompts import Request
 from specexport.calibration.measuring.record import record
 from specexport.calibration.measuring.recorder import RecordedRound, agreement
-from specexport.calibration.measuring.trace_replay import Trace, known, replay
+from specexport.calibration.measuring.trace_replay import replay
+from specexport.calibration.measuring.traces import Trace, known
 from specexport.runtime.drafting.names import DRAFTERS
 from specexport.runtime.policy.schedule import FixedSchedule
 from specexport.runtime.sampling.parameters import SamplingParameters

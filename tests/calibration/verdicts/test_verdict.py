@@ -4,7 +4,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from specexport.calibration.measuring.trace_replay import Trace, cached, plain_seconds, replay, round_seconds
+from specexport.calibration.measuring.trace_replay import plain_seconds, replay, round_seconds
+from specexport.calibration.measuring.traces import Trace, cached
 from specexport.calibration.statistics.intervals import UNBOUNDED
 from specexport.calibration.statistics.results import DraftCandidate, Interval
 from specexport.calibration.verdicts import verdict
@@ -128,6 +129,20 @@ def test_another_drafter_must_be_clearly_better() -> None:
     assert best(rows, ("model", "ngram", "suffix")).candidate.drafter == "suffix"
     assert best(rows, ("model", "ngram")).candidate.drafter == "model"
     assert best(rows, ("ngram", "model")).candidate.drafter == "ngram"
+
+
+@pytest.mark.parametrize(("others", "chain"), [(1.5, 1.58), (1.62, 1.71), (1.52, 1.6)])
+def test_a_chain_must_be_5_percent_better_than_all_others(others: float, chain: float) -> None:
+    """Also than one that is not better enough itself to be chosen."""
+
+    def chosen(speedup: float, first: str = "model") -> str:
+        values = {"model": 1.5, "ngram+model": others, "ngram:model": speedup}
+        rows = [Replayed(candidate(1.0, value, 3.0, drafter=name), ()) for name, value in values.items()]
+        return best(rows, (first, *(name for name in values if name != first))).candidate.drafter
+
+    assert chosen(chain) == "ngram:model"
+    assert chosen(chain - 0.01) == ("ngram+model" if others > 1.53 else "model")
+    assert chosen(1.6, "ngram:model") == ("ngram:model" if others < 1.6 * 1.02 else "ngram+model")  # who asked for it
 
 
 def test_the_entry_off_drafts_nothing_and_says_why() -> None:

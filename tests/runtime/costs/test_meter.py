@@ -47,6 +47,18 @@ def test_prefill_is_by_token_and_model(clock: Clock, tmp_path: Path) -> None:
     assert costs.draft_prefill == pytest.approx(0.002 * DRAFT, rel=0.05)
 
 
+def test_a_row_more_of_the_drafts_pass_is_timed_where_it_is_asked_for(clock: Clock, tmp_path: Path) -> None:
+    session = fake_session(tmp_path, Timed(clock, 1.0, 0.0), Timed(clock, DRAFT, 0.0))
+    meter = CostMeter(session, [50], rows=True)
+    meter.measure(1)
+    assert meter.costs().draft_row == pytest.approx(0.1 * DRAFT, rel=0.05)
+    assert meter.costs().at(50).draft_row == meter.costs().draft_row
+    without = measured(session, [50])
+    assert without.draft_row is None
+    assert without.at(50).draft_row == without.draft_prefill
+    assert CostMeter(fake_session(tmp_path / "lookups", Timed(clock, 1.0, 0.0), None), rows=True)._guesses == 0
+
+
 def test_without_a_model_wide_passes_are_timed_alone(clock: Clock, tmp_path: Path) -> None:
     costs = measured(fake_session(tmp_path, Timed(clock, 1.0, 0.0), None), [50])
     (point,) = costs.points

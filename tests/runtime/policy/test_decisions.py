@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from specexport.bundle import Bundle
-from specexport.engines.base import Engine
+from specexport.engines.base import Engine, OpenedDraft
 from specexport.errors import BundleError, OutputError, ParameterError
 from specexport.runtime.policy.cost_model import COSTS, CostPoint, Costs, MeasuredTime
 from specexport.runtime.policy.decisions import Decisions, stale
@@ -120,6 +120,26 @@ def test_adaptive_routes_keep_their_state_apart(bundle: Bundle) -> None:
     assert set(decisions.states) == {"code", "prose", None}
 
 
+def test_a_chain_drafts_more_by_what_its_tokens_take(bundle: Bundle) -> None:
+    """Beside a grammar nothing drafts for the draft, and its tokens take whole passes again."""
+    chain = replace(ADAPTIVE, drafter="ngram:model", chances=(0.55,), unit=0.1)
+    write_policy(bundle, ADAPTIVE, code=chain, dear=replace(chain, unit=1.0))
+    costs = costs_of(bundle)
+    (point,) = costs.points
+    dear = tuple(MeasuredTime(1 + 0.5 * k, 1 + 0.5 * k, 1 + 0.5 * k) for k in range(5))
+    write_decision(
+        bundle, replace(costs, points=(replace(point, rounds=dear, draft=MeasuredTime(0.4, 0.4, 0.4)),)), COSTS
+    )
+    decisions = Decisions.load(bundle, replace(engine(), open_draft=lambda _: OpenedDraft(FakeDecoder(), None)), 0)
+    found = {}
+    for route, constrained in (("code", False), ("dear", False), ("code", True)):
+        drafter, schedule = decisions.schedule(route, 4, constrained, seeded=True)
+        assert drafter == "ngram:model"
+        assert type(schedule) is AdaptiveSchedule  # and not one of lookups for the target
+        found[route, constrained] = schedule.next(10, 0)
+    assert found["code", False] > found["dear", False] == found["code", True]
+
+
 def test_a_grammars_requests_are_trusted_apart_and_by_what_came_of_them(bundle: Bundle) -> None:
     write_policy(bundle, ADAPTIVE, code=ADAPTIVE)
     write_decision(bundle, costs_of(bundle), COSTS)
@@ -220,6 +240,11 @@ def test_another_contract_is_another_bundle(bundle: Bundle) -> None:
         {"num_draft_tokens": 0},
         {"num_draft_tokens": "2"},
         {"drafter": "oracle"},
+        {"drafter": "ngram:oracle"},
+        {"drafter": "small:model"},
+        {"drafter": "model:model"},
+        {"drafter": "ngram:suffix"},
+        {"unit": 1.5},
         {"mode": "clever"},
         {"chances": [1.5]},
         {"chances": []},

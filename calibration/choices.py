@@ -1,0 +1,56 @@
+"""Which drafters calibration chooses from, and which drafts it has to record for that."""
+
+from __future__ import annotations
+
+from ..errors import ParameterError
+from ..runtime.drafting.names import FIRST, LOOKUP_NAMES, all_chains, all_drafters, beside_first, guesser_of, model_of
+from ..runtime.session import Session
+from .options import CalibrateOptions
+
+
+def drafters_of(session: Session, options: CalibrateOptions) -> tuple[str, ...]:
+    """Drafters to choose from, the preferred one first. Raises `ParameterError` for one that cannot run here."""
+    possible = possible_drafters(session)
+    for name in options.drafters:
+        if name not in (*possible, "all"):
+            raise ParameterError(
+                f"--drafter is {name}; with this bundle and engine it must be one of {', '.join(possible)}, or all"
+            )
+    return possible if "all" in options.drafters else options.drafters or possible
+
+
+def possible_drafters(session: Session) -> tuple[str, ...]:
+    """The session's default first, chains last. Where the device runs whole rounds only the model: lookups run on the
+    host.
+    """
+    if session.engine.draft is None:
+        return LOOKUP_NAMES
+    if session.engine.rounds is not None:
+        return (FIRST,)
+    names = session.bundle.manifest.draft_names
+    names = names if session.engine.open_draft is not None else names[:1]
+    chains = (chain for chain in all_chains(names) if not _keeps_states(session, chain))
+    return (*all_drafters(names), *chains)
+
+
+def replayed_of(session: Session, options: CalibrateOptions) -> tuple[str, ...]:
+    """Drafters to replay: those to choose from, and others whose draft is recorded with, but no further chains."""
+    chosen, models = drafters_of(session, options), models_of(session, options)
+    return tuple(
+        name
+        for name in possible_drafters(session)
+        if name in chosen or (guesser_of(name) is None and (model_of(name) or FIRST) in models)
+    )
+
+
+def models_of(session: Session, options: CalibrateOptions) -> list[str]:
+    """The drafts to record with: the first, and those that drafters to choose from ask."""
+    asked = (name for drafter in drafters_of(session, options) for name in beside_first(drafter))
+    return list(dict.fromkeys((FIRST, *asked)))
+
+
+def _keeps_states(session: Session, chain: str) -> bool:
+    """Whether the draft of `chain` does, for which nothing drafts then."""
+    model, manifest = model_of(chain), session.bundle.manifest
+    spec = manifest.draft if model == FIRST else manifest.more_drafts[str(model)].model
+    return spec is not None and spec.has_states

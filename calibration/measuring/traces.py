@@ -1,0 +1,74 @@
+"""A recorded request as text, and where in it a draft agrees with the target."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+from ...runtime.policy.cost_model import Costs, RoundCosts
+
+# Tokens in the caches -> what rounds cost there.
+CostsAt = Callable[[int], RoundCosts]
+
+
+@dataclass(frozen=True)
+class Trace:
+    """A generated request. tokens: prompt and output. agrees: of every output token, see `agreement`.
+
+    limit: its max_new_tokens. missed: of places in the output, counted from 0, where the draft says another token: the
+    place, that token and what the draft says behind it, as far as that is known. guessers: by name, drafts that may
+    guess for this one.
+    """
+
+    line: int
+    route: str
+    prompt_tokens: int
+    tokens: tuple[int, ...]
+    agrees: tuple[bool | None, ...]
+    limit: int
+    missed: tuple[tuple[int, ...], ...] = ()
+    guessers: Mapping[str, Guesser] = field(default_factory=dict)
+
+    @property
+    def output_tokens(self) -> int:
+        return len(self.tokens) - self.prompt_tokens
+
+
+@dataclass(frozen=True)
+class Guesser:
+    """A smaller draft: the same request recorded with it, and what rounds with it cost."""
+
+    trace: Trace
+    at: CostsAt
+
+
+def cached(costs: Costs) -> CostsAt:
+    """`costs.at` in steps of 16 tokens, cached, since replays call it for every round."""
+    known = lru_cache(None)(costs.at)
+    return lambda context: known(max(1, context - context % 16))
+
+
+def known(trace: Trace) -> list[bool]:
+    """`agrees` with unknown places filled by a repeatable draw at the rate of the request's known ones."""
+    judged = [agrees for agrees in trace.agrees if agrees is not None]
+    share = sum(judged) / len(judged) if judged else 0.0
+    draw = random.Random(trace.line)
+    return [draw.random() < share if agrees is None else agrees for agrees in trace.agrees]
+
+
+def agreeing(agrees: Sequence[bool], count: int) -> int:
+    """How many of `count` draft tokens the target would accept."""
+    number = 0
+    while number < min(count, len(agrees)) and agrees[number]:
+        number += 1
+    return number
+
+
+def matching(found: Sequence[int], follows: Sequence[int]) -> int:
+    """How many of `found` are what follows."""
+    number = 0
+    while number < min(len(found), len(follows)) and found[number] == follows[number]:
+        number += 1
+    return number

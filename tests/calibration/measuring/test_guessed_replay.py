@@ -1,0 +1,142 @@
+"""A replay of one recorded run gives the passes that a chain really takes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from specexport.calibration.measuring.guessed_replay import UNKNOWN, _Recorded
+from specexport.calibration.measuring.prompts import Request
+from specexport.calibration.measuring.record import from_row, record, to_row
+from specexport.calibration.measuring.recorder import RecordedRound, agreement, misses
+from specexport.calibration.measuring.trace_replay import replay, round_seconds
+from specexport.calibration.measuring.traces import Guesser, Trace, cached
+from specexport.engines.base import Logits
+from specexport.runtime.policy.schedule import FixedSchedule
+from specexport.runtime.sampling.parameters import SamplingParameters
+from specexport.runtime.session import Session
+from support.calibrated import flat_costs
+from support.doubles import FakeDecoder
+from support.several import several_session
+
+PROMPT, LIMIT = (5, 9, 5, 9, 7, 5, 9), 40
+CHAINS = ("ngram:model", "suffix:model", "small:model")
+
+
+class Periodic(FakeDecoder):
+    """Repeats itself with a period of some tokens, now and then not: so that lookups find something."""
+
+    def logits_after(self, context: Sequence[int]) -> Logits:
+        return super().logits_after([token % 5 for token in list(context)[-3:]])
+
+
+@pytest.fixture(params=[FakeDecoder, Periodic])
+def session(request: pytest.FixtureRequest, tmp_path: Path) -> Session:
+    kind = request.param
+    small = {"small": kind(seed=3, noise=0.8)}
+    return several_session(tmp_path, kind(seed=3), kind(seed=3, noise=0.6), small)
+
+
+def recorded(session: Session, sampling: SamplingParameters = SamplingParameters()) -> Trace:  # noqa: B008
+    request = Request(1, "code", PROMPT, LIMIT)
+    one, small = (
+        record(session, request, given, plain_first=True)[0].trace
+        for given in (sampling, replace(sampling, drafter="small"))
+    )
+    return replace(one, guessers={"small": Guesser(small, cached(flat_costs(0.2)))})
+
+
+class Watched(FixedSchedule):
+    """A fixed schedule that remembers the rounds."""
+
+    def __init__(self, num_draft_tokens: int) -> None:
+        super().__init__(num_draft_tokens)
+        self.rounds: list[tuple[int, int]] = []
+
+    def observe(self, num_drafted: int, num_accepted: int) -> None:
+        self.rounds.append((num_drafted, num_accepted))
+
+
+@pytest.mark.parametrize("drafter", CHAINS)
+@pytest.mark.parametrize("k", [1, 2, 3, 4])
+def test_rounds_are_the_real_ones_and_passes_never_too_few(session: Session, drafter: str, k: int) -> None:
+    """Too many where a smaller draft was never asked behind what the draft says."""
+    trace, watched = recorded(session), Watched(k)
+    session.reset()
+    real = session.generate(PROMPT, max_new_tokens=LIMIT, drafter=drafter, schedule=watched).statistics
+    found = list(replay(trace, drafter, k))
+    assert [(one.num_drafted, one.num_accepted) for one in found] == watched.rounds
+    passes = sum(one.passes - one.saved for one in found)
+    most = 1.2 * real.draft_passes if drafter == "small:model" else real.draft_passes
+    assert real.draft_passes <= passes <= most
+    assert passes <= sum(one.passes for one in found) == real.drafted
+    if drafter == "small:model":
+        guesses = sum(round(one.guess_seconds / 0.2) for one in found)
+        assert guesses >= real.guess_passes
+        assert sum(one.guess_rows for one in found) >= real.guess_passes
+
+
+def test_guesses_save_passes(session: Session) -> None:
+    trace = recorded(session)
+    saved = {drafter: sum(one.saved for one in replay(trace, drafter, 4)) for drafter in CHAINS}
+    assert saved["small:model"] > 0
+    if isinstance(session.engine.target, Periodic):
+        assert min(saved.values()) > 5
+
+
+def test_a_sampled_request_tells_nothing_of_what_was_missed(session: Session) -> None:
+    """A smaller draft then wrote another text, and saves nothing that anybody knows."""
+    trace = recorded(session, SamplingParameters(temperature=1.0, seed=1))
+    assert trace.missed == ()
+    trace = recorded(session)
+    other = replace(trace.guessers["small"].trace, tokens=(0, *trace.tokens[1:]))
+    assert sum(one.saved for one in replay(trace, "small:model", 4)) > 0
+    trace = replace(trace, guessers={"small": replace(trace.guessers["small"], trace=other)})
+    assert all(one.saved == 0 for one in replay(trace, "small:model", 4))
+
+
+def test_what_a_smaller_draft_says_is_known_behind_the_text_and_its_own_misses() -> None:
+    """It is right for two tokens, where it says 90 and 91 then, and 92 one token later."""
+    small = Trace(1, "code", 2, (1, 2, 3, 4, 5, 6), (True, True, False, False), 4, ((2, 90, 91), (3, 92)))
+    trace = replace(small, agrees=(True,) * 4, missed=(), guessers={"small": Guesser(small, cached(flat_costs(0.1)))})
+    guess = _Recorded(trace, "small")
+    assert guess.find((1, 2), 3) == [3, 4, 90]
+    assert guess.find((1, 2), 2, [3]) == [4, 90]
+    assert guess.find((1, 2), 1, [3, 4, 90]) == [91]
+    assert guess.find((1, 2), 1, [3, 4, 5]) == [92]
+    assert guess.find((1, 2), 2, [3, 4, 80]) == [UNKNOWN, UNKNOWN]
+    assert guess.find((1, 2), 2, [7]) == [UNKNOWN, UNKNOWN]
+
+
+def test_a_round_is_charged_what_its_passes_took() -> None:
+    """Three tokens in one pass of three rows, where both guesses are right."""
+    text = (1, 2, 3, 4, 1, 2)
+    trace = Trace(1, "code", 6, (*text, 3, 4, 1, 2), (True,) * 4, 4)
+    one = next(iter(replay(trace, "ngram:model", 3)))
+    assert (one.num_drafted, one.num_accepted, one.passes, one.saved, one.guess_rows) == (3, 3, 3, 2, 2)
+    costs = flat_costs(0.2, draft_row=0.01)
+    assert round_seconds(one, cached(costs)) == pytest.approx(1.0 + 0.2 + 2 * 0.01)
+    by_small = replace(trace, guessers={"small": Guesser(trace, cached(flat_costs(0.05, draft_row=0.001)))})
+    one = next(iter(replay(by_small, "small:model", 3)))
+    assert (one.saved, one.guess_seconds) == (2, pytest.approx(2 * 0.05))
+
+
+def test_what_is_missed_is_the_drafts_own_text() -> None:
+    rounds = [
+        RecordedRound(3, 1, (0.0,) * 3, None, (10, 99, 98)),
+        RecordedRound(2, 2, (0.0,) * 2, 20, (12, 13)),
+        RecordedRound(1, 0, (0.0,), 97, (15,)),
+        RecordedRound(1, 1, (0.0,), 16, (17,)),
+        RecordedRound(1, 1, (0.0,), 18, (19,)),
+    ]
+    output = [10, 11, 12, 13, 14, 16, 17, 18, 19, 20]
+    assert misses(rounds, agreement(rounds, output, greedy=True)) == ((1, 99, 98), (4, 97), (5, 15))
+
+
+def test_the_journal_keeps_it(session: Session) -> None:
+    row = record(session, Request(1, "code", PROMPT, LIMIT), SamplingParameters(), plain_first=True)
+    assert row[0].missed
+    again, _ = from_row(to_row(*row))
+    assert again == row[0]
