@@ -54,7 +54,7 @@ class Contract:
         if self.max_draft_tokens < 1:
             raise ValueError(f"max_draft_tokens is {self.max_draft_tokens}; it must be at least 1")
         if self.tree_rows < 0:
-            raise ValueError(f"tree_rows is {self.tree_rows}; it must be 0, for chains alone, or more")
+            raise ValueError(f"tree_rows is {self.tree_rows}; it must be 0 (chains only) or more")
         smallest = max(16, 4 * self.widest_step)  # what the proof's schedule walks through
         if self.capacity < smallest:
             raise ValueError(

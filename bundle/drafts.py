@@ -18,9 +18,9 @@ RESERVED = frozenset(("model", "ngram", "suffix", "lookup", "target", "all", "no
 def check_name(name: str) -> str:
     """Raises `ValueError` for what no draft may be called."""
     if not NAME.fullmatch(name):
-        raise ValueError(f"a draft is called {name!r}; it must be 1 to 32 letters, digits, dots, - and _")
+        raise ValueError(f"the draft name {name!r} is invalid; use 1 to 32 letters, digits, dots, - and _")
     if name in RESERVED:
-        raise ValueError(f"a draft is called {name!r}, which means something else; call it otherwise")
+        raise ValueError(f"the draft name {name!r} is reserved; choose another one")
     return name
 
 
@@ -99,7 +99,7 @@ class DraftSpec:
 
     def __post_init__(self) -> None:
         if not self.proofs or any(proof.role != "draft" for proof in self.proofs):
-            raise ValueError("a draft beside the first has no proof, or one of another role")
+            raise ValueError("an additional draft has no proof, or one of another role")
 
     def files(self) -> Iterator[str]:
         yield from (*self.model.graphs.values(), self.model.weights, self.reference)

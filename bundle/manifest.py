@@ -105,7 +105,7 @@ class Manifest:
         for called in (self.draft_name, *self.more_drafts):
             check_name(called)
         if self.more_drafts and (self.draft is None or self.draft_name in self.more_drafts):
-            raise ValueError("there are more drafts, but no first one, or one of its name")
+            raise ValueError("there are additional drafts, but no first one, or one with the first one's name")
         for name, roles in (("references", set(self.references)), ("proofs", {proof.role for proof in self.proofs})):
             if roles != set(self.roles):
                 raise ValueError(

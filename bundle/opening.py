@@ -39,13 +39,14 @@ class Bundle:
         raw = read_json(root / MANIFEST)
         if isinstance(raw, dict) and "schema_version" not in raw:
             raise BundleError(
-                f"{root / MANIFEST} has no schema version, so it is no bundle's; a bundle is a folder made by "
+                f"{root / MANIFEST} has no schema version, so it is not a bundle's manifest; a bundle is a folder "
+                "made by "
                 "'specexport build'"
             )
         version = raw.get("schema_version") if isinstance(raw, dict) else None
         if isinstance(version, int) and not OLDEST_SCHEMA <= version <= SCHEMA_VERSION:
             command = raw.get("command")
-            told = f", which was made with: {command}" if isinstance(command, str) and command.isprintable() else ""
+            told = f" (it was made with: {command})" if isinstance(command, str) and command.isprintable() else ""
             remedy = f"{'update specexport or ' * (version > SCHEMA_VERSION)}build the bundle again{told}"
             reads = f"{OLDEST_SCHEMA} to {SCHEMA_VERSION}"
             raise BundleError(
@@ -106,7 +107,7 @@ def _readable(path: Path, remedy: str) -> Iterator[None]:
         yield
     except OSError as error:
         raise BundleError(
-            f"{path} cannot be read: {error.strerror or error}; see to its permissions and its disk, or {remedy}"
+            f"{path} cannot be read: {error.strerror or error}; check its permissions and its disk, or {remedy}"
         ) from None
 
 
@@ -117,7 +118,7 @@ def _file(root: Path, name: str, remedy: str) -> Path:
     """
     pure, path = PurePosixPath(name), root / name
     if not name.isprintable() or pure.is_absolute() or ".." in pure.parts or "\\" in name:
-        raise BundleError(f"{MANIFEST} names {name!r}, which lies outside of the bundle; do not use this bundle")
+        raise BundleError(f"{MANIFEST} names {name!r}, which lies outside the bundle; do not use this bundle")
     try:
         with _readable(path, remedy):
             found = path.is_file()

@@ -32,9 +32,7 @@ class CalibrateOptions:
 
     def __post_init__(self) -> None:
         if not 0 <= self.floor <= 10:  # NaN fails as well
-            raise ParameterError(
-                f"--floor is {self.floor}; it must be from 0 to 10, 1 for no slower than plain decoding"
-            )
+            raise ParameterError(f"--floor is {self.floor}; it must be from 0 to 10 (1: no slower than plain decoding)")
         _ = self.sampling  # checks them
 
     @property

@@ -14,21 +14,21 @@ from .options import BUNDLE, CACHE, MIN_OVERLAP
 @click.command("add-draft")
 @BUNDLE
 @click.option("--draft", required=True, help="Draft model: a checkpoint folder, a GGUF file, or either on the hub.")
-@click.option("--name", help="What requests call it. [default: the last word of its path]")
-@click.option("--draft-precision", "precision", help="Weight precision. [default: the bundle's first draft's]")
+@click.option("--name", help="Name that requests use. [default: the last part of its path]")
+@click.option("--draft-precision", "precision", help="Weight precision. [default: that of the bundle's first draft]")
 @MIN_OVERLAP
 @click.option(
     "--calibration-prompts",
     "calibration_texts",
     type=click.Path(path_type=Path),
-    help="int8, int4: calibration data, JSONL of prompts, 512 tokens or more. [default: a built-in set]",
+    help="int8, int4: calibration data, JSONL of prompts, at least 512 tokens. [default: a built-in set]",
 )
 @CACHE
 def add_draft(bundle: Path, draft: str, name: str | None, **options: Any) -> None:
     """Add a draft to a bundle.
 
-    Replaces the one of its name. Exports and proves the draft alone: target and other drafts stay as they are. Requests
-    choose it with --drafter NAME, and specexport calibrate measures it with the others.
+    Replaces a draft of the same name. Exports and proves only this draft; the target and other drafts stay as they are.
+    Requests choose it with --drafter NAME, and specexport calibrate measures it with the others.
     """
     if reasons := lacking():
         raise click.ClickException("; ".join(reasons))
@@ -38,7 +38,7 @@ def add_draft(bundle: Path, draft: str, name: str | None, **options: Any) -> Non
 
     named = parse_draft(draft, name)
     if named.name == UNNAMED and named.source == draft and name is None and Path(draft).name != UNNAMED:
-        raise click.ClickException(f"{draft} gives the draft no name that requests can use; give one with --name")
+        raise click.ClickException(f"found no usable name for the draft in {draft}; give one with --name")
     with BuildDisplay() as display:
         with display.stage("check the bundle", 1):
             opened = Bundle.open(bundle)
@@ -57,5 +57,5 @@ def add_draft(bundle: Path, draft: str, name: str | None, **options: Any) -> Non
                 err=True,
             )
     drafts = ", ".join(report.bundle.manifest.draft_names)
-    click.echo(f"{bundle} has the drafts {drafts}; specexport calibrate measures which one pays where", err=True)
+    click.echo(f"{bundle} has the drafts {drafts}; specexport calibrate measures where each one pays", err=True)
     click.echo(str(bundle))

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     type=click.IntRange(1),
     default=128,
     show_default=True,
-    help="Maximum new tokens, unless the line says otherwise.",
+    help="Maximum new tokens, unless a prompt's line says otherwise.",
 )
 @click.option(
     "--temperature", type=float, default=0.0, show_default=True, help="0 is greedy; only greedy outputs are compared."
@@ -44,12 +44,19 @@ if TYPE_CHECKING:
 @click.option("--top-k", type=int, default=0, show_default=True, help="0 is off.")
 @click.option("--top-p", type=float, default=1.0, show_default=True, help="1 is off.")
 @SEED
-@click.option("--repeats", type=click.IntRange(1), default=1, show_default=True, help="Runs of each request per way.")
+@click.option(
+    "--repeats",
+    type=click.IntRange(1),
+    default=1,
+    show_default=True,
+    help="Runs of each request, plain and speculative.",
+)
 @click.option(
     "--journal",
     "--resume",
     type=click.Path(path_type=Path),
-    help="File that keeps finished pairs, so that the same command resumes. [default: BUNDLE/calibration/bench.jsonl]",
+    help="File that keeps finished pairs, from which the same command resumes. [default: "
+    "BUNDLE/calibration/bench.jsonl]",
 )
 @running
 @JSON
@@ -66,8 +73,8 @@ def bench(
 ) -> None:
     """Benchmark plain and speculative decoding.
 
-    Both ways take turns on your prompts. Greedy outputs are compared: exit code 1 if they differ. An interrupted run
-    resumes where it stopped.
+    Plain and speculative runs take turns on your prompts. Greedy outputs are compared: exit code 1 if they differ. An
+    interrupted run resumes where it stopped.
     """
     from ..calibration.bench.interleaved import bench as run
     from ..calibration.bench.interleaved import check, journal_header
@@ -103,7 +110,9 @@ def bench(
                 result = run(session, requests, chosen, kept, advance, predict)
         except KeyboardInterrupt:
             done = len(kept.finished)
-            click.echo(f"interrupted; {path} holds {done} of {pairs} pairs, the same command resumes there", err=True)
+            click.echo(
+                f"interrupted; {path} holds {done} of {pairs} pairs; run the same command again to resume", err=True
+            )
             raise SystemExit(130) from None
         click.echo(json.dumps(result.as_dict()) if as_json else render(result))
         kept.remove()

@@ -29,15 +29,15 @@ if TYPE_CHECKING:
     "drafts",
     multiple=True,
     metavar="[NAME=]MODEL",
-    help="Draft model, smaller, given as the target is; repeatable, the first is the default; lookup for none. "
-    "[default: none, prompt lookup drafts]",
+    help="Smaller draft model, given as the target is; repeatable, the first is the default; lookup for none. "
+    "[default: none, drafts come from prompt lookup]",
 )
 @click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="Bundle folder to create.")
 @MIN_OVERLAP
 @click.option(
     "--draft-vocabulary",
     metavar="N|auto",
-    help="Tokens the draft can propose: the most frequent in the target's own answers, for a smaller output layer. "
+    help="Number of tokens the draft can propose, the most frequent in the target's answers: a smaller output layer. "
     "[default: all]",
 )
 @click.option(
@@ -51,12 +51,12 @@ if TYPE_CHECKING:
     type=int,
     default=0,
     show_default=True,
-    help="Maximum rows a round for second choices of the draft; fp32 and fp16 on onnxruntime.",
+    help="Maximum rows per round for the draft's second choices; fp32 and fp16 on onnxruntime.",
 )
 @click.option(
     "--prompt-chunk",
     type=int,
-    help="Prompt tokens per pass. [default: 256; 64 for engines on GPUs; less for mixtures]",
+    help="Prompt tokens per pass. [default: 256; 64 for GPU engines; less for mixtures of experts]",
 )
 @click.option(
     "--precision",
@@ -71,13 +71,13 @@ if TYPE_CHECKING:
 @click.option(
     "--max-divergence",
     type=float,
-    help="auto: maximum mean KL divergence of the target from its unquantized self, in nats. [default: 0.02]",
+    help="auto: maximum mean KL divergence of the quantized target from the exact one, in nats. [default: 0.02]",
 )
 @click.option(
     "--calibration-prompts",
     "calibration_texts",
     type=click.Path(path_type=Path),
-    help="int8, int4, fp8, auto, --draft-vocabulary: calibration data, JSONL of prompts, 512 tokens or more. "
+    help="int8, int4, fp8, auto, --draft-vocabulary: calibration data, JSONL of prompts, at least 512 tokens. "
     "[default: a built-in set]",
 )
 @click.option(

@@ -31,7 +31,7 @@ from .progress_bar import bar
     type=click.IntRange(1),
     default=128,
     show_default=True,
-    help="Maximum new tokens, unless the line says otherwise.",
+    help="Maximum new tokens, unless a prompt's line says otherwise.",
 )
 @click.option("--temperature", type=float, default=0.0, show_default=True, help="0 is greedy.")
 @click.option("--top-k", type=int, default=0, show_default=True, help="0 is off.")
@@ -41,7 +41,7 @@ from .progress_bar import bar
     "--drafter",
     "drafters",
     multiple=True,
-    help="Drafter to choose from; repeatable. [default: all]",
+    help="Drafter to consider; repeatable. [default: all]",
 )
 @click.option(
     "--floor",
@@ -106,7 +106,7 @@ def calibrate(
         with bar("calibrate", "deciding by route") as advance:
             analysis = run(session, requests, chosen, shlex.join(["specexport", *sys.argv[1:]]), advance)
     except KeyboardInterrupt:
-        click.echo("interrupted; the same command resumes here", err=True)
+        click.echo("interrupted; run the same command again to resume", err=True)
         raise SystemExit(130) from None
     click.echo(json.dumps(analysis.as_dict()) if as_json else render(analysis))
     report = report or session.bundle.root / "report.html"

@@ -32,9 +32,9 @@ def chat(
 ) -> None:
     """Talk to the model in the terminal.
 
-    Accepted draft tokens are green, the target's own tokens are not; Ctrl-T turns the colours off and on (Ctrl-Y brings
-    back what was typed). /plain turns speculation off and on, /system TEXT sets the system message, /reset starts
-    again, Ctrl-C stops an answer, Ctrl-D leaves.
+    Accepted draft tokens are green, the target's own tokens are not; Ctrl-T toggles the colours (Ctrl-Y brings back
+    what was typed). /plain toggles speculation, /system TEXT sets the system message, /reset starts over, Ctrl-C stops
+    an answer, Ctrl-D quits.
     """
     from rich.console import Console
 

@@ -54,7 +54,7 @@ class Conversation:
 
     def obey(self, command: str, text: str = "") -> None:
         if text and command in ("/plain", "/colour", "/reset", "/quit"):
-            self.say(f"{command} takes no text; put a blank in front of a message that begins with /")
+            self.say(f"{command} takes no text; put a space before a message that begins with /")
         elif command == "/plain":
             self.parameters["speculate"] = not self.parameters.get("speculate", True)
             self.say("speculative" if self.parameters["speculate"] else "plain: one token per pass of the target")
@@ -64,13 +64,15 @@ class Conversation:
         elif command == "/system":
             had, self.system = self.system, text or None
             gone = "the system message is removed" if had else "there is no system message; /system TEXT sets one"
-            self.say("the system message is set; /reset begins anew" if text else gone)
+            self.say("the system message is set; /reset starts over" if text else gone)
         elif command == "/reset":
             self.messages.clear()
             self.session.reset()
             self.say("a new conversation")
         else:
-            self.say(f"there is no {command}; there are {HELP}; a blank in front makes it a message")
+            self.say(
+                f"there is no command {command}; the commands are {HELP}; put a space before it to send it as a message"
+            )
 
     def answer(self, line: str) -> None:
         """Stream the answer to `line`. What is refused leaves the conversation as it was."""
@@ -90,7 +92,7 @@ class Conversation:
             self.say("stopped before the answer began")
             return
         if len(messages) <= len(self.messages):
-            self.say("the conversation was longer than the bundle's --max-seq-len; its oldest turns are left out")
+            self.say("the conversation is longer than the bundle's --max-seq-len; its oldest turns were dropped")
         self.messages = [*messages, {"role": "assistant", "content": text}]
         self.console.print()
         if last is not None:
@@ -129,7 +131,7 @@ def status(statistics: Statistics, finish_reason: str) -> str:
     if row.drafted:
         parts += [f"{row.mean_acceptance_length:.2f} tokens/round", f"accepted {row.acceptance_rate:.0%}"]
     parts += [f"first after {row.first_token_seconds * 1e3:.0f} ms"]
-    return ", ".join(parts) + {"stop": "", "length": "; cut at its limit", "cancelled": "; stopped"}[finish_reason]
+    return ", ".join(parts) + {"stop": "", "length": "; stopped at its limit", "cancelled": "; stopped"}[finish_reason]
 
 
 @contextmanager

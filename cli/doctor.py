@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def doctor(as_json: bool) -> None:
     """Show what this host can run and build.
 
-    For everything else it says what to install.
+    Says what to install for the rest.
     """
     from ..engines.catalogue import LIBRARIES
     from ..engines.registry import availabilities

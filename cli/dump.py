@@ -13,10 +13,10 @@ from .options import BUNDLE
 @BUNDLE
 @click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="Folder for the files.")
 @click.option("--model", default="target", show_default=True, help="target, draft, or the name of a draft.")
-@click.option("--dialect", help="Of the graph: ort, onnx or rows. [default: the model's first]")
+@click.option("--dialect", help="Dialect of the graph: ort, onnx or rows. [default: the model's first]")
 @click.option("--step", type=int, help="Which pass of the proof, from 0. [default: the last]")
 def dump(bundle: Path, output: Path, model: str, dialect: str | None, step: int | None) -> None:
-    """Write inputs of a pass for polygraphy.
+    """Write a pass's inputs for polygraphy.
 
     The inputs of one graph in one pass of its proof, cached rows included, and the logits of the Hugging Face model:
     see docs/debugging.md.

@@ -23,11 +23,13 @@ if TYPE_CHECKING:
 @click.command(context_settings={"allow_extra_args": True})
 @BUNDLE
 @click.option("--prompt", help="Text to continue; - reads stdin.")
-@click.option("--chat", metavar="TEXT", help="Message to answer, by the model's chat template; - reads stdin.")
+@click.option("--chat", metavar="TEXT", help="Message to answer, put into the model's chat template; - reads stdin.")
 @click.option("--messages", type=click.File(), help="JSON file with a list of chat messages {role, content}.")
 @CHAT_TEMPLATE
 @click.option(
-    "--prediction", type=click.File(encoding="utf-8"), help="File whose text the output may repeat, to draft from."
+    "--prediction",
+    type=click.File(encoding="utf-8"),
+    help="File with text that the output is likely to repeat, to draft from.",
 )
 @sampling_options
 @grammars
@@ -49,11 +51,11 @@ def generate(
     The text streams to stdout, statistics go to stderr.
     """
     if extra := click.get_current_context().args:
-        raise click.UsageError(f"found {extra[0]!r} behind the bundle; give a text with --prompt or --chat")
+        raise click.UsageError(f"found {extra[0]!r} after the bundle; give text with --prompt or --chat")
     if sum(given is not None for given in (prompt, chat, messages)) != 1:
         raise click.UsageError("give one of --prompt, --chat and --messages")
     if prediction is not None and not options["speculate"]:
-        raise click.UsageError("--prediction is there to draft from, and --plain drafts nothing; give one of them")
+        raise click.UsageError("--prediction is text to draft from, and --plain does not draft; give only one of them")
     if prediction is not None and prediction.name == "<stdin>" and "-" in (prompt, chat):
         raise click.UsageError("the prompt and the prediction cannot both come from stdin; give one as a file")
     from ..runtime.load import load
@@ -131,7 +133,7 @@ def _text(file: Any) -> str:
     except UnicodeDecodeError as error:
         raise click.ClickException(f"{file.name} is not UTF-8: {error}") from None
     if not text:
-        click.echo(f"{file.name} is empty, so no draft comes from it", err=True)
+        click.echo(f"{file.name} is empty, so nothing can be drafted from it; leave it out", err=True)
     return text
 
 
@@ -142,7 +144,7 @@ def _messages(file: Any) -> list[Any]:
         raise click.ClickException(f"{file.name} is not JSON: {error}") from None
     if not isinstance(found, list) or not all(isinstance(item, dict) for item in found):
         raise click.ClickException(
-            f'{file.name} holds no list of messages; expected [{{"role": "user", "content": "..."}}]'
+            f'{file.name} does not hold a list of messages; expected [{{"role": "user", "content": "..."}}]'
         )
     return found
 

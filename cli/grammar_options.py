@@ -9,10 +9,12 @@ from typing import Any, TextIO
 import click
 
 GRAMMARS = (
-    click.option("--json-schema", type=click.File(encoding="utf-8"), help="File with a schema for JSON."),
-    click.option("--regex", help="Regular expression that the whole output matches."),
-    click.option("--choice", multiple=True, help="Text that the output may be; repeatable."),
-    click.option("--grammar", "lark", type=click.File(encoding="utf-8"), help="File with a grammar in Lark."),
+    click.option("--json-schema", type=click.File(encoding="utf-8"), help="File with a JSON schema for the output."),
+    click.option("--regex", help="Regular expression that the whole output must match."),
+    click.option("--choice", multiple=True, help="Allowed output; repeatable."),
+    click.option(
+        "--grammar", "lark", type=click.File(encoding="utf-8"), help="File with a Lark grammar for the output."
+    ),
 )
 
 
@@ -26,7 +28,7 @@ def grammars(command: Callable[..., None]) -> Callable[..., None]:
         given = {"--json-schema": json_schema, "--regex": regex, "--choice": choice or None, "--grammar": lark}
         names = [name for name, value in given.items() if value is not None]
         if len(names) > 1:
-            raise click.UsageError(f"{names[0]} and {names[1]} exclude each other; give one of them")
+            raise click.UsageError(f"{names[0]} and {names[1]} cannot be combined; give one of them")
         from ..runtime.grammar.grammar import Grammar
 
         grammar = None

@@ -12,7 +12,7 @@ from .options import BUNDLE, JSON
 
 @click.command()
 @BUNDLE
-@click.option("--files", is_flag=True, help="List files with sizes and digests, and packages, too.")
+@click.option("--files", is_flag=True, help="Also list files with sizes and digests, and packages.")
 @JSON
 def inspect(bundle: Path, files: bool, as_json: bool) -> None:
     """Show what a bundle contains.

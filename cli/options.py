@@ -19,7 +19,7 @@ RUNNING = (
     click.option(
         "--threads", type=click.IntRange(0, 1024), default=0, help="CPU threads. [default: the engine's choice]"
     ),
-    click.option("--device", type=click.IntRange(0), help="Which GPU, counted from 0. [default: the first]"),
+    click.option("--device", type=click.IntRange(0), help="GPU index, from 0. [default: the first GPU]"),
 )
 DRAFTER = click.option(
     "--drafter",
@@ -37,7 +37,7 @@ MIN_OVERLAP = click.option(
     type=float,
     default=0.5,
     show_default=True,
-    help="Draft with another tokenizer: smallest share of the calibration prompts' tokens it must know.",
+    help="Draft with another tokenizer: minimum share of the calibration prompts' tokens that it must know.",
 )
 CACHE = click.option("--cache", type=click.Path(path_type=Path), help="Build cache. [default: ~/.cache/specexport]")
 JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")

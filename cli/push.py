@@ -12,11 +12,11 @@ from .options import BUNDLE
 @click.command()
 @BUNDLE
 @click.argument("repository", metavar="ORG/NAME")
-@click.option("--private", is_flag=True, help="Make a new repository private.")
+@click.option("--private", is_flag=True, help="If the repository is new, make it private.")
 def push(bundle: Path, repository: str, private: bool) -> None:
     """Upload a bundle to the Hugging Face hub.
 
-    Then specexport.load, and commands that run or inspect a bundle, take ORG/NAME instead of a folder. What was
+    specexport.load and the commands that run or inspect a bundle then take ORG/NAME instead of a folder. What was
     calibrated on this host stays here. Log in first: hf auth login.
     """
     from ..bundle import Bundle

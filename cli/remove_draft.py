@@ -11,11 +11,11 @@ from .options import BUNDLE
 
 @click.command("remove-draft")
 @BUNDLE
-@click.option("--draft", "name", required=True, metavar="NAME", help="What the bundle calls it.")
+@click.option("--draft", "name", required=True, metavar="NAME", help="Name of the draft.")
 def remove_draft(bundle: Path, name: str) -> None:
     """Remove a draft from a bundle.
 
-    Not its first one. What was calibrated goes too; target and other drafts stay as they are.
+    The first draft cannot be removed. Calibration results are removed too; target and other drafts stay as they are.
     """
     from ..bundle import Bundle
     from ..exporter.remove_draft import remove_draft as remove

@@ -24,7 +24,7 @@ class Seconds(click.FloatRange):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         found = super().convert(value, param, ctx)
         if not found <= LONGEST_TIME:
-            self.fail(f"{value} is not from 0 to {LONGEST_TIME:.0f} seconds.", param, ctx)
+            self.fail(f"{value} is not between 0 and {LONGEST_TIME:.0f} seconds.", param, ctx)
         return found
 
 
@@ -45,69 +45,79 @@ WHERE = ("host", "port", "uds", "drain_delay", "drain_timeout", "trust_forwarded
 )
 @click.option("--uds", type=click.Path(path_type=Path), help="Unix socket to listen on, instead of an address.")
 @CHAT_TEMPLATE
-@click.option("--served-model-name", "model", help="Name that clients use. [default: the bundle's]")
-@click.option("--replica-name", "replica", help="Which of several servers this is, for x-specexport-replica.")
-@click.option("--api-key-file", type=click.File(), help="File of API keys, one a line. Also: $SPECEXPORT_API_KEY.")
-@click.option("--no-auth", is_flag=True, help="Listen beyond this machine although there is no API key.")
-@click.option("--public-metrics", is_flag=True, help="/metrics needs no API key.")
+@click.option("--served-model-name", "model", help="Model name that clients use. [default: the bundle's]")
+@click.option("--replica-name", "replica", help="Name of this replica, sent in x-specexport-replica.")
+@click.option(
+    "--api-key-file", type=click.File(), help="File of API keys, one per line; $SPECEXPORT_API_KEY holds one more."
+)
+@click.option("--no-auth", is_flag=True, help="Listen beyond this machine without an API key.")
+@click.option("--public-metrics", is_flag=True, help="Serve /metrics without an API key.")
 @click.option(
     "--allowed-host",
     "allowed_hosts",
     multiple=True,
-    help="Accepted Host header, beside loopback's names; * for any; repeatable.",
+    help="Accepted Host header, besides the loopback names; * for any; repeatable.",
 )
 @click.option(
-    "--trust-forwarded", is_flag=True, help="A proxy on this host says in X-Forwarded-For whose requests it brings."
+    "--trust-forwarded", is_flag=True, help="Take the client's address from X-Forwarded-For of a proxy on this host."
 )
-@click.option("--cors-origin", "cors_origins", multiple=True, help="Origin whose pages may ask; repeatable.")
+@click.option("--cors-origin", "cors_origins", multiple=True, help="Origin whose pages may call the API; repeatable.")
 @click.option(
     "--default-temperature",
     type=click.FloatRange(0, 2),
     default=1.0,
     show_default=True,
-    help="Temperature of requests that name none.",
+    help="Temperature of requests that do not set one.",
 )
-@click.option("--max-tokens", type=click.IntRange(1), help="Most new tokens of a request. [default: the capacity]")
-@click.option("--max-body", type=click.IntRange(1), default=1 << 20, show_default=True, help="Bytes of a request.")
-@click.option("--max-queue", type=click.IntRange(1), default=16, show_default=True, help="Requests that may wait.")
+@click.option("--max-tokens", type=click.IntRange(1), help="Maximum new tokens per request. [default: the capacity]")
+@click.option(
+    "--max-body", type=click.IntRange(1), default=1 << 20, show_default=True, help="Maximum bytes per request."
+)
+@click.option("--max-queue", type=click.IntRange(1), default=16, show_default=True, help="Maximum waiting requests.")
 @click.option(
     "--max-queue-per-key",
     type=click.IntRange(1),
-    help="Requests of one API key, or else of one address, that may wait. [default: 4 with several keys, else all]",
+    help="Maximum waiting requests per API key, or else per address. [default: 4 with several keys, else all]",
 )
-@click.option("--queue-timeout", type=SECONDS, default=30.0, show_default=True, help="Longest wait in the queue.")
+@click.option(
+    "--queue-timeout", type=SECONDS, default=30.0, show_default=True, help="Longest wait in the queue, in seconds."
+)
 @click.option(
     "--grammar-timeout",
     type=SECONDS,
     default=10.0,
     show_default=True,
-    help="Longest that a request's grammar may take in all to say which tokens may follow.",
+    help="Seconds that a request's grammar may take in total to compute which tokens may follow.",
 )
 @click.option(
     "--stall-timeout",
     type=SECONDS,
     default=60.0,
     show_default=True,
-    help="/health says 503 once a single pass has run so long.",
+    help="/health returns 503 once a single pass has run for this many seconds.",
 )
 @click.option(
     "--drain-delay",
     type=SECONDS,
     default=0.0,
     show_default=True,
-    help="After SIGTERM, seconds until the socket closes; 5 behind a balancer.",
+    help="Seconds from SIGTERM until the socket closes; use 5 behind a load balancer.",
 )
 @click.option(
-    "--drain-timeout", type=SECONDS, default=30.0, show_default=True, help="After SIGTERM, seconds for requests to end."
+    "--drain-timeout",
+    type=SECONDS,
+    default=30.0,
+    show_default=True,
+    help="Seconds from SIGTERM that requests may take to end.",
 )
 @click.option(
     "--prompt-cache-mib",
     type=click.IntRange(0),
     help="Host memory for the cache rows of earlier conversations, in MiB. [default: 512 on a CPU, else 0]",
 )
-@click.option("--allow-grammars", is_flag=True, help="Requests may bring context-free grammars (Lark).")
+@click.option("--allow-grammars", is_flag=True, help="Accept context-free grammars (Lark) in requests.")
 @click.option("--strict-fields", is_flag=True, help="Refuse unknown fields of requests instead of ignoring them.")
-@click.option("--metrics-prefix", default="specexport", show_default=True, help="In front of the names at /metrics.")
+@click.option("--metrics-prefix", default="specexport", show_default=True, help="Prefix of the names at /metrics.")
 @running
 def serve(
     bundle: Path,
@@ -118,10 +128,10 @@ def serve(
     chat_template: Path | None,
     **options: Any,
 ) -> None:
-    """Serve a bundle by the OpenAI API.
+    """Serve a bundle over the OpenAI API.
 
-    One request runs at a time, others wait. Prints one line of JSON once it is ready, with its port; logs go to stderr,
-    a line of JSON each. SIGTERM lets requests end that are there, a second one does not. Needs: pip install
+    One request runs at a time, others wait. Prints one line of JSON with its port once it is ready; logs go to stderr,
+    one line of JSON each. After SIGTERM, open requests may finish; a second SIGTERM ends them. Needs: pip install
     'specexport[serve]'
     """
     from ..errors import GrammarError, MissingPackageError
@@ -183,7 +193,7 @@ def _check_alone() -> None:
     context = click.get_current_context()
     given = [f"--{name}" for name in ("host", "port") if _given(context, name)]
     if given:
-        raise click.UsageError(f"--uds listens on a socket file and on no address; leave {' and '.join(given)} out")
+        raise click.UsageError(f"--uds listens on a socket file instead of an address; leave out {' and '.join(given)}")
 
 
 def _given(context: click.Context, name: str) -> bool:
@@ -205,7 +215,7 @@ def _keys(file: Any) -> tuple[str, ...]:
     lines.append(os.environ.get("SPECEXPORT_API_KEY", ""))
     found = tuple(line.strip() for line in lines if line.strip())
     if file is not None and not found:
-        raise click.ClickException(f"{file.name} holds no API key; write one key a line")
+        raise click.ClickException(f"{file.name} holds no API key; write one key per line")
     return found
 
 

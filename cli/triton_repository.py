@@ -12,14 +12,14 @@ from .options import BUNDLE
 
 @click.command("triton-repository")
 @BUNDLE
-@click.option("-o", "--output", type=click.Path(path_type=Path), required=True, help="Folder to make.")
+@click.option("-o", "--output", type=click.Path(path_type=Path), required=True, help="Folder to create.")
 @click.option("--name", help="Name of the model. [default: the bundle's]")
 @click.option(
     "--instances",
     type=click.IntRange(1, 1024),
     default=1,
     show_default=True,
-    help="Processes on the CPU.",
+    help="Number of processes on the CPU.",
 )
 @click.option("--gpu", "gpus", type=click.IntRange(0), multiple=True, help="GPU to run an instance on; repeatable.")
 @click.option("--engine", help="Engine to run on. [default: the first of the bundle that the server's host can run]")
@@ -27,14 +27,15 @@ from .options import BUNDLE
     "--threads",
     type=click.IntRange(0, 1024),
     default=0,
-    help="CPU threads of an instance. [default: the engine's choice; where several share the cores, an equal part]",
+    help="CPU threads per instance. [default: the engine's choice; an equal share where several share the cores]",
 )
 @click.option(
     "--prompt-cache-mib",
     type=click.IntRange(0),
-    help="Host memory of an instance for rows of earlier conversations, in MiB. [default: 512 on a CPU, else 0]",
+    help="Host memory per instance for the cache rows of earlier conversations, in MiB. [default: 512 on a CPU, "
+    "else 0]",
 )
-@click.option("--queue", type=click.IntRange(1), default=16, show_default=True, help="Requests that may wait.")
+@click.option("--queue", type=click.IntRange(1), default=16, show_default=True, help="Maximum waiting requests.")
 @click.option(
     "--queue-timeout",
     type=click.FloatRange(min=0.001),
@@ -52,8 +53,8 @@ from .options import BUNDLE
 def triton_repository(bundle: Path, output: Path, **options: Any) -> None:
     """Write a model repository for Triton.
 
-    It has two models: NAME streams, a response a round, and NAME_whole answers once. Run it with: tritonserver
-    --model-repository DIR
+    It has two models: NAME streams one response per round, and NAME_whole returns a single response. Run it with:
+    tritonserver --model-repository DIR
     """
     from ..integrations.triton.options import RepositoryOptions
     from ..integrations.triton.repository import write_repository

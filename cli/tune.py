@@ -29,41 +29,47 @@ SHIPPED_TOKENS = 64
     "--prompts",
     required=True,
     type=click.Path(path_type=Path),
-    help='JSONL file of {"route": ..., "prompt" or "messages": ...} lines, 20 different ones or more.',
+    help='JSONL file of {"route": ..., "prompt" or "messages": ...} lines, at least 20 different ones.',
 )
 @click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="Draft checkpoint to create.")
 @click.option("--draft", help="Checkpoint to tune. [default: the one that the bundle's draft was built from]")
-@click.option("--fresh", metavar="LAYERSxWIDTH", help="Train a new draft of this shape instead, as 4x512.")
+@click.option("--fresh", metavar="LAYERSxWIDTH", help="Train a new draft of this shape instead, such as 4x512.")
 @click.option(
     "--judge",
     "others",
     type=click.Path(path_type=Path),
-    help="JSONL of further prompts that only judge the draft: what the tuning may lose.",
+    help="JSONL of further prompts that only judge the draft, to show what tuning costs on other text.",
 )
 @SKIP_INVALID
 @LIMIT
-@click.option("--max-new-tokens", type=int, default=128, show_default=True, help="Maximum tokens of an answer.")
+@click.option("--max-new-tokens", type=int, default=128, show_default=True, help="Maximum tokens per answer.")
 @click.option("--answers", type=int, default=3, show_default=True, help="Answers per prompt to train on.")
-@click.option("--temperature", type=float, default=0.0, show_default=True, help="As the bundle is served; 0 is greedy.")
-@click.option("--loss", default="kl", show_default=True, help="kl, or lk for a hybrid with the acceptance itself.")
+@click.option(
+    "--temperature",
+    type=float,
+    default=0.0,
+    show_default=True,
+    help="Temperature of the answers, as served; 0 is greedy.",
+)
+@click.option("--loss", default="kl", show_default=True, help="kl, or lk for a mix of KL and acceptance.")
 @click.option("--epochs", type=int, default=4, show_default=True, help="Maximum passes over the answers.")
 @click.option(
     "--general",
     type=float,
     default=0.4,
     show_default=True,
-    help="Maximum share of answers to a built-in set of texts, so that other text is not forgotten.",
+    help="Maximum share of answers to a built-in set of texts, which keeps the draft good at other text.",
 )
 @click.option(
     "--rate",
     type=float,
-    help="Multiplies the learning rates. [default: 1 for a new draft and above 50 M weights, else 0.3]",
+    help="Factor on the learning rates. [default: 1 for a new draft or above 50 M weights, else 0.3]",
 )
 @SEED
 @click.option(
     "--journal",
     type=click.Path(path_type=Path),
-    help="Where answers are kept, for all runs with this target. [default: OUTPUT.answers.jsonl]",
+    help="File that keeps answers for all runs with this target. [default: OUTPUT.answers.jsonl]",
 )
 @click.option("--force", is_flag=True, help="Write the draft even if it is not clearly better.")
 @running
@@ -85,10 +91,10 @@ def tune(
 ) -> None:
     """Tune a draft on your own prompts.
 
-    The bundle's target answers them, and the draft learns from its answers. A fifth of the prompts is held out and
-    judges the draft before and after; it is written, as a checkpoint for `specexport build --draft`, only if it is
-    accepted more there. Interrupted while answers are written, the same command resumes; interrupted while training,
-    the best draft so far is judged.
+    The bundle's target answers the prompts, and the draft learns from its answers. A fifth of the prompts is held out
+    and judges the draft before and after; it is written, as a checkpoint for `specexport build --draft`, only if it is
+    accepted more often there. If interrupted while answers are written, the same command resumes; if interrupted while
+    training, the best draft so far is judged.
     """
     from ..exporter.tuning.options import Shape, TuneOptions
 
@@ -127,7 +133,7 @@ def tune(
         session.close()
         report = run(made, answers, parts.routes, output, chosen, force, _Display())
     except KeyboardInterrupt:  # training ends at one, and what it came to is judged
-        click.echo(f"interrupted; the answers are kept in {kept}, and the same command resumes here", err=True)
+        click.echo(f"interrupted; the answers are kept in {kept}; run the same command again to resume", err=True)
         raise SystemExit(130) from None
     click.echo(json.dumps(report.as_dict()) if as_json else _render(report))
     if report.draft is None and report.trained.interrupted:

@@ -23,7 +23,7 @@ from .options import BUNDLE, DRAFTER, JSON, running
     "--trials",
     type=click.IntRange(0),
     default=0,
-    help="Sampled generations for L3: at least hundreds; 10000 find small errors. [default: no L3]",
+    help="Sampled generations for L3: hundreds at least; 10000 find small errors. [default: no L3]",
 )
 @DRAFTER
 @running

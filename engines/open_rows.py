@@ -34,7 +34,7 @@ class OpenRows:
         """
         if position and self.resumable(position) != position:
             raise EngineError(
-                f"a pass cannot go on behind {position} rows: the states hold {self.start} to {self.end}; begin at 0"
+                f"a pass cannot continue after {position} rows: the states hold {self.start} to {self.end}; start at 0"
             )
         pending = position - self.start if position else 0
         still_open = min(self._window, count + (pending if self._keeps or prompt else 0))

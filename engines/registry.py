@@ -46,7 +46,7 @@ def load_engine(bundle: Bundle, name: str | None = None, threads: int = 0, devic
         raise EngineError(f"the bundle was built for {', '.join(built)}, not for {name}; {remedy}")
     if not ENGINES[name].states and any(model.has_states for model in bundle.manifest.models.values()):
         raise EngineError(
-            f"{bundle.root} has layers that keep recurrent or convolution states, which {name} cannot run so far; "
+            f"{bundle.root} has layers that keep recurrent or convolution states, which {name} cannot run yet; "
             "run it with --engine onnxruntime"
         )
     found = module.availability()

@@ -69,7 +69,7 @@ def add_draft(
         limit, capacity = found.checkpoint.max_positions, manifest.contract.capacity
         if limit and limit < capacity:
             raise ParameterError(
-                f"the bundle's sequences have up to {capacity} tokens, the positions of {named.source} end at {limit}; "
+                f"the bundle's sequences have up to {capacity} tokens, but {named.source} has only {limit} positions; "
                 f"choose another draft, or build the bundle again with --max-seq-len {limit}"
             )
         require_memory_for_copies({"draft": found.checkpoint}, building, manifest.contract.prompt_chunk)
@@ -82,5 +82,5 @@ def add_draft(
         added = put_draft(bundle, found, export, asked.min_overlap, cache, timed)
     except OSError as error:
         reason = "the disk is full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else error.strerror or str(error)
-        raise OutputError(f"{error.filename2 or error.filename}: {reason}; the bundle is as it was") from None
+        raise OutputError(f"{error.filename2 or error.filename}: {reason}; the bundle is unchanged") from None
     return BuildReport(added, tuple(timed.times), found.warnings)

@@ -124,7 +124,10 @@ def build(
                 check_vocabulary(found.models, asked, found.translation is not None, texts)
             context = BuildContext(_contract(found, options), workplace, cache, timed)
             if (chunk := context.contract.prompt_chunk) < min(options.chunk, context.contract.capacity):
-                timed.note(f"prompts are read {chunk} tokens at a time: their experts are copied; see --prompt-chunk")
+                timed.note(
+                    f"prompts are read {chunk} tokens at a time, since each pass copies the experts' weights; see "
+                    "--prompt-chunk"
+                )
         for warning in found.warnings:
             timed.note(f"warning: {warning}")
         if options.draft_vocabulary is not None:

@@ -51,7 +51,7 @@ def compile_bundle(bundle: Bundle, engine: str, options: CompileOptions, progres
             compiled = _put_into_place(bundle, template, list(jobs), temporary, folder)
     except OSError as error:
         reason = "the disk is full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else error.strerror or str(error)
-        raise OutputError(f"{error.filename2 or error.filename or folder}: {reason}; the bundle is as it was") from None
+        raise OutputError(f"{error.filename2 or error.filename or folder}: {reason}; the bundle is unchanged") from None
     for path in folder.glob("*.plan"):  # earlier plans, and what a killed process left
         if path.relative_to(bundle.root).as_posix() not in compiled.manifest.files:
             path.unlink(missing_ok=True)
@@ -67,8 +67,8 @@ def _jobs(bundle: Bundle, lib: Library) -> dict[str, CompileJob]:
         if dialect not in model.graphs:
             if model.format != "float" and lib.name != "tensorrt":
                 raise BundleError(
-                    f"{bundle.root} has {model.source} in {model.format} as another engine computes it; "
-                    f"build a bundle of its own with --engine {lib.name}"
+                    f"{bundle.root} has {model.source} in the {model.format} of another engine; "
+                    f"build a separate bundle with --engine {lib.name}"
                 )
             version = ".".join(map(str, lib.version[:2]))
             raise BundleError(
@@ -125,7 +125,7 @@ def _put_into_place(bundle: Bundle, template: Plan, graphs: list[str], temporary
         compiled = replace(manifest, engines=engines, plans=(*others, *plans), files=files | entries)
         write_manifest(temporary, compiled)
         if Bundle.open(root, check_digests=False, without_plans=template.engine).manifest != manifest:
-            raise OutputError(f"{root} was changed by another command meanwhile; compile it again")
+            raise OutputError(f"{root} was changed by another command in the meantime; compile it again")
         (temporary / MANIFEST).replace(root / MANIFEST)
     except BaseException:
         for name in set(entries) - set(manifest.files):

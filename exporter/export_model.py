@@ -107,7 +107,7 @@ class ModelExport:
         """Raises `ProofError` for a model that its weights' rounding moves farther than it may."""
         if self.furthest is not None and not fidelity.divergence <= self.furthest:
             raise ProofError(
-                f"it moves by {fidelity.divergence:.4f} nats, {self.furthest:g} are allowed; "
+                f"it is {fidelity.divergence:.4f} nats from the exact model, {self.furthest:g} are allowed; "
                 "allow more with --max-divergence"
             )
 
@@ -121,7 +121,7 @@ class ModelExport:
         if lacking:
             raise UnsupportedModelError(
                 f"{self.checkpoint.architecture} keeps recurrent or convolution states, which {', '.join(lacking)} "
-                "cannot run so far; build it with --engine onnxruntime"
+                "cannot run yet; build it with --engine onnxruntime"
             )
         return tuple(dialect for dialect in self.dialects if dialect == "ort" or self._compiled)
 

@@ -20,7 +20,7 @@ def push(bundle: Bundle, repository: str, private: bool = False) -> str:
     """
     match = ON_HUB.fullmatch(repository)
     if match is None or match["revision"]:
-        raise OutputError(f"{repository!r} is no name of a repository; give one like org/name")
+        raise OutputError(f"{repository!r} is not a repository name; give one like org/name")
     try:
         from huggingface_hub import HfApi
     except ModuleNotFoundError:
@@ -35,7 +35,7 @@ def push(bundle: Bundle, repository: str, private: bool = False) -> str:
         api.upload_folder(repo_id=repository, folder_path=bundle.root, allow_patterns=files)
     except Exception as error:  # those of its HTTP library come through
         reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
-        raise OutputError(f"the hub did not take {repository}: {reason}; log in with: hf auth login") from None
+        raise OutputError(f"the hub refused {repository}: {reason}; log in with: hf auth login") from None
     return address
 
 

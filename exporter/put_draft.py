@@ -67,13 +67,13 @@ def check_addable(manifest: Manifest, name: str) -> None:
     """Raises `ParameterError` where the bundle cannot have one more draft, or not this one."""
     if NAME not in manifest.engines:
         raise ParameterError(
-            f"drafts beside the first run with --engine {NAME} alone, and the bundle was built for "
+            f"additional drafts run only with --engine {NAME}, and the bundle was built for "
             f"{', '.join(manifest.engines)}; build it for {NAME} too"
         )
     first = manifest.draft is None or name == manifest.draft_name
     if first and manifest.engines != (NAME,):
         raise ParameterError(
-            f"{name!r} would be the bundle's first draft, which {', '.join(manifest.engines)} are built for; "
+            f"{name!r} would be the bundle's first draft, which is also built for {', '.join(manifest.engines)}; "
             "build the bundle again, or give the draft another name"
         )
 

@@ -16,9 +16,11 @@ def remove_draft(bundle: Bundle, name: str) -> Bundle:
     if name not in manifest.more_drafts:
         others = ", ".join(manifest.more_drafts) or "none"
         first = (
-            "is the bundle's first, which add-draft replaces" if name == manifest.draft_name else "is not in the bundle"
+            "is the bundle's first, which add-draft can replace"
+            if name == manifest.draft_name
+            else "is not in the bundle"
         )
-        raise ParameterError(f"draft {name!r} {first}; those beside the first are {others}")
+        raise ParameterError(f"draft {name!r} {first}; the additional drafts are {others}")
     more = {other: draft for other, draft in manifest.more_drafts.items() if other != name}
     gone = set(manifest.more_drafts[name].files())
     files = {path: entry for path, entry in manifest.files.items() if path not in gone}
@@ -27,4 +29,4 @@ def remove_draft(bundle: Bundle, name: str) -> Bundle:
             return replace_manifest(bundle, replace(manifest, more_drafts=more, files=files), scratch)
     except OSError as error:
         reason = error.strerror or str(error)
-        raise OutputError(f"{error.filename2 or error.filename}: {reason}; the bundle is as it was") from None
+        raise OutputError(f"{error.filename2 or error.filename}: {reason}; the bundle is unchanged") from None

@@ -31,7 +31,9 @@ def local_bundle(path: str | os.PathLike[str]) -> Path:
         return Path(snapshot_download(match["repository"], revision=match["revision"]))
     except Exception as error:  # those of its HTTP library come through
         reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
-        raise BundleError(f"there is no folder {path}, and no such bundle came from the hub: {reason}") from None
+        raise BundleError(
+            f"there is no folder {path}, and no such bundle could be downloaded from the hub: {reason}"
+        ) from None
 
 
 def bundle_name(root: Path) -> str:

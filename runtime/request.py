@@ -90,7 +90,7 @@ def _schedule(
     if schedule is not None:
         if not isinstance(schedule, Schedule):
             raise ParameterError(
-                f"schedule is {schedule!r}; it must have all that Schedule has; num_draft_tokens takes a number"
+                f"schedule is {schedule!r}; it must implement Schedule; for a number use num_draft_tokens"
             )
         return name, schedule
     if k is not None or (parameters.drafter is not None and decisions.policy is not None):
@@ -127,7 +127,7 @@ def _leaves(bundle: Bundle, parameters: SamplingParameters, drafter: str | None,
         )
     if asked and parameters.drafter is not None and model_of(parameters.drafter) is None:
         raise ParameterError(
-            f"num_leaves is {asked} beside drafter {parameters.drafter!r}, which only looks tokens up; leaves are "
+            f"num_leaves is {asked} with drafter {parameters.drafter!r}, which only looks tokens up; leaves are "
             "second choices of a draft model, so name one, or leave num_leaves out"
         )
     drafts = drafter is not None and model_of(drafter) is not None
@@ -143,8 +143,8 @@ def _leaves(bundle: Bundle, parameters: SamplingParameters, drafter: str | None,
 
 
 def _check_siblings(parameters: SamplingParameters, most: int) -> None:
-    asked = f"verification is {parameters.verification!r}, which judges several candidates in a place"
+    asked = f"verification is {parameters.verification!r}, which judges several candidates per position"
     if not most:
         raise ParameterError(f"{asked}, but this bundle has no rows for them; build it with --tree-rows 8")
     if parameters.grammar is not None:
-        raise ParameterError(f"{asked}, and beside a grammar there is one; leave one of them out")
+        raise ParameterError(f"{asked}, and a grammar allows only one; leave one of them out")

@@ -293,9 +293,7 @@ class Session:
 
 
 def _busy() -> SessionBusyError:
-    return SessionBusyError(
-        "this session is in the middle of another stream; finish or close that one, or load a second session"
-    )
+    return SessionBusyError("this session has another open stream; finish or close that one, or load a second session")
 
 
 def _closed() -> SessionClosedError:

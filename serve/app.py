@@ -83,7 +83,10 @@ async def _unrouted(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     code, told = "not_found", f"there is nothing at {request.url.path[:200]!r}; see /openapi.json"
     if error.status_code == 405:
-        code, told = "method_not_allowed", f"{request.method[:20]} is not for {request.url.path[:200]!r}"
+        code, told = (
+            "method_not_allowed",
+            f"the method {request.method[:20]} is not allowed for {request.url.path[:200]!r}",
+        )
     headers: dict[str, Any] = dict(error.headers or {})
     body = ApiError(error.status_code, code, told).body
     return Response(body, error.status_code, headers, media_type="application/json")

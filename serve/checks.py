@@ -40,7 +40,7 @@ def texts(name: str, value: Any) -> tuple[str, ...]:
 def keys(name: str, value: Any) -> tuple[str, ...]:
     found = texts(name, value)
     if any(not key.isprintable() or " " in key for key in found):
-        raise ParameterError("an API key has blanks; give one key a line")
+        raise ParameterError("an API key has spaces; give one key per line")
     return found
 
 
@@ -85,7 +85,7 @@ def seconds(name: str, value: Any) -> float:
 def some_seconds(name: str, value: Any) -> float:
     found = seconds(name, value)
     if not found:
-        raise ParameterError(f"{name} is 0, in which nothing can come; it must be above 0 seconds")
+        raise ParameterError(f"{name} is 0; it must be above 0 seconds")
     return found
 
 

@@ -179,7 +179,7 @@ class Listener:
 
     def _abandon(self) -> None:
         self.clean = False
-        self._service.sessions.thread.cancel_all(QueueError("shutting_down", "this server was told to end now", 1))
+        self._service.sessions.thread.cancel_all(QueueError("shutting_down", "this server is shutting down now", 1))
         self._server.should_exit = self._server.force_exit = True
         self._forced.set()
 

@@ -28,39 +28,40 @@ class Metrics:
         self._generated = self._counter("generation_tokens", "Tokens generated.")
         self._success = self._counter("request_success", "Requests that ended.", "finished_reason")
         self._queries = self._counter("prefix_cache_queries", "Prompt tokens looked for in the cache.")
-        self._hits = self._counter("prefix_cache_hits", "Prompt tokens whose rows were still there.")
+        self._hits = self._counter("prefix_cache_hits", "Prompt tokens whose cache rows were reused.")
         self._rejected = self._counter("request_rejected", "Requests that were refused.", "code")
         self._ignored = self._counter("ignored_fields", "Fields of requests that were ignored.")
-        self._looked_up = self._counter("spec_decode_looked_up_tokens", "Draft tokens that no model drafted.")
+        self._looked_up = self._counter("spec_decode_looked_up_tokens", "Draft tokens that did not come from a model.")
         self._by_drafter = self._counter("spec_decode_num_drafts_by_drafter", "Rounds that drafted.", "drafter")
         self._drafts = self._counter("spec_decode_num_drafts", "Rounds that drafted.", "route")
         self._drafted = self._counter("spec_decode_num_draft_tokens", "Draft tokens.", "route")
         self._accepted = self._counter("spec_decode_num_accepted_tokens", "Draft tokens that were accepted.", "route")
         self._by_position = self._counter(
-            "spec_decode_num_accepted_tokens_per_pos", "Accepted draft tokens by place.", "route", "position"
+            "spec_decode_num_accepted_tokens_per_pos", "Accepted draft tokens by position.", "route", "position"
         )
-        self.first_token = self._histogram("time_to_first_token_seconds", "From the request to its first token.")
+        self.first_token = self._histogram("time_to_first_token_seconds", "Time from the request to its first token.")
         self.between_tokens = self._histogram(
-            "inter_token_latency_seconds", "A round's time over its tokens, for each of them, behind the first round."
+            "inter_token_latency_seconds",
+            "A round's time divided by its tokens, once per token, from the second round on.",
         )
-        self.whole = self._histogram("e2e_request_latency_seconds", "From the request to its end.")
-        self.queued = self._histogram("request_queue_time_seconds", "Waiting for the engine.")
-        self.prefill = self._histogram("request_prefill_time_seconds", "Prompts.")
-        self.decode = self._histogram("request_decode_time_seconds", "Rounds.")
+        self.whole = self._histogram("e2e_request_latency_seconds", "Time from the request to its end.")
+        self.queued = self._histogram("request_queue_time_seconds", "Time spent waiting for the engine.")
+        self.prefill = self._histogram("request_prefill_time_seconds", "Time spent on prompts.")
+        self.decode = self._histogram("request_decode_time_seconds", "Time spent on rounds.")
         self.compiled = self._histogram(
-            "grammar_compile_seconds", "Until a request's grammar was compiled, or refused."
+            "grammar_compile_seconds", "Time until a request's grammar was compiled or refused."
         )
-        self.masked = self._histogram("grammar_mask_seconds", "What a request's grammar took along its output.")
-        self.prompt_size = self._histogram("request_prompt_tokens", "Tokens of a prompt.", TOKENS)
-        self.output_size = self._histogram("request_generation_tokens", "Tokens of an answer.", TOKENS)
-        self.round_size = self._histogram("iteration_tokens_total", "Tokens that a round gave.", ROUND)
+        self.masked = self._histogram("grammar_mask_seconds", "Time a request's grammar took during generation.")
+        self.prompt_size = self._histogram("request_prompt_tokens", "Tokens per prompt.", TOKENS)
+        self.output_size = self._histogram("request_generation_tokens", "Tokens per answer.", TOKENS)
+        self.round_size = self._histogram("iteration_tokens_total", "Tokens per round.", ROUND)
 
     def gauge(self, name: str, told: str, value: Callable[[], float]) -> None:
         gauge = Gauge(f"{self._prefix}:{name}", told, ["model_name"], registry=self.registry)
         gauge.labels(self._model).set_function(value)
 
     def info(self, **labels: str) -> None:
-        Info(f"{self._prefix}:build", "What serves.", registry=self.registry).info(labels)
+        Info(f"{self._prefix}:build", "Version, engine and bundle.", registry=self.registry).info(labels)
 
     def rejected(self, code: str) -> None:
         self._rejected.labels(self._model, code).inc()

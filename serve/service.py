@@ -43,9 +43,9 @@ class Service:
         policy = session.decisions.policy
         metrics = Metrics(self.settings.metrics_prefix, self.name, policy.routes if policy is not None else ())
         thread = self.sessions.thread
-        metrics.gauge("num_requests_running", "Requests that the engine works on.", lambda: thread.running)
+        metrics.gauge("num_requests_running", "Requests being processed.", lambda: thread.running)
         metrics.gauge("num_requests_waiting", "Requests in the queue.", lambda: thread.waiting)
-        metrics.gauge("kv_cache_usage_perc", "Of the cache rows, those that count.", lambda: session.cache_usage)
+        metrics.gauge("kv_cache_usage_perc", "Share of the cache rows in use.", lambda: session.cache_usage)
         metrics.info(version=VERSION, engine=session.engine.name, bundle=_digest(session))
         return metrics
 

@@ -114,7 +114,7 @@ def test_build_prints_the_bundle_and_tells_the_rest_on_stderr(
         (dict(target="~nosuch/x"), "~nosuch/x cannot be looked up"),
         (
             dict(cache="/dev/null"),
-            "the cache folder /dev/null cannot be made: a file is in its way; choose another --cache",
+            "the cache folder /dev/null cannot be created: a file is in its way; choose another --cache",
         ),
     ],
 )
@@ -284,7 +284,7 @@ def test_a_prediction_comes_from_a_file(run: Run, built: Path, tmp_path: Path) -
     (tmp_path / "expected.txt").write_bytes(b"")
     empty = run(*arguments, "--prediction", tmp_path / "expected.txt")
     assert empty.stdout == plain.stdout
-    assert "expected.txt is empty, so no draft comes from it\n" in empty.stderr
+    assert "expected.txt is empty, so nothing can be drafted from it; leave it out\n" in empty.stderr
     for path, reason in (("missing.txt", "No such file or directory"), (".", "Is a directory")):
         wrong = run(*arguments, "--prediction", tmp_path / path)
         assert wrong.exit_code == 2

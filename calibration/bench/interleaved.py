@@ -67,7 +67,7 @@ def bench(
 def check(session: Session, requests: Sequence[Request], options: BenchOptions) -> None:
     """Raise `ParameterError` if there is no request or the session cannot do what the options ask for."""
     if not requests:
-        raise ParameterError("there are no requests to run; give one at least")
+        raise ParameterError("there are no requests to run; give at least one")
     check_drafter(options.drafter, session.engine.draft is not None, session.bundle.manifest.draft_names)
     if (options.num_draft_tokens or 0) > session.max_draft_tokens:
         most = session.max_draft_tokens

@@ -74,7 +74,7 @@ class Run:
 
     def __post_init__(self) -> None:
         if self.emitted < 1 or self.rounds < 1 or not 0 < self.decode_seconds < math.inf:
-            raise ValueError(f"{self.emitted} tokens of {self.rounds} rounds in {self.decode_seconds} s cannot be")
+            raise ValueError(f"{self.emitted} tokens of {self.rounds} rounds in {self.decode_seconds} s are impossible")
 
     @property
     def latency(self) -> float:

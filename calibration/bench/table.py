@@ -15,7 +15,7 @@ TIME_WIDTHS = (9, 9, 9, 9, 13, 9, 9, 9)  # after a label of 28 columns
 QUANTILES = ("p10", "p50", "p90", "p99")
 LEGEND = (
     "speedup: plain over speculative time per token, prefill excluded; whole: prefill included; p10 to p99: quantiles "
-    "over requests; slower: share of the requests that speculation slowed down. Of fewer than 500 requests, p99 is "
+    "over requests; slower: share of the requests that speculation slowed down. With fewer than 500 requests, p99 is "
     "about the largest value."
 )
 
@@ -94,7 +94,7 @@ def _outputs(result: Bench) -> list[str]:
         sum(getattr(row, name) for row in result.routes) for name in ("equal", "near_ties", "different")
     )
     found = f"outputs: {equal} equal, {near} equal up to a near tie of two logits, {different} different"
-    failed = "FAILED: speculation gave other tokens than plain decoding; specexport verify looks closer"
+    failed = "FAILED: speculative and plain decoding gave different tokens; run specexport verify for details"
     return [found, failed] if different else [found]
 
 

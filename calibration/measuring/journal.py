@@ -105,7 +105,7 @@ def _open_locked(path: Path) -> FileIO:
         file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o644), "r+b", buffering=0)
         try:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                raise OutputError(f"{path} is no file that a run could be kept in; give another path")
+                raise OutputError(f"{path} is not a regular file, so a run cannot be kept in it; give another path")
             _lock(path, file)
             # Another run may have finished and deleted the file between our open and our lock.
             if path.exists() and os.path.samestat(path.stat(), os.fstat(file.fileno())):
@@ -121,7 +121,7 @@ def _lock(path: Path, file: FileIO) -> None:
         lock(file)
     except BlockingIOError:
         raise OutputError(
-            f"{path} is in use by another run; wait for its end, or keep this run in another file"
+            f"{path} is in use by another run; wait for it to end, or give this run another file"
         ) from None
     except OSError:
         pass  # a file system without locks
@@ -138,8 +138,7 @@ def _header(path: Path, lines: list[bytes], torn: bytes) -> Any:
     found = _object(line)
     if set(found) != {"journal", "header"}:
         raise OutputError(
-            f"{path}, line 1: found {_show(line)}, expected a journal's header; "
-            "this file is something else, give another path"
+            f"{path}, line 1: found {_show(line)}, expected a journal's header; give another path, or delete the file"
         )
     return found
 
@@ -155,7 +154,7 @@ def _rows(path: Path, lines: list[bytes]) -> dict[str, Row]:
             )
         if entry["key"] in finished:
             raise OutputError(
-                f"{path}, line {number}: the key {entry['key']!r} is there twice; delete the file to start over"
+                f"{path}, line {number}: the key {entry['key']!r} appears twice; delete the file to start over"
             )
         finished[entry["key"]] = entry["row"]
     return finished
@@ -177,5 +176,6 @@ def _show(line: bytes) -> str:
 def _unwritable(path: Path, error: OSError) -> OutputError:
     full = error.errno in (errno.ENOSPC, errno.EDQUOT)
     return OutputError(
-        f"{path} cannot be written: {'the disk is full' if full else error.strerror}; free it, or give another path"
+        f"{path} cannot be written: {'the disk is full' if full else error.strerror}; free some space, or give "
+        "another path"
     )

@@ -45,7 +45,7 @@ def fit(
         requests.append(Request(line.line, line.route, tuple(tokens), min(wanted, room)))
     if not requests:
         raise ParameterError(
-            f"no prompt can be used; {first_of(skipped)}" if skipped else "there are no prompts; give one at least"
+            f"no prompt can be used; {first_of(skipped)}" if skipped else "there are no prompts; give at least one"
         )
     return requests, skipped
 
@@ -58,7 +58,7 @@ def choose(requests: Sequence[Request], routes: Sequence[str], limit: int | None
     known = list(dict.fromkeys(request.route for request in requests))
     for route in routes:
         if route not in known:
-            raise ParameterError(f"there is no prompt of the route {route!r}; the prompts have {', '.join(known)}")
+            raise ParameterError(f"no prompt has the route {route!r}; the routes are {', '.join(known)}")
     taken: Counter[str] = Counter()
     chosen = []
     for request in requests:

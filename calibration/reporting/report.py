@@ -28,7 +28,7 @@ def write_report(analysis: Analysis, path: Path) -> None:
     try:
         write_whole(path, content.encode())
     except OSError as error:
-        raise OutputError(f"{path} cannot be written: {error.strerror or error}; choose another place") from None
+        raise OutputError(f"{path} cannot be written: {error.strerror or error}; choose another path") from None
 
 
 def render(analysis: Analysis) -> str:

@@ -37,7 +37,8 @@ def fit_survival(tokens: JudgedTokens, bundle: str, seed: int = 0) -> tuple[Surv
     tokens = _finite(tokens)
     if not len(tokens):
         raise ParameterError(
-            "no draft token was judged, so nothing can be said of survival; give prompts that are continued by drafts"
+            "no draft token was judged, so acceptance cannot be estimated; give prompts on which the drafter "
+            "proposes tokens"
         )
     scikit_learn("linear_model")
     limit = import_module("threadpoolctl").threadpool_limits  # comes with scikit-learn

@@ -31,7 +31,8 @@ def _text(line: PromptLine, path: Path | None) -> str:
     messages = [item for item in prompt if isinstance(item, dict)]
     if not messages:
         raise ParameterError(
-            f"{path}, line {line.line}: found token ids, expected a text or messages; the draft may have other ids"
+            f"{path}, line {line.line}: found token ids, expected text or messages, since the draft's token ids "
+            "may differ"
         )
     try:
         contents = [message.get("content") for message in joined(check_messages(messages))]

@@ -31,8 +31,8 @@ def calibration_tokens(tokenizer: Any, texts: Sequence[str], length: int = BATCH
     found = sum(map(len, pieces))
     if found < FEWEST_TOKENS:
         raise ParameterError(
-            f"the calibration prompts have {found} tokens, expected {FEWEST_TOKENS} at least; "
-            "give more or longer ones, or leave --calibration-prompts out for the shipped set"
+            f"the calibration prompts have {found} tokens, expected at least {FEWEST_TOKENS}; "
+            "give more or longer ones, or leave out --calibration-prompts to use the built-in set"
         )
     followed = [piece for piece in pieces if len(piece) > 1]  # a single token has no next token to judge by
     return [torch.tensor([piece]) for piece in _evenly(followed or pieces, MOST_TOKENS)]

@@ -78,7 +78,9 @@ class CudaDevice:
         self._enter()
         status, pointer = self._driver.attempt("cuMemHostAlloc", size, 0)
         if status == OUT_OF_MEMORY:
-            raise EngineError(f"out of page-locked host memory: {size_text(size)} asked; close what else uses memory")
+            raise EngineError(
+                f"out of page-locked host memory: {size_text(size)} requested; close other programs that use memory"
+            )
         if status != SUCCESS:
             raise self._driver.error("cuMemHostAlloc", status)
         self._releases.callback(self._driver.attempt, "cuMemFreeHost", int(pointer))
@@ -171,7 +173,7 @@ class CudaDevice:
             free, total = self.memory()
             raise EngineError(
                 f"out of device memory in {function}: {size_text(free)} of {size_text(total)} free; "
-                "lower --max-seq-len, choose a smaller --precision or close what else uses the GPU"
+                "lower --max-seq-len, choose a smaller --precision or close other programs that use the GPU"
             )
         if status != SUCCESS:
             raise self._driver.error(function, status)

@@ -11,7 +11,7 @@ from ..versions import dotted, version_numbers
 OLDEST = (12, 8)  # of cuda-bindings
 SUCCESS, OUT_OF_MEMORY, STUB_LIBRARY, NO_DEVICE = 0, 2, 34, 100  # of CUresult
 _NO_LIBRARY = (
-    "the NVIDIA driver's library (libcuda) is not on this host; install the driver, or give the container the GPU"
+    "the NVIDIA driver's library (libcuda) was not found; install the driver, or give the container access to the GPU"
 )
 
 
@@ -73,9 +73,7 @@ def find_gpu(index: int = 0, driver: Driver | None = None) -> Gpu:
     version = _version(driver)
     status, _ = driver.attempt("cuInit", 0)
     if status == NO_DEVICE:
-        raise EngineError(
-            "the NVIDIA driver finds no GPU; see what nvidia-smi lists and what CUDA_VISIBLE_DEVICES hides"
-        )
+        raise EngineError("the NVIDIA driver finds no GPU; check nvidia-smi and CUDA_VISIBLE_DEVICES")
     if status != SUCCESS:
         raise driver.error("cuInit", status)
     count = driver.call("cuDeviceGetCount")
@@ -104,7 +102,7 @@ def _version(driver: Driver) -> int:
     needed = driver.bindings.CUDA_VERSION // 1000
     if version // 1000 < needed:
         raise EngineError(
-            f"the NVIDIA driver serves CUDA {_readable(version)}, the installed cuda-bindings need {needed}.0 or "
+            f"the NVIDIA driver supports CUDA {_readable(version)}, the installed cuda-bindings need {needed}.0 or "
             "newer; "
             f"update the driver, or: pip install 'cuda-bindings<{needed}'"
         )
@@ -118,8 +116,9 @@ def _readable(version: int) -> str:
 def out_of_memory(purpose: str, asked: int, free: int, total: int) -> EngineError:
     """All in bytes."""
     return EngineError(
-        f"out of device memory for {purpose}: {size_text(asked)} asked, {size_text(free)} of {size_text(total)} free; "
-        "lower --max-seq-len, choose a smaller --precision or close what else uses the GPU"
+        f"out of device memory for {purpose}: {size_text(asked)} requested, {size_text(free)} of "
+        f"{size_text(total)} free; "
+        "lower --max-seq-len, choose a smaller --precision or close other programs that use the GPU"
     )
 
 

@@ -106,7 +106,7 @@ def checked(weights: Floats, size: int) -> Floats:
     """Contiguous and in float32, as a device copies them. Raises `EngineError` for another number of weights."""
     if weights.shape != (size + 1,):
         raise EngineError(
-            f"the confidence head takes {size + 1} weights, the bias last, and was given {list(weights.shape)}; "
+            f"the confidence head takes {size + 1} weights, the bias last, but got {list(weights.shape)}; "
             "calibrate again"
         )
     return np.ascontiguousarray(weights, np.float32)

@@ -50,7 +50,7 @@ def availability() -> Availability:
         needed = dotted(OLDEST)
         return Availability(
             False,
-            f"onnxruntime {ort.__version__} does not run these graphs, {needed} is needed",
+            f"onnxruntime {ort.__version__} cannot run these graphs, {needed} or newer is needed",
             f"pip install 'onnxruntime>={needed}'",
         )
     return Availability(True, f"onnxruntime {ort.__version__}, CPU")
@@ -135,7 +135,7 @@ class OrtDecoder:
     ) -> None:
         if contract.precision not in NUMPY_DTYPES:
             raise EngineError(
-                f"{path} is in {contract.precision}, which ONNX Runtime has hardly any CPU kernels for; "
+                f"{path} is in {contract.precision}, for which ONNX Runtime has few CPU kernels; "
                 "run it with --engine tensorrt, tensorrt-rtx or onnxruntime-cuda, or build it with --precision fp16 "
                 "or fp32"
             )

@@ -51,7 +51,9 @@ def availability() -> Availability:
     if release is None or (int(release[1]), int(release[2])) < OLDEST:
         needed = ".".join(map(str, OLDEST))
         return Availability(
-            False, f"{name} replays CUDA graphs wrongly, {needed} is needed", f"pip install 'onnxruntime-gpu>={needed}'"
+            False,
+            f"{name} replays CUDA graphs wrongly, {needed} or newer is needed",
+            f"pip install 'onnxruntime-gpu>={needed}'",
         )
     _preload(ort)
     return _probe(ort, Place("cuda", 0)) or Availability(True, f"{name}, CUDA")
@@ -67,7 +69,7 @@ def load(bundle: Bundle, threads: int = 0, device: int = 0) -> Engine:
     manifest = bundle.manifest
     if manifest.contract.precision == "fp32":  # attention would run on the CPU
         raise EngineError(
-            f"{bundle.root} is in fp32, which ONNX Runtime has no CUDA attention for; build it with --precision fp16"
+            f"{bundle.root} is in fp32, for which ONNX Runtime has no CUDA attention; build it with --precision fp16"
         )
     import onnxruntime as ort
 
@@ -111,11 +113,13 @@ def _probe(ort: Any, place: Place) -> Availability | None:
         ort.set_default_logger_severity(WARNING)
     library = _missing_library(Path(ort.__file__).parent / "capi")
     if library is None:
-        remedy = "see what nvidia-smi lists, what CUDA_VISIBLE_DEVICES hides, and whether the driver is new enough"
+        remedy = "check nvidia-smi, CUDA_VISIBLE_DEVICES and the driver's version"
         return Availability(False, f"no GPU can be used: {found}", remedy)
     if "libcuda." in library or "nvcuda." in library:
         return Availability(
-            False, f"there is no NVIDIA driver: {library}", "install the driver, or give the container the GPU"
+            False,
+            f"there is no NVIDIA driver: {library}",
+            "install the driver, or give the container access to the GPU",
         )
     remedy = "pip install 'onnxruntime-gpu[cuda,cudnn]', or install the CUDA toolkit of this major version"
     return Availability(False, f"the CUDA provider cannot be loaded: {library}", remedy)

@@ -21,15 +21,16 @@ def explain(error: Exception, what: str) -> EngineError:
     text = str(error)
     if OUT_OF_MEMORY.search(text):
         asked = ASKED.search(text)
-        size = f", {size_text(int(asked[1]))} more asked" if asked else ""
+        size = f", {size_text(int(asked[1]))} more requested" if asked else ""
         return EngineError(
-            f"{what}: out of device memory{size}; lower --max-seq-len or --prompt-chunk, or close what else uses the "
+            f"{what}: out of device memory{size}; lower --max-seq-len or --prompt-chunk, or close other programs "
+            "that use the "
             "GPU (see nvidia-smi)"
         )
     if NOT_ALL_ON_CUDA in text:
         return EngineError(
             f"{what}: ONNX Runtime would run parts of it on the CPU, so it cannot be one CUDA graph; "
-            "build the bundle again with this version, or take --engine onnxruntime"
+            "build the bundle again with this version, or use --engine onnxruntime"
         )
     return EngineError(f"{what}: {reason(error)}")
 

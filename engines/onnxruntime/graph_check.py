@@ -22,7 +22,9 @@ def check_graph(path: Path, session: Any, expected: Mapping[str, Signature | Non
     found = {value.name: value for value in (*session.get_inputs(), *session.get_outputs())}
     again = "build the bundle again"
     if names := found.keys() ^ expected.keys():
-        raise BundleError(f"{path} has the inputs and outputs {', '.join(sorted(names))} too many or too few; {again}")
+        raise BundleError(
+            f"{path}: the inputs and outputs {', '.join(sorted(names))} do not match the manifest; {again}"
+        )
     for name, signature in expected.items():
         if signature is None:
             continue

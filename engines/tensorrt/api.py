@@ -86,7 +86,7 @@ def _import(name: str) -> Any:
             raise _placeholder(name, f"{lacking[0].rstrip('.')} is missing") from None
         raise EngineError(f"{name} is installed, but cannot be imported: {reason}; install it again") from None
     if not hasattr(module, "Runtime"):
-        raise _placeholder(name, f"{getattr(module, '__file__', None) or 'a folder of that name'} holds nothing of it")
+        raise _placeholder(name, f"{getattr(module, '__file__', None) or 'a folder of that name'} is not the library")
     return module
 
 

@@ -69,8 +69,9 @@ class CompileOptions:
 LACKING = {
     "tensorrt": {"--compute-capability": "it compiles for the GPU of this host"},
     "tensorrt_rtx": {
-        "--hardware-compatible": "without --compute-capability its plans run on every GPU from 8.0 on",
-        "--version-compatible": "its plans run on the version that made them alone",
+        "--hardware-compatible": "without --compute-capability its plans run on every GPU from compute "
+        "capability 8.0 on",
+        "--version-compatible": "its plans run only on the version that made them",
         "--weight-streaming": "it would allocate while rounds are captured as CUDA graphs",
         "--timing-cache": "it chooses kernels on the device",
     },
@@ -81,7 +82,7 @@ def check_options(name: str, options: CompileOptions) -> None:
     """Raises `EngineError` for options that the library `name` does not have."""
     for option, *_ in options.arguments:
         if reason := LACKING[name].get(option):
-            raise EngineError(f"{TITLES[name]} has no {option}: {reason}; leave it out")
+            raise EngineError(f"{TITLES[name]} does not support {option}: {reason}; leave it out")
 
 
 def compiler(engine: str, options: CompileOptions) -> Library:
@@ -226,7 +227,7 @@ def _config(lib: Library, builder: Any, options: CompileOptions) -> Any:
         times = config.create_timing_cache(_read(options.timing_cache))
         if times is None or not config.set_timing_cache(times, False):
             raise EngineError(
-                f"the timing cache {options.timing_cache} is of another version or GPU; name another file"
+                f"the timing cache {options.timing_cache} belongs to another version or GPU; give another file"
             )
     return config
 

@@ -26,7 +26,7 @@ def load(bundle: Bundle, threads: int = 0, device: int = 0) -> Engine:
     runtime = _runtime()
     if runtime.name == LEAN and not all(plan.version_compatible for plan in plans.values()):
         raise EngineError(
-            f"this host has the lean runtime only, which runs version-compatible plans; make them with: "
+            f"this host has only the lean runtime, which needs version-compatible plans; make them with: "
             f"specexport compile {bundle.root} --engine {NAME} --version-compatible, or install TensorRT"
         )
     return load_bundle(NAME, bundle, runtime, CudaDevice(device))

@@ -83,13 +83,13 @@ def _check_attention(network: Any, trt: Any, spec: ModelSpec) -> Iterator[str]:
     if attending < expected:  # the others by plain operators, which mean what they say: sinks, capped scores
         attending = min(expected, attending + sum(layer.type.name == "SOFTMAX" for layer in _layers(network)))
     if attending != expected:
-        yield f"{attending} layers attend, {expected} are expected"
+        yield f"found {attending} attention layers, expected {expected}"
     for layer in layers:
         attention = layer.attention
         if attention.causal or getattr(getattr(attention, "causal_kind", None), "name", "NONE") != "NONE":
-            yield f"{layer.name} is causal by itself, from the cache's first row instead of the position"
+            yield f"{layer.name} applies a causal mask of its own, from the cache's first row instead of the position"
         if attention.mask is None:
-            yield f"{layer.name} has no mask: it attends to rows behind the position"
+            yield f"{layer.name} has no mask: it attends to rows after the position"
         if getattr(attention, "key_value_lengths", None) is not None:
             yield f"{layer.name} takes lengths of keys, which some versions get wrong"
         if not attention.decomposable:

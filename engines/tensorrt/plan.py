@@ -58,7 +58,7 @@ class LoadedPlan:
             if file.stat().st_size > free:
                 streaming = "" if library.name == "tensorrt_rtx" else ", compile with --weight-streaming"
                 raise EngineError(
-                    f"out of device memory for {file.name}: {size_text(file.stat().st_size)} asked, "
+                    f"out of device memory for {file.name}: {size_text(file.stat().st_size)} requested, "
                     f"{size_text(free)} of {size_text(total)} free; choose a smaller --precision{streaming} or close "
                     "what else uses the GPU"
                 )
@@ -150,7 +150,7 @@ class LoadedPlan:
                     f"{self._file}: {output} is {source} updated in place, and must be bound to its memory"
                 )
             if output.startswith("present.") and is_cache(output) and not source:
-                raise EngineError(f"{self._file}: {output} is no cache updated in place; compile the bundle again")
+                raise EngineError(f"{self._file}: {output} is not a cache updated in place; compile the bundle again")
 
     def _require(self, done: bool, problem: str) -> None:
         if not done:

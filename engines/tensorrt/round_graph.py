@@ -99,7 +99,9 @@ class DeviceRounds:
         check_rows(len(tokens) + k, self._contract)
         draft = self._draft if k else None
         if k and (draft is None or len(tokens) < 2):
-            raise EngineError(f"a round of {k} draft tokens behind {len(tokens)} needs a draft and two tokens at least")
+            raise EngineError(
+                f"a round of {k} draft tokens after {len(tokens)} tokens needs a draft and at least two tokens"
+            )
         self._target.prepare(position)
         self._target.tokens[k + 1].host[0] = tokens[-1]
         self._target.positions[k + 1].host[0] = position

@@ -126,7 +126,7 @@ class Checkpoint:
             raise CheckpointError(f"{index} cannot be used: {first_line(error)}") from None
         for path in files:
             if not path.is_file():
-                raise CheckpointError(f"{path} is missing; the checkpoint is not whole")
+                raise CheckpointError(f"{path} is missing; the checkpoint is incomplete, download it again")
         return tuple(files)
 
     @cached_property
@@ -208,7 +208,8 @@ def for_inference(source: str, model: PreTrainedModel, info: dict[str, Any]) -> 
     missing = sorted(info["missing_keys"])
     if missing:
         raise CheckpointError(
-            f"{source}: {len(missing)} weights are missing, the first is {missing[0]}; the checkpoint is not whole"
+            f"{source}: {len(missing)} weights are missing, the first is {missing[0]}; the checkpoint is "
+            "incomplete, download it again"
         )
     try:
         check_finite(model)
@@ -228,7 +229,7 @@ def download(source: str, wanted: list[str] = WANTED) -> Path:
         return Path(snapshot_download(source, allow_patterns=wanted, ignore_patterns=UNWANTED))
     except Exception as error:  # network, permission and name errors, each of another type
         raise CheckpointError(
-            f"{source} is neither a folder here nor a hub id that can be fetched: {first_line(error)}"
+            f"{source} is neither a local folder nor a hub id that can be downloaded: {first_line(error)}"
         ) from None
 
 

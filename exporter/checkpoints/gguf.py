@@ -47,7 +47,7 @@ def find_gguf(source: str) -> GgufCheckpoint:
         hub_id, _, file = source.partition(":")
         path = download(hub_id, [file]) / file
         if not path.exists():
-            raise CheckpointError(f"{hub_id} on the hub has no file {file}; see the files of its page")
+            raise CheckpointError(f"{hub_id} on the hub has no file {file}; see the list of files on its page")
         check_gguf(source, path)
     return GgufCheckpoint(source, path.parent, path.name)
 
@@ -77,7 +77,8 @@ class GgufCheckpoint(Checkpoint):
                     f"{INSTEAD}"
                 ) from None
             raise CheckpointError(
-                f"{self.source} is damaged or not whole, it has {self.path.stat().st_size} bytes; fetch the file again"
+                f"{self.source} is damaged or incomplete, it has {self.path.stat().st_size} bytes; download the "
+                "file again"
             ) from None
         for kind in sorted({tensor.tensor_type for tensor in header.tensors}):
             some = next(tensor.data for tensor in header.tensors if tensor.tensor_type == kind)

@@ -35,7 +35,7 @@ def check_models(
     if draft.fp32_bytes >= target.fp32_bytes:
         warnings.append(
             f"the draft's weights ({draft.fp32_bytes / 1e6:.1f} MB) are not smaller than the target's "
-            f"({target.fp32_bytes / 1e6:.1f} MB in fp32): speculation can hardly pay. Are they swapped?"
+            f"({target.fp32_bytes / 1e6:.1f} MB in fp32): speculation is unlikely to pay. Are the two swapped?"
         )
     return translation, warnings
 
@@ -50,7 +50,7 @@ def check_capacity(models: Mapping[str, Checkpoint], max_seq_len: int | None) ->
         return min([4096, *(limit for limit in limits.values() if limit)])
     for role, limit in limits.items():
         if limit and max_seq_len > limit:
-            raise ParameterError(f"--max-seq-len is {max_seq_len}; the {role}'s positions end at {limit}")
+            raise ParameterError(f"--max-seq-len is {max_seq_len}; the {role} has only {limit} positions")
     return max_seq_len
 
 
@@ -122,10 +122,10 @@ def translate(
     found = f"target and draft have different tokenizers ({difference}): the draft has {shared} of the target's "
     found += f"{len(translation.target.ids)} tokens, which are {overlap:.1%} of the tokens in the calibration texts"
     if not shared or overlap < min_overlap:
-        needed = f"{min_overlap:.1%} or more" if min_overlap else "more than none"
+        needed = f"{min_overlap:.1%} or more" if min_overlap else "above 0"
         raise PairError(
             f"{found}; it must be {needed}. Choose a draft of the target's family, a smaller "
-            "--min-overlap, or leave --draft out for drafts that are looked up in the text"
+            "--min-overlap, or leave out --draft to use prompt lookup"
         )
     if overlap < FALLS_QUICKLY:
         found += (

@@ -32,7 +32,7 @@ def find_local(source: str) -> Path | None:
             hub_id, colon, _ = source.partition(":")
             if not colon or hub_id.count("/") > 1 or hub_id.startswith((".", "/", "~")):
                 raise CheckpointError(
-                    f"there is no file {source}; give a GGUF file, or one of the hub as hub-id:file.gguf"
+                    f"there is no file {source}; give a GGUF file, or one on the hub as hub-id:file.gguf"
                 )
             return None
         check_gguf(source, path)
@@ -64,7 +64,7 @@ def check_gguf(source: str, path: Path) -> None:
         raise CheckpointError(f"{source} cannot be read: {error.strerror or error}") from None
     if magic != MAGIC:
         found = f"starts with {magic!r}" if magic else "is empty"
-        raise CheckpointError(f"{source} is no GGUF file: it {found}, expected {MAGIC!r}")
+        raise CheckpointError(f"{source} is not a GGUF file: it {found}, expected {MAGIC!r}")
 
 
 def check_folder(source: str, folder: Path) -> None:

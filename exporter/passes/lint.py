@@ -60,7 +60,7 @@ def lint(model: ir.Model | Path, dialect: Dialect) -> list[str]:
 def _operators(graph: ir.Graph) -> Iterator[str]:
     for node in graph:
         if node.domain:
-            yield f"{_place(node)} is no standard operator; TensorRT needs a plugin for it"
+            yield f"{_place(node)} is not a standard operator; TensorRT needs a plugin for it"
 
 
 def _old_operators(graph: ir.Graph) -> Iterator[str]:
@@ -77,41 +77,41 @@ def _attention(node: ir.Node) -> Iterator[str]:
     if "nonpad_kv_seqlen" in given:
         yield "has nonpad_kv_seqlen, which TensorRT drops: stale rows would be attended to"
     if node.attributes.get_int("is_causal", 0):
-        yield "has is_causal=1, which TensorRT aligns with the upper left: wrong behind a cache"
+        yield "has is_causal=1, which TensorRT aligns with the upper left: wrong with a cache"
     if node.attributes.get_float("softcap", 0.0):
         yield "has a softcap, which TensorRT's attention lacks"
     mask = given.get("attn_mask")
     if mask is None:
-        yield "has no mask, so it attends to rows behind the position"
+        yield "has no mask, so it attends to rows after the position"
     elif mask.dtype != ir.DataType.BOOL:
-        yield f"has a mask of type {mask.dtype}; it must be boolean, or masked garbage still counts"
+        yield f"has a mask of type {mask.dtype}; it must be boolean, otherwise masked rows still contribute"
     if {"past_key", "past_value"} & set(given) or len([value for value in node.outputs if value.name]) > 1:
-        yield "has a past or a present of its own; TensorRT takes attention with one output only"
+        yield "has its own past or present; TensorRT supports attention with one output only"
     # Tracing leaves no shapes behind; the number of heads is an attribute only where they are packed in three
     # dimensions.
     ranks = {len(value.shape) for value in list(node.inputs)[:3] if value is not None and value.shape is not None}
     if ranks - {4} or {"q_num_heads", "kv_num_heads"} & set(node.attributes):
-        yield "does not have its heads as a dimension; query, key and value must be [1, heads, rows, head_dim]"
+        yield "has no dimension for its heads; query, key and value must be [1, heads, rows, head_dim]"
 
 
 def _scatter(node: ir.Node) -> Iterator[str]:
     cache, result = node.inputs[0], node.outputs[0]
     if node.attributes.get_string("mode", "linear") != "linear":
-        yield "writes in circles; TensorRT has linear cache writes only"
+        yield "writes circularly; TensorRT supports linear cache writes only"
     if node.attributes.get_int("axis", -2) not in (2, -2):
-        yield "writes along another axis than the cache's rows"
+        yield "writes along an axis other than the cache's rows"
     if cache is None or not cache.is_graph_input():
         producer = cache.producer() if cache is not None else None
         chained = producer is not None and producer.op_type == "TensorScatter"
         yield (
             "writes into what another TensorScatter has written"
             if chained
-            else "writes into what is no input of the graph"
+            else "writes into something that is not an input of the graph"
         )
     elif sum(use.node.op_type == "TensorScatter" for use in cache.uses()) > 1:
         yield f"is not the only one that writes into {cache.name}"
     if not result.is_graph_output():
-        yield "gives its cache to no output of the graph, so it would be a copy"
+        yield "does not pass its cache to an output of the graph, so it would be a copy"
 
 
 def _caches(graph: ir.Graph, dialect: Dialect) -> Iterator[str]:
@@ -123,7 +123,7 @@ def _caches(graph: ir.Graph, dialect: Dialect) -> Iterator[str]:
         assert past.name is not None
         shape, cached = list(past.shape or []), is_cache(past.name)
         if (cached and len(shape) != 4) or not all(isinstance(size, int) for size in shape):
-            yield f"{past.name} has the shape {_shown(shape)}; the capacity and the rest must be fixed numbers"
+            yield f"{past.name} has the shape {_shown(shape)}; all dimensions must be fixed numbers"
         name = past.name.replace("past", "present" if dialect == "onnx" or not cached else "new", 1)
         written = outputs.get(name)
         if written is None:
@@ -134,7 +134,7 @@ def _caches(graph: ir.Graph, dialect: Dialect) -> Iterator[str]:
             rows, expected = rows[:2] + rows[3:], shape[:2] + shape[3:]
         if rows != expected or written.dtype != past.dtype:
             ours, theirs = f"{written.dtype} {_shown(written.shape)}", f"{past.dtype} {_shown(shape)}"
-            yield f"{name} is {ours} and {past.name} {theirs}; they must be alike"
+            yield f"{name} is {ours} and {past.name} {theirs}; they must match"
         node = written.producer()
         in_place = node is not None and node.op_type == "TensorScatter" and node.inputs[0] is past
         if cached and dialect == "onnx" and not in_place:

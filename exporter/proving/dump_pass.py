@@ -155,7 +155,7 @@ def _caches(
     """
     if contract.precision not in NUMPY_DTYPES:
         raise BundleError(
-            f"{graph} is in {contract.precision}, which numpy has no type for; build with --precision fp16 or fp32"
+            f"{graph} is in {contract.precision}, for which numpy has no type; build with --precision fp16 or fp32"
         )
     half = contract.precision != "fp32" or (spec.format != "float" and dialect != DIALECT)
     with widened(graph) if half else nullcontext(graph) as path:

@@ -263,7 +263,7 @@ def _check_tables(subject: Subject, copy: Exposed) -> float:
             path.unlink(missing_ok=True)
         if not worst <= 1:
             raise ProofError(
-                f"{subject.name}: the table {table.weight} in {own.format} is not what its recipe makes of it; {REPORT}"
+                f"{subject.name}: the table {table.weight} in {own.format} does not match its recipe; {REPORT}"
             )
     return worst
 

@@ -49,8 +49,9 @@ def quantize(model: ir.Model, dialect: Dialect, recipe: Recipe, capacity: int, m
         own = recipe.weights.get(parameter_name(value))
         if own is not None and own.format != "float" and value.dtype in FLOATS and value.uses():
             raise UnsupportedModelError(
-                f"{name} is used in a way that quantizing does not know ({next(iter(value.uses())).node.op_type}); "
-                "build with a precision that is not quantized"
+                f"{name} is used in a way that quantization does not support "
+                f"({next(iter(value.uses())).node.op_type}); "
+                "build with fp32, fp16 or bf16"
             )
     return changed
 

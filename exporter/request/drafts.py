@@ -37,7 +37,7 @@ def parse_draft(given: str, name: str | None = None) -> NamedDraft:
     if name is not None or not equals or "/" in before or not before:
         return NamedDraft(_usual_name(given) if name is None else name, given)
     if not source:
-        raise ParameterError(f"--draft is {given}; expected NAME=PATH, or a path alone")
+        raise ParameterError(f"--draft is {given}; expected NAME=PATH, or just a path")
     return NamedDraft(before, source)
 
 

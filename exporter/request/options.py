@@ -78,11 +78,11 @@ class BuildOptions:
             raise ParameterError(f"--prompt-chunk is {self.prompt_chunk}; it must be at least 1")
         if not 0 <= self.min_overlap <= 1:  # also: NaN
             raise ParameterError(
-                f"--min-overlap is {self.min_overlap}; it must be from 0 to 1, 0.5 for half of the texts' tokens"
+                f"--min-overlap is {self.min_overlap}; it must be from 0 to 1 (0.5: half of the texts' tokens)"
             )
         names = [self.draft_name, *(one.name for one in self.more_drafts)]
         if len(set(names)) < len(names):
-            raise ParameterError(f"the drafts are called {', '.join(names)}; each needs a name of its own")
+            raise ParameterError(f"the drafts are called {', '.join(names)}; each needs a unique name")
         if not self.engines:
             raise ParameterError("no --engine is given; name at least one")
         if self.draft_vocabulary is not None:
@@ -94,7 +94,7 @@ class BuildOptions:
             )
         if self.max_divergence is not None and self.precision != AUTO:
             raise ParameterError(
-                f"--max-divergence is for --precision auto; --precision is {self.precision}, which is taken as it is"
+                f"--max-divergence is for --precision auto; --precision is {self.precision}; leave it out"
             )
         if self.max_divergence is not None and not 0 <= self.max_divergence < math.inf:  # also: NaN
             raise ParameterError(
@@ -115,12 +115,13 @@ class BuildOptions:
             raise ParameterError(f"--tree-rows is {self.tree_rows}; it must be from 0 (off) to {MOST_TREE_ROWS}")
         if self.engines != ("onnxruntime",):
             raise ParameterError(
-                f"--tree-rows is for --engine onnxruntime alone; the engines are {', '.join(self.engines)}"
+                f"--tree-rows is only for --engine onnxruntime; the engines are {', '.join(self.engines)}"
             )
         if self.precision == AUTO or self.numbers.formats["target"] != "float":
             # a quantized row has the same bits in a pass of any width, which a row beside the chain would break
             raise ParameterError(
-                f"--tree-rows is for fp32 and fp16; --precision is {self.precision}, whose rows have the same bits in "
+                f"--tree-rows is for fp32 and fp16; --precision is {self.precision}, whose rows must have the "
+                "same bits in "
                 "every pass"
             )
 
@@ -169,12 +170,13 @@ class BuildOptions:
             )
         if self.more_drafts and "onnxruntime" not in self.engines:
             raise ParameterError(
-                f"{len(self.more_drafts) + 1} --draft are given; drafts beside the first run with --engine onnxruntime "
-                f"alone, and this build is for {', '.join(self.engines)}; add that engine, or give one draft"
+                f"{len(self.more_drafts) + 1} --draft options are given; additional drafts run only with --engine "
+                "onnxruntime, "
+                f"and this build is for {', '.join(self.engines)}; add that engine, or give one draft"
             )
         if self.more_drafts and self.draft_vocabulary is not None:
             raise ParameterError(
-                f"--draft-vocabulary is {self.draft_vocabulary}, for a bundle of one draft; build it with that, "
+                f"--draft-vocabulary is {self.draft_vocabulary}, which works with one draft; build with that one, "
                 "and add the others with specexport add-draft"
             )
         _ = self.texts

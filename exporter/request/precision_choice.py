@@ -48,7 +48,7 @@ def choose_numbers(engines: tuple[str, ...], precision: str, draft_precision: st
             )
         if draft_precision is not None:
             raise ParameterError(
-                f"--precision auto chooses the draft's precision too; leave --draft-precision {draft_precision} out"
+                f"--precision auto chooses the draft's precision too; leave out --draft-precision {draft_precision}"
             )
         precision = ELEMENT["onnxruntime"]
     named: dict[Role, str] = {"target": precision, "draft": draft_precision or precision}
@@ -65,20 +65,20 @@ def choose_numbers(engines: tuple[str, ...], precision: str, draft_precision: st
         if named["draft"] != precision:
             raise ParameterError(
                 f"--draft-precision is {named['draft']}, --precision {precision}; "
-                "unless one is quantized they must be equal"
+                "they must be equal unless one is quantized"
             )
         return Numbers(cast(Precision, precision), formats, family)
     for role, name in named.items():
         if name in PRECISIONS and name != numbers.precision:
             raise ParameterError(
-                f"the {role}'s precision is {name}; beside a quantized model on {', '.join(engines)} "
+                f"the {role}'s precision is {name}; next to a quantized model on {', '.join(engines)} "
                 f"it must be {numbers.precision}, or quantized too"
             )
     if compiled and len(compiled) < len(engines):
         other = next(engine for engine in engines if engine not in compiled)
         raise ParameterError(
-            f"--precision is {precision}: {other} and {compiled[0]} round in different ways, "
+            f"--precision is {precision}: {other} and {compiled[0]} round differently "
             "and would give different text; "
-            "build a bundle for each"
+            "build one bundle for each"
         )
     return numbers

@@ -108,7 +108,7 @@ def scratch_beside(workplace: Path) -> Iterator[Path]:
 def _put_into_place(temporary: Path, final: Path, force: bool | None) -> None:
     if os.path.lexists(final):
         if not force:
-            raise OutputError(f"{final} came into being meanwhile; nothing was kept")
+            raise OutputError(f"{final} was created in the meantime; nothing was kept")
         check_free(final, force)  # what lies there now need not be what lay there at the start
         final.rename(temporary.parent / OLD)
     temporary.rename(final)
@@ -153,7 +153,9 @@ def check_free(final: Path, force: bool | None) -> None:
             instead = "" if force is None else ", or replace it with --force"
             raise OutputError(f"{final} exists; choose another --output{instead}")
         if not (final / MANIFEST).is_file():
-            raise OutputError(f"{final} exists and is no bundle (it has no {MANIFEST}); --force replaces bundles only")
+            raise OutputError(
+                f"{final} exists and is not a bundle (it has no {MANIFEST}); --force replaces bundles only"
+            )
 
 
 def discard(folder: Path) -> None:

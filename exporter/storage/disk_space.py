@@ -16,7 +16,9 @@ def require_space(folder: Path, needed: int) -> None:
         folder = folder.parent
     free = shutil.disk_usage(folder).free
     if free < needed:
-        raise OutputError(f"the build needs {needed / 1e9:.1f} GB under {folder}, where {free / 1e9:.1f} GB are free")
+        raise OutputError(
+            f"the build needs {needed / 1e9:.1f} GB under {folder}, but {free / 1e9:.1f} GB are free; free some"
+        )
 
 
 def require_space_for(stages: Mapping[str, int], cache: Path, output: Path, further: int = 0) -> None:

@@ -66,7 +66,7 @@ def write_maps(
         raise PairError(
             f"the models can give {overlap:.1%} of the tokens in the calibration texts, fewer than their tokenizers; "
             f"--min-overlap asks for {min_overlap:.1%}; choose a draft of the target's family, "
-            "or leave --draft out for drafts looked up in the text"
+            "or leave out --draft to use prompt lookup"
         )
     np.savez(workplace / MAPS, allow_pickle=False, to_draft=to_draft, shared=shared)
     return SharedVocabulary(

@@ -29,7 +29,7 @@ def replace_manifest(
     manifest = replace(manifest, schema_version=SCHEMA_VERSION)
     with _alone(bundle.root):
         if _on_disk(bundle) != bundle.manifest:
-            raise OutputError(f"{bundle.root} was changed by another command meanwhile; run this one again")
+            raise OutputError(f"{bundle.root} was changed by another command in the meantime; run this command again")
         try:
             if moved is not None and moved[1].name not in _folders(bundle.manifest):
                 discard(moved[1])  # of a run that was killed
@@ -71,7 +71,7 @@ def _alone(root: Path) -> Iterator[None]:
         try:
             lock(folder)
         except BlockingIOError:
-            raise OutputError(f"{root} is being changed by another command; run this one again") from None
+            raise OutputError(f"{root} is being changed by another command; run this command again") from None
         yield
     finally:
         os.close(folder)

@@ -66,7 +66,7 @@ def find_draft(bundle: Bundle, given: str | None) -> Checkpoint:
     difference = next(tokenizer_differences(_tokenizer(bundle), _parsed(found.tokenizer)), None)
     if difference is not None:
         raise PairError(
-            f"{source} has another tokenizer than the target ({difference}), whose tokens it cannot learn; "
+            f"{source} has a different tokenizer than the target ({difference}) and cannot learn its tokens; "
             "give a draft of the target's family, or --fresh LAYERSxWIDTH"
         )
     return found
@@ -105,7 +105,7 @@ def new_draft(bundle: Bundle, shape: Shape, seed: int) -> Draft:
         weights = LlamaForCausalLM(config).num_parameters()
     if weights >= manifest.target.num_parameters:
         raise ParameterError(
-            f"--fresh {shape.layers}x{shape.width} makes a draft of {weights / 1e6:.1f} M weights, the target has "
+            f"--fresh {shape.layers}x{shape.width} makes a draft of {weights / 1e6:.1f} M weights, but the target has "
             f"{manifest.target.num_parameters / 1e6:.1f} M; give fewer layers or a smaller width"
         )
     with torch.random.fork_rng([]):

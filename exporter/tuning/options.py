@@ -45,14 +45,14 @@ class TuneOptions:
             if value < 1:
                 raise ParameterError(f"--{name} is {value}; it must be 1 or more")
         if not 0 <= self.temperature < math.inf:  # also: NaN
-            raise ParameterError(f"--temperature is {self.temperature}; it must be 0, for greedy, or more, and finite")
+            raise ParameterError(f"--temperature is {self.temperature}; it must be finite and at least 0 (0 is greedy)")
         if self.loss not in ("kl", "lk"):
             raise ParameterError(f"--loss is {self.loss}; it must be kl or lk")
         if not 0 <= self.general <= 0.9:
-            raise ParameterError(f"--general is {self.general}; it must be from 0 to 0.9, 0.4 for two fifths")
+            raise ParameterError(f"--general is {self.general}; it must be from 0 to 0.9 (0.4: two fifths)")
 
         if self.rate is not None and not 0 < self.rate <= 10:
-            raise ParameterError(f"--rate is {self.rate}; it must be above 0, and 10 at most")
+            raise ParameterError(f"--rate is {self.rate}; it must be above 0 and at most 10")
 
     def temperature_of(self, number: int) -> float:
         """Of the answer `number` to a prompt, from 0."""
@@ -75,5 +75,7 @@ class Shape:
         """`4x512`: 4 layers of width 512. Raises `ParameterError`."""
         found = re.fullmatch(r"([1-9]\d{0,2})x([1-9]\d{1,4})", given)
         if found is None or int(found[2]) % 32:
-            raise ParameterError(f"--fresh is {given}; it must be LAYERSxWIDTH, the width a multiple of 32, as 4x512")
+            raise ParameterError(
+                f"--fresh is {given}; it must be LAYERSxWIDTH, the width a multiple of 32, such as 4x512"
+            )
         return cls(int(found[1]), int(found[2]))

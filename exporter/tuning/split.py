@@ -63,7 +63,7 @@ def split(requests: Sequence[Request], others: Sequence[Request], general: Seque
     own = _new(requests, ())
     if len(own) < FEWEST:
         raise ParameterError(
-            f"number of different prompts: {len(own)}, expected {FEWEST} or more, so that {FEWEST_JUDGING} judge the "
+            f"different prompts found: {len(own)}, expected at least {FEWEST}, so that {FEWEST_JUDGING} judge the "
             "draft; give more"
         )
     parts: dict[str, list[Request]] = {"training": [], "choosing": [], "judging": []}

@@ -74,11 +74,11 @@ def require_room(folder: Path, needed: float) -> None:
     while not place.exists():
         place = place.parent
     if not (place.is_dir() and os.access(place, os.W_OK | os.X_OK)):
-        raise OutputError(f"{place} is no folder that can be written; choose another place")
+        raise OutputError(f"{place} is not a writable folder; choose another path")
     free = shutil.disk_usage(place).free
     if free < needed:
         raise OutputError(
-            f"the tuning needs {needed / 1e6:.0f} MB under {folder}, where {free / 1e6:.0f} MB are free; "
+            f"the tuning needs {needed / 1e6:.0f} MB under {folder}, but {free / 1e6:.0f} MB are free; "
             "free some, or give fewer prompts or --answers"
         )
 
@@ -156,12 +156,12 @@ def _save(draft: Draft, output: Path) -> None:
         with temporary_sibling(output) as folder:
             save_draft(draft, folder)
             if os.path.lexists(output):
-                raise OutputError(f"{output} came into being meanwhile; nothing was kept of the draft")
+                raise OutputError(f"{output} was created in the meantime; nothing was kept of the draft")
             folder.rename(output)
     except (OSError, SafetensorError) as error:  # the latter where the weights do not fit on the disk
         reason = getattr(error, "strerror", None) or error
         raise OutputError(
-            f"{output} cannot be written: {reason}; the answers are kept, the same command resumes"
+            f"{output} cannot be written: {reason}; the answers are kept, run the same command again to resume"
         ) from None
 
 

@@ -56,13 +56,13 @@ def check_vocabulary(
     least = len(required_tokens(models["target"], _tokens(models["target"]), size))
     if asked is not None and asked < least:
         raise ParameterError(
-            f"--draft-vocabulary is {asked}; the stop tokens, single bytes and digits alone are {least}; give more, "
+            f"--draft-vocabulary is {asked}; stop tokens, single bytes and digits alone take {least}; give more, "
             "or auto"
         )
     if len(texts.texts) < EVERY:
         raise ParameterError(
             f"--draft-vocabulary is judged on one calibration prompt in {EVERY}, and there are {len(texts.texts)}; "
-            "give more, or leave --calibration-prompts out for the shipped set"
+            "give more, or leave out --calibration-prompts to use the built-in set"
         )
 
 

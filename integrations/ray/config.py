@@ -78,7 +78,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     def __post_init__(self) -> None:
         """msgspec says where it was."""
         if not self.paths or not all(self.paths):
-            raise ValueError("bundles has no path; give that of a bundle, or a list of them")
+            raise ValueError("bundles has no path; give the path of a bundle, or a list of paths")
         for name in ("replicas", "threads", "max_ongoing_requests"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be 1 or more")
@@ -86,7 +86,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be 0 or more")
         if self.autoscaling is not None and self.replicas != 1:
-            raise ValueError("replicas and autoscaling are both given; autoscaling says how many by itself")
+            raise ValueError(
+                "replicas and autoscaling are both given; give only one, since autoscaling sets the number of replicas"
+            )
 
     @classmethod
     def of(cls, args: dict[str, Any]) -> Config:
@@ -122,7 +124,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
                 raise ParameterError(told) from None
         found = tuple(line.strip() for line in lines if line.strip())
         if self.api_key_file is not None and not found:
-            raise ParameterError(f"api_key_file {self.api_key_file} holds no API key; write one key a line")
+            raise ParameterError(f"api_key_file {self.api_key_file} holds no API key; write one key per line")
         return found
 
 

@@ -102,7 +102,7 @@ class CompiledCausalLM:
 
 def _only_sequence(given: Any) -> list[int]:
     if given is None:
-        raise ParameterError("generate got no input_ids; give those of a prompt, as the tokenizer makes them")
+        raise ParameterError("generate got no input_ids; pass a prompt's, as the tokenizer returns them")
     array = np.asarray(given)
     if array.ndim == 2 and len(array) == 1:
         array = array[0]
@@ -114,14 +114,16 @@ def _only_sequence(given: Any) -> list[int]:
 def _asked(options: dict[str, Any], do_sample: bool) -> dict[str, Any]:
     """Keywords of `Session.stream`."""
     if options.get("assistant_model") is not None:
-        raise ParameterError("assistant_model is given; a bundle has its draft, build it with specexport build --draft")
+        raise ParameterError(
+            "assistant_model is given, but a bundle contains its draft; build it with specexport build --draft"
+        )
     for name, only in SINGLE.items():
         if options.get(name, only) != only:
-            raise ParameterError(f"{name} is {options[name]}; a session gives one sequence, as an array of ids")
+            raise ParameterError(f"{name} is {options[name]}; a session returns one sequence, as an array of ids")
     asked = {RENAMED.get(name, name): value for name, value in options.items() if value is not None}
     asked = {name: value for name, value in asked.items() if name not in (*IGNORED, "assistant_model")}
     if unknown := sorted(asked.keys() - set(SAME)):
-        raise ParameterError(f"generate has no {', '.join(unknown)} here; it takes {', '.join(SAME)}")
+        raise ParameterError(f"generate does not support {', '.join(unknown)} here; it takes {', '.join(SAME)}")
     if not do_sample:
         return {name: value for name, value in asked.items() if name not in ("temperature", "top_k", "top_p", "min_p")}
     return {"temperature": 1.0, "top_k": TOP_K} | asked

@@ -68,11 +68,11 @@ def _object(options: bytes | None) -> dict[str, Any]:
     try:
         given = json.loads(_decoded("options", options))
     except RecursionError:
-        raise ParameterError("options are nested too deep; give one JSON object") from None
+        raise ParameterError("options are nested too deeply; give one JSON object") from None
     except ValueError as error:
         if isinstance(error, ParameterError):
             raise
-        raise ParameterError(f"options are no JSON: {error}; give one JSON object") from None
+        raise ParameterError(f"options are not JSON: {error}; give one JSON object") from None
     if not isinstance(given, dict):
         raise ParameterError(f"options are {shown(given)}; give one JSON object")
     return given
@@ -82,7 +82,7 @@ def _decoded(name: str, data: bytes) -> str:
     try:
         return data.decode()
     except UnicodeDecodeError as error:
-        raise ParameterError(f"{name} is no UTF-8: {error.reason} at byte {error.start}") from None
+        raise ParameterError(f"{name} is not UTF-8: {error.reason} at byte {error.start}") from None
 
 
 def _are_messages(given: Any) -> bool:

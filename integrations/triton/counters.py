@@ -10,7 +10,7 @@ from ...runtime.state.statistics import Statistics
 COUNTED = {
     "prompt_tokens": ("prompt_tokens", "Tokens of prompts that were answered."),
     "emitted": ("generation_tokens", "Tokens generated."),
-    "reused_tokens": ("prefix_cache_hits", "Prompt tokens whose rows were still there."),
+    "reused_tokens": ("prefix_cache_hits", "Prompt tokens whose cache rows were reused."),
     "rounds": ("iterations", "Rounds."),
     "drafted": ("spec_decode_num_draft_tokens", "Draft tokens."),
     "accepted": ("spec_decode_num_accepted_tokens", "Draft tokens that were accepted."),

@@ -38,12 +38,12 @@ class RepositoryOptions:
 
     def __post_init__(self) -> None:
         if self.gpus and self.instances != 1:
-            raise ParameterError(f"there are {self.instances} instances and GPUs beside them; give one of the two")
+            raise ParameterError(f"both --instances {self.instances} and GPUs are given; give only one of the two")
         if len(set(self.gpus)) != len(self.gpus):
-            raise ParameterError(f"a GPU is named twice in {', '.join(map(str, self.gpus))}; name each once")
+            raise ParameterError(f"a GPU appears twice in {', '.join(map(str, self.gpus))}; name each once")
         for folder in self.python_path:
             if not folder.is_dir() or not str(folder).isprintable():
-                raise ParameterError(f"{str(folder)!r} is no folder; give one that packages are installed in")
+                raise ParameterError(f"{str(folder)!r} is not a folder; give one that packages are installed in")
 
     def model_name(self, bundle: Bundle) -> str:
         """Raises `ParameterError` for a name that is no part of a URL."""

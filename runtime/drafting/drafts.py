@@ -68,8 +68,8 @@ class Drafts:
         if self.engine.open_draft is None:
             first = self.bundle.manifest.draft_name
             raise ParameterError(
-                f"{self.engine.name} runs the bundle's first draft alone, which is {first!r} (drafter 'model'), "
-                f"and not {name!r}; drafts beside it run with --engine onnxruntime"
+                f"{self.engine.name} runs only the bundle's first draft, {first!r} (drafter 'model'), "
+                f"not {name!r}; additional drafts run with --engine onnxruntime"
             )
         bundle = self.bundle.with_draft(name)
         assert bundle.manifest.draft is not None

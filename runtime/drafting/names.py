@@ -81,6 +81,8 @@ def check_drafter(name: str | None, has_model: bool, drafts: Sequence[str] = ())
     found = first.get(name, name) if isinstance(name, str) else name
     if found not in usable:
         lacking = "" if has_model else ", since this bundle was built without --draft"
-        chains = ", or a lookup or another draft for one of the models, as ngram:model" if has_model else ""
+        chains = (
+            ", or a lookup or another draft that drafts for one of the models, such as ngram:model" if has_model else ""
+        )
         raise ParameterError(f"drafter is {name!r}; it must be one of {', '.join(usable)}{chains}{lacking}")
     return found

@@ -94,7 +94,7 @@ def load_maps(
         with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
             to_draft, shared = arrays["to_draft"], arrays["shared"]
     except Exception as error:  # whatever numpy's and zipfile's readers raise on a damaged file
-        raise BundleError(f"{path} holds no maps of token ids: {error}; build the bundle again") from None
+        raise BundleError(f"{path} does not hold maps of token ids: {error}; build the bundle again") from None
     fits = to_draft.shape == (target_size,) and shared.shape == (2, vocabulary.shared_tokens) and shared.size > 0
     if not fits or to_draft.dtype != np.int64 or shared.dtype != np.int64:
         raise BundleError(

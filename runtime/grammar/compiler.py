@@ -173,7 +173,7 @@ class GrammarCompiler:
     def _in_time(self, kind: str, task: Callable[[], T]) -> T:
         """Compiles in a thread that is left to finish where it takes too long: nothing can stop it."""
         if not self._busy.acquire(timeout=0 if self._late is not None else DEADLINE):
-            told = f"another grammar has been compiled for more than {DEADLINE:g} s; try again later"
+            told = f"another grammar has been compiling for more than {DEADLINE:g} s; try again later"
             raise GrammarError(told, "grammar_busy")
         made: list[T] = []
         failed: list[BaseException] = []
@@ -233,7 +233,9 @@ class GrammarCompiler:
         except GrammarError as error:
             raise GrammarError(f"invalid {grammar.kind}: {error}", "schema_too_complex") from None
         if made.done:  # a request has at least one token
-            raise GrammarError(f"invalid {grammar.kind}: only the empty text satisfies it; let it have a character")
+            raise GrammarError(
+                f"invalid {grammar.kind}: it matches only the empty text; let it match at least one character"
+            )
         return made
 
 
@@ -254,7 +256,7 @@ def _told(message: str) -> str:
     if elsewhere is None:
         return message
     return (
-        f"it refers to {elsewhere[1][:SHOWN]!r}, and nothing is fetched; put that into its $defs, and refer to "
+        f"it refers to {elsewhere[1][:SHOWN]!r}, and nothing is fetched; put that into its $defs and refer to "
         "'#/$defs/NAME'"
     )
 

@@ -55,7 +55,7 @@ class Grammar:
             raise GrammarError(f"invalid schema: it cannot be written as JSON: {reason}") from None
         check_length("schema", text)
         if text == "false":
-            raise GrammarError("invalid schema: it is false, which nothing satisfies")
+            raise GrammarError("invalid schema: it is false, which nothing matches")
         if text == "true":
             text = "{}"
         check_schema(json.loads(text))  # what is compiled, which other types of mappings and lists need not be
@@ -97,5 +97,5 @@ def _text(name: str, text: object, longest: int | None = None) -> str:
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise GrammarError(f"invalid {name}: it is no valid Unicode") from None
+        raise GrammarError(f"invalid {name}: it is not valid Unicode") from None
     return text

@@ -22,7 +22,7 @@ LARGEST_MULTIPLE = 10_000  # least common multiple of every `multipleOf`, withou
 
 def check_length(name: str, text: str, longest: int = LONGEST) -> None:
     if len(text) > longest:
-        raise GrammarError(f"invalid {name}: it has {len(text)} characters, at most {longest} are taken; shorten it")
+        raise GrammarError(f"invalid {name}: it has {len(text)} characters, at most {longest} are allowed; shorten it")
 
 
 def check_schema(schema: Any) -> None:
@@ -54,7 +54,7 @@ def check_schema(schema: Any) -> None:
 
 
 def too_deep() -> GrammarError:
-    return _too_many(f"is nested more than {DEEPEST} deep")
+    return _too_many(f"is nested more than {DEEPEST} levels deep")
 
 
 def _significant(value: Any) -> int:

@@ -219,7 +219,7 @@ class Decoding:
             self.context.forget()
             graph = model.graphs.get(self.engine.dialect, error.role)
             raise EngineError(
-                f"{self.bundle.path(graph)} gave {error.value} as a logit behind position {position}, expected "
+                f"{self.bundle.path(graph)} gave {error.value} as a logit after position {position}, expected "
                 "numbers; "
                 "the weights or the precision cannot run this sequence"
             ) from None

@@ -27,7 +27,7 @@ class MeasuredTime:
     def __post_init__(self) -> None:
         if not (math.isfinite(self.p90) and 0 <= self.p10 <= self.median <= self.p90):
             raise ValueError(
-                f"{self.p10}, {self.median}, {self.p90} are no percentiles 10, 50 and 90 of a time in seconds"
+                f"{self.p10}, {self.median}, {self.p90} are not the percentiles 10, 50 and 90 of a time in seconds"
             )
 
 
@@ -57,7 +57,7 @@ class CostPoint:
                 "do not match"
             )
         if self.context < 1:
-            raise ValueError(f"a context of {self.context} tokens cannot be; it must be at least 1")
+            raise ValueError(f"a context of {self.context} tokens is too short; it must be at least 1")
         for name in ("rounds", "verify"):
             for index, time in enumerate(getattr(self, name)):
                 if time.median <= 0:
@@ -128,14 +128,14 @@ class Costs:
             raise ValueError(f"costs at the contexts {contexts}; expected one or more, rising")
         for name in ("target_prefill", "draft_prefill"):
             if not 0 <= getattr(self, name) < math.inf:
-                raise ValueError(f"{name} is {getattr(self, name)}; it must be the seconds of a token")
+                raise ValueError(f"{name} is {getattr(self, name)}; it must be the seconds per token")
         if self.draft_row is not None and not 0 <= self.draft_row < math.inf:
-            raise ValueError(f"draft_row is {self.draft_row}; it must be the seconds of a row")
+            raise ValueError(f"draft_row is {self.draft_row}; it must be the seconds per row")
         if len({len(point.rounds) for point in self.points}) > 1:
             raise ValueError("the contexts have costs of different numbers of draft tokens; measure them again")
         for name in self.drafts:
             if self.of(name).max_draft_tokens != self.max_draft_tokens:
-                raise ValueError(f"the costs of draft {name} are of other numbers of draft tokens; measure them again")
+                raise ValueError(f"the costs of draft {name} have other numbers of draft tokens; measure them again")
 
     @property
     def max_draft_tokens(self) -> int:

@@ -213,7 +213,7 @@ class Decisions:
                 self.open_draft(model)
             except ParameterError as error:
                 if model not in self._left:
-                    LOG.warning("%s; requests that name no route do without it", error)
+                    LOG.warning("%s; requests without a route do not use it", error)
                 self._left.add(model)
                 return False
         return True

@@ -69,9 +69,7 @@ def _told(folder: Path) -> Iterator[None]:
         yield
     except OSError as error:
         reason = error.strerror or str(error)
-        raise OutputError(
-            f"{folder} cannot be written: {reason}; what calibration finds is kept in the bundle"
-        ) from None
+        raise OutputError(f"{folder} cannot be written: {reason}; calibration results are kept in the bundle") from None
 
 
 def remedy(bundle: Bundle) -> str:

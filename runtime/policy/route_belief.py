@@ -88,10 +88,10 @@ class Routing:
                 "calibrate again"
             )
         if self.vocab < 0 or not self.drafters or not self.routes:
-            raise ValueError("there is nothing to choose from; expected drafters and routes, and a vocab from 0 on")
+            raise ValueError("there is nothing to choose from; expected drafters and routes, and a vocab of at least 0")
         for name, route in self.routes.items():
             if set(route.drafters) != set(self.drafters):
-                raise ValueError(f"route {name!r} knows other drafters than {', '.join(self.drafters)}")
+                raise ValueError(f"route {name!r} has other drafters than {', '.join(self.drafters)}")
 
     def of_prompt(self, prompt: Sequence[int]) -> dict[str, float]:
         """How probable each route is, no surer than e^`SUREST` to 1; even odds where prompts tell nothing."""

@@ -43,7 +43,7 @@ class Evidence:
 
     def __post_init__(self) -> None:
         if not all(map(math.isfinite, vars(self).values())):
-            raise ValueError("a figure of the evidence is no number")
+            raise ValueError("a figure of the evidence is not a number")
 
 
 def check_unit(unit: float) -> None:
@@ -75,7 +75,7 @@ class RoutePolicy:
     def __post_init__(self) -> None:
         if self.num_draft_tokens < (1 if self.verdict == "on" else 0):
             raise ValueError(
-                f"num_draft_tokens is {self.num_draft_tokens} where the verdict is {self.verdict!r}; it must be "
+                f"num_draft_tokens is {self.num_draft_tokens} but the verdict is {self.verdict!r}; it must be "
                 "at least 1"
             )
         if not self.chances or not all(0 <= chance <= 1 for chance in self.chances):  # NaN fails as well

@@ -43,10 +43,10 @@ class Curve:
             or not all(map(math.isfinite, self.logits))
         ):
             raise ValueError(
-                f"{len(self.logits)} logits and {len(self.chances)} chances are no curve; logits must rise"
+                f"{len(self.logits)} logits and {len(self.chances)} chances are not a curve; logits must increase"
             )
         if not all(0 <= chance <= 1 for chance in self.chances):
-            raise ValueError("a chance of a curve is no probability")
+            raise ValueError("a chance of a curve is not a probability")
 
     def __call__(self, logit: float) -> float:
         if math.isnan(logit):
@@ -87,7 +87,7 @@ class Survival:
         if (self.signal == "probability") == bool(self.head) or not all(map(math.isfinite, self.head)):
             raise ValueError(
                 f"the signal is {self.signal!r} and the head has {len(self.head)} weights; a head needs "
-                "numbers, others none"
+                "weights, other signals have none"
             )
 
     def chance(self, index: int, logit: float) -> float:

@@ -97,7 +97,8 @@ def sample_session(
     needed = fewest_trials(expected)
     if trials < needed:
         raise ParameterError(
-            f"{trials} trials are too few to test what the target gives behind this prompt; it takes {needed} or more"
+            f"{trials} trials are too few to test the target's distribution after this prompt; it takes at least "
+            f"{needed}"
         )
     length = len(next(iter(expected)))
     found: Counter[tuple[int, ...]] = Counter()

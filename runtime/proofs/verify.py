@@ -186,10 +186,10 @@ def render(result: Report) -> str:
 
 def _outcome(result: Report) -> str:
     if not result.passed:
-        return "FAILED: this bundle does not give the target's own output on this host; build it again here"
+        return "FAILED: this bundle does not produce the target's own output on this host; build it again here"
     if result.undrafted:
         return (
-            f"passed, but {' and '.join(result.undrafted)} drafted nothing, which proves nothing of speculation; "
+            f"passed, but {' and '.join(result.undrafted)} drafted nothing, so speculation was not tested; "
             "give more --max-new-tokens, other prompts or another --drafter"
         )
     return "passed"

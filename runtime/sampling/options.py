@@ -84,8 +84,8 @@ class Number(Option):
     def check(self, name: str, value: Any) -> float:
         number = real_number(name, value)
         if not ((self.low < number if self.above else self.low <= number) and number <= self.high):  # NaN fails as well
-            start = "above" if self.above else "from"
-            raise ParameterError(f"{name} is {value}; it must be {start} {self.low:g} to {self.high:g} ({self.off})")
+            allowed = f"above {self.low:g} and at most" if self.above else f"from {self.low:g} to"
+            raise ParameterError(f"{name} is {value}; it must be {allowed} {self.high:g} ({self.off})")
         return number
 
 

@@ -126,7 +126,7 @@ class SamplingParameters:
         metadata=option(
             Whole(
                 optional=True,
-                help="Second choices of the draft verified beside it per round, 0 for none. [default: as many as pay]",
+                help="Second choices of the draft verified per round, 0 for none. [default: as many as pay]",
             )
         ),
     )
@@ -156,7 +156,7 @@ class SamplingParameters:
 
         if self.grammar is not None and self.min_new_tokens:
             raise ParameterError(
-                f"min_new_tokens is {self.min_new_tokens} beside a grammar, which may end before; leave one of them out"
+                f"min_new_tokens is {self.min_new_tokens} with a grammar, which may end earlier; leave one of them out"
             )
 
     @property
@@ -188,9 +188,7 @@ class SamplingParameters:
                     raise ParameterError(f"{name} names token {token}; ids go from 0 to {vocab_size - 1}")
         forbidden = {*self.banned_tokens, *(stop_tokens if self.min_new_tokens else ())}
         if sum(0 <= token < vocab_size for token in forbidden) == vocab_size:
-            raise ParameterError(
-                f"banned_tokens and the stop tokens are all {vocab_size} tokens; at least one must be left"
-            )
+            raise ParameterError(f"banned_tokens and the stop tokens cover all {vocab_size} tokens; leave at least one")
 
 
 def with_overrides(params: SamplingParameters | None, overrides: Mapping[str, Any]) -> SamplingParameters:

@@ -129,12 +129,13 @@ class _Rows:
         if row is not logits and row.max() == -np.inf < logits.max():
             if self._constraint is not None:
                 raise GrammarError(
-                    "a dead end: no token that the grammar allows here is left by the model and by what else forbids "
-                    "tokens (banned_tokens, stop_token_ids); allow more",
+                    "dead end: the model and the tokens forbidden otherwise leave no token that the grammar "
+                    "allows here "
+                    "(banned_tokens, stop_token_ids); allow more",
                     "grammar_failed",
                 )
             raise ParameterError(
-                "banned_tokens and min_new_tokens forbid every token that the target can give here; allow more"
+                "banned_tokens and min_new_tokens forbid every token that the target can produce here; allow more"
             )
         return row
 

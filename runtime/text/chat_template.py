@@ -129,7 +129,7 @@ def read_template(path: Path, special_tokens: Mapping[str, str]) -> ChatTemplate
     except (BundleError, PromptError) as error:
         raise ParameterError(f"chat_template {path} cannot be used: {error}") from None
     if SAID not in written:  # an empty file, or another one than was meant
-        raise ParameterError(f"chat_template {path} does not write what a message says; give a file with a template")
+        raise ParameterError(f"chat_template {path} does not render what a message says; give a file with a template")
     return template
 
 

@@ -40,7 +40,7 @@ class PromptEncoder:
         try:
             self.tokenizer = Tokenizer.from_file(str(path))
         except Exception as error:  # tokenizers raises a bare Exception
-            raise BundleError(f"{path} is no tokenizer: {error}") from None
+            raise BundleError(f"{path} is not a tokenizer: {error}") from None
         template = bundle.path(text.chat_template) if text.chat_template else None
         try:
             source = template.read_text(encoding="utf-8") if template else None
@@ -72,7 +72,7 @@ class PromptEncoder:
             raise PromptError("the prompt is empty; give at least one token of text")
         if len(tokens) >= capacity:
             raise LongPromptError(
-                f"the prompt has {len(tokens)} tokens, the bundle's capacity is {capacity} with at least one to "
+                f"the prompt has {len(tokens)} tokens, the bundle's capacity is {capacity}, including at least one to "
                 "generate; shorten it or build with a larger --max-seq-len",
                 len(tokens),
                 capacity,
@@ -175,4 +175,4 @@ def _unicode() -> Iterator[None]:
     try:
         yield
     except TypeError:  # all that tokenizers says of a lone surrogate, as in an argument of broken UTF-8
-        raise PromptError("the prompt is no valid Unicode; give it as UTF-8") from None
+        raise PromptError("the prompt is not valid Unicode; give it as UTF-8") from None

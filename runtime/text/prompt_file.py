@@ -63,7 +63,7 @@ def read_prompt_lines(
             skipped.append(message)
     if not lines:
         of = f"; {first_of(skipped)}" if skipped else ""
-        raise ParameterError(f"{path} has no line that can be used, expected lines {EXPECTED[routed]}{of}")
+        raise ParameterError(f"{path} has no usable line, expected lines {EXPECTED[routed]}{of}")
     return lines, skipped
 
 
@@ -115,7 +115,7 @@ def _route(entry: dict[str, Any]) -> str:
         )
     route = entry["route"]
     if not isinstance(route, str) or not route or route != route.strip() or not route.isprintable():
-        expected = "a name of printable characters, without blanks around it"
+        expected = "a name of printable characters, without spaces around it"
         raise ParameterError(f"found the route {_show(route)}, expected {expected}")
     return route
 

@@ -73,7 +73,7 @@ class SpecialTokens:
         tokens = self._renamed.encode(renamed, add_special_tokens=False).ids
         if not self._are(tokens, own):
             raise PromptError(
-                "the messages spell a special token that this tokenizer cannot write as text; leave it out"
+                "the messages contain a special token that this tokenizer cannot write as text; leave it out"
             )
         return tokens
 
@@ -146,5 +146,6 @@ class SpecialTokens:
             return Tokenizer.from_str(json.dumps(description))
         except Exception as error:  # tokenizers raises a bare Exception
             raise PromptError(
-                f"the messages spell a special token, which this tokenizer cannot write as text ({error}); leave it out"
+                f"the messages contain a special token, which this tokenizer cannot write as text ({error}); "
+                "leave it out"
             ) from None

@@ -36,19 +36,19 @@ def recognize(render: Render, atoms: Mapping[str, int], special: Collection[int]
     """
     told = tried(render, [QUESTION], [PROBE])
     if told is None or NAME not in told:
-        raise ToolsError("this model's chat template knows no tools; give one that does (--chat-template FILE)")
+        raise ToolsError("this model's chat template does not support tools; give one that does (--chat-template FILE)")
     text = tried(render, [QUESTION, _calling(2)], [PROBE]) or tried(render, [QUESTION, _calling(1)], [PROBE])
     if text is None:
         raise ToolsError("this model's chat template refuses tool calls")
     found = next(filter(None, (read(text, told) for read in (_hermes, _mistral, _llama))), None) or _framed(render)
     if found is None:
         if text.count(NAME) == told.count(NAME):
-            raise ToolsError("this model's chat template leaves tool calls out")
+            raise ToolsError("this model's chat template does not render tool calls")
         start = next((place for place, letter in enumerate(text) if told[place : place + 1] != letter), 0)
         written = " ".join(text[start : start + SHOWN].split())
         raise ToolsError(
-            f"this model's chat template writes tool calls in a form that is not known: {written!r}; known are a name "
-            "with its arguments behind it, as JSON or one by one"
+            f"this model's chat template writes tool calls in an unknown form: {written!r}; known forms are a name "
+            "followed by its arguments, as JSON or one by one"
         )
     answered = tried(render, [QUESTION, _calling(1), _answer()], [PROBE])
     names = named(found.written, atoms)

@@ -138,7 +138,9 @@ class AsyncSession:
         self.thread.drain()
         done = await asyncio.to_thread(partial(self.thread.wait_idle, timeout))
         if not done:
-            self.thread.cancel_all(QueueError("shutting_down", "this server has shut down before the end", 1))
+            self.thread.cancel_all(
+                QueueError("shutting_down", "the server shut down before the answer was complete", 1)
+            )
             await asyncio.to_thread(self.thread.wait_idle)
         return done
 

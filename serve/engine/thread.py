@@ -87,7 +87,7 @@ class EngineThread:
             if self._stopped:
                 raise SessionClosedError("this AsyncSession is closed; make another one")
             if self._draining:
-                raise QueueError("shutting_down", "this server is shutting down; ask another one, or later", 1)
+                raise QueueError("shutting_down", "this server is shutting down; try another one, or retry later", 1)
             try:
                 # A burst comes before the thread takes the first one up.
                 self._queue.put(job.key, job, idle=self._running is None)
@@ -101,9 +101,9 @@ class EngineThread:
     def _refusal(self, of_key: bool) -> QueueError:
         wait = self.retry_after()
         if of_key:
-            told = f"too many requests of this {self.turns_by} wait; retry in {wait} s"
+            told = f"too many requests of this {self.turns_by} are waiting; retry in {wait} s"
             return QueueError("too_many_requests", told, wait)
-        return QueueError("queue_full", f"{len(self._queue)} requests wait; retry in {wait} s", wait)
+        return QueueError("queue_full", f"{len(self._queue)} requests are waiting; retry in {wait} s", wait)
 
     def retry_after(self) -> int:
         """Seconds until what waits now is likely to be through, 1 to 60."""
@@ -193,5 +193,5 @@ class EngineThread:
 
 
 def _grammar_too_slow(timeout: float) -> GrammarError:
-    told = f"the grammar took more than {timeout:g} s to say which tokens may follow; simplify it"
+    told = f"the grammar took more than {timeout:g} s to compute which tokens may follow; simplify it"
     return GrammarError(told, "grammar_failed")

@@ -75,6 +75,6 @@ class Workers:
 
     def _refusal(self, of_key: bool) -> QueueError:
         if of_key:
-            told = f"too many requests of this {self.turns_by} wait; retry in {RETRY} s"
+            told = f"too many requests of this {self.turns_by} are waiting; retry in {RETRY} s"
             return QueueError("too_many_requests", told, RETRY)
-        return QueueError("queue_full", f"too many requests wait; retry in {RETRY} s", RETRY)
+        return QueueError("queue_full", f"too many requests are waiting; retry in {RETRY} s", RETRY)

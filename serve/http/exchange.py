@@ -60,7 +60,7 @@ class Exchange:
             return await asyncio.wait_for(self._read(), self._settings.body_timeout)
         except asyncio.TimeoutError:
             seconds = self._settings.body_timeout
-            told = f"the body did not come within {seconds:g} s"
+            told = f"the body did not arrive within {seconds:g} s"
             raise ApiError(408, "body_timeout", told, headers={"Connection": "close"}) from None
 
     async def _read(self) -> bytes:

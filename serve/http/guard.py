@@ -52,7 +52,7 @@ class Guard:
         """A page of this server's own may ask, and those of `cors_origins`."""
         own = origin in (f"http://{host}", f"https://{host}")
         if not own and origin not in self._settings.cors_origins:
-            told = f"pages of {origin[:100]!r} may not ask this server (--cors-origin)"
+            told = f"pages from {origin[:100]!r} may not call this server (--cors-origin)"
             raise ApiError(403, "forbidden_origin", told)
 
     def _key(self, scope: Scope, exchange: Exchange) -> str:
@@ -68,7 +68,7 @@ class Guard:
         digest = sha256(given.encode()).digest()
         known = [hmac.compare_digest(digest, own) for own in self._digests]
         if not any(known) and not free:
-            told = "there is no valid API key; send it as Authorization: Bearer KEY"
+            told = "found no valid API key; send it as Authorization: Bearer KEY"
             raise ApiError(401, "invalid_api_key", told, headers={"WWW-Authenticate": "Bearer"})
         return digest.hex() if any(known) else peer
 

@@ -42,7 +42,7 @@ def parse(kind: type[T], body: bytes, strict: bool) -> Parsed[T]:
         unknown = [*_unknown(getattr(request, name), raw.get(name), name)]
         if unknown and strict:
             told = unknown[0][:64]
-            raise ApiError(400, "unknown_parameter", f"{told!r} is no known field", told)
+            raise ApiError(400, "unknown_parameter", f"{told!r} is not a known field", told)
         ignored += unknown
     return Parsed(request, ignored)
 
@@ -53,7 +53,7 @@ def _check_own(own: Any) -> None:
     unknown = next((name for name in own if name not in known), None) if isinstance(own, dict) else None
     if unknown is not None:
         where = f"specexport.{unknown[:64]}"
-        told = f"{where!r} is no known field; specexport has {', '.join(known)}"
+        told = f"{where!r} is not a known field; specexport has {', '.join(known)}"
         raise ApiError(400, "unknown_parameter", told, where)
 
 
@@ -72,7 +72,7 @@ def _pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(found) < len(pairs):
         times = Counter(name for name, _ in pairs)
         twice = next(name for name in found if times[name] > 1)
-        raise ValueError(f"the key {twice[:64]!r} comes twice")
+        raise ValueError(f"the key {twice[:64]!r} appears twice")
     return found
 
 

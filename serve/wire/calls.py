@@ -80,7 +80,7 @@ def calls_of(request: ChatRequest, session: Session) -> Calls | None:
     named = choice.function.name if isinstance(choice, NamedTool) else None
     places = tuple(place for place, tool in enumerate(tools) if named in (None, tool.name))
     if not places:
-        raise invalid("tool_choice", f"tool_choice names {named!r}, which is none of the tools")
+        raise invalid("tool_choice", f"tool_choice names {named!r}, which is not one of the tools")
     if request.structured_outputs is not None or getattr(request.response_format, "type", "text") != "text":
         field = "response_format" if request.structured_outputs is None else "structured_outputs"
         raise unsupported(field, "it excludes tools; leave one of them out, or say tool_choice: none")

@@ -33,11 +33,11 @@ WITHOUT_EFFECT: dict[str, tuple[Any, ...]] = {
     "skip_special_tokens": (True,),
 }
 REFUSED: dict[str, str] = {
-    "n": "one answer at a time; ask again for more",
+    "n": "one answer per request; send more requests for more",
     "best_of": "one answer at a time",
-    "echo": "the prompt is not repeated",
+    "echo": "the prompt is not echoed",
     "suffix": "text is only continued at its end",
-    "store": "nothing is kept",
+    "store": "nothing is stored",
     "service_tier": "there is one tier",
     "modalities": "this model reads and writes text only",
     "audio": "this model reads and writes text only",
@@ -45,9 +45,9 @@ REFUSED: dict[str, str] = {
     "chat_template_kwargs": "only conversations have a template; use /v1/chat/completions",
     "functions": "it was replaced by tools",
     "function_call": "it was replaced by tool_choice",
-    "web_search_options": "this server connects to nothing",
+    "web_search_options": "this server opens no connections",
     "use_beam_search": "there is one sequence at a time",
-    "prompt_logprobs": "only what is generated has log-probabilities",
+    "prompt_logprobs": "only generated tokens have log-probabilities",
     "ignore_eos": "give stop_token_ids instead",
     "add_generation_prompt": "the answer is always generated",
     "skip_special_tokens": "special tokens have no text here",
@@ -84,7 +84,7 @@ def check_fields(raw: Mapping[str, Any], honoured: frozenset[str], strict: bool)
         if name in REFUSED:
             raise unsupported(name, REFUSED[name])
         if strict:
-            raise ApiError(400, "unknown_parameter", f"{name[:64]!r} is no known field", name[:64])
+            raise ApiError(400, "unknown_parameter", f"{name[:64]!r} is not a known field", name[:64])
         ignored.append(name)
     return ignored
 

@@ -20,8 +20,8 @@ POSTS = {
 }
 GETS: dict[str, tuple[str, type | None]] = {
     "/v1/models": ("The one model.", ModelList),
-    "/health": ("Whether the process works.", None),
-    "/ready": ("Whether new work is welcome.", None),
+    "/health": ("Whether the process is alive.", None),
+    "/ready": ("Whether new requests are accepted.", None),
     "/version": ("The version of specexport.", None),
 }
 REF = "#/components/schemas/{name}"

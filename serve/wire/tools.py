@@ -73,12 +73,12 @@ class History:
         """Of a tool's message, what it has beside its content. Raises `ApiError`."""
         form = form_of(self._session, f"{where}.role")
         if not form.takes_results:
-            raise unsupported(f"{where}.role", "this model's chat template leaves out what tools answer")
+            raise unsupported(f"{where}.role", "this model's chat template does not render tool results")
         given = message.tool_call_id
         if given is None:
             raise invalid(f"{where}.tool_call_id", f"{where}.tool_call_id is missing; a tool answers a call", CODE)
         if given not in self._called:
-            told = f"{where}.tool_call_id is {given[:64]!r}; no call in front of it has that id"
+            told = f"{where}.tool_call_id is {given[:64]!r}; no earlier call has that id"
             raise invalid(f"{where}.tool_call_id", told, CODE)
         return {"tool_call_id": form.call_id(given), "name": message.name or self._called[given]}
 

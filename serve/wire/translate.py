@@ -88,7 +88,7 @@ def prompts(request: CompletionRequest) -> list[Prompt]:
         return [ids]
     if not given or ids:
         raise invalid(
-            "prompt", "prompt is a list of texts and ids, or empty; give a text, token ids, or a list of either"
+            "prompt", "prompt mixes texts and token ids, or is empty; give a text, token ids, or a list of either"
         )
     if len(given) > MOST_PROMPTS:
         raise invalid("prompt", f"prompt holds {len(given)} prompts; give at most {MOST_PROMPTS}")

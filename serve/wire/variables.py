@@ -23,12 +23,12 @@ def variables_of(
     own = next(filter(is_own, given), None)
     if own is not None:
         where = f"{FIELD}.{own}"
-        raise invalid(where, f"{where} is not for requests to set: it comes from messages, tools and the model")
+        raise invalid(where, f"{where} cannot be set by requests: it comes from messages, tools and the model")
     names = {name: f"{FIELD}.{name}" for name in given}
     if request.reasoning_effort is not None and EFFORT not in given:
         given[EFFORT], names[EFFORT] = request.reasoning_effort, EFFORT
     read = session.template_variables
     unread = [names[name] for name in given if name not in read]
     if unread and strict:
-        raise ApiError(400, "unknown_parameter", f"{unread[0]!r} is nothing that the chat template reads", unread[0])
+        raise ApiError(400, "unknown_parameter", f"{unread[0]!r} is not read by the chat template", unread[0])
     return {name: value for name, value in given.items() if name in read}, unread

@@ -167,7 +167,7 @@ def test_graphs_that_are_not_what_the_manifest_says(
     target = dataclasses.replace(opened.manifest.target, layers=opened.manifest.target.layers[:1])
     refuses(
         Bundle(bundle, dataclasses.replace(opened.manifest, target=target)),
-        "target-onnx.onnx must not be compiled: 2 layers attend, 1 are expected",
+        "target-onnx.onnx must not be compiled: found 2 attention layers, expected 1",
     )
     rule = opened.manifest.rules[0]
     (bundle / rule.graph).write_bytes(onnx.parser.parse_model(LOOP).SerializeToString())

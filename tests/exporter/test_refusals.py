@@ -94,7 +94,8 @@ def test_missing_weights(folder: Path) -> None:
     del weights["model.layers.1.mlp.up_proj.weight"]
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     assert refusal(folder).endswith(
-        "1 weights are missing, the first is model.layers.1.mlp.up_proj.weight; the checkpoint is not whole"
+        "1 weights are missing, the first is model.layers.1.mlp.up_proj.weight; the checkpoint is incomplete, "
+        "download it again"
     )
 
 
@@ -126,7 +127,7 @@ def test_weights_that_are_no_numbers(value: float, folder: Path) -> None:
     save_file(weights, path, {"format": "pt"})
     assert refusal(folder) == (
         f"{folder}: model.norm.weight: 1 of its 32 weights are NaN or infinite, expected finite ones; "
-        "get the checkpoint again"
+        "download the checkpoint again"
     )
 
 

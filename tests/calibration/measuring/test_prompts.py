@@ -37,7 +37,7 @@ def test_new_tokens_are_cut_to_what_the_capacity_leaves(session: Session) -> Non
 @pytest.mark.parametrize(
     ("prompt", "message"),
     [
-        ("a" * CONTRACT.capacity, "the prompt has 48 tokens, the bundle's capacity is 48"),
+        ("a" * CONTRACT.capacity, "the prompt has 48 tokens, the bundle's capacity is 48, including"),
         ([1, 9999], "token 9999"),
         ("\ud800", "no valid Unicode"),
         ([{"role": "user", "content": "hi"}], "no chat template"),

@@ -63,7 +63,7 @@ def test_too_few_tokens_are_told() -> None:
     with pytest.raises(ParameterError) as caught:
         calibration_tokens(tokenizer, ["x" * 100, "y" * 50])
     assert str(caught.value).startswith(
-        "the calibration prompts have 150 tokens, expected 512 at least; give more or longer ones"
+        "the calibration prompts have 150 tokens, expected at least 512; give more or longer ones"
     )
     assert sum(batch.numel() for batch in calibration_tokens(tokenizer, ["xy" * (FEWEST_TOKENS // 2)])) == FEWEST_TOKENS
 

@@ -89,8 +89,8 @@ def test_one_that_is_not_installed(refused: Refused, name: str, monkeypatch: pyt
         (NO_LIBRARY.replace("nvinfer", "nvonnxparser"), "libnvonnxparser.so.10 is missing"),
         (NO_DLL, "nvinfer_10.dll is missing"),
         ("from tensorrt_bindings import *", "its module tensorrt_bindings is missing"),
-        ("", "__init__.py holds nothing of it"),
-        (None, "a folder of that name holds nothing of it"),
+        ("", "__init__.py is not the library"),
+        (None, "a folder of that name is not the library"),
     ],
 )
 def test_a_placeholder(code: str | None, lacking: str, install: Callable[..., None]) -> None:

@@ -192,10 +192,10 @@ def no_bindings(host: Host) -> None:
 
 
 UNUSABLE: list[tuple[Callable[[Host], None], str]] = [
-    (no_gpu, "the NVIDIA driver finds no GPU; see what nvidia-smi lists and what CUDA_VISIBLE_DEVICES hides"),
+    (no_gpu, "the NVIDIA driver finds no GPU; check nvidia-smi and CUDA_VISIBLE_DEVICES"),
     (
         old_driver,
-        "the NVIDIA driver serves CUDA 11.8, the installed cuda-bindings need 12.0 or newer; "
+        "the NVIDIA driver supports CUDA 11.8, the installed cuda-bindings need 12.0 or newer; "
         "update the driver, or: pip install 'cuda-bindings<12'",
     ),
     (no_package, "the package tensorrt is not installed; install it with: pip install 'specexport[tensorrt]'"),
@@ -270,7 +270,7 @@ def test_too_little_memory_for_the_plan(host: Host, unplanned: Bundle) -> None:
     smallest = min(bundle.path(plan.file).stat().st_size for plan in bundle.manifest.plans)
     message = line(bundle)
     assert re.match(
-        rf"out of device memory for \w+\.plan.*: {smallest} bytes asked, 100 bytes of 100 bytes free; ", message
+        rf"out of device memory for \w+\.plan.*: {smallest} bytes requested, 100 bytes of 100 bytes free; ", message
     )
     assert "--precision" in message
     assert host.device.driver.live == {}
@@ -337,8 +337,10 @@ def test_too_little_memory_for_a_plan_of_rtx_names_options_that_help(host: Host,
 def test_too_little_memory_for_the_caches(host: Host, unplanned: Bundle) -> None:
     host.give(FakeDevice(memory=8_000))
     message = line(planned(unplanned))
-    assert message.startswith("out of device memory for the target's inputs: 1.5 KiB asked, ")
-    assert message.endswith("free; lower --max-seq-len, choose a smaller --precision or close what else uses the GPU")
+    assert message.startswith("out of device memory for the target's inputs: 1.5 KiB requested, ")
+    assert message.endswith(
+        "free; lower --max-seq-len, choose a smaller --precision or close other programs that use the GPU"
+    )
 
 
 def test_a_bundle_without_plans(host: Host, unplanned: Bundle) -> None:
@@ -397,7 +399,7 @@ def test_the_lean_runtime_runs_no_others(host: Host, unplanned: Bundle) -> None:
     bundle = planned(unplanned)
     lean(host)
     assert line(bundle) == (
-        "this host has the lean runtime only, which runs version-compatible plans; make them with: "
+        "this host has only the lean runtime, which needs version-compatible plans; make them with: "
         f"specexport compile {bundle.root} --engine tensorrt --version-compatible, or install TensorRT"
     )
     first, *others = bundle.manifest.plans

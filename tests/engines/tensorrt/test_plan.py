@@ -175,9 +175,11 @@ def test_a_plan_that_the_device_has_no_room_for(folder: Path, monkeypatch: pytes
     device = FakeDevice(memory=size - 1)
     library = Library("tensorrt", FakeTensorRT(device))
     message = refusal(lambda: LoadedPlan(library, file, device))
-    assert re.match(r"out of device memory for onnx\.plan.*: \d+ bytes asked, \d+ bytes of \d+ bytes free; ", message)
-    assert f": {size} bytes asked, {size - 1} bytes of {size - 1} bytes free; " in message
-    for option in ("--precision", "--weight-streaming", "close what else uses the GPU"):
+    assert re.match(
+        r"out of device memory for onnx\.plan.*: \d+ bytes requested, \d+ bytes of \d+ bytes free; ", message
+    )
+    assert f": {size} bytes requested, {size - 1} bytes of {size - 1} bytes free; " in message
+    for option in ("--precision", "--weight-streaming", "close other programs that use the GPU"):
         assert option in message
     assert (
         refusal(lambda: LoadedPlan(library, file, FakeDevice(memory=size))) == f"{file} cannot be loaded: out of memory"
@@ -339,7 +341,7 @@ def test_a_cache_that_the_plan_copies(device: FakeDevice, folder: Path, tmp_path
     loaded = LoadedPlan(Library("tensorrt", FakeTensorRT(device, version)), tmp_path / "copy.plan", device)
     cache, scratch = device.allocate(32, "a cache"), device.allocate(4096, "scratch")
     message = refusal(lambda: loaded.bind(0, {}, {"past.0.key": cache, "present.0.key": cache}, scratch))
-    assert message.endswith("copy.plan: present.0.key is no cache updated in place; compile the bundle again")
+    assert message.endswith("copy.plan: present.0.key is not a cache updated in place; compile the bundle again")
 
 
 def test_new_rows_need_no_alias(device: FakeDevice, folder: Path) -> None:

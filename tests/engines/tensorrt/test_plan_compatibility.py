@@ -224,7 +224,7 @@ def test_the_real_rtx_refuses_what_is_no_plan(refused: Refused, host: Callable[.
     [
         (4, "update the driver"),  # OLD_CUDA_DRIVER
         (8, "update CUDA"),  # OLD_CUDA_RUNTIME
-        (16, "close what else uses the GPU, or build with a smaller --precision"),  # INSUFFICIENT_GPU_MEMORY
+        (16, "close other programs that use the GPU, or build with a smaller --precision"),  # INSUFFICIENT_GPU_MEMORY
         (4 | 2, "update the driver"),
         # the default begins at 8.0
         (2, "compile it here: specexport compile {root} --engine tensorrt-rtx --compute-capability 7.5"),

@@ -467,7 +467,7 @@ def test_the_session_goes_on_behind_them(made: Made, options: dict[str, Any]) ->
         decoder.overwrite_rows(0, np.nan)
         if options.get("speculate", True) or decoder is made.decoders[0]:
             with pytest.raises(
-                EngineError, match=r"onnx gave nan as a logit behind position 1[89]|rows.onnx gave nan as a logit"
+                EngineError, match=r"onnx gave nan as a logit after position 1[89]|rows.onnx gave nan as a logit"
             ):
                 made.session.generate(TOKENS[:20], max_new_tokens=9, stop_token_ids=(), **options)
         else:
