@@ -11,8 +11,13 @@ from .proofs import Proof
 
 # What drafts may be called: a word of a drafter's name, and of a path in the bundle.
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,31}")
+# Drafters that look tokens up in the text; `runtime/drafting/drafters.py` has one class for each.
+LOOKUPS = ("ngram", "suffix")
+_WITH_MODEL = [f"{lookup}+model" for lookup in LOOKUPS]
+# All drafters of a bundle with one draft, for help texts.
+LISTED = f"{', '.join(('model', *LOOKUPS, *_WITH_MODEL[:-1]))} or {_WITH_MODEL[-1]}"
 # Words that drafters' names have of their own, or that options read in another way.
-RESERVED = frozenset(("model", "ngram", "suffix", "lookup", "target", "all", "none"))
+RESERVED = frozenset((*LOOKUPS, "model", "lookup", "target", "all", "none"))
 
 
 def check_name(name: str) -> str:

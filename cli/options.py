@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ..bundle.drafts import LISTED
+
 if TYPE_CHECKING:
     from ..engines.tensorrt.compile import CompileOptions
 
@@ -23,7 +25,7 @@ RUNNING = (
 )
 DRAFTER = click.option(
     "--drafter",
-    help="model, ngram, suffix, ngram+model or suffix+model; with several drafts, also their names instead of model. "
+    help=f"{LISTED}; with several drafts, also their names instead of model. "
     "[default: the policy's where calibrated, else model if the bundle has one, else ngram]",
 )
 SKIP_INVALID = click.option("--skip-invalid", is_flag=True, help="Skip invalid lines instead of refusing the file.")

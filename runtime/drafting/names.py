@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ...bundle.drafts import LOOKUPS
 from ...errors import ParameterError
 
-LOOKUP_NAMES = ("ngram", "suffix")
+LOOKUP_NAMES = LOOKUPS
 FIRST = "model"
 
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from ...engines.base import Chances, Engine, Rounds
 from ..sampling.noise import noise_streams
-from ..sampling.parameters import SIBLINGS, SamplingParameters
+from ..sampling.parameters import COMPILED, SamplingParameters
 from ..sampling.rules import NonFiniteLogitsError
 from ..state.context import Context
 from ..state.statistics import Statistics
@@ -23,12 +23,12 @@ def device_rounds(engine: Engine, parameters: SamplingParameters, drafter: str |
     """The engine's own rounds, where they can serve the request: without a drafter, or with the draft model.
 
     Else the host runs the rounds, a pass at a time: for looked-up drafts, for whatever changes logits (a grammar,
-    penalties, bias, bans, a minimum length), for log-probabilities, for verification of trees (greedy requests judge
-    none, whatever they name), and for a draft model whose ids are not the target's.
+    penalties, bias, bans, a minimum length), for log-probabilities, for verification rules without a graph (greedy
+    requests use none, whatever they name), and for a draft model whose ids are not the target's.
     """
     rounds = engine.rounds
-    siblings = parameters.verification in SIBLINGS and not parameters.greedy
-    if rounds is None or parameters.needs_host or siblings:
+    on_host = parameters.verification not in COMPILED and not parameters.greedy
+    if rounds is None or parameters.needs_host or on_host:
         return None
     return rounds if drafter is None or (drafter == "model" and rounds.drafts) else None
 

@@ -10,7 +10,8 @@ from typing import Any
 from ...bundle import Manifest, Proof, Role
 from ...errors import BundleError, PromptError
 from ..drafting.names import FIRST, check_drafter
-from ..sampling.parameters import SamplingParameters, Verification
+from ..sampling.acceptance import VERIFY
+from ..sampling.parameters import SamplingParameters
 from ..session import Session
 from ..text.prompt_file import read_prompt_lines
 from .chi_squared import FALSE_ALARM, Sampled, exact_joint, sample_session
@@ -139,8 +140,7 @@ def _sample(session: Session, prompt: Sequence[int], trials: int, drafter: str |
     prompt = prompt[: contract.capacity - SAMPLED_LENGTH - 2 * contract.widest_step]
     expected = exact_joint(target, prompt, SAMPLED, SAMPLED_LENGTH, contract.prompt_chunk)
     session.reset()  # its cache was written behind its back
-    verifications: tuple[Verification, ...] = ("block", "token")
-    for verification in verifications:
+    for verification in VERIFY:
         way = replace(SAMPLED, drafter=drafter, verification=verification, num_draft_tokens=session.max_draft_tokens)
         yield sample_session(session, prompt, way, expected, trials)
     session.reset()

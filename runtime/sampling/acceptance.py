@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from .distribution import Distribution, Probabilities
+from .parameters import Verification
 
 # (target, draft_probs, draft_tokens, uniforms) -> (num_accepted, next_token)
 Verify = Callable[
@@ -70,4 +71,4 @@ def _follow(target: Distribution, scale: float, draft: Distribution, uniform: fl
     return (left if left.mass > 0.0 else target).draw(uniform)
 
 
-VERIFY: dict[str, Verify] = {"block": verify_block, "token": verify_tokens}
+VERIFY: dict[Verification, Verify] = {"block": verify_block, "token": verify_tokens}

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
+from ...bundle.drafts import LISTED
 from ...errors import ParameterError
 from ..grammar.grammar import Grammar
 from .options import Biases, Bound, Choice, Flag, Name, Number, Text, TextOrIds, Texts, TokenIds, Whole, option
 
 Verification = Literal["block", "token", "spectr", "recursive"]
+# Those that there are graphs of; rounds with any other one run on the host.
+COMPILED: tuple[Verification, ...] = ("block", "token")
 # Those that judge several candidates in a place, of trees.
 SIBLINGS: tuple[Verification, ...] = ("spectr", "recursive")
 
@@ -102,7 +105,7 @@ class SamplingParameters:
         default="block",
         metadata=option(
             Choice(
-                names=("block", "token", *SIBLINGS),
+                names=get_args(Verification),
                 help="Acceptance rule for sampled drafts; spectr and recursive need a bundle built with --tree-rows.",
             )
         ),
@@ -133,10 +136,7 @@ class SamplingParameters:
     drafter: str | None = field(
         default=None,
         metadata=option(
-            Name(
-                help="model, ngram, suffix, ngram+model or suffix+model; ngram:model drafts for the model. "
-                "[default: model if the bundle has one, else ngram]"
-            )
+            Name(help=f"{LISTED}; ngram:model drafts for the model. [default: model if the bundle has one, else ngram]")
         ),
     )
     route: str | None = field(default=None, metadata=option(Name(help="Route of the request in the bundle's policy.")))
