@@ -182,11 +182,10 @@ def test_mutants_of_block_verification_are_found_out() -> None:
 
 
 def test_check_rules_reports_what_it_saw() -> None:
-    block, token = sorted(check_rules(), key=lambda entry: entry.rule)
-    assert block.passed
-    assert token.passed
-    assert block.models == token.models == len(SIZES)
-    assert block.length > token.length
+    found = {entry.rule: entry for entry in check_rules()}
+    assert list(found) == list(VERIFY)
+    assert all(entry.passed and entry.models == len(SIZES) for entry in found.values())
+    assert found["block"].length > found["token"].length
 
 
 def test_an_error_is_seen_however_it_is_hidden() -> None:
