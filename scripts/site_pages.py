@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parent.parent
 # File of the repository -> page of the site.
 OUTSIDE = {
     "README.md": "index.md",
-    "CONTRIBUTING.md": "contributing.md",
+    "CONTRIBUTING.md": "conventions.md",
     "CHANGELOG.md": "changelog.md",
     "examples/demo_pair/README.md": "demo-pair.md",
 }
