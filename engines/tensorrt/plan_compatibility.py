@@ -51,7 +51,7 @@ def _check_validity(file: Path, library: Library, device: Device, again: str) ->
     remedies = {
         "OLD_CUDA_DRIVER": "update the driver",
         "OLD_CUDA_RUNTIME": "update CUDA",
-        "INSUFFICIENT_GPU_MEMORY": "close what else uses the GPU, or build with a smaller --precision",
+        "INSUFFICIENT_GPU_MEMORY": "close other programs that use the GPU, or build with a smaller --precision",
     }
     remedy = next((remedies[cause] for cause in causes if cause in remedies), again)
     said = ", ".join(cause.lower().replace("_", " ") for cause in causes) or "no cause is given"

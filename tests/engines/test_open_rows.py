@@ -65,7 +65,9 @@ def test_a_target_is_rolled_back_into_its_last_pass_and_a_draft_over_a_round() -
 def test_rows_that_the_states_do_not_hold_are_refused(position: int) -> None:
     taken = Taken(5, keeps=False)
     taken.step(list(range(12)), 0)
-    with pytest.raises(EngineError, match=f"cannot go on behind {position} rows: the states hold 7 to 12; begin at 0"):
+    with pytest.raises(
+        EngineError, match=f"cannot continue after {position} rows: the states hold 7 to 12; start at 0"
+    ):
         taken.rows.begin(position, 1)
     assert taken.rows.resumable(12) == 12
 

@@ -178,7 +178,11 @@ TRAPS: dict[str, tuple[Dialect, Callable[[ir.Model], None], str]] = {
     ),
     "circular": ("onnx", scatter(set_("mode", "circular")), r"TensorScatter \S+ \(layer 1\) writes in circles"),
     "other axis": ("onnx", scatter(set_("axis", 1)), r".*\(layer 1\) writes along another axis"),
-    "no input": ("onnx", scatter(inner_cache), r".*\(layer 1\) writes into what is no input of the graph"),
+    "no input": (
+        "onnx",
+        scatter(inner_cache),
+        r".*\(layer 1\) writes into something that is not an input of the graph",
+    ),
     "chained": ("onnx", scatter(chained), r".*\(layer 1\) writes into what another TensorScatter has written"),
     "two writers": ("onnx", scatter(two_writers), r".*\(layer 1\) is not the only one that writes into past\.1\.key"),
     "no output": ("onnx", scatter(inner_result), r".*\(layer 1\) gives its cache to no output"),
