@@ -61,19 +61,20 @@ def compile_bundle(bundle: Bundle, engine: str, options: CompileOptions, progres
 def _jobs(bundle: Bundle, lib: Library) -> dict[str, CompileJob]:
     """By the graph's path in the bundle."""
     manifest, contract = bundle.manifest, bundle.manifest.contract
-    dialect = dialect_for(lib.name, lib.version)
+    dialect, engine = dialect_for(lib.name, lib.version), lib.name.replace("_", "-")
     jobs = {}
     for model in manifest.models.values():
         if dialect not in model.graphs:
             if model.format != "float" and lib.name != "tensorrt":
                 raise BundleError(
                     f"{bundle.root} has {model.source} in the {model.format} of another engine; "
-                    f"build a separate bundle with --engine {lib.name}"
+                    f"build a separate bundle with --engine {engine}"
                 )
             version = ".".join(map(str, lib.version[:2]))
+            again = f"--engine {engine}" + (f" --tensorrt-version {version}" if engine == "tensorrt" else "")
             raise BundleError(
                 f"{bundle.root} has no {dialect} graph of {model.source}, which {lib.title} needs; "
-                f"build it again with --engine tensorrt --tensorrt-version {version}"
+                f"build it again with {again}"
             )
         check = partial(check_model, trt=lib.trt, spec=model, contract=contract, dialect=dialect)
         graph = model.graphs[dialect]

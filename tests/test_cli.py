@@ -102,7 +102,7 @@ def test_build_prints_the_bundle_and_tells_the_rest_on_stderr(
         (dict(draft="x" * 300), "x" * 100),
         (dict(max_draft_tokens=0), "--max-draft-tokens is 0"),
         (dict(max_seq_len=4), "--max-seq-len 4"),
-        (dict(max_seq_len=1000), "positions end at 128"),
+        (dict(max_seq_len=1000), "has only 128 positions"),
         (dict(precision="int3"), "--precision is int3"),
         (dict(engine="cuda"), "there is no engine 'cuda'"),
         (dict(precision="bf16"), "which engine onnxruntime cannot run"),
@@ -272,7 +272,7 @@ def test_a_prediction_comes_from_a_file(run: Run, built: Path, tmp_path: Path) -
     row = json.loads(run(*arguments, "--prediction", tmp_path / "expected.txt", "--json").stdout)["statistics"]
     told = f"{row['predicted']} from the prediction, {row['predicted_accepted']} of them accepted"
     assert told in found.stderr
-    for other, why in (("--plain", "--plain drafts nothing"), ("--prompt=-", "cannot both come from stdin")):
+    for other, why in (("--plain", "--plain does not draft"), ("--prompt=-", "cannot both come from stdin")):
         source = "-" if other != "--plain" else tmp_path / "expected.txt"
         assert why in run("generate", built, "--prompt=a", other, "--prediction", source).stderr
     (tmp_path / "expected.txt").write_bytes(b"\xff\xfe")
@@ -384,7 +384,7 @@ HARM: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "escaping path": (
         lambda b: edit(b, lambda m: m["files"].update({"../x": {"bytes": 1, "sha256": ""}})),
-        "lies outside of the bundle",
+        "lies outside the bundle",
     ),
     "no bundle": (shutil.rmtree, "does not exist; make it with"),
 }
@@ -460,10 +460,10 @@ def test_compile(run: Run, bundle: Path, quick: list[CompileOptions]) -> None:
         (("cuda",), "there is nothing to compile for 'cuda'; plans are made for tensorrt and tensorrt-rtx"),
         (("tensorrt-rtx", "--compute-capability", "x"), "--compute-capability is x; it must look like 8.9"),
         (("tensorrt-rtx", "--compute-capability", "9.0"), "cannot compile for compute capability 9.0; it has 7.5, "),
-        (("tensorrt-rtx", "--hardware-compatible"), "TensorRT-RTX has no --hardware-compatible"),
-        (("tensorrt-rtx", "--version-compatible"), "TensorRT-RTX has no --version-compatible"),
-        (("tensorrt-rtx", "--weight-streaming"), "TensorRT-RTX has no --weight-streaming"),
-        (("tensorrt-rtx", "--timing-cache", "times"), "TensorRT-RTX has no --timing-cache"),
+        (("tensorrt-rtx", "--hardware-compatible"), "TensorRT-RTX does not support --hardware-compatible"),
+        (("tensorrt-rtx", "--version-compatible"), "TensorRT-RTX does not support --version-compatible"),
+        (("tensorrt-rtx", "--weight-streaming"), "TensorRT-RTX does not support --weight-streaming"),
+        (("tensorrt-rtx", "--timing-cache", "times"), "TensorRT-RTX does not support --timing-cache"),
     ],
 )
 def test_what_cannot_be_compiled(

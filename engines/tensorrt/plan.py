@@ -60,7 +60,7 @@ class LoadedPlan:
                 raise EngineError(
                     f"out of device memory for {file.name}: {size_text(file.stat().st_size)} requested, "
                     f"{size_text(free)} of {size_text(total)} free; choose a smaller --precision{streaming} or close "
-                    "what else uses the GPU"
+                    "other programs that use the GPU"
                 )
             raise EngineError(f"{file} cannot be loaded: {library.reason()}")
         if getattr(self._engine, "streamable_weights_size", 0):

@@ -241,7 +241,9 @@ def check_decoder(source: str, config: Any) -> None:
         raise UnsupportedModelError(
             f"{source} is an encoder-decoder model ({config.model_type}); a causal language model is needed"
         )
-    if names and not known & set(names):
+    # transformers loads the text part of such a checkpoint, and the weights of the others are not read.
+    multimodal = hasattr(config, "text_config") and any(name.endswith("ForConditionalGeneration") for name in names)
+    if names and not known & set(names) and not multimodal:
         raise UnsupportedModelError(
             f"{source} is a {names[0]}, not a causal language model (AutoModelForCausalLM loads no such class)"
         )

@@ -120,7 +120,7 @@ def test_a_swapped_pair_is_built_with_a_warning(
     progress = Notes()
     with pytest.raises(ProofError):
         run(pair.draft, pair.target, progress)
-    assert "Are they swapped?" in progress.notes[0]
+    assert "Are the two swapped?" in progress.notes[0]
 
 
 def test_an_output_that_exists_is_kept(refused: Refused, run: Callable[..., BuildReport], output: Path) -> None:

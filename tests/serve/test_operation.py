@@ -104,7 +104,7 @@ def test_a_unix_socket_ready_with_its_costs_measured(served_bundle: Path, tmp_pa
 def test_a_socket_file_is_instead_of_an_address(where: tuple[str, str]) -> None:
     found = CliRunner().invoke(serve, ["some.bundle", "--uds", "socket", *where])
     assert found.exit_code == 2
-    assert f"leave {where[0]} out" in found.stderr
+    assert f"leave out {where[0]}" in found.stderr
 
 
 @pytest.fixture(scope="module")

@@ -39,7 +39,7 @@ def test_new_tokens_are_cut_to_what_the_capacity_leaves(session: Session) -> Non
     [
         ("a" * CONTRACT.capacity, "the prompt has 48 tokens, the bundle's capacity is 48, including"),
         ([1, 9999], "token 9999"),
-        ("\ud800", "no valid Unicode"),
+        ("\ud800", "not valid Unicode"),
         ([{"role": "user", "content": "hi"}], "no chat template"),
     ],
 )

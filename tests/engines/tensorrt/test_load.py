@@ -406,7 +406,7 @@ def test_the_lean_runtime_runs_no_others(host: Host, unplanned: Bundle) -> None:
     mixed = on_disk(
         replace(bundle, manifest=replace(bundle.manifest, plans=(replace(first, version_compatible=True), *others)))
     )
-    assert line(mixed).startswith("this host has the lean runtime only")
+    assert line(mixed).startswith("this host has only the lean runtime")
     assert host.opened == []
 
 

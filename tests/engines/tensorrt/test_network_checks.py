@@ -106,7 +106,7 @@ UNALIASED = BODY.replace(
         (ENDS + BODY.replace(", mask)", ")"), "has no mask"),
         (
             ENDS + BODY.replace("Attention (", "Attention <is_causal = 1> (").replace(", mask)", ")"),
-            "is causal by itself",
+            "applies a causal mask of its own",
         ),
         # What the parser drops in silence.
         (

@@ -185,7 +185,7 @@ def test_a_unigram_vocabulary_is_compared_by_place() -> None:
 def test_a_swapped_pair_gives_a_warning(pair: Pair) -> None:
     assert check(pair.target, pair.draft) == (None, [])
     _, (warning,) = check(pair.draft, pair.target)
-    assert "Are they swapped?" in warning
+    assert "Are the two swapped?" in warning
 
 
 def test_capacity_follows_the_shorter_positions(pair: Pair, draft: Path) -> None:

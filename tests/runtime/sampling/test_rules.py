@@ -173,7 +173,7 @@ def test_an_adjustment_is_made_only_where_there_is_something_to_adjust(temperatu
 def test_tokens_are_checked_before_there_is_a_rule() -> None:
     with pytest.raises(ParameterError, match="banned_tokens names token 4; ids go from 0 to 3"):
         rule_for(4, banned_tokens=[4])
-    with pytest.raises(ParameterError, match="at least one must be left"):
+    with pytest.raises(ParameterError, match="leave at least one"):
         rule_for(4, stops=[3], banned_tokens=[0, 1, 2], min_new_tokens=1)
 
 
@@ -330,7 +330,7 @@ def test_the_models_own_exclusions_are_its_fault_and_the_requests_are_not(temper
     for broken in (row(-INF, -INF, -INF), row(NAN, 1.0, -INF)):
         with pytest.raises(NonFiniteLogitsError):
             rule.propose(broken)
-    with pytest.raises(ParameterError, match="forbid every token that the target can give here"):
+    with pytest.raises(ParameterError, match="forbid every token that the target can produce here"):
         rule.accept(row(-INF, 1.0, -INF)[None], [])
     with pytest.raises(NonFiniteLogitsError):
         rule.accept(row(-INF, -INF, -INF)[None], [])
