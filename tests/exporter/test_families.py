@@ -78,18 +78,24 @@ MORE_FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
+# `rows` differs from `onnx` in attention alone: it is tried where that is the family's own.
+OWN_ATTENTION = ("sliding_window", "attention_multiplier", "n_head")
+
+
 @pytest.mark.parametrize("family", [*FAMILIES, *(pytest.param(name, marks=pytest.mark.slow) for name in MORE_FAMILIES)])
 def test_every_dialect_gives_the_logits_of_hugging_face(family: str, tmp_path: Path) -> None:
     model_type, config = (FAMILIES | MORE_FAMILIES)[family]
-    exported = export_cached(save_model(tmp_path / "checkpoint", model_type, config=config), tmp_path / "graphs")
-    assert {dialect: exported.error(dialect) <= TOL / 10 for dialect in DIALECTS} == dict.fromkeys(DIALECTS, True)
+    own = family in FAMILIES or any(name in config for name in OWN_ATTENTION)
+    dialects: tuple[Dialect, ...] = DIALECTS if own else ("onnx", "ort")
+    checkpoint = save_model(tmp_path / "checkpoint", model_type, config=config)
+    exported = export_cached(checkpoint, tmp_path / "graphs", dialects)
+    assert {dialect: exported.error(dialect) <= TOL / 10 for dialect in dialects} == dict.fromkeys(dialects, True)
     for graph in exported.spec.graphs.values():
         onnx.checker.check_model(exported.folder / graph)
 
 
 HALVES = [
     pytest.param("gpt2, learned positions", "bf16"),
-    pytest.param("gemma2, softcap", "fp16", marks=pytest.mark.slow),
     pytest.param("gemma2, softcap", "bf16", marks=pytest.mark.slow),
     pytest.param("mixtral", "fp16", marks=pytest.mark.slow),
 ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from itertools import cycle
 from pathlib import Path
 
 import numpy as np
@@ -34,7 +35,10 @@ from support.tiny import CONTRACT, VOCAB
 Form = tuple[str, Format]
 Make = Callable[[Form], Quantized]
 FAST: list[Form] = [("delta rule", "int8"), ("scan", "int4")]
-SLOW: list[Form] = [(kind, form) for kind in KINDS | MORE for form in ("int8", "int4") if (kind, form) not in FAST]
+SLOW: list[Form] = [
+    *((kind, form) for kind in KINDS for form in ("int8", "int4") if (kind, form) not in FAST),
+    *zip(MORE, cycle(("int8", "int4"))),
+]
 FORMS = [*FAST, *(pytest.param(form, marks=pytest.mark.slow, id=" in ".join(form)) for form in SLOW)]
 # Of the layer that keeps a state: what goes into it, and what comes out; and what follows it.
 INTO = {"delta rule": "linear_attn.in_proj_qkv", "scan": "mamba.in_proj"}

@@ -40,6 +40,10 @@ FORMS: list[tuple[Format, Dialect]] = [
     ("fp8", "onnx"),
     ("int4", "rows"),
 ]
+# `test_prove_layers.py` does every damage to every format, on small models: here each damage and each format once more.
+DAMAGED = [
+    pytest.param(form, damage, id=f"{'-'.join(form)}-{damage}") for form, damage in zip(FORMS, DAMAGE, strict=True)
+]
 Form = tuple[Format, Dialect]
 Once = Callable[[str, Callable[[Path], object]], Path]
 
@@ -81,7 +85,7 @@ def test_the_demo_target_passes(demo: Quantized) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("damage", DAMAGE)
+@pytest.mark.parametrize(("demo", "damage"), DAMAGED, indirect=["demo"])
 def test_a_wrong_demo_target_fails(damage: str, demo: Quantized) -> None:
     with pytest.raises(ProofError):
         demo.prove(DAMAGE[damage])
