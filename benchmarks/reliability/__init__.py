@@ -1,1 +1,1 @@
-"""The bad day: what a server, a bundle and a build survive, measured. `python benchmarks/reliability BUNDLE`."""
+"""What a server, a bundle and a build survive, measured. `python benchmarks/reliability BUNDLE`."""

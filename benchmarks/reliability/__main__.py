@@ -1,4 +1,4 @@
-"""The bad day: what a server, a bundle and a build survive.
+"""What a server, a bundle and a build survive.
 
     python benchmarks/reliability demo.bundle                       # all parts
     python benchmarks/reliability demo.bundle --part soak --minutes 60

@@ -39,7 +39,9 @@ PARTS: dict[str, Part] = {"soak": _soak, "fuzz": _fuzz, "kills": _kills, "disk":
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python benchmarks/reliability", description="What survives a bad day.")
+    parser = argparse.ArgumentParser(
+        prog="python benchmarks/reliability", description="What a server, a bundle and a build survive."
+    )
     parser.add_argument("bundle", type=Path)
     parser.add_argument("--part", action="append", choices=PARTS, help="repeatable; all by default")
     parser.add_argument("--seed", type=int, default=0)

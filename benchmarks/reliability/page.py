@@ -30,11 +30,11 @@ def render(found: dict[str, Any]) -> str:
 <meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta name="color-scheme" content="light dark">
-<title>A bad day</title>
+<title>Reliability</title>
 {_style()}
 </head>
 <body>
-<h1>A bad day</h1>
+<h1>Reliability</h1>
 {parts}
 </body>
 </html>
