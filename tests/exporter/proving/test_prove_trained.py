@@ -85,7 +85,7 @@ def test_the_demo_target_passes(demo: Quantized) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("demo", "damage"), DAMAGED, indirect=["demo"])
+@pytest.mark.parametrize(("demo", "damage"), DAMAGED, indirect=["demo"], scope="module")
 def test_a_wrong_demo_target_fails(damage: str, demo: Quantized) -> None:
     with pytest.raises(ProofError):
         demo.prove(DAMAGE[damage])
