@@ -1,7 +1,7 @@
-"""Costs for sessions that nobody calibrated: a short measurement at the first request, kept in the user's cache.
+"""Costs for uncalibrated sessions: a short measurement at the first request, kept in the user's cache.
 
-What rounds cost over a plain one is all that a schedule needs, and every k takes turns; so a busy host, which slows all
-of them down, changes little.
+A schedule needs only the cost of rounds relative to a plain one, and every k takes turns. So a busy host, which slows
+all of them down, changes little.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from ..policy.host_identity import bundle_identity, describe_host
 from ..state.cancellation import Cancelled
 from .meter import CostMeter, Metered
 
-# Where most requests begin; what rounds cost over a plain one changes slowly with the context.
+# The context where most requests begin; the relative cost of rounds changes slowly with the context.
 CONTEXT = 64
-# Two rounds of each number of draft tokens in a turn, and turns for half a second, one at least.
+# Two rounds of each number of draft tokens in a turn, and turns for half a second, at least one.
 BURST = 2
 SECONDS = 0.5
 MOST_TURNS = 16
 
 
 def first_costs(session: Metered, draft: str = FIRST) -> Costs | None:
-    """Those that were kept for this bundle, host, engine and number of threads, or else measured now.
+    """The costs that were kept for this bundle, host, engine and number of threads, or else measured now.
 
-    None where that cannot be: the capacity is too small, or random tokens give no numbers. draft: that rounds are
-    drafted with. The session's cached prefix is forgotten. Raises `Cancelled`.
+    None where that is impossible: the capacity is too small, or random tokens give no numbers. draft: the one that
+    drafts the rounds. The session's cached prefix is lost. Raises `Cancelled`.
     """
     path = _path(session, draft)
     if (kept := _kept(path)) is not None:
@@ -48,7 +48,7 @@ def first_costs(session: Metered, draft: str = FIRST) -> Costs | None:
     try:
         meter.measure(MOST_TURNS)
         costs = meter.costs()
-    except StopIteration:  # the stream of a measurement was
+    except StopIteration:  # the stream of a measurement was cancelled
         raise Cancelled from None
     except (EngineError, StatisticsError):  # no numbers for random tokens
         return None
@@ -65,14 +65,14 @@ def _path(session: Metered, draft: str) -> Path:
 def _kept(path: Path) -> Costs | None:
     try:
         return parse(Costs, read_json(path, ""), str(path))
-    except BundleError:  # nothing is there, or nothing that this version reads
+    except BundleError:  # missing, or not readable by this version
         return None
 
 
 def _keep(costs: Costs, path: Path) -> Costs:
-    """Write them, unless another process was faster: then its costs, so that both repeat a seed alike.
+    """Write the costs, unless another process was faster: then return its costs, so that both repeat a seed alike.
 
-    A cache that cannot be written only costs the next session its half second.
+    If the cache cannot be written, the next session measures again.
     """
     with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -80,7 +80,7 @@ def _keep(costs: Costs, path: Path) -> Costs:
         with temporary_file(path, json.dumps(asdict(costs)).encode()) as temporary:
             try:
                 os.link(temporary, path)
-            except OSError:  # something is there, or the file system knows no links
+            except OSError:  # the file exists, or the file system has no links
                 if (theirs := _kept(path)) is not None:
                     return theirs
                 temporary.replace(path)

@@ -30,12 +30,12 @@ from ..sampling.parameters import SamplingParameters
 from ..state.context import CachedDecoder
 from ..stream import Stream
 
-# Timed rounds of a generation, unless told otherwise. The first round is not timed: it finds the CPU's caches as
-# another k left them.
+# Timed rounds per generation, unless told otherwise. The first round is not timed: it finds the CPU's caches as another
+# k left them.
 BURST = 8
 # Seconds at one context after which no further burst begins.
 LONGEST_GO = 15.0
-# Of the prompts' random tokens, on which costs do not depend.
+# Seed of the prompts' random tokens, on which costs do not depend.
 SEED = 5
 
 
@@ -79,11 +79,11 @@ class CostMeter:
         draft: str = FIRST,
         rows: bool = False,
     ) -> None:
-        """contexts: tokens in the caches, by default three up to the capacity. burst: timed rounds of a generation.
+        """contexts: tokens in the caches, by default three up to the capacity. burst: timed rounds per generation.
 
-        longest: seconds at one context after which no further burst begins. draft: that rounds are drafted with. rows:
-        whether to measure what a row more takes in a pass of the draft, where something may draft for that.
-        Raises `ParameterError`.
+        longest: seconds at one context after which no further burst begins. draft: the one that drafts the rounds.
+        rows: whether to measure the cost of an additional row in a draft pass, where something may draft for that
+        draft. Raises `ParameterError`.
         """
         self._session, self._draft = session, None if draft == FIRST else draft
         self._most = session.max_draft_tokens
@@ -108,7 +108,7 @@ class CostMeter:
     def measure(self, repeats: int, step: Callable[[str], None] | None = None) -> None:
         """Time `repeats` bursts of every number of draft tokens at every context.
 
-        The session's cached prefix is forgotten.
+        The session's cached prefix is lost.
         """
         for context in self._contexts:
             if step:
@@ -133,7 +133,7 @@ class CostMeter:
         self._session.reset()
 
     def costs(self) -> Costs:
-        """The costs by all measurements so far."""
+        """The costs from all measurements so far."""
         session = self._session
         return Costs(
             schema_version=COSTS_VERSION,
@@ -149,7 +149,7 @@ class CostMeter:
         )
 
     def _row_seconds(self) -> float:
-        """No row is dearer than a pass of its own."""
+        """No row costs more than a pass of its own."""
         narrow, wide = median(self._narrow), median(self._wide)
         return min(narrow, max(0.0, (wide - narrow) / self._guesses))
 
@@ -185,7 +185,7 @@ class CostMeter:
         return perf_counter() - start
 
     def _rows(self, context: int) -> None:
-        """Time passes of the draft with guesses and without, each behind one of the target, as in the loop."""
+        """Time passes of the draft with guesses and without, each after one of the target, as in the loop."""
         target, draft = self._session.engine.target, self._opened()
         assert draft is not None
         if target.has_states or draft.has_states:  # nothing drafts for a draft with states
@@ -198,7 +198,7 @@ class CostMeter:
                 times.append(perf_counter() - start)
 
     def _opened(self) -> Decoder | None:
-        """The draft, without what translates ids for it."""
+        """The draft, without the translation of ids."""
         return self._session.engine.draft if self._draft is None else self._session.drafts.open(self._draft).decoder
 
     def _passes(self, context: int, k: int) -> None:
@@ -237,8 +237,8 @@ def _measured(seconds: Sequence[float]) -> MeasuredTime:
 
 
 def _rising(times: Sequence[MeasuredTime]) -> tuple[MeasuredTime, ...]:
-    """Medians that never fall, the closest in squares (pool adjacent violators): more tokens never take less time, so
-    what says so is noise of the host.
+    """Medians that never fall, the closest in squares (pool adjacent violators): more tokens never take less time, so a
+    fall is noise of the host.
     """
     pools: list[list[float]] = []
     for time in times:

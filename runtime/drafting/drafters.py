@@ -1,4 +1,6 @@
-"""Where draft tokens come from: a model, the text so far, or both: the text wherever it matches, and else the model."""
+"""Where draft tokens come from: a model, a lookup in the text so far, or both: the lookup where it matches, else the
+model.
+"""
 
 from __future__ import annotations
 
@@ -15,18 +17,18 @@ from .model_draft import ModelDraft
 from .names import guesser_of, model_of
 
 LOOKUPS: dict[str, Callable[[int], Lookup]] = {"ngram": NgramLookup, "suffix": SuffixLookup}
-# Beside a model, a match must be longer to be worth more than the model's guess.
+# With a model, a match must be longer to be worth more than the model's token.
 SHORTEST_ALONE = 2
 SHORTEST_BESIDE_A_MODEL = 3
 
 
 class Draft(Protocol):
     def prefill(self, tokens: Sequence[int]) -> None:
-        """Get ready to continue `tokens`."""
+        """Prepare to continue `tokens`."""
         ...
 
     def propose(self, tokens: Sequence[int], count: int) -> list[int]:
-        """Up to `count` tokens that may follow, every one told to the rule in order."""
+        """Up to `count` tokens that may follow, each reported to the rule in order."""
         ...
 
 
@@ -48,7 +50,7 @@ class LookupDraft:
         self._lookup.find(tokens, 0)
 
     def propose(self, tokens: Sequence[int], count: int, drafted: Sequence[int] = ()) -> list[int]:
-        """drafted: what was proposed already, which these tokens stand behind."""
+        """drafted: tokens that were proposed already, which these follow."""
         found = self._lookup.find(tokens, count, drafted) if count else []
         if found and self._guide is not None:
             found = found[: self._guide.looked_up(len(found), self._lookup.matched, len(drafted))]
@@ -60,10 +62,10 @@ class LookupDraft:
 
 
 class ExtendedDraft:
-    """A model, and behind its tokens, as soon as one of the lookups finds something, what that has.
+    """A model; as soon as one of the lookups finds a match after the model's tokens, that match continues the draft.
 
-    All that decides where the lookup goes on are tokens that are part of the draft, so each of its tokens is one
-    without chance behind its prefix, and the output stays the target's own.
+    Where the lookup continues depends only on tokens that are part of the draft. So each of its tokens is deterministic
+    given its prefix, and the output stays the target's own.
     """
 
     def __init__(self, model: ModelDraft, lookups: Sequence[LookupDraft]) -> None:
@@ -99,10 +101,10 @@ class FirstDraft:
 
 
 class ForcedDraft:
-    """What the grammar forces, without a pass of any model, and then what another draft proposes.
+    """Tokens that the grammar forces, without a pass of any model, and then the tokens of another draft.
 
-    Behind forced tokens only the model may go on: what they are verified to be is still open, and a lookup keeps all
-    that it is shown.
+    After forced tokens only the model may continue: what they are verified to be is not known yet, and a lookup
+    remembers all tokens that it is shown.
     """
 
     def __init__(self, draft: Draft, rule: Rule, statistics: Statistics) -> None:
@@ -122,7 +124,7 @@ class ForcedDraft:
 
 
 def _model_of(draft: Draft) -> ModelDraft | None:
-    """The model among what `draft` is made of."""
+    """The model that is part of `draft`, if any."""
     if isinstance(draft, ModelDraft):
         return draft
     if isinstance(draft, ExtendedDraft):
@@ -141,7 +143,7 @@ def make_draft(
 ) -> Draft:
     """`name`: from `check_drafter`; its model, where it has one, must be open.
 
-    guide: asked between the draft model's passes. first: lookups before all others.
+    guide: asked between the draft model's passes. first: lookups that come before all others.
     """
     lookups = [*first]
     lookup, _, _ = name.partition("+")
@@ -159,9 +161,9 @@ def make_draft(
 def _model(
     name: str, asked: str, context: Context, rule: Rule, statistics: Statistics, guide: Guide | None
 ) -> ModelDraft:
-    """The model `asked` of `name`, with what drafts for it."""
+    """The draft model `asked` by `name`, with what drafts for it in a chain."""
     guesser = guesser_of(name)
-    if guesser is None or rule.constrained:  # what a grammar forces must not be shown to a lookup
+    if guesser is None or rule.constrained:  # a lookup must not be shown forced tokens
         return ModelDraft(context.of(asked), rule, statistics, guide)
     guess: Guess
     if guesser in LOOKUPS:

@@ -1,4 +1,4 @@
-"""The draft models of a session: the bundle's first from the start, others from when one is first asked for."""
+"""The draft models of a session: the bundle's first from the start, others once they are first used."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from .translate import draft_decoder
 
 
 def make_context(bundle: Bundle, engine: Engine) -> Context:
-    """Over the target and the first draft."""
+    """A context over the target and the first draft."""
     target = CachedDecoder(engine.target, bundle.manifest.contract.prompt_chunk)
     return Context(target, _cached(bundle, engine) if engine.draft is not None else None)
 
 
 @dataclass
 class Drafts:
-    """opened: by name, without the first. running: held while one is opened; the session's own lock, so that it is not
-    closed meanwhile.
+    """opened: by name, without the first. running: held while a draft is opened; the session's own lock, so that the
+    session is not closed meanwhile.
     """
 
     bundle: Bundle
@@ -34,10 +34,11 @@ class Drafts:
     closed: bool = False
 
     def use(self, drafter: str | None) -> None:
-        """Let the context draft with the model that `drafter`, from `check_drafter`, asks; it is opened if need be.
+        """Let the context draft with the model of `drafter` (a name from `check_drafter`), which is opened if
+        necessary.
 
-        None for plain decoding. Raises `ParameterError` where the engine runs the first draft alone and where the draft
-        has left the bundle, `SessionClosedError`, and what opening a draft raises.
+        None for plain decoding. Raises `ParameterError` if the engine runs only the first draft, and if the draft is no
+        longer in the bundle, `SessionClosedError`, and the errors of opening a draft.
         """
         model, guesser = (model_of(drafter), guesser_of(drafter)) if drafter is not None else (None, None)
         if guesser is not None and guesser != FIRST and guesser not in LOOKUP_NAMES:
@@ -83,7 +84,10 @@ class Drafts:
                 f"drafter {name!r} is no longer in the bundle: it was removed or replaced after this session loaded "
                 "it; name another drafter, or load the bundle again"
             ) from None
-        self.context.more = {**self.context.more, name: cached}  # anew: another thread may be walking through it
+        self.context.more = {
+            **self.context.more,
+            name: cached,
+        }  # a new dict: another thread may walk through it
         return opened
 
 

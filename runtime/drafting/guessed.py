@@ -1,4 +1,4 @@
-"""A draft model for which something cheaper drafts: a lookup, or a smaller model (chains of three)."""
+"""Chains: a draft model for which something cheaper drafts, a lookup or a smaller model (three models in all)."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from ..state.statistics import Statistics
 from .guide import Guide
 from .model_draft import AT_ONCE, ModelDraft
 
-# What is wrong costs rows of a pass that is run anyway, so matches may be short; a pass takes this many at most.
+# Wrong guesses cost only rows of a pass that is run anyway, so matches may be short; a pass takes this many at most.
 SHORTEST_FOR_A_MODEL = 2
 GUESSES = 3
 
 
 class Guess(Protocol):
     def find(self, tokens: Sequence[int], count: int, drafted: Sequence[int] = ()) -> list[int]:
-        """Up to `count` tokens that the model may draft behind `tokens` and `drafted`."""
+        """Up to `count` tokens that the model may draft after `tokens` and `drafted`."""
         ...
 
 
 class ModelGuess:
-    """The likeliest tokens of a smaller model. Its own guesses count for nothing in its cache: those that the larger
-    model drafts too are fed again with the next ones, in one pass.
+    """The likeliest tokens of a smaller model. Rows of its own guesses do not count in its cache: guesses that the
+    larger model drafts too are fed again with the next tokens, in one pass.
     """
 
     def __init__(self, cached: CachedDecoder, vocab_size: int, statistics: Statistics) -> None:
@@ -48,10 +48,11 @@ class ModelGuess:
 
 
 class GuessedDraft(ModelDraft):
-    """The draft model, for which something else drafts: a pass also feeds what that says comes next.
+    """A draft model for which something else drafts: its passes are also fed the guesses for the tokens that come next.
 
-    Every token is drawn from the model's own row behind its own prefix, and is so judged by the law that it was drawn
-    from. A guess says only which row the pass has already; the first token that differs from it ends the pass's use.
+    Every token is drawn from the model's own row after its own prefix, and is judged by that row's distribution. A
+    guess only decides which rows a pass already has; the rows after the first token that differs from its guess are not
+    used.
     """
 
     def __init__(
@@ -81,9 +82,9 @@ class GuessedDraft(ModelDraft):
             logits = cached.step([*fed, *guesses], place)
             self._statistics.draft_seconds += perf_counter() - start
             self._statistics.draft_passes += 1
-            first = len(logits) - len(guesses)  # how many rows the first token's is the last of
+            first = len(logits) - len(guesses)  # the row of the first token, counted from 1
             for index, guess in enumerate([*guesses, None]):
-                cached.rows = place + len(fed) + index  # those of what is drafted, wherever this is abandoned
+                cached.rows = place + len(fed) + index  # rows of drafted tokens only, wherever this is abandoned
                 rows = logits[: first + index]
                 if self._guide is not None and not self._guide.include(len(drafted), rows):
                     return

@@ -1,7 +1,8 @@
-"""Second choices of the draft: tokens for rows beside it, from rows of logits that it has given anyway.
+"""Leaves, the draft's second choices: tokens for additional rows of the verify pass, from logits that the draft has
+given.
 
-Such a token is never judged. It only says whose row the target computes in the same pass, so it may be chosen after the
-draft was drawn, and by anything: the output stays the target's own (docs/losslessness.md).
+A leaf is never judged. It only says whose row the target computes in the same pass, so it may be chosen after the draft
+was drawn, and in any way: the output stays the target's own (docs/losslessness.md).
 """
 
 from __future__ import annotations
@@ -17,16 +18,18 @@ from ..sampling.distribution import Probabilities, Row, Tokens
 from ..sampling.leaves import Leaf
 from ..sampling.rules import Rule
 
-# Choices of a smaller share are not looked at: so there are no more than 50 a place, and hardly ever more than ten.
+# Choices with a smaller share are ignored: so there are at most 50 per position, and hardly ever more than ten.
 LEAST_SHARE = 0.02
 
 
 @dataclass(frozen=True)
 class Choices:
-    """Tokens that were not drafted, `[n]` each, by place and there the likeliest first. ranks: within their place.
+    """Tokens that were not drafted, `[n]` each, by position, and within a position the likeliest first. ranks: within
+    their position.
 
-    By the draft's own probabilities, a value is the chance that the draft stands up to the place and the target goes on
-    with this token there, and a share the chance of it if the target goes on with another than the drafted token.
+    By the draft's own probabilities. value: the probability that the draft is accepted up to the position and the
+    target chooses this token there. share: the probability that the target chooses it, given that it rejects the draft
+    token.
     """
 
     places: Tokens
@@ -41,40 +44,40 @@ class Choices:
 
 class LeafBudget(Protocol):
     def values(self, choices: Choices) -> Probabilities:
-        """Tokens that each one's row is expected to give, `[n]`."""
+        """The expected number of tokens from each one's row, `[n]`."""
         ...
 
     @property
     def price(self) -> float:
-        """Tokens that the time of one row more is worth."""
+        """The number of tokens that the time of one more row is worth."""
         ...
 
     def could_pay(self) -> bool:
-        """Whether any leaf of the next round could be worth its row, and the look for it."""
+        """Whether any leaf of the next round could be worth its row and the time to search for it."""
         ...
 
     def add_leaves(self, count: int) -> None:
-        """The round's pass has as many leaves."""
+        """Report that the round's pass has `count` leaves."""
         ...
 
     def learn(self, choices: Choices, hit: int | None) -> None:
-        """A round had these choices, taken or not; the target went on with the one at `hit`."""
+        """Report a round's choices, with a row or without; the target chose the one at `hit`."""
         ...
 
 
 @dataclass(frozen=True)
 class LeafPlan:
-    """most: leaves a round. budget: None where that many are taken whatever they are worth."""
+    """most: leaves per round. budget: None to take that many whatever they are worth."""
 
     most: int
     budget: LeafBudget | None = None
 
 
 class SecondChoices:
-    """A rule that also takes note of each row's likeliest tokens beside the one that was drafted from it."""
+    """A rule that also records, for each row, the likeliest tokens apart from the one that was drafted from it."""
 
     def __init__(self, rule: Rule, plan: LeafPlan, never: Collection[int], vocab_size: int) -> None:
-        """never: tokens behind which nothing is asked for. vocab_size: the target's; a draft may know more ids."""
+        """never: tokens after which no further token is needed. vocab_size: the target's; a draft may know more ids."""
         self._rule, self._plan, self._never, self._vocab_size = rule, plan, frozenset(never), vocab_size
         self.constrained, self.legal, self.forced, self.accept = rule.constrained, rule.legal, rule.forced, rule.accept
         self.siblings = rule.siblings
@@ -85,7 +88,7 @@ class SecondChoices:
         self._choices: Choices | None = None
 
     def begin(self, count: int) -> None:
-        """Nothing: second choices are found behind the draft, in the rows that it gave."""
+        """Nothing to do: second choices are found after drafting, in the rows that the draft gave."""
 
     def propose(self, draft_logits: Row) -> int | None:
         token = self._rule.propose(draft_logits)
@@ -101,7 +104,7 @@ class SecondChoices:
         self._place += 1
 
     def _looks(self) -> bool:
-        """Asked once a round, and not where its first row was let go."""
+        """Decided once per round, at its first row."""
         if not self._place:
             self._looking = self._plan.budget is None or self._plan.budget.could_pay()
         return self._looking

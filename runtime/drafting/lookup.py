@@ -1,4 +1,4 @@
-"""Drafts without a model: what followed when the last tokens came before."""
+"""Drafts without a model: the tokens that followed when the last tokens occurred before."""
 
 from __future__ import annotations
 
@@ -7,31 +7,31 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Protocol
 
-# An n-gram is looked for from its longest form down.
+# N-grams are searched from the longest to the shortest.
 LONGEST_NGRAM = 4
-# Into a prediction the way back is easy to see: it is likely to be right.
+# In a prediction a short match is enough: it is likely to be right.
 SHORTEST_PREDICTED = 2
-# Suffixes are told apart up to this length, among this many of the most recent places.
+# Suffixes are distinguished up to this length, among this many of the most recent positions.
 LONGEST_SUFFIX = 64
 PLACES = 16
 
 
 class Lookup(Protocol):
-    """matched: how many tokens came before, of what was last found."""
+    """matched: length of the last match, in tokens."""
 
     matched: int
 
     def find(self, tokens: Sequence[int], count: int, drafted: Sequence[int] = ()) -> list[int]:
-        """Up to `count` tokens that may follow `tokens` and, behind them, `drafted`; none without a match.
+        """Up to `count` tokens that may follow `tokens` and then `drafted`; none without a match.
 
-        `tokens` only grows between calls. What is `drafted` may be another next time, so places are remembered in
+        `tokens` only grows between calls. `drafted` may differ in the next call, so positions are remembered in
         `tokens` alone.
         """
         ...
 
 
 def _continued(tokens: Sequence[int], drafted: Sequence[int], place: int, count: int) -> list[int]:
-    """`count` tokens from `place` of `tokens` on; where the sequence ends before, its last stretch repeats itself."""
+    """`count` tokens from `place` of `tokens` on; if the sequence ends before that, its last stretch is repeated."""
     found = [*tokens[place : place + count], *drafted][:count]
     while len(found) < count:
         found += found[: count - len(found)]
@@ -39,11 +39,13 @@ def _continued(tokens: Sequence[int], drafted: Sequence[int], place: int, count:
 
 
 class NgramLookup:
-    """Prompt lookup (Saxena 2023): the longest of the last n-grams that came before, at its most recent place."""
+    """Prompt lookup (Saxena 2023): continues the longest of the last n-grams that occurred before, at its most recent
+    position.
+    """
 
     def __init__(self, shortest: int, longest: int = LONGEST_NGRAM) -> None:
         self._lengths = range(longest, shortest - 1, -1)
-        self._places: dict[tuple[int, ...], int] = {}  # n-gram -> index of the token behind it
+        self._places: dict[tuple[int, ...], int] = {}  # n-gram -> index of the token after it
         self._indexed = 0
         self.matched = 0
 
@@ -63,10 +65,11 @@ class NgramLookup:
 
 
 class PredictionLookup:
-    """What a prediction of the output says comes next (as OpenAI's Predicted Outputs).
+    """Drafts from a prediction of the output (as in OpenAI's Predicted Outputs).
 
-    The prediction is read as if it stood behind the prompt, so its beginning is the first draft. Where the output has
-    left it, the longest of the last n-grams finds the way back, at the next place rather than an earlier one.
+    The prediction is read as if it followed the prompt, so its beginning is the first draft. Once the output has left
+    it, the longest of the last n-grams that occurs in it finds the way back, preferring the next position to earlier
+    ones.
     """
 
     def __init__(self, prompt: Sequence[int], prediction: Sequence[int]) -> None:
@@ -74,7 +77,7 @@ class PredictionLookup:
         self._tokens = [*start, *prediction]
         self._next = len(start)  # the prediction is read up to here
         self.matched = 0
-        self._places: dict[tuple[int, ...], list[int]] = defaultdict(list)  # n-gram -> indices of the tokens behind it
+        self._places: dict[tuple[int, ...], list[int]] = defaultdict(list)  # n-gram -> indices of the tokens after it
         self._places[tuple(start)].append(len(start))
         for end in range(len(start) + 1, len(self._tokens)):
             for length in range(SHORTEST_PREDICTED, min(LONGEST_NGRAM, end) + 1):
@@ -94,13 +97,13 @@ class PredictionLookup:
 
 
 class SuffixLookup:
-    """The place where the longest suffix of the sequence came before (after SuffixDecoding, Oliaro et al. 2024,
-    arXiv 2411.04975), with as many tokens as the match is long: a short match promises little.
+    """Continues at the position where the longest suffix of the sequence occurred before (after SuffixDecoding, Oliaro
+    et al. 2024, arXiv 2411.04975), with as many tokens as the match is long: a short match promises little.
     """
 
     def __init__(self, shortest: int) -> None:
         self._shortest = shortest
-        # shortest suffix -> indices of the tokens behind it
+        # shortest suffix -> indices of the tokens after it
         self._places: dict[tuple[int, ...], list[int]] = defaultdict(list)
         self._indexed = shortest
         self.matched = 0
@@ -120,7 +123,7 @@ class SuffixLookup:
 
 
 def _common_suffix(tokens: Sequence[int], end: int, last: Sequence[int]) -> int:
-    """How many tokens in front of index `end` are those that `last` ends with."""
+    """How many tokens before index `end` equal those that `last` ends with."""
     length, most = 0, min(end, LONGEST_SUFFIX)
     while length < most and tokens[end - 1 - length] == last[-1 - length]:
         length += 1

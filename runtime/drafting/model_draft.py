@@ -1,4 +1,4 @@
-"""The draft model, a token at a time."""
+"""The draft model, one token at a time."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from ..state.context import CachedDecoder
 from ..state.statistics import Statistics
 from .guide import Guide
 
-# Tokens that a model catches up with in the first pass of its draft, rather than in one more.
+# How many tokens a model catches up with in the first pass of its draft, rather than in an additional one.
 AT_ONCE = 8
 
 
 class ModelDraft:
     """The draft model.
 
-    Its first pass of a round feeds two tokens at least: after full acceptance it lacks the last one's row; after rounds
-    that were looked up it lacks more.
+    Its first pass of a round feeds two tokens at least: after full acceptance its cache lacks the last token's row;
+    after rounds that were looked up it lacks more.
     """
 
     def __init__(self, cached: CachedDecoder, rule: Rule, statistics: Statistics, guide: Guide | None = None) -> None:
@@ -33,12 +33,12 @@ class ModelDraft:
         return list(self.one_by_one(tokens, count))
 
     def one_by_one(self, tokens: Sequence[int], count: int) -> Iterator[int]:
-        """As `propose`; no pass is run before its token is asked for."""
+        """Like `propose`, but lazily: a pass runs only when its token is requested."""
         if not count or (self._guide is not None and not self._guide.go_on(0)):
             return
         start = perf_counter()
-        # What rounds without the model have left out is fed by the first pass too, where it is little.
-        # Where the pass begins is what states must be able to go on behind.
+        # The first pass also feeds what rounds without the model have left out, where that is little. States must be
+        # able to continue where the pass begins.
         self._cached.prefill(tokens, max(len(tokens) - self._at_once, min(self._cached.rows, len(tokens) - 2)))
         place = max(0, min(self._cached.rows, len(tokens) - 2))
         logits = self._cached.step(tokens[place:], place)

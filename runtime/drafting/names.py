@@ -1,7 +1,7 @@
-"""What drafters are called: a model, a lookup, or both; `model` is the bundle's first draft.
+"""The names of drafters: a model, a lookup, or both; `model` is the bundle's first draft.
 
-`lookup+model` looks tokens up for the target where there is a match, and else asks the model. `lookup:model` asks the
-model, for which the lookup drafts, and `small:model` has a smaller draft do that.
+`lookup+model` looks tokens up for the target where there is a match, and else uses the model. `lookup:model` is a
+chain: the model drafts, and the lookup drafts for the model; in `small:model` a smaller draft does that.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ FIRST = "model"
 
 
 def drafters_of(model: str) -> tuple[str, ...]:
-    """The names of drafters that ask the draft `model`."""
+    """The names of the drafters that use the draft `model`."""
     return (model, *(f"{lookup}+{model}" for lookup in LOOKUP_NAMES))
 
 
@@ -24,7 +24,7 @@ DRAFTERS = (FIRST, *LOOKUP_NAMES, *drafters_of(FIRST)[1:])
 
 
 def model_of(drafter: str) -> str | None:
-    """The draft that `drafter` asks, None where it only looks up."""
+    """The draft that `drafter` uses, None if it only looks up."""
     if ":" in drafter:
         return unguessed(drafter)
     lookup, plus, model = drafter.partition("+")
@@ -34,30 +34,30 @@ def model_of(drafter: str) -> str | None:
 
 
 def guesser_of(drafter: str) -> str | None:
-    """What drafts for the model that `drafter` asks, a lookup or another draft, None where nothing does."""
+    """What drafts for the model of `drafter` in a chain, a lookup or another draft; None if it is no chain."""
     return drafter.partition(":")[0] if ":" in drafter else None
 
 
 def beside_first(drafter: str) -> list[str]:
-    """The drafts that it asks, or that draft for that, without the bundle's first."""
+    """The drafts that it uses, in a chain too, without the bundle's first."""
     asked = model_of(drafter), guesser_of(drafter)
     return [model for model in asked if model is not None and model not in (FIRST, *LOOKUP_NAMES)]
 
 
 def unguessed(drafter: str) -> str:
-    """The same without what drafts for the model, which changes what its tokens cost and not what they are."""
+    """The same drafter without the chain, which changes what its tokens cost but not which they are."""
     return drafter.partition(":")[2] if ":" in drafter else drafter
 
 
 def all_drafters(drafts: Sequence[str]) -> tuple[str, ...]:
-    """Of a bundle whose drafts have these names, the first one's first; that one goes by `model`."""
+    """The drafters of a bundle whose drafts have these names, the first one's first; that one is called `model`."""
     if not drafts:
         return LOOKUP_NAMES
     return (*DRAFTERS, *(name for draft in drafts[1:] for name in drafters_of(draft)))
 
 
 def all_chains(drafts: Sequence[str]) -> tuple[str, ...]:
-    """Of the same bundle: every draft with a lookup, or another draft, that drafts for it."""
+    """The chains of the same bundle: every draft with a lookup, or another draft, that drafts for it."""
     models = (FIRST, *drafts[1:]) if drafts else ()
     return tuple(f"{guesser}:{model}" for model in models for guesser in (*LOOKUP_NAMES, *models) if guesser != model)
 
@@ -65,7 +65,7 @@ def all_chains(drafts: Sequence[str]) -> tuple[str, ...]:
 def check_drafter(name: str | None, has_model: bool, drafts: Sequence[str] = ()) -> str:
     """The name of a drafter, by default the first draft where there is one. Raises `ParameterError`.
 
-    drafts: what the drafts are called, the first one's name first, which becomes `model`; nobody need name it.
+    drafts: the names of the drafts, the first one's first, which becomes `model`; that name may be left out.
     """
     if name is None:
         return FIRST if has_model else LOOKUP_NAMES[0]

@@ -1,4 +1,4 @@
-"""Several drafters of one request, of which one drafts each round."""
+"""Several drafters of one request, one of which drafts each round."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from .names import FIRST, model_of
 
 
 class SwitchedDraft:
-    """Drafts with the one that `chosen` names when the round begins. The others' caches fall behind, and catch up when
-    their turn comes.
+    """Drafts with the one that `chosen` returns when the round begins. The caches of the others lag behind, and catch
+    up when it is their turn.
     """
 
     def __init__(self, drafts: Mapping[str, Draft], chosen: Callable[[], str], context: Context) -> None:

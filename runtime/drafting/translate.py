@@ -1,4 +1,4 @@
-"""Drafts whose ids are not the target's: fewer of the same, or another tokenizer's."""
+"""Drafts whose ids differ from the target's: fewer ids of the same tokenizer, or those of another one."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Wrapped:
 class NarrowDecoder(Wrapped):
     """A draft that lacks the target's last ids (vocabularies are padded to different sizes) reads id 0 for them.
 
-    A wrong guess at most: what the draft was fed never decides what the target emits.
+    At worst a wrong draft token: what the draft was fed never decides what the target emits.
     """
 
     def __init__(self, decoder: Decoder) -> None:
@@ -45,11 +45,11 @@ class NarrowDecoder(Wrapped):
 
 
 class TranslatedDecoder(Wrapped):
-    """A draft of another tokenizer that reads and writes the target's ids.
+    """A draft with another tokenizer that reads and writes the target's ids.
 
     Token-level intersection (Timor et al. 2025, arXiv 2502.05202, algorithm 4): logits of the tokens that both know,
-    -inf for all others, so that what follows renormalises over the intersection. A context token that the draft lacks
-    is read as the nearest that it has.
+    -inf for all others, so that the softmax renormalizes over the intersection. A context token that the draft lacks is
+    read as the nearest one that it has.
     """
 
     def __init__(self, decoder: Decoder, to_draft: NDArray[np.int64], shared: NDArray[np.int64]) -> None:
@@ -73,7 +73,7 @@ class TranslatedDecoder(Wrapped):
 
 
 def draft_decoder(bundle: Bundle, engine: Engine) -> Decoder | None:
-    """The draft as a decoder of the target's ids, None without one. Raises `BundleError` as `load_maps` does."""
+    """The draft as a decoder of the target's ids, None if there is none. Raises `BundleError` as `load_maps` does."""
     draft, target, vocabulary = engine.draft, engine.target, bundle.manifest.vocabulary
     if draft is None:
         return None

@@ -37,16 +37,17 @@ FinishReason = Literal["stop", "length", "cancelled"]
 
 @dataclass(frozen=True)
 class Chunk:
-    """What one round adds: text (whole characters, so it may lag the tokens), tokens, and at the end the reason.
+    """What one round adds: text (complete characters, so it may lag behind the tokens), tokens, and at the end the
+    reason.
 
-    statistics is one object for the whole request: it goes on counting. The chunk that ends a cancelled request has no
-    tokens.
+    statistics is one object for the whole request and is updated by later rounds. The chunk that ends a cancelled
+    request has no tokens.
 
-    accepted: how many of the tokens, the first ones, were drafted; the target itself chose what is behind them: one
-    token, or two where a leaf caught the first of them, or none where the output ended before.
-    pieces: the text that each token released, which together is `text`.
+    accepted: how many of the tokens, the first ones, were drafted. The target itself chose those after them: one token,
+    two where the first of them was a caught leaf, or none where the output ended before. pieces: the text that each
+    token released, which together is `text`.
 
-    draft_tokens: what was drafted, also what was rejected; sources: where each of them came from, `model`, `lookup`,
+    draft_tokens: all drafted tokens, also the rejected ones; sources: where each of them came from, `model`, `lookup`,
     `prediction` or `grammar`. logprobs: one for each of the tokens, where the request asked for them.
     """
 
@@ -76,7 +77,7 @@ class Output:
         """(the text of each of the round's tokens that belongs to the output, why it ends with them)."""
         pieces, stops = [], self._stops
         finish: FinishReason | None = None
-        # A token at a time: what the text is must not depend on how many came at once.
+        # One token at a time: the text must not depend on how many tokens come at once.
         for token in tokens:
             if token in self._stop_tokens:
                 pieces.append("")
@@ -95,14 +96,14 @@ class Output:
         return tuple(pieces), finish
 
     def _completes(self, token: int) -> bool:
-        """Whether the grammar has nothing to follow `token`."""
+        """Whether the grammar allows nothing after `token`."""
         if self._matcher is None:
             return False
         self._matcher.advance(token)
         return self._matcher.done
 
     def flush(self) -> str:
-        """What was held back, when no more tokens come."""
+        """The text that was held back, once no more tokens come."""
         if self._stops is None:
             return self._detokenizer.flush()
         if self._stops.found:
@@ -113,7 +114,7 @@ class Output:
 
 @dataclass(frozen=True)
 class Decoding:
-    """What requests are decoded with, one after the other."""
+    """Decodes requests, one after the other."""
 
     bundle: Bundle
     engine: Engine
@@ -160,7 +161,7 @@ class Decoding:
             yield Chunk(text, (), "cancelled", statistics, pieces=(text,))
 
     def _round(self, request: Request, statistics: Statistics, notes: Notes) -> Round:
-        """How this request's rounds are run: whole on the device where it can, else by the host."""
+        """How this request's rounds are run: completely on the device where possible, else by the host."""
         context, schedule, drafter = self.context, request.schedule, request.drafter
         rounds = None if schedule.needs_host else device_rounds(self.engine, request.parameters, drafter)
         if rounds is not None:
@@ -195,7 +196,7 @@ class Decoding:
         return HostRound(context, draft, rule, statistics)
 
     def _switched(self, schedule: RoutedSchedule, rule: Rule, statistics: Statistics) -> Draft:
-        """Drafts with whoever `schedule` chooses."""
+        """Drafts with the drafter that `schedule` chooses."""
         context = self.context
 
         def lacks(drafter: str) -> int:
@@ -209,7 +210,9 @@ class Decoding:
 
     @contextmanager
     def _finite(self) -> Iterator[None]:
-        """Turns logits that are no numbers into an error that names the graph and the place, and cleans the caches."""
+        """Turns logits that are not numbers into an error that names the graph and the position, and cleans the
+        caches.
+        """
         try:
             yield
         except NonFiniteLogitsError as error:
@@ -228,7 +231,7 @@ class Decoding:
 def _chunk(
     tokens: Sequence[int], pieces: tuple[str, ...], finish: FinishReason | None, notes: Notes, statistics: Statistics
 ) -> Chunk:
-    """The newest round's; `tokens` are those of it that belong to the output."""
+    """The newest round's notes; `tokens` are those of its tokens that belong to the output."""
     return Chunk(
         "".join(pieces),
         tuple(tokens),
@@ -243,7 +246,7 @@ def _chunk(
 
 
 def _drafter(request: Request) -> str:
-    """Who drafted the newest round."""
+    """The drafter of the newest round."""
     chosen = request.schedule.drafter if isinstance(request.schedule, RoutedSchedule) else request.drafter
     return str(chosen)
 

@@ -1,4 +1,4 @@
-"""Rounds that run whole on the device, one launch each.
+"""Rounds that run completely on the device, one launch each.
 
 The host sends noise and tokens, and reads back a few integers.
 """
@@ -20,11 +20,11 @@ from ..state.statistics import Statistics
 
 
 def device_rounds(engine: Engine, parameters: SamplingParameters, drafter: str | None) -> Rounds | None:
-    """The engine's own rounds, where they can serve the request: without a drafter, or with the draft model.
+    """The engine's own rounds, if they can serve the request: without a drafter, or with the draft model.
 
-    Else the host runs the rounds, a pass at a time: for looked-up drafts, for whatever changes logits (a grammar,
+    Otherwise the host runs the rounds, pass by pass: for looked-up drafts, for whatever changes logits (a grammar,
     penalties, bias, bans, a minimum length), for log-probabilities, for verification rules without a graph (greedy
-    requests use none, whatever they name), and for a draft model whose ids are not the target's.
+    requests need none, whatever rule they name), and for a draft model whose ids are not the target's.
     """
     rounds = engine.rounds
     on_host = parameters.verification not in COMPILED and not parameters.greedy
@@ -34,7 +34,7 @@ def device_rounds(engine: Engine, parameters: SamplingParameters, drafter: str |
 
 
 class DeviceRound:
-    """Draws the same noise from the same seed as `SamplingRule`: both ways give the same tokens up to rounding."""
+    """Draws the same noise from the same seed as `SamplingRule`: both give the same tokens up to rounding."""
 
     def __init__(
         self, context: Context, rounds: Rounds, parameters: SamplingParameters, drafts: bool, statistics: Statistics
@@ -56,8 +56,8 @@ class DeviceRound:
         k = count if self._drafts and draft is not None and len(tokens) > 1 else 0
         start = perf_counter()
         if k and draft is not None:
-            self.prefill(tokens)  # what plain rounds have left out
-            draft.rows = min(draft.rows, len(tokens) - 2)  # those that count should the round fail
+            self.prefill(tokens)  # rows that plain rounds have left out
+            draft.rows = min(draft.rows, len(tokens) - 2)  # the valid ones, should the round fail
         result = self._rounds.run(tokens, k, self._chances(k))
         self._context.target.rows = len(tokens) + k
         if k and draft is not None:

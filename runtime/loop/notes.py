@@ -1,4 +1,4 @@
-"""What a round did, for whoever asks: where its draft came from, and how likely the target held its tokens to be."""
+"""What a round did, for reports: where its draft came from, and the target's log-probabilities of its tokens."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ Source = Literal["model", "lookup", "prediction", "grammar"]
 
 @dataclass
 class Notes:
-    """Of a request's newest round. likeliest: of how many tokens besides its own a token has log-probabilities, None
-    for no log-probabilities at all. sources: one for each of draft_tokens; num_accepted: how many of them stood.
-    logprobs: one for each token that the round gave.
+    """Of a request's newest round. likeliest: for how many alternatives to each token log-probabilities are kept, None
+    for no log-probabilities at all. sources: one for each of draft_tokens; num_accepted: how many of them were
+    accepted. logprobs: one for each token that the round gave.
     """
 
     likeliest: int | None
@@ -31,7 +31,7 @@ class Notes:
 
 
 class NotedRule:
-    """A rule whose drafts and rows are noted. certain_source: where tokens without chance come from."""
+    """A rule whose drafts and rows are recorded. certain_source: the source of deterministic draft tokens."""
 
     def __init__(self, rule: Rule, notes: Notes, certain_source: Source = "lookup") -> None:
         self._rule, self._notes, self._certain_source = rule, notes, certain_source
@@ -66,7 +66,7 @@ class NotedRule:
         return count, following
 
     def _note(self, rows: Logits, kept: Sequence[int]) -> None:
-        """kept: tokens, each from the row of its place."""
+        """kept: tokens, each from the row of its position."""
         likeliest = self._notes.likeliest
         if likeliest is not None:
             # The rule changes copies of the rows, so these are the target's own.
@@ -75,7 +75,7 @@ class NotedRule:
 
 
 class NotedRound:
-    """A round that says what it drafted; the device's own know of no rule, and draft by the model only."""
+    """A round that reports what it drafted; rounds on the device know of no rule, and draft with the model only."""
 
     def __init__(self, round: Round, notes: Notes) -> None:
         self._round, self._notes = round, notes

@@ -18,13 +18,13 @@ from ..state.statistics import Statistics
 
 class Round(Protocol):
     def prefill(self, tokens: Sequence[int]) -> None:
-        """Get ready to draft behind `tokens`."""
+        """Prepare to draft after `tokens`."""
         ...
 
     def run(self, tokens: Sequence[int], count: int) -> tuple[list[int], int, list[int]]:
-        """Draft up to `count` tokens behind `tokens` and verify them: `(draft_tokens, num_accepted, following)`.
+        """Draft up to `count` tokens after `tokens` and verify them: `(draft_tokens, num_accepted, following)`.
 
-        following: the target's own tokens behind those, one, or two where a row beside the draft caught the first.
+        following: the target's own tokens after those: one, or two where the first of them was a caught leaf.
         """
         ...
 
@@ -60,7 +60,7 @@ def decode(
 
 
 class HostRound:
-    """A pass at a time: the host looks at the logits of each."""
+    """Pass by pass: the host looks at the logits of each."""
 
     def __init__(self, context: Context, draft: Draft, rule: Rule, statistics: Statistics) -> None:
         self._target, self._draft, self._rule, self._statistics = context.target, draft, rule, statistics

@@ -1,7 +1,7 @@
-"""Rounds whose verify pass is a tree: the draft, and beside it leaves that catch the token that follows.
+"""Rounds whose verify pass is a tree: the draft, and leaves that may be the token that follows.
 
-No row is ever moved. Of what was caught, the cache has a row that lies in the wrong place, so it counts for nothing,
-and the next pass begins with that token too.
+No row is ever moved. The cache row of a caught leaf lies in the wrong place, so it does not count, and the next pass
+begins with that token.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ..state.statistics import Statistics
 
 
 class TreeRound:
-    """A pass at a time, as `HostRound`. rule: that drafts as well; leaves: that has the draft's other tokens."""
+    """Pass by pass, like `HostRound`. rule: drafts as well; leaves: has the draft's other tokens."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class TreeRound:
         self._leaves.begin(count)
         draft_tokens = self._draft.propose(tokens, count)
         start, position = perf_counter(), min(self._target.rows, len(tokens) - 1)
-        fed = tokens[position:]  # the last token, and what the round before caught
+        fed = tokens[position:]  # the last token, and the leaf that the round before caught
         chain = [*fed, *draft_tokens]
         room = min(self._contract.widest_step, self._contract.capacity - position)
         leaves = self._leaves.take(room - len(chain))
@@ -50,7 +50,7 @@ class TreeRound:
         return draft_tokens, *self._rule.accept_tree(logits[len(fed) - 1 :], draft_tokens, leaves)
 
     def _step(self, chain: list[int], leaves: Sequence[Leaf], position: int, last: int) -> Logits:
-        """last: the place of the sequence's last token in `chain`, below which draft tokens hang."""
+        """last: the index of the sequence's last token in `chain`, the parent of draft tokens."""
         if not leaves:
             return self._target.step(chain, position)
         parents = [last + leaf.place for leaf in leaves]

@@ -1,14 +1,14 @@
-"""How far what happens moves a belief in a draft, in logits."""
+"""How far one observation moves an estimate of a draft's acceptance, in logits."""
 
 from __future__ import annotations
 
 import math
 
-# One draft token moves what the request believes, and what the session's later ones of the route do.
+# Step per draft token: of the request's own estimate, and of the session's estimate for later requests of the route.
 REQUEST_RATE = 0.3
 ROUTE_RATE = 0.02
 FARTHEST = 6.0
-LEAST = 1.0 / (1.0 + math.exp(FARTHEST))  # a chance that far below even
+LEAST = 1.0 / (1.0 + math.exp(FARTHEST))  # a probability that far below even odds
 
 
 def bounded(logit: float) -> float:

@@ -1,4 +1,4 @@
-"""What rounds cost on one host and engine, by the number of draft tokens and by how long the sequence is.
+"""What rounds cost on one host and engine, by the number of draft tokens and by the length of the sequence.
 
 `specexport calibrate` measures them (`runtime/costs/meter.py`); `costs.json` in the bundle holds them.
 Notation of the rules: d is a draft pass, v(m) a target pass over m tokens, h what the host adds to a round, t1 a plain
@@ -18,7 +18,7 @@ COSTS_VERSION = 1
 
 @dataclass(frozen=True)
 class MeasuredTime:
-    """A time in seconds: median, and the tenth and ninetieth percentile of what was measured."""
+    """A time in seconds: median, tenth and ninetieth percentile of the measurements."""
 
     median: float
     p10: float
@@ -38,10 +38,9 @@ class CostPoint:
     k goes from 0 to the bundle's max_draft_tokens in `rounds` and `host`.
 
     rounds[k]: a whole round that drafts k tokens with the model, the host's part included; rounds[0] is a plain one,
-    t1.
-    draft: one draft pass, d. verify[m - 1]: a target pass over m tokens, v(m). host[k]: the round without its passes,
-    h. Where the device runs whole rounds, draft and verify are what the differences between rounds say: d = 0, v(m) =
-    rounds[m - 1].
+    t1. draft: one draft pass, d. verify[m - 1]: a target pass over m tokens, v(m). host[k]: the round without its
+    passes, h. Where the device runs whole rounds, draft and verify follow from the differences between rounds: d = 0,
+    v(m) = rounds[m - 1].
     """
 
     context: int
@@ -68,14 +67,14 @@ class CostPoint:
 
 @dataclass(frozen=True)
 class RoundCosts:
-    """Medians in seconds at one context length: what a schedule reckons with. Indices as of `CostPoint`."""
+    """Medians in seconds at one context length, for schedules. Indices as in `CostPoint`."""
 
     rounds: tuple[float, ...]
     draft: float
     verify: tuple[float, ...]
     host: tuple[float, ...]
-    draft_prefill: float  # a token
-    draft_row: float = 0.0  # that a pass of the draft has more
+    draft_prefill: float  # per token
+    draft_row: float = 0.0  # per additional row of a draft pass
 
     @property
     def plain(self) -> float:
@@ -89,7 +88,9 @@ class RoundCosts:
 
 @dataclass(frozen=True)
 class DraftCosts:
-    """Of rounds with a draft beside the bundle's first. weights: SHA-256 of its own. The others as of `Costs`."""
+    """Costs of rounds with a draft other than the bundle's first. weights: SHA-256 of that draft's. The others as in
+    `Costs`.
+    """
 
     weights: str
     draft_prefill: float
@@ -101,9 +102,9 @@ class DraftCosts:
 class Costs:
     """bundle: `bundle_identity`. host: `describe_host`. engine: its name. threads: as given to `load`.
 
-    target_prefill, draft_prefill: seconds a prompt token. draft_row: seconds of a row more in a pass of the draft,
-    which is what guesses cost it; None where nobody measured it, then `draft_prefill` stands for it. points: by rising
-    context. drafts: of those beside the bundle's first, by name.
+    target_prefill, draft_prefill: seconds per prompt token. draft_row: seconds per additional row in a draft pass,
+    which is what a guess costs in a chain; None where it was not measured, then `draft_prefill` stands for it. points:
+    by rising context. drafts: of the drafts other than the bundle's first, by name.
     """
 
     schema_version: int
@@ -142,16 +143,18 @@ class Costs:
         return len(self.points[0].rounds) - 1
 
     def of(self, model: str) -> Costs:
-        """Of rounds with another draft, one of `drafts`."""
+        """The costs of rounds with another draft, one of `drafts`."""
         one = self.drafts[model]
         return replace(self, draft_prefill=one.draft_prefill, points=one.points, drafts={}, draft_row=one.draft_row)
 
     def chained(self, unit: float) -> Costs:
-        """Of rounds in which something drafts for the draft: its tokens behind the first take `unit` of a pass each."""
+        """The costs of rounds of a chain: the draft's tokens after the first take `unit` of a pass each."""
         return replace(self, points=tuple(_chained(point, unit) for point in self.points)) if unit < 1.0 else self
 
     def at(self, context: int) -> RoundCosts:
-        """Medians at `context` tokens: between two measured contexts on the line through both, else the nearest's."""
+        """Medians at `context` tokens: interpolated linearly between two measured contexts, else those of the
+        nearest.
+        """
         above = next((i for i, point in enumerate(self.points) if point.context >= context), len(self.points) - 1)
         high = self.points[above]
         low = self.points[above - 1] if above and context < high.context else high
@@ -180,7 +183,7 @@ def _chained(point: CostPoint, unit: float) -> CostPoint:
 
 
 def _less(time: MeasuredTime, seconds: float) -> MeasuredTime:
-    """Never nothing: where noise of the measurement would make it that, the time stays."""
+    """Never zero or less: where noise of the measurement would make it that, the time stays."""
     if time.p10 <= seconds:
         return time
     return MeasuredTime(time.median - seconds, time.p10 - seconds, time.p90 - seconds)

@@ -1,4 +1,4 @@
-"""The files of a bundle that calibration leaves: read together, checked, and turned into a schedule for a request."""
+"""The files that calibration leaves in a bundle: read together, checked, and turned into a schedule for a request."""
 
 from __future__ import annotations
 
@@ -32,17 +32,18 @@ LOG = logging.getLogger("specexport")
 
 @dataclass
 class Decisions:
-    """policy: None where nobody calibrated. costs: None too where they are of another host.
+    """policy: None without calibration. costs: None too if they are from another host.
 
-    routing: who drafts where no route is named, None where that is the default's drafter.
+    routing: chooses the draft where no route is named, None where the default's drafter does.
 
-    measure: costs for sessions that nobody calibrated, asked for once, None for rounds of the maximum; measure_draft:
-    the same function afterwards, for drafts beside the first by name. states: of this session, by route, or by drafter
-    where there is no policy. bounded: those of requests with a grammar. routed: those of requests that are routed, by
-    drafter; purse: what these have saved. paces: what rounds take, by drafter, on `clock`.
+    measure: called once for the costs of an uncalibrated session, None to draft the maximum; measure_draft: the same
+    function afterwards, for further drafts by name. states: of this session, by route, or by drafter where there is no
+    policy. bounded: those of requests with a grammar. routed: those of routed requests, by drafter; purse: what these
+    have saved. paces: measured times of rounds, by drafter, on `clock`.
 
     chance: reads the draft's confidence while it drafts, None where that is not known; read_chance: the same for a
-    draft beside the first. open_draft: opens one; it raises `ParameterError` where that has left the bundle.
+    draft other than the first. open_draft: opens one; it raises `ParameterError` if that draft is no longer in the
+    bundle.
     """
 
     policy: Policy | None = None
@@ -71,9 +72,9 @@ class Decisions:
         threads: int,
         open_draft: Callable[[str], OpenedDraft] | None = None,
     ) -> Decisions:
-        """open_draft: opens a draft beside the first, whose confidence is read.
+        """open_draft: opens a draft other than the first, whose confidence is read.
 
-        Raises `BundleError` for a file that is damaged, of another bundle, or asks for what the bundle lacks.
+        Raises `BundleError` for a file that is damaged or of another bundle, or that asks for what the bundle lacks.
         """
         policy = read_decision(bundle, Policy, POLICY)
         if policy is None:
@@ -111,7 +112,7 @@ class Decisions:
         return cls(policy, None if reason else costs, routing, first, read_chance=others, open_draft=open_draft)
 
     def prepare(self) -> None:
-        """Ask for the costs now, not at the first request that needs them."""
+        """Get the costs now, not at the first request that needs them."""
         measure = self.measure
         if measure is not None:
             self.measure_draft = measure
@@ -120,13 +121,13 @@ class Decisions:
 
     @property
     def drafts(self) -> list[str]:
-        """Those beside the bundle's first that the policy uses."""
+        """The drafts that the policy uses, without the bundle's first."""
         entries = () if self.policy is None else (self.policy.default, *self.policy.routes.values())
         drafters = [entry.drafter for entry in entries] + list(self.routing.drafters if self.routing else ())
         return list(dict.fromkeys(model for drafter in drafters for model in beside_first(drafter)))
 
     def costs_of(self, drafter: str) -> Costs | None:
-        """Of rounds with it; None where nobody knows. Where nobody calibrated they may be measured now."""
+        """Costs of rounds with the draft; None where unknown. For an uncalibrated session they may be measured now."""
         self.prepare()
         model = model_of(drafter)
         if model in (None, FIRST) or self.costs is None:
@@ -140,7 +141,7 @@ class Decisions:
         return self._costs[model]
 
     def chance_of(self, drafter: str) -> Chance | None:
-        """Reads the confidence of the draft that it asks."""
+        """The function that reads the confidence of this drafter's draft."""
         model = model_of(drafter)
         if model in (None, FIRST):
             return self.chance
@@ -149,11 +150,11 @@ class Decisions:
         return self._chances[model]
 
     def uncalibrated(self, drafter: str, most: int, seeded: bool, constrained: bool = False) -> Schedule:
-        """What a request follows where there is no policy: it adapts, from a guess or what earlier requests have shown.
+        """The schedule of a request where there is no policy: adaptive, starting from a guess or from earlier requests.
 
-        most: draft tokens a round. seeded: the request samples with a seed, so it learns nothing from others: it is to
-        repeat itself, and what others with its seed accepted tells of the noise that is to judge it. constrained: by a
-        grammar; it learns from such requests only.
+        most: draft tokens per round. seeded: the request samples with a seed, so it learns nothing from others: it must
+        be reproducible, and what others with its seed accepted reveals the noise that judges it. constrained: by a
+        grammar; it learns only from requests with one.
         """
         costs = self.costs_of(drafter)
         if costs is None:
@@ -167,10 +168,10 @@ class Decisions:
     def schedule(
         self, route: str | None, most: int, constrained: bool = False, seeded: bool = False
     ) -> tuple[str, Schedule]:
-        """By the policy, the drafter and the schedule of a request.
+        """The drafter and the schedule of a request, by the policy.
 
-        most: draft tokens a round. constrained: by a grammar. Then a draft is trusted by what such requests have shown,
-        and nobody reads its confidence: what that promises was fitted to free text. seeded: as in `uncalibrated`.
+        most: draft tokens per round. constrained: by a grammar. Then the draft is judged by the acceptance of such
+        requests, and its confidence is not read, since that was fitted to free text. seeded: as in `uncalibrated`.
         """
         assert self.policy is not None
         entry = self.policy.of(route)
@@ -180,13 +181,14 @@ class Decisions:
                 states, chance, pace = self.bounded, None, None
             key = route if route in self.policy.routes else None
             state = RouteState(alone=True) if seeded else states.setdefault(key, RouteState(pace=pace))
-            # Beside a grammar nothing drafts for the draft.
+            # With a grammar there are no chains.
             costs = costs if constrained else costs.chained(entry.unit)
             return entry.drafter, adaptive_schedule(entry, costs, chance, state, most)
         return entry.drafter, FixedSchedule(entry.num_draft_tokens if entry.verdict != "off" else 0)
 
     def routed(self, prompt: Sequence[int], most: int, seeded: bool = False) -> RoutedSchedule | None:
-        """For a request that names no route and may be drafted by whoever pays; None where the default decides.
+        """The schedule of a request that names no route, if any draft that pays may draft it; None where the default
+        decides.
 
         prompt: token ids. most, seeded: as in `schedule`.
         """
@@ -205,7 +207,7 @@ class Decisions:
         return RoutedSchedule(self.routing, prompt, candidates, most, None if seeded else self.purse)
 
     def _opens(self, drafter: str) -> bool:
-        """Whether the drafts that it asks are still there; then they are open."""
+        """Whether the drafts that it uses are still in the bundle; then they are open."""
         if self.open_draft is None:
             return True
         for model in beside_first(drafter):
@@ -219,7 +221,9 @@ class Decisions:
         return True
 
     def _pace(self, drafter: str) -> Pace | None:
-        """Of all routes with this drafter; None for lookups alone, whose drafts cost little whatever is believed."""
+        """The state shared by all routes with this drafter; None for lookups alone, which cost little at any
+        acceptance.
+        """
         return self.paces.setdefault(drafter, Pace(self.clock)) if model_of(drafter) else None
 
 
@@ -271,17 +275,19 @@ def _check_drafter(name: str, bundle: Bundle, where: str) -> None:
 
 
 def read_chance(bundle: Bundle, open_draft: Callable[[str], OpenedDraft], model: str) -> Chance | None:
-    """Of a draft beside the first, which is opened for its head. Raises `BundleError`."""
+    """The confidence of a draft other than the first, which is opened for its head. Raises `BundleError`."""
     survival = read_decision(bundle, Survival, survival_file(model))
     return chance_of(survival, open_draft(model).head, bundle) if survival is not None else None
 
 
 def chance_of(survival: Survival, head: Head | None, bundle: Bundle) -> Chance | None:
-    """Reads the draft's confidence; None where the signal is the head's and there is none. Raises `BundleError`."""
+    """A function that reads the draft's confidence; None where the head is the signal and there is none. Raises
+    `BundleError`.
+    """
     if survival.signal == "probability":
         return lambda index, logits: survival.chance(index, top_logit(logits[-1]))
     if head is None:
-        return None  # on engines whose rounds run whole there is none
+        return None  # engines that run whole rounds have none
     both = survival.signal == "both"
     if len(survival.head) != head.size + 1 + both:
         raise BundleError(

@@ -1,4 +1,4 @@
-"""The files that calibration leaves in a bundle: read and checked, written whole, and forgotten together."""
+"""The files that calibration leaves in a bundle: read and checked, written atomically, and removed together."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def read_decision(bundle: Bundle, kind: type[T], name: str) -> T | None:
 
 
 def write_decision(bundle: Bundle, value: Costs | Policy | Routing | Survival, name: str) -> None:
-    """Replace the file as a whole. Raises `OutputError`."""
+    """Replace the file atomically. Raises `OutputError`."""
     _replace(bundle.path(name), json.dumps(asdict(value), indent=1, ensure_ascii=False) + "\n")
 
 
@@ -52,7 +52,7 @@ def forget_decisions(bundle: Bundle) -> None:
 
 
 def check_writable(bundle: Bundle) -> None:
-    """Before a long run, not behind it. What killed runs left goes. Raises `OutputError`."""
+    """Check before a long run that the bundle can be written. Removes what killed runs left. Raises `OutputError`."""
     remove_left(bundle.root)
     with _told(bundle.root), temporary_file(bundle.path(POLICY), b""):
         pass
@@ -73,5 +73,5 @@ def _told(folder: Path) -> Iterator[None]:
 
 
 def remedy(bundle: Bundle) -> str:
-    """Of what is wrong with one of these files."""
+    """The error for one of these files."""
     return f"run specexport calibrate {bundle.root}, or delete the file"

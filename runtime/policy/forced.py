@@ -1,4 +1,4 @@
-"""The schedule of a request with a grammar: what the grammar forces comes beside the tokens that are drafted."""
+"""The schedule of a request with a grammar: tokens that the grammar forces are added to those that are drafted."""
 
 from __future__ import annotations
 
@@ -8,16 +8,15 @@ from .schedule import Schedule
 
 
 class BesideForced:
-    """Asks another schedule about the tokens of a model or a lookup only, and tells it of no others.
+    """Asks another schedule about tokens of a model or a lookup only, and reports only the outcome of those to it.
 
-    Forced tokens stand whatever the draft is worth, so they say nothing about it, and rounds that would be plain
-    propose them too.
+    Forced tokens are accepted however good the draft is, so they say nothing about it; even plain rounds propose them.
     """
 
     needs_host = True
 
     def __init__(self, schedule: Schedule, rule: Rule, most: int) -> None:
-        """most: draft tokens a round."""
+        """most: draft tokens per round."""
         self._schedule, self._rule, self._most = schedule, rule, most
         self.guide: Guide | None = schedule.guide
         self._forced = 0

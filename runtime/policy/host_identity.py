@@ -26,7 +26,7 @@ def bundle_identity(bundle: Bundle) -> str:
         for role, model in manifest.models.items()
     }
     contract = asdict(manifest.contract)
-    if not manifest.contract.tree_rows:  # as it was before there were trees
+    if not manifest.contract.tree_rows:  # as before there were trees
         del contract["tree_rows"]
     return hashlib.sha256(json.dumps([models, contract], sort_keys=True).encode()).hexdigest()
 

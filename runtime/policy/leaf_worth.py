@@ -1,4 +1,4 @@
-"""What leaves are worth: the draft's own probabilities, corrected by how often the target went on so."""
+"""What leaves are worth: the draft's own probabilities, corrected by how often the target really chose them."""
 
 from __future__ import annotations
 
@@ -10,37 +10,37 @@ import numpy as np
 from ..drafting.leaves import Choices
 from ..sampling.distribution import Probabilities, Tokens
 
-# What it takes the host to look for leaves in a round, about: chosen behind `benchmarks/trees.py` on the demo pair,
-# whose rounds of 3 ms it made a twentieth longer.
+# About how long the host searches for leaves in a round: measured by `benchmarks/trees.py` on the demo pair, whose
+# rounds of 3 ms became a twentieth longer.
 HOST_SECONDS = 2e-4
-# Where a draft token fails, how likely the likeliest of the others is taken to be at best. On the demo pair it is what
-# the target says in 49 of 100 such places.
+# Upper estimate of the probability that the likeliest other token is chosen where a draft token is rejected. On the
+# demo pair the target chooses it in 49 of 100 such positions.
 BEST_SHARE = 0.5
-# From this rank on choices are believed alike.
+# From this rank on, all choices share one estimate.
 RANKS = 8
-# Tokens that the draft's own word counts for, beside what was seen; and how many of them are remembered, about.
+# How many observed tokens the draft's own probabilities count for; and about how many observations are remembered.
 PRIOR = 1.0
 REMEMBERED = 64.0
 
 
 @dataclass
 class LeafBeliefs:
-    """expected: by rank, the sum of the values that choices had by the draft's word; seen: how many of them came true.
+    """expected: by rank, the sum of the probabilities that the draft gave to the choices; seen: how many of them the
+    target chose.
 
-    Both are of all choices that a round had, also of those that no row was spent on: what the target went on with is
-    known anyway.
+    Both are over all choices of a round, also those without a row: the target's choice is known anyway.
     """
 
     expected: list[float] = field(default_factory=lambda: [0.0] * RANKS)
     seen: list[float] = field(default_factory=lambda: [0.0] * RANKS)
 
     def factors(self, ranks: Tokens) -> Probabilities:
-        """By which the draft's word is multiplied."""
+        """The factors for the draft's probabilities."""
         factors: Probabilities = (np.array(self.seen) + PRIOR) / (np.array(self.expected) + PRIOR)
         return factors[np.minimum(ranks, RANKS - 1)]
 
     def add(self, ranks: Tokens, values: Probabilities, hit: int | None) -> None:
-        """The choices of a round; the one at `hit` came true."""
+        """Add the choices of a round; the target chose the one at `hit`."""
         ranks = np.minimum(ranks, RANKS - 1)
         expected, seen = self.expected + np.bincount(ranks, values, RANKS), np.array(self.seen)
         if hit is not None:
@@ -50,8 +50,8 @@ class LeafBeliefs:
 
 
 class LeafWorth:
-    """Of one request; implements `LeafBudget`. seconds: of the newest round's leaves. unpriced: whether it has leaves
-    that were asked for, whatever they cost.
+    """Of one request; implements `LeafBudget`. seconds: of the newest round's leaves. unpriced: whether it has
+    requested leaves, which are taken at any cost.
     """
 
     def __init__(self, beliefs: LeafBeliefs) -> None:
@@ -59,9 +59,9 @@ class LeafWorth:
         self.begin([], [0.0], 1.0, [0.0, 0.0])
 
     def begin(self, read: list[float], expected: list[float], rate: float, verify: list[float]) -> None:
-        """A round. read: chances of its draft tokens to stand where all in front do, filled in while it drafts;
-        expected: the same in front of it, where nobody reads them. rate: tokens a second that are reached anyway.
-        verify: seconds of a verify pass over 1, 2, ... rows.
+        """Begin a round. read: acceptance probability of its draft tokens, given that all earlier ones are accepted,
+        filled in while it drafts; expected: the same known beforehand, where the confidence is not read. rate: tokens
+        per second of the session. verify: seconds of a verify pass over 1, 2, ... rows.
         """
         self._read, self._expected, self._rate, self._verify = read, expected, rate, verify
         self.seconds, self.unpriced = 0.0, False
@@ -73,7 +73,7 @@ class LeafWorth:
         self._beliefs.add(choices.ranks, self._word(choices), hit)
 
     def could_pay(self) -> bool:
-        alive, most = 1.0, 0.0  # the chance that the draft ends at one place, where that is largest
+        alive, most = 1.0, 0.0  # the largest probability that the draft ends at one position
         for chance in self._expected:
             most = max(most, alive * (1.0 - chance))
             alive *= chance
@@ -81,22 +81,26 @@ class LeafWorth:
 
     @property
     def price(self) -> float:
-        """Rows cost in steps, and wider passes than these were not measured: each is taken for the dearest."""
+        """Rows cost in steps, and wider passes than these were not measured: each row counts as the most expensive
+        one.
+        """
         return self._rate * max(after - before for before, after in pairwise(self._verify))
 
     def add_leaves(self, count: int) -> None:
         self.seconds = count * self.price / self._rate
 
     def _word(self, choices: Choices) -> Probabilities:
-        """The draft's own, of what remains where a draft token is expected to fail."""
+        """The draft's own probabilities, times the probability that the draft token before is rejected."""
         chances = np.array(self._read or self._expected)
-        ending = np.cumprod(np.append(1.0, chances[:-1])) * (1.0 - chances)  # of the draft, by place
+        ending = np.cumprod(np.append(1.0, chances[:-1])) * (1.0 - chances)  # of the draft, by position
         word: Probabilities = ending[np.minimum(choices.places, len(chances) - 1)] * choices.shares
         return word
 
 
 class AskedLeaves:
-    """As many as were asked for, by the draft's own word; implements `LeafBudget`. The schedule is told of them."""
+    """As many leaves as were asked for, by the draft's own probability; implements `LeafBudget` and reports to the
+    schedule.
+    """
 
     price = 0.0
 

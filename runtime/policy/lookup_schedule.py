@@ -1,9 +1,9 @@
-"""How many tokens to draft where lookups draft too, alone or beside a model.
+"""How many tokens to draft where lookups draft too, alone or with a model.
 
-A match is taken as far as its chance, by how long it is (`lookup_worth.py`), is worth the rows that it adds to the
-verify pass, and only where that gains more than the model would. Rows of a match are held against the rate that is
-reached lately, tokens of the model against the rate that the model alone would reach: matches come in stretches, and
-where there is none the output does not go on at the rate of those.
+A match is taken as far as its probability, which follows from its length (`lookup_worth.py`), is worth the rows that it
+adds to the verify pass, and only where that gains more than the model would. Rows of a match are compared with the rate
+of the last rounds, tokens of the model with the rate that the model alone would reach: matches come in stretches, and
+outside these the output does not continue at their rate.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from .pace import Pace
 from .routes import RoutePolicy
 from .schedule import PROBE_BUDGET, AdaptiveSchedule, Chance, RouteState
 
-# Rounds that the reached rate is a mean of, about; as how many the rate of drafts without lookups counts at first; and
-# how far it moves before the model's part is planned anew.
+# About how many rounds the reached rate is a mean of; as how many rounds the rate of drafts without lookups counts at
+# first; and how far the rate moves before the model's part is planned anew.
 ROUNDS = 6.0
 PRIOR = 8.0
 MOVED = 0.03
@@ -29,13 +29,13 @@ MOVED = 0.03
 def adaptive_schedule(
     entry: RoutePolicy, costs: Costs, chance: Chance | None, state: RouteState, most: int
 ) -> AdaptiveSchedule:
-    """The schedule of a request, by what drafts; arguments of `AdaptiveSchedule`."""
+    """The schedule of a request, by its drafter; arguments of `AdaptiveSchedule`."""
     looks_up = unguessed(entry.drafter) != model_of(entry.drafter)
     return (LookupSchedule if looks_up else AdaptiveSchedule)(entry, costs, chance, state, most)
 
 
 class LookupSchedule(AdaptiveSchedule):
-    """Of one request, for drafters with a lookup; always asked while a round drafts."""
+    """For one request and drafters with a lookup; always asked while a round drafts."""
 
     needs_host = True
 
@@ -44,9 +44,9 @@ class LookupSchedule(AdaptiveSchedule):
         self.guide = self
         self._worth = LookupWorth(state.lookups, entry.verdict == "off")
         self._allowed = 0  # draft tokens of the model in this round
-        self._without = False  # whether this round looks nothing up
-        self._reached = 0.0  # tokens a second, lately
-        self._alive_at: list[float] = []  # by draft tokens of the model: the chance of all of them,
+        self._without = False  # whether this round has no lookup
+        self._reached = 0.0  # tokens per second, recently
+        self._alive_at: list[float] = []  # by draft tokens of the model: the probability that all are accepted,
         self._gains: list[float] = []  # what they gain over a plain round, in tokens,
         self._rows: list[float] = []  # and what the time of their rows in the verify pass is worth
 
@@ -81,7 +81,7 @@ class LookupSchedule(AdaptiveSchedule):
         return taken
 
     def include(self, index: int, logits: Logits) -> bool:
-        self._worth.begin()  # what was found in front of it was not legal
+        self._worth.begin()  # the lookup that came first was not legal
         if self._chance is not None:
             return super().include(index, logits)
         self._passes += 1
@@ -113,7 +113,7 @@ class LookupSchedule(AdaptiveSchedule):
         return best, rate
 
     def _time(self, pace: Pace, num_drafted: int) -> None:
-        if num_drafted and not self._passes:  # neither of the kinds that are compared
+        if num_drafted and not self._passes:  # neither of the two kinds
             self._had_draft = -1
         else:
             super()._time(pace, num_drafted)

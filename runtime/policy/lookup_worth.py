@@ -1,9 +1,9 @@
-"""What looked-up draft tokens are worth, by how long the match is that they continue.
+"""What looked-up draft tokens are worth, by the length of the match that they continue.
 
-A match of n tokens is taken to go on with a chance of 1 - 1/n before anything is known: on text of the demo pair 2, 3,
-4, 8 and 16 equal tokens went on in 0.5, 0.7, 0.8, 0.9 and 0.99 of the cases, which is where the form comes from. Every
-token that stands makes the match longer by one. What is learnt are odds that multiply all of these: text that repeats
-itself has them above 1, text that only looks alike below.
+A match of n tokens is assumed to continue with a probability of 1 - 1/n. The form comes from text of the demo pair,
+where 2, 3, 4, 8 and 16 equal tokens continued in 0.5, 0.7, 0.8, 0.9 and 0.99 of the cases. Every accepted token makes
+the match longer by one. What is learnt are odds that multiply all of these: above 1 in text that repeats itself, below
+1 in text that only looks alike.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from .beliefs import FARTHEST, REQUEST_RATE, ROUTE_RATE, bounded
 
-# Tokens of a lookup that is asked for although nothing is expected of it.
+# Tokens of a lookup that is used as a probe.
 PROBE_TOKENS = 2
 
 
@@ -22,8 +22,8 @@ PROBE_TOKENS = 2
 class LookupState:
     """What a session remembers of a route's lookups.
 
-    shift: logits added to the chances. allowance: seconds saved up for a probe. tokens, seconds: of its last rounds,
-    older ones counting less.
+    shift: logits added to the probabilities. allowance: seconds saved up for a probe. tokens, seconds: of its last
+    rounds, with decay.
     """
 
     shift: float = 0.0
@@ -36,21 +36,21 @@ class LookupWorth:
     """Of one request."""
 
     def __init__(self, state: LookupState, off: bool = False) -> None:
-        """off: nothing is expected of them until probes say otherwise."""
+        """off: expected not to pay until probes say otherwise."""
         self._state = state
-        self._shift = -FARTHEST if off else 0.0  # of this request, beside the route's
+        self._shift = -FARTHEST if off else 0.0  # of this request, in addition to the route's
         self._odds = math.exp(bounded(self._shift + state.shift))
-        self._place, self._length = -1, 0  # of this round's lookup in its draft, and the match; -1 for none
+        self._place, self._length = -1, 0  # position of this round's lookup in its draft, and the match; -1 for none
 
     def begin(self) -> None:
-        """A round begins."""
+        """Begin a round."""
         self._place = -1
 
     def take(self, lookup: tuple[int, int], place: int, alive: float, rows: Sequence[float], least: float) -> int:
-        """How many tokens of a lookup to take behind `place` draft tokens.
+        """How many tokens of a lookup to take after `place` draft tokens.
 
-        lookup: how many it has, and how many tokens match. alive: the chance of all draft tokens before it. rows:
-        tokens that the time of a draft of so many tokens is worth. least: what another way to go on would gain.
+        lookup: how many it has, and how many tokens match. alive: the probability that all draft tokens before it are
+        accepted. rows: tokens that the time of a draft of so many tokens is worth. least: the gain of the alternative.
         """
         count, length = lookup
         taken, gain, best, odds = 0, 0.0, least, self._odds
@@ -64,9 +64,10 @@ class LookupWorth:
         return taken
 
     def probe(self, lookup: tuple[int, int], price: float, saved: float) -> int:
-        """As `take`, in front of all, of a lookup that is not worth it: none, or a few where enough has been saved.
+        """As `take` at the start of a round, for a lookup that is not worth it: none, or a few as a probe once enough
+        is saved.
 
-        price: seconds that it loses. saved: for every round.
+        price: seconds that the probe loses. saved: seconds that every round adds.
         """
         state = self._state
         if state.allowance < price:
@@ -77,7 +78,7 @@ class LookupWorth:
         return min(PROBE_TOKENS, lookup[0])
 
     def observe(self, num_drafted: int, num_accepted: int) -> int:
-        """Learn from a round; returns how many of its draft tokens were no lookup's."""
+        """Learn from a round; returns how many of its draft tokens did not come from a lookup."""
         place = self._place
         if not 0 <= place < num_drafted:
             return num_drafted

@@ -1,9 +1,9 @@
-"""What rounds with a draft take over plain ones while a session runs, against what its costs say.
+"""How much longer rounds with a draft take than plain ones while a session runs, compared with the measured costs.
 
-Costs are measured on a host that does other things too, and some day; a session that believes costs which are twice too
-high decodes plainly for good. So now and then two rounds in a row are of the other kind: plain ones while the session
-drafts, drafted ones while it does not. The second is compared with those right before it, which the host has slowed as
-much. The first is not timed, since it finds the CPU's caches as the other kind left them.
+Costs are measured once, on a host that does other things too, and a session whose costs are twice too high would decode
+plainly for good. So now and then two rounds in a row are of the other kind: plain ones while the session drafts,
+drafted ones while it does not. The second is compared with those right before it, which the host has slowed as much.
+The first is not timed, since it finds the CPU's caches as the other kind left them.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from statistics import median
 from time import perf_counter
 
 # What comparisons may cost, in plain rounds: at first, while the session decodes plainly and while it drafts, and for
-# every round. Plain decoding for no reason loses most.
+# every round. The budget is larger while it decodes plainly, since needless plain decoding loses most.
 START, START_DRAFTING = 6.0, 1.5
 BUDGET = 0.01
-# Rounds before it that a comparison is made with, and how many it takes.
+# How many rounds before it a comparison is made with, and how many rounds it takes.
 NEIGHBOURS = 3
-# Comparisons that count, and as how many the costs' own word does.
+# How many comparisons count, and as how many the measured costs count.
 WINDOW = 24
 PRIOR = 3.0
-# The extra time of a draft is taken for so many times of what costs say, at least and at most.
+# Bounds of `extra`.
 LEAST, MOST = 0.25, 4.0
 
 
 class Pace:
-    """Of one session and drafter; implements the taking of turns, and keeps `extra`.
+    """For one session and drafter: decides when to compare, and keeps `extra`.
 
     extra: the time of rounds with a draft over plain ones, as a factor of what the costs say.
     """
@@ -38,13 +38,13 @@ class Pace:
         self._found: deque[float] = deque(maxlen=WINDOW)
         self._before: deque[tuple[float, float]] = deque(maxlen=NEIGHBOURS)
         self._drafting = False  # what `_before` did
-        self._purse = {False: START, True: START_DRAFTING}  # by whether it drafts
+        self._purse = {False: START, True: START_DRAFTING}  # by kind: whether it drafts
         self._second = False  # whether the next round is the second of the other kind
 
     def other(self, drafting: bool, price: float) -> bool:
-        """Whether the next round is of the other kind than what the schedule would have.
+        """Whether the next round is to be of the other kind than the schedule's choice.
 
-        drafting: what it would. price: what such a round costs more, in plain rounds.
+        drafting: the schedule's choice. price: what a round of the other kind costs more, in plain rounds.
         """
         if drafting != self._drafting:
             self._drafting, self._second = drafting, False
@@ -60,7 +60,9 @@ class Pace:
         return True
 
     def observe(self, drafted: bool, seconds: float, plain: float, expected: float) -> None:
-        """A round that followed one of its kind. plain, expected: seconds of a plain one, and of this one, by costs."""
+        """Learn from a round that followed one of its kind. plain, expected: seconds of a plain round, and of this one,
+        by costs.
+        """
         if drafted == self._drafting:
             self._before.append((seconds, expected))
             return

@@ -1,4 +1,4 @@
-"""The schedule of a request with a prediction: what that says comes beside the tokens that are drafted."""
+"""The schedule of a request with a prediction: the prediction's tokens are added to those that are drafted."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from .schedule import Schedule
 class BesidePrediction:
     """Lets the prediction fill every round, and asks another schedule about tokens of a model or of other lookups.
 
-    That is told of its own tokens only: what the prediction has right says nothing about them. It is asked when the
-    prediction has nothing for a round, lest a probe that it saved up for is spent on a round that has no room for it.
+    That schedule learns from its own tokens only: where the prediction is right says nothing about them. It is asked
+    when the prediction has nothing for a round, so that a saved-up probe is not spent on a round without room for it.
     """
 
     needs_host = True
 
     def __init__(self, schedule: Schedule, most: int, learns: bool = True, with_model: bool = True) -> None:
-        """most: draft tokens a round. learns: whether `schedule` hears what became of its tokens; not where tokens of
-        a grammar stand in front of them. with_model: whether it decides for a draft model. Lookups alone ask nothing
-        where they find nothing, so `schedule` is asked about such a round when it is over.
+        """most: draft tokens per round. learns: whether `schedule` is told the outcome of its tokens; not where tokens
+        of a grammar come before them. with_model: whether it decides for a draft model. Lookups alone ask nothing where
+        they find nothing, so `schedule` is asked about such a round when it is over.
         """
         self._schedule, self._most, self._learns, self._with_model = schedule, most, learns, with_model
         self._asked = schedule.guide
         self.guide: Guide | None = self
         self._round = 0, 0  # length and behind, as of `next`
-        self._begun = False  # whether the schedule was asked about a round that it has not heard of since
-        self._count = self._own = 0  # tokens that the schedule allows in it, and those that were taken
+        self._begun = False  # whether the schedule was asked about a round whose outcome it does not know yet
+        self._count = self._own = 0  # tokens that the schedule allows in it, and those taken
 
     def next(self, length: int, behind: int) -> int:
         self._round, self._own = (length, behind), 0
@@ -34,7 +34,7 @@ class BesidePrediction:
 
     @property
     def _allowed(self) -> int:
-        """By the schedule, in this round."""
+        """Tokens that the schedule allows in this round."""
         if not self._begun:
             self._count, self._begun = self._schedule.next(*self._round), True
         return self._count

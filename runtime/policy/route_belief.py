@@ -1,8 +1,8 @@
-"""Which of the recorded routes a request is like, by its prompt and by what its rounds accept; `routing.json`.
+"""Which of the recorded routes a request resembles, by its prompt and by the acceptance of its rounds; `routing.json`.
 
-For requests that name no route, where a bundle's routes want different drafts. The prompt's tokens say where a belief
-starts (naive Bayes over what the recorded prompts had), and every round with a draft moves it (Bayes over the chances
-that this drafter's tokens had on each route). `specexport calibrate` writes the file where choosing so pays.
+For requests that name no route, where a bundle's routes want different drafts. The prompt's tokens give the initial
+estimate (naive Bayes over the tokens of recorded prompts), and every round with a draft updates it (Bayes' rule over
+the acceptance of this drafter on each route). `specexport calibrate` writes the file where choosing so pays.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from .routes import check_unit
 ROUTING = "routing.json"
 ROUTING_VERSION = 1
 
-# Of the evidence of a round, what is kept; how much of a belief goes back to where it started with each such round; and
-# the log-odds that a prompt can give. Chosen on the first 24 prompts of the demo's routes, where others moved the
-# results by less than 2 %; figures in docs are of other prompts.
+# The fraction of a round's evidence that counts; how far the estimate decays to its start with each such round; and the
+# largest log-odds that a prompt can give. Chosen on the first 24 prompts of the demo's routes, where other values moved
+# the results by less than 2 %; figures in docs are of other prompts.
 TEMPER, LEAK, SUREST = 0.6, 0.02, 6.0
 LEAST = 1e-6
 
 
 @dataclass(frozen=True)
 class KnownDraft:
-    """Of a drafter on a route, by what was recorded. speedup: adapting, over plain decoding. chances, unit: as of
+    """A drafter on a route, as recorded. speedup: of adaptive sessions over plain decoding. chances, unit: as in
     `RoutePolicy`.
     """
 
@@ -42,7 +42,7 @@ class KnownDraft:
         check_unit(self.unit)
 
     def chance_of(self, drafted: int, accepted: int) -> float:
-        """That of so many draft tokens so many are accepted."""
+        """The probability that of `drafted` tokens exactly `accepted` are accepted."""
         chances = (*self.chances, *self.chances[-1:] * (drafted - len(self.chances)))
         failed = 1.0 - chances[accepted] if accepted < drafted else 1.0
         return math.prod(chances[:accepted]) * failed
@@ -50,7 +50,9 @@ class KnownDraft:
 
 @dataclass(frozen=True)
 class KnownRoute:
-    """drafters: by name. tokens: how often each token id came in its prompts, the commonest ones; total: of all."""
+    """drafters: by name. tokens: how often each token id occurred in its prompts, the most frequent ones; total: of
+    all.
+    """
 
     drafters: dict[str, KnownDraft]
     tokens: dict[str, int]
@@ -63,15 +65,15 @@ class KnownRoute:
             raise ValueError(f"total is {self.total}, fewer than its tokens count")
 
     def logarithm(self, prompt: Sequence[int], vocab: int) -> float:
-        """Of the chance of a prompt's tokens, each by itself."""
+        """The log probability of a prompt's tokens, taken as independent."""
         whole = math.log(self.total + vocab)
         return sum(math.log(self.tokens.get(str(token), 0) + 1) - whole for token in prompt)
 
 
 @dataclass(frozen=True)
 class Routing:
-    """drafters: to choose from, the best for all first. vocab: tokens that prompts may have; 0 where prompts tell
-    nothing.
+    """drafters: to choose from, the best single one first. vocab: size of the prompts' vocabulary; 0 to ignore
+    prompts.
     """
 
     schema_version: int
@@ -94,7 +96,7 @@ class Routing:
                 raise ValueError(f"route {name!r} has other drafters than {', '.join(self.drafters)}")
 
     def of_prompt(self, prompt: Sequence[int]) -> dict[str, float]:
-        """How probable each route is, no surer than e^`SUREST` to 1; even odds where prompts tell nothing."""
+        """How probable each route is, at odds of at most e^`SUREST` to 1; even odds where prompts tell nothing."""
         if not self.vocab:
             return dict.fromkeys(self.routes, 1.0 / len(self.routes))
         logs = {name: route.logarithm(prompt, self.vocab) for name, route in self.routes.items()}
@@ -102,7 +104,7 @@ class Routing:
         return {name: share / sum(odds.values()) for name, share in odds.items()}
 
     def unit(self, drafter: str) -> float:
-        """Of all routes together, as of `RoutePolicy`."""
+        """The cost of a draft token over all routes, as in `RoutePolicy`."""
         units = [route.drafters[drafter].unit for route in self.routes.values()]
         return sum(units) / len(units)
 
@@ -115,17 +117,17 @@ class Belief:
         self.shares = dict(self._start)
 
     def speedup(self, drafter: str) -> float:
-        """Expected over plain decoding."""
+        """The expected speedup over plain decoding."""
         return sum(share * self._routes[route].drafters[drafter].speedup for route, share in self.shares.items())
 
     def chances(self, drafter: str) -> tuple[float, ...]:
-        """Of draft tokens to be accepted when all before them are, as believed now."""
+        """The expected probability of each draft token to be accepted when all before it are."""
         found = [(share, self._routes[route].drafters[drafter].chances) for route, share in self.shares.items()]
         most = min(len(chances) for _, chances in found)
         return tuple(sum(share * chances[index] for share, chances in found) for index in range(most))
 
     def observe(self, drafter: str, drafted: int, accepted: int) -> None:
-        """A round in which `drafter`'s model drafted."""
+        """Learn from a round in which `drafter`'s model drafted."""
         odds = {
             route: share * max(self._routes[route].drafters[drafter].chance_of(drafted, accepted), LEAST) ** TEMPER
             for route, share in self.shares.items()

@@ -1,7 +1,7 @@
-"""Who drafts each round of a request that names no route, and how many tokens.
+"""Which drafter drafts each round of a request that names no route, and how many tokens.
 
-Whoever promises most drafts: the speedup that is expected of it by what is believed of the request's route, less the
-time in which its cache catches up. How many tokens it drafts is up to a schedule of its own. A choice looks at the
+The drafter with the highest expected gain drafts: its expected speedup, by the estimate of the request's route, less
+the time in which its cache catches up. A schedule of its own decides how many tokens it drafts. The choice looks at the
 prompt and at rounds that are over, never at the round that it is for, so the output stays the target's own
 (docs/losslessness.md).
 """
@@ -19,13 +19,13 @@ from .route_belief import Belief, Routing
 from .routes import RoutePolicy
 from .schedule import PROBE_BUDGET, Chance, RouteState
 
-# Plain rounds over which the time to catch up is spread; 24 to 96 do alike (docs/internals/log.md).
+# Plain rounds over which the time to catch up is spread; 24 to 96 give the same (docs/internals/log.md).
 HORIZON = 48
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A drafter to choose. costs: of rounds with it. chance: reads its draft's confidence, None where nobody does.
+    """A candidate drafter. costs: of rounds with it. chance: reads its draft's confidence, None where that is not read.
     state: what is remembered of it between requests.
     """
 
@@ -36,7 +36,7 @@ class Candidate:
 
 @dataclass
 class Purse:
-    """Of a session: plain rounds' worth of time, saved up for rounds of a drafter that is not expected to be best."""
+    """Of a session: time, in plain rounds, saved up for rounds with a drafter that is not expected to be best."""
 
     saved: float = 0.0
 
@@ -44,8 +44,8 @@ class Purse:
 class RoutedSchedule:
     """Of one request; implements `Schedule`. schedules: by drafter. drafter: of the newest round.
 
-    A round of a model tells what route it is like, whoever's model it is. Where rounds tell nothing, since nothing is
-    drafted or only looked up, another model is asked when `PROBE_BUDGET` of their time has paid for it.
+    Every round that a model drafts updates the estimate of the route. Rounds that are plain or looked up tell nothing,
+    so there another model is tried once `PROBE_BUDGET` of their time has paid for it.
     """
 
     guide: Guide | None = None
@@ -60,7 +60,7 @@ class RoutedSchedule:
         purse: Purse | None = None,
     ) -> None:
         """prompt: token ids. candidates: by name, some of the routing's drafters, the preferred one first. most: draft
-        tokens a round. purse: None for a request of its own, for which what others left in caches decides nothing.
+        tokens per round. purse: None for a request of its own, which what others left in caches must not influence.
         """
         self._belief = Belief(routing, prompt)
         self.schedules = {
@@ -82,11 +82,11 @@ class RoutedSchedule:
         self._prefill: dict[str, float] = {}  # plain rounds that a row of the cache takes
 
     def look_at(self, lacks: Callable[[str], int]) -> None:
-        """lacks: rows of the sequence that a drafter's cache lacks, by its name."""
+        """lacks: gives the number of rows that a drafter's cache lacks, by its name."""
         self._lacks = None if self._alone else lacks
 
     def next(self, length: int, behind: int) -> int:
-        """behind: unused, since it is of one drafter."""
+        """behind: unused, since it is about one drafter."""
         if not self._prefill:
             self._prefill = {name: one.draft_prefill / one.at(length).plain for name, one in self._costs.items()}
         for name in self._missed:
@@ -119,7 +119,7 @@ class RoutedSchedule:
         return self._belief.speedup(drafter) / (1.0 + self._prefill[drafter] * lacking[drafter] / HORIZON)
 
     def _probe(self, best: str, lacking: Mapping[str, int]) -> str | None:
-        """Another model, where enough was saved for what its round loses and its cache must catch up with."""
+        """Another model, if enough was saved for what its round loses and for the rows that its cache lacks."""
         others = [name for name in self.schedules if name != best and model_of(name) is not None]
         if not others or not self._purse.saved:
             return None

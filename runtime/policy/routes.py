@@ -17,8 +17,8 @@ from ..drafting.names import FIRST, model_of, unguessed
 POLICY = "policy.json"
 POLICY_VERSION = 1
 
-# The chance of a draft token to be accepted, before anything is known: in `benchmarks/uncalibrated.py` 0.5 to 0.7 end
-# within 2 % of each other.
+# The assumed acceptance probability of a draft token before anything is known: in `benchmarks/uncalibrated.py` 0.5 to
+# 0.7 end within 2 % of each other.
 GUESS = 0.6
 
 Verdict = Literal["on", "off", "undecided"]
@@ -27,10 +27,10 @@ Mode = Literal["adaptive", "fixed"]
 
 @dataclass(frozen=True)
 class Evidence:
-    """Why: what calibration found for the drafter and the best fixed number of draft tokens.
+    """The evidence: what calibration found for the drafter and the best fixed number of draft tokens.
 
-    requests: whose response is not too short. acceptance_length: a, tokens per round. break_even: a*, the tokens per
-    round it takes. speedup: a / a*, between low and high with 95 %. p10: 10th percentile of the requests' speedups.
+    requests: those whose response is not too short. acceptance_length: a, tokens per round. break_even: a*, the tokens
+    per round needed. speedup: a / a*, between low and high with 95 %. p10: 10th percentile of the requests' speedups.
     """
 
     requests: int
@@ -56,12 +56,11 @@ def check_unit(unit: float) -> None:
 class RoutePolicy:
     """num_draft_tokens: the best fixed number, 0 where plain decoding is expected to be better.
 
-    mode: `fixed` drafts num_draft_tokens every round, none where the verdict is off. `adaptive` takes up to the
-    bundle's maximum, as many as pay by what the draft says and by what was accepted lately; where the verdict is off,
-    none until probes say that it has become worth while.
-    chances: of each draft token, from the first, to be accepted when all before it are: where `adaptive` starts from.
-    unit: what a draft token behind a round's first takes, in passes of the draft; less than 1 where something drafts
-    for the draft.
+    mode: `fixed` drafts num_draft_tokens every round, none where the verdict is off. `adaptive` drafts as many as pay,
+    up to the bundle's maximum, by the draft's confidence and recent acceptance; where the verdict is off, none until
+    probes say that drafting pays. chances: the probability of each draft token, from the first, to be accepted when all
+    before it are; `adaptive` starts from these. unit: the cost of a draft token after a round's first, in passes of the
+    draft; less than 1 for chains.
     """
 
     verdict: Verdict
@@ -97,7 +96,7 @@ class RoutePolicy:
 class Policy:
     """default: for requests that name no route, or one that is not in `routes`.
 
-    temperature: of the requests it was made from. floor: what the p10 speedup had to reach.
+    temperature: of the requests that it was made from. floor: the required p10 speedup.
     """
 
     schema_version: int
@@ -117,10 +116,10 @@ class Policy:
             )
 
     def with_first_draft(self, most: int) -> Policy:
-        """For engines that run the bundle's first draft alone: where another was chosen, the first drafts instead, as
-        where nobody calibrated, since what was found is about the other one. What lost with a better draft stays off.
+        """For engines that run only the bundle's first draft: where another was chosen, the first drafts instead, as in
+        an uncalibrated bundle, since the findings are about the other one. What lost with a better draft stays off.
 
-        most: draft tokens a round.
+        most: draft tokens per round.
         """
         routes = {name: entry.with_first_draft(most) for name, entry in self.routes.items()}
         return replace(self, default=self.default.with_first_draft(most), routes=routes)

@@ -1,13 +1,13 @@
-"""How many tokens to draft: every round the same number, or as many as pay.
+"""How many tokens to draft: the same number every round, or as many as pay.
 
-Adaptive, a round goes on drafting while the expected tokens are worth their time at the rate that is reached anyway
+An adaptive round drafts on while the expected tokens are worth their time at the rate that is reached anyway
 (docs/when-it-pays.md):
 
     draft token j + 1 iff some m > j has  sum_{i=j+1..m} a_i  >  lambda * ((m - j) * d + v(m + 1) - v(j + 1))
 
-with a_i the chance that token i survives and lambda the tokens a second of the best fixed number, plain decoding among
-them. What is looked at are costs, earlier rounds, and the distributions that draft tokens are drawn from, never a token
-that may still be left out: so the output stays the target's own (docs/losslessness.md).
+where a_i is the probability that token i is accepted, and lambda the tokens per second of the best fixed number, plain
+decoding included. Schedules look at costs, earlier rounds, and the distributions that draft tokens are drawn from,
+never at a token that may still be left out: so the output stays the target's own (docs/losslessness.md).
 """
 
 from __future__ import annotations
@@ -27,37 +27,37 @@ from .lookup_worth import LookupState
 from .pace import Pace
 from .routes import RoutePolicy
 
-# Of the time of plain rounds, what may be spent on asking the draft again, and for how many tokens where nobody reads
-# its confidence.
+# The fraction of the time of plain rounds that probes may take, and the number of tokens of a probe where the
+# confidence is not read.
 PROBE_BUDGET = 0.01
 PROBE_TOKENS = 2
 # Costs are looked up anew when the sequence has grown by so many tokens.
 COST_STEP = 32
 
-# (index in the draft, logits `[rows, vocab]` of the draft's pass) -> chance of the token to be accepted when all before
-# it are
+# (index in the draft, logits `[rows, vocab]` of the draft's pass) -> probability of the token to be accepted when all
+# before it are
 Chance = Callable[[int, Logits], float]
 
 
 @runtime_checkable
 class Schedule(Protocol):
-    """guide: asked between draft passes; taken away where the device runs whole rounds and nobody can ask.
+    """guide: asked between draft passes; removed where the device runs whole rounds, so that nothing can be asked.
 
-    needs_host: the host has to run the rounds.
+    needs_host: whether the host has to run the rounds.
     """
 
     guide: Guide | None
     needs_host: bool
 
     def next(self, length: int, behind: int) -> int:
-        """Most tokens to draft in the next round of a sequence of `length`.
+        """The most tokens to draft in the next round of a sequence of `length` tokens.
 
-        behind: rows of it that the draft's cache lacks.
+        behind: how many of its rows the draft's cache lacks.
         """
         ...
 
     def observe(self, num_drafted: int, num_accepted: int) -> None:
-        """What became of the round."""
+        """Learn the outcome of the round."""
         ...
 
 
@@ -81,11 +81,11 @@ class FixedSchedule:
 class RouteState:
     """What a session remembers of a route between requests.
 
-    calibration_shift: logits added to the chances that are read off the draft's confidence. prior_shift: logits added
-    to the chances that calibration found by position. Both follow what is accepted. allowance: seconds saved up for
-    the next probe. pace: what rounds take meanwhile, of all routes; None where costs are taken at their word, so that
-    no clock decides. lookups, leaves: of those. alone: it is of one request, which nothing that others left decides
-    for, such as what of its prompt the draft's cache has already.
+    calibration_shift: logits added to the probabilities that are read off the draft's confidence. prior_shift: logits
+    added to the probabilities that calibration found by position. Both follow what is accepted. allowance: seconds
+    saved up for the next probe. pace: measured times of rounds, over all routes; None to use the costs unchanged, so
+    that no clock has an influence. lookups, leaves: the states of those. alone: it belongs to one request and must not
+    depend on what other requests left, such as the part of its prompt that the draft's cache already has.
     """
 
     calibration_shift: float = 0.0
@@ -100,39 +100,39 @@ class RouteState:
 class AdaptiveSchedule:
     """Of one request; implements `Schedule` and `Guide`.
 
-    Where no number of draft tokens pays, rounds are plain, and the draft is asked again (a probe) when plain rounds
-    have earned it: while it is not worth asking, that costs at most `PROBE_BUDGET` of the time.
+    Where no number of draft tokens pays, rounds are plain, and the draft is asked again (a probe) once plain rounds
+    have saved up for it: while drafting does not pay, probes take at most `PROBE_BUDGET` of the time.
     """
 
     needs_host = False
 
     def __init__(self, entry: RoutePolicy, costs: Costs, chance: Chance | None, state: RouteState, most: int) -> None:
-        """chance: reads the draft model's confidence; None where nobody can while drafting.
+        """chance: reads the draft model's confidence; None where that cannot be read while drafting.
 
-        most: draft tokens a round.
+        most: draft tokens per round.
         """
         self._with_model = model_of(entry.drafter) is not None
         self.guide: Guide | None = self if chance and self._with_model else None
         self._entry, self._costs, self._chance, self._state, self._most = entry, costs, chance, state, most
         self._base = [logit(chance) for chance in (entry.chances + entry.chances[-1:] * most)[:most]]
         self._starts_off = entry.verdict == "off"
-        self._calibration_shift = self._prior_shift = 0.0  # of this request, beside the route's
+        self._calibration_shift = self._prior_shift = 0.0  # of this request, in addition to the route's
         self._measured_at = -COST_STEP
         self._table: RoundCosts
-        self._rounds: list[float] = []  # seconds by k, as they are taken to be
+        self._rounds: list[float] = []  # assumed seconds by k
         self._verify: list[float] = []
-        self._draft, self._extra = 0.0, 1.0  # extra: the pace that they are of
+        self._draft, self._extra = 0.0, 1.0  # extra: the pace for which they were computed
         self._expected: list[float] = []
-        self._read: list[float] = []  # chances of this round's draft tokens
-        self._alive = self._trust = 1.0  # trust: odds of this round's readings are multiplied by it
-        self._prior: float | None = None  # the prior shift that `_expected`, `_best` and `_rate` are of
+        self._read: list[float] = []  # acceptance probabilities of this round's draft tokens
+        self._alive = self._trust = 1.0  # trust: factor of the odds of this round's readings
+        self._prior: float | None = None  # the prior shift for which `_expected`, `_best` and `_rate` were computed
         self._best, self._rate = 0, 0.0
         self._probing = self._turned = False  # turned: to the other kind, by the pace
-        self._could_pay = True  # whether a draft that always stands would
+        self._could_pay = True  # whether a draft that is always accepted would
         self._passes = 0  # of the draft, in this round, where it is guided
         self.leaves = LeafWorth(state.leaves)
         self._started, self._had_draft = 0.0, -1  # this round; whether the last one had a draft, if there was one
-        self.judged = (0, 0)  # of the newest round: tokens that the model drafted, and those of them that stood
+        self.judged = (0, 0)  # of the newest round: tokens that the model drafted, and the accepted ones
 
     def next(self, length: int, behind: int) -> int:
         pace, self._passes = self._state.pace, 0
@@ -155,7 +155,7 @@ class AdaptiveSchedule:
         return count
 
     def resume(self) -> None:
-        """Behind rounds that another schedule was asked about."""
+        """Learn after rounds that another schedule was asked about."""
         self._had_draft = -1
 
     def looked_up(self, count: int, length: int, drafted: int) -> int:
@@ -174,7 +174,8 @@ class AdaptiveSchedule:
         verify = self._verify
         worth = alive - self._rate * (verify[index + 1] - verify[index])
         if worth <= 0 and not self._pays(index + 1, alive, worth) and not (self._probing and index == 0):
-            # a probe's first token is judged: else a draft that is trusted too little would never be heard again
+            # a probe's first token is always verified: else a draft that is trusted too little would never be tried
+            # again
             return False
         self._read.append(chance)
         self._alive = alive
@@ -196,7 +197,7 @@ class AdaptiveSchedule:
             self._learn(num_drafted, num_accepted)
 
     def _learn(self, num_drafted: int, num_accepted: int) -> None:
-        """From the model's tokens in a round."""
+        """Learn from the model's tokens in a round."""
         judged = num_accepted + (num_accepted < num_drafted)
         error = num_accepted - sum((self._read or self._expected)[:judged])
         if self._read:
@@ -205,18 +206,18 @@ class AdaptiveSchedule:
         else:
             self._shift_prior(error)
         if self._probing and num_accepted == num_drafted and self._could_pay:
-            self._state.allowance = math.inf  # ask again at once
+            self._state.allowance = math.inf  # probe again at once
 
     def _shift_prior(self, error: float) -> None:
         self._prior_shift = bounded(self._prior_shift + REQUEST_RATE * error)
         self._state.prior_shift = bounded(self._state.prior_shift + ROUTE_RATE * error)
 
     def _plan(self, chances: list[float]) -> tuple[int, float]:
-        """(draft tokens to expect, the tokens a second that are reached anyway)."""
+        """(expected number of draft tokens, the tokens per second that are reached anyway)."""
         return self._best_fixed(chances)
 
     def _best_fixed(self, chances: list[float]) -> tuple[int, float]:
-        """The best fixed number of draft tokens, 0 where none pays, and its tokens a second."""
+        """The best fixed number of draft tokens, 0 where none pays, and its tokens per second."""
         best, rate = 0, 1.0 / self._rounds[0]
         tokens, alive = 1.0, 1.0
         for k, chance in enumerate(chances, start=1):
@@ -227,7 +228,7 @@ class AdaptiveSchedule:
         return best, rate
 
     def _start_off(self) -> None:
-        """Expect so little that rounds are plain until probes say otherwise."""
+        """Lower the expectation so far that rounds are plain until probes say otherwise."""
         while (
             self._base[0] > -FARTHEST
             and self._best_fixed([sigmoid(base + self._state.prior_shift) for base in self._base])[0]
@@ -238,7 +239,7 @@ class AdaptiveSchedule:
     def _pays(self, drafted: int, alive: float, gain: float = 0.0) -> bool:
         """Whether some number of further draft tokens is expected to gain more than its time is worth.
 
-        gain: what is gained already, in tokens. Ends at the first number that does: with most drafts that is the next.
+        gain: tokens gained already. Stops at the first number that pays: with most drafts that is the next.
         """
         verify, draft, rate, expected = self._verify, self._draft, self._rate, self._expected
         for index in range(drafted, self._most):
@@ -263,7 +264,7 @@ class AdaptiveSchedule:
         return self._rounds[self._probe_tokens] - self._rounds[0] + behind * self._costs.draft_prefill
 
     def _probe(self, behind: int, at_once: bool) -> int:
-        """Draft tokens of a plain round's place: none, or a few where the allowance is large enough, or `at_once`."""
+        """Draft tokens in place of a plain round: none, or a few where the allowance is large enough, or `at_once`."""
         state = self._state
         if state.allowance < self._price_of_probe(behind) and not at_once:
             state.allowance += PROBE_BUDGET * self._rounds[0]
@@ -273,7 +274,7 @@ class AdaptiveSchedule:
         return self._most if self._reads else self._probe_tokens
 
     def _time(self, pace: Pace, num_drafted: int) -> None:
-        """Tell the pace what the round took, unless rows were added to it whose time nobody knows."""
+        """Report the round's time to the pace, unless rows of unknown cost were added to it."""
         if self.leaves.unpriced:
             self._had_draft = -1
             return

@@ -1,6 +1,6 @@
-"""How probable it is that a draft token survives, read off while drafting. `survival.json` in the bundle.
+"""How probable it is that a draft token is accepted, read off while drafting. `survival.json` in the bundle.
 
-Nothing here looks at a token that may still be left out of the draft: only at what it is drawn from
+Nothing here looks at a token that may still be left out of the draft, only at the distribution that it is drawn from
 (docs/losslessness.md).
 """
 
@@ -19,9 +19,9 @@ from ..sampling.distribution import Row
 SURVIVAL = "survival.json"
 SURVIVAL_VERSION = 1
 
-# Probabilities nearer to 0 or 1 say no more than these do.
+# Probabilities nearer to 0 or 1 carry no more information than these.
 LOGIT_LIMIT = 12.0
-# Beyond, float32 might overflow, or lose what is small.
+# Beyond these, float32 might overflow, or lose small values.
 LARGEST_EXPONENT = 60.0
 
 Signal = Literal["probability", "head", "both"]
@@ -29,7 +29,7 @@ Signal = Literal["probability", "head", "both"]
 
 @dataclass(frozen=True)
 class Curve:
-    """A probability as a function of a logit: straight lines between the points, level beyond them."""
+    """A probability as a function of a logit: linear between the points, constant beyond them."""
 
     logits: tuple[float, ...]
     chances: tuple[float, ...]
@@ -61,13 +61,12 @@ class Curve:
 
 @dataclass(frozen=True)
 class Survival:
-    """The chance of a draft token to be accepted when all before it are.
+    """The probability that a draft token is accepted when all before it are.
 
-    signal: what the curves take: `probability`, the logit of the draft's largest probability; `head`, what the draft
-    graph's confidence head gives; `both`, the head's with the other one as one more feature. curves: by position in the
-    draft, the last one for all further. head: weights `[F + 1]`, the bias last; for `both` `[F + 2]`, the last but one
-    the probability's.
-    bundle: `bundle_identity`.
+    signal: input of the curves. `probability`: the logit of the draft's largest probability; `head`: the output of the
+    draft graph's confidence head; `both`: the head's, with the other one as one more feature. curves: by position in
+    the draft, the last one for all further positions. head: weights `[F + 1]`, the bias last; for `both` `[F + 2]`, the
+    last but one the probability's. bundle: `bundle_identity`.
     """
 
     schema_version: int
@@ -91,12 +90,12 @@ class Survival:
             )
 
     def chance(self, index: int, logit: float) -> float:
-        """Of draft token `index`, from 0, with this signal."""
+        """The probability of draft token `index`, from 0, for this value of the signal."""
         return self.curves[min(index, len(self.curves) - 1)](logit)
 
 
 def survival_file(model: str) -> str:
-    """Of the draft `model` of a bundle."""
+    """The survival of the draft `model` of a bundle."""
     return SURVIVAL if model == FIRST else f"survival-{model}.json"
 
 
@@ -105,7 +104,7 @@ def top_logit(row: Row) -> float:
 
     NaN where the row holds one, or nothing finite.
     """
-    # As few looks at the row as can be: between two passes every one of them finds the CPU's caches cold.
+    # Reads the row as seldom as possible: between two passes each read finds the CPU's caches cold.
     best = row.argmax()  # of NaN, where there is one
     top = float(row[best])
     if not math.isfinite(top):
