@@ -17,6 +17,7 @@ from specexport.calibration.bench import interleaved as module
 from specexport.calibration.bench import paired_run
 from specexport.calibration.measuring.journal import Journal
 from specexport.cli import main
+from support.hub_cache import hub_with
 from support.messages import Refused
 
 Run = Callable[..., Result]
@@ -409,3 +410,10 @@ def test_ctrl_c_in_a_process_of_its_own(built: Path, prompts: Path, journal: Pat
     assert state(result) == ("interrupted", 1, 4, journal)
     assert len(journal.read_text().splitlines()) == 2
     shutil.rmtree(journal.parent)
+
+
+def test_a_bundle_on_the_hub(run: Run, built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hub_with(built, tmp_path, monkeypatch)
+    result = run("--limit", 1, "--route", "code", bundle=Path("org/tiny"))
+    assert result.exit_code == 0, result.stderr
+    assert result.stdout.startswith("tiny on onnxruntime, greedy, ")

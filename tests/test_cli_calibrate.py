@@ -11,6 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 from specexport.calibration import calibrate as module
 from specexport.cli import main
+from support.hub_cache import hub_with
 from support.messages import Refused
 
 Run = Callable[..., Result]
@@ -148,3 +149,17 @@ def test_a_missing_package_is_told_before_the_run(
     monkeypatch.setattr(module, "find_spec", lambda name: None if name == absent else name)
     monkeypatch.setattr(module, "record", lambda *arguments, **options: pytest.fail("it ran"))
     refused.says(error(run("calibrate", "--prompts", prompts)))
+
+
+def test_a_bundle_on_the_hub(built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, prompts: Path) -> None:
+    """What was found lies beside the files of the hub's cache, and is followed under the same name."""
+    snapshot = hub_with(built, tmp_path, monkeypatch)
+
+    def run(command: str, *arguments: object) -> Result:
+        return CliRunner().invoke(main, [command, "org/tiny", *map(str, arguments)])
+
+    found = run("calibrate", "--prompts", prompts, "--max-new-tokens", 4, "--limit", 1)
+    assert found.exit_code == 0, found.stderr
+    assert f"sessions follow {snapshot / 'policy.json'}; why: {snapshot / 'report.html'}\n" in found.stderr
+    assert "<title>Does speculation pay? tiny</title>" in (snapshot / "report.html").read_text()
+    assert json.loads(run("inspect", "--json").stdout)["policy"]["routes"].keys() == {"code", "prose"}

@@ -15,6 +15,7 @@ from typing import Any
 from ...bundle import sha256
 from ...errors import BundleError, OutputError, ParameterError
 from ...runtime.drafting.names import check_drafter
+from ...runtime.hub import bundle_name
 from ...runtime.policy.host_identity import bundle_identity, describe_host
 from ...runtime.session import Session
 from ...strict import parse
@@ -61,7 +62,7 @@ def bench(
     summaries = tuple(summarize(route, [pair for pair in pairs if pair.route == route], predict) for route in routes)
     overall = summarize("all", pairs, None) if len(routes) > 1 else None
     name, host = session.engine.name, describe_host(session.engine.name, session.engine.device)
-    return Bench(session.bundle.root.name, name, host, options, summaries, overall, tuple(pairs))
+    return Bench(bundle_name(session.bundle.root), name, host, options, summaries, overall, tuple(pairs))
 
 
 def check(session: Session, requests: Sequence[Request], options: BenchOptions) -> None:

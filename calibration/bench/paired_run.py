@@ -55,6 +55,7 @@ def _run(output: Output) -> Run:
         rounds=statistics.rounds,
         looked_up=statistics.looked_up,
         draft_passes=statistics.draft_passes,
+        guess_passes=statistics.guess_passes,
         rounds_by_drafted=tuple(np.bincount(output.drafted).tolist()),
         drafted_by_position=tuple(statistics.drafted_by_position),
         accepted_by_position=tuple(statistics.accepted_by_position),

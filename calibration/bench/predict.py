@@ -4,42 +4,47 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from ...runtime.drafting.names import FIRST, model_of
+from ...runtime.drafting.names import FIRST, LOOKUP_NAMES, check_drafter, guesser_of, model_of
 from ...runtime.policy.cost_model import Costs
 from ...runtime.session import Session
 from .results import BenchOptions, PairedRun, Predict
 
 
 def predict_by(costs: Costs, drafter_of: Callable[[str], str] = lambda route: FIRST) -> Predict:
-    """One plain round per token, over the rounds that ran: h + v(n + 1) each, plus d for every draft pass.
+    """One plain round per token, over the rounds that ran: h + v(n + 1) each, plus d for every draft pass, and where a
+    smaller draft drafts for the draft, its own d and a row of the draft's pass for every guess.
 
-    See docs/when-it-pays.md for h, v and d. drafter_of: a route's; nothing is predicted where no costs are of its
-    draft.
+    See docs/when-it-pays.md for h, v and d. drafter_of: a route's; nothing is predicted where no costs are of one of
+    its drafts. Rows of guesses that were looked up are not counted in a run, and left out.
     """
 
     def predict(route: str, pairs: Sequence[PairedRun]) -> float | None:
         plain = speculative = 0.0
-        model = model_of(drafter_of(route)) or FIRST
-        if model != FIRST and model not in costs.drafts:
+        model, guesser = model_of(drafter_of(route)) or FIRST, guesser_of(drafter_of(route))
+        small = model if guesser is None or guesser in LOOKUP_NAMES else guesser
+        if {model, small} - {FIRST, *costs.drafts}:
             return None
-        of_draft = costs if model == FIRST else costs.of(model)
+        of_draft, of_small = (costs if name == FIRST else costs.of(name) for name in (model, small))
         for pair in pairs:
-            run = pair.speculative
-            at = of_draft.at(pair.prompt_tokens + run.emitted // 2)
+            run, place = pair.speculative, pair.prompt_tokens + pair.speculative.emitted // 2
+            at = of_draft.at(place)
             plain += run.emitted * at.plain
             for num_drafted, rounds in enumerate(run.rounds_by_drafted):
                 speculative += rounds * (at.rounds[num_drafted] if run.device_seconds else at.looked_up(num_drafted))
             speculative += run.draft_passes * at.draft
+            speculative += run.guess_passes * (of_small.at(place).draft + at.draft_row)
         return plain / speculative
 
     return predict
 
 
 def drafter_by_route(session: Session, options: BenchOptions) -> Callable[[str], str]:
-    """What the session drafts a route's requests with."""
-    policy = session.decisions.policy
+    """What the session drafts a route's requests with. Raises `ParameterError`."""
+    policy, asked = session.decisions.policy, options.drafter
+    if asked is not None:
+        asked = check_drafter(asked, session.engine.draft is not None, session.bundle.manifest.draft_names)
 
     def drafter_of(route: str) -> str:
-        return options.drafter or (FIRST if policy is None else policy.of(route).drafter)
+        return asked or (FIRST if policy is None else policy.of(route).drafter)
 
     return drafter_of

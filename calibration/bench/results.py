@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from ...errors import ParameterError
 from ...runtime.sampling.parameters import SamplingParameters
+from ...strict import OPTIONAL
 from ..statistics.results import Interval, Quantiles
 
 # near tie: the outputs differ, and where they first do, the target's two best logits lie so close together that a pass
@@ -71,6 +72,7 @@ class Run:
     device_seconds: float
     host_seconds: float
     digest: str
+    guess_passes: int = field(default=0, metadata=OPTIONAL)
 
     def __post_init__(self) -> None:
         if self.emitted < 1 or self.rounds < 1 or not 0 < self.decode_seconds < math.inf:

@@ -6,6 +6,7 @@ import itertools
 from pathlib import Path
 
 from ...errors import MissingPackageError, OutputError
+from ...runtime.hub import bundle_name
 from ...temporary_files import write_whole
 from ..statistics.results import Analysis
 from .figures import figures
@@ -49,7 +50,7 @@ def render(analysis: Analysis) -> str:
     number = itertools.count()
     environment.filters["figure"] = lambda svg: Markup(svg.replace(ID, f"f{next(number)}-"))
     return environment.get_template(TEMPLATE).render(
-        bundle=printable(Path(analysis.bundle).name or analysis.bundle),
+        bundle=printable(bundle_name(Path(analysis.bundle)) or analysis.bundle),
         made=printable(analysis.made[:16].replace("T", " ")),
         host=printable(analysis.host),
         requests=sum(entry.requests for entry in analysis.routes),

@@ -83,8 +83,9 @@ class Decisions:
         routing = read_decision(bundle, Routing, ROUTING)
         if routing is not None:
             check_routing(routing, bundle)
+        most = bundle.manifest.contract.max_draft_tokens
         if engine.open_draft is None:
-            policy = policy.with_first_draft(bundle.manifest.contract.max_draft_tokens)
+            policy = policy.with_first_draft(most, whole_rounds=engine.rounds is not None)
         costs = read_decision(bundle, Costs, COSTS)
         survival = read_decision(bundle, Survival, SURVIVAL)
         reason = stale(costs, engine.name, threads, engine.device)
@@ -95,8 +96,7 @@ class Decisions:
                 reason,
                 bundle.root,
             )
-        if costs is not None and costs.max_draft_tokens != bundle.manifest.contract.max_draft_tokens:
-            most = bundle.manifest.contract.max_draft_tokens
+        if costs is not None and costs.max_draft_tokens != most:
             raise BundleError(
                 f"{bundle.path(COSTS)} has rounds of up to {costs.max_draft_tokens} draft tokens, the bundle "
                 f"{most}; {remedy(bundle)}"

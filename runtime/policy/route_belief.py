@@ -115,10 +115,14 @@ class Belief:
     def __init__(self, routing: Routing, prompt: Sequence[int]) -> None:
         self._routes, self._start = routing.routes, routing.of_prompt(prompt)
         self.shares = dict(self._start)
+        self._speedups: dict[str, float] = {}  # by drafter, until the belief moves
 
     def speedup(self, drafter: str) -> float:
         """The expected speedup over plain decoding."""
-        return sum(share * self._routes[route].drafters[drafter].speedup for route, share in self.shares.items())
+        if drafter not in self._speedups:
+            own = {route: self._routes[route].drafters[drafter].speedup for route in self.shares}
+            self._speedups[drafter] = sum(share * own[route] for route, share in self.shares.items())
+        return self._speedups[drafter]
 
     def chances(self, drafter: str) -> tuple[float, ...]:
         """The expected probability of each draft token to be accepted when all before it are."""
@@ -133,4 +137,5 @@ class Belief:
             for route, share in self.shares.items()
         }
         whole = sum(odds.values())
+        self._speedups = {}
         self.shares = {route: (1.0 - LEAK) * share / whole + LEAK * self._start[route] for route, share in odds.items()}

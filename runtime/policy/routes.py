@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from ...strict import OPTIONAL
-from ..drafting.names import FIRST, model_of, unguessed
+from ..drafting.names import FIRST, LOOKUP_NAMES, guesser_of, model_of, unguessed
 
 POLICY = "policy.json"
 POLICY_VERSION = 1
@@ -81,11 +81,12 @@ class RoutePolicy:
             raise ValueError(f"chances are {list(self.chances)}; expected a probability for every draft token")
         check_unit(self.unit)
 
-    def with_first_draft(self, most: int) -> RoutePolicy:
+    def with_first_draft(self, most: int, whole_rounds: bool = False) -> RoutePolicy:
         """See `Policy.with_first_draft`."""
-        model = model_of(self.drafter)
+        model, guesser = model_of(self.drafter), guesser_of(self.drafter)
         if model in (None, FIRST):
-            return replace(self, drafter=unguessed(self.drafter), unit=1.0)
+            stays = guesser is None or (guesser in LOOKUP_NAMES and not whole_rounds)
+            return self if stays else replace(self, drafter=unguessed(self.drafter), unit=1.0)
         drafter = unguessed(self.drafter).removesuffix(str(model)) + FIRST
         if self.verdict == "off":  # the better draft lost
             return RoutePolicy("off", drafter, 0, self.mode, (GUESS,) * most, None)
@@ -115,14 +116,15 @@ class Policy:
                 "calibrate again"
             )
 
-    def with_first_draft(self, most: int) -> Policy:
+    def with_first_draft(self, most: int, whole_rounds: bool = False) -> Policy:
         """For engines that run only the bundle's first draft: where another was chosen, the first drafts instead, as in
         an uncalibrated bundle, since the findings are about the other one. What lost with a better draft stays off.
 
-        most: draft tokens per round.
+        most: draft tokens per round. whole_rounds: whether the device runs them, in which no lookup drafts for the
+        draft.
         """
-        routes = {name: entry.with_first_draft(most) for name, entry in self.routes.items()}
-        return replace(self, default=self.default.with_first_draft(most), routes=routes)
+        routes = {name: entry.with_first_draft(most, whole_rounds) for name, entry in self.routes.items()}
+        return replace(self, default=self.default.with_first_draft(most, whole_rounds), routes=routes)
 
     def of(self, route: str | None) -> RoutePolicy:
         return self.default if route is None else self.routes.get(route, self.default)

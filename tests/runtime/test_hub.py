@@ -2,37 +2,23 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import pytest
 from specexport.bundle import Bundle
 from specexport.errors import BundleError
 from specexport.runtime.hub import bundle_name, local_bundle
+from support.hub_cache import COMMIT, hub_with
 from support.messages import Refused
 
 huggingface_hub = pytest.importorskip("huggingface_hub")
 pytest.importorskip("transformers", reason="the bundle that is looked for is built here")
-COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
 @pytest.fixture
 def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, built: Path) -> Path:
     """A cache that holds `org/tiny`: links in the snapshot to blobs, as the hub's client lays them."""
-    repository = tmp_path / "hub/models--org--tiny"
-    snapshot = repository / "snapshots" / COMMIT
-    (repository / "refs").mkdir(parents=True)
-    (repository / "refs/main").write_text(COMMIT)
-    for number, file in enumerate(path for path in sorted(built.rglob("*")) if path.is_file()):
-        blob, link = repository / f"blobs/{number}", snapshot / file.relative_to(built)
-        blob.parent.mkdir(exist_ok=True)
-        link.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(file, blob)
-        link.symlink_to(blob)
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
-    monkeypatch.chdir(tmp_path)
-    return snapshot
+    return hub_with(built, tmp_path, monkeypatch)
 
 
 @pytest.mark.parametrize("name", ["org/tiny", "org/tiny@main", f"org/tiny@{COMMIT}"])

@@ -190,3 +190,11 @@ def test_a_file_that_names_what_the_bundle_lacks(tmp_path: Path, refused: Refuse
     write_decision(session.bundle, routing_of(bundle_identity(session.bundle), ("model", "z")), ROUTING)
     with refused(BundleError):
         Session(session.bundle, session.engine)
+
+
+@pytest.mark.parametrize("name", ["z:model", "ngram:z", "b:b", "ngram:suffix"])
+def test_a_file_that_names_a_chain_which_cannot_be(tmp_path: Path, name: str) -> None:
+    session = routed(tmp_path)
+    write_decision(session.bundle, routing_of(bundle_identity(session.bundle), ("model", name)), ROUTING)
+    with pytest.raises(BundleError, match=rf"routing\.json: drafter is '{name}'; it must be one of model, "):
+        Session(session.bundle, session.engine)

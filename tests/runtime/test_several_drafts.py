@@ -250,6 +250,15 @@ def test_what_lost_with_another_draft_stays_off_with_the_first() -> None:
     assert lost.with_first_draft(3) == RoutePolicy("off", "suffix+model", 0, "fixed", (GUESS,) * 3, None)
 
 
+def test_a_lookup_drafts_for_the_first_draft_on_every_engine_whose_rounds_the_host_runs() -> None:
+    """As `calibrate` chooses there."""
+    chain = RoutePolicy("on", "ngram:model", 3, "adaptive", (0.7, 0.6), None, 0.5)
+    assert chain.with_first_draft(4) == chain
+    assert chain.with_first_draft(4, whole_rounds=True) == replace(chain, drafter="model", unit=1.0)
+    by_another = replace(chain, drafter="small:model")
+    assert by_another.with_first_draft(4) == replace(chain, drafter="model", unit=1.0)
+
+
 def test_costs_of_a_draft_are_measured_when_it_is_first_asked_for() -> None:
     costs = Costs(1, "", "a host", "fake", 0, "", 0.0, 0.0, (point(0.5),))
     asked: list[tuple[str, ...]] = []

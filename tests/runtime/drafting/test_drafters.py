@@ -6,9 +6,10 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from specexport.bundle import Contract
+from specexport.bundle import Contract, drafts
 from specexport.errors import ParameterError
 from specexport.runtime.drafting.drafters import (
+    LOOKUPS,
     Draft,
     FirstDraft,
     ForcedDraft,
@@ -64,6 +65,10 @@ def made(
     draft = make_draft(name, context, rule, statistics)
     draft = ForcedDraft(draft, rule, statistics) if rule.constrained else draft
     return draft, context, model, rule, statistics
+
+
+def test_every_lookup_that_has_a_name_has_a_class() -> None:
+    assert tuple(LOOKUPS) == drafts.LOOKUPS
 
 
 def test_no_draft() -> None:

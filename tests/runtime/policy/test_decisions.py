@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from specexport.bundle import Bundle
-from specexport.engines.base import Engine, OpenedDraft
+from specexport.engines.base import Engine
 from specexport.errors import BundleError, OutputError, ParameterError
 from specexport.runtime.policy.cost_model import COSTS, CostPoint, Costs, MeasuredTime
 from specexport.runtime.policy.decisions import Decisions, stale
@@ -130,7 +130,7 @@ def test_a_chain_drafts_more_by_what_its_tokens_take(bundle: Bundle) -> None:
     write_decision(
         bundle, replace(costs, points=(replace(point, rounds=dear, draft=MeasuredTime(0.4, 0.4, 0.4)),)), COSTS
     )
-    decisions = Decisions.load(bundle, replace(engine(), open_draft=lambda _: OpenedDraft(FakeDecoder(), None)), 0)
+    decisions = Decisions.load(bundle, engine(), 0)
     found = {}
     for route, constrained in (("code", False), ("dear", False), ("code", True)):
         drafter, schedule = decisions.schedule(route, 4, constrained, seeded=True)
@@ -138,6 +138,8 @@ def test_a_chain_drafts_more_by_what_its_tokens_take(bundle: Bundle) -> None:
         assert type(schedule) is AdaptiveSchedule  # and not one of lookups for the target
         found[route, constrained] = schedule.next(10, 0)
     assert found["code", False] > found["dear", False] == found["code", True]
+    on_device = Decisions.load(bundle, replace(engine(), rounds=object()), 0)  # type: ignore[arg-type]
+    assert on_device.schedule("code", 4)[0] == "model"  # whole rounds, in which nothing drafts for the draft
 
 
 def test_a_grammars_requests_are_trusted_apart_and_by_what_came_of_them(bundle: Bundle) -> None:
