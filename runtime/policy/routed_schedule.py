@@ -73,6 +73,7 @@ class RoutedSchedule:
             )
             for name, one in candidates.items()
         }
+        self._models = [name for name in candidates if model_of(name) is not None]
         self._costs = {name: one.costs for name, one in candidates.items()}
         self._alone, self._purse = purse is None, purse or Purse()
         self.drafter = next(iter(candidates))
@@ -93,8 +94,9 @@ class RoutedSchedule:
             self._missed[name] += length - self._length
         self._length = length
         lacking = {name: self._lacking(name) for name in self.schedules}
-        chosen = max(self.schedules, key=lambda name: self._promise(name, lacking))
-        chosen = self._probe(chosen, lacking) or chosen
+        promises = {name: self._promise(name, rows) for name, rows in lacking.items()}
+        chosen = max(promises, key=promises.__getitem__)
+        chosen = self._probe(chosen, promises, lacking) or chosen
         if chosen != self.drafter:
             self.schedules[chosen].resume()
         self.drafter = chosen
@@ -111,19 +113,21 @@ class RoutedSchedule:
             self._purse.saved += PROBE_BUDGET
 
     def _lacking(self, drafter: str) -> int:
-        if model_of(drafter) is None:
+        if drafter not in self._models:
             return 0
         return self._missed[drafter] if self._lacks is None else self._lacks(drafter)
 
-    def _promise(self, drafter: str, lacking: Mapping[str, int]) -> float:
-        return self._belief.speedup(drafter) / (1.0 + self._prefill[drafter] * lacking[drafter] / HORIZON)
+    def _promise(self, drafter: str, lacking: int) -> float:
+        return self._belief.speedup(drafter) / (1.0 + self._prefill[drafter] * lacking / HORIZON)
 
-    def _probe(self, best: str, lacking: Mapping[str, int]) -> str | None:
+    def _probe(self, best: str, promises: Mapping[str, float], lacking: Mapping[str, int]) -> str | None:
         """Another model, if enough was saved for what its round loses and for the rows that its cache lacks."""
-        others = [name for name in self.schedules if name != best and model_of(name) is not None]
-        if not others or not self._purse.saved:
+        if not self._purse.saved:
             return None
-        other = max(others, key=lambda name: self._promise(name, lacking))
+        others = [name for name in self._models if name != best]
+        if not others:
+            return None
+        other = max(others, key=promises.__getitem__)
         loses = max(0.0, 1.0 - self._belief.speedup(other) / self._belief.speedup(best))
         price = loses + self._prefill[other] * lacking[other]
         if self._purse.saved < price:
