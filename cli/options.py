@@ -25,7 +25,8 @@ RUNNING = (
 )
 DRAFTER = click.option(
     "--drafter",
-    help=f"{LISTED}; with several drafts, also their names instead of model. "
+    help=f"{LISTED}; with ngram:model, ngram drafts for the model; with several drafts, also their names instead of "
+    "model. "
     "[default: the policy's where calibrated, else model if the bundle has one, else ngram]",
 )
 SKIP_INVALID = click.option("--skip-invalid", is_flag=True, help="Skip invalid lines instead of refusing the file.")
