@@ -2,21 +2,32 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from ..errors import ParameterError
-from ..runtime.drafting.names import FIRST, LOOKUP_NAMES, all_chains, all_drafters, beside_first, guesser_of, model_of
+from ..runtime.drafting.names import (
+    FIRST,
+    LOOKUP_NAMES,
+    all_chains,
+    all_drafters,
+    beside_first,
+    check_drafter,
+    guesser_of,
+    model_of,
+)
 from ..runtime.session import Session
 from .options import CalibrateOptions
 
 
 def drafters_of(session: Session, options: CalibrateOptions) -> tuple[str, ...]:
     """Drafters to choose from, the preferred one first. Raises `ParameterError` for one that cannot run here."""
-    possible = possible_drafters(session)
-    for name in options.drafters:
+    possible, asked = possible_drafters(session), [_called(session, name) for name in options.drafters]
+    for name in asked:
         if name not in (*possible, "all"):
             raise ParameterError(
                 f"--drafter is {name}; with this bundle and engine it must be one of {', '.join(possible)}, or all"
             )
-    return possible if "all" in options.drafters else options.drafters or possible
+    return possible if "all" in asked else tuple(dict.fromkeys(asked)) or possible
 
 
 def possible_drafters(session: Session) -> tuple[str, ...]:
@@ -47,6 +58,14 @@ def models_of(session: Session, options: CalibrateOptions) -> list[str]:
     """The drafts to record with: the first, and those that drafters to choose from ask."""
     asked = (name for drafter in drafters_of(session, options) for name in beside_first(drafter))
     return list(dict.fromkeys((FIRST, *asked)))
+
+
+def _called(session: Session, name: str) -> str:
+    """As sessions call it, to which the first draft is `model`; a name that they do not know stays."""
+    manifest = session.bundle.manifest
+    with suppress(ParameterError):
+        return check_drafter(name, session.engine.draft is not None, manifest.draft_names)
+    return name
 
 
 def _keeps_states(session: Session, chain: str) -> bool:

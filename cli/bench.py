@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .options import BUNDLE, DRAFTER, JSON, LIMIT, SEED, SKIP_INVALID, running
+from .options import BUNDLE, DRAFTER, JSON, LIMIT, MAX_NEW_TOKENS, SEED, SKIP_INVALID, TOP_K, TOP_P, running
 from .progress_bar import bar
+from .prompt_requests import requests_of
 
 if TYPE_CHECKING:
     from ..calibration.measuring.journal import Journal
@@ -31,18 +32,12 @@ if TYPE_CHECKING:
     "--num-draft-tokens", type=click.IntRange(1), help="Draft tokens per round. [default: the bundle's policy]"
 )
 @DRAFTER
-@click.option(
-    "--max-new-tokens",
-    type=click.IntRange(1),
-    default=128,
-    show_default=True,
-    help="Maximum new tokens, unless a prompt's line says otherwise.",
-)
+@MAX_NEW_TOKENS
 @click.option(
     "--temperature", type=float, default=0.0, show_default=True, help="0 is greedy; only greedy outputs are compared."
 )
-@click.option("--top-k", type=int, default=0, show_default=True, help="0 is off.")
-@click.option("--top-p", type=float, default=1.0, show_default=True, help="1 is off.")
+@TOP_K
+@TOP_P
 @SEED
 @click.option(
     "--repeats",
@@ -82,7 +77,7 @@ def bench(
     from ..calibration.bench.results import BenchOptions
     from ..calibration.bench.table import render
     from ..calibration.measuring.journal import Journal
-    from ..calibration.measuring.prompts import choose, fit
+    from ..calibration.measuring.prompts import choose
     from ..runtime.load import load
     from ..runtime.policy.cost_model import COSTS, Costs
     from ..runtime.policy.decisions import stale
@@ -90,12 +85,9 @@ def bench(
     from ..runtime.text.prompt_file import read_prompt_lines
 
     chosen = BenchOptions(**options)
-    lines, broken = read_prompt_lines(prompts, skip_invalid)
+    read = read_prompt_lines(prompts, skip_invalid)
     session = load(bundle, **where)
-    requests, refused = fit(session, lines, chosen.max_new_tokens, skip_invalid)
-    for message in (*broken, *refused):
-        click.echo(f"left out: {message}", err=True)
-    requests = choose(requests, routes, limit)
+    requests = choose(requests_of(session, read, chosen.max_new_tokens, skip_invalid), routes, limit)
     check(session, requests, chosen)
     path, pairs = journal or session.bundle.root / "calibration" / "bench.jsonl", len(requests) * chosen.repeats
     with Journal.open(path, journal_header(session, requests, chosen)) as kept:

@@ -167,5 +167,6 @@ def _say_what_it_is(bundle: Bundle, output: Path) -> None:
     size = sum(file.bytes for file in manifest.files.values()) / 1e6
     engines = ", ".join(manifest.engines)
     click.echo(f"\n{output.name}: {models}; {size:,.0f} MB for {engines}, every graph proved", err=True)
-    asked = f"chat {output}" if manifest.text.chat_template else f'generate {output} --prompt "..."'
-    click.echo(f"next: specexport {asked}, specexport calibrate {output} --prompts FILE", err=True)
+    place = shlex.quote(str(output))
+    asked = f"chat {place}" if manifest.text.chat_template else f'generate {place} --prompt "..."'
+    click.echo(f"next: specexport {asked}, specexport calibrate {place} --prompts FILE", err=True)

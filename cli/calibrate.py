@@ -13,8 +13,9 @@ from typing import Any
 
 import click
 
-from .options import BUNDLE, JSON, LIMIT, SEED, SKIP_INVALID, running
+from .options import BUNDLE, JSON, LIMIT, MAX_NEW_TOKENS, SEED, SKIP_INVALID, TOP_K, TOP_P, running
 from .progress_bar import bar
+from .prompt_requests import requests_of
 
 
 @click.command()
@@ -26,16 +27,10 @@ from .progress_bar import bar
 )
 @SKIP_INVALID
 @LIMIT
-@click.option(
-    "--max-new-tokens",
-    type=click.IntRange(1),
-    default=128,
-    show_default=True,
-    help="Maximum new tokens, unless a prompt's line says otherwise.",
-)
+@MAX_NEW_TOKENS
 @click.option("--temperature", type=float, default=0.0, show_default=True, help="0 is greedy.")
-@click.option("--top-k", type=int, default=0, show_default=True, help="0 is off.")
-@click.option("--top-p", type=float, default=1.0, show_default=True, help="1 is off.")
+@TOP_K
+@TOP_P
 @SEED
 @click.option(
     "--drafter",
@@ -77,7 +72,7 @@ def calibrate(
     """
     from ..calibration.calibrate import calibrate as run
     from ..calibration.calibrate import check_packages, measure_only
-    from ..calibration.measuring.prompts import choose, fit
+    from ..calibration.measuring.prompts import choose
     from ..calibration.options import CalibrateOptions
     from ..calibration.reporting.report import write_report
     from ..calibration.reporting.sections import answer
@@ -96,12 +91,9 @@ def calibrate(
         click.echo(json.dumps(asdict(costs)) if as_json else str(session.bundle.root / "costs.json"))
         return
     check_packages()
-    lines, broken = read_prompt_lines(prompts, skip_invalid)
+    read = read_prompt_lines(prompts, skip_invalid)
     session = load(bundle, **where, policy=False)
-    requests, refused = fit(session, lines, max_new_tokens, skip_invalid)
-    for message in (*broken, *refused):
-        click.echo(f"left out: {message}", err=True)
-    requests = choose(requests, (), limit)
+    requests = choose(requests_of(session, read, max_new_tokens, skip_invalid), (), limit)
     try:
         with bar("calibrate", "deciding by route") as advance:
             analysis = run(session, requests, chosen, shlex.join(["specexport", *sys.argv[1:]]), advance)

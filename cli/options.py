@@ -25,11 +25,21 @@ RUNNING = (
 )
 DRAFTER = click.option(
     "--drafter",
-    help=f"{LISTED}; with several drafts, also their names instead of model. "
+    help=f"{LISTED}; with ngram:model, ngram drafts for the model; with several drafts, also their names instead of "
+    "model. "
     "[default: the policy's where calibrated, else model if the bundle has one, else ngram]",
 )
 SKIP_INVALID = click.option("--skip-invalid", is_flag=True, help="Skip invalid lines instead of refusing the file.")
 LIMIT = click.option("--limit", type=click.IntRange(1), help="Maximum requests per route. [default: all]")
+MAX_NEW_TOKENS = click.option(
+    "--max-new-tokens",
+    type=click.IntRange(1),
+    default=128,
+    show_default=True,
+    help="Maximum new tokens, unless a prompt's line says otherwise.",
+)
+TOP_K = click.option("--top-k", type=int, default=0, show_default=True, help="0 is off.")
+TOP_P = click.option("--top-p", type=float, default=1.0, show_default=True, help="1 is off.")
 SEED = click.option("--seed", type=int, default=0, show_default=True, help="Random seed.")
 CHAT_TEMPLATE = click.option(
     "--chat-template", type=click.Path(path_type=Path), help="File with a chat template. [default: the bundle's]"

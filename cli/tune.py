@@ -13,6 +13,7 @@ import click
 
 from .options import BUNDLE, JSON, LIMIT, SEED, SKIP_INVALID, running
 from .progress_bar import bar
+from .prompt_requests import requests_of
 
 if TYPE_CHECKING:
     from ..calibration.measuring.progress import Progress
@@ -162,14 +163,9 @@ def _check_packages() -> None:
 
 
 def _requests(session: Session, path: Path, max_new_tokens: int, skip_invalid: bool) -> list[Request]:
-    from ..calibration.measuring.prompts import fit
     from ..runtime.text.prompt_file import read_prompt_lines
 
-    lines, broken = read_prompt_lines(path, skip_invalid)
-    requests, refused = fit(session, lines, max_new_tokens, skip_invalid)
-    for message in (*broken, *refused):
-        click.echo(f"left out: {message}", err=True)
-    return requests
+    return requests_of(session, read_prompt_lines(path, skip_invalid), max_new_tokens, skip_invalid)
 
 
 def _shipped(session: Session, max_new_tokens: int) -> list[Request]:

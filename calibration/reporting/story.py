@@ -142,7 +142,7 @@ def _drafter(routes: list[RouteAnalysis]) -> str:
     """A sentence where the recorded runs had another drafter than one of the verdicts."""
     recorded = routes[0].recorded_drafter
     same = all(one.judged.drafter == recorded for one in routes)
-    return "" if same else f" This is the drafter of the recorded runs, {printable(recorded)}."
+    return "" if same else f" Shown for {printable(recorded)}, which drafted the recorded runs."
 
 
 def _worth(route: RouteAnalysis, plain: float) -> tuple[list[int], list[float]]:

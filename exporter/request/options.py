@@ -94,7 +94,8 @@ class BuildOptions:
             )
         if self.max_divergence is not None and self.precision != AUTO:
             raise ParameterError(
-                f"--max-divergence is for --precision auto; --precision is {self.precision}; leave it out"
+                f"--max-divergence is for --precision auto, and --precision is {self.precision}; leave out "
+                "--max-divergence"
             )
         if self.max_divergence is not None and not 0 <= self.max_divergence < math.inf:  # also: NaN
             raise ParameterError(

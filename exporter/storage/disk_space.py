@@ -17,7 +17,7 @@ def require_space(folder: Path, needed: int) -> None:
     free = shutil.disk_usage(folder).free
     if free < needed:
         raise OutputError(
-            f"the build needs {needed / 1e9:.1f} GB under {folder}, but {free / 1e9:.1f} GB are free; free some"
+            f"the build needs {needed / 1e9:.1f} GB under {folder}, but only {free / 1e9:.1f} GB are free; free some"
         )
 
 

@@ -78,7 +78,7 @@ def require_room(folder: Path, needed: float) -> None:
     free = shutil.disk_usage(place).free
     if free < needed:
         raise OutputError(
-            f"the tuning needs {needed / 1e6:.0f} MB under {folder}, but {free / 1e6:.0f} MB are free; "
+            f"the tuning needs {needed / 1e6:.0f} MB under {folder}, but only {free / 1e6:.0f} MB are free; "
             "free some, or give fewer prompts or --answers"
         )
 

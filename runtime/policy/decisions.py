@@ -231,13 +231,13 @@ def stale(costs: Costs | None, engine: str, threads: int, device: int = 0) -> st
     """Why costs say nothing about this engine on this host, None where they do."""
     if costs is None:
         return f"there is no {COSTS}"
-    for name, theirs, ours in (
-        ("engine", costs.engine, engine),
-        ("threads", costs.threads, threads),
-        ("host", costs.host, describe_host(engine, device)),
+    for place, theirs, ours in (
+        ("with --engine", costs.engine, engine),
+        ("with --threads", costs.threads, threads),
+        ("on", costs.host, describe_host(engine, device)),
     ):
         if theirs != ours:
-            return f"{COSTS} was measured with {name} {theirs}, this is {ours}"
+            return f"{COSTS} was measured {place} {theirs}, not {place} {ours}"
     return None
 
 

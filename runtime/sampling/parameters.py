@@ -136,7 +136,10 @@ class SamplingParameters:
     drafter: str | None = field(
         default=None,
         metadata=option(
-            Name(help=f"{LISTED}; ngram:model drafts for the model. [default: model if the bundle has one, else ngram]")
+            Name(
+                help=f"{LISTED}; with ngram:model, ngram drafts for the model. "
+                "[default: model if the bundle has one, else ngram]"
+            )
         ),
     )
     route: str | None = field(default=None, metadata=option(Name(help="Route of the request in the bundle's policy.")))

@@ -129,9 +129,8 @@ class _Rows:
         if row is not logits and row.max() == -np.inf < logits.max():
             if self._constraint is not None:
                 raise GrammarError(
-                    "dead end: the model and the tokens forbidden otherwise leave no token that the grammar "
-                    "allows here "
-                    "(banned_tokens, stop_token_ids); allow more",
+                    "dead end: every token that the grammar allows here is ruled out by the model, banned_tokens or "
+                    "stop_token_ids; allow more",
                     "grammar_failed",
                 )
             raise ParameterError(

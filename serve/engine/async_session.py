@@ -76,17 +76,24 @@ class AsyncSession:
         return await self.compilers.run(key, partial(self.session.prepare_grammar, grammar))
 
     def submit(
-        self, prompt: Prompt, params: SamplingParameters | None = None, *, key: str = "", **overrides: Any
+        self,
+        prompt: Prompt,
+        params: SamplingParameters | None = None,
+        *,
+        key: str = "",
+        again: bool = False,
+        **overrides: Any,
     ) -> Job:
         """A request in the queue. Raises `QueueError`, `ParameterError`.
 
-        key: whose it is; keys are served in turn, and share no cached rows.
+        key: whose it is; keys are served in turn, and share no cached rows. again: it goes on with a request that was
+        served, such as the second prompt of a list: it waits for its turn, but a full queue does not refuse it.
         """
         parameters = with_overrides(params, overrides)
         if key:  # else the time to the first token would tell what others asked
             parameters = replace(parameters, cache_salt=_salt(key, parameters.cache_salt))
         job = Job(key, prompt, parameters, self.thread.withdraw)
-        self.thread.submit(job)
+        self.thread.submit(job, again)
         return job
 
     async def started(self, job: Job, timeout: float | None = None) -> bool:

@@ -24,13 +24,15 @@ class FairQueue(Generic[T]):
         self._most, self._most_per_key = most, most_per_key
         self._waiting: OrderedDict[str, deque[T]] = OrderedDict()  # the key whose turn it is comes first
 
-    def put(self, key: str, item: T, idle: bool = False) -> None:
-        """Raises `Full`. idle: whether nothing runs, so that the one whose turn it is waits for nobody."""
-        if len(self) - idle >= self._most:
-            raise Full(of_key=False)
+    def put(self, key: str, item: T, idle: bool = False, again: bool = False) -> None:
+        """Raises `Full`. idle: whether nothing runs, so that the one whose turn it is waits for nobody. again: the item
+        goes on with one that had its place and its turn, and finds room in any case.
+        """
         own = self._waiting.get(key, ())
         is_next = idle and key == next(iter(self._waiting), None)
-        if len(own) - is_next >= self._most_per_key:
+        if not again and len(self) - idle >= self._most:
+            raise Full(of_key=False)
+        if not again and len(own) - is_next >= self._most_per_key:
             raise Full(of_key=True)
         self._waiting.setdefault(key, deque()).append(item)
 

@@ -81,8 +81,8 @@ class EngineThread:
             self._seen, self._seen_at = seen, monotonic()
         return monotonic() - self._seen_at if job is not None else 0.0
 
-    def submit(self, job: Job) -> None:
-        """Raises `QueueError`, and `SessionClosedError` once it was stopped."""
+    def submit(self, job: Job, again: bool = False) -> None:
+        """Raises `QueueError`, and `SessionClosedError` once it was stopped. again: see `AsyncSession.submit`."""
         with self._changed:
             if self._stopped:
                 raise SessionClosedError("this AsyncSession is closed; make another one")
@@ -90,7 +90,7 @@ class EngineThread:
                 raise QueueError("shutting_down", "this server is shutting down; try another one, or retry later", 1)
             try:
                 # A burst comes before the thread takes the first one up.
-                self._queue.put(job.key, job, idle=self._running is None)
+                self._queue.put(job.key, job, idle=self._running is None, again=again)
             except Full as full:
                 raise self._refusal(full.of_key) from None
             if self._thread is None:

@@ -64,7 +64,8 @@ class Work:
     @contextmanager
     def output(self, index: int) -> Iterator[Output]:
         """The prompt's, in the queue; counted and left at the end, however that comes."""
-        job = self.service.sessions.submit(self.prompts[index], self.parameters[index], key=self.key)
+        sessions, again = self.service.sessions, index > 0
+        job = sessions.submit(self.prompts[index], self.parameters[index], key=self.key, again=again)
         self.job = job
         calls = None if self.calls is None else CallReader(self.calls.form, self.calls.bounded)
         reader = None if calls is None and self.thinking is None else AnswerReader(self.thinking, calls)

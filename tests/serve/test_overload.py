@@ -123,6 +123,26 @@ def test_too_many_are_refused_and_retries_end_well(tmp_path: Path) -> None:
             one.close()
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_list_of_prompts_that_was_taken_is_answered_to_its_end(tmp_path: Path, stream: bool) -> None:
+    """However full the queue is by then."""
+    with slow_server(tmp_path) as (client, decoder):
+        decoder.gate.clear()
+        asked = {"prompt": ["a", "b", "c"], "max_tokens": 2, "stream": stream}
+        answers: list[tuple[int, Any, bytes]] = []
+        thread = threading.Thread(target=lambda: answers.append(client.ask("POST", "/v1/completions", asked)))
+        thread.start()
+        wait_for(lambda: running(client) == 1)
+        client.app.state.service.sessions.thread._queue._most = -1  # type: ignore[attr-defined]
+        assert client.ask("POST", "/v1/completions", {"prompt": "d"})[0] == 429
+        decoder.gate.set()
+        thread.join()
+        ((status, _, body),) = answers
+        assert status == 200
+        assert b"error" not in body
+        assert all(f'"index":{index},'.encode() in body for index in range(3))
+
+
 def test_one_users_own_requests_may_fill_the_queue(tmp_path: Path) -> None:
     with slow_server(tmp_path, max_queue=6, api_keys=("k",)) as (client, decoder):
         assert client.app.state.service.settings.waiting_per_key == 6  # type: ignore[attr-defined]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,23 +12,15 @@ from specexport.calibration.measuring.record import from_row, record, to_row
 from specexport.calibration.measuring.recorder import RecordedRound, agreement, misses
 from specexport.calibration.measuring.trace_replay import replay, round_seconds
 from specexport.calibration.measuring.traces import Guesser, Trace, cached
-from specexport.engines.base import Logits
-from specexport.runtime.policy.schedule import FixedSchedule
 from specexport.runtime.sampling.parameters import SamplingParameters
 from specexport.runtime.session import Session
 from support.calibrated import flat_costs
 from support.doubles import FakeDecoder
+from support.replays import Periodic, Watched
 from support.several import several_session
 
 PROMPT, LIMIT = (5, 9, 5, 9, 7, 5, 9), 40
 CHAINS = ("ngram:model", "suffix:model", "small:model")
-
-
-class Periodic(FakeDecoder):
-    """Repeats itself with a period of some tokens, now and then not: so that lookups find something."""
-
-    def logits_after(self, context: Sequence[int]) -> Logits:
-        return super().logits_after([token % 5 for token in list(context)[-3:]])
 
 
 @pytest.fixture(params=[FakeDecoder, Periodic])
@@ -46,17 +37,6 @@ def recorded(session: Session, sampling: SamplingParameters = SamplingParameters
         for given in (sampling, replace(sampling, drafter="small"))
     )
     return replace(one, guessers={"small": Guesser(small, cached(flat_costs(0.2)))})
-
-
-class Watched(FixedSchedule):
-    """A fixed schedule that remembers the rounds."""
-
-    def __init__(self, num_draft_tokens: int) -> None:
-        super().__init__(num_draft_tokens)
-        self.rounds: list[tuple[int, int]] = []
-
-    def observe(self, num_drafted: int, num_accepted: int) -> None:
-        self.rounds.append((num_drafted, num_accepted))
 
 
 @pytest.mark.parametrize("drafter", CHAINS)

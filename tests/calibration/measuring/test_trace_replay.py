@@ -11,29 +11,10 @@ from specexport.calibration.measuring.recorder import RecordedRound, agreement
 from specexport.calibration.measuring.trace_replay import replay
 from specexport.calibration.measuring.traces import Trace, known
 from specexport.runtime.drafting.names import DRAFTERS
-from specexport.runtime.policy.schedule import FixedSchedule
 from specexport.runtime.sampling.parameters import SamplingParameters
 from specexport.runtime.session import Session
 from support.doubles import CONTRACT, FakeDecoder, fake_session
-
-
-class Watched(FixedSchedule):
-    """A fixed schedule that remembers the rounds."""
-
-    def __init__(self, num_draft_tokens: int) -> None:
-        super().__init__(num_draft_tokens)
-        self.rounds: list[tuple[int, int]] = []
-
-    def observe(self, num_drafted: int, num_accepted: int) -> None:
-        self.rounds.append((num_drafted, num_accepted))
-
-
-class Periodic(FakeDecoder):
-    """Repeats itself with a period of some tokens, now and then not: so that lookups find something."""
-
-    def logits_after(self, context):  # type: ignore[no-untyped-def]
-        tail = list(context)[-3:]
-        return super().logits_after([token % 5 for token in tail])
+from support.replays import Periodic, Watched
 
 
 @pytest.fixture(params=["hashed", "periodic"])

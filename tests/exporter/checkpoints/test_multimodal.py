@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 import torch
-from specexport.exporter.checkpoints.checkpoint import Checkpoint
+from specexport.errors import UnsupportedModelError
+from specexport.exporter.checkpoints.checkpoint import Checkpoint, check_decoder
 from support.tiny import LLAMA, make_tokenizer
-from transformers import Qwen3_5Config, Qwen3_5ForConditionalGeneration
+from transformers import LlavaConfig, Qwen3_5Config, Qwen3_5ForConditionalGeneration
 
 ROPE = dict(
     rope_type="default",
@@ -38,3 +40,9 @@ def test_the_text_part_gives_the_logits_of_the_whole_model(tmp_path: Path) -> No
     tokens = torch.arange(5, 25)[None]
     with torch.no_grad():
         torch.testing.assert_close(text(tokens).logits, whole(tokens).logits)
+
+
+def test_one_whose_text_part_nobody_loads_alone_is_refused() -> None:
+    config = LlavaConfig(architectures=["LlavaForConditionalGeneration"])
+    with pytest.raises(UnsupportedModelError, match="m has the model type llava, which AutoModelForCausalLM does not"):
+        check_decoder("m", config)

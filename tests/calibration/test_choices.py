@@ -1,0 +1,43 @@
+"""Which drafters `calibrate` may choose from, by what the bundle has and the engine runs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from specexport.calibration.choices import drafters_of, models_of, possible_drafters, replayed_of
+from specexport.calibration.options import CalibrateOptions
+from specexport.errors import ParameterError
+from specexport.runtime.session import Session
+from support.doubles import FakeDecoder
+from support.several import several_session
+
+
+@pytest.fixture
+def session(tmp_path: Path) -> Session:
+    return several_session(tmp_path, FakeDecoder(), FakeDecoder(), {"small": FakeDecoder()})
+
+
+def test_the_first_draft_goes_by_its_own_name_too(session: Session) -> None:
+    first = session.bundle.manifest.draft_name
+    options = CalibrateOptions(drafters=(first, f"small:{first}", f"ngram+{first}", "model"))
+    assert drafters_of(session, options) == ("model", "small:model", "ngram+model")
+    with pytest.raises(ParameterError, match="--drafter is other:model; with this bundle and engine"):
+        drafters_of(session, CalibrateOptions(drafters=("other:model",)))
+
+
+def test_a_chain_is_recorded_with_both_its_drafts(session: Session) -> None:
+    options = CalibrateOptions(drafters=("model:small",))
+    assert models_of(session, options) == ["model", "small"]
+    assert [name for name in replayed_of(session, options) if ":" in name] == ["model:small"]
+    assert models_of(session, CalibrateOptions(drafters=("ngram:model",))) == ["model"]
+
+
+def test_nothing_is_offered_that_the_engine_cannot_run(session: Session) -> None:
+    chains = {name for name in possible_drafters(session) if ":" in name}
+    assert chains == {"ngram:model", "suffix:model", "small:model", "ngram:small", "suffix:small", "model:small"}
+    alone = Session(session.bundle, replace(session.engine, open_draft=None))
+    assert [name for name in possible_drafters(alone) if ":" in name] == ["ngram:model", "suffix:model"]
+    whole = Session(session.bundle, replace(session.engine, rounds=object()))  # type: ignore[arg-type]
+    assert possible_drafters(whole) == ("model",)
