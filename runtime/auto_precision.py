@@ -14,13 +14,13 @@ PRECISION = "precision.json"
 
 @dataclass(frozen=True)
 class PrecisionCandidate:
-    """A combination, and what it did on the prompts: tokens a second, plain and with drafts, and tokens a round.
+    """A combination of precisions and its results on the prompts: tokens per second, plain and with drafts, and tokens
+    per round.
 
     weight_bytes: of both models. perplexity_loss and divergence (nats): of the target against its unquantized self, see
-    `Fidelity`.
-    low, high: the tenth and the ninetieth percentile of the prompts' speculative tokens a second.
-    slower: its time a token with drafts over that of the combination that was taken, prompt by prompt; slower_low and
-    slower_high: the 95 % interval.
+    `Fidelity`. low, high: the tenth and the ninetieth percentile of the prompts' speculative tokens per second. slower:
+    its time per token with drafts over that of the chosen combination, prompt by prompt; slower_low and slower_high:
+    the 95 % interval.
     """
 
     target: Format
@@ -40,7 +40,7 @@ class PrecisionCandidate:
 
 @dataclass(frozen=True)
 class PrecisionTable:
-    """What `--precision auto` measured on `host`, and chose. max_divergence: what it was to allow the target, in nats.
+    """What `--precision auto` measured on `host`, and chose. max_divergence: the limit for the target, in nats.
 
     left_out: formats of a model that moved too far, or whose graphs failed their proof, and how.
     """
@@ -63,7 +63,7 @@ def read_precision(bundle: Bundle) -> PrecisionTable | None:
 
 
 def table_lines(table: dict[str, Any]) -> Iterator[str]:
-    """A `PrecisionTable` as a text, what was taken marked."""
+    """A `PrecisionTable` as text, with the chosen combination marked."""
     allowed = table["max_divergence"]
     yield (
         f"precision  measured on {table['host']}: {table['new_tokens']} tokens behind each of "
@@ -102,9 +102,9 @@ def _is_taken(row: dict[str, Any], table: dict[str, Any]) -> bool:
 
 
 def _is_close(row: dict[str, Any], table: dict[str, Any]) -> bool:
-    """Whether another combination may be as fast as the one that was taken, for all that was measured.
+    """Whether another combination may be as fast as the chosen one, within the uncertainty.
 
-    One prompt says nothing of that.
+    A single prompt cannot tell.
     """
     fits = row["divergence"] <= table["max_divergence"] and table["prompts"] > 1
     return fits and not _is_taken(row, table) and bool(row["slower_low"] <= 1)
@@ -115,5 +115,5 @@ def _name(row: dict[str, Any]) -> str:
 
 
 def _called(form: Format) -> str:
-    """As on the command line: only CPUs are measured on, where what is not quantized is fp32."""
+    """As on the command line: only CPUs are measured, where everything that is not quantized is fp32."""
     return "fp32" if form == "float" else form

@@ -1,4 +1,4 @@
-"""What a bundle holds, as data and as a text for people."""
+"""What a bundle holds, as data and as text for people."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def _layers(proofs: list[dict[str, Any]]) -> Iterator[str]:
 
 
 def _precision(description: dict[str, Any]) -> str:
-    """What the weights are stored in, and what is computed in."""
+    """The format in which weights are stored, and the one of the computation."""
     computed: str = description["contract"]["precision"]
     forms = {role: description[role]["format"] for role in ("target", "draft") if description[role] is not None}
     if all(form == "float" for form in forms.values()):
@@ -147,7 +147,7 @@ def _stored(form: str) -> str:
 
 
 def _decisions(policy: dict[str, Any] | None, costs: dict[str, Any] | None) -> list[str]:
-    """What a session follows, and why."""
+    """The policy that sessions follow, and why."""
     lines = []
     if policy is None:
         lines.append("policy     none: sessions adapt from a guess; specexport calibrate measures and decides")

@@ -13,7 +13,7 @@ from .state.statistics import Statistics
 @dataclass(frozen=True)
 class Generation:
     """finish_reason `stop`: a stop token or stop string came, or the grammar is complete; `length`: max_new_tokens or
-    the capacity was reached; `cancelled`: by `Session.cancel`. logprobs: one for each of the tokens, where the request
+    the capacity was reached; `cancelled`: by `Session.cancel`. logprobs: one for each of the tokens, if the request
     asked for them.
     """
 

@@ -1,4 +1,4 @@
-"""Bundles on the Hugging Face hub: `org/name`, or `org/name@revision`, in the place of a folder."""
+"""Bundles on the Hugging Face hub: `org/name`, or `org/name@revision`, in place of a folder."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from pathlib import Path
 
 from ..errors import BundleError, MissingPackageError
 
-SUFFIX = ".bundle"  # of a folder: a path that is mistyped is not looked for elsewhere
+SUFFIX = ".bundle"  # of a folder: a mistyped path is not looked for on the hub
 ON_HUB = re.compile(r"(?P<repository>[\w-][\w.-]*/[\w-][\w.-]*)(@(?P<revision>[\w./-]+))?")
 
 
 def local_bundle(path: str | os.PathLike[str]) -> Path:
-    """The folder that `path` is, or where the bundle of that name on the hub lies once it is downloaded.
+    """The folder `path`, or the folder of the bundle with that name on the hub, after downloading it.
 
-    A folder that exists comes first. Files go to huggingface_hub's cache, and only those that it lacks are downloaded.
+    An existing folder takes precedence. Files go to huggingface_hub's cache, and only missing ones are downloaded.
     Raises `BundleError` for what is neither, `MissingPackageError` without huggingface_hub.
     """
     given = Path(path)
@@ -29,7 +29,7 @@ def local_bundle(path: str | os.PathLike[str]) -> Path:
         raise BundleError(f"there is no folder {path}; to look for it on the hub: {missing}") from None
     try:
         return Path(snapshot_download(match["repository"], revision=match["revision"]))
-    except Exception as error:  # those of its HTTP library come through
+    except Exception as error:  # errors of its HTTP library come through
         reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
         raise BundleError(
             f"there is no folder {path}, and no such bundle could be downloaded from the hub: {reason}"
@@ -37,7 +37,7 @@ def local_bundle(path: str | os.PathLike[str]) -> Path:
 
 
 def bundle_name(root: Path) -> str:
-    """What a bundle is called: its folder without the suffix, or its repository on the hub without the owner."""
+    """The name of a bundle: its folder without the suffix, or its repository on the hub without the owner."""
     root = root.resolve()
     if root.parent.name == "snapshots":
         return root.parents[1].name.rpartition("--")[2]

@@ -32,8 +32,8 @@ def load(
     second per 1.5 GB). policy: follow the bundle's policy.json, or adapt where it has none; False drafts the maximum.
     device: which GPU, counted from 0 among those that `CUDA_VISIBLE_DEVICES` leaves, by default the first.
     prompt_cache_bytes: host memory for the cache rows of earlier sequences, so that conversations in turn prefill only
-    what is new; None for 512 MiB on engines of the CPU, none on others. chat_template: a file instead of the bundle's
-    own. Raises `BundleError`, `EngineError`, `ParameterError`.
+    what is new; None for 512 MiB on engines of the CPU, and for none on others. chat_template: a file to use instead of
+    the bundle's own. Raises `BundleError`, `EngineError`, `ParameterError`.
     """
     budget = None if prompt_cache_bytes is None else whole_number("prompt_cache_bytes", prompt_cache_bytes)
     if budget is not None and budget < 0:

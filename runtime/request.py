@@ -1,4 +1,4 @@
-"""A request, checked against the bundle that is to serve it."""
+"""A request, checked against the bundle that will serve it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .sampling.rules import Rule, make_rule
 
 @dataclass(frozen=True)
 class Given:
-    """What a request's texts became. prompt, prediction: token ids. matcher: at the start of its grammar."""
+    """A request's texts after tokenizing. prompt, prediction: token ids. matcher: at the start of its grammar."""
 
     prompt: list[int]
     prediction: Sequence[int] = ()
@@ -31,9 +31,9 @@ class Given:
 
 @dataclass(frozen=True)
 class Request:
-    """prompt: token ids. limit: most tokens to emit. drafter: None for plain decoding. prediction: token ids, of which
-    drafts are looked up first. matcher: for whoever says where the grammar is complete, None without one. leaves: rows
-    beside the draft, None for none.
+    """prompt: token ids. limit: most tokens to emit. drafter: None for plain decoding. prediction: token ids, in which
+    drafts are looked up first. matcher: tells where the grammar is complete, None without one. leaves: additional rows
+    of the verify pass, None for none.
     """
 
     prompt: list[int]
@@ -59,7 +59,7 @@ def make_request(
     parameters: SamplingParameters,
     schedule: Schedule | None = None,
 ) -> Request:
-    """given: what the texts of the parameters, and the prompt, became. schedule: decides how many tokens are drafted,
+    """given: the tokenized texts of the parameters, and the prompt. schedule: decides how many tokens are drafted,
     instead of parameters and policy. Raises `ParameterError`.
     """
     manifest, prompt, matcher = bundle.manifest, given.prompt, given.matcher
@@ -80,7 +80,7 @@ def _schedule(
     rule: Rule,
     prompt: Sequence[int],
 ) -> tuple[str | None, Schedule]:
-    """The drafter, None for plain decoding, and how many tokens it drafts; of several, the one to begin with."""
+    """The drafter, None for plain decoding, and how many tokens it drafts; of several drafters, the first one."""
     most, k = bundle.manifest.contract.max_draft_tokens, parameters.num_draft_tokens
     if k is not None and k > most:
         raise ParameterError(f"num_draft_tokens is {k}; this bundle was built for 0 to {most} (--max-draft-tokens)")
@@ -113,9 +113,9 @@ def _schedule(
 
 
 def _leaves(bundle: Bundle, parameters: SamplingParameters, drafter: str | None, schedule: Schedule) -> LeafPlan | None:
-    """Rows beside the draft: as many as are asked for, else as many as pay, where the schedule knows that.
+    """Leaves: as many as are asked for, else as many as pay, where the schedule knows that.
 
-    Requests that are routed have none: that schedule chooses who drafts, and what is believed of leaves is one draft's.
+    Routed requests have none: their schedule chooses the draft, and the estimates for leaves belong to one draft.
     Raises `ParameterError`.
     """
     most, asked = bundle.manifest.contract.tree_rows, parameters.num_leaves

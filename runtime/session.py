@@ -42,9 +42,9 @@ LOG = logging.getLogger("specexport")
 class Session:
     """One sequence at a time over the two caches of a bundle.
 
-    Any thread may ask, and one request is open at a time: others raise `SessionBusyError`. The caches outlive a
-    request: the next one keeps the rows of the prefix that both share. A session that was closed, by `close` or at the
-    end of its `with`, raises `SessionClosedError`.
+    Any thread may send requests, but only one request is open at a time: others raise `SessionBusyError`. The caches
+    outlive a request: the next one keeps the rows of the prefix that both share. A session that was closed, by `close`
+    or at the end of its `with`, raises `SessionClosedError`.
     """
 
     def __init__(
@@ -63,8 +63,9 @@ class Session:
         self.tokenizer = self._encoder.tokenizer
         self._grammars = GrammarCompiler.of(bundle, self.tokenizer.to_str)
         self._context = make_context(bundle, engine)
-        # Held by the thread inside of a call that passes run in, or that gives `_lock` or takes it: for a short while,
-        # and known as the thread's own, where a signal handler must not wait for it.
+        # Held by the thread that is inside a call which runs passes, or which takes or releases `_lock`. It is held
+        # only briefly, and it tells a signal handler that its own thread is inside such a call, for which it must not
+        # wait.
         self._running = RLock()
         self.drafts = Drafts(bundle, engine, self._context, running=self._running)
         self.decisions = Decisions.load(bundle, engine, threads, self.drafts.open) if policy else Decisions()
@@ -75,15 +76,16 @@ class Session:
         self._decoding = Decoding(bundle, engine, self.tokenizer, self._context)
         self._lock = Lock()  # held by the open stream
         self._stream: weakref.ref[Stream] | None = None
-        self._cancels = 0  # calls of `cancel`: one ends a request too whose costs are still being measured
-        self._closed = False  # no request comes after this
-        self._given_back = False  # the engine
+        self._cancels = 0  # number of calls of `cancel`: it also ends a request whose costs are still being measured
+        self._closed = False  # no request is accepted after
+        self._given_back = False  # the engine was released
 
     def adapt(self) -> None:
-        """Draft as much as pays here, although nobody calibrated: what rounds cost is looked up in the user's cache, or
-        measured in about half a second, when a request first asks for no number of draft tokens, or at `prepare`.
+        """Draft as much as pays here, although the bundle is not calibrated: the costs of rounds are looked up in the
+        user's cache, or measured in about half a second, when a request first leaves the number of draft tokens open,
+        or at `prepare`.
         """
-        measure = weakref.WeakMethod(self._measure)  # else the session would hold itself
+        measure = weakref.WeakMethod(self._measure)  # else the session would hold a reference to itself
         self.decisions.measure = lambda *draft: method(*draft) if (method := measure()) else None
 
     def _measure(self, *draft: str) -> Costs | None:
@@ -101,14 +103,16 @@ class Session:
 
     @property
     def cache_usage(self) -> float:
-        """The part of the target's cache rows that count, 0 to 1. From any thread, also while a request runs."""
+        """The fraction of the target's cache rows that are in use, 0 to 1. From any thread, even while a request
+        runs.
+        """
         return self._context.target.rows / self.bundle.manifest.contract.capacity
 
     def encode(self, prompt: Prompt, tools: Sequence[Tool] = (), variables: Variables | None = None) -> list[int]:
         """Token ids of a text, of chat messages, or of ids (checked); any iterable of them. Raises `PromptError`.
 
-        tools: what the model is told beside messages that it may call. variables: of the chat template, such as
-        `{"enable_thinking": False}`; those that it does not read change nothing.
+        tools: the tools that the model is told it may call. variables: of the chat template, such as
+        `{"enable_thinking": False}`; those that it does not read have no effect.
         """
         self._check_open()
         return self._encoder.encode(prompt, tools, variables)
@@ -125,24 +129,25 @@ class Session:
 
     @property
     def chats(self) -> bool:
-        """Whether it takes messages: the model has a chat template."""
+        """Whether the session accepts messages: the model has a chat template."""
         return self._encoder.chats
 
     @property
     def tool_format(self) -> ToolFormat:
-        """How this model calls tools. Raises `ToolsError` where its chat template cannot, or not in a known way."""
+        """How this model calls tools. Raises `ToolsError` if its chat template cannot, or not in a known form."""
         return self._encoder.tool_format
 
     def thinking(self, prompt: Sequence[int], variables: Variables | None = None) -> Thinking | None:
-        """How the model thinks behind `prompt`, token ids of messages, for `Grammar.behind`; None where it does not.
+        """How the model thinks after `prompt`, token ids of messages, for `Grammar.behind`; None where it does not.
 
         variables: those that the messages were encoded with.
         """
         return self._encoder.thinking(prompt, variables)
 
     def prepare(self) -> None:
-        """Do now what the first request would wait for: open the policy's drafts, or, where nobody calibrated and the
-        user's cache has no costs of this bundle and host, measure for half a second. Cached rows are then forgotten.
+        """Do now what the first request would wait for: open the policy's drafts, or, if the bundle is not calibrated
+        and the user's cache has no costs for this bundle and host, measure for half a second. Cached rows are then
+        lost.
 
         Raises `SessionBusyError` while a stream of the session is open, `SessionClosedError`.
         """
@@ -151,13 +156,17 @@ class Session:
         self.drafts.open_all(self.decisions.drafts)
 
     def grammar_late_for(self) -> float:
-        """Seconds that a grammar has been compiling beyond its deadline, 0 for none. No other is compiled meanwhile."""
+        """How many seconds a grammar has been compiling beyond its deadline, 0 for none. No other is compiled
+        meanwhile.
+        """
         return self._grammars.late_for()
 
     def prepare_grammar(self, grammar: Grammar | None = None) -> Grammar | None:
-        """Do now what the first request with a grammar, or with this one, would wait for; any thread may ask.
+        """Do now what the first request with a grammar, or with this one, would wait for. May be called from any
+        thread.
 
-        Returns the grammar, compiled: requests with what is returned compile nothing, whatever others come before them.
+        Returns the grammar, compiled: requests with the returned grammar compile nothing, whatever requests come in
+        between.
         """
         if grammar is not None:
             return self._grammars.hold(grammar)
@@ -165,7 +174,9 @@ class Session:
         return None
 
     def first_kept(self, ways: Iterable[Iterable[Grammar]]) -> list[Grammar | None]:
-        """Of each the first that can be compiled, None where none can in time: `GrammarCompiler.first_kept`."""
+        """For each item the first grammar that can be compiled, None if none can be in time:
+        `GrammarCompiler.first_kept`.
+        """
         return self._grammars.first_kept(ways)
 
     @takes(SamplingParameters)
@@ -176,13 +187,14 @@ class Session:
         schedule: Schedule | None = None,
         **overrides: Any,
     ) -> Stream:
-        """An iterator of a `Chunk` a round. It may be cancelled and closed, and the session stays usable.
+        """An iterator over chunks, one `Chunk` per round. It may be cancelled or closed at any time; the session stays
+        usable.
 
-        params: what the request asks for, by default a greedy request; overrides: single fields of it, see
+        params: the sampling parameters, by default a greedy request; overrides: single fields of them, see
         `SamplingParameters`. schedule: decides how many tokens are drafted, see `runtime/policy/schedule.py`.
 
-        Everything is checked here, at the call. Raises `ParameterError`, `PromptError`, `SessionBusyError` while
-        another stream of the session is open, `SessionClosedError`.
+        Everything is checked at the call. Raises `ParameterError`, `PromptError`, `SessionBusyError` while another
+        stream of the session is open, `SessionClosedError`.
         """
         start, cancels = perf_counter(), self._cancels
         self._check_free()
@@ -215,9 +227,10 @@ class Session:
         return Generation.of(chunks)
 
     def cancel(self) -> None:
-        """End the open request, if any, at its next prompt chunk or round: its last chunk says `cancelled`.
+        """End the open request, if any, at its next prompt chunk or round; the finish reason of its last chunk is
+        `cancelled`.
 
-        From any thread, and from signal handlers; does not wait.
+        May be called from any thread and from signal handlers; does not wait.
         """
         self._cancels += 1
         stream = self._stream() if self._stream is not None else None
@@ -237,17 +250,17 @@ class Session:
                 self._lock.release()
 
     def close(self) -> None:
-        """Give back what the engine holds, device memory above all. Closing again does nothing.
+        """Release what the engine holds, above all device memory. Closing again has no effect.
 
-        An open stream is closed first, one that another thread is running at its next prompt chunk or round; iterating
-        it further raises `SessionClosedError`. From several threads at once, each returns when the session is closed.
-        Raises `SessionBusyError` from within another call of the same thread, as in a signal handler; that request is
-        then cancelled.
+        An open stream is closed first; if another thread is running it, at its next prompt chunk or round. Iterating it
+        further raises `SessionClosedError`. If several threads call this at once, each returns when the session is
+        closed. Raises `SessionBusyError` from within another call of the same thread, as in a signal handler; that
+        request is then cancelled.
         """
         if holds(self._running) and not self._given_back:
             self.cancel()
             raise _busy()
-        self._closed = True  # at once, lest a thread with many requests begins the next one
+        self._closed = True  # at once, so that a thread with many requests does not begin the next one
         try:
             self.cancel()
             with self._running:
@@ -274,14 +287,14 @@ class Session:
         except SpecExportError as failure:
             if kind is None:
                 raise
-            LOG.warning("closing the session failed as well: %s", failure)  # and must not hide the error before it
+            LOG.warning("closing the session failed as well: %s", failure)  # must not hide the error before it
 
     def _check_open(self) -> None:
         if self._closed:
             raise _closed()
 
     def _check_free(self) -> None:
-        """Before anything is waited for."""
+        """Called before waiting for anything."""
         self._check_open()
         if self._lock.locked():
             raise _busy()

@@ -1,4 +1,6 @@
-"""Methods that take sampling parameters as keywords: a type checker and `help` read them off the dataclass."""
+"""Methods that take sampling parameters as keywords: type checkers and `help` read their signature from the
+dataclass.
+"""
 
 from __future__ import annotations
 

@@ -11,9 +11,9 @@ from .state.cancellation import Cancellation
 
 
 class Stream(Iterator[Chunk]):
-    """Holds its session from `Session.stream` on until it has ended, is closed, or is dropped.
+    """Occupies its session from `Session.stream` until it has ended, is closed, or is dropped.
 
-    It has ended with the chunk that has a finish reason, or with an error. As a context manager it closes at the end.
+    It ends with the chunk that has a finish reason, or with an error. As a context manager it closes at the end.
     """
 
     def __init__(
@@ -24,8 +24,8 @@ class Stream(Iterator[Chunk]):
         release: Callable[[], None],
     ) -> None:
         self._chunks, self._cancellation, self._release = chunks, cancellation, release
-        self._running = running  # the session's, around every step, so that another thread closes in between
-        self._open, self._ended = True, False  # and the session is given back in between
+        self._running = running  # the session's, held during every step, so that another thread can close between steps
+        self._open, self._ended = True, False  # and the session is released between steps
         self._error: SpecExportError | None = None
 
     def __next__(self) -> Chunk:
@@ -43,21 +43,21 @@ class Stream(Iterator[Chunk]):
 
     @property
     def steps(self) -> int:
-        """Prompt chunks and rounds begun so far, give or take one. From any thread."""
+        """Number of prompt chunks and rounds begun so far, give or take one. From any thread."""
         return self._cancellation.checks
 
     def cancel(self) -> None:
         """End the request at the next prompt chunk or round; its last chunk has the finish reason `cancelled`.
 
-        From any thread, and without waiting.
+        May be called from any thread; does not wait.
         """
         self._cancellation.requested = True
 
     def close(self, error: SpecExportError | None = None) -> None:
-        """End the request without a last chunk. error: what a caller meets who goes on iterating.
+        """End the request without a last chunk. error: raised if the caller continues to iterate.
 
-        While another thread is in a step this waits for its end, as if cancelled. Raises `SessionBusyError` from
-        within a step, as in a signal handler.
+        If another thread is in a step, this waits for its end, as if cancelled. Raises `SessionBusyError` from within a
+        step of the same thread, as in a signal handler.
         """
         self.cancel()
         if self._ended:  # another stream may be running by now
@@ -67,7 +67,7 @@ class Stream(Iterator[Chunk]):
                 return
             try:
                 self._chunks.close()
-            except ValueError:  # it is being executed, and by this thread
+            except ValueError:  # being executed by this very thread
                 raise SessionBusyError(
                     "a stream cannot be closed from within its own step; call cancel() there"
                 ) from None

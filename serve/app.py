@@ -42,7 +42,7 @@ ROUTES: tuple[tuple[str, str, Handler], ...] = (
 
 
 def create_app(session: Session | AsyncSession, settings: ServerSettings | None = None) -> Starlette:
-    """An ASGI app over `session`, which it does not close: mount it, or give it to any ASGI server.
+    """An ASGI app over `session`, which it does not close: mount it, or run it in any ASGI server.
 
     Nothing else may use the session meanwhile. It opens no sockets, installs no signal handlers, and changes no
     logging. `app.state.service` has the queue and the metrics. Raises `ParameterError`.
@@ -79,7 +79,7 @@ def _asynchronous(session: Session, settings: ServerSettings) -> AsyncSession:
 
 
 async def _unrouted(request: Request, error: Exception) -> Response:
-    """What no route answers: 404 and 405."""
+    """Answers requests without a route: 404 and 405."""
     assert isinstance(error, HTTPException)
     code, told = "not_found", f"there is nothing at {request.url.path[:200]!r}; see /openapi.json"
     if error.status_code == 405:

@@ -1,6 +1,6 @@
-"""Values that an application gives in code: each is checked where it is given, and refused in one line.
+"""Values that an application passes in code: each is checked when it is given, and refused in one line.
 
-Nothing here shows what it refuses of `api_keys`: keys are in no message and no log.
+Refused `api_keys` are never shown: keys are in no message and no log.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ..runtime.sampling.options import items, real_number, shown, whole_number
 LONGEST_TIME = 1e9  # seconds, 30 years: the system's own clocks take no more
 HOST = r"(?:\[[0-9a-f:.]+\]|[^\s/:@\[\]?#*,]+)"
 HOST_NAME = re.compile(HOST, re.IGNORECASE)
-PREFIX = re.compile("[a-zA-Z_:][a-zA-Z0-9_:]*")  # as Prometheus has it
+PREFIX = re.compile("[a-zA-Z_:][a-zA-Z0-9_:]*")  # Prometheus's rule
 NAME = re.compile("[A-Za-z0-9._-]{1,64}")
 ORIGIN = re.compile(rf"[a-z][a-z0-9+.-]*://{HOST}(?::\d+)?", re.IGNORECASE)
 
@@ -57,7 +57,7 @@ def hosts(name: str, value: Any) -> tuple[str, ...]:
 
 
 def origins(name: str, value: Any) -> tuple[str, ...]:
-    """As browsers name them, in small letters."""
+    """Origins as browsers write them, in lower case."""
     found = texts(name, value)
     for origin in found:
         if not ORIGIN.fullmatch(origin):
@@ -103,14 +103,14 @@ def temperature(name: str, value: Any) -> float:
 
 
 def prefix(name: str, value: Any) -> str:
-    """Of names at `/metrics`."""
+    """The prefix of the names at `/metrics`."""
     if not PREFIX.fullmatch(text(name, value)):
         raise ParameterError(f"{name} is {shown(value)}; it must be ASCII letters, digits and _, no digit first")
     return str(value)
 
 
 def name(name: str, value: Any) -> str:
-    """Of a server, which is a header's value."""
+    """The name of a server, which must be a valid header value."""
     if not NAME.fullmatch(text(name, value)):
         raise ParameterError(f"{name} is {shown(value)}; it must be 1 to 64 of the characters A-Za-z0-9._-")
     return str(value)

@@ -28,19 +28,21 @@ except ModuleNotFoundError as error:
 
 LOG = logging.getLogger("specexport.serve")
 HEAD_TIMEOUT = 30.0
-SPARE_CONNECTIONS = 16  # beside two for each request that may be open: a keep-alive, and who asks for the health
-GRACE = 1.0  # seconds, for the last bytes on their way once nothing runs
+SPARE_CONNECTIONS = (
+    16  # beside two for each open request: a keep-alive and a health check
+)
+GRACE = 1.0  # seconds for sending the last bytes once no request runs
 TICK = 0.05
 SOCKET_MODE = 0o600
 
 
 @dataclass(frozen=True)
 class Listening:
-    """Where, and how it ends. port: 0 for any that is free. uds: a Unix socket instead. Times in seconds.
+    """Where to listen, and how to shut down. port: 0 for any free one. uds: a Unix socket instead. Times in seconds.
 
-    drain_delay: new work is refused so long before the socket closes, for balancers that look at `/ready` now and then.
-    drain_timeout: for requests that run; what is left then ends with an error. trust_forwarded: a proxy on this host
-    says in X-Forwarded-For whom it asks for.
+    drain_delay: how long new requests are refused before the socket closes, for load balancers that poll `/ready`.
+    drain_timeout: for running requests; those that are left then end with an error. trust_forwarded: a proxy on this
+    host gives the client's address in X-Forwarded-For.
     """
 
     host: str = "127.0.0.1"
@@ -52,7 +54,9 @@ class Listening:
 
 
 class _Protocol(H11Protocol):
-    """Hangs up on whoever does not finish the head of a request, the first or a later one, and on one too many."""
+    """Closes connections that do not finish the head of a request, the first or a later one, and connections over the
+    limit.
+    """
 
     most = SPARE_CONNECTIONS
     _head_timer: asyncio.TimerHandle | None = None
@@ -90,7 +94,7 @@ class _Protocol(H11Protocol):
 
 
 class _Server(uvicorn.Server):
-    """Signals are the command's business."""
+    """Does nothing: signals are handled by the command."""
 
     @contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
@@ -98,7 +102,9 @@ class _Server(uvicorn.Server):
 
 
 class Listener:
-    """`run` serves until `stop`. `stop` may be called from a signal handler of the event loop; once more: at once."""
+    """`run` serves until `stop`. `stop` may be called from a signal handler of the event loop; a second call ends it at
+    once.
+    """
 
     def __init__(self, app: Starlette, where: Listening) -> None:
         disable_created_metrics()  # type: ignore[no-untyped-call]  # of the process, which this command owns
@@ -121,13 +127,15 @@ class Listener:
         self._stops = 0
         self._stopping: asyncio.Task[None] | None = None
         self._forced = asyncio.Event()
-        self.clean = True  # whether every request came to its own end
+        self.clean = True  # whether every request was completed
         self.hung = False  # whether the engine's thread is in a pass that does not end
 
     async def run(self, started: Callable[[int], None]) -> None:
-        """started: told the port, once connections are taken. Raises `EngineError` for an address that is not free.
+        """started: called with the port once connections are accepted. Raises `EngineError` for an address that is not
+        free.
 
-        It returns `GRACE` behind a second `stop` at the latest: `hung` says that the process cannot end by itself then.
+        It returns at most `GRACE` seconds after a second `stop`: `hung` says that the process cannot end by itself
+        then.
         """
         where = self._where
         sockets = [_bound(where.host, where.port) if where.uds is None else _bound_path(where.uds)]
@@ -149,7 +157,7 @@ class Listener:
         if self._stopping is not None:
             await self._stopping
         if self._server.force_exit:
-            await self._server.lifespan.shutdown()  # which uvicorn leaves out then: the engine thread would stay
+            await self._server.lifespan.shutdown()  # uvicorn skips this then: the engine thread would stay
 
     def stop(self) -> None:
         self._stops += 1
@@ -169,7 +177,7 @@ class Listener:
         await self._hang_up(max(end, monotonic() + GRACE))
 
     async def _hang_up(self, end: float) -> None:
-        """On what is still open then: half of a body, or an answer that nobody takes."""
+        """Close what is still open then: an incomplete body, or an answer that is not read."""
         connections: set[Any] = self._server.server_state.connections
         while connections and monotonic() < end and not self._server.force_exit:
             await asyncio.sleep(TICK)
@@ -201,10 +209,10 @@ def _bound(host: str, port: int) -> socket.socket:
 
 
 def _bound_path(path: Path) -> socket.socket:
-    """For this user only, from its first moment: nobody connects to a socket that does not listen yet."""
+    """For this user only, from the first moment: a socket that does not listen yet accepts no connection."""
     found = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        if path.exists() and stat.S_ISSOCK(path.stat().st_mode):  # of a server that ended
+        if path.exists() and stat.S_ISSOCK(path.stat().st_mode):  # left by a server that ended
             path.unlink()
         found.bind(str(path))
         path.chmod(SOCKET_MODE)

@@ -1,6 +1,6 @@
-"""What `/metrics` tells: vLLM's names behind a prefix, so that dashboards for vLLM fit.
+"""The metrics at `/metrics`: vLLM's names after a prefix, so that dashboards for vLLM fit.
 
-Gauges are read when they are asked for, without the engine thread.
+Gauges are computed when they are read, without the engine thread.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ OTHER_ROUTES = "default"
 
 
 class Metrics:
-    """A registry of its own, so that several apps live in one process. routes: those that the policy knows."""
+    """Has a registry of its own, so that several apps can live in one process. routes: those that the policy knows."""
 
     def __init__(self, prefix: str, model: str, routes: Iterable[str]) -> None:
         self.registry = CollectorRegistry()
@@ -73,7 +73,7 @@ class Metrics:
         self.observe(self.round_size, tokens)
 
     def latencies(self, rounds: Sequence[tuple[float, int]]) -> None:
-        """rounds: the seconds and tokens of each of a request's; the first one's are `first_token`'s."""
+        """rounds: the seconds and tokens of each round of a request; those of the first one belong to `first_token`."""
         for seconds, tokens in rounds[1:]:
             for _ in range(tokens):
                 self.observe(self.between_tokens, seconds / tokens)

@@ -23,7 +23,7 @@ from .wire.translate import Limits
 
 SHOWN_DIGITS = 10
 T = TypeVar("T")
-MOST_FAILURES = 3  # in a row: one may be its request's own, as logits that are no numbers
+MOST_FAILURES = 3  # in a row: a single one may be caused by its request, such as logits that are not numbers
 
 
 class Service:
@@ -50,14 +50,14 @@ class Service:
         return metrics
 
     async def prepare_grammar(self, grammar: Grammar, key: str) -> Grammar | None:
-        """The grammar, compiled where nobody waits for it.
+        """The grammar, compiled in a worker thread before the request enters the queue.
 
         Raises `GrammarError`, `MissingPackageError`, `QueueError`.
         """
         return await self.compile(partial(self.session.prepare_grammar, grammar), key)
 
     async def compile(self, work: Callable[[], T], key: str) -> T:
-        """What `work` gives or raises, with turns by key; the time that it takes is counted."""
+        """Runs `work` in a worker thread, with keys in turn; its time is counted."""
         start = monotonic()
         try:
             return await self.sessions.compilers.run(key, work)
@@ -91,7 +91,7 @@ class Service:
 
     @property
     def trouble(self) -> str | None:
-        """Why nothing is answered any more, None while all is well."""
+        """The reason why requests are no longer answered, None while all is well."""
         thread = self.sessions.thread
         if not thread.alive:
             return "the engine thread has ended"
@@ -107,12 +107,12 @@ class Service:
 
 
 def _stored(form: str, computed: str) -> str:
-    """What a model's weights are in, as `specexport inspect` says it."""
+    """The format of a model's weights, in the words of `specexport inspect`."""
     return computed if form == "float" else form
 
 
 def _digest(session: Session) -> str:
-    """Of the manifest, which names every file's own."""
+    """The digest of the manifest, which has every file's own."""
     manifest = session.bundle.manifest
     known = sorted((name, entry.sha256) for name, entry in manifest.files.items())
     return sha256(repr(known).encode()).hexdigest()[:SHOWN_DIGITS]

@@ -1,4 +1,4 @@
-"""What a server may be told."""
+"""The settings of a server."""
 
 from __future__ import annotations
 
@@ -32,24 +32,25 @@ OPTIONAL = ("model", "allowed_hosts", "max_tokens", "max_queue_per_key", "replic
 
 @dataclass(frozen=True, kw_only=True)
 class ServerSettings:
-    """Times in seconds, sizes in bytes. Raises `ParameterError` for what cannot be, a single text for several too.
+    """Times in seconds, sizes in bytes. Raises `ParameterError` for invalid values, including a single text where
+    several are expected.
 
     model: the name that clients use, by default the bundle's. api_keys: empty for no authentication. public_metrics:
-    `/metrics` without a key. allowed_hosts: values of the Host header without their port, beside loopback's names;
-    "*" for any, which is for what stands behind something that checks it. By default none where there are no keys, and
-    any where there are. cors_origins: exact origins that a browser's pages may ask from.
+    `/metrics` without a key. allowed_hosts: values of the Host header without their port, in addition to loopback's
+    names; "*" for any, if something in front of the server checks it. By default none without keys, and any with keys.
+    cors_origins: exact origins whose pages may send requests from a browser.
 
-    default_temperature: of requests that name none. max_tokens: most that a request may ask for, None for the capacity.
-    max_body: of a request. body_timeout: for all of it to come. max_requests: at once, waiting ones among them.
+    default_temperature: of requests that set none. max_tokens: upper limit of a request's own, None for the capacity.
+    max_body: of a request. body_timeout: for receiving all of it. max_requests: open at once, waiting ones included.
     max_queue, queue_timeout, grammar_timeout: see `AsyncSession`. max_queue_per_key: of one key, or without keys of one
-    address; None for 4 where there are several keys, and else for `max_queue`. stall_timeout: without a prompt
-    chunk or a round, after which `/health` says 503. send_timeout: a reader that takes nothing for so long is left.
-    ping_interval: between comments in a silent stream. header_timeout: a stream's status waits so long for the engine.
+    address; None for 4 with several keys, and for `max_queue` otherwise. stall_timeout: time without a prompt chunk or
+    a round after which `/health` returns 503. send_timeout: a stream whose reader takes nothing for so long is ended.
+    ping_interval: between comments in a silent stream. header_timeout: how long a stream's status waits for the engine.
 
-    allow_grammars: requests may bring context-free grammars (Lark), and not only schemas, regexes and choices.
-    strict_fields: unknown fields are refused and not ignored. metrics_prefix: of the names at `/metrics`. access_log:
-    one JSON line a request on the logger `specexport.access`, without any text of prompts or answers. replica: which of
-    several servers this is; every answer says so in the header `x-specexport-replica`.
+    allow_grammars: requests may contain context-free grammars (Lark), not only schemas, regexes and choices.
+    strict_fields: unknown fields are refused instead of ignored. metrics_prefix: of the names at `/metrics`.
+    access_log: one JSON line per request on the logger `specexport.access`, without any text of prompts or answers.
+    replica: which of several servers this is; every answer has it in the header `x-specexport-replica`.
     """
 
     model: str | None = None
@@ -84,14 +85,14 @@ class ServerSettings:
 
     @property
     def waiting_per_key(self) -> int:
-        """Requests of one key, or address, that may wait: one user's own are bounded by the queue alone."""
+        """How many requests of one key, or address, may wait: a single user's are limited by the queue alone."""
         if self.max_queue_per_key is not None:
             return self.max_queue_per_key
         return PER_KEY if len(self.api_keys) > 1 else self.max_queue
 
     @property
     def hosts(self) -> tuple[str, ...] | None:
-        """What the Host header may say, None for anything."""
+        """Allowed values of the Host header, None for any."""
         named = self.allowed_hosts
         if ANY_HOST in (named or ()) or (named is None and self.api_keys):
             return None
@@ -99,7 +100,7 @@ class ServerSettings:
 
 
 def check_listening(host: str, settings: ServerSettings, without_keys: bool = False) -> None:
-    """Raises `ParameterError` for a host that others can reach, without a key that they must have."""
+    """Raises `ParameterError` for a host that others can reach, if no key is required."""
     try:
         loopback = ip_address(host).is_loopback
     except ValueError:

@@ -1,1 +1,1 @@
-"""Output that a grammar bounds: the grammars, where a text stands in one, and the tokens that may follow."""
+"""Output that a grammar constrains: the grammars, the state of a text in one, and the tokens that may follow."""

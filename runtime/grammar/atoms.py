@@ -1,8 +1,8 @@
-"""Tokens that a grammar knows by their ids alone, whatever their names spell: special ones and their like.
+"""Tokens that a grammar knows by their ids alone, whatever their names spell: special tokens and similar ones.
 
-llguidance takes every added token with a name like `<think>` for a special one, which no text has. Yet where a grammar
-forces such a text, it writes it with that token: the one that is allowed then cannot be taken. So in what it reads
-these tokens have other names.
+llguidance treats every added token with a name like `<think>` as a special token, which cannot be part of a text. But
+if a grammar forces such a text, llguidance writes it with that token: the only allowed token then cannot be taken. So
+in the tokenizer that it reads, these tokens have other names.
 """
 
 from __future__ import annotations

@@ -28,10 +28,10 @@ if TYPE_CHECKING:
     from llguidance import LLTokenizer
 
 DEADLINE = 2.0  # seconds
-STACK = 256 << 20  # bytes; only what is used becomes memory
+STACK = 256 << 20  # bytes; only the used part takes memory
 KEPT = 64
 WHITESPACE = r"[\x20\x0A\x0D\x09]{1,8}"
-# A step of the parser that takes longer than some 10 ms ends in an error.
+# A step of the parser that takes longer than about 10 ms ends in an error.
 LIMITS: dict[str, Any] = {
     "step_max_items": 5000,
     "step_lexer_fuel": 20_000,
@@ -41,32 +41,35 @@ LIMITS: dict[str, Any] = {
     "max_items_in_row": 500,
     "verbose_errors": False,
 }
-# A reference to what the schema does not hold.
+# The error for a reference to what the schema does not hold.
 ELSEWHERE = re.compile(r"Resource '(?:json-schema:///)?(.*)' is not present in a registry")
 SHOWN = 100
-_STACK_SIZE = threading.Lock()  # `threading.stack_size` is the process's
+_STACK_SIZE = threading.Lock()  # `threading.stack_size` belongs to the whole process
 T = TypeVar("T")
 
 
 class GrammarCompiler:
-    """Any thread may ask; one compiles at a time. The last `KEPT` are kept, and of more what is wrong with them."""
+    """May be called from any thread; one grammar compiles at a time. The last `KEPT` are kept, and for more of them the
+    verdict.
+    """
 
     def __init__(self, tokenizer: Callable[[], str], vocab_size: int, stop_tokens: Collection[int]) -> None:
-        """tokenizer: gives its tokenizer.json, asked once. stop_tokens: the model's own."""
+        """tokenizer: returns the tokenizer.json, called once. stop_tokens: the model's own."""
         self._text, self._vocab_size, self._stop_tokens = tokenizer, vocab_size, stop_tokens
         self._compiled: OrderedDict[Grammar, GuidedMatcher] = OrderedDict()
         self._verdicts = Verdicts()
         self._lock = threading.Lock()
-        self._busy = threading.Semaphore()  # held by the thread that compiles, even when nobody waits for it any more
-        self._late: float | None = None  # since when nobody waits: so nobody else does either
+        self._busy = threading.Semaphore()  # held by the thread that compiles, even after the caller's deadline
+        self._late: float | None = None  # since when nobody waits for it, and so nothing else compiles
 
     @classmethod
     def of(cls, bundle: Bundle, tokenizer: Callable[[], str]) -> GrammarCompiler:
-        """Of the bundle's target."""
+        """The compiler for the bundle's target."""
         return cls(tokenizer, bundle.manifest.target.vocab_size, bundle.manifest.text.stop_token_ids)
 
     def prepare(self) -> None:
-        """Load llguidance and make its tables of the tokenizer, half a second for 128k tokens; else done at first use.
+        """Load llguidance and make its tables for the tokenizer, half a second for 128k tokens; otherwise done at first
+        use.
 
         Raises `MissingPackageError` without llguidance.
         """
@@ -74,7 +77,9 @@ class GrammarCompiler:
             _ = self._tokenizer
 
     def late_for(self) -> float:
-        """Seconds that a grammar has been compiling beyond the deadline, 0 for none. No other is compiled meanwhile."""
+        """How many seconds a grammar has been compiling beyond the deadline, 0 for none. No other is compiled
+        meanwhile.
+        """
         late = self._late
         return 0.0 if late is None else monotonic() - late
 
@@ -91,14 +96,16 @@ class GrammarCompiler:
             return made.begin()
 
     def hold(self, grammar: Grammar) -> Compiled:
-        """The grammar, compiled for as long as somebody has what this returns. Raises as `compile` does."""
+        """The grammar, which stays compiled while the returned object is referenced. Raises like `compile`."""
         return Compiled(*_value(grammar), compiler=self, made=self._made(grammar))
 
     def first_kept(self, ways: Iterable[Iterable[Grammar]]) -> list[Grammar | None]:
-        """Of each the first that can be compiled, None where none can. Of the grammars only that is remembered.
+        """For each item the first grammar that can be compiled, None if none can. Only the verdicts on these are
+        remembered.
 
-        All together have one deadline: None for what it did not suffice for. An item is asked for where those before
-        it cannot be compiled. Raises `GrammarError` where another grammar is compiling, `MissingPackageError`.
+        All together have one deadline: None for items that it was too short for. An item's next grammar is requested
+        once those before it cannot be compiled. Raises `GrammarError` while another grammar is compiling,
+        `MissingPackageError`.
         """
         self.prepare()
         left = threading.Event()
@@ -124,7 +131,7 @@ class GrammarCompiler:
             if unknown:
                 self._in_time("tools", work)
         except GrammarError as error:
-            left.set()  # what is compiling comes to its end, and no other begins
+            left.set()  # what is compiling is finished, and no other begins
             if error.code != "schema_too_complex":
                 raise
         return list(found)
@@ -171,7 +178,7 @@ class GrammarCompiler:
             raise GrammarError(f"this bundle's tokenizer cannot be used with grammars: {reason}") from None
 
     def _in_time(self, kind: str, task: Callable[[], T]) -> T:
-        """Compiles in a thread that is left to finish where it takes too long: nothing can stop it."""
+        """Compiles in a thread, which continues in the background if it takes too long: nothing can stop it."""
         if not self._busy.acquire(timeout=0 if self._late is not None else DEADLINE):
             told = f"another grammar has been compiling for more than {DEADLINE:g} s; try again later"
             raise GrammarError(told, "grammar_busy")
@@ -182,7 +189,7 @@ class GrammarCompiler:
         def work() -> None:
             try:
                 made.append(task())
-            except BaseException as error:  # which the asking thread raises
+            except BaseException as error:  # raised in the calling thread
                 failed.append(error)
             finally:
                 with self._lock:
@@ -205,7 +212,7 @@ class GrammarCompiler:
         return made[0]
 
     def _make_and_note(self, grammar: Grammar) -> GuidedMatcher:
-        """By the thread that compiles. What takes too long is wrong: of its own time, whatever else runs here."""
+        """Called by the thread that compiles. Taking too long is an error; only its own CPU time counts."""
         start, verdict = thread_time(), Verdict()
         try:
             made = self._make(grammar)
@@ -223,13 +230,13 @@ class GrammarCompiler:
         limits = LLParserLimits(**LIMITS)
         try:
             matcher = LLMatcher(self._tokenizer, _definition(grammar), log_level=0, limits=limits)
-        except ValueError as error:  # of JSON that Rust does not take, such as half a surrogate pair
+        except ValueError as error:  # for JSON that Rust rejects, such as half a surrogate pair
             raise GrammarError(f"invalid {grammar.kind}: {one_line(str(error))}") from None
         if matcher.is_error():
             raise GrammarError(f"invalid {grammar.kind}: {_told(one_line(matcher.get_error()))}")
         made = GuidedMatcher(matcher, self._vocab_size, self._tokenizer.eos_tokens)
         try:
-            made.allowed()  # the first mask may cost as much
+            made.allowed()  # the first mask may take as long
         except GrammarError as error:
             raise GrammarError(f"invalid {grammar.kind}: {error}", "schema_too_complex") from None
         if made.done:  # a request has at least one token
@@ -251,7 +258,7 @@ class Compiled(Grammar):
 
 
 def _told(message: str) -> str:
-    """What llguidance says, but for what only its authors understand."""
+    """llguidance's message, without the parts that only its authors understand."""
     elsewhere = ELSEWHERE.match(message)
     if elsewhere is None:
         return message
@@ -281,7 +288,7 @@ def _answer(grammar: Grammar) -> str:
     from llguidance import LLMatcher
 
     if grammar.kind == "schema":
-        # Overrides, since a schema may bring options of its own; a lenient compiler drops what it does not know.
+        # Overrides the schema's own options; a lenient compiler drops what it does not know.
         options: Any = {"lenient": False, "coerce_one_of": False, "whitespace_flexible": grammar.whitespace}
         if grammar.whitespace:
             options["whitespace_pattern"] = WHITESPACE

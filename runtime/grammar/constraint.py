@@ -1,4 +1,4 @@
-"""A request's grammar along its output: what may follow the tokens so far, and those of a draft behind them."""
+"""A request's grammar along its output: what may follow the tokens so far, and the tokens of a draft after them."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ Row = NDArray[np.float32]  # [vocab], logits
 
 
 class Constraint:
-    """One state for each place of the round's draft, made from a copy of the one before it.
+    """One state for each position of the round's draft, made from a copy of the one before it.
 
-    So a rejected token leaves no trace: the state behind the output is one that only output has reached. Stop tokens
-    may follow where the text is complete, and nowhere else. Behind one, or where the grammar is done, the request
-    ends: what would follow there is cut off, and every token is allowed.
+    So a rejected token leaves no trace: the state after the output was reached by output alone. Stop tokens may follow
+    where the text is complete, and nowhere else. After one, or when the grammar is finished, the request ends: what
+    would follow is cut off, so every token is allowed there.
     """
 
     def __init__(self, matcher: Matcher, stop_tokens: Collection[int], vocab_size: int) -> None:
         self._stop_tokens = frozenset(token for token in stop_tokens if 0 <= token < vocab_size)
         self._stops = np.array(sorted(self._stop_tokens), np.int64)
         self._path: list[int] = []
-        # states[i]: behind the output and path[:i]; None where the request has ended
+        # states[i]: after the output and path[:i]; None where the request has ended
         self._states: list[Matcher | None] = [None if matcher.done else matcher]
 
     def emit(self, tokens: Sequence[int]) -> None:
@@ -45,7 +45,7 @@ class Constraint:
         return state.accepting if token in self._stop_tokens else state.accepts(token)
 
     def mask(self, logits: Row, drafted: Sequence[int]) -> Row:
-        """The logits `[vocab]`, or a draft's fewer, with -inf where `allows` says no."""
+        """The logits `[vocab]` (a draft may have fewer), with -inf where `allows` says no."""
         state = self._behind(drafted)
         if state is None:
             return logits
@@ -56,9 +56,9 @@ class Constraint:
         return row
 
     def legal(self, tokens: Sequence[int], drafted: Sequence[int]) -> int:
-        """How many of `tokens`, the first ones, may follow `drafted`, up to where the request ends.
+        """How many of `tokens`, from the first on, may follow `drafted`, up to where the request ends.
 
-        A grammar that cannot tell allows no more of them: they are only proposed.
+        If the grammar cannot tell, no more of them are allowed: they are only proposals.
         """
         path = list(drafted)
         try:
@@ -71,7 +71,7 @@ class Constraint:
         return len(tokens)
 
     def forced(self, drafted: Sequence[int], most: int) -> list[int]:
-        """Up to `most` tokens that the grammar leaves no choice about behind `drafted`."""
+        """Up to `most` tokens that the grammar forces after `drafted`."""
         try:
             state = self._behind(drafted)
             found = [] if state is None or state.accepting else state.forced()[:most]
@@ -80,7 +80,7 @@ class Constraint:
         return found[: self.legal(found, drafted)]
 
     def _behind(self, drafted: Sequence[int]) -> Matcher | None:
-        """The state behind the output and then `drafted`."""
+        """The state after the output and then `drafted`."""
         path, states = self._path, self._states
         for place, token in enumerate(drafted):
             if place < len(path):

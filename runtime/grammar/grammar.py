@@ -1,4 +1,4 @@
-"""What a request's output must be: a value, checked when it is made and compiled when it is asked for."""
+"""What a request's output must match: a value, checked when it is made and compiled when a request uses it."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ Kind = Literal["schema", "regex", "choice", "grammar", "tools"]
 class Grammar:
     """Made by `Grammar.json_schema`, `regex`, `choice` or `lark`, and by `runtime/tools/bounds.py`.
 
-    text: the schema as JSON without blanks, the regex, the choices as JSON, or the Lark grammar. whitespace: of JSON,
-    whether a place may have some, up to eight characters. shown: special tokens that the grammar names; the output's
-    text has them by their names. thinking: what may come in front of it, see `behind`.
+    text: the schema as JSON without blanks, the regex, the choices as JSON, or the Lark grammar. whitespace: for JSON,
+    whether whitespace of up to eight characters is allowed between tokens. shown: special tokens that the grammar
+    names; the output's text has them by their names. thinking: what may come before it, see `behind`.
 
-    What it bounds, and what is refused, is in docs/grammars.md. Raises `GrammarError` where it is made for what is too
+    What it constrains, and what is refused, is in docs/grammars.md. Raises `GrammarError` when it is made if it is too
     long or nested too deep; a request raises it for what cannot be compiled.
     """
 
@@ -58,7 +58,7 @@ class Grammar:
             raise GrammarError("invalid schema: it is false, which nothing matches")
         if text == "true":
             text = "{}"
-        check_schema(json.loads(text))  # what is compiled, which other types of mappings and lists need not be
+        check_schema(json.loads(text))  # the form that is compiled; other types of mappings and lists are converted
         return cls("schema", text, bool(whitespace))
 
     @classmethod
@@ -84,7 +84,9 @@ class Grammar:
         return cls("grammar", _text("grammar", text, LONGEST_LARK))
 
     def behind(self, thinking: Thinking | None) -> Grammar:
-        """The same, behind thoughts: of `Session.thinking`, which is None where the model has none."""
+        """The same grammar, after the thoughts: `thinking` is from `Session.thinking`, which is None if the model has
+        none.
+        """
         if thinking is None:
             return self
         return replace(self, thinking=thinking, shown=tuple(sorted({*self.shown, *thinking.shown})))

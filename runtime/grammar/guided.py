@@ -1,4 +1,4 @@
-"""llguidance behind `Matcher`: where a text stands in a compiled grammar."""
+"""llguidance behind the protocol `Matcher`: the state of a text in a compiled grammar."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LONGEST_SHOWN = 300
 
 
 class Stopwatch:
-    """Of a request: its matcher and all copies count together."""
+    """Of one request: its matcher and all copies count together."""
 
     seconds = 0.0
 
@@ -31,9 +31,9 @@ class Stopwatch:
 
 
 class GuidedMatcher:
-    """Masks are computed on copies: one that fails must not change a state that drafts merely passed through.
+    """Masks are computed on copies: a failing one must not change a state that drafts merely pass through.
 
-    Where the grammar forces bytes, llguidance allows the one token that its tokenizer writes them with, while
+    If the grammar forces bytes, llguidance allows only the token with which its tokenizer writes them, while
     `validate_tokens` takes every token that fits; so `accepts` looks at the forced tokens first.
     """
 
@@ -56,7 +56,7 @@ class GuidedMatcher:
 
     @property
     def done(self) -> bool:
-        # Whether the library has stopped already may depend on the masks that were asked for, the mask does not.
+        # Whether the library has stopped already may depend on the masks that were requested; the mask does not.
         return self.accepting and (self._matcher.is_stopped() or not self.allowed().any())
 
     def allowed(self) -> Allowed:
@@ -100,7 +100,7 @@ class GuidedMatcher:
             raise GrammarError(f"the grammar does not allow token {token} here", "grammar_failed")
 
     def begin(self) -> GuidedMatcher:
-        """A copy for a request of its own, whose time is counted from here."""
+        """A copy for a new request, whose time is counted from here."""
         return self._copy(Stopwatch())
 
     def copy(self) -> GuidedMatcher:
@@ -113,13 +113,13 @@ class GuidedMatcher:
 
     @staticmethod
     def _check(matcher: LLMatcher) -> None:
-        """The library's errors are silent, and stay: the mask then has nothing but the end of the text."""
+        """The library's errors are silent and permanent: the mask then allows nothing but the end of the text."""
         if matcher.is_error():
             told = one_line(matcher.get_error())
             raise GrammarError(f"the grammar cannot be followed here: {told}; simplify it", "grammar_failed")
 
 
 def one_line(text: str) -> str:
-    """The library's message without the excerpt of the grammar behind it."""
+    """The library's message without the excerpt of the grammar after it."""
     told = re.split(r"\n\s*\d+ \| ", text.replace("<non-verbose/>", ""))[0]
     return " ".join(told.split())[:LONGEST_SHOWN]

@@ -11,19 +11,19 @@ TEXT = f"TEXT: /{ANY}/"
 
 
 def literal(text: str, atoms: Mapping[str, int]) -> str:
-    """Tokens that it names by their ids, the rest in quotes; nothing for an empty text."""
+    """The tokens by their ids, the rest in quotes; nothing for an empty text."""
     names = "|".join(map(re.escape, sorted(atoms, key=len, reverse=True))) or "(?!)"
     parts = re.split(f"({names})", text)
     return " ".join(f"<[{atoms[part]}]>" if part in atoms else json.dumps(part) for part in parts if part)
 
 
 def as_regex(text: str) -> str:
-    """What matches `text` alone: every character but letters and digits by its code point."""
+    """A regex that matches only `text`: every character except letters and digits by its code point."""
     return re.sub(r"[^a-zA-Z0-9]", lambda found: f"\\x{{{ord(found[0]):x}}}", text)
 
 
 def tokens(numbers: Sequence[int]) -> str:
-    """One of these tokens, `<[3-5,9]>`. Some tokenizers have thousands of such, one behind the other."""
+    """One of these tokens, `<[3-5,9]>`. Some tokenizers have thousands of them with consecutive ids."""
     found: list[list[int]] = []
     for number in sorted(numbers):
         if found and found[-1][1] == number - 1:
@@ -34,16 +34,16 @@ def tokens(numbers: Sequence[int]) -> str:
 
 
 def until(name: str, end: str, then: str, atoms: Mapping[str, int], free: Sequence[int], may_stop: bool) -> list[str]:
-    """The rule `name`: any text up to its first `end`, and `then` behind that. `TEXT` is to be defined besides.
+    """The rule `name`: any text up to its first `end`, and then `then`. `TEXT` must be defined as well.
 
-    An end is one by its bytes, wherever a token ends, and by the tokens that it names, as both read the same. free:
-    tokens that text may have beside its bytes. may_stop: whether the text need not have an end.
+    An end is recognized by its bytes, wherever tokens end, and by the tokens that it names, as both give the same text.
+    free: tokens that text may have in addition to its bytes. may_stop: whether the text may lack an end.
     """
     ways, lines = [f"{name}_end {then}"], [f"{name}_end[lazy]: TEXT {json.dumps(end)}"]
     first = min((place for place in map(end.find, atoms) if place >= 0), default=-1)
     if first == 0:
         ways.insert(0, f"TEXT {literal(end, atoms)} {then}")
-    elif first > 0:  # text takes all up to a token, so it has what is in front of that
+    elif first > 0:  # text takes everything up to a token, and so what comes before that
         ways.insert(0, f"{name.upper()}_HEAD {literal(end[first:], atoms)} {then}")
         lines.append(f"{name.upper()}_HEAD: /{ANY}{as_regex(end[:first])}/")
     if may_stop:
@@ -53,15 +53,15 @@ def until(name: str, end: str, then: str, atoms: Mapping[str, int], free: Sequen
 
 
 def named(text: str, atoms: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
-    """Those of `atoms` that `text` has."""
+    """The atoms that `text` has."""
     return tuple((name, number) for name, number in atoms.items() if name in text)
 
 
 def apart(atoms: Mapping[str, int], text: str, end: str) -> Iterable[tuple[str, int]]:
-    """Those that `text` lacks, and that make no part of an `end`."""
+    """The atoms that `text` lacks, and that are no part of an `end`."""
     return ((name, number) for name, number in atoms.items() if name not in text and not _overlap(name, end))
 
 
 def _overlap(name: str, end: str) -> bool:
-    """Whether a text with this token in it may have an end that the token holds a part of."""
+    """Whether a text with this token in it may have an end of which the token holds a part."""
     return end in name or any(name.endswith(end[:size]) or name.startswith(end[-size:]) for size in range(1, len(end)))

@@ -1,4 +1,4 @@
-"""What a grammar may hold: counted before a compiler sees it, since some compile for minutes or overflow the stack.
+"""Limits of a grammar, checked before a compiler sees it, since some compile for minutes or overflow the stack.
 
 Measured with llguidance 1.9.1: 3000 nested rules or references overflow a stack of 8 MB; an `allOf` of 12 patterns
 compiles for 1.3 s and each further pair takes 25 times as long; a `multipleOf` of 100 000 takes a second.
@@ -16,7 +16,7 @@ LONGEST = 32 * 1024  # characters of a schema without its blanks, of a regex, of
 LONGEST_LARK = 8 * 1024
 DEEPEST = 64
 MOST_REFS = 500
-MOST_JOINED = 8  # schemas of `allOf` beside the first, over the whole schema
+MOST_JOINED = 8  # schemas of `allOf` after the first, over the whole schema
 LARGEST_MULTIPLE = 10_000  # least common multiple of every `multipleOf`, without its powers of ten
 
 
@@ -58,7 +58,7 @@ def too_deep() -> GrammarError:
 
 
 def _significant(value: Any) -> int:
-    """The digits of a number as an integer, 1 for what is no number: 25 for 0.25 and for 250."""
+    """The digits of a number as an integer, 1 for what is not a number: 25 for 0.25 and for 250."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return 1
     digits = Decimal(str(value)).normalize().as_tuple().digits

@@ -1,4 +1,4 @@
-"""Where a text stands in its grammar: what the rules ask, so that they need no library (docs/grammars.md)."""
+"""The state of a text in its grammar: the protocol of the rules, so that they need no library (docs/grammars.md)."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ Allowed = NDArray[np.bool_]  # [vocab]
 
 
 class Matcher(Protocol):
-    """The state behind some tokens of text. Stop tokens are none of its business: it never sees one.
+    """The state after some tokens of text. It never sees stop tokens.
 
-    Its answers depend on the tokens alone, not on what was asked before. Raises `GrammarError` where it cannot tell.
+    Its answers depend on the tokens alone, not on earlier calls. Raises `GrammarError` where it cannot tell.
     """
 
     @property
     def seconds(self) -> float:
-        """What the answers of this one and of all its copies took so far."""
+        """Seconds that the answers of this one and of all its copies took so far."""
         ...
 
     @property
@@ -32,21 +32,21 @@ class Matcher(Protocol):
         ...
 
     def allowed(self) -> Allowed:
-        """`[vocab]`: the tokens that may follow. Not to be changed."""
+        """`[vocab]`: the tokens that may follow. Must not be changed."""
         ...
 
     def accepts(self, token: int) -> bool:
-        """`allowed()[token]`, without the others."""
+        """`allowed()[token]`, without computing the others."""
         ...
 
     def forced(self) -> list[int]:
-        """Tokens that the grammar leaves no choice about, as far as it can tell; the first is all that is allowed."""
+        """Tokens that the grammar forces, as far as it can tell; the first is the only one allowed."""
         ...
 
     def advance(self, token: int) -> None:
-        """`token`, one of those allowed, is now part of the text."""
+        """Append `token`, one of those allowed, to the text."""
         ...
 
     def copy(self) -> Matcher:
-        """Goes its own way from here."""
+        """A copy that is independent from here on."""
         ...

@@ -1,11 +1,11 @@
-"""Whether a schema is one at all: where it holds schemas, and what some of its keywords must be."""
+"""Whether a schema is well-formed: where it holds schemas, and what some of its keywords must be."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
 
-# Keywords whose values are schemas by name, and a schema or a list of them; those of others hold data.
+# Keywords whose values are schemas by name, and those with a schema or a list of them; the values of others are data.
 OF_NAMES = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"})
 OF_SCHEMAS = frozenset(
     {"items", "prefixItems", "additionalItems", "unevaluatedItems", "contains", "additionalProperties"}
@@ -15,7 +15,7 @@ LONGEST_SHOWN = 100
 
 
 def malformed(schema: Any) -> str | None:
-    """What is wrong in the first place that is, None where all can be read. No recursion: it may be nested deep."""
+    """The error in the first malformed place, None if there is none. No recursion: it may be nested deep."""
     waiting: list[tuple[str, Any]] = [("", schema)]
     while waiting:
         where, one = waiting.pop()
@@ -32,7 +32,7 @@ def malformed(schema: Any) -> str | None:
 
 
 def below(where: str, keyword: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """(where it is, schema) of all that `value` holds."""
+    """(where it is, schema) for all schemas in `value`."""
     if keyword in OF_NAMES and isinstance(value, dict):
         yield from ((f"{where}.{name}", one) for name, one in value.items())
     elif keyword in OF_SCHEMAS:

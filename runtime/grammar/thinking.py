@@ -1,7 +1,7 @@
-"""An answer behind the model's thinking: the grammar begins where the thinking ends, in mid-round as well.
+"""An answer after the model's thinking: the grammar begins where the thinking ends, even in mid-round.
 
-The thinking is free text up to its first end, a lazy rule as for calls of tools, so what may follow is a function of
-the text alone.
+The thinking is free text up to its first end, a lazy rule as for tool calls, so what may follow is a function of the
+text alone.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from . import lark
 class Thinking:
     """How a model thinks: opening, thoughts, end, gap, answer. Found in its template: `runtime/text/thinking.py`.
 
-    begun: whether the prompt has the opening, so that the output begins with thoughts; else a model may think or not,
-    and `lead` are blanks that may be in front of the opening. gap: what the template writes between end and answer.
-    may_stop: whether an output may be thoughts alone. key: the field of a message that the template reads thoughts
-    from. atoms: ids of the tokens that the markers name; shown: those of them that have no text of their own. free: ids
-    of tokens with names like `<b>`, which grammars know by their ids alone and which are text like any other here.
+    begun: whether the prompt has the opening, so that the output begins with thoughts; otherwise a model may think or
+    not, and `lead` is the whitespace that may come before the opening. gap: what the template writes between end and
+    answer. may_stop: whether an output may be thoughts alone. key: the field of a message from which the template reads
+    thoughts. atoms: ids of the tokens that the markers name; shown: those of them that have no text of their own. free:
+    ids of tokens with names like `<b>`, which grammars know by their ids alone and which are ordinary text here.
     """
 
     opening: str
@@ -37,7 +37,7 @@ class Thinking:
 
 
 def behind(thinking: Thinking, answer: dict[str, Any]) -> str:
-    """A grammar as llguidance takes it. answer: one of its grammars, of what follows the thinking."""
+    """A grammar in llguidance's form. answer: one of its grammars, for what follows the thinking."""
     atoms = dict(thinking.atoms)
     then = "@answer" if thinking.may_stop else f"{lark.literal(thinking.gap, atoms)} @answer"
     lines = [*lark.until("thought", thinking.end, then, atoms, thinking.free, thinking.may_stop), lark.TEXT]
@@ -53,5 +53,5 @@ def behind(thinking: Thinking, answer: dict[str, Any]) -> str:
 
 
 def _opened(thinking: Thinking, leads: list[str]) -> list[str]:
-    """The opening by its bytes; lazy, since an answer that begins like it is none."""
+    """The opening by its bytes; lazy, since an answer that merely begins like it is not one."""
     return [f"opened[lazy]: {' | '.join(json.dumps(lead + thinking.opening) for lead in leads)}"]

@@ -1,4 +1,4 @@
-"""What is wrong with grammars, remembered, so that none is compiled twice to find it out."""
+"""Verdicts on grammars, remembered so that no invalid grammar is compiled twice."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ KEPT = 4096
 
 @dataclass(frozen=True)
 class Verdict:
-    """message: what is wrong, empty for nothing. code: as of `GrammarError`."""
+    """message: what is wrong, empty for nothing. code: as in `GrammarError`."""
 
     message: str = ""
     code: str = "invalid_schema"
@@ -31,14 +31,14 @@ class Verdict:
 
 
 class Verdicts:
-    """Of the last `KEPT` grammars, by digest. Any thread may ask and note."""
+    """The verdicts on the last `KEPT` grammars, by digest. May be used from any thread."""
 
     def __init__(self) -> None:
         self._known: OrderedDict[bytes, Verdict] = OrderedDict()
         self._lock = threading.Lock()
 
     def of(self, grammar: Grammar) -> Verdict | None:
-        """None where nobody knows."""
+        """None if unknown."""
         digest = _digest(grammar)
         with self._lock:
             found = self._known.get(digest)

@@ -1,7 +1,7 @@
-"""Which drafted tokens stand, and which token follows them: the rules that keep the output the target's own.
+"""Which draft tokens are accepted, and which token follows them: the rules that keep the output the target's own.
 
-Both sampling rules take the processed distributions that the tokens really were drawn from. Uniforms lie in [0, 1), so
-`<` accepts with exactly the probability on its right, and never what has none.
+Both sampling rules need the processed distributions that the tokens really were drawn from. Uniforms lie in [0, 1), so
+`<` accepts with exactly the probability on its right, and never a token of probability 0.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def verify_tokens(
 ) -> tuple[int, int]:
     """Token verification (Leviathan et al. 2023, arXiv 2211.17192, algorithm 1; Chen et al. 2023, arXiv 2302.01318).
 
-    target(i): the target's distribution behind draft_tokens[:i], i from 0 to k, asked for only as far as needed.
+    target(i): the target's distribution after draft_tokens[:i], i from 0 to k, evaluated only as far as needed.
     draft_probs[i]: what draft_tokens[i] was drawn from. uniforms `[k + 1]`, the last one for the token that follows.
     Returns `(num_accepted, next_token)`.
     """
@@ -42,17 +42,18 @@ def verify_block(
     draft_tokens: Sequence[int],
     uniforms: Probabilities,
 ) -> tuple[int, int]:
-    """Block verification (Sun et al. 2024, arXiv 2403.10444, algorithm 2): the longest draft that stands as a whole.
+    """Block verification (Sun et al. 2024, arXiv 2403.10444, algorithm 2): the longest draft that is accepted as a
+    whole.
 
-    Arguments as of `verify_tokens`. Never fewer tokens in expectation than token verification; the same for k = 1.
+    Arguments as in `verify_tokens`. In expectation never fewer tokens than token verification; the same for k = 1.
     """
     num_draft_tokens = len(draft_tokens)
     accepted, accepted_ratio = 0, 1.0
-    ratio = 1.0  # P_i, how probable the draft's first i tokens are to the target against the draft, capped at 1
+    ratio = 1.0  # P_i, the ratio of the target's and the draft's probability of the first i tokens, capped at 1
     for index, (draft_token, draft) in enumerate(zip(draft_tokens, draft_probs, strict=True), start=1):
         ratio = min(1.0, ratio * target(index - 1).of(draft_token) / draft.of(draft_token))
         if ratio == 0.0:
-            break  # nor does any longer one stand
+            break  # no longer one is accepted either
         chance = ratio
         if index < num_draft_tokens:
             left = target(index).excess(ratio, draft_probs[index]).mass
@@ -66,7 +67,7 @@ def verify_block(
 
 
 def _follow(target: Distribution, scale: float, draft: Distribution, uniform: float) -> int:
-    """Draw from what the target has left over; where that rounds to nothing, both are the same distribution."""
+    """Draw from the residual; where that rounds to zero, both distributions are the same."""
     left = target.excess(scale, draft)
     return (left if left.mass > 0.0 else target).draw(uniform)
 

@@ -1,4 +1,4 @@
-"""What changes logits in front of the temperature: bias, bans, penalties, and the minimum length."""
+"""What changes logits before the temperature: bias, bans, penalties, and the minimum length."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .parameters import SamplingParameters
 
 
 class LogitAdjustment:
-    """Keeps count of the sequence, so that every row is judged by the tokens in front of it.
+    """Counts the tokens of the sequence, so that every row is adjusted by the tokens before it.
 
     Order: logit bias, repetition penalty (Keskar et al. 2019, arXiv 1909.05858, section 4.1; prompt and output),
     frequency and presence penalty (output), then bans, and stop tokens below the minimum length.
@@ -24,7 +24,7 @@ class LogitAdjustment:
         self._parameters = parameters
         self._prompt = np.zeros(vocab_size, np.bool_)
         self._prompt[np.asarray(prompt, np.int64)] = True
-        self._output = np.zeros(vocab_size, np.int32)  # how often each token was put out
+        self._output = np.zeros(vocab_size, np.int32)  # how often each token was emitted
         self._emitted = 0
         self._biased = np.fromiter(parameters.logit_bias, np.int64)
         self._bias = np.fromiter(parameters.logit_bias.values(), np.float32)
@@ -37,7 +37,9 @@ class LogitAdjustment:
         self._emitted += len(tokens)
 
     def __call__(self, logits: Row, drafted: Sequence[int]) -> Row:
-        """A changed copy of the logits `[vocab]`, or of a draft's fewer, that follow the output and then `drafted`."""
+        """An adjusted copy of the logits `[vocab]` (a draft may have fewer) that follow the output and then
+        `drafted`.
+        """
         row, size = logits.copy(), len(logits)
         known = self._biased < size
         row[self._biased[known]] += self._bias[known]

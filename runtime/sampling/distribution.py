@@ -1,4 +1,4 @@
-"""A distribution of the next token: its few possible tokens, or all of the vocabulary."""
+"""A distribution of the next token: over few possible tokens, or over the whole vocabulary."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ Row = NDArray[np.float32]  # [vocab], logits
 
 @dataclass(frozen=True)
 class Distribution:
-    """probs `[n] float64`, of the tokens `[n]` (ascending), which are all ids in order when `tokens` is None.
+    """probs `[n] float64`, of the tokens `[n]` (ascending); `tokens` is None for all ids in order.
 
-    Truncation (top-k, top-p, min-p) leaves few tokens of a large vocabulary, and what follows costs by their number.
+    Truncation (top-k, top-p, min-p) leaves few tokens of a large vocabulary, and later steps cost time by their number.
     """
 
     probs: Probabilities
@@ -25,7 +25,7 @@ class Distribution:
 
     @classmethod
     def certain(cls, token: int) -> Distribution:
-        """All of the probability on one token: what a draft without chance was drawn from."""
+        """All probability on one token: the distribution of a deterministic draft token."""
         return cls(np.ones(1), np.array([token], np.int64))
 
     def of(self, token: int) -> float:
@@ -55,7 +55,7 @@ class Distribution:
         return found
 
     def excess(self, scale: float, other: Distribution) -> Distribution:
-        """max(scale * self - other, 0), not normalised."""
+        """max(scale * self - other, 0), not normalized."""
         left = scale * self.probs
         if self.tokens is None and other.tokens is not None:
             left[other.tokens] -= other.probs
@@ -71,7 +71,7 @@ class Distribution:
         return Distribution(scale * self.probs, self.tokens)
 
     def without(self, token: int) -> Distribution:
-        """Of the other tokens, normalised; nothing has mass where there is no other."""
+        """The distribution without `token`, normalized; it has no mass if there is no other token."""
         left = self.probs.copy()
         place = token if self.tokens is None else int(self.tokens.searchsorted(token))
         left[place] = 0.0
@@ -79,7 +79,7 @@ class Distribution:
         return Distribution(left / mass if mass > 0.0 else left, self.tokens)
 
     def items(self) -> Iterator[tuple[int, float]]:
-        """Every token that is possible, with its probability."""
+        """Every possible token, with its probability."""
         for place in self.probs.nonzero()[0].tolist():
             yield place if self.tokens is None else int(self.tokens[place]), float(self.probs[place])
 
@@ -93,6 +93,6 @@ class Distribution:
         cumulative = self.probs.cumsum()
         place = int(cumulative.searchsorted(uniform * cumulative[-1], side="right"))
         if place >= len(cumulative):
-            # Rounding can push the product onto the total: the last token with mass is meant.
+            # Rounding can push the product onto the total: then the last token with mass is meant.
             place = int(self.probs.nonzero()[0][-1])
         return place if self.tokens is None else int(self.tokens[place])

@@ -1,4 +1,4 @@
-"""Rows beside the draft in one verify pass, which catch the token that follows it."""
+"""Leaves: additional rows of one verify pass, for tokens that may follow instead of a draft token."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Protocol
 
 @dataclass(frozen=True)
 class Leaf:
-    """A token in the place of draft token `place`, from 0: behind the draft tokens in front of that."""
+    """A token in the position of draft token `place`, from 0: it follows the draft tokens before that one."""
 
     place: int
     token: int
@@ -19,14 +19,14 @@ class Leaves(Protocol):
     """Where a round's leaves come from."""
 
     def begin(self, count: int) -> None:
-        """A round that drafts up to `count` tokens."""
+        """Begin a round that drafts up to `count` tokens."""
         ...
 
     def take(self, room: int) -> list[Leaf]:
-        """The leaves beside the draft that the round has proposed, at most `room`."""
+        """The leaves for the draft that the round has proposed, at most `room`."""
         ...
 
 
 def caught(leaves: Sequence[Leaf], count: int, token: int) -> int | None:
-    """Which of `leaves` is `token`, the target's own behind `count` accepted draft tokens; None where none is."""
+    """Which of `leaves` is `token`, the target's own after `count` accepted draft tokens; None if none is."""
     return next((index for index, leaf in enumerate(leaves) if (leaf.place, leaf.token) == (count, token)), None)

@@ -1,4 +1,4 @@
-"""How likely the target held a token to be, whatever the request then made of its logits."""
+"""The target's log-probability of a token, before the request's settings change the logits."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .truncation import largest
 
 @dataclass(frozen=True)
 class TokenLogprobs:
-    """Natural logarithms. likeliest: (token, logprob) of as many as were asked for, the likeliest first."""
+    """Natural logarithms. likeliest: (token, logprob) of as many as were requested, the likeliest first."""
 
     token: int
     logprob: float
@@ -22,7 +22,7 @@ class TokenLogprobs:
 def token_logprobs(logits: Row, token: int, count: int) -> TokenLogprobs:
     """The log-softmax of the target's logits `[vocab] float32`, in float32, of `token` and of the `count` likeliest.
 
-    The lower id comes first among equals, as greedy decoding chooses.
+    Among equals the lower id comes first, as in greedy decoding.
     """
     top = logits.max()
     normaliser = top + np.log(np.exp(logits - top).sum())

@@ -1,4 +1,4 @@
-"""The noise of a request: uniforms by its seed."""
+"""The noise of a request: uniforms from its seed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .parameters import SEEDS
 
 
 class Noise(Protocol):
-    """As `numpy.random.Generator`."""
+    """Like `numpy.random.Generator`."""
 
     def random(self, size: int) -> Probabilities:
         """Uniforms in [0, 1), `[size]`."""

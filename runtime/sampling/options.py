@@ -1,4 +1,4 @@
-"""Kinds of options: how each is checked, and what the command line needs to offer it."""
+"""Kinds of options: how each is checked, and what the command line needs to offer them."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ LONGEST_SHOWN = 200
 
 
 def shown(value: object) -> str:
-    """`value` for a message of one line, which an array's own representation need not be."""
+    """`value` for a one-line message; an array's own representation may have several lines."""
     text = repr(value)
     text = text if text.isprintable() else " ".join(text.split())
     return text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}..."
 
 
 def items(value: object) -> tuple[Any, ...] | None:
-    """What is in `value`, None where nothing can be: an array without dimensions says only when it is asked."""
+    """The items of `value`, None if it cannot have any: an array without dimensions fails only when iterated."""
     if not isinstance(value, Iterable):
         return None
     try:
@@ -51,7 +51,7 @@ def real_number(name: str, value: object) -> float:
         raise ParameterError(f"{name} is {shown(value)}; it must be a number")
     try:
         return float(value)
-    except OverflowError:  # an int beyond all floats, and so beyond all ranges
+    except OverflowError:  # an int larger than any float, and so out of range
         return math.inf
 
 
@@ -64,7 +64,7 @@ class Option(ABC):
 
     @abstractmethod
     def check(self, name: str, value: Any) -> Any:
-        """`value` as it is kept. Raises `ParameterError` with the name, what was given and what is allowed."""
+        """`value` as it is stored. Raises `ParameterError` with the name, what was given and what is allowed."""
 
 
 def option(kind: Option) -> dict[str, Option]:
@@ -74,7 +74,7 @@ def option(kind: Option) -> dict[str, Option]:
 
 @dataclass(frozen=True, kw_only=True)
 class Number(Option):
-    """From low to high, low itself included unless `above`. off: what the neutral value does."""
+    """From low to high; low itself is excluded with `above`. off: what the neutral value does."""
 
     low: float
     high: float
@@ -152,7 +152,7 @@ class Texts(Option):
     """One text or several, of at least one character each; None for none."""
 
     def check(self, name: str, value: Any) -> tuple[str, ...]:
-        # An iterator gives its items once.
+        # An iterator yields its items only once.
         texts = (value,) if isinstance(value, str) else () if value is None else items(value)
         if texts is None or not all(isinstance(text, str) for text in texts):
             raise ParameterError(f"{name} is {shown(value)}; it must be a text or a list of texts")

@@ -12,9 +12,9 @@ from ..grammar.grammar import Grammar
 from .options import Biases, Bound, Choice, Flag, Name, Number, Text, TextOrIds, Texts, TokenIds, Whole, option
 
 Verification = Literal["block", "token", "spectr", "recursive"]
-# Those that there are graphs of; rounds with any other one run on the host.
+# Rules with compiled graphs; rounds with any other rule run on the host.
 COMPILED: tuple[Verification, ...] = ("block", "token")
-# Those that judge several candidates in a place, of trees.
+# Rules that judge several candidates per position, of trees.
 SIBLINGS: tuple[Verification, ...] = ("spectr", "recursive")
 
 SEEDS = 2**64
@@ -22,53 +22,56 @@ SEEDS = 2**64
 
 @dataclass(frozen=True, kw_only=True)
 class SamplingParameters:
-    """Greedy by default, and everything else off; without a seed every request draws afresh.
+    """What a request asks for: its sampling parameters.
 
-    The chain: grammar; logit bias; repetition, frequency and presence penalty; bans; temperature; top-k; top-p; min-p.
-    Penalties look at each row's own prefix: the repetition penalty at prompt and output, as Keskar et al. (2019) have
-    it, presence and frequency penalties at the output only, as in the OpenAI API. min_new_tokens forbids the stop
-    tokens before that many tokens.
+    Greedy by default, and everything else off; without a seed every request draws new noise.
 
-    grammar: what the output must be, see `Grammar`; the model's stop tokens may come where it is complete. With it
-    there is no min_new_tokens.
+    Order of processing: grammar; logit bias; repetition, frequency and presence penalty; bans; temperature; top-k;
+    top-p; min-p. Penalties look at each row's own prefix: the repetition penalty at prompt and output, as in Keskar et
+    al. (2019), presence and frequency penalties at the output only, as in the OpenAI API. min_new_tokens forbids the
+    stop tokens before that many tokens.
+
+    grammar: what the output must be, see `Grammar`; the model's stop tokens may follow where it is complete. It
+    excludes min_new_tokens.
 
     seed: the same seed, parameters, bundle and engine give the same tokens, as long as the bundle's costs and policy
-    stay. Any whole number from -2**63 on; negative ones count modulo 2**64, as in torch.
+    stay the same. Any integer from -2**63 on; negative ones count modulo 2**64, as in torch.
 
-    stop: strings that end the text before them; the tokens keep what they were made of. stop_token_ids: None for the
-    model's own, `()` for none; the one that came is the last token and has no text.
+    stop: strings before which the text ends; the tokens include those that the string was made of. stop_token_ids: None
+    for the model's own, `()` for none; the one that came is the last token and has no text.
 
-    verification: how sampled drafts are judged; every way keeps the target's distribution. `spectr` and `recursive`
-    judge candidates beside the draft, which num_leaves counts then, of a bundle built with `--tree-rows`
-    (docs/which-draft.md). speculate: False for plain decoding.
+    verification: the rule that judges sampled drafts; all keep the target's distribution. `spectr` and `recursive`
+    judge several candidates per position; num_leaves is then the number of additional ones, in a bundle built with
+    `--tree-rows` (docs/which-draft.md). speculate: False for plain decoding.
 
-    drafter: `model`, `ngram` or `suffix` (looked up in the text), `ngram+model` or `suffix+model` (looked up where
-    there is a match, also behind tokens of the model in the same round), `ngram:model` or `suffix:model` (looked up for
-    the model, which so takes fewer passes for its tokens); by default the model, or `ngram` in a bundle without one. In
-    a bundle with several drafts `model` is the first; the name of any draft stands for it in the same places, as in
+    drafter: `model`; `ngram` or `suffix` (looked up in the text); `ngram+model` or `suffix+model` (looked up where
+    there is a match, also after tokens of the model in the same round); `ngram:model` or `suffix:model` (chains: looked
+    up for the model, which then needs fewer passes for its tokens). By default the model, or `ngram` in a bundle
+    without one. In a bundle with several drafts `model` is the first; the name of any draft can take its place, as in
     `code` and `ngram+code`, and a smaller one may draft for it, as in `small:code`.
 
-    num_draft_tokens: k of every round, 0 for plain decoding. Without it and a drafter, the bundle's policy decides for
-    the `route` of the request (its default for none, and for one that it does not know); without a policy, as many are
+    num_draft_tokens: k of every round, 0 for plain decoding. If neither it nor a drafter is given, the bundle's policy
+    decides for the `route` of the request (its default for no route, or an unknown one); without a policy, as many are
     drafted as pay.
 
-    num_leaves: rows a round beside the draft, of a bundle built with `--tree-rows`: second choices of the draft model,
-    which catch the token that follows (docs/which-draft.md). Without it as many as pay where the session knows what
-    rows cost, else none. Where nothing is drafted by a model there are none, whatever is asked for: with `speculate`
-    False, num_draft_tokens 0, a route that only looks up, or a grammar. Beside a `drafter` that only looks up it is
-    refused.
+    num_leaves: additional rows per round, in a bundle built with `--tree-rows`: second choices of the draft model,
+    which give one more token if the target chooses one (docs/which-draft.md). By default as many as pay if the session
+    knows what rows cost, else none. There are none, whatever is given, where no model drafts: with `speculate` False,
+    num_draft_tokens 0, a route that only looks up, or a grammar. With a `drafter` that only looks up it is refused.
 
-    prediction: a text, or token ids, that much of the output may repeat, as a file to be changed in a few places
+    prediction: a text, or token ids, that the output may largely repeat, such as a file to be changed in a few places
     (OpenAI's Predicted Outputs). Drafts are looked up in it first, as many as the bundle can take unless
-    num_draft_tokens says; the output stays the same. logprobs: of each token of the output, and of that many of the
-    likeliest besides, from the target's own logits in front of bias, penalties, bans and temperature; None for none.
+    num_draft_tokens is given; the output stays the same. logprobs: of each token of the output, and of that many of the
+    likeliest alternatives, from the target's own logits before bias, penalties, bans and temperature; None for none.
 
-    shown: special tokens that the text has by their names, beside those that a grammar names; others have no text.
+    shown: special tokens that appear in the text by their names, in addition to those that a grammar names; others have
+    no text.
 
-    cache_salt: requests of different salts share no cached rows, so that nobody learns from times what another asked.
+    cache_salt: requests with different salts share no cached rows, so that nobody learns from timing what another user
+    sent.
 
     Raises `ParameterError` with the parameter, what was given and what is allowed. A new parameter is one field here:
-    `Session.stream` and `specexport generate` take what they offer from these fields.
+    `Session.stream` and `specexport generate` derive their options from these fields.
     """
 
     max_new_tokens: int = field(default=256, metadata=option(Whole(least=1, help="Maximum new tokens.")))
@@ -168,19 +171,19 @@ class SamplingParameters:
 
     @property
     def adjusts_logits(self) -> bool:
-        """Whether anything in front of the temperature changes a logit."""
+        """Whether anything before the temperature changes a logit."""
         penalties = (self.repetition_penalty, self.presence_penalty, self.frequency_penalty) != (1.0, 0.0, 0.0)
         return penalties or bool(self.logit_bias) or bool(self.banned_tokens) or self.min_new_tokens > 0
 
     @property
     def needs_host(self) -> bool:
-        """Whether the host runs the rounds: to change logits, bound them, note them, or to look drafts up."""
+        """Whether the host must run the rounds: to change logits, constrain them, record them, or look drafts up."""
         return self.adjusts_logits or self.grammar is not None or self.logprobs is not None or bool(self.prediction)
 
     def check_tokens(self, vocab_size: int, stop_tokens: Collection[int]) -> None:
-        """Raises `ParameterError` for ids that the vocabulary lacks, and when no token is left.
+        """Raises `ParameterError` for ids that the vocabulary lacks, and if no token is left.
 
-        stop_tokens: those of the request, which are the model's own unless it names others.
+        stop_tokens: those of the request, which are the model's own unless it gives others.
         """
         named = {"logit_bias": self.logit_bias, "banned_tokens": self.banned_tokens, "shown": self.shown}
         if self.stop_token_ids is not None:
@@ -195,7 +198,7 @@ class SamplingParameters:
 
 
 def with_overrides(params: SamplingParameters | None, overrides: Mapping[str, Any]) -> SamplingParameters:
-    """`params`, or the defaults, with single ones replaced. Raises `ParameterError`, `TypeError` for an unknown one."""
+    """`params`, or the defaults, with fields replaced. Raises `ParameterError`, `TypeError` for an unknown one."""
     known = [one.name for one in fields(SamplingParameters)]
     for name in overrides:
         if name not in known:

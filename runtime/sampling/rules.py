@@ -1,4 +1,4 @@
-"""A request's way from logits to tokens: what a draft proposes, and what of it the target lets stand."""
+"""From logits to tokens for one request: what a draft proposes, and how much of it the target accepts."""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ from .truncation import processed_distribution
 
 
 class NonFiniteLogitsError(Exception):
-    """A model gave NaN, or no finite logit at all; the session says where. index: draft tokens in front of the row."""
+    """A model gave NaN, or no finite logit at all; the session says where. index: number of draft tokens before the
+    row.
+    """
 
     def __init__(self, role: Role, index: int, value: float) -> None:
         super().__init__(f"{role} logits hold {value}")
@@ -35,26 +37,26 @@ class NonFiniteLogitsError(Exception):
 
 class Rule(Protocol):
     constrained: bool  # by a grammar
-    siblings: Siblings | None  # where candidates beside the draft are judged with it
+    siblings: Siblings | None  # where additional candidates are judged with it
 
     def propose(self, draft_logits: Row) -> int | None:
         """The next draft token from the draft's logits `[vocab]`, remembered until `accept`.
 
-        None where no token that the draft knows is allowed, or the request ends. No draw decides that, so the output's
-        distribution stays.
+        None if no token that the draft knows is allowed, or if the request ends. That does not depend on a draw, so the
+        output's distribution stays.
         """
         ...
 
     def legal(self, tokens: Sequence[int]) -> int:
-        """How many of `tokens`, the first ones, the grammar allows behind the draft: what is looked up ends there."""
+        """How many of `tokens`, from the first on, the grammar allows after the draft: a lookup ends there."""
         ...
 
     def forced(self, most: int) -> list[int]:
-        """Up to `most` tokens that the grammar leaves no choice about behind the draft."""
+        """Up to `most` tokens that the grammar forces after the draft."""
         ...
 
     def certain(self, draft_token: int) -> None:
-        """The next draft token is this one, without chance: it was looked up, or forced."""
+        """The next draft token is this one, deterministically: it was looked up, or forced."""
         ...
 
     def accept(self, target_logits: Logits, draft_tokens: Sequence[int]) -> tuple[int, int]:
@@ -64,15 +66,17 @@ class Rule(Protocol):
     def accept_tree(
         self, target_logits: Logits, draft_tokens: Sequence[int], leaves: Sequence[Leaf]
     ) -> tuple[int, list[int]]:
-        """The same with one row more for each of `leaves`: `(num_accepted, the tokens that follow)`, one or two."""
+        """The same with one additional row for each of `leaves`: `(num_accepted, the tokens that follow)`, one or
+        two.
+        """
         ...
 
 
 class _Rows:
-    """What both rules do before they look at a row.
+    """What both rules do before they process a row.
 
-    `vocab_size` is the target's; a draft may know fewer ids or more. siblings: where the verification has candidates
-    beside the draft.
+    `vocab_size` is the target's; a draft may know fewer ids or more. siblings: the additional candidates, if the
+    verification judges any.
     """
 
     siblings: Siblings | None = None
@@ -91,8 +95,8 @@ class _Rows:
     def accept_tree(
         self, target_logits: Logits, draft_tokens: Sequence[int], leaves: Sequence[Leaf]
     ) -> tuple[int, list[int]]:
-        """The draft is judged as without leaves. Where the token that follows is a leaf, its row has the target's
-        distribution behind it, whoever put it there, and one more token is drawn from that, with noise of its own.
+        """The draft is judged as without leaves. If the token that follows is a leaf, its row has the target's
+        distribution after it, however it was chosen, and one more token is drawn from that, with noise of its own.
         """
         rows = len(draft_tokens) + 1
         count, token = self.accept(target_logits[:rows], draft_tokens)
@@ -111,14 +115,16 @@ class _Rows:
         return [] if self._constraint is None else self._constraint.forced(self._drafted, most)
 
     def _draft_row(self, logits: Row) -> Row | None:
-        """The draft's row as the request changes it, None when nothing is left of it, or the request ends."""
+        """The draft's row, processed by the request's settings; None if nothing is left of it, or if the request
+        ends.
+        """
         known = logits[: self._vocab_size]
         if self._constraint is not None:
             try:
                 if self._constraint.over(self._drafted):
                     return None
                 row = self._row(known, self._drafted)
-            except GrammarError:  # of a place that the output may never come to
+            except GrammarError:  # of a position that the output may never reach
                 return None
         else:
             row = self._row(known, self._drafted)
@@ -139,7 +145,7 @@ class _Rows:
         return row
 
     def _row(self, logits: Row, drafted: Sequence[int]) -> Row:
-        """The row behind `drafted`: the grammar first, so that what truncates it sees what it leaves."""
+        """The row after `drafted`. The grammar comes first, so that truncation sees only what it allows."""
         row = logits if self._constraint is None else self._constraint.mask(logits, drafted)
         return self._adjusted(row, drafted)
 
@@ -155,7 +161,7 @@ class _Rows:
 
 
 class GreedyRule(_Rows):
-    """Temperature 0: a draft token stands while it is the target's argmax; the lowest id wins a tie."""
+    """Temperature 0: a draft token is accepted while it is the target's argmax; the lowest id wins a tie."""
 
     def propose(self, draft_logits: Row) -> int | None:
         try:
@@ -180,7 +186,7 @@ class GreedyRule(_Rows):
                 return _argmax("target", self._target_row(target_logits[index], draft_tokens[:index]), index)
             return token
 
-        # A row at a time: rows behind the first rejection are never looked at.
+        # Row by row: rows after the first rejection are never looked at.
         count, token = 0, best(0)
         while count < len(draft_tokens) and token == draft_tokens[count]:
             count += 1
@@ -189,7 +195,7 @@ class GreedyRule(_Rows):
         return count, token
 
     def _allowed_argmax(self, logits: Row, drafted: Sequence[int]) -> int | None:
-        """The row's argmax where a grammar allows it: then it is the masked row's too, without the mask."""
+        """The row's argmax if a grammar allows it: it is then the masked row's too, and no mask is needed."""
         if self._constraint is None or self._constraint.over(drafted):
             return None
         row = self._adjusted(logits, drafted)
@@ -198,10 +204,10 @@ class GreedyRule(_Rows):
 
 
 class SamplingRule(_Rows):
-    """Draws from processed distributions, and verifies by the rule that the parameters name.
+    """Draws from processed distributions, and verifies by the rule named in the parameters.
 
-    Noise for drafting and for acceptance are independent streams of one seed. Where every draft token is certain, the
-    block rule has no gain, and token verification looks at fewer rows.
+    Noise for drafting and for acceptance comes from independent streams of one seed. If every draft token is
+    deterministic, the block rule has no gain, so token verification is used, which looks at fewer rows.
     """
 
     def __init__(
@@ -212,7 +218,7 @@ class SamplingRule(_Rows):
         constraint: Constraint | None = None,
         noise: tuple[Noise, Noise] | None = None,
     ) -> None:
-        """noise: for drafting and for acceptance, of the parameters' seed unless a proof gives its own."""
+        """noise: for drafting and for acceptance, from the parameters' seed unless a proof supplies its own."""
         super().__init__(vocab_size, adjustment, constraint)
         self._parameters = parameters
         self._draft_noise, self._target_noise = noise or noise_streams(parameters.seed)
@@ -259,7 +265,7 @@ class SamplingRule(_Rows):
             raise NonFiniteLogitsError(role, index, top)
         if self._constraint is not None:
             tokens = np.flatnonzero(row > -np.inf)
-            if 2 * len(tokens) <= len(row):  # what follows costs by their number
+            if 2 * len(tokens) <= len(row):  # later steps cost time by their number
                 found = processed_distribution(row[tokens], self._parameters, top)
                 return Distribution(found.probs, tokens if found.tokens is None else tokens[found.tokens])
         return processed_distribution(row, self._parameters, top)

@@ -1,8 +1,8 @@
-"""Rules for several candidates in one place of a draft, drawn from the draft's row: which token follows there.
+"""Rules for several candidates per draft position, drawn from the draft's row: which token follows there.
 
-Each returns a token of the target's law, whatever the candidates came out as (docs/losslessness.md). A rule goes with
-the way that its candidates were drawn in: another one's are not lossless. One candidate is judged as by token
-verification. Uniforms as in `acceptance.py`.
+Each returns a token with the target's distribution, whatever candidates were drawn (docs/losslessness.md). A rule
+belongs to the way in which its candidates are drawn; with others it is not lossless. A single candidate is judged as in
+token verification. Uniforms as in `acceptance.py`.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ import numpy as np
 
 from .distribution import Distribution, Probabilities
 
-# Halvings of the search for rho, which leave it less than 1e-11 too large.
+# Bisection steps in the search for rho, which leave it less than 1e-11 too large.
 HALVINGS = 40
 
 # (target, draft, candidates, uniforms [len(candidates) + 1], the last one for a draw) -> token
 Judge = Callable[[Distribution, Distribution, Sequence[int], Probabilities], int]
-# (draft, first, uniforms [most]) -> the candidates behind the first one, at most as many as uniforms
+# (draft, first, uniforms [most]) -> the candidates after the first one, at most as many as uniforms
 Draw = Callable[[Distribution, int, Probabilities], list[int]]
 
 
 def draw_with_replacement(draft: Distribution, first: int, uniforms: Probabilities) -> list[int]:
-    """Independent draws; what comes a second time is tried a second time."""
+    """Independent draws; a token that is drawn twice is tried twice."""
     return [draft.draw(float(uniform)) for uniform in uniforms]
 
 
 def draw_without_replacement(draft: Distribution, first: int, uniforms: Probabilities) -> list[int]:
-    """Each from what the ones in front of it leave, so there are no more than the draft has possible tokens."""
+    """Each drawn from what the ones before it leave, so there are no more than the draft has possible tokens."""
     found: list[int] = []
     for uniform in uniforms:
         draft = draft.without(found[-1] if found else first)
@@ -41,10 +41,10 @@ def draw_without_replacement(draft: Distribution, first: int, uniforms: Probabil
 
 
 def judge_spectr(target: Distribution, draft: Distribution, candidates: Sequence[int], uniforms: Probabilities) -> int:
-    """k-sequential selection (Sun et al. 2023, SpecTr, arXiv 2310.15141, algorithm 2), of independent draws.
+    """k-sequential selection (Sun et al. 2023, SpecTr, arXiv 2310.15141, algorithm 2) of independent draws.
 
-    Its division factor rho is rounded up: a smaller one is not lossless, a larger one accepts less. What is left over
-    is not token verification's.
+    Its division factor rho is rounded up: a smaller one is not lossless, a larger one accepts less. Its residual is not
+    that of token verification.
     """
     told = draft.over(target)
     rho, accepted = _division(target.probs, told, len(candidates))
@@ -52,16 +52,16 @@ def judge_spectr(target: Distribution, draft: Distribution, candidates: Sequence
         if uniform * rho * draft.of(token) < target.of(token):
             return token
     taken = np.minimum(told, target.probs / rho)
-    share = float(taken.sum())  # the chance of one candidate
+    share = float(taken.sum())  # the probability of one candidate
     left = Distribution(np.maximum(target.probs - taken * (accepted / share if share else 0.0), 0.0), target.tokens)
     return (left if left.mass > 0.0 else target).draw(float(uniforms[-1]))
 
 
 def _division(target: Probabilities, draft: Probabilities, count: int) -> tuple[float, float]:
-    """(rho, the chance that one of `count` candidates is accepted): 1 - (1 - b(rho)) ** count <= rho * b(rho).
+    """(rho, the probability that one of `count` candidates is accepted): 1 - (1 - b(rho)) ** count <= rho * b(rho).
 
-    b(rho), the chance of one, is the sum of min(draft, target / rho): the draft's probability where the ratio of both
-    is at least rho, and the target's over rho elsewhere.
+    b(rho), the probability for one, is the sum of min(draft, target / rho): the draft's probability where the ratio of
+    both is at least rho, and the target's over rho elsewhere.
     """
     if count == 1:
         return 1.0, float(np.minimum(target, draft).sum())

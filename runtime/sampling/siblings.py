@@ -1,7 +1,7 @@
-"""Candidates beside the tokens of a draft, drawn from the same rows and judged with them.
+"""Additional candidates for the positions of a draft, drawn from the same rows and judged with the draft tokens.
 
-The tree is a comb: in each place the draft goes on behind its first candidate. The others end the round where one of
-them is accepted; those that have a row in the verify pass give one token more.
+The tree is a comb: at each position the draft continues after its first candidate. If one of the others is accepted,
+the round ends; if it has a row in the verify pass, it gives one more token.
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ def verify_siblings(
     siblings: Sequence[Sequence[int]],
     uniforms: Probabilities,
 ) -> tuple[int, int]:
-    """As of `acceptance.Verify`, with `siblings[i]` beside draft_tokens[i], both from draft_probs[i].
+    """Like `acceptance.Verify`, with `siblings[i]` in addition to draft_tokens[i], both from draft_probs[i].
 
-    uniforms: for each place one a candidate and one for a draw, and the last one for the token behind the whole draft.
+    uniforms: for each position one per candidate and one for a draw, and the last one for the token after the whole
+    draft.
     """
     start = 0
     for index, (token, draft, others) in enumerate(zip(draft_tokens, draft_probs, siblings, strict=True)):
@@ -38,9 +39,9 @@ def verify_siblings(
 
 
 class Siblings:
-    """Of one request. How many there are in a place depends on nothing that is drawn there.
+    """Of one request. Their number at a position does not depend on anything that is drawn there.
 
-    others: by place, the candidates beside the draft token.
+    others: by position, the candidates in addition to the draft token.
     """
 
     def __init__(self, verification: str) -> None:
@@ -53,13 +54,13 @@ class Siblings:
         self.others: list[list[int]] = []
 
     def allow(self, most: int, never: Collection[int], taken: Callable[[int], None] | None = None) -> None:
-        """most: candidates a round beside the draft. never: tokens behind which nothing is asked for. taken: told of
-        each round's rows.
+        """most: additional candidates per round. never: tokens after which no further token is needed. taken: called
+        with each round's rows.
         """
         self._most, self._never, self._taken = most, frozenset(never), taken or self._taken
 
     def begin(self, count: int) -> None:
-        """A round of up to `count` draft tokens, among whose places the candidates are shared out evenly."""
+        """Begin a round of up to `count` draft tokens, over whose positions the candidates are spread evenly."""
         self._count, self._tokens, self.others = count, [], []
 
     def add(self, draft: Distribution, token: int, random: Random) -> None:
@@ -70,12 +71,12 @@ class Siblings:
         self.others.append(self._rule.draw(draft, token, random(most)) if most else [])
 
     def add_certain(self, token: int) -> None:
-        """The next draft token was not drawn, so there is nothing beside it."""
+        """The next draft token was not drawn, so there are no additional candidates."""
         self._tokens.append(token)
         self.others.append([])
 
     def take(self, room: int) -> list[Leaf]:
-        """A row for each candidate that is not the draft token of its place, at most `room`, from the front on."""
+        """A row for each candidate that is not the draft token of its position, at most `room`, from the front on."""
         leaves = [
             Leaf(place, token)
             for place, (drafted, others) in enumerate(zip(self._tokens, self.others, strict=True))
@@ -93,7 +94,7 @@ class Siblings:
         draft_tokens: Sequence[int],
         random: Random,
     ) -> tuple[int, int]:
-        """Of the round's draft, whose candidates are then forgotten; without a draft, a draw from the target."""
+        """Judge the round's draft, whose candidates are then forgotten; without a draft, draw from the target."""
         others, self._tokens, self.others = self.others[: len(draft_tokens)], [], []
         uniforms = random(sum(map(len, others)) + 2 * len(others) + 1)
         return verify_siblings(self._rule.judge, target, draft_probs, draft_tokens, others, uniforms)

@@ -9,15 +9,15 @@ import numpy as np
 from .distribution import Distribution, Probabilities, Row, Tokens
 from .parameters import SamplingParameters
 
-# The most probable tokens that top-p looks at first; few nuclei are larger.
+# How many of the most probable tokens top-p looks at first; few nuclei are larger.
 NUCLEUS = 256
 
 
 def processed_distribution(logits: Row, parameters: SamplingParameters, top: float | None = None) -> Distribution:
     """Temperature, then top-k, top-p and min-p, as transformers orders them. logits `[vocab]`: -inf means never.
 
-    top: the largest logit, where it is known. Each of the three keeps the logits from some value on, so what equals the
-    last one kept is kept as well: top-k from the k-th largest, top-p from the last that the mass needs to reach top_p,
+    top: the largest logit, if it is known. Each of the three keeps all logits from some value on, so ties with the last
+    one kept are kept as well: top-k from the k-th largest, top-p from the last that the mass needs to reach top_p,
     min-p from min_p times the largest probability. Probabilities are float64; only the whole vocabulary's mass, for a
     top-p without top-k, is summed in float32 (1e-7 of it off).
     """
@@ -55,14 +55,14 @@ def processed_distribution(logits: Row, parameters: SamplingParameters, top: flo
 
 
 def _nucleus(logits: Row, top: float, temperature: float, goal: float) -> float:
-    """The largest value from which on the weights reach `goal`; -inf when all of them do not."""
+    """The largest value from which on the weights reach `goal`; -inf if all together do not."""
     ranked = -np.sort(-logits)
     place = int(_weights(ranked, top, temperature).cumsum().searchsorted(goal))
     return float(ranked[place]) if place < len(ranked) else -math.inf
 
 
 def largest(logits: Row, count: int) -> Tokens:
-    """Ascending tokens `[>= count]`: all with a logit from some value on, and not many more where `count` is few.
+    """Ascending tokens `[>= count]`: all with a logit from some value on, and not many more if `count` is small.
 
     The largest logits of `columns` groups are `columns` different logits, so their count-th largest is not above
     the count-th largest of all.
@@ -85,7 +85,7 @@ def _weights(logits: Row, top: float, temperature: float) -> Probabilities:
     """exp((logit - top) / temperature), at most 1, float64."""
     weights = logits.astype(np.float64)
     weights -= top
-    with np.errstate(over="ignore"):  # a temperature next to 0 leaves the largest logits only
+    with np.errstate(over="ignore"):  # a temperature close to 0 leaves only the largest logits
         weights /= temperature
     return np.exp(weights, out=weights)
 

@@ -1,1 +1,1 @@
-"""What a request changes: the sequence and its cache rows, and the statistics."""
+"""The state that requests change: the sequence and its cache rows, and the statistics."""

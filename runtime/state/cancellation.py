@@ -8,9 +8,9 @@ class Cancelled(Exception):  # noqa: N818 (no failure: the request ends with the
 
 
 class Cancellation:
-    """Of one request: asked for by any thread, obeyed between prompt chunks and between rounds.
+    """Cancellation of one request: requested by any thread, obeyed between prompt chunks and between rounds.
 
-    checks: how often it was asked about; a number that stands still is a pass that hangs.
+    checks: how often it was checked; if that number stands still, a pass hangs.
     """
 
     def __init__(self, requested: bool = False) -> None:

@@ -1,4 +1,4 @@
-"""The session's sequence and how much of it each cache holds."""
+"""The session's sequence, and how much of it each cache holds."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from ...engines.base import Decoder, Logits, Rows, nothing
 from .conversations import Conversations
 from .places import Place, shared_prefix
 
-# A prompt that parts from an earlier one so many tokens behind the place that it went on from is stopped there, for
-# later ones to go on from. That takes a pass more, once, and saves at least a pass of so many rows each time.
+# If a prompt diverges from an earlier one at least so many tokens after the place that it continues from, prefill stops
+# there, for later prompts to continue from. That takes one additional pass, once, and saves at least a pass of so many
+# rows each time.
 WORTH_A_PLACE = 16
 
 
@@ -19,9 +20,9 @@ WORTH_A_PLACE = 16
 class CachedDecoder:
     """A decoder and the number of cache rows that it was fed; the context says how many of them still count.
 
-    chunk: tokens of the widest pass. widest: tokens of the widest that gives every row's logits. leaves: how many of a
-    prompt's tokens are left to the first round. checkpoint: called in front of each prompt chunk; it raises to stop
-    there. places: rows behind which a prompt is stopped to call `at_place`.
+    chunk: tokens of the widest pass. widest: tokens of the widest pass that gives every row's logits. leaves: how many
+    of a prompt's tokens are left to the first round. checkpoint: called before each prompt chunk; it raises to stop
+    there. places: row counts at which prefill stops to call `at_place`.
     """
 
     decoder: Decoder
@@ -34,22 +35,22 @@ class CachedDecoder:
     at_place: Callable[[], None] = nothing
 
     def last(self, prompt: Sequence[int]) -> int:
-        """Behind how many of its tokens the first round goes on."""
+        """After how many of its tokens the first round continues."""
         return max(0, len(prompt) - self.leaves)
 
     def keep(self, rows: int) -> None:
-        """Count no more than `rows`, and no more than what the decoder can go on behind."""
+        """Count no more than `rows`, and no more than the decoder can continue after."""
         self.rows = self.decoder.resumable(min(self.rows, rows))
 
     def step(self, tokens: Sequence[int], position: int) -> Logits:
         if position < self.rows:
-            self.rows = position  # a pass that fails leaves rows that nobody can tell
+            self.rows = position  # a pass that fails leaves unknown rows
         logits = self.decoder.step(tokens, position)
         self.rows = position + len(tokens)
         return logits
 
     def prefill(self, tokens: Sequence[int], end: int) -> None:
-        """Feed `tokens[rows:end]` in chunks, or `tokens[:end]` where more is there that cannot be rolled back."""
+        """Feed `tokens[rows:end]` in chunks, or `tokens[:end]` if the cache holds more and cannot be rolled back."""
         if self.rows > end and self.decoder.resumable(end) < end:
             self.keep(end)
         while self.rows < end:
@@ -66,7 +67,8 @@ class CachedDecoder:
 class _Found:
     """What the host has of a sequence for one decoder, whose cache has the first `there` rows of it.
 
-    end: rows that can be gone on behind with it. parting: tokens that the sequence shares with an earlier one.
+    end: rows after which a pass can continue with it. parting: number of tokens that the sequence shares with an
+    earlier one.
     """
 
     there: int
@@ -83,24 +85,24 @@ def _restore(cached: CachedDecoder, found: _Found) -> None:
     if found.end > found.there:
         cached.decoder.write_rows(found.rows, found.there, found.end)
     if found.place is not None:
-        cached.rows = 0  # an interrupt leaves states that nobody can tell
+        cached.rows = 0  # an interrupt leaves unknown states
         cached.decoder.write_states(found.place.states)
     cached.rows = found.end
 
 
 @dataclass
 class Context:
-    """One sequence with the caches behind it.
+    """One sequence and the caches that hold it.
 
-    draft: the bundle's first; more: others that were opened, by name. drafting: the one that the request drafts with,
-    by default the first. Of the others no rows are kept between sequences but those of a common prefix.
+    draft: the bundle's first; more: other opened drafts, by name. drafting: the one that the request drafts with, by
+    default the first. The others keep no rows between sequences except those of a common prefix.
 
     Invariant between rounds: `rows` of every decoder are the rows of `tokens[:rows]`. Rolling back lowers `rows`,
-    nothing else: the next write overwrites what lies beyond. A decoder whose states cannot be rolled back as far has
-    none: what it lacks is fed again, from the nearest place on that `conversations` has.
+    nothing else: the next write overwrites what lies beyond. If a decoder's states cannot be rolled back that far, it
+    has no rows; what it lacks is fed again, from the nearest place on that `conversations` has.
 
-    salt: the sequence's, see `SamplingParameters.cache_salt`. conversations: where rows go that the next sequence
-    overwrites, if anywhere. restored: target rows that the last `start` got back from there.
+    salt: the sequence's, see `SamplingParameters.cache_salt`. conversations: stores rows that the next sequence
+    overwrites, if anything does. restored: target rows that the last `start` got back from there.
     """
 
     target: CachedDecoder
@@ -114,7 +116,7 @@ class Context:
 
     @property
     def decoders(self) -> tuple[CachedDecoder, ...]:
-        """Those that `conversations` knows, by place."""
+        """The decoders that `conversations` stores, by index."""
         return (self.target,) if self.draft is None else (self.target, self.draft)
 
     @property
@@ -123,7 +125,7 @@ class Context:
 
     @property
     def drafting(self) -> CachedDecoder | None:
-        """What the request drafts with, None without a draft model."""
+        """The cache that the request drafts with, None without a draft model."""
         return self.draft if self.drafts_with is None else self.more[self.drafts_with]
 
     def of(self, model: str) -> CachedDecoder:
@@ -138,19 +140,19 @@ class Context:
         return len(self.tokens) - self.drafting.rows if self.drafting is not None else 0
 
     def start(self, prompt: Sequence[int], salt: str | None = None) -> int:
-        """Make `prompt` the sequence; returns the number of its tokens whose target rows are there.
+        """Make `prompt` the sequence; returns how many of its tokens already have target rows.
 
         `restored` of these came back from `conversations`. Sequences of different salts share no rows.
         """
         common = shared_prefix(self.tokens, prompt) if salt == self.salt else 0
         found: list[_Found] = []
         if self.conversations is not None:
-            found = self._find(self.conversations, prompt, salt, common)  # first: there may have to be made room
+            found = self._find(self.conversations, prompt, salt, common)  # first: room may have to be made
             for which in range(len(self.decoders)):
                 self._mark(which)
             held = [(cached.decoder, cached.rows) for cached in self.decoders]
             self.conversations.save(self.tokens, self.salt, held, common)
-        for cached in self.every_decoder:  # first: an interrupt between the lines must not leave rows of other tokens
+        for cached in self.every_decoder:  # first: an interrupt in between must not leave rows of other tokens
             cached.keep(min(common, cached.last(prompt)) if cached.decoder.has_states else common)
         self.tokens, self.salt = list(prompt), salt
         kept = self.target.rows
@@ -175,7 +177,7 @@ class Context:
         return found
 
     def _set_places(self, which: int, parting: int) -> None:
-        """Where the prompt is stopped to copy states: at its end, and where it parts from an earlier one."""
+        """Where prefill stops to copy states: at the prompt's end, and where it diverges from an earlier one."""
         cached = self.decoders[which]
         if not cached.decoder.has_states:
             return
@@ -184,9 +186,9 @@ class Context:
         cached.places = (parting, end) if cached.rows + WORTH_A_PLACE <= parting < end else (end,)
 
     def _mark(self, which: int) -> None:
-        """Keep a decoder's states as they are, where it has some."""
+        """Keep a decoder's states as they are now, if it has any."""
         cached, decoder = self.decoders[which], self.decoders[which].decoder
-        # A pass that failed leaves rows without states.
+        # A failed pass leaves rows without states.
         known = cached.rows > 0 and decoder.resumable(cached.rows) == cached.rows
         if self.conversations is not None and decoder.has_states and known:
             shared = cached.rows in cached.places[:-1]
@@ -201,7 +203,7 @@ class Context:
         self.keep(length)
 
     def forget(self) -> None:
-        """Start from nothing, with clean caches: a NaN in a dead row could still poison what masks it."""
+        """Start from nothing, with clean caches: a NaN in a dead row could still poison the rows that mask it."""
         if self.conversations is not None:
             self.conversations.forget(self.tokens, self.salt)
         self.truncate(0)

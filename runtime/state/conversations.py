@@ -1,8 +1,8 @@
-"""Cache rows of earlier sequences, kept on the host: conversations in turn prefill no more than each turn's new tokens.
+"""Cache rows of earlier sequences, kept on the host: conversations in turn prefill only each turn's new tokens.
 
-A sequence is saved when another one is about to overwrite its rows, so that a conversation which goes on alone costs
-nothing. Of models that keep states, which cannot be rolled back, these are copied at places where a later prompt may
-go on. Entries are found by their exact tokens and their salt; what comes back is the same bits.
+A sequence is saved when another one is about to overwrite its rows, so a conversation that continues alone costs
+nothing. States, which cannot be rolled back, are copied at places where a later prompt may continue. Entries are found
+by their exact tokens and their salt, and rows are restored bit for bit.
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ from ...engines.base import Decoder, Rows
 from ...engines.catalogue import ENGINES
 from .places import Place, shared_prefix
 
-# A sequence is saved where what would be lost takes as long to compute as copying all of it. Computing a row takes 25
-# to 28 times as long as copying it out and back on a CPU (`benchmarks/conversations.py`); devices were not measured.
+# A sequence is saved if what would be lost takes as long to compute as copying all of it. Computing a row takes 25 to
+# 28 times as long as copying it out and back on a CPU (`benchmarks/conversations.py`); devices were not measured.
 COMPUTED_OVER_COPIED = 16
 USUAL_BUDGET = 512 << 20
-# Of a sequence and a decoder: the ends of two prompts and of two turns, for who says his last words again. Beside
-# places that several sequences share.
+# Kept per sequence and decoder: the ends of two prompts and of two turns, for templates that rewrite the last turn.
+# Places that several sequences share come on top.
 MOST_PLACES = 4
 
 
 def usual_budget(engine: str) -> int:
-    """Bytes, for who gives no number. Nothing on devices, where nobody has measured what copies cost."""
+    """Default number of bytes. None on devices, where the cost of copies has not been measured."""
     return 0 if ENGINES[engine].on_gpu else USUAL_BUDGET
 
 
 @dataclass(frozen=True, eq=False)
 class Saved:
-    """tokens: whose rows they are. rows: by decoder. counts: how many of each."""
+    """tokens: those of the rows. rows: by decoder. counts: number of rows of each."""
 
     tokens: tuple[int, ...]
     salt: str | None
@@ -43,9 +43,9 @@ class Saved:
 
 
 class Conversations:
-    """Least recently used ones go first.
+    """The least recently used entries are dropped first.
 
-    budget: bytes. row_bytes: of a row of each decoder's caches; state_bytes: of each decoder's states, 0 for none.
+    budget: bytes. row_bytes: size of a row of each decoder's caches; state_bytes: of each decoder's states, 0 for none.
     """
 
     def __init__(self, budget: int, row_bytes: Sequence[int], state_bytes: Sequence[int] = (0, 0)) -> None:
@@ -57,7 +57,7 @@ class Conversations:
 
     @property
     def size(self) -> int:
-        """Bytes that are held."""
+        """Bytes in use."""
         return sum(entry.size for entry in self._held)
 
     @property
@@ -66,13 +66,13 @@ class Conversations:
 
     @property
     def places(self) -> list[Place]:
-        """The most recently used last."""
+        """Places, the most recently used last."""
         return [entry for entry in self._held if isinstance(entry, Place)]
 
     def save(self, tokens: Sequence[int], salt: str | None, decoders: Sequence[tuple[Decoder, int]], kept: int) -> None:
         """Copy the rows of `tokens` from `decoders`, each with the number of rows it holds, the target's first.
 
-        kept: how many of the rows stay where they are. Of a sequence beyond the budget, as many rows as fit.
+        kept: how many of the rows stay where they are. For a sequence beyond the budget, as many rows as fit.
         """
         most = max(0, self._budget - sum(self._state_bytes)) // max(1, sum(self._row_bytes))
         counts = [min(rows, most, len(tokens)) for _, rows in decoders]
@@ -81,7 +81,7 @@ class Conversations:
             return
         own = tuple(tokens[:whole])
         for saved in self._saved:
-            if saved.shared(own, salt) == whole:  # it has all of this
+            if saved.shared(own, salt) == whole:  # it has all of these
                 self._use(saved)
                 return
         self._drop([saved for saved in self._saved if saved.shared(own, salt) == len(saved.tokens)])
@@ -102,7 +102,7 @@ class Conversations:
         return best, most
 
     def mark(self, which: int, decoder: Decoder, tokens: Sequence[int], salt: str | None, shared: bool = False) -> None:
-        """Keep the states of `decoder`, the `which`-th, behind `tokens`. shared: see `Place`."""
+        """Keep the states of `decoder`, number `which`, after `tokens`. shared: see `Place`."""
         own, size = tuple(tokens), self._state_bytes[which]
         if size > self._budget:
             return
@@ -117,7 +117,7 @@ class Conversations:
         self._held.append(Place(which, own, salt, decoder.read_states(len(own)), shared, size))
 
     def behind(self, which: int, tokens: Sequence[int], salt: str | None) -> tuple[Place | None, int]:
-        """The place where the `which`-th decoder can go on behind most of `tokens`, and behind how many."""
+        """The place from which decoder number `which` can continue after most of `tokens`, and after how many."""
         best, most, own = None, 0, tuple(tokens)
         for place in self.places:
             reach = place.reach(which, own, salt)

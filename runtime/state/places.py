@@ -1,4 +1,6 @@
-"""Places of a sequence that a model can go on behind although its states cannot be rolled back: copies on the host."""
+"""Places of a sequence from which a model can continue although its states cannot be rolled back: copies on the
+host.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +12,9 @@ from ...engines.base import SavedStates
 
 @dataclass(frozen=True, eq=False)
 class Place:
-    """States of one decoder behind `tokens`, and behind the few rows before their end that are still open.
+    """States of one decoder after `tokens`, and after the few rows before their end that are still open.
 
-    decoder: which, 0 for the target. shared: sequences part here, as behind a system prompt. size: bytes.
+    decoder: its number, 0 for the target. shared: sequences diverge here, as after a system prompt. size: bytes.
     """
 
     decoder: int
@@ -27,7 +29,7 @@ class Place:
         return decoder == self.decoder and salt == self.salt and tokens[: len(self.tokens)] == self.tokens
 
     def reach(self, decoder: int, tokens: tuple[int, ...], salt: str | None) -> int:
-        """Behind how many of `tokens` a pass can go on, 0 for none."""
+        """After how many of `tokens` a pass can continue, 0 for none."""
         start = self.states.start
         if decoder != self.decoder or salt != self.salt or tokens[:start] != self.tokens[:start]:
             return 0
@@ -35,7 +37,7 @@ class Place:
 
 
 def shared_prefix(ours: Sequence[int], theirs: Sequence[int]) -> int:
-    """The number of tokens that both begin with."""
+    """The number of leading tokens that both share."""
     for index, (one, other) in enumerate(zip(ours, theirs, strict=False)):
         if one != other:
             return index

@@ -1,4 +1,4 @@
-"""What a request did and where its time went."""
+"""What a request did, and where its time went."""
 
 from __future__ import annotations
 
@@ -11,19 +11,24 @@ class Statistics:
     """Counts and times of one request; times in seconds.
 
     accepted_by_position[i] counts rounds in which draft token i (from 0) was accepted, drafted_by_position[i] those in
-    which it was drafted. looked_up: those of the drafted that were found in a text. predicted: those of them that the
-    request's prediction gave; predicted_accepted: those of these that stood. forced: those of the drafted that the
-    request's grammar left no choice about. leaves: rows of verify passes that held second choices of the draft; caught:
-    how many of them were the target's own token, and so gave one more; fed_again: rows of what they caught, which the
-    next pass begins with. draft_passes: of the draft model, by the host, one or more for every token it drafted, fewer
-    where something drafts for it; guess_passes: of a smaller model that does. rounds_by_drafter: those with a draft, by
-    the name of the drafter, `model` for the bundle's first draft. emitted counts tokens given to the caller: stops cut
-    the last round. device_seconds: of rounds that the device ran whole, draft and target in one.
+    which it was drafted.
 
-    grammar_seconds: what the request's grammar took to say which tokens may follow, part of the host's time.
+    looked_up: drafted tokens that were found in a text. predicted: those of them that came from the request's
+    prediction; predicted_accepted: those of these that were accepted. forced: drafted tokens that the request's grammar
+    forced.
 
-    setup_seconds: in front of the prefill: chat template, tokenizer, checks. total_seconds holds all of the session's
-    time and none of the caller's between chunks; first_token_seconds is that up to the first chunk.
+    leaves: rows of verify passes that held second choices of the draft; caught: how many of them were the target's own
+    token, and so gave one more; fed_again: rows of caught leaves, which the next pass begins with.
+
+    draft_passes: passes of the draft model, run by the host: one or more for every token it drafted, fewer in a chain;
+    guess_passes: passes of a smaller model that drafts for it. rounds_by_drafter: rounds with a draft, by the name of
+    the drafter, `model` for the bundle's first draft. emitted counts tokens given to the caller: stops cut the last
+    round. device_seconds: of rounds that the device ran completely, draft and target together.
+
+    grammar_seconds: the time in which the request's grammar computed which tokens may follow, part of the host's time.
+
+    setup_seconds: before the prefill: chat template, tokenizer, checks. total_seconds has all of the session's time and
+    none of the caller's between chunks; first_token_seconds is that up to the first chunk.
     """
 
     prompt_tokens: int = 0
@@ -78,12 +83,12 @@ class Statistics:
 
     @property
     def mean_acceptance_length(self) -> float:
-        """Tokens a round, the bonus or correction token and what was caught included: at least 1."""
+        """Tokens per round, including the bonus or correction token and caught leaves: at least 1."""
         return (self.accepted + self.caught + self.rounds) / self.rounds if self.rounds else 0.0
 
     @property
     def host_seconds(self) -> float:
-        """Time of the rounds spent outside of the engine."""
+        """Time of the rounds spent outside the engine."""
         return max(0.0, self.decode_seconds - self.draft_seconds - self.target_seconds - self.device_seconds)
 
     @property
@@ -92,7 +97,7 @@ class Statistics:
 
     @property
     def tokens_per_second(self) -> float:
-        """Emitted tokens over the time behind the prefill."""
+        """Emitted tokens over the time after the prefill."""
         return self.emitted / self.decode_seconds if self.decode_seconds > 0 else 0.0
 
     def as_dict(self) -> dict[str, Any]:

@@ -24,20 +24,20 @@ from .job import Job
 from .thread import EngineThread
 from .workers import Workers
 
-ENCODERS = 2  # threads; the tokenizer gives the interpreter's lock back
-COMPILERS = 4  # one compiles at a time, but grammars that are known wait for none of the others
+ENCODERS = 2  # threads; the tokenizer releases the interpreter's lock
+COMPILERS = 4  # one compiles at a time, but known grammars do not wait for the others
 
 
 class AsyncSession:
-    """Any number of tasks, of any event loop, may ask at once; the session serves one request at a time.
+    """Any number of tasks, of any event loop, may send requests at once; the session serves one at a time.
 
-    max_queue: requests that may wait; max_queue_per_key: of one key, None for no bound of its own. queue_timeout:
-    seconds after which a request that still waits is refused. grammar_timeout: seconds that a request's grammar may
-    take in all to say which tokens may follow; it ends with a `GrammarError` then.
+    max_queue: requests that may wait; max_queue_per_key: of one key, None for no separate limit. queue_timeout: seconds
+    after which a waiting request is refused. grammar_timeout: seconds in all that a request's grammar may take to
+    compute which tokens may follow; beyond that the request ends with a `GrammarError`.
 
-    A request ends when its iteration is left or its task cancelled: at once while it waits, else at the next prompt
-    chunk or round, and no other request notices. Nothing else may use `session` meanwhile, but its `encode`. Installs
-    no signal handlers and opens no sockets; its thread starts with the first request. Raises `ParameterError`.
+    A request ends when its iteration is left or its task is cancelled: at once while it waits, else at the next prompt
+    chunk or round; other requests are not affected. Nothing else may use `session` meanwhile, except its `encode`.
+    Installs no signal handlers and opens no sockets; its thread starts with the first request. Raises `ParameterError`.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class AsyncSession:
         max_queue = checks.count("max_queue", max_queue)
         most_per_key = max_queue if max_queue_per_key is None else checks.count("max_queue_per_key", max_queue_per_key)
         self.thread = EngineThread(session, max_queue, most_per_key, grammar_timeout)
-        # Never fewer than the queue would take, however fast they come.
+        # Never fewer than fit into the queue, however fast they come.
         most, of_key = 2 * max_queue, 2 * most_per_key
         self.encoders = Workers("specexport-encode", ENCODERS, most, of_key)
         self.compilers = Workers("specexport-compile", COMPILERS, most, of_key)
@@ -61,18 +61,18 @@ class AsyncSession:
     async def encode(
         self, prompt: Prompt, tools: Sequence[Tool] = (), variables: Variables | None = None, *, key: str = ""
     ) -> list[int]:
-        """Token ids, as `Session.encode` gives them, without holding the event loop up. Raises `QueueError` as well.
+        """Token ids, as from `Session.encode`, without blocking the event loop. Raises `QueueError` as well.
 
-        key: whose it is; keys take turns, and twice as many as in the queue may wait.
+        key: whose request it is; keys take turns, and twice as many may wait as in the queue.
         """
         return await self.encoders.run(key, partial(self.session.encode, prompt, tools, variables))
 
     async def encode_prediction(self, prediction: str, *, key: str = "") -> list[int]:
-        """As `Session.encode_prediction`, with turns as in `encode`."""
+        """Like `Session.encode_prediction`, with turns as in `encode`."""
         return await self.encoders.run(key, partial(self.session.encode_prediction, prediction))
 
     async def prepare_grammar(self, grammar: Grammar, *, key: str = "") -> Grammar | None:
-        """As `Session.prepare_grammar`, with turns as in `encode`."""
+        """Like `Session.prepare_grammar`, with turns as in `encode`."""
         return await self.compilers.run(key, partial(self.session.prepare_grammar, grammar))
 
     def submit(
@@ -84,21 +84,21 @@ class AsyncSession:
         again: bool = False,
         **overrides: Any,
     ) -> Job:
-        """A request in the queue. Raises `QueueError`, `ParameterError`.
+        """Put a request into the queue. Raises `QueueError`, `ParameterError`.
 
         key: whose it is; keys are served in turn, and share no cached rows. again: it goes on with a request that was
         served, such as the second prompt of a list: it waits for its turn, but a full queue does not refuse it.
         """
         parameters = with_overrides(params, overrides)
-        if key:  # else the time to the first token would tell what others asked
+        if key:  # else the time to the first token would reveal what others sent
             parameters = replace(parameters, cache_salt=_salt(key, parameters.cache_salt))
         job = Job(key, prompt, parameters, self.thread.withdraw)
         self.thread.submit(job, again)
         return job
 
     async def started(self, job: Job, timeout: float | None = None) -> bool:
-        """Whether the engine took `job` up within `timeout` seconds. Raises what it is refused for, and `QueueError`
-        once it has waited for `queue_timeout`.
+        """Whether the engine started `job` within `timeout` seconds. Raises the error if it was refused, and
+        `QueueError` once it has waited for `queue_timeout`.
         """
         left = self.queue_timeout - job.waited
         if timeout is not None and timeout < left:
@@ -106,7 +106,7 @@ class AsyncSession:
         if await job.started(max(left, 0.0)):
             return True
         job.cancel(self._timed_out())
-        return await job.started()  # as it may have been taken up meanwhile
+        return await job.started()  # it may have been started meanwhile
 
     def _timed_out(self) -> QueueError:
         wait = self.thread.retry_after()
@@ -116,7 +116,7 @@ class AsyncSession:
     async def stream(
         self, prompt: Prompt, params: SamplingParameters | None = None, *, key: str = "", **overrides: Any
     ) -> AsyncGenerator[Chunk, None]:
-        """A `Chunk` a round, as `Session.stream` gives them. Close the iterator where you leave it before its end
+        """One `Chunk` per round, as from `Session.stream`. Close the iterator if you leave it before its end
         (`contextlib.aclosing`). Raises what `Session.stream` raises, and `QueueError`.
         """
         ids = await self.encode(prompt, key=key)
@@ -132,15 +132,16 @@ class AsyncSession:
     async def generate(
         self, prompt: Prompt, params: SamplingParameters | None = None, *, key: str = "", **overrides: Any
     ) -> Generation:
-        """The whole of `stream`."""
+        """The whole answer of `stream`."""
         async with aclosing(self.stream(prompt, params, key=key, **overrides)) as stream:
             chunks = [chunk async for chunk in stream]
         return Generation.of(chunks)
 
     async def drain(self, timeout: float | None = None) -> bool:
-        """Take nothing new, and wait for what is there; what is left after `timeout` seconds is cancelled.
+        """Accept no new requests, and wait for the open ones; those that are left after `timeout` seconds are
+        cancelled.
 
-        Whether all of it came to its end.
+        Returns whether all of them were completed.
         """
         self.thread.drain()
         done = await asyncio.to_thread(partial(self.thread.wait_idle, timeout))
@@ -166,5 +167,5 @@ class AsyncSession:
 
 
 def _salt(key: str, own: str | None) -> str:
-    """Another one for every pair: the quotes say where each of the two ends."""
+    """A distinct text for every pair: the quotes show where each of the two ends."""
     return sha256(ascii((key, own)).encode()).hexdigest()

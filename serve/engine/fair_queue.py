@@ -1,4 +1,4 @@
-"""A bounded queue that serves keys in turn: FIFO within a key, and no key waits for all of another's."""
+"""A bounded queue that serves keys in turn: FIFO within a key, and no key waits for all requests of another."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 class Full(Exception):  # noqa: N818 (the queue's own answer; callers make an error of it)
-    """of_key: whether the key's own share is used up, and not the whole queue."""
+    """of_key: whether the key's own share is used up, rather than the whole queue."""
 
     def __init__(self, of_key: bool) -> None:
         super().__init__("the key's share is used up" if of_key else "the queue is full")
@@ -18,7 +18,7 @@ class Full(Exception):  # noqa: N818 (the queue's own answer; callers make an er
 
 
 class FairQueue(Generic[T]):
-    """Not for several threads at once: its owner holds a lock."""
+    """Not thread-safe: its owner holds a lock."""
 
     def __init__(self, most: int, most_per_key: int) -> None:
         self._most, self._most_per_key = most, most_per_key
@@ -37,7 +37,7 @@ class FairQueue(Generic[T]):
         self._waiting.setdefault(key, deque()).append(item)
 
     def pop(self) -> T | None:
-        """The oldest of the key whose turn it is; that key's next turn is behind all others'."""
+        """The oldest item of the key whose turn it is; that key's next turn comes after all others'."""
         for key, own in self._waiting.items():
             item = own.popleft()
             if own:
@@ -48,7 +48,7 @@ class FairQueue(Generic[T]):
         return None
 
     def remove(self, key: str, item: T) -> bool:
-        """Whether it was waiting."""
+        """Returns whether it was waiting."""
         own = self._waiting.get(key)
         if own is None or item not in own:
             return False

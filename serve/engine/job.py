@@ -1,4 +1,4 @@
-"""One request on its way through the queue and the engine thread, and its way back to an event loop."""
+"""One request on its way through the queue and the engine thread and back to an event loop."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ from ...runtime.state.statistics import Statistics
 from ...runtime.stream import Stream
 from ...runtime.text.encode import Prompt
 
-# A reader this many rounds behind has stopped reading; its request is cancelled, and the engine never waits for it.
+# A reader that lags this many rounds behind has stopped reading; its request is cancelled, so the engine never waits
+# for it.
 MOST_UNREAD = 4096
 
 
 class Started:
-    """The engine took the request up."""
+    """The engine has started the request."""
 
 
 Event = Started | Chunk | BaseException
@@ -29,8 +30,8 @@ STARTED = Started()
 class Job:
     """Submitted by `AsyncSession.submit`. `events` and `chunks` are for one task of the loop that submitted it.
 
-    queue_seconds: how long it waited for the engine. rounds: the seconds and tokens of each. Everything else of it
-    belongs to the engine thread.
+    queue_seconds: how long it waited for the engine. rounds: the seconds and tokens of each. All other state belongs to
+    the engine thread.
     """
 
     def __init__(
@@ -38,7 +39,7 @@ class Job:
     ) -> None:
         self.key, self.prompt, self.parameters = key, prompt, parameters
         self.cancelled = False
-        self.error: QueueError | None = None  # why it was cancelled, where the client did not ask for it
+        self.error: QueueError | None = None  # the reason for cancelling, if it was not the client
         self.stream: Stream | None = None  # while it runs
         self.created = monotonic()
         self.queue_seconds = 0.0
@@ -47,7 +48,7 @@ class Job:
         self._withdraw = withdraw
         self._loop = asyncio.get_running_loop()
         self._events: deque[Event] = deque()
-        self._waiter: asyncio.Future[bool] | None = None  # of who waits for the next event
+        self._waiter: asyncio.Future[bool] | None = None  # of the task that waits for the next event
         self._done = False
 
     @property
@@ -56,13 +57,13 @@ class Job:
         return monotonic() - self.created
 
     def cancel(self, error: QueueError | None = None) -> None:
-        """Leave the queue at once, or end at the next prompt chunk or round; nobody else's request is touched.
+        """Leave the queue at once, or end at the next prompt chunk or round; other requests are not affected.
 
-        From any thread. error: what its reader meets, instead of a last chunk that says `cancelled`.
+        May be called from any thread. error: raised in the reader, instead of a last chunk with `cancelled`.
         """
         if error is not None and not self.cancelled:
             self.error = error
-        self.cancelled = True  # first: the engine thread looks at it behind setting `stream`
+        self.cancelled = True  # first: the engine thread looks at it after setting `stream`
         if self._withdraw(self):
             self.deliver(self.error or Chunk("", (), "cancelled", Statistics()))
             return
@@ -71,13 +72,15 @@ class Job:
             stream.cancel()
 
     def note(self, chunk: Chunk) -> None:
-        """By the engine thread, as a request's statistics go on counting while its chunks wait to be read."""
+        """Called by the engine thread, since a request's statistics are updated further while its chunks wait to be
+        read.
+        """
         if chunk.tokens:
             self.rounds.append((chunk.statistics.total_seconds - self._noted, len(chunk.tokens)))
             self._noted = chunk.statistics.total_seconds
 
     def deliver(self, event: Event) -> None:
-        """From any thread. A loop that is gone has nobody who reads: the request ends."""
+        """From any thread. If the loop is closed there is no reader: the request ends."""
         try:
             self._loop.call_soon_threadsafe(self._put, event)
         except RuntimeError:
@@ -96,9 +99,10 @@ class Job:
             self._waiter.set_result(there)
 
     async def event(self, timeout: float | None = None) -> Event | None:
-        """The next event, None where none comes in `timeout` seconds. Raises what ended the request early."""
+        """The next event, None if none comes within `timeout` seconds. Raises what ended the request early."""
         if not self._events:
-            # A future and a timer of its own: `asyncio.wait_for` makes a task of every wait, and there is one a round.
+            # A future and a timer of its own: `asyncio.wait_for` makes a task of every wait, and there is one per
+            # round.
             self._waiter = self._loop.create_future()
             timer = None if timeout is None else self._loop.call_later(timeout, self._wake, False)
             try:
@@ -111,18 +115,18 @@ class Job:
         return self._checked(self._events.popleft())
 
     async def started(self, timeout: float | None = None) -> bool:
-        """Whether the engine took it up within `timeout` seconds. Raises what it was refused for."""
+        """Whether the engine started it within `timeout` seconds. Raises the error if it was refused."""
         event = await self.event(timeout)
-        if isinstance(event, Chunk):  # it was cancelled before
+        if isinstance(event, Chunk):  # cancelled before
             self._events.appendleft(event)
         return event is not None
 
     async def chunks(
         self, patience: float | None = None, meanwhile: Callable[[], Awaitable[None]] | None = None
     ) -> AsyncGenerator[Chunk, None]:
-        """What comes behind `started`. The request is cancelled where the iteration is left.
+        """The events after `started`. The request is cancelled if the iteration is left.
 
-        meanwhile: awaited wherever nothing has come for `patience` seconds.
+        meanwhile: awaited whenever nothing has come for `patience` seconds.
         """
         try:
             while True:
@@ -137,7 +141,7 @@ class Job:
             self.leave()
 
     def leave(self) -> None:
-        """Nobody reads on: cancel what is still to come."""
+        """There is no reader any more: cancel the rest."""
         if not self._done:
             self.cancel()
 

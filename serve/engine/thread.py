@@ -1,4 +1,4 @@
-"""The engine thread: it alone runs the session, a job at a time."""
+"""The engine thread: it alone runs the session, one job at a time."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from .fair_queue import FairQueue, Full
 from .job import STARTED, Event, Job
 
 LONGEST_RETRY = 60
-SHARE_OF_NEWEST = 0.3  # in the running mean of how long a request takes
+SHARE_OF_NEWEST = 0.3  # in the running mean of the duration of requests
 
 
 class Streams(Protocol):
@@ -33,9 +33,9 @@ class Streams(Protocol):
 
 
 class EngineThread:
-    """Started with the first job. A process that loaded a bundle must not fork, before that or behind it."""
+    """Started with the first job. A process that loaded a bundle must not fork, neither before nor after that."""
 
-    turns_by = "key"  # what `Job.key` is, as who is refused reads it
+    turns_by = "key"  # what `Job.key` means, for the text of a refusal
 
     def __init__(self, session: Streams, most: int, most_per_key: int, grammar_timeout: float) -> None:
         self._session, self._grammar_timeout = session, grammar_timeout
@@ -45,7 +45,7 @@ class EngineThread:
         self._running: Job | None = None
         self._stopped = self._draining = False
         self._request_seconds = 1.0  # running mean
-        self._seen: tuple[Job | None, int] = (None, 0)  # what ran when somebody last asked, and its steps
+        self._seen: tuple[Job | None, int] = (None, 0)  # what ran at the last check, and its steps
         self._seen_at = monotonic()
         self._failed_in_a_row = 0
 
@@ -64,16 +64,16 @@ class EngineThread:
 
     @property
     def alive(self) -> bool:
-        """False once the thread ended although nobody stopped it."""
+        """False once the thread has ended without being stopped."""
         return self._thread is None or self._thread.is_alive() or self._stopped
 
     @property
     def failed_in_a_row(self) -> int:
-        """Requests that the engine failed since it last brought one to its end. Wrong requests are none of them."""
+        """Number of requests that the engine failed since it last completed one. Invalid requests do not count."""
         return self._failed_in_a_row
 
     def stalled_for(self) -> float:
-        """Seconds since the running request's last prompt chunk or round, as far as this was asked before; 0 idle."""
+        """Seconds since the running request's last prompt chunk or round, as far as earlier checks show; 0 if idle."""
         job = self._running
         stream = job.stream if job is not None else None
         seen = (job, stream.steps if stream is not None else 0)
@@ -106,24 +106,24 @@ class EngineThread:
         return QueueError("queue_full", f"{len(self._queue)} requests are waiting; retry in {wait} s", wait)
 
     def retry_after(self) -> int:
-        """Seconds until what waits now is likely to be through, 1 to 60."""
+        """Estimated seconds until the waiting requests are done, 1 to 60."""
         seconds = self._request_seconds * (len(self._queue) + 1)
         return min(max(math.ceil(seconds), 1), LONGEST_RETRY)
 
     def withdraw(self, job: Job) -> bool:
-        """Whether the job was waiting, and does so no more."""
+        """Returns whether the job was waiting; it no longer is."""
         with self._changed:
             found = self._queue.remove(job.key, job)
             self._changed.notify_all()
             return found
 
     def drain(self) -> None:
-        """From now on nothing new is taken; what waits and runs goes on."""
+        """Accept no new jobs from now on; waiting and running ones continue."""
         with self._changed:
             self._draining = True
 
     def wait_idle(self, timeout: float | None = None) -> bool:
-        """Whether nothing waits and nothing runs, at last within `timeout` seconds. Blocks."""
+        """Whether nothing waits or runs, after `timeout` seconds at the latest. Blocks."""
         with self._changed:
             return self._changed.wait_for(lambda: not len(self._queue) and self._running is None, timeout)
 
@@ -134,7 +134,7 @@ class EngineThread:
             job.cancel(error)
 
     def stop(self) -> None:
-        """End the thread behind the job that it runs. Blocks; not from within the thread."""
+        """End the thread after the job that it runs. Blocks; must not be called from the thread itself."""
         with self._changed:
             self._stopped = True
             self._changed.notify_all()
@@ -177,11 +177,11 @@ class EngineThread:
                     job.deliver(chunk)
         except SpecExportError as error:
             self._end(job, error)
-        except BaseException as error:  # a bug ends its request, and not the thread
+        except BaseException as error:  # a bug ends its request, not the thread
             self._end(job, error if isinstance(error, Exception) else RuntimeError(repr(error)))
 
     def _end(self, job: Job, last: Event) -> None:
-        """Gauges fall before the client knows, so that its next look at them finds them so."""
+        """Gauges fall before the client is notified, so that its next read sees them fallen."""
         if isinstance(last, Chunk):
             if last.finish_reason != "cancelled":
                 self._failed_in_a_row = 0

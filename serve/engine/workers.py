@@ -1,4 +1,6 @@
-"""Threads for what requests need before they wait for the engine: a few, keys in turn, and a bound for each key."""
+"""Threads for work that requests need before they wait for the engine: a few, with keys in turn and a limit for each
+key.
+"""
 
 from __future__ import annotations
 
@@ -16,12 +18,12 @@ RETRY = 1  # seconds
 
 
 class Workers:
-    """`asyncio.to_thread` takes whatever comes, in the order in which it comes: one client could fill it for all."""
+    """`asyncio.to_thread` is not used since it has no limits and no turns: one client could fill it for all."""
 
-    turns_by = "key"  # what keys are, as who is refused reads it
+    turns_by = "key"  # what keys are, for the text of a refusal
 
     def __init__(self, name: str, threads: int, most: int, most_per_key: int) -> None:
-        """most: pieces of work that may wait; most_per_key: of one key. Threads start with the first of them."""
+        """most: tasks that may wait; most_per_key: of one key. Threads start with the first of them."""
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix=name)
         self._queue: FairQueue[Callable[[], None]] = FairQueue(most, most_per_key)
         self._lock = Lock()
@@ -32,7 +34,7 @@ class Workers:
             return len(self._queue)
 
     async def run(self, key: str, work: Callable[[], T]) -> T:
-        """What `work` gives or raises. Cancelled while it waits, it never begins.
+        """Returns or raises what `work` does. If cancelled while it waits, it never begins.
 
         Raises `QueueError`, and `SessionClosedError` once it was closed.
         """
@@ -42,7 +44,7 @@ class Workers:
             if found.set_running_or_notify_cancel():
                 try:
                     found.set_result(work())
-                except BaseException as error:  # which the asking task raises
+                except BaseException as error:  # raised in the calling task
                     found.set_exception(error)
 
         with self._lock:
@@ -58,7 +60,7 @@ class Workers:
                 self._queue.remove(key, begin)
 
     def close(self) -> None:
-        """Take nothing new; what runs goes on."""
+        """Accept nothing new; running work continues."""
         self._pool.shutdown(wait=False)
 
     def _begin_one(self) -> None:

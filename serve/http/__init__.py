@@ -1,1 +1,1 @@
-"""What stands in front of the routes: limits, hosts, keys, request ids."""
+"""What comes before the routes: limits, hosts, keys, request ids."""

@@ -1,4 +1,4 @@
-"""The outermost layer: a request id, one line of log, and an answer to what nobody else caught."""
+"""The outermost layer: a request id, one log line, and an answer to uncaught errors."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ LOG = logging.getLogger("specexport.access")
 REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 MOST_HEADERS = 32 * 1024
 REPLICA_HEADER = "x-specexport-replica"
-CLIENT_GONE = 499  # nginx's, in logs only
+CLIENT_GONE = 499  # nginx's status for it, in logs only
 NEVER_REFUSED = ("/health", "/ready", "/metrics")
 
 
 class Access:
-    """At most `max_requests` at once, those that tell how the server fares aside. One JSON line for each, without any
-    text of prompt or answer; the path is among what was routed, so nobody writes lines of their own.
+    """At most `max_requests` at once, apart from those about the server's state. Writes one JSON line for each, without
+    any text of prompt or answer. The path is a known route's, so clients cannot write log lines of their own.
     """
 
     def __init__(self, app: Any, settings: ServerSettings, rejected: Callable[[str], None]) -> None:
-        """rejected: told the code of each refusal that comes before a route."""
+        """rejected: called with the code of each refusal that comes before a route."""
         self._app, self._settings, self._rejected = app, settings, rejected
         self._own = {} if settings.replica is None else {REPLICA_HEADER: settings.replica}
         self._open = 0
@@ -90,11 +90,13 @@ class Access:
             "seconds": round(seconds, 4),
             **notes,
         }
-        LOG.info("%s", json.dumps(row))  # JSON: a line break in a path stays inside of its text
+        LOG.info("%s", json.dumps(row))  # JSON: a line break in a path stays inside its text
 
 
 def _cors(exchange: Exchange, origins: Collection[str]) -> dict[str, str]:
-    """For a page of one of `origins`. Which headers a preflight asks for matters to no route, so all may come."""
+    """CORS headers for a page of one of `origins`. No route depends on the headers that a preflight asks for, so all
+    are allowed.
+    """
     origin, asked = exchange.header("origin"), exchange.header("access-control-request-headers")
     if origin not in origins:
         return {}

@@ -1,4 +1,4 @@
-"""One HTTP request and its answer, on ASGI's own terms: no middleware in between that hides a client's leaving."""
+"""One HTTP request and its answer, directly on ASGI: no middleware that hides when a client leaves."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ Receive = Callable[[], Awaitable[dict[str, Any]]]
 Send = Callable[[dict[str, Any]], Awaitable[None]]
 T = TypeVar("T")
 JSON = "application/json"
-# Bytes of a body that is too large, read and forgotten behind the answer: a client that still sends when we hang up
-# sees a connection that broke, and not the answer.
+# How many bytes of a body that is too large are read and dropped after the answer: if the server closed the connection
+# while the client still sends, the client would see a broken connection instead of the answer.
 MOST_DISCARDED = 64 << 20
 
 
@@ -26,7 +26,7 @@ class ClientGone(Exception):  # noqa: N818 (nobody's failure)
 
 
 class Exchange:
-    """begun: the status has been sent. headers: what is sent with it besides."""
+    """begun: the status has been sent. headers: additional ones to send with it."""
 
     def __init__(self, scope: Scope, receive: Receive, send: Send, settings: ServerSettings) -> None:
         self.scope, self._receive, self._send, self._settings = scope, receive, send, settings
@@ -36,13 +36,13 @@ class Exchange:
 
     @property
     def path(self) -> str:
-        """Within the app, wherever that is mounted."""
+        """The path within the app, wherever that is mounted."""
         whole, root = str(self.scope["path"]), str(self.scope.get("root_path", ""))
         return whole.removeprefix(root) or "/"
 
     @property
     def key(self) -> str:
-        """Whose turn it is, as `Guard` found."""
+        """The key for the queue, as found by `Guard`."""
         return str(self.scope["state"].get("key", ""))
 
     def header(self, name: str) -> str:
@@ -83,7 +83,7 @@ class Exchange:
         return ApiError(413, "body_too_large", told, headers={"Connection": "close"})
 
     async def _discard(self) -> None:
-        """What the client still sends, for `body_timeout` at most."""
+        """Drop what the client still sends, for at most `body_timeout`."""
 
         async def read() -> None:
             size, more = 0, True
@@ -96,7 +96,7 @@ class Exchange:
 
     @contextmanager
     def watched(self, leave: Callable[[], object]) -> Iterator[None]:
-        """`leave` is called when the client goes, also while nothing is sent to it."""
+        """Calls `leave` when the client disconnects, even while nothing is sent to it."""
 
         async def watch() -> None:
             while (await self._receive())["type"] != "http.disconnect":
@@ -111,7 +111,9 @@ class Exchange:
             task.cancel()
 
     async def while_there(self, work: Awaitable[T]) -> T:
-        """What `work` gives; it is cancelled when the client goes. Raises `ClientGone`, and what `work` raises."""
+        """The result of `work`, which is cancelled when the client disconnects. Raises `ClientGone`, and what `work`
+        raises.
+        """
         task = asyncio.ensure_future(work)
         with self.watched(task.cancel):
             try:
@@ -144,19 +146,19 @@ class Exchange:
         await self._part(b"data: " + data + b"\n\n")
 
     async def ping(self) -> None:
-        """A comment, which readers pass over, so that nothing in between hangs up on a silent stream."""
+        """A comment, which readers skip, so that no proxy closes a silent stream."""
         await self._part(b": ping\n\n")
 
     @property
     def silent_for(self) -> float:
-        """Seconds since it last sent something."""
+        """Seconds since something was last sent."""
         return monotonic() - self._sent_at
 
     async def end(self) -> None:
         await self._bounded({"type": "http.response.body", "body": b""})
 
     async def fail(self, error: ApiError) -> None:
-        """As the answer, or as a stream's last event, which no [DONE] follows."""
+        """Send the error as the answer, or as a stream's last event, which no [DONE] follows."""
         if self.begun:
             await self.event(error.body)
             await self.end()

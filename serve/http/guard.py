@@ -1,4 +1,4 @@
-"""Who may ask: hosts, origins, keys."""
+"""Who may send requests: checks hosts, origins and keys."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from .exchange import Exchange, Receive, Scope, Send
 OPEN = ("/", "/health", "/ready", "/favicon.ico")
 OPEN_BELOW = "/page/"
 METRICS = "/metrics"
-PROBES = ("/health", "/ready")  # asked by address, and nobody learns from their answers
+PROBES = ("/health", "/ready")  # polled by IP address, and their answers reveal nothing
 
 
 class Guard:
-    """Against DNS rebinding, pages of other sites, and whoever has no key.
+    """Protects against DNS rebinding, pages of other sites, and clients without a key.
 
-    Every key is compared, by digest and in constant time, so time says neither which nor how much of one was right.
+    Every key is compared, by digest and in constant time, so timing reveals neither which key matched nor how much of
+    it.
     """
 
     def __init__(self, app: Any, settings: ServerSettings) -> None:
@@ -49,14 +50,14 @@ class Guard:
             raise ApiError(403, "forbidden_host", told)
 
     def _check_origin(self, origin: str, host: str) -> None:
-        """A page of this server's own may ask, and those of `cors_origins`."""
+        """Pages of this server itself are allowed, and those of `cors_origins`."""
         own = origin in (f"http://{host}", f"https://{host}")
         if not own and origin not in self._settings.cors_origins:
             told = f"pages from {origin[:100]!r} may not call this server (--cors-origin)"
             raise ApiError(403, "forbidden_origin", told)
 
     def _key(self, scope: Scope, exchange: Exchange) -> str:
-        """Whose turn in the queue it is: the key's, or else the peer's address. Raises `ApiError` 401."""
+        """The key for the queue: the API key's, or else the client's address. Raises `ApiError` 401."""
         client = scope.get("client")
         peer = str(client[0]) if client else ""
         path = exchange.path
@@ -74,7 +75,7 @@ class Guard:
 
 
 def _name(host: str) -> str:
-    """Without its port, in small letters."""
+    """The host without its port, in lower case."""
     if host.startswith("["):
         return host.partition("]")[0].lower() + "]"
     return host.partition(":")[0].lower()
