@@ -28,9 +28,7 @@ except ModuleNotFoundError as error:
 
 LOG = logging.getLogger("specexport.serve")
 HEAD_TIMEOUT = 30.0
-SPARE_CONNECTIONS = (
-    16  # beside two for each open request: a keep-alive and a health check
-)
+SPARE_CONNECTIONS = 16  # besides two for each open request: a keep-alive and a health check
 GRACE = 1.0  # seconds for sending the last bytes once no request runs
 TICK = 0.05
 SOCKET_MODE = 0o600

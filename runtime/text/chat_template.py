@@ -14,14 +14,14 @@ from typing import Any
 from ...errors import BundleError, MissingPackageError, ParameterError, PromptError
 from .messages import Message, joined
 
-Variables = Mapping[str, Any]  # of a template, by name: texts, numbers, booleans and None
+Variables = Mapping[str, Any]  # variables of a template, by name: texts, numbers, booleans and None
 PROBE = "0\n0"  # shown by Python with a backslash
 SAID = "probe_said"
 OWN = frozenset({"messages", "tools", "documents", "add_generation_prompt", "continue_final_message", "chat_template"})
 
 
 class ChatTemplate:
-    """special_tokens: what the template knows them by, such as `bos_token`."""
+    """special_tokens: by their names in the template, such as `bos_token`."""
 
     _set: Variables = MappingProxyType({})
 
@@ -30,14 +30,14 @@ class ChatTemplate:
 
     @cached_property
     def variables(self) -> frozenset[str]:
-        """What it reads beside messages, tools and special tokens: `enable_thinking` and its like."""
+        """The variables that it reads besides messages, tools and special tokens, such as `enable_thinking`."""
         from jinja2 import meta
 
         found = meta.find_undeclared_variables(self._template.environment.parse(self.source))
         return frozenset(name for name in found if not is_own(name))
 
     def setting(self, variables: Variables) -> ChatTemplate:
-        """The same with `variables` set, as far as it reads them: what it is rendered with cannot be replaced."""
+        """The same template with `variables` set, as far as it reads them: the renderer's own cannot be replaced."""
         if not variables:
             return self
         _ = self._template  # parsed once
@@ -46,10 +46,10 @@ class ChatTemplate:
         return found
 
     def render(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] | None = None) -> str:
-        """The text of checked `messages` with the start of the assistant's turn behind it. tools: as `Tool.told`.
+        """The text of checked `messages`, followed by the start of the assistant's turn. tools: as in `Tool.told`.
 
-        Contents that are lists of parts are left to a template that takes them, as transformers does, and joined for
-        one that takes texts only, as `transformers serve` does.
+        Contents that are lists of parts are passed on to a template that accepts them, as in transformers, and joined
+        for one that accepts texts only, as in `transformers serve`.
 
         Raises `PromptError` for messages the template refuses, `BundleError` when it cannot be parsed,
         `MissingPackageError` without jinja2.
@@ -58,7 +58,7 @@ class ChatTemplate:
         return self.as_given(joined(messages) if has_parts and not self._takes_parts(messages) else messages, tools)
 
     def _takes_parts(self, messages: Sequence[Message]) -> bool:
-        """Whether it writes the text of a part where these messages have parts, and not the part as Python shows it."""
+        """Whether it writes the text of the parts in these messages, rather than the parts in Python's notation."""
         part = {"type": "text", "text": PROBE}
         probe = [
             {**message, "content": [part]} if isinstance(message.get("content"), list) else message
@@ -71,7 +71,7 @@ class ChatTemplate:
         return PROBE in text and repr(PROBE)[1:-1] not in text
 
     def as_given(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] | None = None) -> str:
-        """As `render`, with contents of parts as they are."""
+        """Like `render`, with contents of parts unchanged."""
         template = self._template
         try:
             values = dict(messages=messages, tools=tools, documents=None, add_generation_prompt=True)
@@ -94,7 +94,7 @@ class ChatTemplate:
             raise TemplateError(message)
 
         class Generation(Extension):
-            """`{% generation %}` marks the assistant's words for training; here its body is all there is."""
+            """`{% generation %}` marks the assistant's words for training; here only its body is rendered."""
 
             tags = {"generation"}  # noqa: RUF012
 
@@ -114,12 +114,12 @@ class ChatTemplate:
 
 
 def is_own(name: str) -> bool:
-    """Whether the variable is the renderer's, and not for requests to set."""
+    """Whether the variable belongs to the renderer, and cannot be set by requests."""
     return name in OWN or name.endswith(("_token", "_tokens"))
 
 
 def read_template(path: Path, special_tokens: Mapping[str, str]) -> ChatTemplate:
-    """The template in a file. Raises `ParameterError` where there is none, or one that cannot write a message."""
+    """The template in a file. Raises `ParameterError` if there is none, or if it cannot render a message."""
     try:
         template = ChatTemplate(path.read_text(encoding="utf-8"), special_tokens)
         written = template.render([{"role": "user", "content": SAID}])
@@ -128,7 +128,7 @@ def read_template(path: Path, special_tokens: Mapping[str, str]) -> ChatTemplate
         raise ParameterError(f"chat_template {path} cannot be read: {reason}; give a file with a template") from None
     except (BundleError, PromptError) as error:
         raise ParameterError(f"chat_template {path} cannot be used: {error}") from None
-    if SAID not in written:  # an empty file, or another one than was meant
+    if SAID not in written:  # an empty file, or the wrong one
         raise ParameterError(f"chat_template {path} does not render what a message says; give a file with a template")
     return template
 

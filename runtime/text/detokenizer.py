@@ -1,4 +1,4 @@
-"""Tokens to text, piece by piece: whole characters only, and nothing that may become a stop string."""
+"""Tokens to text, piece by piece: complete characters only, and nothing that may become a stop string."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ from collections.abc import Collection, Sequence
 
 from tokenizers import Tokenizer
 
-REPLACEMENT = "\N{REPLACEMENT CHARACTER}"  # what a tokenizer decodes half a character to
-# A character of UTF-8 has four bytes at most, so this many tokens can be all there is of an unfinished one.
+REPLACEMENT = "\N{REPLACEMENT CHARACTER}"  # a tokenizer's text for half a character
+# A UTF-8 character has at most four bytes, so an unfinished one has at most this many tokens.
 UNFINISHED = 3
-# Tokens that are held back at most; what is decoded for each new one stays small.
+# Most tokens that are held back, so that little has to be decoded for each new one.
 HELD = 16
 
 
 class Detokenizer:
-    """Text of the tokens behind `prompt`; a character is emitted once its last byte is there.
+    """The text of the tokens after `prompt`; a character is emitted once its last byte is there.
 
-    Tokens are decoded together with those before them, since tokenizers join words, and bytes, by their neighbours.
-    A character that the prompt leaves unfinished belongs to what follows. shown: special tokens that have a text, their
-    name; the others have none.
+    Tokens are decoded together with those before them, since tokenizers join words, and bytes, by their neighbours. A
+    character that the prompt leaves unfinished belongs to the text. shown: special tokens that have a text, with their
+    names; the others have none.
     """
 
     def __init__(self, tokenizer: Tokenizer, prompt: Sequence[int], shown: Collection[int] = ()) -> None:
@@ -45,24 +45,26 @@ class Detokenizer:
         boundary = self._boundary()
         if boundary is not None:
             return self._emit(boundary, self._text(boundary))
-        # Bytes that belong to no character, or replacement characters that the model wrote.
+        # Bytes that belong to no character, or replacement characters written by the model.
         if end - self._emitted <= HELD:
             return ""
         return self._emit(end - UNFINISHED, self._text(end - UNFINISHED))
 
     def flush(self) -> str:
-        """What is left when no more tokens come: replacement characters, the model's own or of a character cut off."""
+        """The rest when no more tokens come: replacement characters, from the model or for a character that was cut
+        off.
+        """
         end = len(self._tokens)
         return self._emit(end, self._text(end)) if end > self._prompt else ""
 
     def _show(self, token: int) -> str:
         before = self.flush()
-        self._tokens.append(token)  # decoded to nothing, it still parts what is around it
+        self._tokens.append(token)  # it decodes to nothing, but separates its neighbours
         self._emitted = len(self._tokens)
         return before + self._shown[token]
 
     def _boundary(self) -> int | None:
-        """The last place that no character may still go on behind; None where the last tokens have none."""
+        """The last position at which no character is unfinished; None if the last tokens have none."""
         end = len(self._tokens)
         for place in range(end, max(self._emitted, end - UNFINISHED) - 1, -1):
             if place == self._emitted or not self._text(place).endswith(REPLACEMENT):
@@ -89,7 +91,7 @@ class StopStrings:
         self.found = False
 
     def add(self, text: str) -> str:
-        """The text that can be emitted now; once a stop string is `found` this is all there is."""
+        """The text that can be emitted now; once a stop string is `found` there is no more after it."""
         self._held += text
         places = [place for place in map(self._held.find, self._stops) if place >= 0]
         if places:
@@ -98,11 +100,11 @@ class StopStrings:
         return self._release(len(self._held) - max(map(self._overlap, self._stops), default=0))
 
     def flush(self) -> str:
-        """What was held back, when no more text comes."""
+        """The text that was held back, when no more comes."""
         return self._release(len(self._held))
 
     def _overlap(self, stop: str) -> int:
-        """Length of the longest end of the held text that begins `stop`."""
+        """Length of the longest end of the held text with which `stop` may begin."""
         sizes = range(min(len(stop) - 1, len(self._held)), 0, -1)
         return next((size for size in sizes if self._held.endswith(stop[:size])), 0)
 

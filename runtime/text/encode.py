@@ -24,15 +24,15 @@ from .special_tokens import SpecialTokens
 from .thinking import find_thinking, of_prompt
 
 Prompt = str | Iterable[int] | Iterable[Message]
-KEPT = 16  # sets of variables whose way to think is known
-TAIL = 32  # tokens of a prompt that say whether it begins or ends the thinking
+KEPT = 16  # sets of variables for which the thinking is cached
+TAIL = 32  # last tokens of a prompt, which show whether it begins or ends the thinking
 
 
 class PromptEncoder:
     """Raises `BundleError` for a tokenizer that cannot be read."""
 
     def __init__(self, bundle: Bundle, chat_template: Path | None = None) -> None:
-        """chat_template: a file instead of the bundle's, tried at once."""
+        """chat_template: a file to use instead of the bundle's, tried at once."""
         self._manifest = bundle.manifest
         self._thinking: dict[str, Thinking | None] = {}  # by the template's variables
         text = bundle.manifest.text
@@ -57,11 +57,11 @@ class PromptEncoder:
 
     @property
     def template_variables(self) -> frozenset[str]:
-        """What the template reads beside messages and tools, and `encode` may set."""
+        """The variables that the template reads besides messages and tools, and that `encode` may set."""
         return self._template.variables if self._template is not None else frozenset()
 
     def encode(self, prompt: Prompt, tools: Sequence[Tool] = (), variables: Variables | None = None) -> list[int]:
-        """tools: what the template is to tell the model of, beside messages. variables: of the template.
+        """tools: those that the template presents to the model. variables: of the template.
 
         Raises `PromptError`; `BundleError` for messages without a chat template.
         """
@@ -112,7 +112,7 @@ class PromptEncoder:
         return form
 
     def thinking(self, prompt: Sequence[int], variables: Variables | None = None) -> Thinking | None:
-        """How the model thinks behind the token ids of messages; None where it does not, or not any more."""
+        """How the model thinks after the token ids of messages; None if it does not, or no longer."""
         told = repr(sorted((variables or {}).items()))
         try:
             found = self._thinking[told]
@@ -126,19 +126,19 @@ class PromptEncoder:
         return of_prompt(found, self.tokenizer.decode(list(prompt[-TAIL:]), skip_special_tokens=False))
 
     def _find_thinking(self, variables: Variables) -> Thinking | None:
-        """With these variables, as a template may write thoughts only where it is told to."""
+        """With these variables, since a template may write thoughts only if they say so."""
         if self._template is None:
             return None
         special = self._special_tokens
         found = find_thinking(self._template.setting(variables), special.atoms, special.ids.values())
         stops = set(self._manifest.text.stop_token_ids)
-        # Where the end marker ends the answer as well, nothing comes behind it.
+        # If the end marker ends the answer as well, nothing follows it.
         return None if found is None or stops & {number for _, number in found.atoms} else found
 
     def _tokens(self, prompt: Prompt, tools: Sequence[Tool], variables: Variables) -> list[int]:
         if isinstance(prompt, str):
             return self._encode_text(prompt)
-        found = None if isinstance(prompt, bytes | Mapping) else items(prompt)  # an iterator gives its items once
+        found = None if isinstance(prompt, bytes | Mapping) else items(prompt)  # an iterator yields its items only once
         if found is None:
             raise PromptError(
                 f"the prompt is of type {type(prompt).__name__}; give a text, a list of messages or a list of token ids"
@@ -148,14 +148,14 @@ class PromptEncoder:
         return [whole_number(f"token {place} of the prompt", item) for place, item in enumerate(found)]
 
     def _encode_text(self, text: str) -> list[int]:
-        """Special tokens that the text spells become tokens, as with transformers."""
+        """Special tokens that the text spells become tokens, as in transformers."""
         if not text:
-            return []  # a start token alone is no prompt
+            return []  # a start token alone is not a prompt
         with _unicode():
             return self.tokenizer.encode(text).ids
 
     def _encode_messages(self, messages: Sequence[Message], tools: Sequence[Tool], variables: Variables) -> list[int]:
-        """The template's special tokens become tokens, what a message spells like one stays text."""
+        """The template's special tokens become tokens; text of a message that looks like one stays text."""
         if self._template is None:
             raise BundleError("this model's tokenizer has no chat template; give a prompt as text instead of messages")
         masked, mark = self._special_tokens.mask(messages)
@@ -174,5 +174,5 @@ class PromptEncoder:
 def _unicode() -> Iterator[None]:
     try:
         yield
-    except TypeError:  # all that tokenizers says of a lone surrogate, as in an argument of broken UTF-8
+    except TypeError:  # the only message of tokenizers for a lone surrogate, as in an argument of broken UTF-8
         raise PromptError("the prompt is not valid Unicode; give it as UTF-8") from None

@@ -1,4 +1,4 @@
-"""Chat messages, checked: what a template may be given."""
+"""Chat messages, checked before they are given to a template."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from ...errors import PromptError
 
-Message = Mapping[str, Any]  # role and content, and what else the template reads
+Message = Mapping[str, Any]  # role and content, and other fields that the template reads
 SHOWN = 60
 
 
@@ -53,7 +53,7 @@ def _checked_part(index: int, part: Any) -> dict[str, Any]:
 
 
 def joined(messages: Iterable[Message]) -> list[dict[str, Any]]:
-    """Each content of parts as one text, a line end between the parts."""
+    """Each content of parts as one text, joined by line ends."""
     return [
         {**message, "content": "\n".join(part["text"] for part in message["content"])}
         if isinstance(message.get("content"), list)

@@ -16,7 +16,7 @@ from .encode import Prompt
 EXPECTED = {True: '{"route": "...", "prompt": "..."}', False: '{"prompt": "..."} or {"messages": [...]}'}
 KEYS = ("route", "prompt", "messages", "max_new_tokens")
 REMEDY = "; --skip-invalid leaves such lines out"
-# Of what was found, as much as a line on a terminal has room for.
+# As much of a wrong value as fits on a line of a terminal.
 SHOWN = 60
 
 
@@ -36,12 +36,12 @@ class PromptLine:
 def read_prompt_lines(
     path: Path, skip_invalid: bool = False, routed: bool = True
 ) -> tuple[list[PromptLine], list[str]]:
-    """The lines of a JSONL file and, with `skip_invalid`, what is wrong with those that were left out.
+    """The lines of a JSONL file and, with `skip_invalid`, the errors of those that were left out.
 
     A line is {"route": ..., "prompt": text or token ids}, or {"route": ..., "messages": [...]}, and may have
-    max_new_tokens. Without `routed` the route may be missing.
-    Empty lines and a byte order mark are passed over. Raises `ParameterError` naming file and line number, what was
-    found and what was expected, and for a file that cannot be read or has no line that can be used.
+    max_new_tokens. Without `routed` the route may be missing. Empty lines and a byte order mark are skipped. Raises
+    `ParameterError` naming file and line number, what was found and what was expected, and for a file that cannot be
+    read or has no usable line.
     """
     try:
         content = path.read_bytes()
@@ -68,12 +68,12 @@ def read_prompt_lines(
 
 
 def read_prompts(path: Path) -> list[Prompt]:
-    """The prompts of a file whose routes do not matter, in order."""
+    """The prompts of a file, in order, for uses where routes do not matter."""
     return [line.prompt for line in read_prompt_lines(path, routed=False)[0]]
 
 
 def first_of(skipped: Sequence[str]) -> str:
-    """What is wrong with the first line that was left out, and how many more there are."""
+    """The error in the first line that was left out, and how many more there are."""
     rest = len(skipped) - 1
     return skipped[0] + (f" (and {rest} more)" if rest else "")
 
@@ -88,7 +88,7 @@ def _parse(number: int, raw: bytes, routed: bool) -> PromptLine:
         entry = json.loads(text, object_pairs_hook=_unique)
     except ParameterError:
         raise
-    except (ValueError, RecursionError):  # also: numbers and nesting without end
+    except (ValueError, RecursionError):  # also raised for numbers and nesting without end
         raise ParameterError(f"found {_show(text.strip())}, which is not JSON, expected {EXPECTED[routed]}") from None
     if not isinstance(entry, dict):
         raise ParameterError(f"found {_show(entry)}, expected {EXPECTED[routed]}")
@@ -147,6 +147,6 @@ def _max_new_tokens(entry: dict[str, Any]) -> int | None:
 
 
 def _show(value: object) -> str:
-    """`value` as it may stand on a terminal, cut short: no control character of the file gets there."""
+    """`value` in a form that is safe for a terminal, shortened and without control characters."""
     text = repr(value)
     return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."

@@ -1,9 +1,9 @@
-"""Special tokens in chat: only the template writes them. What a message spells like one stays text.
+"""Special tokens in chat: only the template can write them. Text of a message that looks like one stays text.
 
 A place where a message spells a special token, or begins to, is masked before the template is rendered. So the special
-tokens in the rendered text are the template's own. Where taking the masks off makes more of them, in the text or in its
-tokens (a normalizer may write `<|END|>` in small letters), the text is encoded by a copy of the tokenizer that has
-other names for its special tokens, and the template's are renamed alike.
+tokens in the rendered text are the template's own. Removing the masks may create more of them, in the text or in its
+tokens (a normalizer may write `<|END|>` in small letters). Then the text is encoded by a copy of the tokenizer that has
+other names for its special tokens, and the template's are renamed accordingly.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from ...errors import PromptError
 from ..grammar.atoms import is_atom
 from .messages import Message
 
-CODE = re.compile(r"\d{7}", re.ASCII)  # behind a mark
+CODE = re.compile(r"\d{7}", re.ASCII)  # after a mark
 
 
 class SpecialTokens:
-    """Those that the tokenizer marks as special. Other added tokens, such as `<think>`, are text like any other, and
+    """The tokens that the tokenizer marks as special. Other added tokens, such as `<think>`, are ordinary text, and
     become what the tokenizer makes of them.
     """
 
@@ -41,26 +41,26 @@ class SpecialTokens:
         longest_first = sorted(self.ids, key=len, reverse=True)
         self._names = re.compile("|".join(map(re.escape, longest_first)) or "(?!)")  # which nothing matches
         self._beginnings = {name[:size] for name in self.ids for size in range(1, len(name))}
-        # Names that no message can hold, since nobody can guess them.
+        # Names that no message can contain, since nobody can guess them.
         nonce = secrets.token_hex(8)
         self._aliases = {name: f"\ue000{nonce}{place:06}\ue001" for place, name in enumerate(self.ids)}
 
     def mask(self, messages: Sequence[Message]) -> tuple[list[dict[str, Any]], str]:
-        """The messages, and the mark that stands where one of their texts spells a special token.
+        """The messages, and the mark that replaces the places where their texts spell a special token.
 
-        It stands for the token's first character, whose code point follows in seven digits.
+        The mark replaces the token's first character, whose code point follows in seven digits.
         """
-        mark = f"{secrets.randbelow(10**20):020}"  # digits: templates change the case, trim, and write JSON
+        mark = f"{secrets.randbelow(10**20):020}"  # digits, since templates change the case, trim, and write JSON
         return [self._mask_message(message, mark) for message in messages], mark
 
     def mask_more(self, value: Mapping[str, Any], mark: str) -> dict[str, Any]:
-        """Whatever else the template is given, with the mark of its messages."""
+        """Other values for the template, masked like its messages."""
         masked: dict[str, Any] = self._mask(value, mark)
         return masked
 
     def encode(self, rendered: str, mark: str) -> list[int]:
         """Token ids of the template's text. Raises `PromptError` where the tokenizer cannot write one as text."""
-        # No pattern with the mark in it: `re` would keep one for each request.
+        # No pattern contains the mark: `re` would cache one for each request.
         first, *others = rendered.split(mark)
         marked = [(chr(int(rest[:7])), rest[7:]) if CODE.match(rest) else (mark, rest) for rest in others]
         literal = first + "".join(character + rest for character, rest in marked)
@@ -81,7 +81,7 @@ class SpecialTokens:
         return self._names.sub(lambda found: self._aliases[found[0]], text)
 
     def _are(self, tokens: Sequence[int], own: Sequence[str]) -> bool:
-        """Whether the special tokens among `tokens` are `own`. What the tokenizer does not know is text as well."""
+        """Whether the special tokens among `tokens` are `own`. The unknown token counts as text."""
         numbers = set(self.ids.values())
         if [token for token in tokens if token in numbers] == [self.ids[name] for name in own]:
             return True
@@ -106,7 +106,7 @@ class SpecialTokens:
         return self._mask_text(value, mark, self._beginnings) if isinstance(value, str) else value
 
     def _mask_text(self, text: str, mark: str, beginnings: Collection[str]) -> str:
-        # Behind a text that ends with a token's beginning, the template may put the rest of it.
+        # After a text that ends with a token's beginning, the template may write the rest of it.
         ends = range(max(0, len(text) - max(map(len, beginnings), default=0)), len(text))
         places = {place for place in ends if text[place:] in beginnings}
         place = -1
@@ -119,7 +119,7 @@ class SpecialTokens:
 
     @cached_property
     def _unknown(self) -> int:
-        """The id of what the tokenizer does not know, -1 for none."""
+        """The id of the unknown token, -1 for none."""
         model = json.loads(self._tokenizer.to_str())["model"]
         if model.get("unk_token") is not None:
             number = self._tokenizer.token_to_id(model["unk_token"])
@@ -129,7 +129,7 @@ class SpecialTokens:
 
     @cached_property
     def _renamed(self) -> Tokenizer:
-        """The tokenizer with the aliases as names, the ids being the same."""
+        """The tokenizer with the aliases as names and the same ids."""
         description = json.loads(self._tokenizer.to_str())
         for token in description["added_tokens"]:
             token["content"] = self._aliases.get(token["content"], token["content"])

@@ -1,4 +1,4 @@
-"""How a chat template writes thoughts, found out by having it write one."""
+"""How a chat template writes thoughts, found by having it write one."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from .chat_template import ChatTemplate
 THOUGHT, ANSWER = "probe_thought", "probe_answer"
 PARTS = [{"type": "thinking", "thinking": THOUGHT}, {"type": "text", "text": ANSWER}]
 KEYS = ("reasoning_content", "reasoning", "thinking")
-CLOSING = re.compile(r"</[\w:|-]{1,32}>|\[/\w{1,32}\]")  # how a template may name the end of something
+CLOSING = re.compile(r"</[\w:|-]{1,32}>|\[/\w{1,32}\]")  # words with which a template may name the end of something
 LONGEST = 64
-# Of templates that leave thoughts out of a history and so show no gap; what models of such templates write.
+# For templates that leave thoughts out of a history and so show no gap: what models with such templates write.
 USUAL_GAP = "\n\n"
 
 
 def find_thinking(template: ChatTemplate, atoms: Mapping[str, int], special: Collection[int]) -> Thinking | None:
-    """None for a template that knows no thoughts. atoms, special: of the tokenizer.
+    """None for a template without thoughts. atoms, special: of the tokenizer.
 
     A template that writes a message's thoughts shows the markers around them; one that leaves them out of a history
     cuts a content at the end marker.
@@ -39,7 +39,7 @@ def find_thinking(template: ChatTemplate, atoms: Mapping[str, int], special: Col
 
 
 def of_prompt(thinking: Thinking, tail: str) -> Thinking | None:
-    """For an output behind a prompt that ends with `tail`; None where that has ended the thinking."""
+    """For an output after a prompt that ends with `tail`; None if that has ended the thinking."""
     tail = tail.rstrip()
     if tail.endswith(((thinking.end + thinking.gap).rstrip(), thinking.end)):
         return None
@@ -55,7 +55,7 @@ def _written(template: ChatTemplate, atoms: Mapping[str, int]) -> Thinking | Non
         if text is None or start < 0:
             continue
         before, between, answer = text[:start], *text[start + len(THOUGHT) :].partition(ANSWER)[:2]
-        if not answer or "type" in between:  # parts as Python or JSON shows them
+        if not answer or "type" in between:  # parts in the notation of Python or JSON
             continue
         end, gap = _parted(between, atoms)
         added = before[len(told) :] if before.startswith(told) else ""
@@ -69,7 +69,7 @@ def _written(template: ChatTemplate, atoms: Mapping[str, int]) -> Thinking | Non
 
 
 def _parted(between: str, atoms: Mapping[str, int]) -> tuple[str, str]:
-    """(end, gap) of what is written between thoughts and answer: an end is one token where there is one."""
+    """(end, gap) of the text between thoughts and answer: an end is one token if there is one."""
     text = between.lstrip()
     name = next((name for name in sorted(atoms, key=len, reverse=True) if text.startswith(name)), None)
     end = text.rstrip() if name is None else name

@@ -1,7 +1,7 @@
-"""What each token stands for, in bytes.
+"""The bytes of each token.
 
-It is read from the decoder that `tokenizer.json` declares: the byte alphabet of GPT-2, "▁" for a space and `<0x0A>` for
-a byte, "##" for the rest of a word, or else plain text.
+They follow from the decoder that `tokenizer.json` declares: the byte alphabet of GPT-2, "▁" for a space and `<0x0A>`
+for a byte, "##" for the rest of a word, or else plain text.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ BYTE_ALPHABET = {chr(byte): byte for byte in _PRINTABLE} | {
 
 
 def spelled(tokenizer: Mapping[str, Any]) -> dict[int, bytes]:
-    """The bytes that every id of a parsed `tokenizer.json` stands for inside of a text, special ones included."""
+    """The bytes of every id of a parsed `tokenizer.json` inside a text, special tokens included."""
     parts = list(_parts(tokenizer))
-    # no other part touches what was added
+    # no other part changes added tokens
     spaces = [part for part in parts if part["type"] in ("Replace", "Metaspace")]
     found = {token: _bytes(name, parts) for token, name in token_names(tokenizer).items()}
     return found | {entry["id"]: _bytes(entry["content"], spaces) for entry in tokenizer.get("added_tokens") or ()}
 
 
 def token_names(tokenizer: Mapping[str, Any]) -> dict[int, str]:
-    """The model's tokens as they are written, without the added ones."""
+    """The model's tokens in their written form, without the added ones."""
     vocabulary = tokenizer["model"].get("vocab", {})
     if isinstance(vocabulary, list):  # unigram: (token, score) in the order of ids
         return {index: entry[0] for index, entry in enumerate(vocabulary)}
@@ -37,7 +37,9 @@ def token_names(tokenizer: Mapping[str, Any]) -> dict[int, str]:
 
 
 def _parts(tokenizer: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """What turns tokens into text: the decoder's parts or, without a decoder, the pre-tokenizer's, which made them."""
+    """The steps that turn tokens into text: the decoder's parts or, without a decoder, those of the pre-tokenizer,
+    which made them.
+    """
     if tokenizer["model"].get("byte_fallback"):
         yield {"type": "ByteFallback"}
     yield from _flat(tokenizer.get("decoder") or tokenizer.get("pre_tokenizer"))
@@ -53,7 +55,7 @@ def _flat(part: Mapping[str, Any] | None) -> Iterator[Mapping[str, Any]]:
 
 
 def _bytes(token: str, parts: list[Mapping[str, Any]]) -> bytes:
-    """What a token stands for in the middle of a text."""
+    """The bytes of a token in the middle of a text."""
     for part in parts:
         match part:
             case {"type": "ByteLevel"} if all(character in BYTE_ALPHABET for character in token):

@@ -1,1 +1,3 @@
-"""Tool calls: how a model's template writes them, what bounds them, and how they are read from its text."""
+"""Tool calls: how a model's template writes them, the grammar that constrains them, and how they are parsed from its
+text.
+"""

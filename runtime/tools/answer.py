@@ -1,5 +1,6 @@
-"""A model's text to thoughts, content and tool calls, piece by piece; what comes out does not depend on where pieces
-end."""
+"""A model's text to thoughts, content and tool calls, piece by piece; the result does not depend on how the text is
+split.
+"""
 
 from __future__ import annotations
 
@@ -14,38 +15,38 @@ from .scanning import overlap
 
 @dataclass(frozen=True)
 class Thought:
-    """More of the thoughts in front of the answer."""
+    """More of the thoughts before the answer."""
 
     text: str
 
 
 class AnswerReader:
-    """thinking: how the model thinks, None where it does not. calls: reads what follows, None where that is content.
+    """thinking: how the model thinks, None if it does not. calls: parses what follows, None if that is content.
 
-    Blanks around the thoughts are nobody's, nor is the gap behind them; markers are left out.
+    Whitespace around the thoughts is dropped, and so is the gap after them; markers are left out.
     """
 
     def __init__(self, thinking: Thinking | None, calls: CallReader | None = None) -> None:
         self._thinking, self._calls = thinking, calls
         self._held = ""
-        self._said = False  # some thought has come
+        self._said = False  # some thoughts have come
         self._state: Literal["start", "thoughts", "gap", "answer"] = "answer"
         if thinking is not None:
             self._state = "thoughts" if thinking.begun else "start"
 
     @property
     def thinks(self) -> bool:
-        """Whether what was read so far ends within thoughts."""
+        """Whether the text so far ends within thoughts."""
         return self._state == "thoughts"
 
     @property
     def undecided(self) -> bool:
-        """Whether what was read so far may be how an opening of thoughts begins."""
+        """Whether the text so far may be the beginning of an opening of thoughts."""
         return self._state == "start"
 
     @property
     def whole(self) -> bool:
-        """Whether there are calls, and all that have begun have all their arguments."""
+        """Whether there are calls, and the arguments of all of them are complete."""
         return self._calls is not None and self._calls.whole
 
     def add(self, text: str) -> list[Part | Thought]:
@@ -58,7 +59,7 @@ class AnswerReader:
                 return parts
 
     def end(self) -> list[Part | Thought]:
-        """When no more text comes."""
+        """The rest, when no more text comes."""
         held, self._held = self._held, ""
         if self._state == "thoughts":
             return [Thought(held.rstrip())] if held.strip() else []
@@ -112,7 +113,7 @@ class AnswerReader:
 
 
 def merged(parts: Iterable[Part | Thought]) -> list[Part | Thought]:
-    """With neighbours of a kind as one."""
+    """Merges neighbours of the same kind."""
     found: list[Part | Thought] = []
     for part in parts:
         match found[-1] if found else None, part:

@@ -1,8 +1,8 @@
-"""Tools to a grammar: where a call begins, its name and its arguments are bounded, and the text in front of it is not.
+"""From tools to a grammar: once a call begins, its name and its arguments are constrained; the text before it is not.
 
-The grammar is in llguidance's dialect of Lark. A lazy rule ends with the first trigger that is there, so what may
-follow is a function of the text alone, wherever a round ends; a token that holds a trigger's end and more is allowed
-where the more is.
+The grammar is in llguidance's dialect of Lark. A lazy rule ends with the first trigger, so what may follow is a
+function of the text alone, wherever a round ends. A token that holds a trigger's end and more is allowed if the rest
+is.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from .tool import MOST_TOOLS, Tool
 from .tool_format import ToolFormat
 
 TOLD = ("description", "title", "$comment")
-KEY = r"KEY: /[\w.-]{1,64}/"  # of arguments that nothing is known of
+KEY = r"KEY: /[\w.-]{1,64}/"  # for arguments without a known schema
 VALUES = ("const", "enum", "default", "examples")  # no schemas
 
 
 def tools_grammar(form: ToolFormat, tools: Sequence[Tool], demanded: bool, parallel: bool) -> Grammar:
-    """demanded: the output is calls and nothing else; else it may be text, and calls behind it. parallel: whether there
-    may be several. Raises `GrammarError`.
+    """demanded: the output is calls and nothing else; otherwise it may be text, followed by calls. parallel: whether
+    there may be several. Raises `GrammarError`.
     """
     _check(form, tools)
     further = f"({_literal(form, form.next)} call)*" if parallel and form.next is not None else ""
@@ -42,7 +42,7 @@ def tools_grammar(form: ToolFormat, tools: Sequence[Tool], demanded: bool, paral
     if form.parameters is not None:
         lines += until("value", form.parameters.text_end, "", dict(form.atoms), form.free, may_stop=False)
         lines += [KEY, f"anything: %json {json.dumps({'x-guidance': _options(form)})}"]
-        lines += [TEXT] if demanded else []  # else it is there
+        lines += [TEXT] if demanded else []  # otherwise it exists
     return Grammar("tools", "\n".join([*_start(form, demanded), *lines]), shown=form.shown)
 
 
@@ -66,7 +66,7 @@ def _arguments(form: ToolFormat, place: int, tool: Tool) -> list[str]:
 
 
 def check_limits(tools: Sequence[Tool]) -> None:
-    """Of their schemas together. Raises `GrammarError`."""
+    """Checks the limits of their schemas together. Raises `GrammarError`."""
     try:
         schemas = [_bare(tool.schema) for tool in tools]
         check_length("tools", _written(schemas))
@@ -88,7 +88,7 @@ def _check(form: ToolFormat, tools: Sequence[Tool]) -> None:
 
 
 def schema_size(tool: Tool) -> int:
-    """Characters of its schema that count: without what only tells people about it."""
+    """Number of characters of its schema that count: without descriptions for people."""
     return len(_written(_bare(tool.schema)))
 
 
@@ -102,7 +102,7 @@ def _schema(form: ToolFormat, tool: Tool) -> str:
 
 def _options(form: ToolFormat) -> dict[str, Any]:
     blank = " " * form.spaced
-    # Options over whatever the schema brings; a lenient compiler would drop what it does not know.
+    # Overrides the schema's own options; a lenient compiler would drop what it does not know.
     return {
         "lenient": False,
         "coerce_one_of": False,
@@ -113,7 +113,7 @@ def _options(form: ToolFormat) -> dict[str, Any]:
 
 
 def _bare(schema: Any) -> Any:
-    """Without what only tells people about it, which may be most of it. A property of such a name has a schema."""
+    """The schema without descriptions for people, which may be most of it. Properties with such names are kept."""
     if isinstance(schema, list):
         return [_bare(item) for item in schema]
     if not isinstance(schema, dict):

@@ -1,4 +1,4 @@
-"""A model's text to content and tool calls, piece by piece; what comes out does not depend on where pieces end."""
+"""A model's text to content and tool calls, piece by piece; the result does not depend on how the text is split."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NAME = re.compile(r"[a-zA-Z0-9_-]+")
 
 @dataclass(frozen=True)
 class Begun:
-    """The call at `place`, from 0, is of the tool `name`."""
+    """The call number `place`, from 0, is of the tool `name`."""
 
     place: int
     name: str
@@ -26,7 +26,7 @@ class Begun:
 
 @dataclass(frozen=True)
 class Argued:
-    """More of the arguments of the call at `place`."""
+    """More of the arguments of call number `place`."""
 
     place: int
     text: str
@@ -36,14 +36,14 @@ Part = str | Begun | Argued  # a text is content
 
 
 class CallReader:
-    """Reads text that keeps to the grammar of `tools_grammar`, or that is how such a text begins.
+    """Parses text that follows the grammar of `tools_grammar`, or the beginning of such a text.
 
-    Blanks between content and a call are neither's; so blanks are held back until it is known what follows them. Of a
-    call that was cut before its arguments began nothing is told.
+    Whitespace between content and a call belongs to neither, so it is held back until it is known what follows. A call
+    that was cut off before its arguments began is not reported.
     """
 
     def __init__(self, form: ToolFormat, tools: Sequence[Tool] = ()) -> None:
-        """tools: which say what arguments are, where they are written one by one."""
+        """tools: their schemas say what arguments are, where these are written one by one."""
         self._form, self._tools = form, {tool.name: tool for tool in tools}
         self._parameters: ParametersReader | None = None  # of the call whose arguments are read
         self._held = ""
@@ -55,7 +55,7 @@ class CallReader:
 
     @property
     def whole(self) -> bool:
-        """Whether there are calls, and all that have begun have all their arguments."""
+        """Whether there are calls, and the arguments of all of them are complete."""
         return self._state == "behind"
 
     def add(self, text: str) -> list[Part]:
@@ -74,7 +74,7 @@ class CallReader:
                 return parts
 
     def end(self) -> list[Part]:
-        """When no more text comes."""
+        """The rest, when no more text comes."""
         if self._state != "content":
             return []
         return self._release(len(self._held))

@@ -1,4 +1,4 @@
-"""How a chat template writes tool calls, found out by having it write two."""
+"""How a chat template writes tool calls, found by having it write two."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SHOWN = 80
 def recognize(render: Render, atoms: Mapping[str, int], special: Collection[int]) -> ToolFormat:
     """The template's format. atoms, special: of the tokenizer.
 
-    Raises `ToolsError` where it has none, or one that is not known.
+    Raises `ToolsError` if it has none, or an unknown one.
     """
     told = tried(render, [QUESTION], [PROBE])
     if told is None or NAME not in told:
@@ -131,7 +131,7 @@ def _spaced(written: str) -> bool:
 
 
 def _json(text: str, start: int) -> tuple[Any, int]:
-    """(the value that begins there, its end), (None, start) where none does."""
+    """(the value that begins there, its end), or (None, start) if there is none."""
     try:
         return json.JSONDecoder().raw_decode(text, start)
     except ValueError:
@@ -139,7 +139,7 @@ def _json(text: str, start: int) -> tuple[Any, int]:
 
 
 def _framed(render: Render) -> ToolFormat | None:
-    """Any other form that has the name in front of the arguments."""
+    """Any other form that has the name before the arguments."""
     write = writer(lambda turn: tried(render, [QUESTION, *turn], [PROBE]), _turn)
     found = None if write is None else frame(write, NAME)
     if found is None or any(given in f"{found}" for given in (*IDS, NAME)):

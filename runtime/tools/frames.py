@@ -1,4 +1,4 @@
-"""Forms of calls that are no model's in particular: what a template writes around a name and around its arguments."""
+"""Forms of calls that belong to no particular model: what a template writes around a name and around its arguments."""
 
 from __future__ import annotations
 
@@ -9,15 +9,17 @@ from typing import Any
 
 from .tool_format import Parameters, ToolFormat
 
-Write = Callable[..., str | None]  # the text of a turn with calls that have these arguments, behind what all turns have
+Write = Callable[
+    ..., str | None
+]  # the text of a turn with calls with these arguments, after the part that all turns have
 TRIGGER = re.compile(r"<[^<>]+>|\[[\w/]+\]|[^\s{]+")
-SHORTEST = 4  # characters of a trigger: text must not have it by chance
+SHORTEST = 4  # least characters of a trigger: text must not have it by chance
 LONGEST = 100  # between name and arguments
 FIRST, SECOND = "first", "second"
 
 
 def frame(write: Write, name: str) -> ToolFormat | None:
-    """write: see `Write`; None for what the template refuses."""
+    """write: see `Write`; returns None for what the template refuses."""
     one = write({FIRST: 1, SECOND: "x"})
     if one is None or name not in one:
         return None
@@ -31,7 +33,7 @@ def frame(write: Write, name: str) -> ToolFormat | None:
     if two is not None and two.count(name) == 2:
         _, further, again = two.split(name)
         if again != behind:
-            return None  # calls have numbers, say
+            return None  # for example, calls are numbered
     return _json(trigger, opening, behind, further) or _parameters(trigger, opening, behind, further, write, name)
 
 
@@ -79,20 +81,20 @@ def _parameters(
 
 
 def _nested(write: Write) -> bool:
-    """Whether a value with others in it is written as JSON, or as Python has it."""
+    """Whether a nested value is written as JSON, or in Python's notation."""
     value = ["x", {"y": 1}]
     text = write({FIRST: value}) or ""
     return any(form in text for form in (json.dumps(value), json.dumps(value, separators=(",", ":")), repr(value)))
 
 
 def _cut(behind: str, first: str, second: str) -> tuple[str, str, str, str, str] | None:
-    """Around two keys and their values."""
+    """The texts around two keys and their values."""
     found = re.fullmatch(f"(.*?){FIRST}(\\W.*?){first}(.*?){SECOND}(\\W.*?){second}(.*)", behind, re.DOTALL)
     return None if found is None else (found[1], found[2], found[3], found[4], found[5])
 
 
 def _ends(behind: str, further: str | None) -> tuple[str, str | None, str]:
-    """(closing, next, end) of what is behind the last call, and between two."""
+    """(closing, next, end) from the text after the last call and the text between two."""
     if further is None:
         return behind, None, ""
     closing = _common(behind, further)
@@ -100,7 +102,7 @@ def _ends(behind: str, further: str | None) -> tuple[str, str | None, str]:
 
 
 def _common(one: str, other: str) -> str:
-    """What both begin with, whole names such as `<this>` only."""
+    """The common beginning of both, without cutting names such as `<this>`."""
     found = _shared(one, other)
     if len(found) < max(len(one), len(other)) and ">" in found:
         found = found[: found.rindex(">") + 1]
@@ -117,7 +119,9 @@ def _shared(one: str, other: str) -> str:
 def writer(
     render: Callable[[list[Mapping[str, Any]]], str | None], turn: Callable[..., Mapping[str, Any]]
 ) -> Write | None:
-    """render: a conversation, None where it is refused; turn: the assistant's with calls of these arguments."""
+    """render: renders a conversation, None if it is refused; turn: the assistant's turn with calls of these
+    arguments.
+    """
     mark = "probe_answer"
     plain = render([{"role": "assistant", "content": mark}])
     if plain is None or mark not in plain:

@@ -1,4 +1,4 @@
-"""What kind of value a schema asks for, where arguments are written one by one: a text as it is, JSON, or either."""
+"""The kind of value that a schema asks for, where arguments are written one by one: plain text, JSON, or either."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from typing import Any, Literal
 
 from ...errors import GrammarError
 
-# How a value is written: a text as it is, one of some texts, JSON, a truth, a text or nothing, and anything.
+# How a value is written: plain text, one of some texts, JSON, a boolean, text or null, and anything.
 Kind = Literal["text", "choice", "json", "truth", "optional", "any"]
 TOLD = frozenset(
     {"description", "title", "$comment", "default", "examples", "type", "deprecated", "readOnly", "writeOnly"}
 )
 SHARED = ("$defs", "definitions")
 KNOWN = frozenset({*TOLD, *SHARED, "properties", "required", "additionalProperties", "$schema"})
-VALUES = ("json", "truth")  # kinds that are no texts
+VALUES = ("json", "truth")  # kinds that are not texts
 
 
 def kind_of(schema: Any, shared: Mapping[str, Any] | None = None) -> tuple[Kind, list[str]]:
-    """(the kind of a value, its choices). Raises `GrammarError` where nobody could tell texts from other values.
+    """(the kind of a value, its choices). Raises `GrammarError` if texts could not be told from other values.
 
-    shared: what references name.
+    shared: the targets of references.
     """
     ways, bounded = _ways(schema, shared or {})
     found = [_kind_of_way(way) for way in ways]
@@ -38,15 +38,16 @@ def kind_of(schema: Any, shared: Mapping[str, Any] | None = None) -> tuple[Kind,
 
 
 def kinds_of(schema: Mapping[str, Any]) -> dict[str, Kind]:
-    """Of all properties; those that cannot be told are `any`."""
+    """The kinds of all properties; `any` for those that cannot be told apart."""
     shared = shared_of(schema)
     return {key: _told(one, shared) or "any" for key, one in (schema.get("properties") or {}).items()}
 
 
 def loosened(schema: Mapping[str, Any], values: bool = True) -> dict[str, Any]:
-    """A schema that such arguments can keep to: the same properties, and all that can be kept of each.
+    """A schema that such arguments can follow: the same properties, and as much of each property's schema as possible.
 
-    values: whether what is no text keeps its schema, which a compiler may refuse; else it is anything.
+    values: whether values that are not texts keep their schema, which a compiler may refuse; otherwise they may be
+    anything.
     """
     shared = shared_of(schema)
     properties: dict[str, Any] = {}
@@ -72,7 +73,7 @@ def cannot(what: str) -> GrammarError:
 
 
 def _told(schema: Any, shared: Mapping[str, Any]) -> Kind | None:
-    """None where it cannot be told."""
+    """None if it cannot be told."""
     try:
         return kind_of(schema, shared)[0]
     except GrammarError:
@@ -80,9 +81,9 @@ def _told(schema: Any, shared: Mapping[str, Any]) -> Kind | None:
 
 
 def _ways(schema: Any, shared: Mapping[str, Any]) -> tuple[list[Any], bool]:
-    """(what a value may be, behind references and choices of schemas; whether something bounds these besides).
+    """(what a value may be, after following references and choices of schemas; whether something else restricts these).
 
-    Each reference is followed once, wherever it is: so it takes no longer than the schema is.
+    Each reference is followed once, wherever it occurs: so the time is proportional to the schema's length.
     """
     found: list[Any] = []
     seen: set[str] = set()
@@ -106,7 +107,7 @@ def _ways(schema: Any, shared: Mapping[str, Any]) -> tuple[list[Any], bool]:
 
 
 def _several(schema: Any) -> tuple[str, Any] | None:
-    """(the keyword, its value) of a schema that is others', None for one of its own."""
+    """(the keyword, its value) of a schema made of other schemas, None for a plain one."""
     if not isinstance(schema, dict) or "enum" in schema or "const" in schema:
         return None
     if isinstance(schema.get("$ref"), str):

@@ -1,4 +1,4 @@
-"""Arguments that are written one by one, read to an object as JSON."""
+"""Arguments that are written one by one, parsed to a JSON object."""
 
 from __future__ import annotations
 
@@ -14,24 +14,25 @@ WORDS = {"True": "true", "False": "false", "None": "null", "true": "true", "fals
 
 
 class ParametersReader:
-    """Texts and JSON come as they are written, what may still be either when it is whole. JSON is the model's own text.
+    """Texts and JSON are emitted as they are written; a value that may still be either, once it is complete. JSON is
+    the model's own text.
 
-    closing: what follows the last argument. done: the object is whole, and what is left begins with `closing`.
-    Each letter is looked at once, but those that may begin a marker.
+    closing: the text after the last argument. done: the object is complete, and what is left begins with `closing`.
+    Each letter is examined once, except those that may begin a marker.
     """
 
     def __init__(self, parameters: Parameters, closing: str, kinds: Mapping[str, Kind]) -> None:
         self._parameters, self._closing, self._kinds = parameters, closing, kinds
-        self._key: str | None = None  # whose value comes
+        self._key: str | None = None  # whose value is next
         self._kind: Kind = "any"
-        self._opened = False  # the object has the key, and maybe a part of the value
+        self._opened = False  # the object has the key, and perhaps a part of the value
         self._begun = False  # the object has a key
-        self._scanner = JsonScanner()  # of a value that is JSON
-        self._seen = 0  # characters of what is held that have no end within them
+        self._scanner = JsonScanner()  # for a JSON value
+        self._seen = 0  # held characters without an end within them
         self.done = False
 
     def add(self, held: str) -> tuple[str, str]:
-        """(more of the object, what is left of `held`): give that again, with more text behind it."""
+        """(more of the object, the rest of `held`): pass that rest again, followed by more text."""
         found = ""
         while not self.done:
             key = self._key
@@ -71,7 +72,7 @@ class ParametersReader:
         return [own.text] if kind in ("text", "choice") else sorted({own.text, own.other}, key=len, reverse=True)
 
     def _kind_behind(self, marker: str, kind: Kind) -> Kind:
-        """Where both are marked alike the schema says which it is."""
+        """If both are marked alike, the schema says which it is."""
         own = self._parameters
         if own.text == own.other or kind in VALUES:
             return kind
@@ -131,7 +132,7 @@ class ParametersReader:
         return self._whole(as_json(held[:place], self._parameters.python), held[place + len(end) :])
 
     def _opening(self, first: str = "") -> str:
-        """The key, where it is still to come."""
+        """The key, if it is still to be written."""
         if self._opened:
             return ""
         head = f"{', ' if self._begun else '{'}{_quoted(self._key or '')}: {first}"
@@ -146,7 +147,7 @@ class ParametersReader:
 
 
 def as_json(text: str, python: bool) -> str:
-    """What may be a text or JSON: as it is where it is JSON, else a text. python: `True` is JSON's true."""
+    """A value that may be text or JSON: unchanged if it is JSON, else a text. python: `True` is JSON's true."""
     if python and text in WORDS:
         return WORDS[text]
     try:

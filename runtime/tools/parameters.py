@@ -1,4 +1,4 @@
-"""What bounds arguments that are written one by one: rules of a grammar, from a schema."""
+"""The grammar of arguments that are written one by one: rules from a schema."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ EMPTY = '""'
 
 
 class ParameterRules:
-    """`value` is text up to `text_end`, `anything` any JSON, `KEY` a key that nothing is known of.
+    """`value` is text up to `text_end`, `anything` any JSON, `KEY` a key without a known schema.
 
-    No literal of the rules begins another one that may be in its place: the longer would have to come. closing: behind
-    all arguments. options: for JSON, llguidance's.
+    No literal of the rules is a prefix of another one that may be in its place: only the longer one could then match.
+    closing: the text after all arguments. options: llguidance's, for JSON.
     """
 
     def __init__(self, parameters: Parameters, closing: str, atoms: Mapping[str, int], options: Any) -> None:
         self._own, self._closing, self._atoms, self._options = parameters, closing, atoms, options
 
     def lines(self, name: str, schema: Mapping[str, Any]) -> list[str]:
-        """The rule `name` for the arguments of a tool, in the schema's order, and what it needs. Raises `GrammarError`
-        for what such arguments cannot keep to.
+        """The rule `name` for the arguments of a tool, in the schema's order, and the rules that it needs. Raises
+        `GrammarError` for what such arguments cannot follow.
         """
         own, end, none = self._own, self._literal(self._closing), self._literal(self._own.none + self._closing)
         if not schema.get("properties") and schema.get("additionalProperties") is not False:
@@ -73,7 +73,7 @@ class ParameterRules:
         return [f"{name}: {head} {name}_json {end}", f"{name}_json: %json {found}"]
 
     def _loose(self, other: str) -> str:
-        """A text or `other`, behind the key. Where both are marked alike the text may be anything."""
+        """A text or `other`, after the key. If both are marked alike the text may be anything."""
         own = self._own
         text = f"{self._literal(own.text)} value"
         if own.text == own.other:
@@ -85,5 +85,5 @@ class ParameterRules:
 
 
 def _ends_early(text: str, behind: str, marks: Iterable[str]) -> bool:
-    """Whether a reader that looks for the first of `marks` finds one within `text`, where `behind` follows it."""
+    """Whether a parser that looks for the first of `marks` finds one within `text`, if `behind` follows it."""
     return any(0 <= (text + behind).find(mark) < len(text) for mark in marks)

@@ -1,4 +1,4 @@
-"""Asking a chat template how it writes something, by having it write that."""
+"""Probing a chat template: it is asked to write something, to find out how it does that."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ QUESTION = {"role": "user", "content": "0"}  # templates want one first
 
 
 def tried(write: Callable[..., str], *given: Any) -> str | None:
-    """What `write` gives, None for what the template refuses."""
+    """What `write` returns, None for what the template refuses."""
     try:
         return write(*given)
     except PromptError:

@@ -1,10 +1,10 @@
-"""What readers of text in pieces need: where JSON ends, and how much of a text may be the beginning of a marker."""
+"""Helpers for parsing text in pieces: where JSON ends, and how much of a text may be the beginning of a marker."""
 
 from __future__ import annotations
 
 
 class JsonScanner:
-    """Reads a value letter by letter. outside: in no object, list or text of it."""
+    """Reads a value letter by letter. outside: outside any object, list or text of it."""
 
     def __init__(self) -> None:
         self._depth, self._quoted, self._escaped = 0, False, False
@@ -27,6 +27,6 @@ class JsonScanner:
 
 
 def overlap(text: str, marker: str) -> int:
-    """Characters at the end of `text` that `marker` may begin with: what follows decides."""
+    """Number of characters at the end of `text` with which `marker` may begin: what follows decides."""
     sizes = range(min(len(marker) - 1, len(text)), 0, -1)
     return next((size for size in sizes if text.endswith(marker[:size])), 0)

@@ -40,7 +40,7 @@ class Tool:
 
     @property
     def told(self) -> dict[str, Any]:
-        """As templates take it. They read a description, and properties, without asking whether there are any."""
+        """The form for templates. They read a description, and properties, without asking whether there are any."""
         parameters = dict(self.parameters or {})
         parameters = {"type": "object", "properties": {}, **parameters}
         function = {"name": self.name, "description": self.description or "", "parameters": parameters}
@@ -48,7 +48,7 @@ class Tool:
 
     @property
     def schema(self) -> dict[str, Any]:
-        """Of its arguments."""
+        """The schema of its arguments."""
         if self.parameters is None:
             return {"type": "object", "properties": {}, "additionalProperties": False}
         return {"type": "object", **self.parameters}

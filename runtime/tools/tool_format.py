@@ -1,4 +1,4 @@
-"""How a chat template writes tool calls, as values: what is around names and arguments."""
+"""How a chat template writes tool calls, as data: the texts around names and arguments."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from hashlib import sha256
 
 @dataclass(frozen=True)
 class Parameters:
-    """Arguments are: opening, key, text or other, value, its end, and joint in front of each further key.
+    """Arguments are: opening, key, text or other, value, its end, and joint before each further key.
 
-    none: what there is instead of all that for no arguments. text, text_end: around a text, which has no `text_end`;
-    other, other_end: around any other value, which is JSON. python: whether `True`, `False` and `None` are meant.
+    none: the text for no arguments, instead of all that. text, text_end: around a text, which does not contain
+    `text_end`; other, other_end: around any other value, which is JSON. python: whether `True`, `False` and `None` are
+    used.
     """
 
     opening: str
@@ -35,15 +36,15 @@ class Parameters:
 
 @dataclass(frozen=True)
 class ToolFormat:
-    """A turn that calls is: content, trigger, opening, call, then maybe next and a further call, and end.
+    """A turn with calls is: content, trigger, opening, call, then possibly next and a further call, and end.
 
     A call is: name, between, arguments as a JSON object, closing.
 
-    next: None where a turn has one call at most. leads: whether only the beginning of a turn is a trigger. spaced:
-    whether blanks follow the commas and colons of JSON. parameters: where arguments are written one by one instead.
-    takes_results: whether the template writes what tools answer.
-    atoms: ids of the tokens that these texts name; shown: those of them that have no text of their own. free: ids of
-    tokens such as `<think>`, which grammars know by their ids alone and which are text like any other here.
+    next: None if a turn has one call at most. leads: whether the trigger counts only at the beginning of a turn.
+    spaced: whether commas and colons of JSON are followed by spaces. parameters: the form of arguments that are written
+    one by one, if they are. takes_results: whether the template writes the results of tools. atoms: ids of the tokens
+    that these texts name; shown: those of them that have no text of their own. free: ids of tokens such as `<think>`,
+    which grammars know by their ids alone and which are ordinary text here.
     """
 
     name: str
@@ -64,12 +65,12 @@ class ToolFormat:
 
     @property
     def written(self) -> str:
-        """All that calls have beside names and values."""
+        """All texts of calls besides names and values."""
         literal = self.trigger + self.opening + self.between + self.closing + (self.next or "") + self.end
         return literal + (self.parameters.written if self.parameters is not None else "")
 
     def call_id(self, given: str) -> str:
-        """As the template takes it: Mistral's refuse ids that have not nine letters and digits."""
+        """In the form for the template: Mistral's refuse ids that are not nine letters and digits."""
         if not self.short_ids or re.fullmatch("[a-zA-Z0-9]{9}", given):
             return given
         return sha256(given.encode()).hexdigest()[:9]

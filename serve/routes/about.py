@@ -1,4 +1,4 @@
-"""The paths that tell: models, tokens, health, metrics, the API's own description."""
+"""The paths for information: models, tokens, health, metrics, the API's own description."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ async def detokenize(service: Service, exchange: Exchange) -> None:
 
 
 async def health(service: Service, exchange: Exchange) -> None:
-    """Alive: a supervisor restarts what says 503 here."""
+    """Liveness: a supervisor restarts a server that returns 503 here."""
     trouble = service.trouble
     if trouble is not None:
         raise ApiError(503, "engine_stuck", trouble)
@@ -73,7 +73,7 @@ async def health(service: Service, exchange: Exchange) -> None:
 
 
 async def ready(service: Service, exchange: Exchange) -> None:
-    """Whether new work is welcome: a balancer looks here."""
+    """Readiness: whether new requests are accepted; for load balancers."""
     trouble = "shutting_down" if service.sessions.thread.draining else service.trouble
     if trouble is not None:
         raise ApiError(503, "shutting_down" if service.sessions.thread.draining else "engine_stuck", trouble)

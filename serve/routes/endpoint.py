@@ -13,7 +13,7 @@ Handler = Callable[[Service, Exchange], Awaitable[None]]
 
 
 class Endpoint:
-    """Errors of the handler become answers, and are counted."""
+    """Turns errors of the handler into answers, and counts them."""
 
     def __init__(self, service: Service, handler: Handler) -> None:
         self._service, self._handler = service, handler

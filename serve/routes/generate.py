@@ -41,7 +41,7 @@ LONGEST_HEADER = 1000
 
 @dataclass
 class Work:
-    """What a request asks for: prompts, one after the other, all with the same parameters but for their room."""
+    """What a request asks for: prompts, one after the other, all with the same parameters except for their room."""
 
     service: Service
     request: ChatRequest | CompletionRequest
@@ -51,7 +51,7 @@ class Work:
     calls: Calls | None = None
     thinking: Thinking | None = None
     outputs: list[Output] = field(default_factory=list)
-    job: Job | None = None  # the one that waits or runs
+    job: Job | None = None  # the job that waits or runs
 
     @property
     def extension(self) -> Extension:
@@ -63,7 +63,7 @@ class Work:
 
     @contextmanager
     def output(self, index: int) -> Iterator[Output]:
-        """The prompt's, in the queue; counted and left at the end, however that comes."""
+        """The prompt's job in the queue; counted and removed at the end, however that comes."""
         sessions, again = self.service.sessions, index > 0
         job = sessions.submit(self.prompts[index], self.parameters[index], key=self.key, again=again)
         self.job = job
@@ -102,7 +102,7 @@ async def chat(service: Service, exchange: Exchange) -> None:
     _note_ignored(service, exchange, [*parsed.ignored, *unread])
     service.check_model(parsed.request.model)
     check_template(service.session.chats)
-    if parsed.request.tools:  # off the event loop: there may be many, and long ones
+    if parsed.request.tools:  # off the event loop: there may be many long ones
         find = partial(calls_of, parsed.request, service.session)
         calls = await exchange.while_there(service.sessions.compilers.run(exchange.key, find))
     else:
@@ -142,7 +142,7 @@ async def _work(
     else:
         calls, grammar = await _calls_grammar(service, key, calls, thinking)
     chosen = [parameters(request, service.settings, service.limits, len(ids), grammar, prediction) for ids in encoded]
-    if thinking is not None:  # markers that are special tokens have no text else
+    if thinking is not None:  # markers that are special tokens would have no text otherwise
         chosen = [replace(one, shown=thinking.shown) for one in chosen]
     return Work(service, request, encoded, chosen, key, calls, thinking)
 
@@ -150,7 +150,7 @@ async def _work(
 async def _grammar(
     service: Service, key: str, request: ChatRequest | CompletionRequest, thinking: Thinking | None
 ) -> Grammar | None:
-    """Compiled, so that what is wrong with it is told before it waits."""
+    """Compiled, so that errors in it are reported before it waits."""
     grammar = grammar_of(request, service.settings.allow_grammars)
     if grammar is None:
         return None
@@ -163,7 +163,7 @@ async def _grammar(
 async def _calls_grammar(
     service: Service, key: str, calls: Calls, thinking: Thinking | None
 ) -> tuple[Calls, Grammar | None]:
-    """Compiled; tools that need not be kept to the letter may be relaxed."""
+    """Compiled; tools without `strict` may be relaxed."""
     thoughts = thinking and replace(thinking, may_stop=not calls.demanded)
     return await service.compile(partial(bounded, calls, service.session, thoughts), key)
 
@@ -202,7 +202,7 @@ async def _whole(work: Work, exchange: Exchange, shape: Shape) -> None:
 
 
 async def _stream(work: Work, exchange: Exchange, shape: Shape) -> None:
-    """Once the status is sent, an error is the last event."""
+    """Once the status is sent, an error becomes the last event."""
     try:
         for index in range(len(work.prompts)):
             if exchange.gone:
@@ -215,7 +215,7 @@ async def _stream(work: Work, exchange: Exchange, shape: Shape) -> None:
         if not exchange.begun:
             raise
         told = of_engine(error)
-        if work.outputs[-1].finish_reason != "error":  # which is counted as such
+        if work.outputs[-1].finish_reason != "error":  # counted as such
             work.service.metrics.rejected(told.code)
         await exchange.fail(told)
         return
@@ -229,7 +229,7 @@ async def _stream(work: Work, exchange: Exchange, shape: Shape) -> None:
 async def _stream_one(work: Work, exchange: Exchange, shape: Shape, index: int, output: Output) -> None:
     settings, sessions = work.service.settings, work.service.sessions
     if not exchange.begun:
-        # The status waits a little, so that what the engine refuses has one of its own.
+        # The status waits a little, so that a refusal by the engine has a status of its own.
         started = await sessions.started(output.job, settings.header_timeout)
         await exchange.begin_events()
     else:
@@ -240,7 +240,7 @@ async def _stream_one(work: Work, exchange: Exchange, shape: Shape, index: int, 
             await exchange.ping()
     opened = False
     asked = work.parameters[index].logprobs is not None
-    held: list[TokenLogprobs] = []  # of tokens that add nothing to the answer, such as markers
+    held: list[TokenLogprobs] = []  # for tokens that add nothing to the answer, such as markers
     async with aclosing(output.pieces(exchange.ping)) as pieces:
         async for piece in pieces:
             piece.entries, held = [*held, *piece.entries], []
@@ -250,7 +250,7 @@ async def _stream_one(work: Work, exchange: Exchange, shape: Shape, index: int, 
                 for chunk in _chunks(shape, index, piece, asked, not opened):
                     opened = True
                     await exchange.event(msgspec.json.encode(chunk))
-            if exchange.silent_for > settings.ping_interval:  # rounds come, and nothing of theirs can be told yet
+            if exchange.silent_for > settings.ping_interval:  # rounds come, but with nothing to report yet
                 await exchange.ping()
     if output.finish_reason == "abort":
         raise ClientGone
@@ -262,8 +262,8 @@ async def _stream_one(work: Work, exchange: Exchange, shape: Shape, index: int, 
 
 
 def _chunks(shape: Shape, index: int, piece: Piece, asked: bool, first: bool) -> Iterator[Chunk]:
-    """One for each part; what there is beside parts comes with the first one. first: the choice is still to be opened,
-    as its first part tells whether it has content.
+    """One for each part; other fields come with the first one. first: the choice is still to be opened, as its first
+    part tells whether it has content.
     """
     entries, drafts = piece.entries, piece.drafts
     for part in piece.parts or [""]:
@@ -286,7 +286,7 @@ def _note_ignored(service: Service, exchange: Exchange, ignored: list[str]) -> N
 
 
 def _listed(names: list[str]) -> str:
-    """As many as a header takes, whole ones."""
+    """As many names as a header holds, never part of one."""
     sizes = accumulate(len(name) + len(", ") for name in names)
     return ", ".join(name for name, size in zip(names, sizes, strict=True) if size <= LONGEST_HEADER)
 

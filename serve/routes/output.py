@@ -1,4 +1,4 @@
-"""A request's rounds as they go out: text, log-probabilities, drafts, and what is counted."""
+"""A request's rounds as they are sent: text, log-probabilities, drafts, and counts."""
 
 from __future__ import annotations
 
@@ -20,17 +20,19 @@ from ..wire.logprobs import TokenTexts
 
 
 class Entries:
-    """Log-probabilities leave together with their text, so that those of a text that a stop string cut never leave."""
+    """Log-probabilities are sent together with their text, so those of a text that a stop string cut off are never
+    sent.
+    """
 
     def __init__(self, texts: TokenTexts, stop_tokens: frozenset[int]) -> None:
         self._texts, self._stop_tokens = texts, stop_tokens
         self._held: list[TokenLogprobs] = []
-        self._ends: list[int | None] = []  # characters up to each one's end, None inside of a character
+        self._ends: list[int | None] = []  # characters up to each one's end, None inside a character
         self._decoder = getincrementaldecoder("utf-8")("replace")
         self._spelled = self._sent = 0  # characters
 
     def add(self, chunk: Chunk) -> list[TokenLogprobs]:
-        """Those that may leave with the chunk's text."""
+        """Those that may be sent with the chunk's text."""
         if not chunk.logprobs and not self._held:
             return []
         for entry in chunk.logprobs:
@@ -61,17 +63,17 @@ class Piece:
 
 @dataclass
 class Output:
-    """One prompt's, from the queue to its last round. Iterate once."""
+    """The output for one prompt, from the queue to its last round. Iterate once."""
 
     service: Service
     job: Job
     show_drafts: bool = False
-    reader: AnswerReader | None = None  # where it may think or call tools
+    reader: AnswerReader | None = None  # if it may think or call tools
     statistics: Statistics | None = None
     finish_reason: str = "abort"
     rounds: int = 0
     thought: int = 0  # tokens of thoughts and of the markers around them
-    _maybe: int = 0  # those at the start that may be
+    _maybe: int = 0  # tokens at the start that may be part of them
     entries: Entries = field(init=False)
 
     def __post_init__(self) -> None:
@@ -81,9 +83,9 @@ class Output:
         self.entries = Entries(self.service.texts, frozenset(stops))
 
     async def pieces(self, meanwhile: Callable[[], Awaitable[None]] | None = None) -> AsyncGenerator[Piece, None]:
-        """Raises what the engine ends with; ends without a last piece when the client has gone.
+        """Raises the engine's error; ends without a last piece if the client has left.
 
-        meanwhile: awaited wherever nothing has come for a while.
+        meanwhile: awaited whenever nothing has come for a while.
         """
         patience = self.service.settings.ping_interval
         async with aclosing(self.job.chunks(patience, meanwhile)) as chunks:
@@ -98,7 +100,7 @@ class Output:
                 yield Piece(parts, self.entries.add(chunk), drafts)
 
     def _parts(self, chunk: Chunk) -> list[Part | Thought]:
-        """The chunk's text as thoughts, content and calls; at the end also why it ends."""
+        """The chunk's text as thoughts, content and calls; at the end also the reason for ending."""
         reader = self.reader
         if reader is None:
             self.finish_reason = chunk.finish_reason or self.finish_reason
@@ -108,18 +110,18 @@ class Output:
             within = reader.thinks
             parts += reader.add(piece)
             self._maybe += bool(chunk.tokens)
-            if within or reader.thinks:  # the tokens of the markers too
+            if within or reader.thinks:  # the markers' tokens too
                 self.thought += self._maybe
             self._maybe *= reader.undecided
         if chunk.finish_reason is not None:
             parts += reader.end()
-            # A stop string may cut a call as well; that is no call to make.
+            # A stop string may cut off a call as well; such a call must not be executed.
             called = chunk.finish_reason == "stop" and reader.whole
             self.finish_reason = "tool_calls" if called else chunk.finish_reason
         return merged(parts)
 
     def count(self) -> None:
-        """At its end, however that came."""
+        """Called at its end, however that comes."""
         waited = (self.job.queue_seconds, monotonic() - self.job.created)
         self.service.metrics.latencies(tuple(self.job.rounds))
         self.service.metrics.finished(self.statistics, self.finish_reason, self.job.parameters.route, waited)

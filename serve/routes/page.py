@@ -1,4 +1,4 @@
-"""The page at `/`: files of the package, as they are."""
+"""The page at `/`: static files of the package."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TYPES = {
     "css": "text/css; charset=utf-8",
     "svg": "image/svg+xml",
 }
-# Nothing from elsewhere, nothing inline, no frame around it: text of a model can bring nothing along.
+# Nothing from elsewhere, nothing inline, no frame around it: text of a model cannot load anything.
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -27,7 +27,7 @@ HEADERS = {
     "x-content-type-options": "nosniff",
     "referrer-policy": "no-referrer",
     "cross-origin-opener-policy": "same-origin",
-    "cache-control": "no-cache",  # kept, and asked for by its tag each time: an update shows at once
+    "cache-control": "no-cache",  # cached, but revalidated by its tag each time: an update shows at once
 }
 
 

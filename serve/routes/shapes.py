@@ -34,7 +34,7 @@ from ..wire.answers import (
 from ..wire.logprobs import chat_logprobs, completion_logprobs
 from ..wire.tools import new_call_id
 
-Logprobs = list[TokenLogprobs] | None  # None where the request asks for none
+Logprobs = list[TokenLogprobs] | None  # None if the request asks for none
 
 
 @dataclass
@@ -56,13 +56,13 @@ class Whole:
 
 class Shape(Protocol):
     def start(self, index: int, part: Part | Thought) -> Chunk | None:
-        """What opens a choice in front of its first part."""
+        """What opens a choice before its first part."""
         ...
 
     def piece(self, index: int, part: Part | Thought, logprobs: Logprobs, drafts: Drafts | None) -> Chunk: ...
 
     def finish(self, index: int, reason: str, logprobs: Logprobs) -> Chunk:
-        """logprobs: of tokens at the end that add nothing to the answer."""
+        """logprobs: for tokens at the end that add nothing to the answer."""
         ...
 
     def usage(self, usage: Usage, metrics: Metrics) -> Chunk: ...
@@ -114,7 +114,7 @@ class ChatShape:
         self._head = Head(service, "chatcmpl", "chat.completion.chunk", with_usage)
 
     def start(self, index: int, part: Part | Thought) -> Chunk | None:
-        content = "" if isinstance(part, str) else None  # as of a whole answer
+        content = "" if isinstance(part, str) else None  # as in a whole answer
         return self._head.chunk([DeltaChoice(index, Delta(role="assistant", content=content))])
 
     def piece(self, index: int, part: Part | Thought, logprobs: Logprobs, drafts: Drafts | None) -> Chunk:
@@ -169,13 +169,13 @@ class TextShape:
     def __init__(self, service: Service, with_usage: bool) -> None:
         self._service = service
         self._head = Head(service, "cmpl", "text_completion", with_usage)
-        self._offsets: dict[int, int] = {}  # characters that went out, by choice
+        self._offsets: dict[int, int] = {}  # characters sent, by choice
 
     def start(self, index: int, part: Part | Thought) -> Chunk | None:
         return None
 
     def piece(self, index: int, part: Part | Thought, logprobs: Logprobs, drafts: Drafts | None) -> Chunk:
-        assert isinstance(part, str)  # a prompt that is no conversation calls nothing
+        assert isinstance(part, str)  # a prompt that is not a conversation calls nothing
         return self._head.chunk([TextChoice(index, part, self._entries(index, logprobs), None)], drafts)
 
     def finish(self, index: int, reason: str, logprobs: Logprobs) -> Chunk:

@@ -1,1 +1,1 @@
-"""What travels: requests, answers, errors, events, and the table of fields."""
+"""What is sent over the wire: requests, answers, errors, events, and the table of fields."""

@@ -1,4 +1,4 @@
-"""What a field of a request may be, by its place: msgspec says of a wrong choice only that it is one."""
+"""The allowed values of a request's field, by its path: msgspec's message for a wrong choice does not list them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _within(outer: inspect.Type, step: str) -> Iterator[inspect.Type]:
 
 
 def _parts(one: inspect.Type) -> Iterator[inspect.Type]:
-    """Of a union each of its types, and what bounds or describes them taken off."""
+    """Each type of a union, without the annotations that restrict or describe it."""
     if isinstance(one, inspect.Metadata):
         yield from _parts(one.type)
     elif isinstance(one, inspect.UnionType):

@@ -28,9 +28,10 @@ class Usage(msgspec.Struct):
 
 
 class SpeculativeDecoding(msgspec.Struct):
-    """As vLLM names them. acceptance_histogram[i]: rounds that drafted and had i draft tokens accepted.
+    """Counts and times of a request, by vLLM's names. acceptance_histogram[i]: rounds with a draft of which i tokens
+    were accepted.
 
-    mean_acceptance_length: tokens that such a round gave, the target's own included. num_spec_tokens: the most that the
+    mean_acceptance_length: mean tokens of such a round, the target's own included. num_spec_tokens: the most that the
     bundle drafts.
     """
 
@@ -89,10 +90,11 @@ class Next(msgspec.Struct):
 
 
 class Drafts(msgspec.Struct):
-    """Of one round, counted from 0. next: the token that the target chose itself, if it belongs to the output.
+    """The draft of one round, counted from 0. next: the token that the target chose itself, if it belongs to the
+    output.
 
-    pieces: what each of the round's tokens adds to the text, "" for half of a character; the tokens are the accepted
-    ones, and next.
+    pieces: the text that each of the round's tokens adds, "" for half a character; the tokens are the accepted ones,
+    and next.
     """
 
     round: int
@@ -113,7 +115,7 @@ class AnsweredCall(msgspec.Struct, kw_only=True):
 
 
 class AnswerMessage(msgspec.Struct):
-    """content: null where there are calls and nothing else. reasoning_content: of models that think."""
+    """content: null if there are only calls. reasoning_content: the thoughts of models that think."""
 
     role: str
     content: str | None
@@ -146,7 +148,7 @@ class DeltaFunction(msgspec.Struct, omit_defaults=True, kw_only=True):
 
 
 class DeltaCall(msgspec.Struct, omit_defaults=True, kw_only=True):
-    """The first of a call has all, with arguments that are empty; the others have index and arguments."""
+    """A part of a call. The first part has all fields, with empty arguments; the others have index and arguments."""
 
     index: int
     id: str | None = None
@@ -155,7 +157,7 @@ class DeltaCall(msgspec.Struct, omit_defaults=True, kw_only=True):
 
 
 class Delta(msgspec.Struct, omit_defaults=True):
-    """content: null only where a call or a thought opens the answer."""
+    """content: null only if a call or a thought opens the answer."""
 
     role: str | None = None
     content: str | msgspec.UnsetType | None = msgspec.UNSET
@@ -178,7 +180,7 @@ class TextChoice(msgspec.Struct):
 
 
 class Chunk(msgspec.Struct, kw_only=True):
-    """Of a stream, of either kind. usage is left out unless the client asked for it."""
+    """A chunk of a stream, of either kind. usage is left out unless the client asked for it."""
 
     id: str
     object: str
@@ -228,7 +230,7 @@ class Detokenized(msgspec.Struct):
 
 
 def usage_of(*requests: Statistics, thought: int = 0) -> Usage:
-    """thought: tokens of thoughts, which are tokens of the completion as well."""
+    """thought: tokens of thoughts, which are completion tokens as well."""
     prompt, emitted = sum(row.prompt_tokens for row in requests), sum(row.emitted for row in requests)
     accepted = sum(row.predicted_accepted for row in requests)
     rejected = sum(row.predicted for row in requests) - accepted
@@ -239,7 +241,7 @@ def usage_of(*requests: Statistics, thought: int = 0) -> Usage:
 def speculative_decoding(requests: tuple[Statistics, ...], most: int) -> SpeculativeDecoding:
     drafted, accepted = sum(row.drafted for row in requests), sum(row.accepted for row in requests)
     steps = sum(row.drafted_by_position[0] for row in requests if row.drafted_by_position)
-    reached = [steps]  # rounds in which at least so many draft tokens stood
+    reached = [steps]  # rounds in which at least so many draft tokens were accepted
     for place in range(max((len(row.accepted_by_position) for row in requests), default=0)):
         reached.append(
             sum(row.accepted_by_position[place] for row in requests if len(row.accepted_by_position) > place)
@@ -257,8 +259,8 @@ def speculative_decoding(requests: tuple[Statistics, ...], most: int) -> Specula
 
 
 def metrics_of(requests: tuple[Statistics, ...], queue_seconds: float, most: int) -> Metrics:
-    """queue_seconds: of all of them. Times of several prompts, one after the other, are sums; the first token's is the
-    first request's.
+    """queue_seconds: of all prompts. Times of several prompts, one after the other, are summed; the time to the first
+    token is the first request's.
     """
     decoded = sum(row.total_seconds - row.first_token_seconds for row in requests)
     behind_first = sum(max(row.emitted - 1, 0) for row in requests)

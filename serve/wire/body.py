@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Parsed(Generic[T]):
-    """ignored: names of fields that were not known, `messages[0].x` for one within another."""
+    """ignored: names of unknown fields, `messages[0].x` for a nested one."""
 
     request: T
     ignored: list[str]
@@ -48,7 +48,7 @@ def parse(kind: type[T], body: bytes, strict: bool) -> Parsed[T]:
 
 
 def _check_own(own: Any) -> None:
-    """Raises `ApiError` for a field of `specexport` that there is not: no other client has one, so it is a slip."""
+    """Raises `ApiError` for an unknown field of `specexport`: no other client has that object, so it is a mistake."""
     known = _names(Extension)
     unknown = next((name for name in own if name not in known), None) if isinstance(own, dict) else None
     if unknown is not None:
@@ -58,7 +58,7 @@ def _check_own(own: Any) -> None:
 
 
 def _json(body: bytes) -> Any:
-    """JSON without what JSON has not: NaN, lone surrogates; and without keys that come twice."""
+    """Strict JSON: without NaN, lone surrogates and repeated keys."""
     try:
         raw = msgspec.json.decode(body)
         json.loads(body, object_pairs_hook=_pairs)
@@ -77,7 +77,7 @@ def _pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _unknown(made: Any, raw: Any, where: str) -> Iterator[str]:
-    """Fields of `raw` that the structs in `made` have not. Clients send back an answer's nulls and empty lists."""
+    """Fields of `raw` that the structs in `made` do not have. Clients send back an answer's nulls and empty lists."""
     if isinstance(made, list) and isinstance(raw, list):
         for place, (one, of) in enumerate(zip(made, raw, strict=True)):
             yield from _unknown(one, of, f"{where}[{place}]")

@@ -1,4 +1,4 @@
-"""What an output may call: the tools of a request, and the grammar that bounds its calls."""
+"""What an output may call: the tools of a request, and the grammar that constrains its calls."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ BUSY = "grammar_busy"
 
 @dataclass(frozen=True)
 class Calls:
-    """What a request may call. places: of those it may call, among the tools. demanded: whether it must call one.
-    relaxed: tools whose schema cannot be kept and need not be, as they bound it, by place.
+    """What a request may call. places: indices of the tools that it may call. demanded: whether it must call one.
+    relaxed: for each tool without `strict` whose schema cannot be enforced, what is enforced instead, by index.
     """
 
     form: ToolFormat
@@ -41,33 +41,35 @@ class Calls:
 
     @cached_property
     def bounded(self) -> list[Tool]:
-        """Those that it may call, as they bound it."""
+        """The tools that it may call, as they are enforced."""
         return [self.relaxed.get(place, self.tools[place]) for place in self.places]
 
     @cached_property
     def grammar(self) -> Grammar:
-        """Bounds the whole answer. Raises `GrammarError` for what is too much before it is compiled."""
+        """The grammar of the whole answer. Raises `GrammarError` for what is too large before it is compiled."""
         return tools_grammar(self.form, self.bounded, self.demanded, self.parallel)
 
     @property
     def free(self) -> list[int]:
-        """Places of those whose schemas need not be kept: OpenAI's are kept as far as can be without `strict`."""
+        """Indices of the tools whose schemas need not be enforced: as in OpenAI's API, without `strict` only as far as
+        possible.
+        """
         return [place for place in self.places if place not in self.strict]
 
     def relax(self, tools: Mapping[int, Tool]) -> Calls:
-        """tools: by place, none of them strict."""
+        """tools: by index, none of them strict."""
         assert not self.strict & {*tools}
         return replace(self, relaxed={**self.relaxed, **tools}) if tools else self
 
     def relax_longest(self, count: int) -> Calls:
-        """So many of them take any object."""
+        """Relax the `count` longest of them to any object."""
         sizes = {place: schema_size(tool) for place, tool in zip(self.places, self.bounded, strict=True)}
         longest = sorted(self.free, key=lambda place: -sizes[place])
         return self.relax({place: _any_object(self.tools[place]) for place in longest[:count]})
 
 
 def calls_of(request: ChatRequest, session: Session) -> Calls | None:
-    """None where it may call nothing: without tools, and with `tool_choice: "none"`. Raises `ApiError`."""
+    """None if it may call nothing: without tools, and with `tool_choice: "none"`. Raises `ApiError`."""
     choice = request.tool_choice
     if not request.tools:
         if choice == "required" or isinstance(choice, NamedTool):
@@ -93,7 +95,7 @@ def calls_of(request: ChatRequest, session: Session) -> Calls | None:
 
 
 def _check(calls: Calls) -> None:
-    """Of what need not be compiled: the strict tools one by one, and all with no more than what must be kept."""
+    """Checks that need no compiling: the strict tools one by one, and all with only the minimum enforced."""
     for place in calls.strict.intersection(calls.places):
         try:
             _alone(calls.form, calls.tools[place])
@@ -105,8 +107,9 @@ def _check(calls: Calls) -> None:
 
 
 def bounded(calls: Calls, session: Session, thoughts: Thinking | None) -> tuple[Calls, Grammar | None]:
-    """(calls, their grammar, compiled), with those tools relaxed that need not be kept to the letter: each by itself,
-    and where all together are too much, the longest. Raises `ApiError`, `GrammarError` where another one is compiling.
+    """(calls, their grammar, compiled). Tools without `strict` are relaxed if their schemas cannot be enforced: each by
+    itself, and the longest if all together are too large. Raises `ApiError`, `GrammarError` while another one is
+    compiling.
     """
     calls = _within_limits(calls.relax(_judged(calls, session)))
     try:
@@ -123,7 +126,7 @@ def bounded(calls: Calls, session: Session, thoughts: Thinking | None) -> tuple[
 
 
 def _judged(calls: Calls, session: Session) -> dict[int, Tool]:
-    """Those that cannot be kept even alone, as they can be."""
+    """The tools that cannot be enforced even alone, in the strictest form that can be."""
     tried: dict[int, Tool] = {}
 
     def grammars(place: int) -> Iterator[Grammar]:
@@ -144,12 +147,12 @@ def _judged(calls: Calls, session: Session) -> dict[int, Tool]:
 
 
 def _alone(form: ToolFormat, tool: Tool) -> Grammar:
-    """Of a call of it, whatever it is named. Raises `GrammarError`."""
+    """The grammar of a call of the tool, whatever its name. Raises `GrammarError`."""
     return tools_grammar(form, [replace(tool, name="f")], demanded=True, parallel=False)
 
 
 def _ways(form: ToolFormat, tool: Tool) -> Iterator[Tool]:
-    """What may bound it, the strictest first; any object can always be kept."""
+    """What may be enforced for it, the strictest first; that it is an object can always be enforced."""
     try:
         check_limits([tool])
     except GrammarError:
@@ -165,7 +168,7 @@ def _any_object(tool: Tool) -> Tool:
 
 
 def _within_limits(calls: Calls) -> Calls:
-    """With no more of the longest relaxed than all together need; with all of them, they are within: see `_check`."""
+    """Relaxes only as many of the longest as necessary; with all relaxed, they are within the limits: see `_check`."""
     if _fit(calls) is None:
         return calls
     low, high = 1, len(calls.free)
@@ -184,7 +187,9 @@ def _fit(calls: Calls) -> GrammarError | None:
 
 
 def of_tools(error: GrammarError, calls: Calls) -> ApiError:
-    """With the field that is to blame, where it is: llguidance tells the grammar's line, and each tool has its own."""
+    """The error with the field that caused it, if known: llguidance tells the grammar's line, and each tool has its
+    own.
+    """
     found = of_engine(error)
     if found.status != 400:
         return found

@@ -1,4 +1,4 @@
-"""What a request's output must be, from the fields that say so: `response_format` and `structured_outputs`."""
+"""What a request's output must match, from the fields `response_format` and `structured_outputs`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DEEPEST = 64
 
 
 def grammar_of(request: Common, allow_lark: bool) -> Grammar | None:
-    """Raises `ApiError`, also for what is wrong or too large before it is compiled."""
+    """Raises `ApiError`, also for what is invalid or too large before it is compiled."""
     try:
         return _grammar(request, allow_lark)
     except GrammarError as error:
@@ -48,7 +48,7 @@ def _schema(wanted: JsonSchema) -> Grammar:
 
 
 def check_strict(schema: dict[str, Any], name: str, where: str) -> None:
-    """Raises `ApiError` for a schema that OpenAI's strict mode refuses. name: what the message calls it."""
+    """Raises `ApiError` for a schema that OpenAI's strict mode refuses. name: the schema's name in the message."""
     loose = next(_loose(schema, name), None)
     if loose is not None:
         raise ApiError(400, "invalid_schema", f"strict: {loose}", where)
@@ -70,7 +70,7 @@ def _structured(wanted: StructuredOutputs, allow_lark: bool) -> Grammar:
 
 
 def _loose(schema: Any, where: str, depth: int = 0) -> Iterator[str]:
-    """What OpenAI's strict mode demands and `schema` lacks."""
+    """What OpenAI's strict mode requires and `schema` lacks."""
     if depth > DEEPEST or not isinstance(schema, dict):
         return  # refused by its depth later
     kind, properties = schema.get("type"), schema.get("properties")

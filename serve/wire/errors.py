@@ -1,4 +1,4 @@
-"""Errors as clients of the OpenAI API read them."""
+"""Errors in the form of the OpenAI API."""
 
 from __future__ import annotations
 
@@ -27,7 +27,10 @@ QUEUE_STATUS = {"queue_full": 429, "too_many_requests": 429, "queue_timeout": 50
 BUSY_RETRY = "2"
 OF_MESSAGES = ("message ", "there are no messages", "the chat template refuses")
 EXTENSION = tuple(field.name for field in msgspec.structs.fields(Extension))
-CALLED = {"max_new_tokens": "max_tokens", "min_new_tokens": "min_tokens"}  # options by other names than a request's
+CALLED = {
+    "max_new_tokens": "max_tokens",
+    "min_new_tokens": "min_tokens",
+}  # options whose names differ from those in requests
 SHOWN = 100
 MISSING = re.compile(r"Object missing required field `(\w+)`")
 PLACE = re.compile(r"(.*) - at (?:`key` in )?`\$\.?(.*)`$", re.DOTALL)
@@ -45,7 +48,7 @@ class ErrorAnswer(msgspec.Struct):
 
 
 class ApiError(Exception):
-    """One that the client is told. message: one line. param: the field, as in `messages[0].role`."""
+    """An error for the client. message: one line. param: the field, as in `messages[0].role`."""
 
     def __init__(
         self, status: int, code: str, message: str, param: str | None = None, headers: dict[str, str] | None = None
@@ -71,7 +74,9 @@ def invalid(param: str | None, message: str, code: str = "invalid_value") -> Api
 
 
 def of_validation(error: msgspec.ValidationError, kind: type) -> ApiError:
-    """msgspec says what was expected, what was found, and where, but not which values a choice has. kind: of struct."""
+    """msgspec says what was expected, what was found, and where, but not the allowed values of a choice. kind: of
+    struct.
+    """
     found = PLACE.match(str(error))
     told, where = (str(error), "") if found is None else (found[1], found[2])
     missing = MISSING.fullmatch(told)
@@ -85,7 +90,7 @@ def of_validation(error: msgspec.ValidationError, kind: type) -> ApiError:
 
 
 def of_grammar(error: GrammarError, request: Common) -> ApiError:
-    """Of what bounds a whole output, with the field that is to blame, where one is."""
+    """The error for a grammar of a whole output, with the field that caused it, if known."""
     found = of_engine(error)
     if found.status == 400:
         found.param = "response_format" if request.structured_outputs is None else "structured_outputs"
@@ -93,7 +98,7 @@ def of_grammar(error: GrammarError, request: Common) -> ApiError:
 
 
 def of_engine(error: BaseException) -> ApiError:
-    """What a request ended with, as the client is told."""
+    """The error that ended a request, in the form for the client."""
     match error:
         case ApiError():
             return error
@@ -118,7 +123,7 @@ def of_engine(error: BaseException) -> ApiError:
         case SessionClosedError():
             return ApiError(503, "shutting_down", "this server is shutting down", headers={"Retry-After": "1"})
     LOG.error("a request failed: %s", error, exc_info=None if isinstance(error, SpecExportError) else error)
-    # No more than that: what an engine says names files of this machine.
+    # No details: an engine's messages name files of this machine.
     told = "the engine failed on this request; the server's log says more"
     return ApiError(500, "engine_error", told, headers={"x-should-retry": "false"})
 
@@ -131,7 +136,7 @@ def _of_prompt(message: str) -> str | None:
 
 
 def _named(message: str) -> str | None:
-    """The parameter that a `ParameterError` begins with, as a request calls it."""
+    """The parameter that a `ParameterError` begins with, by its name in requests."""
     first: Any = message.partition(" ")[0]
     if first in EXTENSION:
         return f"specexport.{first}"

@@ -1,4 +1,4 @@
-"""The table of fields: what is honoured, what is accepted without effect, what is refused by name, what is ignored.
+"""The table of fields: those that are honoured, accepted without effect, refused by name, or ignored.
 
 Honoured are the fields of the request's struct (`requests.py`).
 """
@@ -11,7 +11,7 @@ from typing import Any
 from .errors import ApiError, unsupported
 
 ANY = object()
-# Accepted where they ask for what happens anyway.
+# Accepted if they ask for the default behaviour.
 WITHOUT_EFFECT: dict[str, tuple[Any, ...]] = {
     "user": (ANY,),
     "metadata": (ANY,),
@@ -62,7 +62,7 @@ REFUSED: dict[str, str] = {
 
 
 def check_kinds(raw: Mapping[str, Any]) -> None:
-    """Raises `ApiError` for kinds of tools that the OpenAI API has and this one has not."""
+    """Raises `ApiError` for kinds of tools that the OpenAI API has and this server does not."""
     choice, tools = raw.get("tool_choice"), raw.get("tools")
     kind = choice.get("type") if isinstance(choice, Mapping) else None
     if kind in ("allowed_tools", "custom"):
@@ -73,7 +73,7 @@ def check_kinds(raw: Mapping[str, Any]) -> None:
 
 
 def check_fields(raw: Mapping[str, Any], honoured: frozenset[str], strict: bool) -> list[str]:
-    """Names of the fields that are ignored, in order. Raises `ApiError` for those that are refused."""
+    """Names of the ignored fields, in order. Raises `ApiError` for refused ones."""
     check_kinds(raw)
     ignored = []
     for name, value in raw.items():

@@ -12,11 +12,11 @@ from ...runtime.sampling.logprobs import TokenLogprobs
 from ...runtime.text.token_bytes import spelled
 from .answers import ChatLogprobs, CompletionLogprobs, TokenLogprob, TopLogprob
 
-NEVER = -9999.0  # for a token that cannot come; JSON has no infinity
+NEVER = -9999.0  # for an impossible token; JSON has no infinity
 
 
 class TokenTexts:
-    """What each of a tokenizer's ids stands for. Special tokens stand for no bytes: they have no text in an answer."""
+    """The text and bytes of each of a tokenizer's ids. Special tokens have no bytes: they have no text in an answer."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         description: dict[str, Any] = json.loads(tokenizer.to_str())
@@ -29,12 +29,12 @@ class TokenTexts:
         return b"" if token in self._special else self._bytes.get(token, b"")
 
     def text_of(self, token: int) -> str:
-        """For people: half a character shows as U+FFFD, a special token by its name."""
+        """The text for people: half a character shows as U+FFFD, a special token by its name."""
         return self._special.get(token) or self._bytes.get(token, b"").decode(errors="replace")
 
     @property
     def longest(self) -> int:
-        """Bytes of the longest token."""
+        """Number of bytes of the longest token."""
         return max(map(len, self._bytes.values()), default=1)
 
 
@@ -56,13 +56,13 @@ def chat_logprobs(entries: Iterable[TokenLogprobs], texts: TokenTexts) -> ChatLo
 
 
 def completion_logprobs(entries: Iterable[TokenLogprobs], texts: TokenTexts, offset: int) -> CompletionLogprobs:
-    """offset: characters of the answer in front of them."""
+    """offset: number of characters of the answer before them."""
     found = CompletionLogprobs([], [], [], [])
     for entry in entries:
         text = texts.text_of(entry.token)
         found.tokens.append(text)
         found.token_logprobs.append(finite(entry.logprob))
-        # Different tokens may show as the same text; the likelier one stands. The token itself is always among them.
+        # Different tokens may show as the same text; the likelier one is kept. The token itself is always among them.
         likeliest: dict[str, float] = {}
         for token, logprob in (*entry.likeliest, (entry.token, entry.logprob)):
             likeliest.setdefault(texts.text_of(token), finite(logprob))

@@ -1,4 +1,4 @@
-"""`/openapi.json`, from the structs that requests are decoded into and answers are made of."""
+"""`/openapi.json`, generated from the structs of requests and answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requests as structs: they are decoded into these, and `/openapi.json` is made of these."""
+"""Requests as structs: bodies are decoded into these, and `/openapi.json` is generated from them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Prediction(msgspec.Struct):
 
 
 class CalledFunction(msgspec.Struct):
-    """arguments: an object as JSON."""
+    """arguments: a JSON object, as text."""
 
     name: Annotated[str, Meta(max_length=64)]
     arguments: str
@@ -44,7 +44,7 @@ class ToolCall(msgspec.Struct):
 
 
 class Message(msgspec.Struct):
-    """reasoning_content: what the assistant thought, as an answer has it, for templates that write it."""
+    """reasoning_content: the assistant's thoughts, as in an answer, for templates that write them."""
 
     role: Role
     content: str | Annotated[list[Part], Meta(max_length=1024)] | None = None
@@ -55,7 +55,7 @@ class Message(msgspec.Struct):
 
 
 class FunctionTool(msgspec.Struct):
-    """parameters: a schema of an object. strict: as in `json_schema`; what is called satisfies its schema anyway."""
+    """parameters: JSON schema of an object. strict: as in `json_schema`; calls satisfy their schema anyway."""
 
     name: Annotated[str, Meta(min_length=1, max_length=64, pattern="^[a-zA-Z0-9_-]+$")]
     description: str | None = None
@@ -81,7 +81,7 @@ Tools = Annotated[list[ToolDefinition], Meta(max_length=128)]
 
 
 class JsonSchema(msgspec.Struct):
-    """strict: as OpenAI's, every object names all its properties as required and allows no others."""
+    """strict: as in OpenAI's API, every object names all its properties as required and allows no others."""
 
     name: Annotated[str, Meta(max_length=256)] | None = None
     description: str | None = None
@@ -95,7 +95,7 @@ class ResponseFormat(msgspec.Struct):
 
 
 class StructuredOutputs(msgspec.Struct):
-    """As vLLM's; exactly one of them. json: a schema or its text. grammar: Lark, where the server allows it."""
+    """As in vLLM; exactly one of them. json: a schema or its text. grammar: Lark, where the server allows it."""
 
     json: dict[str, Any] | str | None = None
     regex: str | None = None
@@ -104,7 +104,7 @@ class StructuredOutputs(msgspec.Struct):
 
 
 class Extension(msgspec.Struct, forbid_unknown_fields=True):
-    """What is specexport's own. show_drafts: each chunk says what was drafted, and what of it was rejected."""
+    """specexport's own fields. show_drafts: each chunk says what was drafted, and which of it was rejected."""
 
     route: Annotated[str, Meta(max_length=256)] | None = None
     drafter: Annotated[str, Meta(max_length=64)] | None = None
@@ -139,7 +139,7 @@ class Common(msgspec.Struct, kw_only=True):
     specexport: Extension | None = None
 
 
-# Bounds of what a template may do with them: it repeats, or counts to, what it is given.
+# Limits of the values with which a template may repeat or count something.
 Plain = (
     Annotated[str, Meta(max_length=256)]
     | Annotated[int, Meta(ge=-1_000_000, le=1_000_000)]
@@ -172,7 +172,7 @@ class CompletionRequest(Common, kw_only=True):
 
 
 class TokenizeRequest(msgspec.Struct, kw_only=True):
-    """prompt, or messages and what they may call."""
+    """prompt, or messages and the tools that they may call."""
 
     model: Annotated[str, Meta(max_length=1024)] | None = None
     prompt: str | None = None

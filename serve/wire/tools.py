@@ -1,4 +1,4 @@
-"""Tools on the wire: what a request offers, and what its history says was called."""
+"""Tools on the wire: those that a request offers, and the calls in its history."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from .errors import invalid, unsupported
 from .requests import Message, ToolDefinition
 
 LETTERS = string.ascii_letters + string.digits
-MOST_LEVELS = 64  # templates and masks go down into what is nested, on the interpreter's stack
+MOST_LEVELS = 64  # templates and masks recurse into nested values, on the interpreter's stack
 
 
 def offered(given: Sequence[ToolDefinition]) -> list[Tool]:
-    """Raises `ApiError`, also for a schema that is none."""
+    """Raises `ApiError`, also for an invalid schema."""
     tools = []
     for place, entry in enumerate(given):
         where = f"tools[{place}].function.parameters"
@@ -46,14 +46,14 @@ def form_of(session: Session, field: str) -> ToolFormat:
 
 
 class History:
-    """Messages with calls and what the tools answered, as templates take them."""
+    """Messages with calls and tool results, in the form for templates."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
         self._called: dict[str, str] = {}  # names of the tools, by the calls' ids
 
     def calls(self, message: Message, where: str) -> list[dict[str, Any]]:
-        """Of an assistant's message. Raises `ApiError`."""
+        """The calls of an assistant's message. Raises `ApiError`."""
         form = form_of(self._session, f"{where}.tool_calls")
         if message.role != "assistant":
             raise invalid(f"{where}.tool_calls", f"{where} has tool_calls, which only the assistant has", CODE)
@@ -70,7 +70,7 @@ class History:
         return found
 
     def result(self, message: Message, where: str) -> dict[str, Any]:
-        """Of a tool's message, what it has beside its content. Raises `ApiError`."""
+        """The fields of a tool's message in addition to its content. Raises `ApiError`."""
         form = form_of(self._session, f"{where}.role")
         if not form.takes_results:
             raise unsupported(f"{where}.role", "this model's chat template does not render tool results")
@@ -101,7 +101,9 @@ def _arguments(text: str, where: str) -> dict[str, Any]:
 
 
 def _deeper(value: Any, levels: int) -> bool:
-    """Whether objects and lists are nested in more levels than that. No recursion: that is what is prevented."""
+    """Whether objects and lists are nested more deeply than that. Without recursion, which is what must be
+    prevented.
+    """
     level = [value]
     for _ in range(levels):
         nested = [one for one in level if isinstance(one, Mapping | list)]

@@ -1,4 +1,4 @@
-"""From a request's struct to what a session takes: prompts and `SamplingParameters`."""
+"""From a request's struct to the input of a session: prompts and `SamplingParameters`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MOST_PROMPTS = 8
 
 @dataclass(frozen=True)
 class Limits:
-    """Of the bundle. longest_token: in bytes of text; a text of more than capacity times that cannot fit."""
+    """Limits of the bundle. longest_token: in bytes of text; a text of more than capacity times that cannot fit."""
 
     capacity: int
     longest_token: int
@@ -36,7 +36,7 @@ class Limits:
 def chat_messages(
     messages: Sequence[Message], session: Session, variables: Variables | None = None
 ) -> list[dict[str, Any]]:
-    """As the runtime takes them. variables: of the template. Raises `ApiError` for what cannot be rendered."""
+    """In the runtime's form. variables: of the template. Raises `ApiError` for what cannot be rendered."""
     found: list[dict[str, Any]] = []
     history = History(session)
     for place, message in enumerate(messages):
@@ -59,13 +59,13 @@ def chat_messages(
 
 
 def check_template(there: bool) -> None:
-    """Raises `ApiError` for messages to a model that has no way to read them."""
+    """Raises `ApiError` for messages to a model without a chat template."""
     if not there:
         raise unsupported("messages", "this model has no chat template; use /v1/completions")
 
 
 def flat(content: str | Sequence[Part], where: str) -> str:
-    """One text of a text or of text parts. Nothing but text is taken, so nothing is ever fetched."""
+    """A text or text parts as one text. Only text is accepted, so nothing is ever fetched."""
     if isinstance(content, str):
         return content
     texts = []
@@ -79,7 +79,7 @@ def flat(content: str | Sequence[Part], where: str) -> str:
 
 
 def prompts(request: CompletionRequest) -> list[Prompt]:
-    """One to eight of them. Raises `ApiError`."""
+    """One to eight prompts. Raises `ApiError`."""
     given = request.prompt
     if isinstance(given, str):
         return [given]
@@ -101,7 +101,7 @@ def check_size(prompt: Prompt, limits: Limits, tools: Sequence[Tool] = ()) -> No
     for one in _rendered(prompt, tools):
         size += one
         if size > limits.longest_text:
-            break  # the rest is not looked at either
+            break  # the rest is skipped
     if size > limits.longest_text:
         raise invalid(
             "messages" if not isinstance(prompt, str) else "prompt",
@@ -112,12 +112,12 @@ def check_size(prompt: Prompt, limits: Limits, tools: Sequence[Tool] = ()) -> No
 
 
 def _rendered(prompt: Prompt, tools: Sequence[Tool]) -> Iterator[int]:
-    """Bytes of all that a template writes: never more than it does write, structure aside."""
+    """Bytes of everything that a template writes: never more than it does write, apart from structure."""
     if isinstance(prompt, str):
         yield len(prompt.encode())
         return
     for message in prompt:
-        if isinstance(message, dict):  # else it is a token
+        if isinstance(message, dict):  # otherwise a token
             yield from _sizes(message["content"])
             for name in ("name", *KEYS):
                 yield from _sizes(message.get(name, ""))
@@ -131,7 +131,9 @@ def _rendered(prompt: Prompt, tools: Sequence[Tool]) -> Iterator[int]:
 
 
 def _sizes(value: Any) -> Iterator[int]:
-    """Bytes of each text and bracket of JSON, one for a number. A loop, lest deep values end the stack."""
+    """Bytes of each text and bracket of JSON, one for a number. A loop, so that deep values do not overflow the
+    stack.
+    """
     left = [value]
     while left:
         value = left.pop()
@@ -148,7 +150,7 @@ def _sizes(value: Any) -> Iterator[int]:
 
 
 def prediction_text(request: Common, limits: Limits) -> str:
-    """No more of it than a sequence can hold; empty for none. Raises `ApiError`."""
+    """At most as much of it as a sequence can hold; empty for none. Raises `ApiError`."""
     if request.prediction is None:
         return ""
     return flat(request.prediction.content, "prediction.content")[: limits.longest_text]
@@ -165,12 +167,12 @@ def parameters(
     """prediction: token ids. Raises `ParameterError`, `ApiError`."""
     extension = request.specexport or Extension()
     asked = getattr(request, "max_completion_tokens", None) or request.max_tokens
-    default = 16 if isinstance(request, CompletionRequest) else limits.capacity  # as the OpenAI API has it
+    default = 16 if isinstance(request, CompletionRequest) else limits.capacity  # as in the OpenAI API
     room = limits.capacity - prompt_tokens
     most = max(1, min(asked or default, settings.max_tokens or room, room))
     given: dict[str, Any] = {
         "top_p": request.top_p,
-        "top_k": None if request.top_k is None else max(request.top_k, 0),  # vLLM's -1 is off as well
+        "top_k": None if request.top_k is None else max(request.top_k, 0),  # vLLM's -1 means off as well
         "min_p": request.min_p,
         "presence_penalty": request.presence_penalty,
         "frequency_penalty": request.frequency_penalty,
@@ -195,7 +197,7 @@ def parameters(
 
 
 def likeliest(request: Common) -> int | None:
-    """How many tokens besides its own each token is to have, None for no log-probabilities. Raises `ApiError`."""
+    """How many alternatives each token is to have, None for no log-probabilities. Raises `ApiError`."""
     if isinstance(request, CompletionRequest):
         return None if request.logprobs is None or request.logprobs is False else request.logprobs
     assert isinstance(request, ChatRequest)

@@ -1,4 +1,4 @@
-"""What a request sets in the chat template."""
+"""Variables that a request sets in the chat template."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def variables_of(
 ) -> tuple[dict[str, Any], list[str]]:
     """(variables that the template reads, names of fields that it does not read).
 
-    Raises `ApiError` for one that is not a request's to set; with `strict` for one that the template does not read.
+    Raises `ApiError` for a variable that requests may not set; with `strict` for one that the template does not read.
     """
     given: dict[str, Any] = dict(request.chat_template_kwargs or {})
     own = next(filter(is_own, given), None)
