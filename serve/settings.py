@@ -108,6 +108,6 @@ def check_listening(host: str, settings: ServerSettings, without_keys: bool = Fa
     if not (loopback or settings.api_keys or without_keys):
         raise ParameterError(
             f"host {host} can be reached from other machines and there is no API key; "
-            "give --api-key-file, or --no-auth, and --allowed-host with each name "
-            "or address that clients use, where something in front of this server asks for keys"
+            "give --api-key-file; or, if something in front of this server checks keys, --no-auth and an "
+            "--allowed-host for each name or address that clients use"
         )

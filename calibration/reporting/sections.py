@@ -90,7 +90,7 @@ def _provenance_tables(analysis: Analysis) -> tuple[Table, ...]:
         "command": analysis.command,
         "made": analysis.made,
         "host": analysis.host,
-        "engine": f"{analysis.engine}, {analysis.costs.threads} threads",
+        "engine": f"{analysis.engine}, {_threads(analysis.costs.threads)}",
         "temperature": f"{analysis.temperature:g}",
         "requests": str(sum(entry.requests for entry in analysis.routes)),
         "tokens": f"{sum(entry.tokens for entry in analysis.routes)}, at most {analysis.max_new_tokens} per request",
@@ -100,3 +100,8 @@ def _provenance_tables(analysis: Analysis) -> tuple[Table, ...]:
         "costs made": f"{analysis.costs.made} on {analysis.costs.host}",
     }
     return (Table(("what", "value"), tuple((name, printable(value)) for name, value in facts.items()), texts=2),)
+
+
+def _threads(count: int) -> str:
+    """count: as given to `load`."""
+    return f"{count} thread{'s' * (count != 1)}" if count else "its own choice of threads"

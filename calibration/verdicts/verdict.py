@@ -291,5 +291,5 @@ def _in_words(policy: RoutePolicy, chosen: DraftCandidate, lacking: int, floor: 
         why = f"fewer than {LEAST_REQUESTS} requests"
     else:
         why = "p10 is near the floor" if speedup.low > 1 else "the interval includes 1"
-    more = f"about {lacking} more requests of {SHORTEST_RESPONSE} tokens or more would decide"
+    more = f"about {lacking} more request{'s' * (lacking != 1)} of {SHORTEST_RESPONSE} tokens or more would decide"
     return f"Undecided, {why}: {setting}, {found}; {more}."

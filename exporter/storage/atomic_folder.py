@@ -64,7 +64,11 @@ def remove_left(folder: Path, names: re.Pattern[str]) -> None:
 def _locked_folder(final: Path) -> Iterator[Path]:
     """A new one beside `final`. It has the name by which others know it only when it is locked."""
     while True:
-        made = Path(tempfile.mkdtemp(prefix=f".{final.name}.new-", dir=final.parent))
+        try:
+            made = Path(tempfile.mkdtemp(prefix=f".{final.name}.new-", dir=final.parent))
+        except OSError as error:
+            error.filename = str(final.parent)  # rather than a name that nobody gave
+            raise
         with _locked(made):
             try:
                 outer = made.rename(final.parent / f".{final.name}.tmp-{made.name[-8:]}")

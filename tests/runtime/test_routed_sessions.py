@@ -198,3 +198,20 @@ def test_a_file_that_names_a_chain_which_cannot_be(tmp_path: Path, name: str) ->
     write_decision(session.bundle, routing_of(bundle_identity(session.bundle), ("model", name)), ROUTING)
     with pytest.raises(BundleError, match=rf"routing\.json: drafter is '{name}'; it must be one of model, "):
         Session(session.bundle, session.engine)
+
+
+def test_a_chain_is_believed_to_take_what_was_found_on_all_routes(tmp_path: Path) -> None:
+    drafters = "ngram:model", "b"
+    session = routed(tmp_path, drafters)
+    routing = routing_of(bundle_identity(session.bundle), drafters)
+    for name, unit in (("odd", 0.2), ("even", 0.6)):
+        known = routing.routes[name].drafters
+        known["ngram:model"] = replace(known["ngram:model"], unit=unit)
+    assert (routing.unit("ngram:model"), routing.unit("b")) == (pytest.approx(0.4), 1.0)
+    write_decision(session.bundle, routing, ROUTING)
+    schedule = Session(session.bundle, session.engine).decisions.routed([5, 7], MOST)
+    assert schedule is not None
+    found = {name: one._costs.at(64) for name, one in schedule.schedules.items()}
+    assert found["ngram:model"].draft == pytest.approx(0.4 * found["b"].draft)
+    assert found["ngram:model"].rounds[1] == pytest.approx(found["b"].rounds[1])
+    assert found["b"].rounds[3] - found["ngram:model"].rounds[3] == pytest.approx(2 * 0.6 * 0.05)

@@ -146,6 +146,18 @@ def test_an_error_names_the_file_and_never_the_output_instead(refused: Refused, 
         raise OSError("of a library\nin several lines")
 
 
+def test_a_place_that_nothing_can_be_written_to_is_named_as_it_was_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def forbidden(prefix: str, dir: Path) -> str:
+        raise PermissionError(errno.EACCES, "Permission denied", f"{dir}/{prefix}x1y2z3")
+
+    monkeypatch.setattr("tempfile.mkdtemp", forbidden)
+    with pytest.raises(OutputError) as caught, new_folder(tmp_path / "out", False):
+        pass
+    assert str(caught.value) == f"{tmp_path}: Permission denied; nothing was kept"
+
+
 @pytest.mark.parametrize("make", [Path.mkdir, Path.touch])
 def test_force_keeps_what_is_no_bundle_and_came_during_the_build(
     refused: Refused, make: Callable[[Path], None], tmp_path: Path

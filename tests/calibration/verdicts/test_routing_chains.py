@@ -1,0 +1,49 @@
+"""Requests without a route, where one who may draft is a chain: what it takes is written down and believed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from specexport.calibration.measuring import routed_replay
+from specexport.calibration.measuring.routed_replay import Priced, replay_routed
+from specexport.calibration.measuring.traces import Trace
+from specexport.calibration.verdicts.chains import unit_of
+from specexport.calibration.verdicts.routing import Stream, known
+from specexport.runtime.policy.routed_schedule import Candidate, RoutedSchedule
+from support.calibrated import flat_costs
+
+CHAIN = "ngram:model"
+COSTS = flat_costs(0.2, draft_row=0.01)
+# Lookups guess right on the first route, and know nothing on the second.
+REPEATS = Trace(1, "a", 6, (1, 2, 3, 4, 1, 2, 3, 4, 1, 2), (True,) * 4, 4)
+OTHER = Trace(2, "b", 6, (1, 2, 3, 4, 5, 6, 7, 8, 9, 10), (True,) * 4, 4)
+STREAM = Stream(
+    [dict.fromkeys((CHAIN, "model"), replace(trace, line=line)) for line in range(3) for trace in (REPEATS, OTHER)],
+    {name: Priced(COSTS) for name in (CHAIN, "model")},
+)
+
+
+def test_each_route_says_what_a_token_of_the_chain_takes() -> None:
+    routes = known(STREAM, 0).routes
+    found = {name: route.drafters[CHAIN].unit for name, route in routes.items()}
+    assert found == {"a": unit_of([REPEATS], CHAIN, COSTS), "b": 1.0}
+    assert found["a"] < 0.1
+    assert {route.drafters["model"].unit for route in routes.values()} == {1.0}
+
+
+def test_a_replay_believes_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    believed: list[dict[str, float]] = []
+
+    class Seen(RoutedSchedule):
+        def __init__(self, routing: Any, prompt: Any, candidates: Mapping[str, Candidate], *rest: Any) -> None:
+            believed.append({name: one.costs.at(1).draft for name, one in candidates.items()})
+            super().__init__(routing, prompt, candidates, *rest)
+
+    monkeypatch.setattr(routed_replay, "RoutedSchedule", Seen)
+    routing = known(STREAM, 0)
+    replay_routed(STREAM.requests, lambda _: routing, STREAM.drafters)
+    assert len(believed) == len(STREAM.requests)
+    assert believed[0] == {CHAIN: pytest.approx(routing.unit(CHAIN) * 0.2), "model": 0.2}
