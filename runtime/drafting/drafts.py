@@ -84,10 +84,7 @@ class Drafts:
                 f"drafter {name!r} is no longer in the bundle: it was removed or replaced after this session loaded "
                 "it; name another drafter, or load the bundle again"
             ) from None
-        self.context.more = {
-            **self.context.more,
-            name: cached,
-        }  # a new dict: another thread may walk through it
+        self.context.more = {**self.context.more, name: cached}  # a new dict: another thread may walk the old one
         return opened
 
 

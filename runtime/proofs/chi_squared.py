@@ -1,4 +1,4 @@
-"""L3 of docs/losslessness.md: what a whole session samples, against the exact distribution of its target."""
+"""L3 of docs/losslessness.md: the samples of a whole session, compared with the exact distribution of its target."""
 
 from __future__ import annotations
 
@@ -22,15 +22,16 @@ Joint = dict[tuple[int, ...], float]
 # About how often a correct sampler fails a case.
 FALSE_ALARM = 1e-6
 NORMAL_QUANTILE = 4.753424  # of 1 - FALSE_ALARM
-# Fewer expected counts make no cell of their own: the statistic's tail would be heavier than chi-squared's.
+# Sequences with fewer expected counts share a cell: the statistic's tail would be heavier than chi-squared's.
 SMALLEST_CELL = 20
 
 
 @dataclass(frozen=True)
 class Sampled:
-    """One chi-squared test. limit: what the statistic exceeds with probability FALSE_ALARM if nothing is wrong.
+    """One chi-squared test. limit: the value that the statistic exceeds with probability FALSE_ALARM if nothing is
+    wrong.
 
-    drafted: draft tokens of all trials; 0 proves nothing of drafting.
+    drafted: draft tokens of all trials; 0 proves nothing about drafting.
     """
 
     drafter: str
@@ -55,9 +56,9 @@ def exact_joint(
     chunk: int,
     stop_tokens: Sequence[int] = (),
 ) -> Joint:
-    """The probability of every sequence of `length` tokens behind `prompt`, from passes of the target alone.
+    """The probability of every sequence of `length` tokens after `prompt`, from passes of the target alone.
 
-    stop_tokens: what min_new_tokens forbids; a sequence goes on behind them.
+    stop_tokens: those that min_new_tokens forbids; a sequence continues after them.
     """
     cached, adjustment = (
         CachedDecoder(target, chunk),
@@ -89,10 +90,10 @@ def sample_session(
     trials: int,
     first_seed: int = 0,
 ) -> Sampled:
-    """Generate `trials` times with seeds of their own, and compare what came with `expected`.
+    """Generate `trials` times with seeds of their own, and compare the result with `expected`.
 
-    params: drafter, verification, and what gives the processed distribution that `expected` must be of.
-    Raises `ParameterError` when so few trials cannot tell anything.
+    params: drafter, verification, and the settings of the processed distribution in `expected`. Raises `ParameterError`
+    if so few trials cannot tell anything.
     """
     needed = fewest_trials(expected)
     if trials < needed:
@@ -103,7 +104,7 @@ def sample_session(
     length = len(next(iter(expected)))
     found: Counter[tuple[int, ...]] = Counter()
     rounds = accepted = drafted = 0
-    # One round's tokens more than are looked at, so that the last round that matters drafts as many as any.
+    # One round's tokens more than are examined, so that the last round that matters drafts as many as any other.
     params = replace(params, max_new_tokens=length + session.max_draft_tokens, stop_token_ids=())
     for seed in range(first_seed, first_seed + trials):
         generation = session.generate(prompt, params, seed=seed)
@@ -118,7 +119,7 @@ def sample_session(
 
 
 def fewest_trials(expected: Joint) -> int:
-    """What it takes for two cells, below which every sample would pass."""
+    """The least number of trials for two cells; with fewer, every sample would pass."""
     largest = max(expected.values())
     return math.ceil(SMALLEST_CELL / min(largest, 1.0 - largest)) if largest < 1.0 - 1e-9 else 1
 
@@ -126,8 +127,7 @@ def fewest_trials(expected: Joint) -> int:
 def chi_squared(expected: Joint, found: Counter[tuple[int, ...]]) -> tuple[float, float, int]:
     """`(statistic, its 1 - FALSE_ALARM quantile, cells)`; rare sequences share a cell.
 
-    The quantile is that of Wilson and
-    Hilferty (1931). A sequence that cannot be makes the statistic infinite.
+    The quantile is that of Wilson and Hilferty (1931). An impossible sequence makes the statistic infinite.
     """
     trials = found.total()
     large = [tokens for tokens, probability in expected.items() if probability * trials >= SMALLEST_CELL]

@@ -1,4 +1,4 @@
-"""How far apart two models' distributions are."""
+"""The divergence between two models' distributions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from ...engines.base import Logits
 
 @dataclass(frozen=True)
 class Divergence:
-    """Over `rows` rows. nats: the mean KL divergence. agreement: the part of them whose likeliest token is the same."""
+    """Over `rows` rows. nats: the mean KL divergence. agreement: the fraction of rows whose likeliest token is the
+    same.
+    """
 
     rows: int
     nats: float
@@ -21,12 +23,14 @@ class Divergence:
 
 
 def divergence(pairs: Iterable[tuple[Logits, Logits]]) -> Divergence:
-    """Of the second from the first of each pair of logits `[R, vocab]`; NaN for what is no number."""
+    """The divergence of the second from the first of each pair of logits `[R, vocab]`; NaN for logits that are not
+    numbers.
+    """
     rows, total, agreed = 0, 0.0, 0
     for wanted, found in pairs:
         for one, other in zip(wanted, found, strict=True):
             exact, ours = _log_probs(one), _log_probs(other)
-            probable = exact > -np.inf  # what is banned in both has no difference
+            probable = exact > -np.inf  # tokens banned in both do not differ
             total += float(np.exp(exact[probable]) @ (exact[probable] - ours[probable]))
             agreed += int(np.argmax(one) == np.argmax(other))
             rows += 1

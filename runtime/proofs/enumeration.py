@@ -1,8 +1,8 @@
 """L0 of docs/losslessness.md: the distribution of a verification rule's output, exactly, by enumeration.
 
 Nothing is sampled: every draft is enumerated, and the rule's uniforms are integrated out by bisection on the rule
-itself, as a black box, so its comparisons and its residual are what is tested. The models are small and random, and
-what they give depends on the whole context.
+itself, as a black box, so its comparisons and its residual are tested. The models are small and random, and their
+distributions depend on the whole context.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ..sampling.acceptance import VERIFY, Verify
 from ..sampling.distribution import Distribution, Probabilities
 
 UNIFORM_STEPS = 2**53  # uniforms are multiples of 2**-53
-# Float64 rounding, over a few hundred additions.
+# Float64 rounding error over a few hundred additions.
 PROBABILITY_TOLERANCE = 1e-12
 SIZES = ((3, 1), (4, 1), (3, 2), (4, 2), (3, 3))  # (vocabulary, k)
 
@@ -49,23 +49,23 @@ class Chain:
         return self.known[context]
 
     def probability(self, tokens: tuple[int, ...], given: int = 0) -> float:
-        """Of `tokens[given:]` behind `tokens[:given]`."""
+        """The probability of `tokens[given:]` after `tokens[:given]`."""
         return float(np.prod([self.after(tokens[:i])[tokens[i]] for i in range(given, len(tokens))]))
 
 
 @dataclass(frozen=True)
 class Enumeration:
-    """joint: probability of the first k + 1 tokens, the target continuing what a round leaves open.
-    length: expected tokens of a round.
+    """joint: probability of the first k + 1 tokens, where the target continues what a round leaves open. length:
+    expected tokens per round.
     """
 
     joint: dict[tuple[int, ...], float]
     length: float
 
     def error(self, target: Chain) -> float:
-        """Largest difference from the target: of a sequence's probability, and of a token's behind its prefix.
+        """Largest difference from the target: of a sequence's probability, and of a token's given its prefix.
 
-        A sequence that the target excludes is an error of 1, however rarely it comes.
+        A sequence that the target excludes is an error of 1, however rarely it occurs.
         """
         worst = 0.0
         size = len(next(iter(self.joint)))
@@ -78,7 +78,7 @@ class Enumeration:
             worst = max(worst, abs(ours - theirs) if theirs else float(ours > 0.0))
             for length in range(size):
                 before = mass[tokens[:length]]
-                # A prefix of hardly any mass divides rounding errors by next to nothing.
+                # A prefix with hardly any mass would magnify rounding errors.
                 if before > 1e-3:
                     worst = max(
                         worst,
@@ -88,7 +88,7 @@ class Enumeration:
 
 
 def measure(holds: Callable[[float], bool], steps: int = UNIFORM_STEPS) -> float:
-    """The share of uniforms for which `holds` is true, when it is true up to some uniform and false from there on."""
+    """The fraction of uniforms for which `holds` is true, if it is true up to some uniform and false from there on."""
     if holds((steps - 1) / steps):
         return 1.0
     low, high = 0, steps - 1
@@ -99,7 +99,7 @@ def measure(holds: Callable[[float], bool], steps: int = UNIFORM_STEPS) -> float
 
 
 def shares(token: Callable[[float], int], vocab: int, steps: int = UNIFORM_STEPS) -> list[float]:
-    """The share of uniforms for which `token`, a function that does not fall, is each of the ids."""
+    """The fraction of uniforms for which `token`, a non-decreasing function, is each of the ids."""
 
     def up_to(last: int) -> float:
         return measure(lambda uniform: token(uniform) <= last, steps)
@@ -118,12 +118,12 @@ def outcomes(
 def cases(
     run: Run, draft_tokens: tuple[int, ...], vocab: int, rng: np.random.Generator, steps: int = UNIFORM_STEPS
 ) -> Iterator[tuple[int, int, float, list[float]]]:
-    """The same, each with uniforms that give it.
+    """The same, each with uniforms that produce it.
 
-    Each deciding uniform matters only by the side of its threshold on which it lies. Threshold i shows while the
-    earlier uniforms accept whatever they can and the later ones accept nothing they need not; a rule that reads from
-    the left and one that looks for the longest draft that stands are alike in that. Where on its side a uniform lies is
-    drawn anew for every case, so that a token drawn from used noise comes out wrong.
+    Each deciding uniform matters only by the side of its threshold on which it lies. To find threshold i, the earlier
+    uniforms accept whatever they can and the later ones accept nothing that they need not; this suits both a rule that
+    reads from the left and one that looks for the longest accepted draft. The uniform's position on its side is drawn
+    anew for every case, so a token that is drawn from used noise comes out wrong.
     """
     k, last = len(draft_tokens), (steps - 1) / steps
 
@@ -155,8 +155,7 @@ def cases(
 def enumerate_rule(verify: Verify, target: Chain, draft: Chain, k: int, judged_by: Chain | None = None) -> Enumeration:
     """The output of one round of `verify` with k draft tokens.
 
-    judged_by: what the rule is told that the draft was drawn
-    from, where that is not the truth.
+    judged_by: the distribution that the rule is told the draft was drawn from, if not the true one.
     """
     told = judged_by or draft
 
@@ -170,7 +169,7 @@ def enumerate_rule(verify: Verify, target: Chain, draft: Chain, k: int, judged_b
 
 
 def enumerate_rounds(run: Run, target: Chain, draft: Chain, k: int, steps: int = UNIFORM_STEPS) -> Enumeration:
-    """The same of any way to judge a draft of `target` by uniforms that are multiples of 1 / steps."""
+    """The same for any rule that judges a draft of `target` by uniforms that are multiples of 1 / steps."""
     rng = np.random.default_rng(k)
     joint: dict[tuple[int, ...], float] = defaultdict(float)
     expected = 0.0
@@ -188,7 +187,7 @@ def enumerate_rounds(run: Run, target: Chain, draft: Chain, k: int, steps: int =
 
 @dataclass(frozen=True)
 class Exactness:
-    """L0 of one rule: the largest error of a probability over all models, and the mean tokens a round."""
+    """L0 of one rule: the largest error of a probability over all models, and the mean tokens per round."""
 
     rule: str
     models: int

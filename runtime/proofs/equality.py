@@ -4,7 +4,7 @@ L1  against plain decoding through the same width: the tokens must be equal.
 L2  against plain decoding at width 1: the first difference may only fall where the target's two best logits lie no
     further apart than the logits of the two widths differ.
 
-Both fail where one output merely ends before the other: no rounding explains that.
+Both fail if one output merely ends before the other: rounding cannot explain that.
 """
 
 from __future__ import annotations
@@ -24,10 +24,11 @@ from .output import decode_request
 @dataclass(frozen=True)
 class Equality:
     """same_width: L1 holds. first_difference: index of the first token that differs from width 1, or that only one of
-    the two outputs has; None where they are equal.
+    the two outputs has; None if they are equal.
 
     margin: gap of the two best logits there, at width 1; delta: largest difference of a logit between the widths there.
-    complete: neither output ends early. drafted: draft tokens of the speculative output; 0 proves nothing of drafting.
+    complete: neither output ends early. drafted: draft tokens of the speculative output; 0 proves nothing about
+    drafting.
     """
 
     same_width: bool
@@ -50,9 +51,9 @@ class Equality:
 def check_equality(
     session: Session, prompt: Sequence[int], max_new_tokens: int, drafter: str | None = None
 ) -> Equality:
-    """Generate greedily three ways from `prompt` and compare. The session's cached prefix is forgotten.
+    """Generate greedily in three ways from `prompt` and compare. The session's cached prefix is lost.
 
-    It drafts the bundle's maximum a round, whatever the policy says: what a policy of today leaves out is proved too.
+    It drafts the bundle's maximum per round, whatever the policy says: so what today's policy leaves out is proved too.
     """
     params = SamplingParameters(
         stop_token_ids=(),
@@ -81,8 +82,8 @@ def judge(
 ) -> Equality:
     """Compare two greedy outputs. widths: of the target's pass that each speculative token came from.
 
-    stop_tokens: of both requests. Lengths may differ only behind a first difference, where the shorter output ends
-    with one of them. Writes into the target's cache behind the session's back: reset it.
+    stop_tokens: of both requests. Lengths may differ only after a first difference, if the shorter output ends with one
+    of them. Writes into the target's cache without the session's knowledge: reset the session afterwards.
     """
     first = next((i for i, (ours, theirs) in enumerate(zip(speculative, plain, strict=False)) if ours != theirs), None)
     if len(speculative) != len(plain):
@@ -103,7 +104,7 @@ def judge(
 def plain_at_widths(
     target: Decoder, prompt: Sequence[int], widths: Sequence[int], chunk: int, capacity: int
 ) -> tuple[int, ...]:
-    """Greedy tokens by the target alone, one a pass of each width, of which only the first row is used.
+    """Greedy tokens from the target alone, one per pass of each width, of which only the first row is used.
 
     Near the capacity, where a width no longer fits, passes are as wide as they can be.
     """

@@ -1,4 +1,4 @@
-"""A request's tokens together with the rounds that gave them."""
+"""A request's tokens, with the rounds that gave them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..state.statistics import Statistics
 
 @dataclass(frozen=True)
 class Output:
-    """widths[i]: of the target's pass that token i came from. drafted: number of draft tokens, by round."""
+    """widths[i]: width of the target's pass that token i came from. drafted: number of draft tokens, by round."""
 
     tokens: tuple[int, ...]
     widths: tuple[int, ...]

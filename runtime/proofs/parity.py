@@ -1,8 +1,8 @@
-"""The proof of a compiled model graph: its logits against those recorded from the Hugging Face model.
+"""The proof of a compiled model graph: its logits are compared with those recorded from the Hugging Face model.
 
-The schedule walks through everything that the loop does to a cache. Near the start: chunked prefill with an odd last
-chunk, steps of width 1 and 2, a draft that is verified and rejected, its rows poisoned and rewritten, and every width
-up to k + 1. Then over a step of the capacity ladder and back. Then far out, beyond any sliding window: prefill in
+The schedule goes through everything that the loop does to a cache. Near the start: chunked prefill with an odd last
+chunk, steps of width 1 and 2, a draft that is verified and rejected, whose rows are poisoned and rewritten, and every
+width up to k + 1. Then over a step of the ladder of spans and back. Then far out, beyond any sliding window: prefill in
 whole chunks, and again a rejected draft.
 """
 
@@ -23,46 +23,48 @@ from ...engines.base import Decoder, Logits
 from ...errors import ProofError
 from .divergence import divergence
 
-# What a graph computes in: its own precision, or widened to fp32 over weights in half precision.
+# The arithmetic of a graph: its own precision, or widened to fp32 over weights in half precision.
 Exact = Precision | Literal["widened"]
 # The reference is evaluated in fp32 (`exporter/proving/reference.py`). Measured over tiny models of 23 families and the
-# demo pair, right graphs are off by up to: fp32 1e-5; widened 6e-3, by constants that tracing in half precision rounds;
-# fp16 1.4e-2; bf16, rounded behind every operator, 1.5e-1 (0.6 where a mixture of experts then chooses another expert).
-# Trained and deeper models get some room. A wrong mask, window or position is off by 2 and more in every one of them.
+# demo pair, correct graphs are off by up to: fp32 1e-5; widened 6e-3, by constants that tracing in half precision
+# rounds; fp16 1.4e-2; bf16, rounded after every operator, 1.5e-1 (0.6 where a mixture of experts then chooses another
+# expert). Trained and deeper models get some margin. A wrong mask, window or position is off by 2 and more in every one
+# of them.
 LOGIT_TOLERANCE: dict[Exact, float] = {"fp32": 1e-3, "widened": 2e-2, "fp16": 1e-1, "bf16": 5e-1}
 # Large and finite: under an explicit mask a poisoned row has weight 0, and 0 * NaN would still poison.
 POISON = 1e4
 
-# Sequences are proved up to this length, and farther where a sliding window only begins to hide rows beyond it.
+# Sequences are proved up to this length, and farther if a sliding window only begins there to hide rows beyond it.
 FAR = 512
-# Where the reference is rounded, so many more rows are compared, over a text: figures are means, and rows differ. They
-# take no more than so many bytes of the bundle.
+# If the reference is rounded, so many more rows are compared, over a text: the figures are means, and rows differ. They
+# take at most so many bytes of the bundle.
 READ_ROWS = 64
 READ_BYTES = 16_000_000
 
 
 @dataclass(frozen=True)
 class Rounding:
-    """What a graph computes in that rounds activations, as its reference does.
+    """The arithmetic of a graph that rounds activations, as its reference does.
 
-    A value at the edge of a step falls to either side, and what follows is rounded from there: two right models end up
-    as far apart as two draws of the rounding, and their largest difference says how the model amplifies it. (int8 is
-    off by 1e-5 standard deviations with one layer, by 3e-1 with 24 random ones, by 1.2 on SmolLM2-135M.) Whether each
-    layer is right is proved at the build (`exporter/proving/prove_layers.py`); what is compared here is the mean
-    divergence. divergence: of the rounded reference from the model before it was quantized, in nats; exact: what
-    everything else is computed in.
+    A value at the edge of a quantization step falls to either side, and what follows is rounded from there: two correct
+    models end up as far apart as two draws of the rounding, and their largest difference shows how much the model
+    amplifies it. (int8 is off by 1e-5 standard deviations with one layer, by 3e-1 with 24 random ones, by 1.2 on
+    SmolLM2-135M.) The build proves that each layer is correct (`exporter/proving/prove_layers.py`); here the mean
+    divergence is compared. divergence: of the rounded reference from the model before it was quantized, in nats; exact:
+    the arithmetic of everything else.
     """
 
     divergence: float
     exact: Exact
 
     def allowed(self, spread: float) -> float:
-        """Nats that a right graph may be off the reference. spread: the standard deviation of the reference's logits.
+        """How many nats a correct graph may be off the reference. spread: the standard deviation of the reference's
+        logits.
 
-        For distributions that are close, the root of the divergence is a distance. A graph and its reference, each as
-        far from the exact model as rounding takes it, are at most twice that far apart (and, where their roundings are
-        independent, 1.4 times). On top comes what everything else may be off: logits that differ by at most d diverge
-        by at most d^2 / 2 (Hoeffding's lemma).
+        For nearby distributions the root of the divergence is a distance. A graph and its reference, each as far from
+        the exact model as rounding takes it, are at most twice that far apart (1.4 times if their roundings are
+        independent). The tolerance of everything else is added: logits that differ by at most d diverge by at most d^2
+        / 2 (Hoeffding's lemma).
         """
         other = LOGIT_TOLERANCE[self.exact] * spread / math.sqrt(2)
         return (2 * math.sqrt(self.divergence) + other) ** 2
@@ -102,11 +104,11 @@ def schedule(
     text: Sequence[int] = (),
     has_states: bool = False,
 ) -> list[Step]:
-    """The steps of the proof, with tokens drawn from a fixed seed, or from `text` over and over where there is one.
+    """The steps of the proof, with tokens from a fixed seed, or from `text`, repeated, if there is one.
 
     window: the model's largest sliding window. spare: rows at the end of the capacity that no step writes. With a text,
-    its beginning is also read by verification passes, all rows compared. has_states: of a model that is rolled back
-    into its last pass at most; then every number of accepted rows comes once more.
+    its beginning is also read by verify passes, all rows compared. has_states: for a model that is rolled back into its
+    last pass at most; then every number of accepted rows comes once more.
     """
     draw = _tokens(vocab_size, text)
     widest, chunk = contract.widest_step, contract.prompt_chunk
@@ -119,7 +121,7 @@ def schedule(
 
     def reject(position: int) -> int:
         feed(widest, position)  # k draft tokens, of which
-        return feed(widest, position + 1, poison=True)  # only the fed token stands
+        return feed(widest, position + 1, poison=True)  # only the fed token is accepted
 
     position = feed(min(chunk, (contract.capacity - spare) // 4), 0)
     position = feed(min(chunk, (contract.capacity - spare) // 4) // 2 + 1, position)
@@ -143,8 +145,8 @@ def schedule(
 
     room = range(position + widest, contract.capacity - spare - widest + 1)
     for edge in [span for span in contract.spans if span in room][:1]:
-        feed(widest, walk(position, edge - widest), poison=True)  # the last that the shorter span holds
-        feed(widest, edge - 1, poison=True)  # one row on either side, garbage behind them
+        feed(widest, walk(position, edge - widest), poison=True)  # the last one that the shorter span holds
+        feed(widest, edge - 1, poison=True)  # one row on either side, garbage after them
         # rolled back to the shorter span, and over again
         position = feed(1, feed(2, edge if has_states else edge - 2, poison=True), poison=True)
 
@@ -161,7 +163,7 @@ def schedule(
 
 
 def _tokens(vocab_size: int, text: Sequence[int]) -> Callable[[int], NDArray[np.int64]]:
-    """Gives the next so many."""
+    """Returns the next `count` tokens."""
     if not text:
         rng = np.random.default_rng(0)
         return lambda count: rng.integers(0, vocab_size, count)
@@ -170,7 +172,7 @@ def _tokens(vocab_size: int, text: Sequence[int]) -> Callable[[int], NDArray[np.
 
 
 def contexts(steps: list[Step]) -> Iterator[NDArray[np.int64]]:
-    """For each step the whole sequence that its last row has seen: what a model without a cache is fed."""
+    """For each step the whole sequence that its last row has seen, the input of a model without a cache."""
     rows = np.zeros(0, np.int64)
     for step in steps:
         rows = np.concatenate([rows[: step.position], step.tokens])
@@ -196,7 +198,7 @@ def _answers(decoder: Decoder, reference: list[ReferenceStep]) -> Iterator[Logit
 def spread(reference: Sequence[ReferenceStep]) -> float:
     """The standard deviation of the reference's logits."""
     logits = np.concatenate([entry.logits for entry in reference])
-    return float(np.std(logits[logits > -np.inf]))  # those of tokens that a draft cannot propose are no numbers
+    return float(np.std(logits[logits > -np.inf]))  # tokens that a draft cannot propose have no numbers
 
 
 def largest_error(reference: Sequence[ReferenceStep], answers: Sequence[Logits]) -> float:
@@ -207,13 +209,13 @@ def largest_error(reference: Sequence[ReferenceStep], answers: Sequence[Logits])
 
 
 def _difference(wanted: Logits, found: Logits) -> float:
-    """Infinite where one may be proposed and the other not, NaN for what is no number."""
+    """Infinite where one may be proposed and the other not, NaN for values that are not numbers."""
     both = (wanted == -np.inf) & (found == -np.inf)
     return float(np.abs(np.subtract(found, wanted, out=np.zeros_like(wanted), where=~both)).max(initial=0.0))
 
 
 def arithmetic(spec: ModelSpec, contract: Contract) -> Arithmetic:
-    """What the model's graphs compute in, run as they are."""
+    """The arithmetic of the model's graphs, run unchanged."""
     return contract.precision if spec.rounding is None else Rounding(spec.rounding, contract.precision)
 
 
@@ -238,7 +240,7 @@ def measure_decoder(
 def prove_decoder(
     decoder: Decoder, reference: list[ReferenceStep], engine: str, dialect: str, role: str, arithmetic: Arithmetic
 ) -> Proof:
-    """Raises `ProofError` when the decoder strays from the reference by more than the tolerance of its arithmetic."""
+    """Raises `ProofError` if the decoder differs from the reference by more than the tolerance of its arithmetic."""
     proof = measure_decoder(decoder, reference, engine, dialect, role, arithmetic)
     if not proof.passed:
         raise ProofError(

@@ -1,8 +1,8 @@
-"""The compiled verification rules against their numpy twins, case by case.
+"""The compiled verification rules, compared with their numpy counterparts case by case.
 
-The graphs work in float32 and the twins in float64, so a uniform next to a boundary may fall on its other side: an
-answer is right when the twin gives it for the uniforms as they are, for all of them moved by NUDGE, or for some in
-between.
+The graphs work in float32 and the numpy rules in float64, so a uniform next to a boundary may fall on its other side:
+an answer is correct if the numpy rule gives it for the uniforms as they are, for all of them moved by NUDGE, or for
+some in between.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ..sampling.rules import GreedyRule
 from ..sampling.truncation import processed_distribution
 
 NUDGE = 2e-5
-# Of a probability, and of an adjusted logit in units of 1.
+# Tolerance of a probability, and of an adjusted logit in units of 1.
 RULE_TOLERANCE = 1e-5
 PARAMETERS = (
     SamplingParameters(temperature=1.0),
@@ -45,9 +45,9 @@ ADJUSTED = SamplingParameters(
 
 @dataclass(frozen=True)
 class RuleProof:
-    """cases: compared. wrong: those with another token or count than the twin.
+    """cases: compared. wrong: those with a token or count that differs from the numpy rule's.
 
-    max_error: of a probability or a logit.
+    max_error: largest error of a probability or a logit.
     """
 
     rule: str
@@ -62,7 +62,7 @@ class RuleProof:
 
 
 def measure_rule(run: RunGraph, spec: RuleSpec, vocab_size: int) -> RuleProof:
-    """Run a compiled rule over fixed cases: ties, uniforms of 0 and drafts that leave nothing over among them."""
+    """Run a compiled rule over fixed cases, among them ties, uniforms of 0 and drafts that leave an empty residual."""
     compared = list(_COMPARISONS[spec.rule](run, spec, vocab_size))
     return RuleProof(
         spec.rule,
@@ -73,7 +73,7 @@ def measure_rule(run: RunGraph, spec: RuleSpec, vocab_size: int) -> RuleProof:
     )
 
 
-# A comparison yields, for every case, whether the answer is right, and the largest error of a number.
+# A comparison yields, for every case, whether the answer is correct, and the largest error of a number.
 Compared = Iterator[tuple[bool, float]]
 
 
@@ -86,7 +86,7 @@ def _logits(rng: np.random.Generator, rows: int, vocab_size: int) -> NDArray[np.
 
 
 def _tied(logits: NDArray[np.float32]) -> NDArray[np.float32]:
-    """The largest logit of every row comes a second time."""
+    """Repeats the largest logit of every row."""
     for row in logits:
         best = int(row.argmax())
         row[(best + len(row) // 2) % len(row)] = row[best]
@@ -103,9 +103,9 @@ def _nudged(uniforms: NDArray[np.float32]) -> Iterator[NDArray[np.float64]]:
 
 
 def _between(token: int, drawn: Collection[int]) -> bool:
-    """Draws go by id, so what a uniform between the nudged ones draws lies between theirs.
+    """Draws follow the ids, so a uniform between the nudged ones draws a token between theirs.
 
-    Of a large vocabulary that may be several.
+    In a large vocabulary these may be several.
     """
     return bool(drawn) and min(drawn) <= token <= max(drawn)
 
@@ -156,7 +156,7 @@ def _accept_greedy(run: RunGraph, spec: RuleSpec, vocab_size: int) -> Compared:
 
 @dataclass(frozen=True)
 class _Round:
-    """What `accept` is given. draft_probs `[k, vocab]`: what it is told that the tokens were drawn from."""
+    """The input of `accept`. draft_probs `[k, vocab]`: the distributions that the tokens are said to be drawn from."""
 
     parameters: SamplingParameters
     draft_tokens: list[int]
@@ -175,14 +175,14 @@ def _rounds(rng: np.random.Generator, logits: NDArray[np.float32], k: int) -> It
         )
     likely, unlikely = logits[:k].argmax(axis=1), logits[:k].argmin(axis=1)
     ids = np.arange(vocab_size)
-    # Looked up: once what the target likes, once what it excludes, which not even a uniform of 0 may accept.
+    # Looked up: once a likely token of the target, once one that it excludes, which not even a uniform of 0 may accept.
     yield _Round(
         PARAMETERS[0], likely.tolist(), (ids == likely[:, None]).astype(np.float32), rng.random(k + 1, np.float32)
     )
     yield _Round(
         PARAMETERS[1], unlikely.tolist(), (ids == unlikely[:, None]).astype(np.float32), np.zeros(k + 1, np.float32)
     )
-    # Told that the draft gave every token more than the target does, so that the rejected leave nothing over.
+    # The draft is said to give every token more than the target does, so that the residual of a rejection is empty.
     more = np.stack(
         [_dense(processed_distribution(row, PARAMETERS[1]), vocab_size) for row in logits[:k]]
     ) * np.float32(1.25)
@@ -219,7 +219,7 @@ def _adjust(run: RunGraph, spec: RuleSpec, vocab_size: int) -> Compared:
         logits = _logits(rng, rows, vocab_size)
         adjustment = LogitAdjustment(ADJUSTED, prompt, STOPS, vocab_size)
         adjustment.extend(output)
-        first = k - rows + 1  # drafted in front of the first row
+        first = k - rows + 1  # drafted before the first
         expected = np.stack([adjustment(row, drafted[: first + index]) for index, row in enumerate(logits)])
         bias, stop_bias = np.zeros(vocab_size, np.float32), np.zeros(vocab_size, np.float32)
         for token, value in ADJUSTED.logit_bias.items():

@@ -1,7 +1,7 @@
-"""L0 of rules that judge several candidates in a place: the exact distribution of a round, drawn and judged.
+"""L0 of rules that judge several candidates per position: the exact distribution of a round, drawn and judged.
 
-What is enumerated is `SamplingRule` itself with its `Siblings`, on rows that are logarithms of small models'
-distributions: the draws of the candidates, the rule in each place, and the token behind a candidate that has a row.
+`SamplingRule` itself is enumerated with its `Siblings`, on rows that are logarithms of small models' distributions: the
+draws of the candidates, the rule at each position, and the token after a candidate that has a row.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from ..sampling.rules import SamplingRule
 from .enumeration import UNIFORM_STEPS, Chain, Enumeration, Exactness, measure, shares
 from .tree_enumeration import Given, as_logits
 
-# (vocabulary, k, candidates beside the draft)
+# (vocabulary, k, additional candidates)
 SHAPES = ((3, 1, 1), (2, 2, 1))
-LAST = (UNIFORM_STEPS - 1) / UNIFORM_STEPS  # accepts nothing that need not be accepted
+LAST = (UNIFORM_STEPS - 1) / UNIFORM_STEPS  # accepts only what must be accepted
 Tokens = tuple[int, ...]
 PARAMETERS = {name: SamplingParameters(temperature=1.0, verification=name) for name in SIBLINGS}
 
 
 @dataclass
 class Comb:
-    """The rounds of a pair by a rule. most: candidates beside the draft. behind: whose rows the candidates have, where
-    that is not the truth.
+    """The rounds of a pair under a rule. most: additional candidates. behind: the model whose rows the candidates have,
+    if not the true one.
     """
 
     verification: Verification
@@ -40,7 +40,7 @@ class Comb:
     rng: np.random.Generator = field(default_factory=lambda: np.random.default_rng(0))
 
     def candidates(self, draws: Sequence[float]) -> list[Tokens]:
-        """Of each place, the draft token first, by uniforms for every candidate that there could be."""
+        """The candidates of each position, the draft token first, by uniforms for every possible one."""
         return self._propose(draws)[1]
 
     def run(self, draws: Sequence[float], uniforms: Sequence[float]) -> tuple[int, list[int]]:
@@ -70,12 +70,12 @@ class Comb:
         return rule, [(token, *others) for token, others in zip(draft_tokens, siblings.others, strict=True)], judged
 
     def within(self, low: float, high: float) -> float:
-        """A uniform between these, drawn anew for every case, so that noise that is used twice comes out wrong."""
+        """A uniform between these, drawn anew for every case, so that reused noise comes out wrong."""
         between = low + (high - low) * (int(self.rng.integers(1, 1000)) / 1000)
         return float(np.floor(between * UNIFORM_STEPS) / UNIFORM_STEPS)
 
     def split(self, token: Callable[[float], int]) -> Iterator[tuple[int, float, float]]:
-        """Every token of a draw: `(token, its share, a uniform that gives it)`."""
+        """Every token of a draw: `(token, its probability, a uniform that gives it)`."""
         below = 0.0
         for found, share in enumerate(shares(token, self.target.vocab)):
             if share:
@@ -84,7 +84,7 @@ class Comb:
 
 
 def _drawn(comb: Comb, draws: Sequence[float] = ()) -> Iterator[tuple[list[float], float]]:
-    """Every way that the candidates may come out: `(uniforms, probability)`."""
+    """Every outcome of drawing the candidates: `(uniforms, probability)`."""
     fans = [1 + comb.most // comb.k + (place < comb.most % comb.k) for place in range(comb.k)]
     where = [(place, index) for place, fan in enumerate(fans) for index in range(fan)]
     if len(draws) == len(where):
@@ -97,7 +97,7 @@ def _drawn(comb: Comb, draws: Sequence[float] = ()) -> Iterator[tuple[list[float
         found = comb.candidates([*draws, uniform, *later])[place]
         return found[index] if index < len(found) else None
 
-    if candidate(0.5) is None:  # nothing is left to draw
+    if candidate(0.5) is None:  # no token is left to draw
         yield from _drawn(comb, [*draws, 0.5])
         return
     for _, share, uniform in comb.split(lambda uniform: candidate(uniform) or 0):
@@ -120,7 +120,7 @@ def _judged(comb: Comb, draws: Sequence[float]) -> Iterator[tuple[Tokens, float]
             yield (*head, token, last), share
 
     def behind(place: int, head: list[float]) -> Iterator[tuple[Tokens, float]]:
-        """head: uniforms by which the draft stands up to `place`."""
+        """head: uniforms that accept the draft up to `place`."""
         if place == comb.k:
             for token, share, _ in comb.split(lambda uniform: output([*head, uniform])[place]):
                 yield (*draft_tokens, token), share
@@ -143,9 +143,9 @@ def _judged(comb: Comb, draws: Sequence[float]) -> Iterator[tuple[Tokens, float]
 def _place(
     comb: Comb, candidates: Tokens, token: Callable[[Sequence[float]], int]
 ) -> Iterator[tuple[int, float, list[float]]]:
-    """Every way to judge a place: `(the token there, probability, uniforms)`.
+    """Every outcome of judging a position: `(the token there, probability, uniforms)`.
 
-    A candidate shows to be accepted where the draw, were it rejected, would give another token.
+    A candidate is seen to be accepted if the draw after its rejection would give another token.
     """
     count, left = len(candidates), 1.0
     sides: list[float] = []
@@ -189,7 +189,7 @@ def enumerate_comb(comb: Comb) -> Enumeration:
 
 
 def check_siblings() -> list[Exactness]:
-    """Enumerate every rule that judges several candidates in a place."""
+    """Enumerate every rule that judges several candidates per position."""
     found = []
     for verification in SIBLINGS:
         errors, lengths = [], []

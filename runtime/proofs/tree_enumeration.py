@@ -1,6 +1,6 @@
-"""L0 of leaves: the exact distribution of a round whose verify pass holds rows beside the draft.
+"""L0 of leaves: the exact distribution of a round whose verify pass holds leaves.
 
-What is enumerated is `SamplingRule.accept_tree` itself, on rows that are logarithms of small models' distributions.
+`SamplingRule.accept_tree` itself is enumerated, on rows that are logarithms of small models' distributions.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ TreeRun = Callable[[tuple[int, ...], Sequence[float]], tuple[int, list[int]]]
 
 
 class Given:
-    """Noise that was chosen beforehand."""
+    """Noise that is given."""
 
     def __init__(self) -> None:
         self.uniforms: list[float] = []
@@ -36,12 +36,12 @@ class Given:
 
 
 def all_others(draft_tokens: tuple[int, ...], vocab: int) -> list[Leaf]:
-    """Every token that was not drafted, in every place."""
+    """Every token that was not drafted, at every position."""
     return [Leaf(i, token) for i, drafted in enumerate(draft_tokens) for token in range(vocab) if token != drafted]
 
 
 def by_what_was_drawn(draft_tokens: tuple[int, ...], vocab: int) -> list[Leaf]:
-    """One leaf or none, chosen by the whole draft, as a budget that looks at it may."""
+    """One leaf or none, chosen by the whole draft, as a budget may."""
     total = sum(draft_tokens) + len(draft_tokens)
     place = total % len(draft_tokens)
     return [Leaf(place, (draft_tokens[place] + 1 + total % 2) % vocab)] if total % 4 else []
@@ -54,7 +54,7 @@ CASES: tuple[tuple[int, int, Choose], ...] = ((3, 1, all_others), (4, 1, by_what
 def tree_run(
     verification: Verification, target: Chain, draft: Chain, choose: Choose, behind: Chain | None = None
 ) -> TreeRun:
-    """A round by the rule that sessions have. behind: whose rows the leaves have, where that is not the truth."""
+    """A round by the rule that sessions use. behind: the model whose rows the leaves have, if not the true one."""
 
     def run(draft_tokens: tuple[int, ...], uniforms: Sequence[float]) -> tuple[int, list[int]]:
         drawn, judged = Given(), Given()
@@ -75,7 +75,9 @@ def tree_run(
 
 
 def as_logits(probs: Probabilities) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
-    """The row of a model that gives `probs`, not rounded to float32, so that nothing is but the rule's arithmetic."""
+    """The row of a model with the distribution `probs`, not rounded to float32, so that only the rule's arithmetic is
+    tested.
+    """
     with np.errstate(divide="ignore"):
         logits: np.ndarray[tuple[int, ...], np.dtype[np.float32]] = np.log(probs)
     return logits
@@ -117,7 +119,7 @@ def enumerate_tree(run: TreeRun, target: Chain, draft: Chain, k: int) -> Enumera
 
 
 def check_leaves() -> list[Exactness]:
-    """Enumerate leaves behind every rule for the draft itself."""
+    """Enumerate leaves with every rule for the draft itself."""
     found = []
     for verification in VERIFY:
         errors, lengths = [], []

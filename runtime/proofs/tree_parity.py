@@ -1,9 +1,9 @@
-"""The proof of trees: rows beside the chain give the logits that the Hugging Face model gave to their own sequences.
+"""The proof of trees: additional rows give the logits that the Hugging Face model gave for their own sequences.
 
-The schedule of `parity.py` rejects drafts: it verifies k tokens and goes on behind the first with others. Both
+The schedule of `parity.py` rejects drafts: it verifies k tokens and continues after the first with others. Both
 sequences are recorded. A tree holds them in one pass: the first as the chain, and below the chain's first row two
-branches row by row in turn, the second sequence and the first once more. So every row behind the chain but two has a
-row in front of it that it must not see, and one that it must.
+branches with their rows in turn, the second sequence and the first once more. So every row after the chain but two has
+a row before it that it must not see, and one that it must.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class TreeDecoder(Decoder, TakesTrees, Protocol):
 
 
 def _rejected(reference: Sequence[ReferenceStep], contract: Contract) -> Iterator[tuple[int, ReferenceStep]]:
-    """(place of a verified draft in `reference`, what was fed behind its first token)."""
+    """(index of a verified draft in `reference`, what was fed after its first token)."""
     for place, (entry, after) in enumerate(pairwise(reference)):
         widths = {len(one.step.tokens) for one in (entry, after)} | {entry.step.rows, after.step.rows}
         if widths == {contract.widest_step} and after.step.position == entry.step.position + 1:
@@ -36,7 +36,7 @@ def _rejected(reference: Sequence[ReferenceStep], contract: Contract) -> Iterato
 def measure_trees(
     decoder: TreeDecoder, reference: Sequence[ReferenceStep], contract: Contract, where: tuple[str, str], kind: Exact
 ) -> Proof:
-    """where: engine and dialect. kind: what the graph computes in. contract: with tree rows."""
+    """where: engine and dialect. kind: the arithmetic of the graph. contract: with tree rows."""
     branches = dict(_rejected(reference, contract))
     chain, rows = contract.max_draft_tokens + 1, contract.tree_rows
     wanted, found, length = list[ReferenceStep](), list[Logits](), 0
@@ -66,7 +66,7 @@ def measure_trees(
 def prove_trees(
     decoder: TreeDecoder, reference: Sequence[ReferenceStep], contract: Contract, where: tuple[str, str], kind: Exact
 ) -> Proof:
-    """Raises `ProofError` where the rows of a tree are not those of the sequences that it holds."""
+    """Raises `ProofError` if the rows of a tree differ from those of the sequences that it holds."""
     proof = measure_trees(decoder, reference, contract, where, kind)
     if not proof.passed:
         raise ProofError(

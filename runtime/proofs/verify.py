@@ -23,18 +23,19 @@ from .sibling_enumeration import check_siblings
 from .tree_enumeration import check_leaves
 from .tree_parity import TreeDecoder, measure_trees
 
-# Without prompts of the user's, this many pieces of the proof's own tokens serve.
+# Without prompts from the user, this many pieces of the proof's own tokens are used.
 DEFAULT_PROMPTS = 8
-# Sampling is tested over the 16 most probable tokens of two places: 256 cells have power, a whole vocabulary has none.
+# Sampling is tested over the 16 most probable tokens of two positions: 256 cells give a test with power, a whole
+# vocabulary does not.
 SAMPLED = SamplingParameters(temperature=1.0, top_k=16)
 SAMPLED_LENGTH = 2
 
 
 @dataclass(frozen=True)
 class Report:
-    """exactness: one entry a verification rule (L0); compiled: one a rule graph, against the numpy rule that L0 is of;
-    parity: one a model; equalities: one a prompt and draft (L1 and L2); sampled: one a way to draft and
-    verify (L3), none when no trials were asked for.
+    """exactness: one entry per verification rule (L0); compiled: one per rule graph, compared with the numpy rule of
+    L0; parity: one per model; equalities: one per prompt and draft (L1 and L2); sampled: one per way to draft and
+    verify (L3), none when no trials were requested.
     """
 
     exactness: tuple[Exactness, ...]
@@ -51,12 +52,12 @@ class Report:
 
     @property
     def drafted(self) -> int:
-        """Draft tokens of L1 and L2 over all prompts."""
+        """Number of draft tokens of L1 and L2 over all prompts."""
         return sum(entry.drafted for entry in self.equalities)
 
     @property
     def undrafted(self) -> tuple[str, ...]:
-        """Checks that ran and drafted nothing: they hold, and say nothing of speculation."""
+        """Checks that passed but drafted nothing, and so say nothing about speculation."""
         greedy = ("L1", "L2") if self.equalities and not self.drafted else ()
         return greedy + tuple(f"L3 ({entry.verification} verification)" for entry in self.sampled if not entry.drafted)
 
@@ -80,12 +81,12 @@ class Report:
 def verify_session(
     session: Session, prompts: Path | None, max_new_tokens: int, trials: int = 0, drafter: str | None = None
 ) -> Report:
-    """The rules enumerated, the models against the recorded Hugging Face logits, greedy equality over the prompts, and
-    `trials` generations a way to draft and verify against the target's exact distribution. All of them draft the
-    bundle's maximum a round, whatever its policy says.
+    """Runs all tiers: the rules by enumeration, the models against the recorded Hugging Face logits, greedy equality
+    over the prompts, and for each way to draft and verify `trials` generations against the target's exact distribution.
+    All of them draft the bundle's maximum per round, whatever its policy says.
 
-    drafter: of the generations, by default every draft in turn, and the first for the trials. prompts: JSONL as
-    `specexport bench` takes it, routes or not. Raises `ParameterError` naming the line that is none.
+    drafter: of the generations, by default every draft in turn, and the first for the trials. prompts: JSONL as for
+    `specexport bench`, with or without routes. Raises `ParameterError` naming an invalid line.
     """
     check_drafter(drafter, session.engine.draft is not None, session.bundle.manifest.draft_names)
     if prompts is not None:
@@ -117,7 +118,7 @@ def _trees(session: Session) -> Iterator[Proof]:
 
 
 def _parity(session: Session, manifest: Manifest, role: Role, name: str | None = None) -> Proof:
-    """name: of a draft beside the first, of which `manifest` then is."""
+    """name: of an additional draft, for which `manifest` then is."""
     reference = load_reference(session.bundle.path(manifest.references[role]))
     decoder = session.engine.target if role == "target" else session.drafts.open(name or FIRST).decoder
     kind, engine = arithmetic(manifest.models[role], manifest.contract), session.engine
@@ -135,11 +136,11 @@ def _compiled(session: Session) -> Iterator[RuleProof]:
 
 
 def _sample(session: Session, prompt: Sequence[int], trials: int, drafter: str | None) -> Iterator[Sampled]:
-    """L3 behind `prompt`, or as much of it as leaves room."""
+    """L3 after `prompt`, or as much of it as leaves room."""
     contract, target = session.bundle.manifest.contract, session.engine.target
     prompt = prompt[: contract.capacity - SAMPLED_LENGTH - 2 * contract.widest_step]
     expected = exact_joint(target, prompt, SAMPLED, SAMPLED_LENGTH, contract.prompt_chunk)
-    session.reset()  # its cache was written behind its back
+    session.reset()  # its cache was written without its knowledge
     for verification in VERIFY:
         way = replace(SAMPLED, drafter=drafter, verification=verification, num_draft_tokens=session.max_draft_tokens)
         yield sample_session(session, prompt, way, expected, trials)
@@ -196,13 +197,13 @@ def _outcome(result: Report) -> str:
 
 
 def _given(session: Session, path: Path, max_new_tokens: int) -> list[tuple[Sequence[int], int]]:
-    """Prompts as tokens, each with the most tokens to generate."""
+    """Prompts as token ids, each with the most tokens to generate."""
     lines, _ = read_prompt_lines(path, routed=False)
     given: list[tuple[Sequence[int], int]] = []
     for line in lines:
         try:
             tokens = session.encode(line.prompt)
-        except (PromptError, BundleError) as error:  # the latter: messages, and a tokenizer without a chat template
+        except (PromptError, BundleError) as error:  # the latter for messages and a tokenizer without a chat template
             raise PromptError(f"{path}, line {line.line}: {error}") from None
         given.append((tokens, line.max_new_tokens or max_new_tokens))
     return given

@@ -9,9 +9,7 @@ from typing import Any
 
 from .tool_format import Parameters, ToolFormat
 
-Write = Callable[
-    ..., str | None
-]  # the text of a turn with calls with these arguments, after the part that all turns have
+Write = Callable[..., str | None]  # the text of a turn with calls with these arguments, without its common beginning
 TRIGGER = re.compile(r"<[^<>]+>|\[[\w/]+\]|[^\s{]+")
 SHORTEST = 4  # least characters of a trigger: text must not have it by chance
 LONGEST = 100  # between name and arguments

@@ -13,8 +13,8 @@ PROOFS = (
     Mutant(
         "parity does not poison what was rejected",
         PARITY,
-        "return feed(widest, position + 1, poison=True)  # only the fed token stands",
-        "return feed(widest, position + 1)  # only the fed token stands",
+        "return feed(widest, position + 1, poison=True)  # only the fed token is accepted",
+        "return feed(widest, position + 1)  # only the fed token is accepted",
         (f"{TESTS}/test_parity.py",),
     ),
     Mutant(

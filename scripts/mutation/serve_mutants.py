@@ -79,7 +79,7 @@ SERVE = (
     Mutant(
         "a bug in a request ends the engine thread",
         f"{ENGINE}thread.py",
-        "except BaseException as error:  # a bug ends its request, and not the thread",
+        "except BaseException as error:  # a bug ends its request, not the thread",
         "except SystemExit as error:",
         IN_PROCESS,
     ),

@@ -27,10 +27,7 @@ QUEUE_STATUS = {"queue_full": 429, "too_many_requests": 429, "queue_timeout": 50
 BUSY_RETRY = "2"
 OF_MESSAGES = ("message ", "there are no messages", "the chat template refuses")
 EXTENSION = tuple(field.name for field in msgspec.structs.fields(Extension))
-CALLED = {
-    "max_new_tokens": "max_tokens",
-    "min_new_tokens": "min_tokens",
-}  # options whose names differ from those in requests
+CALLED = {"max_new_tokens": "max_tokens", "min_new_tokens": "min_tokens"}  # options with other names in requests
 SHOWN = 100
 MISSING = re.compile(r"Object missing required field `(\w+)`")
 PLACE = re.compile(r"(.*) - at (?:`key` in )?`\$\.?(.*)`$", re.DOTALL)
