@@ -30,9 +30,16 @@ SERVE = (
     Mutant(
         "a burst loses the place of the one that is about to run",
         f"{ENGINE}thread.py",
-        "idle=self._running is None)",
-        "idle=False)",
+        "idle=self._running is None, again=again)",
+        "idle=False, again=again)",
         IN_PROCESS,
+    ),
+    Mutant(
+        "a list of prompts is refused half-way",
+        "serve/routes/generate.py",
+        "sessions, again = self.service.sessions, index > 0",
+        "sessions, again = self.service.sessions, False",
+        ("tests/serve/test_overload.py",),
     ),
     Mutant(
         "each letter of a single text is an API key",
