@@ -35,8 +35,8 @@ PICTURES = ROOT / "docs/pictures"
 LARGEST, ALL = 80_000, 400_000  # bytes
 COMMAND = (sys.executable, "-m", "specexport")
 COLUMNS = 92
-TURNS = ("What is a list comprehension in Python? One short example.", "And a dictionary comprehension?")
-NEW_TOKENS = 120
+TURNS = ("Write a Python function that counts the words of a text file.", "Now add type hints and a docstring.")
+NEW_TOKENS = 90
 SETTLED = b"> "  # the chat asks for a line
 # Sequences of terminals that say nothing about colour.
 CONTROLS = re.compile(r"\x1b\[\?\d+[hl]|\x1b\[[0-9;]*[A-HJKf]|\x07|\x1b\][^\x07]*\x07")
@@ -47,7 +47,7 @@ def record_chat(bundle: Path, turns: Sequence[str], columns: int) -> str:
     """What a terminal shows of a chat, from its first prompt to the last answer."""
     ours, theirs = pty.openpty()
     termios.tcsetwinsize(theirs, (60, columns))
-    options = ["--temperature", "0", "--max-new-tokens", str(NEW_TOKENS)]
+    options = ["--drafter", "ngram+model", "--temperature", "0", "--max-new-tokens", str(NEW_TOKENS)]
     process = subprocess.Popen(
         [*COMMAND, "chat", str(bundle), *options],
         stdin=theirs,
