@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-
 from specexport.engines import jetson
 from specexport.engines.cuda import driver
 from specexport.engines.tensorrt import api

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-
 from specexport.exporter import display
 
 
