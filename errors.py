@@ -105,8 +105,11 @@ class EngineError(SpecExportError):
 
 
 class MissingPackageError(EngineError):
-    def __init__(self, package: str, extra: str) -> None:
-        super().__init__(f"the package {package} is not installed; install it with: pip install 'specexport[{extra}]'")
+    """extra: of this package, which brings the missing one. remedy: in place of that, where pip is the wrong way."""
+
+    def __init__(self, package: str, extra: str, remedy: str = "") -> None:
+        remedy = remedy or f"pip install 'specexport[{extra}]'"
+        super().__init__(f"the package {package} is not installed; install it with: {remedy}")
 
 
 class SessionBusyError(SpecExportError):

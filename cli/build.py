@@ -167,6 +167,23 @@ def _say_what_it_is(bundle: Bundle, output: Path) -> None:
     size = sum(file.bytes for file in manifest.files.values()) / 1e6
     engines = ", ".join(manifest.engines)
     click.echo(f"\n{output.name}: {models}; {size:,.0f} MB for {engines}, every graph proved", err=True)
-    place = shlex.quote(str(output))
+    click.echo(_what_is_next(bundle, shlex.quote(str(output))), err=True)
+
+
+def _what_is_next(bundle: Bundle, place: str) -> str:
+    """Use and calibration where an engine of the bundle runs here, else the way to a host where one does."""
+    from ..engines.catalogue import LIBRARIES
+    from ..engines.registry import availabilities
+
+    manifest = bundle.manifest
+    planned = {plan.engine for plan in manifest.plans}
+    waiting = [engine for engine in manifest.engines if engine in LIBRARIES and engine not in planned]
+    found = availabilities()
     asked = f"chat {place}" if manifest.text.chat_template else f'generate {place} --prompt "..."'
-    click.echo(f"next: specexport {asked}, specexport calibrate {place} --prompts FILE", err=True)
+    use = f"specexport {asked}, specexport calibrate {place} --prompts FILE"
+    compiling = ", ".join(f"specexport compile {place} --engine {engine}" for engine in waiting)
+    if any(found[engine].usable for engine in manifest.engines if engine not in waiting):
+        return f"next: {use}" + (f"; on the device: {compiling}" if waiting else "")
+    if waiting:
+        return f"next: copy the bundle to the device, and there: {compiling}"
+    return f"next, on a host with the GPU (none here that the bundle's engines can use): {use}"

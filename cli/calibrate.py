@@ -89,6 +89,12 @@ def calibrate(
         with bar("costs") as advance:
             costs = measure_only(session, chosen, advance)
         click.echo(json.dumps(asdict(costs)) if as_json else str(session.bundle.root / "costs.json"))
+        place = shlex.quote(str(session.bundle.root))
+        click.echo(
+            "sessions choose the number of draft tokens by these costs; to decide per route, from your prompts: "
+            f"specexport calibrate {place} --prompts FILE",
+            err=True,
+        )
         return
     check_packages()
     read = read_prompt_lines(prompts, skip_invalid)

@@ -49,7 +49,7 @@ class BuildDisplay:
     @contextmanager
     def stage(self, label: str, steps: int) -> Iterator[Callable[[str], None]]:
         if not self._console.is_terminal:
-            self._console.print(label, highlight=False)
+            self._console.print(label, highlight=False, soft_wrap=True)
         task = self._progress.add_task(label, total=steps, step="")
         announced, told = 0, perf_counter()
 
@@ -58,7 +58,7 @@ class BuildDisplay:
             self._progress.update(task, completed=announced, step=step)
             announced += 1
             if not self._console.is_terminal and perf_counter() - told > SECONDS:
-                self._console.print(f"{label}: {step}, {announced} of {steps}", highlight=False)
+                self._console.print(f"{label}: {step}, {announced} of {steps}", highlight=False, soft_wrap=True)
                 told = perf_counter()
 
         yield announce

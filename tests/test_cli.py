@@ -95,6 +95,29 @@ def test_build_prints_the_bundle_and_tells_the_rest_on_stderr(
     assert build("--force").exit_code == 0
 
 
+@pytest.mark.parametrize("engine", ["tensorrt", "tensorrt-rtx"])
+def test_a_build_for_elsewhere_says_where_to_go_on(
+    build: Callable[..., Result], quick: list[CompileOptions], tmp_path: Path, engine: str
+) -> None:
+    """There is no GPU here: a bundle without plans is compiled on the device, one with plans is used there."""
+    versions = {"tensorrt-version": "10.3"} if engine == "tensorrt" else {}
+    result = build(engine=engine, **versions)
+    assert result.exit_code == 0, result.stderr
+    place, last = tmp_path / "out.bundle", result.stderr.splitlines()[-1]
+    if engine == "tensorrt":
+        assert last == f"next: copy the bundle to the device, and there: specexport compile {place} --engine tensorrt"
+    else:
+        assert last.startswith("next, on a host with the GPU (none here that ")
+        assert f"specexport calibrate {place} --prompts FILE" in last
+
+
+def test_a_build_for_here_and_elsewhere_says_both(build: Callable[..., Result], tmp_path: Path) -> None:
+    result = build("--engine", "onnxruntime", "--engine", "tensorrt", "--tensorrt-version", "10.3")
+    place, last = tmp_path / "out.bundle", result.stderr.splitlines()[-1]
+    assert last.startswith("next: specexport ")
+    assert last.endswith(f"; on the device: specexport compile {place} --engine tensorrt")
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

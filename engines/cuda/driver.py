@@ -5,7 +5,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any, NamedTuple
 
-from ...errors import EngineError, MissingPackageError
+from ...errors import EngineError
+from ..jetson import FROM_PIP, missing_package, on_jetson
 from ..versions import dotted, version_numbers
 
 OLDEST = (12, 8)  # of cuda-bindings
@@ -57,10 +58,10 @@ def load_driver() -> Driver:
     try:
         bindings, version = import_module("cuda.bindings.driver"), import_module("cuda.bindings").__version__
     except ModuleNotFoundError:
-        raise MissingPackageError("cuda-bindings", "cuda") from None
+        raise missing_package("cuda-bindings", "cuda") from None
     if version_numbers(version)[:2] < OLDEST:
-        needed = dotted(OLDEST)
-        raise EngineError(f"cuda-bindings {version} is too old; pip install 'cuda-bindings>={needed}'")
+        newer = FROM_PIP if on_jetson() else f"pip install 'cuda-bindings>={dotted(OLDEST)}'"
+        raise EngineError(f"cuda-bindings {version} is too old; {newer}")
     return Driver(bindings)
 
 

@@ -14,8 +14,9 @@ from importlib.metadata import version as installed_version
 from typing import Any, Literal
 
 from ...bundle import Bundle, Plan
-from ...errors import EngineError, MissingPackageError
+from ...errors import EngineError
 from ..base import Availability
+from ..jetson import FROM_JETPACK, missing_package, on_jetson
 from ..versions import dotted, version_numbers
 
 # Runs plans that are version-compatible in place of `tensorrt`.
@@ -77,7 +78,7 @@ def _import(name: str) -> Any:
         module = import_module(name)
     except ModuleNotFoundError as error:
         if error.name == name and not _is_installed(name):
-            raise MissingPackageError(name, name.replace("_", "-")) from None
+            raise missing_package(name, name.replace("_", "-")) from None
         raise _placeholder(name, f"its module {error.name} is missing") from None
     except (ImportError, OSError) as error:
         reason = str(error).partition("\n")[0]
@@ -91,7 +92,8 @@ def _import(name: str) -> Any:
 
 
 def _placeholder(name: str, lacking: str) -> EngineError:
-    return EngineError(f"{name} is installed as a placeholder without its libraries ({lacking}); {INSTALL[name]}")
+    remedy = f"uninstall it; {FROM_JETPACK}" if on_jetson() and name != "tensorrt_rtx" else INSTALL[name]
+    return EngineError(f"{name} is installed as a placeholder without its libraries ({lacking}); {remedy}")
 
 
 def _is_installed(name: str) -> bool:

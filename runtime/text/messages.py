@@ -27,6 +27,8 @@ def check_messages(messages: Iterable[Any]) -> list[dict[str, Any]]:
             content = [_checked_part(index, part) for part in content]
         # An assistant's message may hold tool calls instead of a content.
         elif not isinstance(content, str) and "tool_calls" not in message:
+            if "content" not in message:
+                raise PromptError(f"message {index} has no content; expected a text, or a list of text parts")
             raise PromptError(
                 f"message {index} has the content {str(content)[:SHOWN]!r}; expected a text, or a list of text parts"
             )

@@ -89,6 +89,12 @@ def test_content_of_a_wrong_type_is_a_prompt_error(refused: Refused, content: ob
         render_chat(CHATML, [{"role": "user", "content": content}], {})
 
 
+def test_a_missing_content_is_named(refused: Refused) -> None:
+    with refused(PromptError) as caught:
+        render_chat(CHATML, [{"role": "user"}], {})
+    assert "has no content; expected a text" in str(caught.value)
+
+
 def test_a_message_of_tool_calls_needs_no_content() -> None:
     assert render_chat("{{ messages[0].tool_calls[0] }}", [{"role": "assistant", "tool_calls": ["f"]}], {}) == "f"
 
