@@ -30,7 +30,7 @@ from .measuring.prompts import Request
 from .measuring.record import from_row, judged_tokens, record, to_row
 from .options import CalibrateOptions
 from .statistics.results import Analysis, SignalQuality
-from .survival.fit import fit_survival
+from .survival.fit import LEAST_TOKENS, fit_survival
 from .verdicts.route_analysis import analyze_route
 from .verdicts.routing import choose_routing
 from .verdicts.verdict import Criteria, worth_reading
@@ -39,8 +39,6 @@ FOLDER = "calibration"
 JOURNAL = f"{FOLDER}/calibrate.jsonl"
 # Costs are measured this many times, spread over the run.
 GOES = 4
-# Judged tokens that a survival signal needs.
-LEAST_TOKENS = 200
 
 
 def check_packages() -> None:

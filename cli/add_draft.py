@@ -34,7 +34,12 @@ def add_draft(bundle: Path, draft: str, name: str | None, **options: Any) -> Non
         raise click.ClickException("; ".join(reasons))
     from ..bundle import Bundle
     from ..exporter.display import BuildDisplay
-    from ..exporter.request.drafts import UNNAMED, parse_draft
+    from ..exporter.request.drafts import LOOKUP, UNNAMED, parse_draft
+
+    if draft == LOOKUP:
+        raise click.ClickException(
+            "--draft is lookup, which is no model: every bundle can draft by lookups; use --drafter ngram"
+        )
 
     named = parse_draft(draft, name)
     if named.name == UNNAMED and named.source == draft and name is None and Path(draft).name != UNNAMED:

@@ -146,9 +146,13 @@ def build(target: str, drafts: tuple[str, ...], output: Path, engines: tuple[str
             )
         for line in (*model.notes, *(layers.summary for layers in model.layer_proofs)):
             click.echo(f"{role}: {line}", err=True)
-    for proof in report.bundle.manifest.proofs:
+    proved = [(proof.role, proof) for proof in report.bundle.manifest.proofs]
+    proved += [
+        (f"draft {name}", proof) for name, draft in report.bundle.manifest.more_drafts.items() for proof in draft.proofs
+    ]
+    for role, proof in proved:
         click.echo(
-            f"proved {proof.role} {proof.dialect}: {proof.rows} rows up to {proof.length} tokens, "
+            f"proved {role} {proof.dialect}: {proof.rows} rows up to {proof.length} tokens, "
             f"{proof.measure} (allowed {proof.limit})",
             err=True,
         )
@@ -159,10 +163,14 @@ def build(target: str, drafts: tuple[str, ...], output: Path, engines: tuple[str
 def _say_what_it_is(bundle: Bundle, output: Path) -> None:
     """The last lines of a build: what to remember of it, and what comes next."""
     manifest = bundle.manifest
+    every = [
+        *manifest.models.items(),
+        *((f"draft {name}", draft.model) for name, draft in manifest.more_drafts.items()),
+    ]
     models = ", ".join(
         f"{role} of {model.num_parameters / 1e6:,.1f} M weights in "
         f"{manifest.contract.precision if model.format == 'float' else model.format}"
-        for role, model in manifest.models.items()
+        for role, model in every
     )
     size = sum(file.bytes for file in manifest.files.values()) / 1e6
     engines = ", ".join(manifest.engines)

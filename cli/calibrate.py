@@ -72,6 +72,7 @@ def calibrate(
     """
     from ..calibration.calibrate import calibrate as run
     from ..calibration.calibrate import check_packages, measure_only
+    from ..calibration.choices import drafters_of, models_of
     from ..calibration.measuring.prompts import choose
     from ..calibration.options import CalibrateOptions
     from ..calibration.reporting.report import write_report
@@ -100,6 +101,13 @@ def calibrate(
     read = read_prompt_lines(prompts, skip_invalid)
     session = load(bundle, **where, policy=False)
     requests = choose(requests_of(session, read, max_new_tokens, skip_invalid), (), limit)
+    if len(drafts := models_of(session, chosen)) > 1:
+        considered = len(drafters_of(session, chosen))
+        click.echo(
+            f"{considered} drafters are considered, and every request runs with {len(drafts)} drafts; naming fewer "
+            "with --drafter makes this shorter",
+            err=True,
+        )
     try:
         with bar("calibrate", "deciding by route") as advance:
             analysis = run(session, requests, chosen, shlex.join(["specexport", *sys.argv[1:]]), advance)

@@ -165,6 +165,7 @@ def summary(statistics: Statistics) -> str:
             f"{row.mean_acceptance_length:.2f} tokens/round",
             f"accepted {row.acceptance_rate:.0%} of {row.drafted} ({by_position})",
         ]
+        parts += [f"leaves caught {row.caught} of {row.leaves}"] if row.leaves else []
         if len(row.rounds_by_drafter) > 1:
             rounds = ", ".join(f"{count} rounds by {name}" for name, count in row.rounds_by_drafter.items())
             parts += [f"drafted {rounds}"]

@@ -18,7 +18,13 @@ from .options import BUNDLE, DRAFTER, JSON, running
     type=click.Path(path_type=Path),
     help='JSONL file of {"prompt" or "messages": ...} lines. [default: the tokens of the export\'s proof]',
 )
-@click.option("--max-new-tokens", type=click.IntRange(1), default=64, show_default=True, help="New tokens per prompt.")
+@click.option(
+    "--max-new-tokens",
+    type=click.IntRange(1),
+    default=64,
+    show_default=True,
+    help="Maximum new tokens, unless a prompt's line says otherwise.",
+)
 @click.option(
     "--trials",
     type=click.IntRange(0),

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from ..bundle import Bundle
 from ..errors import OutputError, ParameterError
+from ..runtime.drafting.names import FIRST
 from .storage.atomic_folder import temporary_sibling
 from .storage.replace_manifest import DRAFTS, replace_manifest
 
@@ -15,12 +16,13 @@ def remove_draft(bundle: Bundle, name: str) -> Bundle:
     manifest = bundle.manifest
     if name not in manifest.more_drafts:
         others = ", ".join(manifest.more_drafts) or "none"
-        first = (
-            "is the bundle's first, which add-draft can replace"
-            if name == manifest.draft_name
+        first = manifest.draft is not None and name in (manifest.draft_name, FIRST)
+        found = (
+            "is the bundle's first, which cannot be removed; add-draft can replace it"
+            if first
             else "is not in the bundle"
         )
-        raise ParameterError(f"draft {name!r} {first}; the additional drafts are {others}")
+        raise ParameterError(f"draft {name!r} {found}; drafts that can be removed: {others}")
     more = {other: draft for other, draft in manifest.more_drafts.items() if other != name}
     gone = set(manifest.more_drafts[name].files())
     files = {path: entry for path, entry in manifest.files.items() if path not in gone}

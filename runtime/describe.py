@@ -11,7 +11,7 @@ from .auto_precision import read_precision, table_lines
 from .policy.cost_model import COSTS, Costs
 from .policy.decisions import check_policy, stale
 from .policy.files import read_decision
-from .policy.routes import POLICY, Policy
+from .policy.routes import POLICY, UNBOUNDED, Policy
 
 
 def describe(bundle: Bundle) -> dict[str, Any]:
@@ -49,10 +49,12 @@ def describe(bundle: Bundle) -> dict[str, Any]:
 
 def render(description: dict[str, Any]) -> str:
     contract = description["contract"]
+    spare = contract["capacity"] - description["longest"]
+    room = f" ({contract['capacity']} less one that quantized passes keep free)" if spare else ""
     lines = [
         f"built      {description['created']}  {description['command']}",
         f"engines    {', '.join(description['engines'])}; {_precision(description)}",
-        f"sequence   up to {description['longest']} tokens, {contract['max_draft_tokens']} draft tokens a round, "
+        f"sequence   up to {description['longest']} tokens{room}, {contract['max_draft_tokens']} draft tokens a round, "
         f"prompt chunks of {contract['prompt_chunk']}, widths {' '.join(map(str, description['widths']))}, "
         f"spans {' '.join(map(str, description['spans']))}",
         f"stops at   {', '.join(map(str, description['text']['stop_token_ids'])) or 'no token'}; "
@@ -184,11 +186,14 @@ def _entry(entry: dict[str, Any]) -> str:
         )
     if evidence is None:
         return f"{verdict}, {how}"
+    requests = evidence["requests"]
+    bounded = evidence["high"] < UNBOUNDED
+    between = f"{evidence['low']:.2f} to {evidence['high']:.2f}" if bounded else "interval unknown"
     return (
         f"{verdict}, {how}; "
         f"a = {evidence['acceptance_length']:.2f} tokens per round, a* = {evidence['break_even']:.2f}: "
-        f"{evidence['speedup']:.2f}x ({evidence['low']:.2f} to {evidence['high']:.2f}), p10 {evidence['p10']:.2f}x, "
-        f"{evidence['requests']} requests"
+        f"{evidence['speedup']:.2f}x ({between}), p10 {evidence['p10']:.2f}x, "
+        f"{requests} request{'s' * (requests != 1)}"
     )
 
 

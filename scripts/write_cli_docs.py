@@ -22,8 +22,8 @@ respected. A mistake ends in one line that says what was found, what was expecte
 usage in front of it. Exit codes: 0 for success, 1 for an error or a check that failed, 2 for wrong usage, 130 when
 interrupted. The command needs `pip install 'specexport[cli]'`; the extras `export` and `calibrate` bring it along.
 
-Prompt files (`--prompts`) are JSONL, one request per line. `route` says what kind of request it is; `max_new_tokens` is
-optional:
+Prompt files (`--prompts`) are JSONL, one request per line. `route` says what kind of request it is: `bench` and
+`calibrate` need one in every line, and the same in all of them will do. `max_new_tokens` is optional:
 
     {"route": "code", "prompt": "def main():"}
     {"route": "support", "messages": [{"role": "user", "content": "My order is late."}], "max_new_tokens": 200}

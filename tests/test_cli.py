@@ -118,6 +118,19 @@ def test_a_build_for_here_and_elsewhere_says_both(build: Callable[..., Result], 
     assert last.endswith(f"; on the device: specexport compile {place} --engine tensorrt")
 
 
+def test_build_names_every_draft_and_its_proof(build: Callable[..., Result], pair: Pair) -> None:
+    result = build("--draft", f"one={pair.draft}", draft=f"two={pair.draft}")
+    assert result.exit_code == 0, result.stderr
+    assert re.search(r"^proved draft ort: .*\n(.*\n)*proved draft two ort: ", result.stderr, re.MULTILINE)
+    assert re.search(
+        r"^out.bundle: target of .*, draft of .*, draft two of 0.0 M weights in fp32;", result.stderr, re.M
+    )
+
+
+def test_lookup_is_no_draft_to_add(run: Run, built: Path, refused: Refused) -> None:
+    refused.says(error(run("add-draft", built, "--draft", "lookup")))
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -200,6 +213,13 @@ def test_shares_of_time_add_up(times: dict[str, float], shares: dict[str, int]) 
     found = re.findall(r"(\w+) (\d+)%", line.partition(";")[2])
     assert {name: int(share) for name, share in found} == shares
     assert sum(shares.values()) == (100 if times["total"] else 0)
+
+
+def test_leaves_are_counted_where_there_were_any() -> None:
+    row = Statistics(rounds=15, drafted_by_position=[15], accepted_by_position=[9], caught=5)
+    assert "leaves" not in summary(row)
+    row.leaves = 28
+    assert ", leaves caught 5 of 28" in summary(row)
 
 
 def test_several_drafters_are_told_apart() -> None:

@@ -78,6 +78,16 @@ def test_calibrate_writes_what_generate_and_inspect_follow(
     assert run("calibrate", "--prompts", prompts, "--max-new-tokens", 4).exit_code == 0  # which mends it
 
 
+def test_one_request_gives_no_interval(run: Run, bundle: Path, prompts: Path) -> None:
+    assert run("calibrate", "--prompts", prompts, "--max-new-tokens", 16, "--limit", 1).exit_code == 0
+    evidence = json.loads((bundle / "policy.json").read_text())["routes"]["code"]["evidence"]
+    assert evidence["requests"] == 1
+    assert (
+        f"{evidence['speedup']:.2f}x (interval unknown), p10 {evidence['p10']:.2f}x, 1 request\n"
+        in run("inspect").stdout
+    )
+
+
 def test_costs_of_another_host_are_told(run: Run, bundle: Path) -> None:
     assert run("calibrate").exit_code == 0
     assert not (bundle / "policy.json").exists()

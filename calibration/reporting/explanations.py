@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ..statistics.results import Analysis
 from ..statistics.sample_size import FEW, USUAL
+from ..survival.fit import LEAST_TOKENS
 from ..verdicts.verdict import BETTER_BY, LEAST_REQUESTS, SHORTEST_RESPONSE
 from .tables import times
 
@@ -93,7 +94,8 @@ accepted from rejected tokens; 0.5 is guessing.
 """
 
 NO_SIGNALS = """
-There is no draft model, so there is no confidence to read: drafts are looked up in the text.
+Nothing was fitted here. That takes a draft model, whose confidence is read, and {least_tokens} of its tokens or more
+that the target judged, in two requests or more.
 """
 
 LATENCY = """
@@ -137,5 +139,6 @@ def explanation(key: str, analysis: Analysis) -> tuple[str, ...]:
         prediction_tolerance=f"{100 * PREDICTION_TOLERANCE:.0f}",
         usual=USUAL,
         few=FEW,
+        least_tokens=LEAST_TOKENS,
     )
     return tuple(" ".join(paragraph.split()) for paragraph in filled.split("\n\n"))

@@ -20,10 +20,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import ParameterError
+from ...runtime.policy import routes
 from .results import Interval, Quantiles
 
-# The high end of an unbounded interval, such as that of one request. Finite, since JSON has no infinity.
-UNBOUNDED = 1e9
+UNBOUNDED = routes.UNBOUNDED
 FEW = 10
 # Student's t at 97.5 %, for 1 to 8 degrees of freedom.
 STUDENT = (12.706205, 4.302653, 3.182446, 2.776445, 2.570582, 2.446912, 2.364624, 2.306004)

@@ -85,5 +85,6 @@ def check_drafter(name: str | None, has_model: bool, drafts: Sequence[str] = ())
         chains = (
             ", or a lookup or another draft that drafts for one of the models, such as ngram:model" if has_model else ""
         )
-        raise ParameterError(f"drafter is {name!r}; it must be one of {', '.join(usable)}{chains}{lacking}")
+        own = f" ({FIRST} is the draft {drafts[0]!r})" if first else ""
+        raise ParameterError(f"drafter is {name!r}; it must be one of {', '.join(usable)}{own}{chains}{lacking}")
     return found

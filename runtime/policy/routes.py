@@ -25,12 +25,17 @@ Verdict = Literal["on", "off", "undecided"]
 Mode = Literal["adaptive", "fixed"]
 
 
+# The high end of an unbounded interval, such as that of one request. Finite, since JSON has no infinity.
+UNBOUNDED = 1e9
+
+
 @dataclass(frozen=True)
 class Evidence:
     """The evidence: what calibration found for the drafter and the best fixed number of draft tokens.
 
     requests: those whose response is not too short. acceptance_length: a, tokens per round. break_even: a*, the tokens
-    per round needed. speedup: a / a*, between low and high with 95 %. p10: 10th percentile of the requests' speedups.
+    per round needed. speedup: a / a*, between low and high with 95 %; high is `UNBOUNDED`
+    where that is not known. p10: 10th percentile of the requests' speedups.
     """
 
     requests: int

@@ -35,7 +35,7 @@ SAMPLED_LENGTH = 2
 class Report:
     """exactness: one entry per verification rule (L0); compiled: one per rule graph, compared with the numpy rule of
     L0; parity: one per model; equalities: one per prompt and draft (L1 and L2); sampled: one per way to draft and
-    verify (L3), none when no trials were requested.
+    verify (L3), none when no trials were requested; drafts: how many each prompt ran with.
     """
 
     exactness: tuple[Exactness, ...]
@@ -43,6 +43,7 @@ class Report:
     parity: tuple[Proof, ...]
     equalities: tuple[Equality, ...]
     sampled: tuple[Sampled, ...]
+    drafts: int = 1
 
     @property
     def passed(self) -> bool:
@@ -68,6 +69,7 @@ class Report:
             "compiled": [asdict(entry) for entry in self.compiled],
             "parity": [asdict(proof) for proof in self.parity],
             "prompts": len(self.equalities),
+            "drafts": self.drafts,
             "equal_at_same_width": sum(entry.same_width for entry in self.equalities),
             "equal_at_width_1": sum(entry.first_difference is None for entry in self.equalities),
             "near_ties": sum(entry.first_difference is not None and entry.near_tie for entry in self.equalities),
@@ -105,7 +107,7 @@ def verify_session(
     exactness = check_rules()
     if session.engine.trees is not None:
         exactness += [*check_leaves(), *check_siblings()]
-    return Report(tuple(exactness), tuple(_compiled(session)), tuple(proofs), equalities, sampled)
+    return Report(tuple(exactness), tuple(_compiled(session)), tuple(proofs), equalities, sampled, len(drafters))
 
 
 def _trees(session: Session) -> Iterator[Proof]:
@@ -167,8 +169,11 @@ def render(result: Report) -> str:
         f"(allowed {proof.limit})"
         for proof in result.parity
     ]
+    runs = f"{row['prompts']} prompts"
+    if result.drafts > 1:
+        runs = f"{row['prompts']} runs ({row['prompts'] // result.drafts} prompts x {result.drafts} drafts)"
     lines += [
-        f"L1         {row['equal_at_same_width']} of {row['prompts']} prompts equal to plain greedy at the same width, "
+        f"L1         {row['equal_at_same_width']} of {runs} equal to plain greedy at the same width, "
         f"{result.drafted} tokens drafted",
         f"L2         {row['equal_at_width_1']} of {row['prompts']} equal to plain greedy at width 1, "
         f"{row['near_ties']} equal up to a near tie of two logits"

@@ -40,9 +40,9 @@ class SamplingParameters:
     stop: strings before which the text ends; the tokens include those that the string was made of. stop_token_ids: None
     for the model's own, `()` for none; the one that came is the last token and has no text.
 
-    verification: the rule that judges sampled drafts; all keep the target's distribution. `spectr` and `recursive`
-    judge several candidates per position; num_leaves is then the number of additional ones, in a bundle built with
-    `--tree-rows` (docs/which-draft.md). speculate: False for plain decoding.
+    verification: the rule that judges sampled drafts; all keep the target's distribution, and greedy decoding ignores
+    it. `spectr` and `recursive` judge several candidates per position; num_leaves is then the number of additional
+    ones, in a bundle built with `--tree-rows` (docs/which-draft.md). speculate: False for plain decoding.
 
     drafter: `model`; `ngram` or `suffix` (looked up in the text); `ngram+model` or `suffix+model` (looked up where
     there is a match, also after tokens of the model in the same round); `ngram:model` or `suffix:model` (chains: looked
@@ -109,7 +109,8 @@ class SamplingParameters:
         metadata=option(
             Choice(
                 names=get_args(Verification),
-                help="Acceptance rule for sampled drafts; spectr and recursive need a bundle built with --tree-rows.",
+                help="Acceptance rule for sampled drafts, which greedy decoding ignores; spectr and recursive need a "
+                "bundle built with --tree-rows.",
             )
         ),
     )

@@ -111,7 +111,8 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def _route(entry: dict[str, Any]) -> str:
     if "route" not in entry:
         raise ParameterError(
-            'found no "route", expected the name of the kind of request that this is, such as "route": "code"'
+            'found no "route", expected the name of the kind of request that this is, such as "route": "code" '
+            "(the same in every line will do)"
         )
     route = entry["route"]
     if not isinstance(route, str) or not route or route != route.strip() or not route.isprintable():

@@ -13,7 +13,9 @@ from types import ModuleType
 
 import pytest
 import specexport
+from click.testing import CliRunner
 from specexport.bundle import MANIFEST, OLDEST_SCHEMA, SCHEMA_VERSION, Bundle, FileEntry
+from specexport.cli import main
 from specexport.errors import OutputError, ParameterError, ProofError
 from specexport.exporter import put_draft
 from specexport.exporter.add_draft import AddOptions, add_draft
@@ -142,6 +144,20 @@ def test_verify_proves_every_draft(several: Path) -> None:
     assert [proof.role for proof in report.parity] == ["target", "draft", "draft small", "draft other"]
     assert len(report.equalities) == 3 * DEFAULT_PROMPTS
     assert "draft small on onnxruntime" in render_report(report)
+    assert f"of {3 * DEFAULT_PROMPTS} runs ({DEFAULT_PROMPTS} prompts x 3 drafts) equal" in render_report(report)
+
+
+def test_calibrate_says_beforehand_what_several_drafts_take(several: Path, tmp_path: Path) -> None:
+    place, prompts = shutil.copytree(several, tmp_path / "copy.bundle"), tmp_path / "prompts.jsonl"
+    prompts.write_text(json.dumps({"route": "code", "prompt": PROMPT}))
+    asked = ["calibrate", str(place), "--prompts", str(prompts), "--max-new-tokens", "4", "--drafter", "model"]
+    for more, said in (
+        (["--drafter", "small"], "2 drafters are considered, and every request runs with 2 drafts"),
+        ([], ""),
+    ):
+        done = CliRunner().invoke(main, [*asked, *more], catch_exceptions=False)
+        assert (done.exit_code, said in done.stderr) == (0, True)
+        assert ("are considered" in done.stderr) == bool(more)
 
 
 def test_add_draft_exports_the_draft_alone(copy: Path, others: dict[str, Path], cache: Path) -> None:
@@ -288,7 +304,7 @@ def test_a_draft_that_is_removed_leaves_nothing(
     before = state(copy)
     add_draft(Bundle.open(copy), NamedDraft("small", str(others["small"])), AddOptions(cache=cache))
     (copy / POLICY).write_text("{}")
-    for name in ("draft", "other"):
+    for name in ("draft", "model", "other"):
         with refused(ParameterError):
             remove_draft(Bundle.open(copy), name)
     assert remove_draft(Bundle.open(copy), "small") == Bundle.open(copy)

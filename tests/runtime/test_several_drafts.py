@@ -56,6 +56,8 @@ def test_names_of_drafters() -> None:
     asked = [beside_first(name) for name in ("ngram", "ngram+model", "suffix:model", "b:model", "model:b", "c:b")]
     assert asked == [[], [], [], ["b"], ["b"], ["b", "c"]]
     assert [guesser_of(name) for name in ("model", "ngram+b", "ngram:b", "b:model")] == [None, None, "ngram", "b"]
+    with pytest.raises(ParameterError, match=r"ngram\+c, suffix\+c \(model is the draft 'draft'\)"):
+        check_drafter("d", True, NAMES)
     for name in ("b:b", "draft:model", "ngram:ngram", "d:model", "ngram:ngram:model", ":model", "model:"):
         with pytest.raises(ParameterError):
             check_drafter(name, True, NAMES)

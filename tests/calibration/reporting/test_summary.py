@@ -11,6 +11,7 @@ from specexport.calibration.reporting.summary import WIDTH, _table, render
 from specexport.calibration.reporting.tables import Table, printable
 from specexport.calibration.statistics.intervals import UNBOUNDED
 from specexport.calibration.statistics.results import Bucket, Interval
+from specexport.calibration.survival.fit import LEAST_TOKENS
 from support import analyses
 
 ANALYSIS = analyses.analysis()
@@ -200,7 +201,9 @@ def test_the_chosen_signal_and_its_errors() -> None:
         ("probability", "3.4 %", "5.2 %", "0.780", "1750", ""),
         ("head", "1.3 %", "1.8 %", "0.842", "1725", "chosen"),
     )
-    assert " ".join(NO_SIGNALS.split()) in " ".join(render(analyses.lookups_only()).split())
+    assert " ".join(NO_SIGNALS.format(least_tokens=LEAST_TOKENS).split()) in " ".join(
+        render(analyses.lookups_only()).split()
+    )
 
 
 def test_the_best_of_the_candidates_is_marked_once() -> None:
@@ -232,3 +235,9 @@ def test_how_it_was_measured() -> None:
     for count, told in ((1, "1 thread"), (0, "its own choice of threads")):
         costs = replace(ANALYSIS.costs, threads=count)
         assert f"engine: onnxruntime, {told}\n" in render(replace(ANALYSIS, costs=costs))
+
+
+def test_a_draft_of_too_few_judged_tokens_is_not_called_none() -> None:
+    shown = " ".join(render(replace(ANALYSIS, signals=(), signal=None)).split())
+    assert f"That takes a draft model, whose confidence is read, and {LEAST_TOKENS} of its tokens or more" in shown
+    assert "no draft model" not in shown
