@@ -19,7 +19,11 @@ BUNDLE = click.argument("bundle", type=click.Path(path_type=Path))
 RUNNING = (
     click.option("--engine", help="Engine to run on. [default: the first of the bundle that this host can run]"),
     click.option(
-        "--threads", type=click.IntRange(0, 1024), default=0, help="CPU threads. [default: the engine's choice]"
+        "--threads",
+        type=click.IntRange(0, 1024),
+        default=0,
+        help="CPU threads, 0 for the engine's choice; more than the host has cores are slower. "
+        "[default: the engine's choice]",
     ),
     click.option("--device", type=click.IntRange(0), help="GPU index, from 0. [default: the first GPU]"),
 )

@@ -223,16 +223,9 @@ def _log_to_stderr() -> None:
     """Lines of JSON. The access log's are such already."""
     import logging
 
-    class Lines(logging.Formatter):
-        def format(self, record: logging.LogRecord) -> str:
-            message = record.getMessage()
-            row = json.loads(message) if record.name == "specexport.access" else {"message": message}
-            head = {"time": self.formatTime(record), "level": record.levelname.lower(), "logger": record.name}
-            if record.exc_info:
-                row["traceback"] = self.formatException(record.exc_info)
-            return json.dumps({**head, **row})
+    from ..serve.log_lines import LogLines
 
     handler = logging.StreamHandler()
-    handler.setFormatter(Lines())
+    handler.setFormatter(LogLines())
     logging.basicConfig(level=logging.INFO, handlers=[handler])
     logging.getLogger("uvicorn").setLevel(logging.WARNING)

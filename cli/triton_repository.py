@@ -54,7 +54,7 @@ def triton_repository(bundle: Path, output: Path, **options: Any) -> None:
     """Write a model repository for Triton.
 
     It has two models: NAME streams one response per round, and NAME_whole returns a single response. Run it with:
-    tritonserver --model-repository DIR
+    tritonserver --model-repository DIR --disable-auto-complete-config
     """
     from ..integrations.triton.options import RepositoryOptions
     from ..integrations.triton.repository import write_repository

@@ -2,23 +2,41 @@
 
 from __future__ import annotations
 
+import math
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from ...errors import OutputError
+from .atomic_folder import TEMPORARY
 from .copy_on_write import can_clone
 
 
 def require_space(folder: Path, needed: int) -> None:
     """Raises `OutputError` when the disk of `folder` has fewer than `needed` bytes free."""
-    while not folder.exists():
-        folder = folder.parent
-    free = shutil.disk_usage(folder).free
+    there = folder
+    while not there.exists():
+        there = there.parent
+    free = shutil.disk_usage(there).free
     if free < needed:
         raise OutputError(
-            f"the build needs {needed / 1e9:.1f} GB under {folder}, but only {free / 1e9:.1f} GB are free; free some"
+            f"{_as_given(folder)} needs {_size(needed, math.ceil)}, but only {_size(free, math.floor)} are free on its "
+            "disk; free some"
         )
+
+
+def _as_given(folder: Path) -> Path:
+    """What a temporary folder will become, since nobody knows its own name."""
+    for place in (folder, *folder.parents):
+        found = TEMPORARY.fullmatch(place.name)
+        if found is not None:
+            return place.with_name(found[1])
+    return folder
+
+
+def _size(count: int, whole: Callable[[float], int]) -> str:
+    """In GB with one decimal, or in MB below one. whole: rounds, up what is needed and down what is free."""
+    return f"{whole(count / 1e8) / 10:.1f} GB" if count >= 1e9 else f"{whole(count / 1e6)} MB"
 
 
 def require_space_for(stages: Mapping[str, int], cache: Path, output: Path, further: int = 0) -> None:

@@ -15,6 +15,7 @@ from ...serve.settings import ServerSettings
 
 T = TypeVar("T")
 PLACE = re.compile(r"(.*?)(?: - at `\$(.*)`)?", re.DOTALL)
+UNKNOWN = "Object contains unknown field"
 KEY_VARIABLE = "SPECEXPORT_API_KEY"
 NOT_IN_A_FILE = ("api_keys", "model", "replica")  # secret, given above, and each replica's own
 
@@ -134,4 +135,11 @@ def _converted(kind: type[T], value: Any, where: str) -> T:
     except msgspec.ValidationError as error:
         told = PLACE.fullmatch(str(error))
         assert told is not None
-        raise ParameterError(f"{where}{told[2] or ''}: {told[1]}; see docs/scale-out.md") from None
+        place, message = f"{where}{told[2] or ''}", told[1]
+        if message.startswith(UNKNOWN):
+            message += f"; known are {', '.join(STRUCTS[place].__struct_fields__)}"
+        raise ParameterError(f"{place}: {message}; see docs/scale-out.md") from None
+
+
+# Where each of them is in a file.
+STRUCTS: dict[str, type[msgspec.Struct]] = {"args": Config, "args.autoscaling": Autoscaling, "args.server": _Server}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from typing import Any
 
 import msgspec
 from msgspec import inspect
@@ -19,6 +20,16 @@ def allowed(kind: type, where: str) -> list[str]:
     for step in STEP.findall(where):
         found = [one for outer in found for one in _within(outer, step)]
     return [value for one in found for value in _values(one)]
+
+
+def found_at(raw: Any, where: str) -> Any:
+    """The value at `where` in a parsed body; None where the path does not say which one it is (`logit_bias[...]`)."""
+    for step in STEP.findall(where):
+        try:
+            raw = raw[int(step[1:-1]) if step[0] == "[" else step]
+        except (LookupError, TypeError, ValueError):
+            return None
+    return raw
 
 
 def _within(outer: inspect.Type, step: str) -> Iterator[inspect.Type]:

@@ -37,7 +37,7 @@ def parse(kind: type[T], body: bytes, strict: bool) -> Parsed[T]:
     try:
         request = msgspec.convert(raw, kind)
     except msgspec.ValidationError as error:
-        raise of_validation(error, kind) from None
+        raise of_validation(error, kind, raw) from None
     for name in _names(request):
         unknown = [*_unknown(getattr(request, name), raw.get(name), name)]
         if unknown and strict:

@@ -18,7 +18,7 @@ from ...errors import (
     SessionClosedError,
     SpecExportError,
 )
-from .allowed import allowed
+from .allowed import allowed, found_at
 from .requests import Common, Extension
 
 LOG = logging.getLogger("specexport.serve")
@@ -31,6 +31,9 @@ CALLED = {"max_new_tokens": "max_tokens", "min_new_tokens": "min_tokens"}  # opt
 SHOWN = 100
 MISSING = re.compile(r"Object missing required field `(\w+)`")
 PLACE = re.compile(r"(.*) - at (?:`key` in )?`\$\.?(.*)`$", re.DOTALL)
+
+BOUND = re.compile(r"Expected `[^`]+` (of length )?(<=|>=|<|>) (\S+)")
+BOUND_WORDS = {"<=": "at most", ">=": "at least", "<": "below", ">": "above"}
 
 
 class ErrorBody(msgspec.Struct):
@@ -70,9 +73,9 @@ def invalid(param: str | None, message: str, code: str = "invalid_value") -> Api
     return ApiError(400, code, message, param)
 
 
-def of_validation(error: msgspec.ValidationError, kind: type) -> ApiError:
-    """msgspec says what was expected, what was found, and where, but not the allowed values of a choice. kind: of
-    struct.
+def of_validation(error: msgspec.ValidationError, kind: type, raw: Any) -> ApiError:
+    """msgspec says what was expected and where, but not the allowed values of a choice, nor what was found beyond a
+    bound. kind: of struct. raw: what was to become one.
     """
     found = PLACE.match(str(error))
     told, where = (str(error), "") if found is None else (found[1], found[2])
@@ -83,7 +86,19 @@ def of_validation(error: msgspec.ValidationError, kind: type) -> ApiError:
     wrong = told.removeprefix("Invalid enum value ")
     if wrong != told:
         return invalid(where, f"{where} is {wrong[:SHOWN]}; it must be {' or '.join(allowed(kind, where))}")
-    return invalid(where or None, f"{where}: {told}" if where else told)
+    beyond = _beyond(told, where, found_at(raw, where))
+    return invalid(where or None, beyond or (f"{where}: {told}" if where else told))
+
+
+def _beyond(told: str, where: str, value: Any) -> str | None:
+    """The message for a number or a length that is out of bounds; None where `told` is about something else."""
+    bound = BOUND.fullmatch(told)
+    if bound is None:
+        return None
+    limit = f"it must be {BOUND_WORDS[bound[2]]} {bound[3]}"
+    if bound[1] is None:
+        return f"{where} is {value!r}"[:SHOWN] + f"; {limit}" if isinstance(value, int | float) else None
+    return f"{where} has length {len(value)}; {limit}" if isinstance(value, str | list | dict) else None
 
 
 def of_grammar(error: GrammarError, request: Common) -> ApiError:

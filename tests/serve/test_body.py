@@ -9,6 +9,7 @@ import pytest
 from specexport.serve.wire.body import parse
 from specexport.serve.wire.errors import ApiError
 from specexport.serve.wire.requests import ChatRequest
+from support.messages import Refused
 
 HELLO = {"role": "user", "content": "Hello"}
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {"any": {"thing": 1}}}}
@@ -58,3 +59,23 @@ def test_a_slip_in_the_servers_own_object_is_refused_by_name(strict: bool, value
         ignored(strict, specexport={"speculate": True, "num_drafts": value})
     assert (refused.value.code, refused.value.param) == ("unknown_parameter", "specexport.num_drafts")
     assert "num_draft_tokens" in str(refused.value)
+
+
+BEYOND = [
+    ({"temperature": 3.0}, "temperature"),
+    ({"top_p": 0}, "top_p"),
+    ({"max_tokens": 0}, "max_tokens"),
+    ({"stop": ["a"] * 17}, "stop"),
+    ({"messages": []}, "messages"),
+    ({"messages": [{**HELLO, "name": "n" * 257}]}, "messages[0].name"),
+    ({"logit_bias": {"7": 101}}, "logit_bias[...]"),  # msgspec does not say which one
+    ({"seed": 10**30}, "seed"),
+    ({"temperature": "hot"}, "temperature"),
+]
+
+
+@pytest.mark.parametrize(("fields", "name"), BEYOND, ids=[name + str(at) for at, (_, name) in enumerate(BEYOND)])
+def test_a_value_beyond_its_bounds_is_told_with_them(refused: Refused, fields: dict[str, Any], name: str) -> None:
+    with refused(ApiError) as caught:
+        ignored(**fields)
+    assert caught.value.param == name
