@@ -89,7 +89,10 @@ def test_one_request_gives_no_interval(run: Run, bundle: Path, prompts: Path) ->
 
 
 def test_costs_of_another_host_are_told(run: Run, bundle: Path) -> None:
-    assert run("calibrate").exit_code == 0
+    result = run("calibrate")
+    assert result.exit_code == 0
+    assert result.stdout == f"{bundle / 'costs.json'}\n"
+    assert result.stderr.endswith(f"per route, from your prompts: specexport calibrate {bundle} --prompts FILE\n")
     assert not (bundle / "policy.json").exists()
     costs = json.loads((bundle / "costs.json").read_text())
     (bundle / "costs.json").write_text(json.dumps(costs | {"host": "another machine"}))
