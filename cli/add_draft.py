@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 import click
 
 from .export_packages import lacking
 from .options import BUNDLE, CACHE, MIN_OVERLAP
+from .stage_times import time_lines
 
 
 @click.command("add-draft")
@@ -30,10 +32,12 @@ def add_draft(bundle: Path, draft: str, name: str | None, **options: Any) -> Non
     Replaces a draft of the same name. Exports and proves only this draft; the target and other drafts stay as they are.
     Requests choose it with --drafter NAME, and specexport calibrate measures it with the others.
     """
+    start = perf_counter()
     if reasons := lacking():
         raise click.ClickException("; ".join(reasons))
     from ..bundle import Bundle
     from ..exporter.display import BuildDisplay
+    from ..exporter.progress import Timed
     from ..exporter.request.drafts import LOOKUP, UNNAMED, parse_draft
 
     if draft == LOOKUP:
@@ -45,14 +49,16 @@ def add_draft(bundle: Path, draft: str, name: str | None, **options: Any) -> Non
     if named.name == UNNAMED and named.source == draft and name is None and Path(draft).name != UNNAMED:
         raise click.ClickException(f"found no usable name for the draft in {draft}; give one with --name")
     with BuildDisplay() as display:
-        with display.stage("check the bundle", 1):
+        timed = Timed(display)
+        with timed.stage("check the bundle", 1):
             opened = Bundle.open(bundle)
-        from ..exporter.add_draft import AddOptions
-        from ..exporter.add_draft import add_draft as add
+        with timed.stage("import packages", 1):
+            from ..exporter.add_draft import AddOptions
+            from ..exporter.add_draft import add_draft as add
 
         report = add(opened, named, AddOptions(**options), display)
-    for time in report.times:
-        click.echo(f"{time.label:<20} {'reused' if time.reused else f'{time.seconds:6.1f} s'}", err=True)
+    for line in time_lines((*timed.times, *report.times), perf_counter() - start):
+        click.echo(line, err=True)
     added = report.bundle.manifest.with_draft(named.name)
     for proof in added.proofs:
         if proof.role == "draft":

@@ -13,6 +13,7 @@ import click
 
 from .export_packages import lacking
 from .options import CACHE, MIN_OVERLAP, compile_options, compiling
+from .stage_times import time_lines
 
 if TYPE_CHECKING:
     from ..bundle import Bundle
@@ -45,7 +46,9 @@ if TYPE_CHECKING:
     type=int,
     help="Maximum sequence length in tokens, prompt included. [default: the models' maximum, at most 4096]",
 )
-@click.option("--max-draft-tokens", type=int, default=4, show_default=True, help="Maximum draft tokens per round.")
+@click.option(
+    "--max-draft-tokens", type=int, default=4, show_default=True, help="Maximum draft tokens per round, 1 to 32."
+)
 @click.option(
     "--tree-rows",
     type=int,
@@ -107,6 +110,8 @@ def build(target: str, drafts: tuple[str, ...], output: Path, engines: tuple[str
         raise click.ClickException("; ".join(reasons))
     from ..exporter.checkpoints.source import find_local
     from ..exporter.display import BuildDisplay
+    from ..exporter.early_check import check_request
+    from ..exporter.progress import Timed
     from ..exporter.request.drafts import parse_drafts
     from ..exporter.request.options import BuildOptions
     from ..exporter.storage.atomic_folder import check_free
@@ -118,17 +123,18 @@ def build(target: str, drafts: tuple[str, ...], output: Path, engines: tuple[str
     draft, options["draft_name"] = (named[0].source, named[0].name) if named else (None, "draft")
     engines = tuple(dict.fromkeys(engines))
     chosen = BuildOptions(engines=engines, compiling=plans, more_drafts=named[1:], **options)
-    chosen.check(draft, str(output))
+    check_request(target, draft, str(output), chosen)
     check_free(output, chosen.force)
     for source in (target, *(one.source for one in named)):
         find_local(source)
     with BuildDisplay() as display:
-        from ..exporter.build import build as run
+        timed = Timed(display)
+        with timed.stage("import packages", 1):
+            from ..exporter.build import build as run
 
         report = run(target, draft, output, chosen, display, shlex.join(["specexport", *sys.argv[1:]]))
-    for time in report.times:
-        click.echo(f"{time.label:<20} {'reused' if time.reused else f'{time.seconds:6.1f} s'}", err=True)
-    click.echo(f"{'in all':<20} {perf_counter() - start:6.1f} s", err=True)  # with imports, which no stage has
+    for line in time_lines((*timed.times, *report.times), perf_counter() - start):
+        click.echo(line, err=True)
     if vocabulary := report.bundle.manifest.vocabulary:
         known = f"{vocabulary.shared_tokens} of the target's {vocabulary.target_tokens} tokens"
         click.echo(f"the draft can propose {known} ({vocabulary.overlap:.1%})", err=True)

@@ -18,6 +18,8 @@ from .checkpoints.pair import OwnTokens, check_capacity, check_models
 from .checkpoints.shared_vocabulary import Translation
 from .compile import compile_bundle
 from .context import BuildContext
+from .dialects import Dialect
+from .early_check import check_request, refuse_states
 from .export_model import ModelExport, export_model
 from .progress import BuildProgress, Silent, StageTime, Timed
 from .prompt_chunk import prompt_chunk, require_memory_for_copies
@@ -57,14 +59,23 @@ class _Models:
     more: tuple[FoundDraft, ...] = ()
 
     @classmethod
-    def find(cls, target: str, draft: str | None, options: BuildOptions, texts: CalibrationTexts) -> _Models:
+    def find(
+        cls,
+        target: str,
+        draft: str | None,
+        options: BuildOptions,
+        texts: CalibrationTexts,
+        dialects: tuple[Dialect, ...],
+    ) -> _Models:
         models: dict[Role, Checkpoint] = {"target": Checkpoint.find(target)}
         if draft is not None:
             models["draft"] = Checkpoint.find(draft)
+        refuse_states(models, options, dialects)
         translation, warnings = check_models(models, options.min_overlap, texts.texts)
         ours = OwnTokens.of(models["target"])
         more = tuple(FoundDraft.find(named, ours, options.min_overlap, texts) for named in options.more_drafts)
-        return cls(models, translation, (*warnings, *(line for one in more for line in one.warnings)), more=more)
+        told = [*(line for model in models.values() for line in model.warnings), *warnings]
+        return cls(models, translation, (*told, *(line for one in more for line in one.warnings)), more=more)
 
     @property
     def by_name(self) -> dict[str, Checkpoint]:
@@ -110,13 +121,13 @@ def build(
     options = options or BuildOptions()
     timed = Timed(progress or Silent())
     cache = open_cache(options.cache or user_cache())
-    targets = options.check(draft, str(output))
+    targets = check_request(target, draft, str(output), options)
     for note in targets.notes:
         timed.note(note)
     texts = options.texts
     with new_folder(Path(output), options.force) as workplace:
         with timed.stage("check the pair", 1):
-            found = _Models.find(target, draft, options, texts)
+            found = _Models.find(target, draft, options, texts, targets.dialects)
             for model in found.models.values() if texts.own else ():
                 calibration_tokens(model.tokenizer, texts.texts)  # too few are told now, and not behind an export
             if options.draft_vocabulary is not None:
@@ -144,6 +155,10 @@ def build(
             targets = options.targets(numbers, str(output))
             write_precision(workplace, table)
         exports = found.exports(targets, options.engines, numbers, texts)
+        with timed.stage("hash the weights", len(exports)) as step:
+            for role, export in exports.items():
+                step(role)
+                _ = export.checkpoint.digest  # kept: the keys of stages are made of it
         sizes = {export.key(context.contract): export.weight_bytes(context.contract) for export in exports.values()}
         plans = len(targets.compiled) * sum(sizes.values())  # which hold the weights again
         require_space_for(sizes, cache, workplace, plans)

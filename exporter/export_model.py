@@ -15,8 +15,8 @@ import onnx_ir as ir
 from ..bundle import ELEMENT_BYTES, CacheLayer, Contract, Fidelity, Format, ModelSpec, Role
 from ..calibration.weights.fake_quant import fake_quantized
 from ..calibration.weights.search import RECIPE_STEPS
-from ..engines.catalogue import ENGINES, LIBRARIES
-from ..errors import ProofError, UnsupportedModelError
+from ..engines.catalogue import LIBRARIES
+from ..errors import ProofError
 from ..runtime.proofs.parity import save_reference
 from ..strict import parse, read_json
 from .checkpoints.checkpoint import Checkpoint
@@ -31,6 +31,7 @@ from .proving.reference import continued_logits, record_reference
 from .quantize.apply import by_every_name, quantize
 from .quantize.stored_weights import Made
 from .recipe_choice import Quantizing, choose_recipe
+from .request.states import refuse_engines
 from .storage.copy_on_write import clone_or_copy
 from .storage.disk_space import require_space
 from .storage.manifest import reference_path
@@ -115,14 +116,7 @@ class ModelExport:
         """The dialects to make. Raises `UnsupportedModelError` for states that an engine or a proof cannot have."""
         if not any(layer.states for layer in layers):
             return self.dialects
-        lacking = [engine for engine in self.engines if not ENGINES[engine].states]
-        if "rows" in self.dialects:
-            lacking.append("TensorRT before 10.15")
-        if lacking:
-            raise UnsupportedModelError(
-                f"{self.checkpoint.architecture} keeps recurrent or convolution states, which {', '.join(lacking)} "
-                "cannot run yet; build it with --engine onnxruntime"
-            )
+        refuse_engines(self.checkpoint.architecture, self.engines, self.dialects)
         return tuple(dialect for dialect in self.dialects if dialect == "ort" or self._compiled)
 
     def weight_bytes(self, contract: Contract) -> int:

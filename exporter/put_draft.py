@@ -55,7 +55,8 @@ class FoundDraft:
         """Raises `CheckpointError`, and `PairError` for a draft of too many other tokens."""
         checkpoint = Checkpoint.find(named.source)
         translation, warnings = translate(target, checkpoint, min_overlap, texts.texts)
-        return cls(named.name, checkpoint, translation, tuple(f"draft {named.name}: {line}" for line in warnings))
+        told = tuple(f"draft {named.name}: {line}" for line in (*checkpoint.warnings, *warnings))
+        return cls(named.name, checkpoint, translation, told)
 
     def export(self, numbers: Numbers, texts: CalibrationTexts) -> ModelExport:
         """As engine `onnxruntime` runs it, the only one that runs drafts beside the first."""

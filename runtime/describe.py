@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -17,12 +17,18 @@ from .policy.routes import POLICY, UNBOUNDED, Policy
 def describe(bundle: Bundle) -> dict[str, Any]:
     """The manifest, with the memory that a session needs, in bytes, and what calibration decided.
 
+    memory: of each model, its weights and its cache, and of the cache the states of hybrids.
+
     Raises `BundleError` for a policy.json or costs.json that is damaged or of another bundle.
     """
     manifest = bundle.manifest
 
     def memory_of(model: ModelSpec) -> dict[str, int]:
-        return {"weights": manifest.files[model.weights].bytes, "cache": model.cache_bytes(manifest.contract)}
+        return {
+            "weights": manifest.files[model.weights].bytes,
+            "cache": model.cache_bytes(manifest.contract),
+            "states": model.state_bytes(manifest.contract),
+        }
 
     memory = {role: memory_of(model) for role, model in manifest.models.items()}
     described = asdict(manifest) | {
@@ -99,9 +105,16 @@ def _model(role: str, model: dict[str, Any], memory: dict[str, int]) -> list[str
         f"{role:<10} {model['architecture']} from {model['source']}: {model['num_parameters'] / 1e6:.1f} M parameters, "
         f"{len(model['layers'])} layers, vocabulary {model['vocab_size']}",
         f"           weights {memory['weights'] / 1e6:.1f} MB{_stored(model['format'])}, cache "
-        f"{memory['cache'] / 1e6:.1f} MB; checkpoint {model['checkpoint_sha256'][:16]}",
+        f"{memory['cache'] / 1e6:.1f} MB{_states(model['layers'], memory)}; "
+        f"checkpoint {model['checkpoint_sha256'][:16]}",
         *(f"           {note}" for note in notes),
     ]
+
+
+def _states(layers: Sequence[dict[str, Any]], memory: dict[str, int]) -> str:
+    """Of a hybrid, how much of the cache its layers' states are."""
+    count = sum(bool(layer["states"]) for layer in layers)
+    return f", of it {memory['states'] / 1e6:.1f} MB of states in {count} layers" if count else ""
 
 
 def _shared(vocabulary: dict[str, Any] | None) -> list[str]:

@@ -91,6 +91,10 @@ def test_build_prints_the_bundle_and_tells_the_rest_on_stderr(
     ):
         assert line in result.stderr
     assert "every graph proved\nnext: specexport " in result.stderr
+    *stages, in_all = re.findall(r"^\S.* (\d+\.\d) s$", result.stderr, re.MULTILINE)
+    assert sum(map(float, stages)) == pytest.approx(float(in_all))
+    for line in ("import packages ", "hash the weights ", "everything else "):
+        assert line in result.stderr
     refused.says(error(build()))
     assert build("--force").exit_code == 0
 
@@ -160,6 +164,13 @@ def test_what_cannot_be_built(
     result = build(**options)
     assert message in last_line(result)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_help_names_the_limit_of_draft_tokens(run: Run, build: Callable[..., Result]) -> None:
+    """The one that a larger number is refused by."""
+    limits = re.search(r"must be from (\d+) to (\d+)$", last_line(build(max_draft_tokens=1000)))
+    assert limits is not None
+    assert f"draft tokens per round, {limits[1]} to {limits[2]}." in " ".join(run("build", "--help").stdout.split())
 
 
 def last_line(result: Result) -> str:

@@ -27,7 +27,9 @@ from ...calibration.weights.experts import stack_experts
 from ...calibration.weights.layers import check_finite
 from ...errors import CheckpointError, UnsupportedModelError
 from .half_precision import TORCH_DTYPES
+from .own_code import note_of_own_code, refuse_own_code
 from .source import check_folder, find_local, first_line, is_gguf
+from .states import keeps_states_alone
 
 WANTED = ["*.json", "*.safetensors", "*.jinja", "*.txt", "*.model"]
 UNWANTED = ["consolidated*", "*/*.safetensors"]  # the same weights again, in forms that transformers does not load
@@ -66,12 +68,19 @@ class Checkpoint:
 
     @cached_property
     def config(self) -> Any:
+        refuse_own_code(self.source, self.folder)
         try:
             config = AutoConfig.from_pretrained(self.folder, trust_remote_code=False)
         except Exception as error:  # transformers raises ValueError, KeyError, OSError and its own
             raise CheckpointError(f"{self.source}: config.json cannot be used: {first_line(error)}") from None
         check_decoder(self.source, config)
         return config
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What a user should know of a checkpoint that can be built."""
+        note = note_of_own_code(self.source, self.folder, self.config.model_type)
+        return (note,) if note else ()
 
     @cached_property
     def tokenizer(self) -> PreTrainedTokenizerBase:
@@ -234,7 +243,7 @@ def download(source: str, wanted: list[str] = WANTED) -> Path:
 
 
 def check_decoder(source: str, config: Any) -> None:
-    """Refuse what is no causal language model, by what the checkpoint says of itself."""
+    """Refuse what is no causal language model that can be built, by what the checkpoint says of itself."""
     known = set(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values())
     names = config.architectures or []
     if getattr(config, "is_encoder_decoder", False):
@@ -261,6 +270,11 @@ def check_decoder(source: str, config: Any) -> None:
         raise UnsupportedModelError(
             f"{source} changes its rotary frequencies with the sequence's length (rope_type dynamic), "
             "which cached rows cannot follow"
+        )
+    if keeps_states_alone(config):
+        raise UnsupportedModelError(
+            f"{source} has no layer that attends, its layers keep states alone; expected at "
+            "least one with keys and values: choose a hybrid that has some, or a transformer"
         )
 
 

@@ -62,6 +62,10 @@ class GgufCheckpoint(Checkpoint):
     def path(self) -> Path:
         return self.folder / self.file
 
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        return ()
+
     @cached_property
     def header(self) -> Any:
         """A `gguf.GGUFReader` over the file, whose tensors all can be turned into floats. Raises `CheckpointError`."""

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from ...bundle import Bundle, Contract, ModelSpec, Role
+from ...bundle import Bundle, Contract, ModelSpec
 from ...engines.base import Arrays
 from ...engines.onnxruntime.cpu import DIALECT, NUMPY_DTYPES, OrtDecoder
 from ...engines.onnxruntime.trees import chain_inputs
@@ -28,6 +28,7 @@ from ...runtime.proofs.parity import (
     load_reference,
     spread,
 )
+from .dump_choice import choose_model
 from .prove import widened
 
 INPUTS, OUTPUTS = "inputs.json", "outputs.json"
@@ -68,10 +69,8 @@ def dump_pass(bundle: Bundle, model: str = "target", dialect: str | None = None,
     default the last. Raises `ParameterError` for a model, dialect or step that the bundle lacks, and for models whose
     layers keep states.
     """
-    role, bundle = _role(bundle, model)
+    role, bundle = choose_model(bundle, model)
     spec = bundle.manifest.models[role]
-    if spec.has_states:
-        raise ParameterError(f"layers of the {model} keep states, which cannot be dumped; dump a model without them")
     dialect = dialect or next(iter(spec.graphs))
     if dialect not in spec.graphs:
         raise ParameterError(f"the {model} has no graph in the dialect {dialect!r}; it has {', '.join(spec.graphs)}")
@@ -116,18 +115,6 @@ def write_pass(dumped: DumpedPass, folder: Path) -> None:
             results = RunResults()
             results.append((REFERENCE, [IterationResult({"logits": dumped.logits}, runner_name=REFERENCE)]))
             results.save(str(folder / OUTPUTS))
-
-
-def _role(bundle: Bundle, model: str) -> tuple[Role, Bundle]:
-    """Of a draft's name, the bundle with that draft as its first."""
-    manifest = bundle.manifest
-    if model == "target":
-        return "target", bundle
-    if manifest.draft is None or (model != "draft" and model not in manifest.draft_names):
-        raise ParameterError(
-            f"the bundle has no model {model!r}; it has target{''.join(f', {name}' for name in manifest.draft_names)}"
-        )
-    return "draft", bundle if model in ("draft", manifest.draft_name) else bundle.with_draft(model)
 
 
 def _inputs(spec: ModelSpec, contract: Contract, dialect: str, entry: ReferenceStep) -> dict[str, NDArray[np.generic]]:

@@ -104,7 +104,8 @@ def trace(
     """
     assert not features or (dialect == HEADED and not contract.tree_rows)
     if contract.tree_rows:
-        refuse_trees(model, layers)
+        takes_positions = "position_ids" in inspect.signature(model.forward).parameters
+        refuse_trees(type(model).__name__, any(layer.states for layer in layers), takes_positions)
     attending = [index for index, layer in enumerate(layers) if layer.num_kv_heads]
     states = {f"{index}.{state.name}": state for index, layer in enumerate(layers) for state in layer.states}
     if states and dialect not in EMITTERS:

@@ -6,14 +6,11 @@ are 0 to T - 1 and whose rows see all in front, so that one graph serves both.
 
 from __future__ import annotations
 
-import inspect
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel
 
-from ...bundle import CacheLayer
 from ...errors import UnsupportedModelError
 
 DEPTH, ANCESTOR = "depth", "ancestor"
@@ -56,12 +53,15 @@ class Tree:
         return self._bias
 
 
-def refuse_trees(model: PreTrainedModel, layers: tuple[CacheLayer, ...]) -> None:
-    """Raises `UnsupportedModelError` for a model whose rows cannot be told where in the text they lie."""
+def refuse_trees(model: str, has_states: bool, takes_positions: bool = True) -> None:
+    """Raises `UnsupportedModelError` for a model whose rows cannot be told where in the text they lie.
+
+    model: its architecture, for the message.
+    """
     why = ""
-    if any(layer.states for layer in layers):
+    if has_states:
         why = "keeps recurrent or convolution states, which go on behind one row only"
-    elif "position_ids" not in inspect.signature(model.forward).parameters:
+    elif not takes_positions:
         why = "takes no positions, and so numbers the rows of a tree as they lie in the cache"
     if why:
-        raise UnsupportedModelError(f"{type(model).__name__} {why}; leave --tree-rows out")
+        raise UnsupportedModelError(f"{model} {why}; leave --tree-rows out")

@@ -104,6 +104,7 @@ OVERRIDES: dict[str, dict[str, Any]] = {
     "zamba2": SHARED,
     "zaya": dict(num_experts_per_tok=1),
     "jamba": dict(attn_layer_period=2, attn_layer_offset=1, expert_layer_period=2, mamba_dt_rank=4),
+    "recurrent_gemma": dict(num_hidden_layers=3),
     "reformer": dict(axial_pos_embds=False, attn_layers=["local", "local"]),
     "xlnet": dict(d_head=HEAD),
     "xmod": dict(default_language="en_XX"),

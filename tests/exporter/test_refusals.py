@@ -13,13 +13,18 @@ import pytest
 import torch
 from huggingface_hub.utils import filter_repo_objects
 from safetensors.torch import load_file, save_file
-from specexport.errors import CheckpointError, UnsupportedModelError
+from specexport.errors import CheckpointError, ProofError, UnsupportedModelError
+from specexport.exporter import build as build_module
 from specexport.exporter.checkpoints import checkpoint
 from specexport.exporter.checkpoints.checkpoint import Checkpoint
-from specexport.exporter.checkpoints.pair import check_models
+from specexport.exporter.checkpoints.pair import OwnTokens, check_models
+from specexport.exporter.put_draft import FoundDraft
+from specexport.exporter.request.drafts import NamedDraft
+from specexport.exporter.request.options import BuildOptions, CalibrationTexts
 from specexport.exporter.tracing.trace import probe_cache
+from support.hybrids import SCAN
 from support.messages import Refused
-from support.pair import Pair
+from support.pair import Notes, Pair
 from support.tiny import CONTRACT, LLAMA, edit_json, export, save_model
 from transformers.utils import logging
 
@@ -86,7 +91,57 @@ def test_code_of_the_checkpoints_own_is_never_run(folder: Path) -> None:
         model_type="evil",
         auto_map={"AutoConfig": "evil.Config", "AutoModelForCausalLM": "evil.Model"},
     )
-    assert refusal(folder).startswith(f"{folder}: config.json cannot be used: ")
+    assert refusal(folder, UnsupportedModelError).startswith(f"{folder} needs code of its own (evil.Model), which ")
+
+
+OWN = {"AutoConfig": "modeling_own.OwnConfig", "AutoModelForCausalLM": "modeling_own.OwnForCausalLM"}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        dict(model_type="own"),
+        dict(model_type="own", architectures=None),
+        dict(architectures=["OwnForCausalLM"]),
+        dict(model_type=["own"]),
+    ],
+    ids=["model type", "no architecture", "architecture", "no text"],
+)
+def test_a_checkpoint_that_only_its_own_code_can_load(changes: dict[str, Any], refused: Refused, folder: Path) -> None:
+    edit_json(folder / "config.json", auto_map=OWN, **changes)
+    with refused(UnsupportedModelError):
+        Checkpoint.find(str(folder)).config  # noqa: B018
+
+
+@pytest.mark.parametrize("auto_map", [{}, {"AutoTokenizer": ["own.Tokenizer", None]}])
+def test_an_auto_map_that_names_no_model(auto_map: object, folder: Path) -> None:
+    edit_json(folder / "config.json", auto_map=auto_map)
+    assert Checkpoint.find(str(folder)).warnings == ()
+
+
+def test_a_build_says_that_code_of_a_checkpoint_is_not_run(
+    pair: Pair, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """transformers has the architecture itself, and takes its own class without a word."""
+    (folder / "modeling_own.py").write_text("raise SystemExit('ran')")
+    edit_json(folder / "config.json", auto_map=OWN)
+    expected = (
+        f"{folder} brings code of its own (modeling_own.OwnForCausalLM), which is not run: it is built as "
+        "transformers' llama, which may answer otherwise"
+    )
+
+    def enough(*args: Any) -> None:
+        raise ProofError("far enough")
+
+    monkeypatch.setattr(build_module, "export_model", enough)
+    progress, options = Notes(), BuildOptions(max_seq_len=64, prompt_chunk=16, cache=tmp_path / "cache")
+    with pytest.raises(ProofError):
+        build_module.build(str(pair.target), str(folder), tmp_path / "out.bundle", options, progress)
+    assert f"warning: {expected}" in progress.notes
+    ours = OwnTokens.of(Checkpoint.find(str(pair.target)))
+    assert FoundDraft.find(NamedDraft("own", str(folder)), ours, 0.5, CalibrationTexts()).warnings == (
+        f"draft own: {expected}",
+    )
 
 
 def test_missing_weights(folder: Path) -> None:
@@ -327,6 +382,9 @@ DYNAMIC = LLAMA | dict(rope_parameters=dict(rope_type="dynamic", rope_theta=1e4,
         ("deepseek_v32", INDEXED),
         ("git", SMALL | dict(vision_config=dict(num_hidden_layers=1, hidden_size=32, num_attention_heads=4))),
         ("zaya", LLAMA | dict(num_experts=2, num_experts_per_tok=1)),
+        ("mamba2", dict(vocab_size=96, hidden_size=32, num_hidden_layers=2, num_heads=8, head_dim=8, state_size=8)),
+        ("granitemoehybrid", SCAN | dict(layer_types=["mamba", "mamba"], num_local_experts=0)),
+        ("lfm2", LLAMA | dict(layer_types=["conv", "conv"], block_auto_adjust_ff_dim=False)),
     ],
 )
 def test_a_model_that_cannot_keep_the_contract(

@@ -27,7 +27,7 @@ from specexport.exporter.tracing.trace import probe_cache, trace
 from specexport.runtime.proofs.equality import check_equality
 from specexport.runtime.proofs.parity import LOGIT_TOLERANCE, max_error
 from specexport.runtime.proofs.verify import verify_session
-from support.hybrids import KINDS, MORE, SHARED, decoder, save_hybrid
+from support.hybrids import KINDS, MORE, OPTIONS, SHARED, decoder, save_hybrid
 from support.messages import Refused
 from support.tiny import CONTRACT, VOCAB, Exported, export, export_cached, save_checkpoint
 
@@ -36,7 +36,7 @@ Hybrids = Callable[[str], Exported]
 
 
 # A number for each row of a state, by which it decays, takes ONNX Runtime's operator.
-ORT_ALONE = ("decay by row of the state",)
+ORT_ALONE = ("decay by row of the state", "decay by row of the state, experts")
 
 
 @pytest.fixture(scope="session")
@@ -53,7 +53,10 @@ def hybrids(tmp_path_factory: pytest.TempPathFactory) -> Hybrids:
     return exported
 
 
-@pytest.mark.parametrize("kind", [*KINDS, *(pytest.param(kind, marks=pytest.mark.slow) for kind in MORE | SHARED)])
+ALL = [*KINDS, *(pytest.param(kind, marks=pytest.mark.slow) for kind in MORE | OPTIONS | SHARED)]
+
+
+@pytest.mark.parametrize("kind", ALL)
 def test_graphs_give_the_logits_of_hugging_face(kind: str, hybrids: Hybrids) -> None:
     exported = hybrids(kind)
     assert exported.spec.has_states

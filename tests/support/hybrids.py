@@ -48,6 +48,41 @@ MORE: dict[str, tuple[str, dict[str, Any]]] = {
     ),
 }
 
+# By what a config may ask for beside the kind of state.
+OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
+    "convolution with a bias": ("lfm2", KINDS["convolution"][1] | dict(conv_bias=True)),
+    "multipliers": (
+        "falcon_h1",
+        MORE["attention and scan in one layer"][1]
+        | dict(lm_head_multiplier=0.4, embedding_multiplier=2.5, mlp_multipliers=[0.7, 1.3], key_multiplier=0.6)
+        | dict(attention_in_multiplier=1.2, attention_out_multiplier=0.8, ssm_in_multiplier=1.25)
+        | dict(ssm_out_multiplier=0.7, ssm_multipliers=[0.35, 0.5, 1.4, 0.8, 1.6]),
+    ),
+    "a norm behind the scan, biases": (
+        "falcon_h1",
+        MORE["attention and scan in one layer"][1]
+        | dict(mamba_rms_norm=True, mamba_norm_before_gate=False, mamba_proj_bias=True, projectors_bias=True),
+    ),
+    "scan without positions or experts": (
+        "granitemoehybrid",
+        SCAN
+        | dict(layer_types=["mamba", "attention", "mamba"], num_hidden_layers=3, num_local_experts=0)
+        | dict(position_embedding_type="nope", shared_intermediate_size=16, mamba_expand=2),
+    ),
+    "layers that are experts alone": (
+        "nemotron_h",
+        LLAMA
+        | dict(layers_block_type=["mamba", "moe", "attention", "mlp"], num_hidden_layers=4, head_dim=8)
+        | dict(mamba_num_heads=8, mamba_head_dim=8, ssm_state_size=8, n_groups=2, n_routed_experts=4)
+        | dict(num_experts_per_tok=2, moe_intermediate_size=16, moe_shared_expert_intermediate_size=16),
+    ),
+    "decay by row of the state, experts": (
+        "kimi_linear",
+        MORE["decay by row of the state"][1]
+        | dict(mlp_layer_types=["dense", "sparse"], num_local_experts=4, num_experts_per_tok=2)
+        | dict(moe_intermediate_size=16, n_shared_experts=1),
+    ),
+}
 
 SHARED: dict[str, tuple[str, dict[str, Any]]] = {
     "attention that layers share": (
@@ -61,7 +96,7 @@ SHARED: dict[str, tuple[str, dict[str, Any]]] = {
 
 def save_hybrid(folder: Path, kind: str, noise: float = 0.0) -> Path:
     """A checkpoint with a tokenizer. noise: so much of each weight's size is added to it, for a draft that is near."""
-    model_type, config = (KINDS | MORE | SHARED)[kind]
+    model_type, config = (KINDS | MORE | OPTIONS | SHARED)[kind]
     save_model(folder, model_type, config=config)
     if noise:
         model = AutoModelForCausalLM.from_pretrained(folder)

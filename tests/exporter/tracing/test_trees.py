@@ -125,7 +125,7 @@ def test_a_model_without_positions_is_refused(pair: Pair, refused: Refused, monk
     layers = probe_cache(model)
     monkeypatch.setattr(type(model), "forward", lambda self, input_ids: None)
     with refused(UnsupportedModelError):
-        trees.refuse_trees(model, layers)
+        trace(model, layers, "ort", TREES)
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)

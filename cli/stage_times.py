@@ -1,0 +1,19 @@
+"""The times of a build's stages, as lines that add up."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ..exporter.progress import StageTime
+
+
+def time_lines(stages: Sequence[StageTime], seconds: float) -> list[str]:
+    """A line a stage, one of what lay between them, and their sum. seconds: what the command took in all."""
+    told = [round(stage.seconds, 1) for stage in stages]
+    rest = max(0.0, round(seconds - sum(told), 1))
+    shown = ["reused" if stage.reused else f"{time:6.1f} s" for stage, time in zip(stages, told, strict=True)]
+    lines = [(stage.label, time) for stage, time in zip(stages, shown, strict=True)]
+    lines += [("everything else", f"{rest:6.1f} s"), ("in all", f"{sum(told) + rest:6.1f} s")]
+    return [f"{label:<20} {time}" for label, time in lines]

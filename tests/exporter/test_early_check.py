@@ -1,0 +1,106 @@
+"""Hybrids that an engine or an option cannot have are refused by their configs, before anything is exported."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from specexport.errors import ParameterError, UnsupportedModelError
+from specexport.exporter.build import build
+from specexport.exporter.checkpoints.checkpoint import Checkpoint
+from specexport.exporter.checkpoints.states import keeps_states
+from specexport.exporter.early_check import check_request, refuse_states
+from specexport.exporter.request.options import BuildOptions
+from specexport.exporter.tracing.trace import probe_cache
+from support.hybrids import KINDS, MORE, OPTIONS, SHARED, save_hybrid
+from support.messages import Refused
+from support.pair import Notes, Pair
+from support.tiny import save_checkpoint
+
+
+@pytest.fixture
+def hybrid(tmp_path: Path) -> Path:
+    return save_hybrid(tmp_path / "hybrid", "convolution")
+
+
+def attempt(target: Path, draft: Path | None, output: Path, **options: Any) -> Notes:
+    """What a build says on the way; raises as it does."""
+    progress = Notes()
+    given = BuildOptions(max_seq_len=64, prompt_chunk=16, cache=output.parent / "cache", **options)
+    try:
+        build(str(target), draft and str(draft), output, given, progress)
+    finally:
+        assert [label for label, _ in progress.stages] in ([], ["check the pair"]), "nothing may be exported"
+    return progress
+
+
+@pytest.mark.parametrize(
+    "kind", [*KINDS, *(pytest.param(kind, marks=pytest.mark.slow) for kind in MORE | OPTIONS | SHARED)]
+)
+def test_the_config_alone_says_what_the_model_shows(kind: str, tmp_path: Path) -> None:
+    checkpoint = Checkpoint.find(str(save_hybrid(tmp_path / "checkpoint", kind)))
+    assert keeps_states(checkpoint.config)
+    assert any(layer.states for layer in probe_cache(checkpoint.load("fp32")))
+
+
+def test_a_model_that_only_attends_keeps_no_states(pair: Pair) -> None:
+    assert not keeps_states(Checkpoint.find(str(pair.target)).config)
+
+
+def test_trees_are_refused_before_an_export(refused: Refused, hybrid: Path, pair: Pair, tmp_path: Path) -> None:
+    with refused(UnsupportedModelError):
+        attempt(hybrid, pair.draft, tmp_path / "out.bundle", tree_rows=4)
+
+
+@pytest.mark.parametrize("role", ["target", "draft"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        dict(engines=("onnxruntime-cuda",), precision="fp16"),
+        dict(engines=("onnxruntime", "onnxruntime-cuda"), precision="fp16"),
+        dict(engines=("tensorrt",), tensorrt_version="10.3"),
+    ],
+    ids=["cuda", "both", "old TensorRT"],
+)
+def test_engines_are_refused_before_an_export(
+    options: dict[str, Any], role: str, refused: Refused, hybrid: Path, tmp_path: Path
+) -> None:
+    other = save_checkpoint(tmp_path / "other")
+    models = (hybrid, other) if role == "target" else (other, hybrid)
+    with refused(UnsupportedModelError):
+        attempt(*models, tmp_path / "out.bundle", **options)
+
+
+def test_a_wrong_precision_is_not_named_where_none_would_be_right(
+    refused: Refused, hybrid: Path, pair: Pair, tmp_path: Path
+) -> None:
+    """The engine runs no fp32; told so, a user would come back with fp16, to be refused again."""
+    with refused(UnsupportedModelError):
+        attempt(hybrid, None, tmp_path / "out.bundle", engines=("onnxruntime-cuda",))
+    with refused(ParameterError):
+        attempt(pair.target, None, tmp_path / "out.bundle", engines=("onnxruntime-cuda",))
+
+
+@pytest.mark.parametrize("source", ["org/name", "org/name:model.gguf"])
+def test_nothing_is_downloaded_for_a_wrong_option(
+    source: str, refused: Refused, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Checkpoint, "find", lambda source: pytest.fail(f"looked for {source}"))
+    with refused(ParameterError):
+        check_request(source, None, "out.bundle", BuildOptions(engines=("onnxruntime-cuda",)))
+
+
+def test_a_hybrid_may_draft_beside_trees(hybrid: Path, pair: Pair) -> None:
+    """Only the target's graphs take them."""
+    models = {"target": Checkpoint.find(str(pair.target)), "draft": Checkpoint.find(str(hybrid))}
+    refuse_states(models, BuildOptions(tree_rows=4), ("onnx", "ort"))  # type: ignore[arg-type]
+
+
+def test_a_config_without_a_cache_is_left_to_the_export() -> None:
+    class Strange:
+        def __getattr__(self, name: str) -> Callable[..., None]:
+            raise KeyError(name)
+
+    assert not keeps_states(Strange())

@@ -1,0 +1,28 @@
+"""`specexport inspect` of a hybrid: how many layers keep states, and what these take."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from specexport.bundle import Bundle, CacheLayer, State
+from specexport.runtime.describe import describe, render
+from support.doubles import write_bundle
+
+# 1 MiB of state, and 5 open rows of 20,000 numbers.
+LAYER = CacheLayer(0, 0, (State("state", (16, 128, 128)), State("rows", (20_000,))))
+BYTES = 3 * (4 * 16 * 128 * 128 + 4 * 5 * 20_000)
+
+
+def test_states_are_in_the_short_form(tmp_path: Path) -> None:
+    bundle = write_bundle(tmp_path)
+    assert bundle.manifest.contract.widest_step == 5
+    layers = (LAYER, LAYER, CacheLayer(2, 4), LAYER)
+    hybrid = replace(bundle.manifest, target=replace(bundle.manifest.target, layers=layers))
+    described = describe(Bundle(tmp_path, hybrid))
+    assert described["memory"]["target"]["states"] == BYTES
+    assert described["memory"]["target"]["cache"] == BYTES + 2 * 2 * 4 * 4 * hybrid.contract.capacity
+    assert described["memory"]["draft"]["states"] == 0
+    lines = [line for line in render(described).splitlines() if "states" in line]
+    assert len(lines) == 1, "the draft has none"
+    assert ", of it 4.3 MB of states in 3 layers; checkpoint" in lines[0]
