@@ -104,4 +104,4 @@ def _provenance_tables(analysis: Analysis) -> tuple[Table, ...]:
 
 def _threads(count: int) -> str:
     """count: as given to `load`."""
-    return f"{count} thread{'s' * (count != 1)}" if count else "its own choice of threads"
+    return f"{count} thread{'s' * (count != 1)}" if count else "its own number of threads"

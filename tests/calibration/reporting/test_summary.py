@@ -232,7 +232,7 @@ def test_how_it_was_measured() -> None:
         assert fact in shown
     assert f"requests: {60 + 33 + 120}" in shown
     assert "engine: onnxruntime, 2 threads" in shown
-    for count, told in ((1, "1 thread"), (0, "its own choice of threads")):
+    for count, told in ((1, "1 thread"), (0, "its own number of threads")):
         costs = replace(ANALYSIS.costs, threads=count)
         assert f"engine: onnxruntime, {told}\n" in render(replace(ANALYSIS, costs=costs))
 
