@@ -17,11 +17,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "scripts"))
 
 import specexport
 from specexport.integrations.triton.options import RepositoryOptions
 from specexport.integrations.triton.repository import write_repository
-from support.triton_server import PATIENCE, TritonServer, asked, environment, python_path
+from start_tritonserver import environment
+from support.triton_server import PATIENCE, TritonServer, asked, python_path
 
 PROMPT, TOKENS, TURNS, SECONDS = "def main():\n", 200, 10, 8.0
 OPTIONS = {"max_new_tokens": TOKENS, "num_draft_tokens": 4}

@@ -11,7 +11,8 @@ import pytest
 import specexport
 from specexport.integrations.triton.options import RepositoryOptions
 from specexport.integrations.triton.repository import write_repository
-from support.triton_server import TritonServer, environment, python_path
+from start_tritonserver import environment
+from support.triton_server import TritonServer, python_path
 
 pytestmark = [
     pytest.mark.triton,

@@ -8,35 +8,20 @@ from __future__ import annotations
 
 import http.client
 import json
-import os
 import re
 import signal
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
-from functools import cache
 from pathlib import Path
 from typing import Any
 
+from start_tritonserver import environment
+
 ROOT = Path(__file__).resolve().parent.parent.parent
 PATIENCE = 120.0
-ASKED = """
-import json, sys, sysconfig
-import onnxruntime, pytriton, tokenizers
-folders = {"packages": sysconfig.get_path("platlib"), "library": sysconfig.get_config_var("LIBDIR")}
-print(json.dumps({**folders, "version": f"{sys.version_info.major}.{sys.version_info.minor}"}))
-"""
-
-
-@cache
-def environment() -> dict[str, str] | str:
-    """Where the packages are, or why they are not."""
-    python = Path(os.environ.get("SPECEXPORT_TRITON_PYTHON") or ROOT / ".venv/triton/bin/python")
-    if not python.exists():
-        return "needs nvidia-pytriton in an environment of its own: make triton"
-    done = subprocess.run([python, "-c", ASKED], capture_output=True, text=True, check=False)
-    return json.loads(done.stdout) if done.returncode == 0 else f"{python}: {done.stderr.splitlines()[-1]}"
 
 
 def free_port() -> int:
@@ -46,46 +31,35 @@ def free_port() -> int:
 
 
 def python_path(folder: Path) -> list[Path]:
-    """What the backend's interpreter needs to import: packages, and this checkout by its name."""
+    """What the backend's interpreter needs to import: packages, and before them this checkout by its name, since
+    another state of it may be installed among them.
+    """
     (folder / "link").mkdir(exist_ok=True)
     link = folder / "link/specexport"
     if not link.exists():
         link.symlink_to(ROOT)
     found = environment()
     assert isinstance(found, dict)
-    return [Path(found["packages"]), folder / "link"]
+    return [folder / "link", Path(found["packages"])]
 
 
 class TritonServer:
-    """workplace: for the log and for the backends, which need their stub beside them."""
+    """workplace: for the log."""
 
     def __init__(self, repository: Path, workplace: Path) -> None:
-        found = environment()
-        assert isinstance(found, dict)
-        packages = Path(found["packages"])
-        server = packages / "pytriton/tritonserver"
-        backends = workplace / "backends/python"
-        backends.mkdir(parents=True)
-        stub = server / "python_backend_stubs" / found["version"] / "triton_python_backend_stub"
-        for file in [*(server / "backends/python").glob("*.*"), stub]:
-            (backends / file.name).symlink_to(file)
         self.port, self.metrics_port, self.log = free_port(), free_port(), workplace / "log"
         options = {
             "model-repository": repository,
-            "backend-directory": backends.parent,
             "http-address": "127.0.0.1",
             "http-port": self.port,
             "metrics-address": "127.0.0.1",
             "metrics-port": self.metrics_port,
             "allow-grpc": "false",
         }
-        command = [server / "bin/tritonserver", *(f"--{name}={value}" for name, value in options.items())]
-        command.append("--disable-auto-complete-config")  # each would be a start of the interpreter more
-        libraries = f"{packages / 'nvidia_pytriton.libs'}:{found['library']}"
+        given = (f"--{name}={value}" for name, value in options.items())
+        command = [sys.executable, ROOT / "scripts/start_tritonserver.py", *given]
         with self.log.open("wb") as log:
-            self.process = subprocess.Popen(
-                command, stdout=log, stderr=log, env=os.environ | {"LD_LIBRARY_PATH": libraries}
-            )
+            self.process = subprocess.Popen(command, stdout=log, stderr=log)
 
     def wait_until_ready(self) -> None:
         self._wait(self._ready)
