@@ -111,7 +111,7 @@ def build(target: str, drafts: tuple[str, ...], output: Path, engines: tuple[str
     from ..exporter.checkpoints.source import find_local
     from ..exporter.display import BuildDisplay
     from ..exporter.early_check import check_request
-    from ..exporter.progress import Timed
+    from ..exporter.progress import Silent, Timed
     from ..exporter.request.drafts import parse_drafts
     from ..exporter.request.options import BuildOptions
     from ..exporter.storage.atomic_folder import check_free
@@ -127,8 +127,8 @@ def build(target: str, drafts: tuple[str, ...], output: Path, engines: tuple[str
     check_free(output, chosen.force)
     for source in (target, *(one.source for one in named)):
         find_local(source)
+    timed = Timed(Silent())  # a package that cannot be imported is one line, with no stage in front
     with BuildDisplay() as display:
-        timed = Timed(display)
         with timed.stage("import packages", 1):
             from ..exporter.build import build as run
 
