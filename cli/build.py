@@ -127,7 +127,7 @@ def build(target: str, drafts: tuple[str, ...], output: Path, engines: tuple[str
     check_free(output, chosen.force)
     for source in (target, *(one.source for one in named)):
         find_local(source)
-    timed = Timed(Silent())  # a package that cannot be imported is one line, with no stage in front
+    timed = Timed(Silent())  # a package that cannot be imported is one line, with no stage before it
     with BuildDisplay() as display:
         with timed.stage("import packages", 1):
             from ..exporter.build import build as run
@@ -167,7 +167,7 @@ def build(target: str, drafts: tuple[str, ...], output: Path, engines: tuple[str
 
 
 def _say_what_it_is(bundle: Bundle, output: Path) -> None:
-    """The last lines of a build: what to remember of it, and what comes next."""
+    """Print the last lines of a build: a summary, and what to do next."""
     manifest = bundle.manifest
     every = [
         *manifest.models.items(),
@@ -185,7 +185,7 @@ def _say_what_it_is(bundle: Bundle, output: Path) -> None:
 
 
 def _what_is_next(bundle: Bundle, place: str) -> str:
-    """Use and calibration where an engine of the bundle runs here, else the way to a host where one does."""
+    """How to use and calibrate the bundle, or how to move it to a host that can run one of its engines."""
     from ..engines.catalogue import LIBRARIES
     from ..engines.registry import availabilities
 

@@ -36,7 +36,7 @@ class Conversation:
         self.colour = True
 
     def run(self, ask: Callable[[], str | None]) -> None:
-        """ask: the user's next line, None at the end of the input; a `KeyboardInterrupt` of it is passed over."""
+        """ask: returns the user's next line, None at the end of the input. Its `KeyboardInterrupt` is ignored."""
         self.say(HELP)
         while True:
             try:
@@ -75,7 +75,7 @@ class Conversation:
             )
 
     def answer(self, line: str) -> None:
-        """Stream the answer to `line`. What is refused leaves the conversation as it was."""
+        """Stream the answer to `line`. A refused line leaves the conversation unchanged."""
         messages = [*self.messages, {"role": "user", "content": line}]
         text, last = "", None
         try:
@@ -110,7 +110,7 @@ class Conversation:
         return [{"role": "system", "content": self.system}, *messages] if self.system else messages
 
     def _fitting(self, messages: list[Message]) -> list[Message]:
-        """The newest of them that leave room for an answer; what goes are whole turns, the oldest first."""
+        """The newest messages that leave room for an answer. Whole turns are dropped, the oldest first."""
         capacity = self.session.capacity
         room = min(int(self.parameters["max_new_tokens"]), capacity // 4)
         while len(messages) > 2 and self._length(messages) + room > capacity:
@@ -118,7 +118,7 @@ class Conversation:
         return messages
 
     def _length(self, messages: list[Message]) -> int:
-        """In tokens; what is refused as too long counts as the whole capacity."""
+        """Length in tokens. A prompt refused as too long counts as the whole capacity."""
         try:
             return len(self.session.encode(self._with_system(messages)))
         except PromptError:
@@ -136,7 +136,7 @@ def status(statistics: Statistics, finish_reason: str) -> str:
 
 @contextmanager
 def _cancelled_by_ctrl_c(stream: Stream) -> Iterator[None]:
-    """Ctrl-C ends the answer, at its next round, and not the program."""
+    """Ctrl-C ends the answer at its next round, but not the program."""
     before = signal.signal(signal.SIGINT, lambda *_: stream.cancel())
     try:
         yield

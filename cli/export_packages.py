@@ -1,4 +1,4 @@
-"""What `build` needs beside the runtime."""
+"""What `build` needs in addition to the runtime."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PACKAGES = {
 
 
 def lacking() -> tuple[str, str] | None:
-    """What keeps this host from building, and what to do; None where nothing does."""
+    """What keeps this host from building and what to do about it, or None if nothing does."""
     if sys.version_info < OLDEST_PYTHON:
         needed = ".".join(map(str, OLDEST_PYTHON))
         found = f"building needs Python {needed} or newer, this is {platform.python_version()}"

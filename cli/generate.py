@@ -100,7 +100,7 @@ def generate(
 def _behind_thoughts(
     session: Session, messages: Any, options: dict[str, Any]
 ) -> tuple[Any, Callable[[str, bool], str]]:
-    """The prompt, and what takes the thoughts, which go to stderr, out of the text. The grammar begins behind them."""
+    """The prompt, and what moves the thoughts from the text to stderr. The grammar begins after the thoughts."""
     from ..runtime.tools.answer import AnswerReader, Thought
 
     ids = session.encode(messages)
@@ -140,7 +140,7 @@ def _text(file: Any) -> str:
 def _messages(file: Any) -> list[Any]:
     try:
         found = json.load(file)
-    except (ValueError, RecursionError) as error:  # also: no UTF-8
+    except (ValueError, RecursionError) as error:  # also invalid UTF-8
         raise click.ClickException(f"{file.name} is not JSON: {error}") from None
     if not isinstance(found, list) or not all(isinstance(item, dict) for item in found):
         raise click.ClickException(

@@ -1,4 +1,4 @@
-"""The command that all others belong to, and what becomes of their errors."""
+"""The command group, and how it reports errors."""
 
 from __future__ import annotations
 

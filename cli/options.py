@@ -1,4 +1,4 @@
-"""Options that several commands have."""
+"""Options shared by several commands."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ COMPILING = (
 
 
 def running(command: Callable[..., None]) -> Callable[..., None]:
-    """Adds the options of where a session runs; the command gets them as one `where`, keywords of `load`."""
+    """Adds the options for where a session runs. The command gets them as one `where`: keywords of `load`."""
 
     @wraps(command)
     def run(*, engine: str | None, threads: int, device: int | None, **others: Any) -> None:
@@ -102,7 +102,7 @@ def compiling(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def compile_options(options: dict[str, Any]) -> CompileOptions:
-    """Takes what belongs to them out of `options`."""
+    """Removes the compile options from `options` and returns them."""
     from ..engines.tensorrt.compile import CompileOptions
 
     return CompileOptions(**{field.name: options.pop(field.name) for field in fields(CompileOptions)})

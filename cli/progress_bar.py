@@ -1,4 +1,4 @@
-"""How far a measurement is, on stderr: a bar on a terminal, else a line now and then."""
+"""The progress of a measurement on stderr: a bar on a terminal, else an occasional line."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ WINDOW = 600.0
 def bar(label: str, then: str = "") -> Iterator[Callable[[int, int], None]]:
     """Told (steps done, steps in all), shows how many are done and about how long the others take.
 
-    then: what follows behind the last step, shown as soon as it is done. Shows something only when told: a thread that
+    then: what follows the last step, shown as soon as it is done. Shows something only when told: a thread that
     draws would disturb measurements.
     """
     from rich.console import Console

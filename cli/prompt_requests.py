@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def requests_of(
     session: Session, read: tuple[Sequence[PromptLine], Sequence[str]], max_new_tokens: int, skip_invalid: bool
 ) -> list[Request]:
-    """What `session` can run of a file, and on stderr what was left out.
+    """The requests of a file that `session` can run. What was left out is reported on stderr.
 
     read: by `read_prompt_lines`, so that a file that cannot be used is refused before a bundle is loaded. Raises as
     `fit` does.

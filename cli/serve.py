@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Seconds(click.FloatRange):
-    """Not what is no number, which is neither more nor less than anything."""
+    """Rejects NaN, which passes every range check."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         found = super().convert(value, param, ctx)
@@ -150,7 +150,7 @@ def serve(
     _log_to_stderr()
     budget = None if prompt_cache_mib is None else prompt_cache_mib << 20
     with load(bundle, prompt_cache_bytes=budget, chat_template=chat_template, **where) as session:
-        session.prepare()  # nobody's request waits for it
+        session.prepare()  # so that no request has to wait for it
         with suppress(MissingPackageError, GrammarError):  # a request with a grammar will be told
             session.prepare_grammar()
         raise SystemExit(_run(session, settings, listening))
@@ -189,7 +189,7 @@ def _run(session: Any, settings: ServerSettings, listening: Listening) -> int:
 
 
 def _check_alone() -> None:
-    """A socket file is instead of an address. Raises `click.UsageError`."""
+    """A socket file replaces an address. Raises `click.UsageError`."""
     context = click.get_current_context()
     given = [f"--{name}" for name in ("host", "port") if _given(context, name)]
     if given:
@@ -220,7 +220,7 @@ def _keys(file: Any) -> tuple[str, ...]:
 
 
 def _log_to_stderr() -> None:
-    """Lines of JSON. The access log's are such already."""
+    """Formats records as lines of JSON. The access log's records already are."""
     import logging
 
     from ..serve.log_lines import LogLines

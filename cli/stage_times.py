@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def time_lines(stages: Sequence[StageTime], seconds: float) -> list[str]:
-    """A line a stage, one of what lay between them, and their sum. seconds: what the command took in all."""
+    """One line per stage, one for the time between stages, and their sum. seconds: the command's total time."""
     told = [round(stage.seconds, 1) for stage in stages]
     rest = max(0.0, round(seconds - sum(told), 1))
     shown = ["reused" if stage.reused else f"{time:6.1f} s" for stage, time in zip(stages, told, strict=True)]

@@ -133,7 +133,7 @@ def tune(
         answers = write_all(session, parts, chosen, kept, _Display())
         session.close()
         report = run(made, answers, parts.routes, output, chosen, force, _Display())
-    except KeyboardInterrupt:  # training ends at one, and what it came to is judged
+    except KeyboardInterrupt:  # an interrupt ends training, and the best draft so far is judged
         click.echo(f"interrupted; the answers are kept in {kept}; run the same command again to resume", err=True)
         raise SystemExit(130) from None
     click.echo(json.dumps(report.as_dict()) if as_json else _render(report))
@@ -169,7 +169,7 @@ def _requests(session: Session, path: Path, max_new_tokens: int, skip_invalid: b
 
 
 def _shipped(session: Session, max_new_tokens: int) -> list[Request]:
-    """The beginnings of the built-in texts."""
+    """The first parts of the built-in texts."""
     from ..calibration.measuring.prompts import Request
     from ..calibration.weights.texts import read_texts
 
