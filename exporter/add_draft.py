@@ -1,4 +1,4 @@
-"""`specexport add-draft`: a draft for a bundle whose target is not built again."""
+"""`specexport add-draft`: add a draft to a bundle without rebuilding the target."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .storage.stage_cache import open_cache
 
 @dataclass(frozen=True)
 class AddOptions:
-    """precision: of the draft's weights, by default the first draft's, or the target's where there is none.
+    """precision: of the draft's weights. The default is the first draft's, or the target's if there is no draft.
 
     The others as of `BuildOptions`.
     """
@@ -32,7 +32,7 @@ class AddOptions:
     cache: Path | None = None
 
     def of(self, manifest: Manifest) -> BuildOptions:
-        """Those of a build of this bundle on the CPU. Raises `ParameterError`."""
+        """The options for building this bundle on the CPU. Raises `ParameterError`."""
         contract = manifest.contract
         return BuildOptions(
             max_seq_len=contract.capacity,
@@ -57,8 +57,8 @@ def add_draft(
 ) -> BuildReport:
     """Export and prove a draft, and add it to the bundle, or replace the one of its name.
 
-    What was calibrated stays where nothing is replaced. Raises `ParameterError`, `CheckpointError`, `PairError`,
-    `ProofError`, `OutputError`; the bundle is then what it was.
+    Calibration results stay unless a draft is replaced. Raises `ParameterError`, `CheckpointError`, `PairError`,
+    `ProofError`, `OutputError`; the bundle is then unchanged.
     """
     asked, manifest = options or AddOptions(), bundle.manifest
     check_addable(manifest, named.name)

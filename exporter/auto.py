@@ -47,7 +47,7 @@ Variant = tuple[Role, Format]
 
 @dataclass
 class _Proved:
-    """Graphs that are what they should be. left_out: formats that are not or move too far, and how."""
+    """Graphs that passed their proof. left_out: formats that failed it or move the model too far, with the reason."""
 
     specs: dict[Variant, ModelSpec] = field(default_factory=dict)
     proofs: dict[Variant, tuple[Proof, ...]] = field(default_factory=dict)
@@ -140,7 +140,7 @@ def _prove_format(form: Format, exports: dict[Role, ModelExport], context: Build
 def _sessions(
     models: Models, translation: Translation | None, proved: _Proved, options: BuildOptions, context: BuildContext
 ) -> dict[PrecisionPair, Session]:
-    """One a pair of formats; pairs share the decoders."""
+    """One per pair of formats. Pairs share the decoders."""
     folder, contract = context.workplace, context.contract
     decoders = {key: OrtDecoder(folder / spec.graphs[DIALECT], spec, contract) for key, spec in proved.specs.items()}
     first = {role: proved.specs[role, FORMATS[0]] for role in models}
@@ -201,7 +201,7 @@ def _under(form: Format, spec: ModelSpec) -> ModelSpec:
 
 
 def _prompts(session: Session, texts: CalibrationTexts) -> list[list[int]]:
-    """The first tokens of some texts, with room behind them to generate."""
+    """The first tokens of some texts, with room to generate after them."""
     room = min(PROMPT_TOKENS, session.capacity - NEW_TOKENS)
     chosen = spread(texts.texts, MOST_PROMPTS if texts.own else PROMPTS)
     return [session.tokenizer.encode(text).ids[: max(1, room)] for text in chosen]

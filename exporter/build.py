@@ -49,7 +49,7 @@ class BuildReport:
 class _Models:
     """Target and draft as they were found. translation: between their tokens, where they have different ones.
 
-    more: drafts beside the first.
+    more: drafts in addition to the first.
     """
 
     models: dict[Role, Checkpoint]
@@ -84,7 +84,7 @@ class _Models:
         return own | {f"draft {one.name}": one.checkpoint for one in self.more}
 
     def with_vocabulary(self, options: BuildOptions, texts: CalibrationTexts, context: BuildContext) -> _Models:
-        """The same with the draft's output layer as small as is asked for."""
+        """The same pair with the draft's output layer cut to the requested size."""
         assert options.draft_vocabulary is not None
         asked = parse_vocabulary(options.draft_vocabulary)
         kept, told, note = choose_vocabulary(self.models["target"], self.models["draft"], asked, texts, context)
@@ -129,7 +129,7 @@ def build(
         with timed.stage("check the pair", 1):
             found = _Models.find(target, draft, options, texts, targets.dialects)
             for model in found.models.values() if texts.own else ():
-                calibration_tokens(model.tokenizer, texts.texts)  # too few are told now, and not behind an export
+                calibration_tokens(model.tokenizer, texts.texts)  # too few are reported now, not after an export
             if options.draft_vocabulary is not None:
                 asked = parse_vocabulary(options.draft_vocabulary)
                 check_vocabulary(found.models, asked, found.translation is not None, texts)

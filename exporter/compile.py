@@ -24,10 +24,10 @@ from .storage.atomic_folder import temporary_sibling
 
 
 def compile_bundle(bundle: Bundle, engine: str, options: CompileOptions, progress: BuildProgress) -> Bundle:
-    """Compile the bundle's models, and the rules that rounds need, for `engine`, whose earlier plans go.
+    """Compile the bundle's models, and the rules that rounds need, for `engine`, and remove its earlier plans.
 
-    Plans are new files under `engines/`. When all are there the manifest is replaced in one step: until then, and
-    whatever happens, the bundle is what it was.
+    Plans are new files under `engines/`. When all are written, the manifest is replaced in one step. Until then,
+    whatever happens, the bundle is unchanged.
 
     Raises `EngineError` when this host or the library cannot, `BundleError` for a bundle without the graphs that are
     needed,
@@ -104,7 +104,7 @@ def _announce(step: Callable[[str], None], name: str, phase: str) -> None:
 
 
 def _put_into_place(bundle: Bundle, template: Plan, graphs: list[str], temporary: Path, folder: Path) -> Bundle:
-    """Move the plans into `folder` and replace the manifest; when that fails, they go again."""
+    """Move the plans into `folder` and replace the manifest. If that fails, the plans are removed again."""
     root, manifest = bundle.root, bundle.manifest
     replaced = [plan.file for plan in manifest.plans if plan.engine == template.engine]
     plans, entries = [], {}
@@ -119,7 +119,7 @@ def _put_into_place(bundle: Bundle, template: Plan, graphs: list[str], temporary
             plans.append(replace(template, graph=graph, file=name))
             entries[name] = FileEntry(made.stat().st_size, digest)
             made.replace(place)
-        # In front, so that it is the first choice of a host that can run it.
+        # Placed first, so that it is the first choice of a host that can run it.
         engines = manifest.engines if template.engine in manifest.engines else (template.engine, *manifest.engines)
         files = {name: entry for name, entry in manifest.files.items() if name not in replaced}
         others = (plan for plan in manifest.plans if plan.engine != template.engine)

@@ -1,4 +1,4 @@
-"""What every step of a build works with."""
+"""The context that every step of a build shares."""
 
 from __future__ import annotations
 

@@ -21,8 +21,8 @@ SECONDS = 15.0
 
 
 class BuildDisplay:
-    """Implements `exporter.progress.BuildProgress`: a bar a stage with its steps, the time it has taken and about what
-    is left; gone when the build ends. Respects NO_COLOR.
+    """Implements `exporter.progress.BuildProgress`: one bar per stage with its steps, the time taken and an estimate
+    of the time left. It is removed when the build ends. Respects NO_COLOR.
     """
 
     def __init__(self) -> None:

@@ -49,7 +49,7 @@ class ModelExport:
     """One model, and what is to be made of it. furthest: nats that quantizing may move it; None for any.
 
     engines: which are to run it. A model whose layers keep states has none in `rows`, and in `onnx` only for engines
-    that compile it: not every kind of state has that form. name: of a draft beside others, told with its role.
+    that compile it: not every kind of state has that form. name: of a draft among several, shown with its role.
     """
 
     checkpoint: Checkpoint
@@ -120,7 +120,7 @@ class ModelExport:
         return tuple(dialect for dialect in self.dialects if dialect == "ort" or self._compiled)
 
     def weight_bytes(self, contract: Contract) -> int:
-        """About the size of the file of weights."""
+        """The approximate size of the weights file."""
         if self.quantizing is None:
             return self.checkpoint.weight_bytes(contract.precision)
         return int(self.checkpoint.fp32_bytes / ELEMENT_BYTES["fp32"] * RUN_BYTES[self.format])

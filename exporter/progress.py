@@ -1,4 +1,4 @@
-"""What a build tells while it works: stages with a name, each with a number of steps."""
+"""The progress a build reports: named stages, each with a number of steps."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class BuildProgress(Protocol):
         ...
 
     def note(self, message: str) -> None:
-        """A line that stays."""
+        """Print a line that stays."""
         ...
 
 

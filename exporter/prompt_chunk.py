@@ -1,4 +1,4 @@
-"""How many rows a pass of a mixture may have: its products of experts copy a weight for each row and expert of its.
+"""How many rows a pass of a mixture may have: its expert products copy a weight for each row and each expert it uses.
 
 An engine picks the weights [rows times experts of a row, N, K] of one product at once, and multiplies them then. A row
 copies as much in a narrow pass as in a wide one, so wide passes bring such products nothing and take memory.
@@ -25,9 +25,9 @@ MOST_BYTES = 1 << 28
 
 
 def prompt_chunk(models: Mapping[Role, Checkpoint], options: BuildOptions) -> int:
-    """Tokens a prefill pass: what is asked for, else as many of the default as the copies of every model allow.
+    """Tokens per prefill pass: the requested number, else as many of the default as every model's copies allow.
 
-    At least what a verification pass has.
+    Never fewer than a verification pass has.
     """
     if options.prompt_chunk is not None:
         return options.prompt_chunk

@@ -1,4 +1,4 @@
-"""A bundle to the Hugging Face hub, from where `specexport.load("org/name")` takes it."""
+"""Upload a bundle to the Hugging Face hub, from which `specexport.load("org/name")` loads it."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ def push(bundle: Bundle, repository: str, private: bool = False) -> str:
     """Upload every file of the manifest, and a model card where the repository has none; returns the address.
 
     What was measured on this host stays here: another one measures its own. private: a new repository is, whatever the
-    organization's setting. Files of an earlier bundle stay in the repository. Raises `OutputError` for a name that is
-    none, and where the hub refuses; `MissingPackageError` without huggingface_hub.
+    organization's setting. Files of an earlier bundle stay in the repository. Raises `OutputError` for an invalid
+    name, and where the hub refuses; `MissingPackageError` without huggingface_hub.
     """
     match = ON_HUB.fullmatch(repository)
     if match is None or match["revision"]:

@@ -1,8 +1,8 @@
 """One more draft for a bundle that is there: its own export and proof, and a new manifest.
 
 Its files have a folder of their own, `drafts/NAME-DIGEST`: graphs, weights, the reference of the proof, and maps where
-it has another tokenizer. The folder is put into place first, and then the manifest, in one step: until then, and
-whatever happens, the bundle is what it was.
+it has another tokenizer. The folder is put into place first, and then the manifest, in one step: until then,
+whatever happens, the bundle is unchanged.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class FoundDraft:
         return cls(named.name, checkpoint, translation, told)
 
     def export(self, numbers: Numbers, texts: CalibrationTexts) -> ModelExport:
-        """As engine `onnxruntime` runs it, the only one that runs drafts beside the first."""
+        """As engine `onnxruntime` runs it, the only one that runs drafts other than the first."""
         quantizing = Quantizing.of(numbers, "draft", texts)
         return ModelExport(self.checkpoint, "draft", ("ort",), quantizing, engines=(NAME,), name=self.name)
 

@@ -1,4 +1,4 @@
-"""`specexport remove-draft`: a draft beside the first leaves a bundle, which is otherwise as it was."""
+"""`specexport remove-draft`: remove a draft other than the first from a bundle, which is otherwise unchanged."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .storage.replace_manifest import DRAFTS, replace_manifest
 
 
 def remove_draft(bundle: Bundle, name: str) -> Bundle:
-    """What was calibrated goes too: it may name the draft. Raises `ParameterError`, `OutputError`."""
+    """Calibration results are removed too: they may name the draft. Raises `ParameterError`, `OutputError`."""
     manifest = bundle.manifest
     if name not in manifest.more_drafts:
         others = ", ".join(manifest.more_drafts) or "none"
