@@ -78,7 +78,7 @@ class Checkpoint:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What a user should know of a checkpoint that can be built."""
+        """Warnings about a checkpoint that can be built."""
         note = note_of_own_code(self.source, self.folder, self.config.model_type)
         return (note,) if note else ()
 
@@ -243,7 +243,7 @@ def download(source: str, wanted: list[str] = WANTED) -> Path:
 
 
 def check_decoder(source: str, config: Any) -> None:
-    """Refuse what is no causal language model that can be built, by what the checkpoint says of itself."""
+    """Refuse a checkpoint whose own metadata shows that it is not a causal language model that can be built."""
     known = set(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values())
     names = config.architectures or []
     if getattr(config, "is_encoder_decoder", False):

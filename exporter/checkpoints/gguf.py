@@ -174,7 +174,7 @@ class GgufCheckpoint(Checkpoint):
             gguf.GGUFReader, modeling_gguf_pytorch_utils.tqdm = reader, bar
 
     def _check_all_read(self, model: PreTrainedModel) -> None:
-        """Raises `UnsupportedModelError` where the loader left weights out: it does so without a word."""
+        """Raises `UnsupportedModelError` where the loader left weights out: it does so silently."""
         there = sum(_elements(tensor) for tensor in self.header.tensors if tensor.name != ROTARY_DIVISORS)
         read = model.num_parameters()
         if there != read:

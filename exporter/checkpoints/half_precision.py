@@ -1,4 +1,4 @@
-"""Half precision: torch's dtypes, and a model's answers without the rounding between its layers."""
+"""Half precision: torch's dtypes, and a model's outputs without rounding between its layers."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ TORCH_DTYPES: dict[Precision, torch.dtype] = {"fp32": torch.float32, "fp16": tor
 def fp32_arithmetic(model: Module) -> Iterator[None]:
     """The model computes in fp32 over the weights it has, while the context lasts.
 
-    A module's weights are widened when it is called and given back behind it, so the memory for more than one module's
-    is never needed.
+    A module's weights are widened when it is called and restored after the call, so no more than one module's
+    weights are ever held in fp32.
     """
     narrow: dict[Tensor, Tensor] = {}
 

@@ -12,11 +12,11 @@ from ...errors import OutputError
 
 # Python with torch, and the reference's activations.
 BASE = 700_000_000
-# The weights, in the precision they are traced in; and beside them, while they are quantized, those that are restored
+# The weights, in the precision they are traced in. While they are quantized also those that are restored
 # from few bits, in fp32, and the few bits themselves. An estimate; `benchmarks/build_memory.py --precision int8` holds
 # a build against it.
 RESTORED_BYTES = 4 + 1
-# Rows of fp32 logits beside them: the exact model's on the held-out text, and some copies of one batch of it.
+# Rows of fp32 logits in addition to them: the exact model's on the held-out text, and some copies of one batch of it.
 LOGIT_ROWS = HELD_OUT_TOKENS + 4 * BATCH_TOKENS
 # What a weight takes in a session of ONNX Runtime, as its kernels keep it, scales included; and at most in a file.
 RUN_BYTES: dict[Format, float] = {"float": 4.0, "int8": 1.1, "int4": 0.9, "fp8": 1.1}
@@ -25,7 +25,7 @@ GROUP = Path("/sys/fs/cgroup")
 
 
 def export_bytes(parameters: int, precision: Precision, quantized: bool, vocabulary: int = 0) -> int:
-    """Memory that exporting a model takes at the most. vocabulary: entries of its output layer."""
+    """The most memory that exporting a model takes. vocabulary: entries of its output layer."""
     needed = BASE + parameters * ELEMENT_BYTES[precision]
     return needed + (parameters * RESTORED_BYTES + vocabulary * 4 * LOGIT_ROWS if quantized else 0)
 
@@ -33,7 +33,7 @@ def export_bytes(parameters: int, precision: Precision, quantized: bool, vocabul
 def require_memory(parameters: int, precision: Precision, quantized: bool, vocabulary: int = 0) -> None:
     """Raises `OutputError` where exporting a model of `parameters` weights needs more memory than is free.
 
-    Where that is not known, there is enough.
+    If the free memory is unknown, the check passes.
     """
     needed = export_bytes(parameters, precision, quantized, vocabulary)
     remedy = "on a larger host"

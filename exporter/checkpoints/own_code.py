@@ -39,7 +39,7 @@ def refuse_own_code(source: str, folder: Path) -> None:
 
 
 def note_of_own_code(source: str, folder: Path, model_type: str) -> str:
-    """What becomes of a checkpoint that transformers loads without its code, empty where there is none."""
+    """A note that transformers loads the checkpoint without its own code, empty if it has none."""
     if not (own := own_code(folder)):
         return ""
     return (

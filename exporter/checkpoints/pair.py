@@ -1,4 +1,4 @@
-"""Can this draft guess for this target? Tokenizers are compared by content, never by name."""
+"""Whether this draft can draft for this target. Tokenizers are compared by content, never by name."""
 
 from __future__ import annotations
 

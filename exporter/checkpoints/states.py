@@ -1,6 +1,6 @@
-"""What layers keep beside keys and values, told by the config alone: no names of architectures, nothing is loaded.
+"""What layers keep in addition to keys and values, from the config alone: no architecture names, nothing is loaded.
 
-transformers makes a model's cache of its config, and so knows of each layer what it will keep.
+transformers makes a model's cache from its config, so it knows what each layer will keep.
 """
 
 from __future__ import annotations
