@@ -1,4 +1,4 @@
-"""What is run behind every change of a graph: nothing unused, nothing twice, every name once."""
+"""Cleanup after every change to a graph: nothing unused, no duplicates, unique names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What TensorRT takes in silence and answers with wrong tokens, or cannot build: found before it is compiled.
+"""Finds, before compilation, what TensorRT silently accepts but computes wrongly, or cannot build.
 
 What shows only in a network or a plan (decomposable attention, aliases) is checked where those are made, in `engines/`.
 """

@@ -19,8 +19,8 @@ SCOPES = "pkg.torch.onnx.name_scopes"
 def name_nodes(model: ir.Model) -> None:
     """To be called while the nodes still have the exporter's metadata.
 
-    Those that a rewrite has made without it belong to the module whose weight they read, or else to that of the node in
-    front of them. What lies outside of all modules is named after its operator alone.
+    Those that a rewrite has made without it belong to the module whose weight they read, or else to that of the
+    preceding node. What lies outside of all modules is named after its operator alone.
     """
     module = ""
     taken: Counter[str] = Counter()

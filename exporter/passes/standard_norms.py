@@ -4,7 +4,7 @@ ONNX Runtime registered the operator in ONNX's own domain, where `onnx.checker` 
 microsoft/onnxruntime), so graphs that hold it are refused by every tool that checks. At load ONNX Runtime fuses these
 operators into the same node again: what runs does not change.
 
-A Transpose in front of a norm, as of gemma3's queries and keys, is moved behind it. ONNX Runtime would push it in
+A Transpose before a norm, as for gemma3's queries and keys, is moved after it. ONNX Runtime would push it in
 between the operators, before it looks for norms, and would not find this one.
 """
 
