@@ -136,7 +136,7 @@ def _inputs(spec: ModelSpec, contract: Contract, dialect: str, entry: ReferenceS
 def _caches(
     graph: Path, spec: ModelSpec, contract: Contract, dialect: str, entries: list[ReferenceStep]
 ) -> dict[str, NDArray[np.generic]]:
-    """`past.{i}.key/value`, in front of the last of the entries.
+    """`past.{i}.key/value`, as they were before the last of the entries.
 
     What ONNX Runtime's CPU provider does not run is widened to fp32, as for the proof, and its rows rounded.
     """

@@ -73,7 +73,7 @@ class Forced:
     _calls: dict[str, int] = field(default_factory=dict)
 
     def step(self, tokens: NDArray[np.int64], position: int, tapped: Tapped) -> NDArray[np.float32]:
-        """Logits `[T, vocab]` of `tokens [T]` behind the first `position` rows.
+        """Logits `[T, vocab]` of `tokens [T]` after the first `position` rows.
 
         tapped: what the graph gave in the same pass, by the name of the value; logits beyond its rows are worthless.
         """

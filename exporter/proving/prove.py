@@ -64,7 +64,7 @@ def _rounds(path: Path) -> bool:
 
 @contextmanager
 def widened(path: Path) -> Iterator[Path]:
-    """A file beside `path` with the same graph in fp32, over the same weights, while the context lasts."""
+    """A file next to `path` with the same graph in fp32, over the same weights, while the context lasts."""
     model = ir.load(path)
     widen(model)
     wide = path.with_name(f"{path.stem}-widened.onnx")

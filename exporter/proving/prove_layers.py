@@ -162,7 +162,7 @@ def _prove(
 
 @contextmanager
 def exposed(path: Path, dialect: Dialect, own_kernels: bool = False) -> Iterator[Exposed]:
-    """A copy beside `path`, over the same weights, while the context lasts; widened where ONNX Runtime lacks it."""
+    """A copy next to `path`, over the same weights, while the context lasts; widened where ONNX Runtime lacks it."""
     model = ir.load(path)
     for node in model.graph if own_kernels else ():
         if node.op_type == NBITS:

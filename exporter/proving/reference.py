@@ -57,7 +57,7 @@ def _whole_passes(model: PreTrainedModel, steps: list[Step]) -> Iterator[NDArray
 
 
 class Evaluated(Protocol):
-    """A model that goes on behind any of the rows that it has seen."""
+    """A model that can continue after any of the rows that it has seen."""
 
     def step(self, tokens: NDArray[np.int64], position: int) -> NDArray[np.float32]:
         """Logits `[T, vocab]` of `tokens [T]` behind the first `position` rows."""

@@ -20,7 +20,7 @@ STORED = (".int8", ".int4", ".fp8")
 class Site:
     """A product of quantized weights.
 
-    form: the operator that computes it. weights: as the graph calls them, those of one product behind each other in its
+    form: the operator that computes it. weights: as the graph calls them, those of one product one after another in its
     outputs. input: the value that is multiplied, before it is rounded. output: the product with all its scales; with
     the bias where `biased`, else whatever follows adds it. experts: of a stack, the value that says which expert each
     row goes to; else empty.

@@ -28,7 +28,7 @@ class Told:
         self._end = self.fed = 0
 
     def take(self, tapped: Tapped, position: int, width: int) -> None:
-        """What the graph gave in a pass of `width` tokens behind `position` rows. Later rows than these are dropped."""
+        """What the graph gave in a pass of `width` tokens after `position` rows. Later rows than these are dropped."""
         self._new, self._end = tapped, position + width
         self.fed = self._end if self._longest else width
         for name, array in self._kept.items():

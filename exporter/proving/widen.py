@@ -20,7 +20,7 @@ TYPES = ("to", "dtype", "output_dtype")
 def widen(model: ir.Model) -> bool:
     """Half precision becomes fp32, and rounding to integers or fp8 plain arithmetic; returns whether there was any.
 
-    Weights that lie in files stay there as they are, each behind a Cast. They become inputs with a default, which
+    Weights that lie in files stay there as they are, each followed by a Cast. They become inputs with a default, which
     nothing folds: a weight is widened in each pass, and its fp32 form does not outlive its use.
     """
     rounded = widen_quantized(model)
@@ -47,7 +47,7 @@ def widen(model: ir.Model) -> bool:
 
 
 def _cast(graph: ir.Graph, weight: ir.Value) -> None:
-    """A Cast behind the weight; of an embedding, behind the rows that are picked from it."""
+    """A Cast after the weight; for an embedding, after the rows that are picked from it."""
     uses = list(weight.uses())
     picks = [use for use in uses if use.node.op_type == "Gather" and use.idx == 0]
     for count, use in enumerate(picks):
@@ -62,7 +62,7 @@ def _cast(graph: ir.Graph, weight: ir.Value) -> None:
         for use in uses:
             if use not in picks:
                 use.node.replace_input_with(use.idx, wide)
-        # In front of all: of what a node needs, ONNX Runtime runs that first which the file names last, so that a cast
+        # Before all others: of a node's inputs, ONNX Runtime runs first what the file names last, so that a cast
         # is run just before its use. Named any later, casts would be run first, and their results wait together.
         graph.insert_before(graph[0], cast)
     graph.inputs.append(weight)
