@@ -37,7 +37,7 @@ def quantize(model: ir.Model, dialect: Dialect, recipe: Recipe, capacity: int, m
     else:
         absorb_rotary(model, capacity)
         changed = quantize_rows(model, recipe) + quantize_nbits(model, recipe) + quantize_expert_rows(model, recipe)
-        quantize_tables(model, recipe)  # behind the layers, which must see what they share
+        quantize_tables(model, recipe)  # after the layers, which must see what they share
         CLEAN_UP(model)  # what the rotary embedding left would keep queries and keys apart
         pack_attention(model)
         look_angles_up(model, capacity)

@@ -1,10 +1,9 @@
-"""Attention that gives a row the same bits whatever runs beside it: never over one row alone.
+"""Attention that gives a row the same bits whatever other rows the pass has: never over one row alone.
 
 ONNX Runtime's kernel multiplies a matrix of one row in another order than one of more rows; among two and more, all
-orders are the same. A difference of 1e-7 is nothing by itself, but in front of quantized layers it rounds some values
-the other way, and those
-round more: plain decoding, in passes of one row, would stray from verification. So a row of zeros runs along behind one
-that is alone. It is written into the cache where the next pass writes, and no row sees it.
+orders are the same. A difference of 1e-7 is nothing by itself, but before quantized layers it rounds some values
+the other way, and those round more: plain decoding, in passes of one row, would stray from verification. So a single
+row is followed by a row of zeros. It is written into the cache where the next pass writes, and no row sees it.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from .rotary import ATTENTION
 def attend_over_two_rows(model: ir.Model) -> int:
     """Returns the number of attention layers.
 
-    A pass of one row writes one more behind it now: the caches must have room for it.
+    A pass of one row now writes one more after it: the caches must have room for it.
     """
     graph = model.graph
     layers = [node for node in graph if node.op_type == ATTENTION]

@@ -1,8 +1,8 @@
 """Stacks of experts [E, N, K]: each row of a pass is multiplied with the weight of the expert that it goes to.
 
 On ONNX Runtime the weight is picked as int8 and multiplied in integers, by activations that are rounded row by row as
-in `int8_rows.py`: a row has the same bits whatever runs beside it, and neither copies nor products are of fp32. For
-TensorRT the stack is stored as one matrix of all experts' outputs behind a DequantizeLinear, and picked from that.
+in `int8_rows.py`: a row has the same bits whatever other rows run, and neither copies nor products are of fp32. For
+TensorRT the stack is stored as one matrix of all experts' outputs before a DequantizeLinear, and picked from that.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Row-wise W8A8: products of int8 weights, one scale an output, and of uint8 activations, one scale a row.
 
 Each row of the activations is divided by its largest magnitude and rounded to steps of 1/127 (per-token dynamic
-quantization: Yao et al. 2022, arXiv 2206.01861, section 4.1), so that no row depends on what runs beside it. The
+quantization: Yao et al. 2022, arXiv 2206.01861, section 4.1), so that no row depends on the other rows. The
 product is exact in integers; the scale of the row and those of the outputs follow. (ONNX Runtime's
 `MatMulIntegerToFloat` applies the latter by itself, and is slower than `MatMulInteger`, a cast and a product.)
 """

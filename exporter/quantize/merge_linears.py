@@ -50,7 +50,7 @@ def name_of(group: Group) -> str:
 
 
 def put_in_place(graph: ir.Graph, group: Group, nodes: list[ir.Node]) -> None:
-    """`nodes`, the last of which gives all the group's outputs behind each other, instead of the group's own nodes."""
+    """`nodes`, the last of which gives all the group's outputs one after another, instead of the group's own nodes."""
     first, bias = group[0].node, group[0].bias
     if bias is not None:
         nodes = [*nodes, ir.node("Add", [nodes[-1].outputs[0], bias])]

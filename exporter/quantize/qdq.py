@@ -46,7 +46,7 @@ def _round_inputs(graph: ir.Graph, recipe: Recipe) -> None:
 
 
 def _rounded(graph: ir.Graph, linear: Linear, form: Format, scale: float) -> ir.Value:
-    """In front of the first layer that reads it."""
+    """Inserted before the first layer that reads it."""
     value, dtype = linear.input, linear.weight.dtype
     assert dtype is not None
     step = constant(graph, f"{linear.name}.input_scale", np.array(scale, np.float32).astype(dtype.numpy()))

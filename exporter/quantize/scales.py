@@ -1,7 +1,7 @@
 """Recipes whose scales are of the type that a graph computes in.
 
 TensorRT reads from its scale which type a DequantizeLinear gives, and fuses one that gives int4 blocks with its product
-only when that is the product's type (TensorRT-RTX 1.7.1, see docs/quantization.md: scales in fp32 behind a Cast are a
+only when that is the product's type (TensorRT-RTX 1.7.1, see docs/quantization.md: scales in fp32 with a Cast are a
 kernel of their own, which writes out the weight in half precision in every pass). So scales are rounded to half
 precision before the values are, and whoever restores a weight by its recipe gets what the graph computes.
 """

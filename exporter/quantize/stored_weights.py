@@ -1,4 +1,4 @@
-"""A weight in few bits behind a DequantizeLinear, worked out when the file is written."""
+"""A weight in few bits, restored by a DequantizeLinear and computed when the file is written."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ Made = dict[str, Stored]
 
 
 def dequantize(graph: ir.Graph, weight: ir.Value, transposed: bool, own: WeightRecipe, made: Made) -> None:
-    """Put `DequantizeLinear(values, scales)` in the weight's place, and a Transpose behind it if it is `[K, N]`."""
+    """Put `DequantizeLinear(values, scales)` in the weight's place, and a Transpose after it if it is `[K, N]`."""
     name = parameter_name(weight)
     assert weight.const_value is not None
     assert weight.dtype is not None
@@ -79,7 +79,7 @@ def dequantize(graph: ir.Graph, weight: ir.Value, transposed: bool, own: WeightR
 
 
 def stored_matrix(graph: ir.Graph, stack: ir.Value, own: WeightRecipe, made: Made) -> ir.Value:
-    """A stack `[E, N, K]` as the matrix `[E N, K]` behind a DequantizeLinear, which is put first; its restored values.
+    """A stack `[E, N, K]` as the matrix `[E N, K]` and its DequantizeLinear, put first. Returns restored values.
 
     The stack itself stays.
     """

@@ -16,7 +16,7 @@ from .stored_weights import Made, dequantize
 def quantize_blocks(model: ir.Model, recipe: Recipe, made: Made) -> int:
     """Returns the number of weights.
 
-    Rows of a table are picked behind the DequantizeLinear, and only they are restored.
+    Rows of a table are picked after the DequantizeLinear, and only they are restored.
     """
     chosen = list(matrices(model.graph, recipe, ("int4",)))
     for weight, transposed, own in chosen:
