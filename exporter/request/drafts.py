@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from ...bundle import RESERVED, check_name
 from ...errors import ParameterError
 
-# Means that nothing is exported: drafts are looked up in the text with every bundle.
+# This value means that nothing is exported: drafts are looked up in the text with every bundle.
 LOOKUP = "lookup"
 LONGEST = 32
 

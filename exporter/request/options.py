@@ -22,7 +22,7 @@ from .precision_choice import AUTO, Numbers, choose_numbers
 # Wide products pay on a CPU, where a last chunk is as wide as what is left of the prompt (docs/benchmarks.md). On a GPU
 # it is padded to a whole one.
 CPU_CHUNK, CHUNK = 256, 64
-# Behind these, costs rise and hardly anything is caught.
+# Beyond these values, costs rise and hardly anything is caught.
 MOST_TREE_ROWS = 32
 # Nats; int4 moves models that take to it by 0.01 to 0.02.
 MAX_DIVERGENCE = 0.02
@@ -38,16 +38,16 @@ class CalibrationTexts:
 
 @dataclass(frozen=True)
 class BuildOptions:
-    """max_seq_len None takes what the models' positions allow, at most 4096. prompt_chunk: tokens a prefill pass; None
+    """max_seq_len None takes what the models' positions allow, up to 4096. prompt_chunk: tokens per prefill pass; None
     is 256 for the CPU alone and 64 for GPUs.
 
     precision: a name of `numbers.NAMES`, or `auto`, which measures and lets the target move by max_divergence nats
     (None: 0.02).
-    tree_rows: most rows of a step beside its chain, which hold second choices of the draft; 0 for chains alone.
+    tree_rows: most rows of a step in addition to its chain, for the draft's second choices; 0 for chains alone.
     draft_precision: the target's. calibration_texts: JSONL of prompts, by default a shipped set.
     min_overlap: the part of the tokens in the calibration texts that a draft of another tokenizer must have.
     draft_vocabulary: how many tokens the draft's output layer keeps, or `auto`; None for all.
-    draft_name: what the first draft is called. more_drafts: beside it, for engine `onnxruntime`.
+    draft_name: what the first draft is called. more_drafts: additional ones, for engine `onnxruntime`.
     compiling: for the engines that run plans. tensorrt_version: the one on the device, by default that of this host.
     """
 
@@ -119,7 +119,7 @@ class BuildOptions:
                 f"--tree-rows is only for --engine onnxruntime; the engines are {', '.join(self.engines)}"
             )
         if self.precision == AUTO or self.numbers.formats["target"] != "float":
-            # a quantized row has the same bits in a pass of any width, which a row beside the chain would break
+            # a quantized row has the same bits in a pass of any width, which a row outside the chain would break
             raise ParameterError(
                 f"--tree-rows is for fp32 and fp16; --precision is {self.precision}, whose rows must have the "
                 "same bits in "
@@ -132,7 +132,7 @@ class BuildOptions:
 
     @property
     def chunk(self) -> int:
-        """Tokens a prefill pass; fewer by default where experts are copied for each (`prompt_chunk`)."""
+        """Tokens per prefill pass; fewer by default where experts are copied for each (`prompt_chunk`)."""
         if self.prompt_chunk is not None:
             return self.prompt_chunk
         return CPU_CHUNK if self.engines == ("onnxruntime",) else CHUNK
