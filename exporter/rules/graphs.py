@@ -57,7 +57,7 @@ def accept_greedy(vocab_size: int, num_draft_tokens: int) -> onnx.ModelProto:
 
     logits `[R, vocab]`, draft_tokens `[k] int64`, position `[1] int64` -> num_accepted, next_token, next_position, each
     `[1] int64`. position: the cache row of the last known token, the first one that was
-    fed; next_position: that of next_token. Cache rows behind it hold rejected tokens and are overwritten.
+    fed; next_position: that of next_token. Cache rows after it hold rejected tokens and are overwritten.
     Where a row of logits that was needed is no numbers, next_token is vocab and num_accepted the row's index.
     """
     op = RuleGraph("accept_greedy")
@@ -107,11 +107,11 @@ def accept(vocab_size: int, num_draft_tokens: int, verification: Verification) -
 
 
 def adjust(vocab_size: int, num_rows: int, num_draft_tokens: int) -> onnx.ModelProto:
-    """What changes logits in front of the temperature, as `runtime/sampling/adjustment.py`.
+    """Logit changes before the temperature is applied, as `runtime/sampling/adjustment.py`.
 
     logits `[rows, vocab]`, draft_tokens `[k] int64` (no such input for k = 0), prompt_counts `[vocab]`, output_counts
     `[vocab]`, bias `[vocab]` (-inf bans), stop_bias `[vocab]` (-inf at stop tokens, else 0), penalties `[3]`
-    (repetition, presence, frequency), forced_rows `[1] int64` (rows in front of it may not stop) -> adjusted `[rows,
+    (repetition, presence, frequency), forced_rows `[1] int64` (rows before it may not stop) -> adjusted `[rows,
     vocab]`. Row i follows draft_tokens[: k - rows + 1 + i], which count as output.
     """
     op = RuleGraph("adjust")
@@ -142,7 +142,7 @@ def adjust(vocab_size: int, num_rows: int, num_draft_tokens: int) -> onnx.ModelP
 
 
 def _leading(op: RuleGraph, stands: ir.Value, num_draft_tokens: int) -> ir.Value:
-    """`[k] bool -> [1] int64`: how many stand in front of the first that does not."""
+    """`[k] bool -> [1] int64`: how many come before the first that does not stand."""
     rejected = op.Where(stands, num_draft_tokens, op.Range(0, num_draft_tokens, 1))
     return op.ReduceMin(rejected, [0], keepdims=1)
 
@@ -179,7 +179,7 @@ def _following(
     scale: Operand,
     num_draft_tokens: int,
 ) -> ir.Value:
-    """What the next token is drawn from, `[1, vocab]`: max(scale * target - draft, 0), or behind all k the target."""
+    """What the next token is drawn from, `[1, vocab]`: max(scale * target - draft, 0), or after all k the target."""
     target = op.Gather(target_probs, num_accepted, axis=0)
     draft = op.Gather(draft_probs, op.Min(num_accepted, num_draft_tokens - 1), axis=0)
     rejected = op.Less(num_accepted, num_draft_tokens)
@@ -191,7 +191,7 @@ def _following(
 def _accepted(
     op: RuleGraph, logits: ir.Value, num_accepted: ir.Value, next_token: ir.Value, position: ir.Value
 ) -> onnx.ModelProto:
-    """A round ends in front of the first row that is no numbers, with a token that there is not."""
+    """A round ends before the first unsound row, with a token outside the vocabulary."""
     assert logits.shape is not None
     num_rows, vocab_size = (int(size) for size in logits.shape.numpy())
     num_sound = first_unsound(op, logits, num_rows)
