@@ -1,4 +1,4 @@
-"""A folder that appears whole or not at all: written beside its place under a temporary name, then renamed."""
+"""A folder that appears whole or not at all: written next to its place under a temporary name, then renamed."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from ...locks import lock, require_locks
 NEW = "new"
 OLD = "old"
 SCRATCH = "scratch"
-# Beside an output: the folder that holds them, and what it is called until it is locked.
+# Next to an output: the folder that holds them, and what it is called until it is locked.
 TEMPORARY = re.compile(r"\.(.+)\.(tmp|new)-[a-z0-9_]{8}")
 
 
 @contextmanager
 def temporary_sibling(final: Path) -> Iterator[Path]:
-    """A new folder to be renamed to `final`, inside a locked one beside it that is removed at the end.
+    """A new folder to be renamed to `final`, inside a locked one next to it that is removed at the end.
 
     What killed processes left of this name goes first: a folder whose lock is free. A lock holds across containers,
     where the ids of processes mean nothing, and ends with its process. Where folders cannot be locked (NFS), what was
@@ -62,7 +62,7 @@ def remove_left(folder: Path, names: re.Pattern[str]) -> None:
 
 @contextmanager
 def _locked_folder(final: Path) -> Iterator[Path]:
-    """A new one beside `final`. It has the name by which others know it only when it is locked."""
+    """A new one next to `final`. It gets the name by which others know it only once it is locked."""
     while True:
         try:
             made = Path(tempfile.mkdtemp(prefix=f".{final.name}.new-", dir=final.parent))

@@ -1,4 +1,4 @@
-"""A file put into a second place: sharing its blocks where the file system can do that, else as a copy.
+"""Put a file into a second place, sharing its blocks where the file system can do that, else as a copy.
 
 Never as a hard link: onnx refuses weights in a file that has more than one name, so no tool of its would open a bundle.
 """

@@ -1,4 +1,4 @@
-"""Room on disks, looked up before a build starts."""
+"""Free disk space, checked before a build starts."""
 
 from __future__ import annotations
 

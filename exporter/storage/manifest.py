@@ -1,4 +1,4 @@
-"""What a bundle holds beside its graphs: the tokenizer, a map between vocabularies, and the manifest over all of it."""
+"""A bundle's files other than graphs: the tokenizer, a map between vocabularies, and the manifest over all of it."""
 
 from __future__ import annotations
 

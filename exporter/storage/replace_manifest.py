@@ -14,7 +14,7 @@ from ...locks import lock
 from ...runtime.policy.files import forget_decisions
 from .atomic_folder import discard
 
-# Where drafts beside the first have their folders.
+# Where additional drafts have their folders.
 DRAFTS = "drafts"
 
 
@@ -24,7 +24,7 @@ def replace_manifest(
     """In one step, and then remove the files that nobody names any more.
 
     scratch: a folder on the bundle's disk. moved: a folder of new files, and where in the bundle it goes. Until the
-    step the bundle is what it was. Raises `OutputError` where another command changes it, or changed it meanwhile.
+    step the bundle is unchanged. Raises `OutputError` where another command changes it, or changed it meanwhile.
     """
     manifest = replace(manifest, schema_version=SCHEMA_VERSION)
     with _alone(bundle.root):

@@ -1,7 +1,7 @@
 """Finished stages of earlier builds, kept by what they were made from.
 
 A stage is a folder of files under the cache folder, named by a digest of everything its content depends on: checkpoint,
-contract, the exporter's own sources and the versions of the packages that trace. It is written beside its place and
+contract, the exporter's own sources and the versions of the packages that trace. It is written next to its place and
 renamed, so one that is there is whole; its files are compared with their recorded digests before they are used again.
 """
 
@@ -97,7 +97,7 @@ def _prune(cache: Path) -> None:
     """Discard what killed builds left, and what is ours and long unused. The folder is the user's choice and may hold
     anything else.
 
-    Stages are dated by the clock of the wall: where it was wrong, some are made once more, or kept for longer.
+    Stages are dated by the wall clock: if it was wrong, some are made once more, or kept for longer.
     """
     remove_left(cache, KEY)
     limit = time.time() - UNUSED_DAYS * 86400
