@@ -121,7 +121,7 @@ def scatter_and_attend(query: Tensor, key: Tensor, value: Tensor, layer: Layer) 
         mask = layer.tree.visible(columns, layer.position, layer.window)[None, None]
     else:
         rows = layer.position + torch.arange(query.shape[2])
-        # In four dimensions from the start: behind an Unsqueeze, TensorRT-RTX 1.7 trips over names of its own where C
+        # In four dimensions from the start: after an Unsqueeze, TensorRT-RTX 1.7 trips over names of its own where C
         # is fixed.
         mask = _visible(columns[None, None], rows[None, None], layer.window)
     output = symbolic(
@@ -131,7 +131,7 @@ def scatter_and_attend(query: Tensor, key: Tensor, value: Tensor, layer: Layer) 
 
 
 def group_query_attention(query: Tensor, key: Tensor, value: Tensor, layer: Layer) -> tuple[Tensor, KeyValue]:
-    """The `ort` dialect; shapes as in `scatter_and_attend`. Rows are appended behind `position` in place."""
+    """The `ort` dialect; shapes as in `scatter_and_attend`. Rows are appended at `position` in place."""
     heads, length, kv_heads = query.shape[1], query.shape[2], key.shape[1]
     packed = [tensor.transpose(1, 2).reshape(1, length, -1) for tensor in (query, key, value)]
     last = layer.position.to(torch.int32) + (length - 1)
@@ -163,7 +163,7 @@ def group_query_attention(query: Tensor, key: Tensor, value: Tensor, layer: Laye
 
 
 def attend_to_both(query: Tensor, key: Tensor, value: Tensor, layer: Layer) -> tuple[Tensor, KeyValue]:
-    """The `rows` dialect; shapes as in `scatter_and_attend`, but what is given back are the new rows."""
+    """The `rows` dialect; shapes as in `scatter_and_attend`, but it returns the new rows."""
     (past_key, past_value), position, columns = layer.past, layer.position, layer.columns
     assert columns is not None
     span = columns.shape[0]
@@ -200,7 +200,7 @@ def _attend(query: Tensor, keys: list[Tensor], values: list[Tensor], places: Ten
 
 
 def _padded(part: Tensor, width: int) -> Tensor:
-    """`[..., width]`: columns of 0 behind those of keys and queries change no score, and come out of values as 0."""
+    """`[..., width]`: columns of 0 appended to keys and queries change no score, and come out of values as 0."""
     return functional.pad(part, (0, width - part.shape[-1])) if part.shape[-1] < width else part
 
 
@@ -269,7 +269,7 @@ def seen_by_attention(model: PreTrainedModel, tokens: Tensor) -> dict[int, KeyVa
     """By layer the keys and values that the model's attention is given for `tokens [1, T]`.
 
     They are `[1, num_kv_heads, T, width]`, each of its own width; a cache of transformers may hold them compressed.
-    A layer with code of its own is not among them, nor one behind code that fails without a mask.
+    A layer with code of its own is not among them, nor one that comes after code that fails without a mask.
     """
     seen: dict[int, KeyValue] = {}
 

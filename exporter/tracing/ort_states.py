@@ -1,6 +1,6 @@
 """Convolutions and recurrences by ONNX Runtime's operators: the dialect `ort`.
 
-Each recurrence is two calls of one operator, of rows that become certain and of those behind them, so that sums come in
+Each recurrence is two calls of one operator, of rows that become certain and of those after them, so that sums come in
 the order of the rows however these are cut.
 """
 
@@ -29,7 +29,7 @@ def convolve(
     """
     ahead, length, channels = weight.shape[-1] - 1, new.shape[1], new.shape[2]
     behind = states.pending + ahead
-    # The only one to read the past, so that the present, which lies in the same memory, is written behind it.
+    # The only one to read the past, so that the present, which lies in the same memory, is written after it.
     joined = _concat(_rows(past, 0, behind, past.shape[1]), new)
     before = _rows(joined, states.pending, behind, ahead)
     output, _ = symbolic_multi_out(
@@ -57,7 +57,7 @@ def advance(
 
 
 def _recur(given: Recurrence, rows: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-    """Outputs `[1, n, heads * value_dim]` of `rows [1, n, all parts]`, and the state behind them."""
+    """Outputs `[1, n, heads * value_dim]` of `rows [1, n, all parts]`, and the state after them."""
     sizes = [part.shape[-1] for part in given.parts]
     query, key, value, decay, *beta = symbolic_multi_out(
         "Split",
@@ -96,7 +96,7 @@ def _concat(first: Tensor, second: Tensor) -> Tensor:
 
 
 def _padded(states: OpenStates, rows: Tensor, past: Tensor, length: int) -> Tensor:
-    """As many rows as `past` has: what is open, and zeros behind. length: new rows of the pass."""
+    """As many rows as `past` has: what is open, then zeros. length: new rows of the pass."""
     if states.order is None:  # the same in all layers
         none = torch.zeros(4, dtype=torch.int64)
         states.order = torch.cat([none, states.window + states.certain - states.pending - length, none[:1]])

@@ -98,7 +98,7 @@ def advance(
     query = query[:, window:]
     seen = (fades[:, window:] * (query @ key.transpose(1, 2))) @ value + reached[:, window:] * (query @ before)
     output = given.scale * seen.transpose(0, 1).reshape(1, new.shape[1], -1)
-    left = torch.where(order.taken[:, None], steps, 0.0).sum(1)  # of each row, behind all that are taken
+    left = torch.where(order.taken[:, None], steps, 0.0).sum(1)  # of each row, after all that are taken
     kept = torch.exp(torch.where(order.taken, left, NEVER))[..., None]
     faded = torch.exp(torch.where(order.taken, decay, 0.0).sum(1))[:, None, None]
     state = faded * before + (kept * key).transpose(1, 2) @ value
@@ -110,7 +110,7 @@ def _spoilt(counted: Tensor, given: Recurrence, order: Order) -> tuple[Tensor, T
     """What rows that are no numbers, as where fp16 overflows, do to others: what they do one row at a time.
 
     counted `[n, all parts]`: zeros in rows that do not count. Returns `[n, all parts] bool`: the numbers; `[n] bool`:
-    rows whose output is none, which are those with a query that is none, and all behind a row whose other parts are;
+    rows whose output is none, which are those with a query that is none, and all after a row whose other parts are;
     `[1] bool`: whether the state is none. Rows before such a one meet it with weight 0, so it must be masked.
     """
     widths = [part.shape[-1] for part in given.parts]

@@ -1,4 +1,4 @@
-"""States beside keys and values, by their kind: short convolutions and linear recurrences.
+"""States other than keys and values, by their kind: short convolutions and linear recurrences.
 
 Models of transformers ask their cache for states (`update_conv_state`, `update_recurrent_state`) and compute with
 functions of their modules, of which there is one a kind. Both are replaced here while a model is traced: what is

@@ -225,7 +225,7 @@ class StaticDecoder(torch.nn.Module):
         return (logits if some else logits[:, rows],)
 
     def _with_head(self, tokens: Tensor, position: Tensor, cache: StateCache, weights: Tensor) -> tuple[Tensor, ...]:
-        """The rows are picked in front of the output embedding, for the head and the logits alike."""
+        """The rows are picked before the output embedding, for the head and the logits alike."""
         keep = partial(only_kept, tokens=tokens, widest_step=self.widest_step, opset=OPSETS[self.dialect])
         with embeddings_seen(self.model, keep) as seen:
             logits = self._run(tokens, position, cache, {})

@@ -1,7 +1,7 @@
 """Rows of one pass that hang together as a tree: each sees its own ancestors, wherever in the cache they lie.
 
 Row i of a pass lies in cache row position + i, and in the text at position + depth[i]. A chain is the tree whose depths
-are 0 to T - 1 and whose rows see all in front, so that one graph serves both.
+are 0 to T - 1 and whose rows see all before them, so that one graph serves both.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Tree:
         return mask & (at[None] > (position + self.depth - window)[:, None])
 
     def bias(self, capacity: int, position: Tensor, dtype: torch.dtype) -> Tensor:
-        """`[1, 1, T, capacity]`, added to the scores by an operator that hides what lies behind each row by itself.
+        """`[1, 1, T, capacity]`, added to the scores by an operator that itself hides what comes after each row.
 
         The same for every layer.
         """
