@@ -1,6 +1,6 @@
 """What the served target writes, with its own probabilities: the text and the teacher that a draft learns from.
 
-A verification pass computes the target's row behind every token that it emits. The likeliest tokens of each row are
+A verification pass computes the target's row after every token that it emits. The likeliest tokens of each row are
 kept, so that training needs no pass of the target.
 """
 
@@ -53,7 +53,7 @@ class Job:
 
     @property
     def key(self) -> str:
-        """Of the journal's row: all that the answer depends on beside the target, so that it serves other runs too."""
+        """Of the journal's row: all that the answer depends on except the target, so that it serves other runs too."""
         asked = [self.request.tokens, self.request.max_new_tokens, self.temperature]
         return hashlib.sha256(json.dumps([*asked, self.seed if self.temperature else None]).encode()).hexdigest()[:32]
 

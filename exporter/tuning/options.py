@@ -59,7 +59,7 @@ class TuneOptions:
         return 1.0 if number % 3 == 2 else self.temperature
 
     def general_share(self, tokens: int) -> float:
-        """The most tokens of general answers beside so many others."""
+        """The most tokens of general answers to add to so many others."""
         return tokens * self.general / (1 - self.general)
 
 

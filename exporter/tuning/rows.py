@@ -15,7 +15,7 @@ from .answers import Answer
 
 @dataclass(frozen=True)
 class Batch:
-    """tokens `[B, T] int64`, padded behind; places `[B, T] bool`: whose logits guess a token of an answer, P of them.
+    """tokens `[B, T] int64`, right-padded; places `[B, T] bool`: whose logits guess a token of an answer, P of them.
 
     ids `[P, K] int64`, logprobs `[P, K] fp32`: the target's rows.
     """
@@ -27,7 +27,7 @@ class Batch:
 
     @classmethod
     def of(cls, answers: Sequence[Answer], device: torch.device) -> Batch:
-        width = max(len(one.prompt) + len(one.tokens) for one in answers) - 1  # nothing is guessed behind the last
+        width = max(len(one.prompt) + len(one.tokens) for one in answers) - 1  # nothing is predicted after the last
         tokens, places = torch.zeros(len(answers), width, dtype=torch.int64), torch.zeros(len(answers), width).bool()
         for row, one in enumerate(answers):
             whole = torch.tensor([*one.prompt, *one.tokens][:-1])
