@@ -1,4 +1,4 @@
-"""How often a draft's tokens would be accepted on the target's own text, one pass a model over each answer."""
+"""How often a draft's tokens would be accepted on the target's own text, with one pass per model over each answer."""
 
 from __future__ import annotations
 

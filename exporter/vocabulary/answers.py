@@ -1,4 +1,4 @@
-"""Answers of the target itself, which is the text that a draft has to guess."""
+"""The target's own answers: the text that a draft has to predict."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Answer = tuple[tuple[int, ...], tuple[int, ...]]  # prompt, answer
 def own_answers(
     model: PreTrainedModel, prompts: Sequence[Sequence[int]], stops: Sequence[int], step: Callable[[str], None]
 ) -> list[Answer]:
-    """Each prompt with what `model` writes behind it, a stop token last where it comes to one. The same every time."""
+    """Each prompt with what `model` writes after it, ending in a stop token if it reaches one. Reproducible."""
     found: dict[int, Answer] = {}
     order = sorted(range(len(prompts)), key=lambda place: len(prompts[place]))
     batches = [order[start : start + AT_ONCE] for start in range(0, len(order), AT_ONCE)]

@@ -40,7 +40,7 @@ Chosen = tuple[tuple[int, ...], DraftVocabulary | None, str]
 def check_vocabulary(
     models: Mapping[Role, Checkpoint], asked: int | None, translated: bool, texts: CalibrationTexts
 ) -> None:
-    """What can be seen before a model is loaded. asked: the number of tokens, None for `auto`.
+    """Checks that need no loaded model. asked: the number of tokens, None for `auto`.
 
     Raises `ParameterError`, and `PairError` for a draft of another tokenizer.
     """

@@ -1,4 +1,4 @@
-"""The order in which tokens are kept: those that no draft may lack, then by how often they come."""
+"""The order in which tokens are kept: those that every draft needs, then by frequency."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def required_tokens(target: Checkpoint, tokens: Tokens, size: int) -> set[int]:
 def ranked(required: set[int], counts: Sequence[Counter[int]], size: int) -> list[int]:
     """All `size` ids: the required ones, then by how often they come in the first of the counts, then in the next.
 
-    What is nowhere comes by its id: tokenizers mostly number their tokens by how early they were merged.
+    Tokens in none of the counts are ordered by id: tokenizers mostly number their tokens by how early they were merged.
     """
 
     def place(token: int) -> tuple[int, ...]:
@@ -35,7 +35,7 @@ def ranked(required: set[int], counts: Sequence[Counter[int]], size: int) -> lis
 
 
 def coverage(kept: Iterable[int], tokens: Sequence[int]) -> float:
-    """The part of `tokens` that is among `kept`."""
+    """The fraction of `tokens` that is among `kept`."""
     known = set(kept)
     return sum(token in known for token in tokens) / max(len(tokens), 1)
 

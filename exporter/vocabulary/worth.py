@@ -1,4 +1,4 @@
-"""Whether a smaller output layer pays: what it saves of a round against the accepted tokens that it loses."""
+"""Whether a smaller output layer pays: the time that it saves per round against the accepted tokens that it loses."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ ROW = 0.1
 
 
 def share_of_head(draft: PreTrainedModel) -> float:
-    """Of the weights that a pass of the draft reads, the part that is the output layer's."""
+    """The output layer's fraction of the weights that a pass of the draft reads."""
     head, table = draft.get_output_embeddings().weight, draft.get_input_embeddings().weight
     picked = 0 if head is table else table.numel()  # a pass reads one row of it
     return float(head.numel() / (draft.num_parameters() - picked))
@@ -28,5 +28,5 @@ def pays(rates: tuple[float, float], relative: float, saved: float, num_draft_to
 
 
 def _tokens(rate: float, num_draft_tokens: int) -> float:
-    """Tokens of a round, the target's own included (Leviathan et al. 2023, arXiv 2211.17192, equation 1)."""
+    """Tokens per round, the target's own included (Leviathan et al. 2023, arXiv 2211.17192, equation 1)."""
     return sum(rate**place for place in range(num_draft_tokens + 1))
