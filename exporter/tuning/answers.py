@@ -61,7 +61,7 @@ class Job:
 def write_answers(session: Session, jobs: Sequence[Job], journal: Journal, progress: Progress) -> list[Answer]:
     """The answers of all `jobs`, in order; those that the journal has, and equal ones, are not written again.
 
-    An interrupted run loses the answer that it is at. Raises `OutputError`.
+    An interrupted run loses only the answer in progress. Raises `OutputError`.
     """
     found = []
     for number, job in enumerate(jobs):
@@ -102,7 +102,7 @@ def _packed(array: NDArray[Any]) -> str:
 
 
 def _parse(request: Request, row: dict[str, Any]) -> Answer:
-    """Raises `KeyError`, `TypeError` or `ValueError` for what is no answer."""
+    """Raises `KeyError`, `TypeError` or `ValueError` for an invalid answer."""
     tokens = tuple(int(token) for token in row["tokens"])
     ids = np.frombuffer(base64.b64decode(row["ids"], validate=True), "<i4").astype(np.int32)
     logprobs = np.frombuffer(base64.b64decode(row["logprobs"], validate=True), "<f2").astype(np.float16)

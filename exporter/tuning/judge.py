@@ -54,7 +54,7 @@ def judge(model: PreTrainedModel, answers: Sequence[Answer], temperature: float)
 
 
 def rate(judged: Sequence[Judged]) -> float:
-    """The part of all tokens that is accepted."""
+    """The fraction of all tokens that is accepted."""
     return sum(one.accepted for one in judged) / max(sum(one.tokens for one in judged), 1)
 
 

@@ -1,4 +1,4 @@
-"""Answers as tensors: a draft's tokens, and the target's distribution at each place that it has to guess."""
+"""Answers as tensors: a draft's tokens, and the target's distribution at each place that it has to predict."""
 
 from __future__ import annotations
 

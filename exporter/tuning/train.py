@@ -21,7 +21,7 @@ from .rows import Batch, at_temperature, batches, logits_at
 # Tokens of a step, and at most at once in memory.
 SMALL_STEP, STEP, AT_ONCE = 4096, 16384, 4096
 CLIP = 1.0
-# Ends when what is held out for it has not got better in so many epochs, and steps.
+# Training ends when its held-out part has not improved for so many epochs and steps.
 PATIENCE, PATIENT_STEPS = 2, 40
 
 Note = Callable[[str], None]
@@ -81,9 +81,9 @@ def train(
     progress: Progress,
     note: Note,
 ) -> Trained:
-    """Train `model` in place, and leave the best of its states in it, by the acceptance on `choosing`.
+    """Train `model` in place, and leave it in its best state, by the acceptance on `choosing`.
 
-    That may be the one it came with. An interrupt ends the training, and the best state so far stays.
+    That may be its initial state. An interrupt ends the training, and the best state so far stays.
     """
     small = sum(one.numel() for one in model.parameters()) <= SMALL
     each = _Epochs(answers, options.step or (SMALL_STEP if small else STEP), options)
@@ -114,7 +114,7 @@ def train(
 
 @dataclass
 class _Epochs:
-    """Steps of so many tokens, in another order every epoch."""
+    """Steps of so many tokens, in a different order every epoch."""
 
     answers: Sequence[Answer]
     tokens: int

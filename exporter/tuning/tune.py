@@ -36,7 +36,7 @@ class Display(Protocol):
         ...
 
     def note(self, message: str) -> None:
-        """A line that stays."""
+        """Print a line that stays."""
         ...
 
 
@@ -84,7 +84,7 @@ def require_room(folder: Path, needed: float) -> None:
 
 
 def write_all(session: Session, split: Split, options: TuneOptions, journal: Path, display: Display) -> Answers:
-    """Every answer that is needed, in a journal that other runs with the same target go on with.
+    """Every answer that is needed, in a journal that other runs with the same target reuse.
 
     Raises `ParameterError`, and `OutputError`, also for a journal of another target.
     """
@@ -118,7 +118,7 @@ def tune(
 ) -> TuneReport:
     """Train the draft, judge it, and write it to `output` where the gain's interval lies above 0, or by `force`.
 
-    The folder is whole or not there. An interrupt while training ends it early.
+    The folder is written completely or not at all. An interrupt while training ends it early.
     """
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     draft.model.to(device)
