@@ -4,9 +4,11 @@
 
 BUNDLE was built with --tree-rows. Every prompt is decoded in all ways in turn, from an empty cache: plainly, with so
 many leaves in every round, and adapting without leaves and with as many as pay. Greedy outputs must be equal up to near
-ties; how many are not is told. Time counts from the first round on, and is the process's own on one thread, which other
-work on the host disturbs least; --clock measures two threads by the clock. Intervals are 95 %, by prompt, each way
-against the same without leaves.
+ties; the table says how many differ. Time counts from the first round on, and is the process's own on one thread, which
+other work on the host disturbs least; --clock measures two threads by the clock. Intervals are 95 %, by prompt, each
+way against the same without leaves.
+
+A second table prices the counted rounds, rows and draft passes for other hosts, by d and v(5). No clock takes part.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ from specexport.runtime.sampling.parameters import SamplingParameters
 from specexport.runtime.text.prompt_file import read_prompts
 
 PROMPTS = Path(__file__).parent.parent / "examples/prompts"
+HOSTS = ((0.1, 1.4), (0.3, 1.4), (0.1, 1.1), (0.15, 1.05), (0.3, 1.05))  # d and v(5)
 Clock = Callable[[], float]
 
 
@@ -37,11 +40,17 @@ class Run:
     rounds: int
     caught: int
     leaves: int
+    passes: int  # of the draft
+    rows: int  # of the target's passes, beyond one a round
 
     @property
     def pace(self) -> float:
-        """Seconds a token behind the first round."""
+        """Seconds a token after the first round."""
         return self.seconds / len(self.tokens)
+
+    def priced(self, d: float, v5: float) -> float:
+        """Plain rounds a token, where a draft pass takes d of them and a pass over five rows v5."""
+        return (self.rounds + d * self.passes + self.rows * (v5 - 1) / 4) / len(self.tokens)
 
 
 def decode(session: Session, prompt: list[int], params: SamplingParameters, clock: Clock, **options: Any) -> Run:
@@ -54,7 +63,8 @@ def decode(session: Session, prompt: list[int], params: SamplingParameters, cloc
         tokens += chunk.tokens
         row = chunk.statistics
     seconds = (clock() - start) * len(tokens) / max(1, len(tokens) - first)
-    return Run(seconds, tuple(tokens), row.rounds, row.caught, row.leaves)
+    rows = row.drafted + row.leaves + row.fed_again
+    return Run(seconds, tuple(tokens), row.rounds, row.caught, row.leaves, row.draft_passes, rows)
 
 
 def widths(session: Session, clock: Clock, context: int, turns: int = 7) -> list[float]:
@@ -120,6 +130,20 @@ def main() -> None:
             f"| {differ} |",
             flush=True,
         )
+    print_priced({n: runs[f"k {arguments.num_draft_tokens}, {n} leaves"] for n in (0, *arguments.leaves)})
+
+
+def print_priced(by_leaves: dict[int, list[Run]]) -> None:
+    print("\n| d | v(5) | 0 leaves over plain | " + " | ".join(f"{n} leaves" for n in by_leaves if n) + " |")
+    print("|---|---|---|" + "---|" * (len(by_leaves) - 1))
+    for d, v5 in HOSTS:
+        paces = {n: [run.priced(d, v5) for run in found] for n, found in by_leaves.items()}
+        cells = [f"{ratio_interval([1.0] * len(paces[0]), paces[0]).value:.2f}"]
+        for n in paces:
+            if n:
+                ratio = ratio_interval(paces[0], paces[n])
+                cells.append(f"{ratio.value - 1:+.1%} ({ratio.low - 1:+.1%} to {ratio.high - 1:+.1%})")
+        print(f"| {d} | {v5} | " + " | ".join(cells) + " |")
 
 
 if __name__ == "__main__":

@@ -57,8 +57,10 @@ def first_costs(session: Metered, draft: str = FIRST) -> Costs | None:
 
 def _path(session: Metered, draft: str) -> Path:
     engine, bundle = session.engine, session.bundle if draft == FIRST else session.bundle.with_draft(draft)
-    made_for = [bundle_identity(bundle), describe_host(engine.name, engine.device), engine.name]
-    name = sha256(json.dumps([*made_for, session.threads]).encode()).hexdigest()[:32]
+    made_for = [bundle_identity(bundle), describe_host(engine.name, engine.device), engine.name, session.threads]
+    if engine.trees is not None:  # passes that are wider than any chain were not always measured
+        made_for.append("tree")
+    name = sha256(json.dumps(made_for).encode()).hexdigest()[:32]
     return user_cache() / "costs" / f"{name}.json"
 
 

@@ -88,7 +88,7 @@ class CostMeter:
         self._session, self._draft = session, None if draft == FIRST else draft
         self._most = session.max_draft_tokens
         self._burst_rounds, self._longest = burst, longest
-        room = session.capacity - (burst + 2) * (self._most + 1)
+        room = session.capacity - max((burst + 2) * (self._most + 1), session.bundle.manifest.contract.widest_step)
         if room < 1:
             raise ParameterError(
                 f"a capacity of {session.capacity} tokens is too small to measure costs in; "
@@ -99,6 +99,7 @@ class CostMeter:
         self._times: dict[tuple[int, int], _Times] = defaultdict(_Times)
         self._target_prefill: list[float] = []  # seconds per token
         self._draft_prefill: list[float] = []
+        self._tree: dict[int, list[list[float]]] = defaultdict(list)  # by context: a pass of each width, turn by turn
         self._order = random.Random(SEED)
         self._has_model = session.engine.draft is not None
         self._narrow: list[float] = []  # seconds of the draft's passes over one row,
@@ -130,6 +131,8 @@ class CostMeter:
                         self._passes(context, k)
                 if self._guesses:
                     self._rows(context)
+                if self._session.engine.trees is not None:
+                    self._tree[context].append(self._wider(context))
         self._session.reset()
 
     def costs(self) -> Costs:
@@ -197,6 +200,16 @@ class CostMeter:
                 draft.step([1] * rows, context)
                 times.append(perf_counter() - start)
 
+    def _wider(self, context: int) -> list[float]:
+        """Seconds of a target pass over each number of rows that only leaves make."""
+        target, contract = self._session.engine.target, self._session.bundle.manifest.contract
+        times = []
+        for rows in range(self._most + 2, contract.widest_step + 1):
+            start = perf_counter()
+            target.step([1] * rows, context)
+            times.append(perf_counter() - start)
+        return times
+
     def _opened(self) -> Decoder | None:
         """The draft, without the translation of ids."""
         return self._session.engine.draft if self._draft is None else self._session.drafts.open(self._draft).decoder
@@ -227,8 +240,9 @@ class CostMeter:
         host = tuple(
             _measured([max(0.0, w - d - t) for w, d, t in zip(x.whole, x.draft, x.target, strict=True)]) for x in found
         )
-        verify = _rising([_measured(times.target) for times in found])
-        return CostPoint(context, rounds, _measured(draft), verify, host)
+        wider = [_measured(seconds) for seconds in zip(*self._tree[context], strict=True)]
+        passes = _rising([*(_measured(times.target) for times in found), *wider])
+        return CostPoint(context, rounds, _measured(draft), passes[: len(found)], host, passes[len(found) :])
 
 
 def _measured(seconds: Sequence[float]) -> MeasuredTime:

@@ -47,17 +47,16 @@ class LeafBudget(Protocol):
         """The expected number of tokens from each one's row, `[n]`."""
         ...
 
-    @property
-    def price(self) -> float:
-        """The number of tokens that the time of one more row is worth."""
+    def costs(self, rows: int, most: int) -> Probabilities:
+        """The number of tokens that the time of 0, 1, ..., `most` rows after `rows` others is worth, `[most + 1]`."""
         ...
 
     def could_pay(self) -> bool:
         """Whether any leaf of the next round could be worth its row and the time to search for it."""
         ...
 
-    def add_leaves(self, count: int) -> None:
-        """Report that the round's pass has `count` leaves."""
+    def add_leaves(self, rows: int, count: int) -> None:
+        """Report that the round's pass has `count` leaves after `rows` other rows."""
         ...
 
     def learn(self, choices: Choices, hit: int | None) -> None:
@@ -109,21 +108,20 @@ class SecondChoices:
             self._looking = self._plan.budget is None or self._plan.budget.could_pay()
         return self._looking
 
-    def take(self, room: int) -> list[Leaf]:
-        """The round's leaves, at most `room` of them, those of most value first."""
+    def take(self, rows: int, room: int) -> list[Leaf]:
+        """The most valuable choices, as many as are worth most beyond what their rows cost."""
         budget, most = self._plan.budget, min(self._plan.most, room)
         leaves: list[Leaf] = []
-        price = budget.price if budget else 0.0
         self._choices = choices = self._find() if self._rows else None
-        if choices is not None:
+        if choices is not None and most > 0:
             values = budget.values(choices) if budget else choices.values
-            for index in np.argsort(-values, kind="stable").tolist():
-                if len(leaves) >= most or not values[index] > price:
-                    break
-                if choices.tokens[index] not in self._never:
-                    leaves.append(choices.leaf(index))
+            order = [i for i in np.argsort(-values, kind="stable").tolist() if choices.tokens[i] not in self._never]
+            gains = np.append(0.0, np.cumsum(values[order[:most]]))
+            if budget:
+                gains -= budget.costs(rows, len(gains) - 1)
+            leaves = [choices.leaf(index) for index in order[: int(gains.argmax())]]
         if budget:
-            budget.add_leaves(len(leaves))
+            budget.add_leaves(rows, len(leaves))
         return leaves
 
     def accept_tree(

@@ -42,7 +42,7 @@ class TreeRound:
         fed = tokens[position:]  # the last token, and the leaf that the round before caught
         chain = [*fed, *draft_tokens]
         room = min(self._contract.widest_step, self._contract.capacity - position)
-        leaves = self._leaves.take(room - len(chain))
+        leaves = self._leaves.take(len(chain), room - len(chain))
         logits = self._step(chain, leaves, position, len(fed) - 1)
         self._statistics.target_seconds += perf_counter() - start
         self._statistics.leaves += len(leaves)

@@ -41,6 +41,8 @@ class CostPoint:
     t1. draft: one draft pass, d. verify[m - 1]: a target pass over m tokens, v(m). host[k]: the round without its
     passes, h. Where the device runs whole rounds, draft and verify follow from the differences between rounds: d = 0,
     v(m) = rounds[m - 1].
+
+    tree: target passes over one more row than `verify` ends with, two more, ..., where passes may have leaves.
     """
 
     context: int
@@ -48,6 +50,7 @@ class CostPoint:
     draft: MeasuredTime
     verify: tuple[MeasuredTime, ...]
     host: tuple[MeasuredTime, ...]
+    tree: tuple[MeasuredTime, ...] = field(default=(), metadata=OPTIONAL)
 
     def __post_init__(self) -> None:
         if not len(self.rounds) == len(self.verify) == len(self.host) >= 1:
@@ -57,7 +60,7 @@ class CostPoint:
             )
         if self.context < 1:
             raise ValueError(f"a context of {self.context} tokens is too short; it must be at least 1")
-        for name in ("rounds", "verify"):
+        for name in ("rounds", "verify", "tree"):
             for index, time in enumerate(getattr(self, name)):
                 if time.median <= 0:
                     raise ValueError(
@@ -75,6 +78,7 @@ class RoundCosts:
     host: tuple[float, ...]
     draft_prefill: float  # per token
     draft_row: float = 0.0  # per additional row of a draft pass
+    tree: tuple[float, ...] = ()
 
     @property
     def plain(self) -> float:
@@ -132,8 +136,8 @@ class Costs:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be the seconds per token")
         if self.draft_row is not None and not 0 <= self.draft_row < math.inf:
             raise ValueError(f"draft_row is {self.draft_row}; it must be the seconds per row")
-        if len({len(point.rounds) for point in self.points}) > 1:
-            raise ValueError("the contexts have costs of different numbers of draft tokens; measure them again")
+        if len({(len(point.rounds), len(point.tree)) for point in self.points}) > 1:
+            raise ValueError("the contexts have costs of different numbers of tokens; measure them again")
         for name in self.drafts:
             if self.of(name).max_draft_tokens != self.max_draft_tokens:
                 raise ValueError(f"the costs of draft {name} have other numbers of draft tokens; measure them again")
@@ -173,6 +177,7 @@ class Costs:
             mixed(low.host, high.host),
             self.draft_prefill,
             self.draft_prefill if self.draft_row is None else self.draft_row,
+            mixed(low.tree, high.tree),
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -58,10 +59,10 @@ class LeafWorth:
         self._beliefs = beliefs
         self.begin([], [0.0], 1.0, [0.0, 0.0])
 
-    def begin(self, read: list[float], expected: list[float], rate: float, verify: list[float]) -> None:
+    def begin(self, read: list[float], expected: list[float], rate: float, verify: Sequence[float]) -> None:
         """Begin a round. read: acceptance probability of its draft tokens, given that all earlier ones are accepted,
         filled in while it drafts; expected: the same known beforehand, where the confidence is not read. rate: tokens
-        per second of the session. verify: seconds of a verify pass over 1, 2, ... rows.
+        per second of the session. verify: seconds of a verify pass over 1, 2, ... rows, as far as they were measured.
         """
         self._read, self._expected, self._rate, self._verify = read, expected, rate, verify
         self.seconds, self.unpriced = 0.0, False
@@ -77,17 +78,36 @@ class LeafWorth:
         for chance in self._expected:
             most = max(most, alive * (1.0 - chance))
             alive *= chance
-        return BEST_SHARE * most > self.price + self._rate * HOST_SECONDS
+        return BEST_SHARE * most > self._rate * (max(self._mean_step, min(self._steps)) + HOST_SECONDS)
+
+    def costs(self, rows: int, most: int) -> Probabilities:
+        return self._rate * np.array([self._seconds(rows, count) for count in range(most + 1)])
+
+    def add_leaves(self, rows: int, count: int) -> None:
+        self.seconds = self._seconds(rows, count)
+
+    def _seconds(self, rows: int, count: int) -> float:
+        """What `count` leaves add to a pass over `rows` rows: the measured difference, but at least the mean of all
+        measured rows, since in a measurement of a busy host neighbouring widths may look equally fast.
+        """
+        return max(self._pass(rows + count) - self._pass(rows), count * self._mean_step)
+
+    def _pass(self, rows: int) -> float:
+        """Seconds of a pass over so many rows. Rows cost in steps, so beyond what was measured each one counts as the
+        most expensive.
+        """
+        beyond = rows - len(self._verify)
+        return self._verify[rows - 1] if beyond <= 0 else self._verify[-1] + beyond * max(self._steps)
 
     @property
-    def price(self) -> float:
-        """Rows cost in steps, and wider passes than these were not measured: each row counts as the most expensive
-        one.
-        """
-        return self._rate * max(after - before for before, after in pairwise(self._verify))
+    def _steps(self) -> list[float]:
+        """Seconds of each measured row from the third on: a round with a draft has two without leaves."""
+        steps = [after - before for before, after in pairwise(self._verify)]
+        return steps[1:] or steps
 
-    def add_leaves(self, count: int) -> None:
-        self.seconds = count * self.price / self._rate
+    @property
+    def _mean_step(self) -> float:
+        return sum(self._steps) / len(self._steps)
 
     def _word(self, choices: Choices) -> Probabilities:
         """The draft's own probabilities, times the probability that the draft token before is rejected."""
@@ -102,10 +122,11 @@ class AskedLeaves:
     schedule.
     """
 
-    price = 0.0
-
     def __init__(self, worth: LeafWorth) -> None:
         self._worth = worth
+
+    def costs(self, rows: int, most: int) -> Probabilities:
+        return np.zeros(most + 1)
 
     def values(self, choices: Choices) -> Probabilities:
         return choices.values
@@ -113,7 +134,7 @@ class AskedLeaves:
     def could_pay(self) -> bool:
         return True
 
-    def add_leaves(self, count: int) -> None:
+    def add_leaves(self, rows: int, count: int) -> None:
         self._worth.unpriced = count > 0
 
     def learn(self, choices: Choices, hit: int | None) -> None:

@@ -121,6 +121,7 @@ class AdaptiveSchedule:
         self._table: RoundCosts
         self._rounds: list[float] = []  # assumed seconds by k
         self._verify: list[float] = []
+        self._passes_over: list[float] = []  # seconds of target passes over 1, 2, ... rows, as far as measured
         self._draft, self._extra = 0.0, 1.0  # extra: the pace for which they were computed
         self._expected: list[float] = []
         self._read: list[float] = []  # acceptance probabilities of this round's draft tokens
@@ -149,7 +150,7 @@ class AdaptiveSchedule:
         count = self._best and (self._most if self._reads else self._best)
         self._turned = pace is not None and pace.other(count > 0, self._price_of_other(behind))
         count = (0 if self._turned else count) if count else self._probe(behind, self._turned)
-        self.leaves.begin(self._read, self._expected, self._rate, self._verify)
+        self.leaves.begin(self._read, self._expected, self._rate, self._passes_over)
         if pace:
             self._started = pace.clock()
         return count
@@ -297,6 +298,7 @@ class AdaptiveSchedule:
         self._rounds = [table.plain + extra * (seconds - table.plain) for seconds in rounds]
         self._could_pay = self._best_fixed([1.0 - LEAST] * self._most)[0] > 0
         self._verify = [extra * seconds for seconds in table.verify]  # of which only differences count
+        self._passes_over = self._verify + [extra * seconds for seconds in table.tree]
         self._draft = extra * table.draft if self._with_model else 0.0
         if self._starts_off:
             self._start_off()

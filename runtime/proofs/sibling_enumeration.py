@@ -48,7 +48,7 @@ class Comb:
         rule, candidates, judged = self._propose(draws)
         assert rule.siblings is not None
         draft_tokens = tuple(tokens[0] for tokens in candidates)
-        leaves = rule.siblings.take(self.most)
+        leaves = rule.siblings.take(1, self.most)
         rows = [self.target.after(draft_tokens[:i]) for i in range(self.k + 1)]
         rows += [(self.behind or self.target).after((*draft_tokens[: leaf.place], leaf.token)) for leaf in leaves]
         judged.uniforms = list(uniforms)

@@ -22,8 +22,8 @@ class Leaves(Protocol):
         """Begin a round that drafts up to `count` tokens."""
         ...
 
-    def take(self, room: int) -> list[Leaf]:
-        """The leaves for the draft that the round has proposed, at most `room`."""
+    def take(self, rows: int, room: int) -> list[Leaf]:
+        """The leaves for the draft that the round has proposed, at most `room`. rows: those of the pass without them."""
         ...
 
 

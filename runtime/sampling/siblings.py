@@ -48,14 +48,14 @@ class Siblings:
         """verification: one of `SIBLING_RULES`."""
         self._rule = SIBLING_RULES[verification]
         self._most, self._never = 0, frozenset[int]()
-        self._taken: Callable[[int], None] = lambda count: None
+        self._taken: Callable[[int, int], None] = lambda rows, count: None
         self._count = 0
         self._tokens: list[int] = []
         self.others: list[list[int]] = []
 
-    def allow(self, most: int, never: Collection[int], taken: Callable[[int], None] | None = None) -> None:
+    def allow(self, most: int, never: Collection[int], taken: Callable[[int, int], None] | None = None) -> None:
         """most: additional candidates per round. never: tokens after which no further token is needed. taken: called
-        with each round's rows.
+        with each pass's rows without candidates, and with the number of candidates.
         """
         self._most, self._never, self._taken = most, frozenset(never), taken or self._taken
 
@@ -75,7 +75,7 @@ class Siblings:
         self._tokens.append(token)
         self.others.append([])
 
-    def take(self, room: int) -> list[Leaf]:
+    def take(self, rows: int, room: int) -> list[Leaf]:
         """A row for each candidate that is not the draft token of its position, at most `room`, from the front on."""
         leaves = [
             Leaf(place, token)
@@ -84,7 +84,7 @@ class Siblings:
             if token != drafted and token not in self._never
         ]
         leaves = leaves[: max(0, room)]
-        self._taken(len(leaves))
+        self._taken(rows, len(leaves))
         return leaves
 
     def verify(

@@ -24,8 +24,10 @@ class Clock:
 class Timed(FakeDecoder):
     """A pass over m tokens takes base * (1 + 0.1 * (m - 1)), and 0.001 more for every token in the cache."""
 
-    def __init__(self, clock: Clock, base: float, slope: float, **options: int | float) -> None:
-        super().__init__(CONTRACT, **options)  # type: ignore[arg-type]
+    def __init__(
+        self, clock: Clock, base: float, slope: float, contract: Contract = CONTRACT, **options: int | float
+    ) -> None:
+        super().__init__(contract, **options)  # type: ignore[arg-type]
         self.clock, self.base, self.slope = clock, base, slope
 
     def step(self, tokens: Sequence[int], position: int) -> Logits:

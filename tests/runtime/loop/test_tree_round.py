@@ -119,16 +119,16 @@ def test_stop_tokens_and_the_drafted_token_are_never_leaves() -> None:
     choices = SecondChoices(GreedyRule(VOCAB), LeafPlan(VOCAB), (7,), VOCAB)
     logits = np.linspace(1.0, 2.0, VOCAB + 3, dtype=np.float32)  # a draft that knows more ids than the target
     assert choices.propose(logits) == VOCAB - 1
-    assert choices.take(99) == [Leaf(0, token) for token in (6, 5, 4, 3, 2, 1, 0)]
+    assert choices.take(2, 99) == [Leaf(0, token) for token in (6, 5, 4, 3, 2, 1, 0)]
     choices.accept_tree(logits[None, :VOCAB].repeat(9, 0), [VOCAB - 1], [])
-    assert choices.take(99) == []  # of that round only
+    assert choices.take(2, 99) == []  # of that round only
 
 
 class Budget:
-    """A row costs a tenth of a token; what is told is kept."""
+    """What a row costs depends on how many there are already; what is told is kept."""
 
-    price = 0.1
-    added = 0
+    steps = (0.9, 0.9, 0.9, 0.1, 0.1, 0.1, 0.1)
+    added = (0, 0)
     pays = True
     told: tuple[Choices, int | None]
 
@@ -138,8 +138,11 @@ class Budget:
     def values(self, choices: Choices) -> np.ndarray:
         return choices.values
 
-    def add_leaves(self, count: int) -> None:
-        self.added = count
+    def costs(self, rows: int, most: int) -> np.ndarray:
+        return np.append(0.0, np.cumsum(self.steps[rows : rows + most]))
+
+    def add_leaves(self, rows: int, count: int) -> None:
+        self.added = (rows, count)
 
     def learn(self, choices: Choices, hit: int | None) -> None:
         self.told = (choices, hit)
@@ -154,9 +157,9 @@ def test_the_likeliest_come_first_over_all_places_while_they_are_worth_their_row
     choices.propose(second)
     # Of shares below a fiftieth nothing is known. 0.3 and 0.16 at once, half of each behind the first token: 0.15 is
     # worth a row, 0.08 is not.
-    leaves = choices.take(99)
+    leaves = choices.take(3, 99)
     assert leaves == [Leaf(0, 1), Leaf(0, 2), Leaf(1, 0)]
-    assert budget.added == 3
+    assert budget.added == (3, 3)
     # The target agrees with the first token only, and goes on with the third choice behind it, which had no row.
     choices.accept_tree(np.stack([first, first[[2, 1, 0, *range(3, VOCAB)]], first, *[first] * 3]), [0, 1], leaves)
     told, hit = budget.told
@@ -167,17 +170,30 @@ def test_the_likeliest_come_first_over_all_places_while_they_are_worth_their_row
     assert told.values[hit] == pytest.approx(0.08)
     assert told.shares[hit] == pytest.approx(0.32)
     choices.propose(first)
-    assert choices.take(1) == [Leaf(0, 1)]  # no more room
+    assert choices.take(3, 1) == [Leaf(0, 1)]  # no more room
     choices.accept_tree(np.stack([first, first, first]), [0], [Leaf(0, 1)])
     assert budget.told[1] is None  # the draft stood
     budget.pays = False  # as a round begins
     choices.propose(first)
     budget.pays = True
     choices.propose(second)
-    assert choices.take(9) == []
+    assert choices.take(3, 9) == []
     choices.accept_tree(np.stack([first, first, first]), [0, 1], [])
     choices.certain(4)  # looked up
-    assert choices.take(9) == []
+    assert choices.take(3, 9) == []
+
+
+def test_a_dear_row_is_taken_for_those_behind_it_that_are_cheap() -> None:
+    """Kernels work on some rows at a time: the first of them costs, the others hardly do."""
+    budget = Budget()
+    choices = SecondChoices(GreedyRule(VOCAB), LeafPlan(4, budget), (), VOCAB)
+    row = np.log(np.array([0.4, 0.2, 0.19, 0.18, 0.006, 0.006, 0.006, 0.006, 0.006], np.float32))
+    for steps, count in (((0.3, 0.01, 0.01, 0.5), 3), ((0.3, 0.15, 0.15, 0.5), 0), ((0.1, 0.3, 0.3, 0.3), 1)):
+        budget.steps = (0.0, 0.0, *steps)
+        choices.propose(row)
+        assert len(choices.take(2, 99)) == count
+        assert budget.added == (2, count)
+        choices.accept_tree(np.stack([row] * (2 + count)), [0], [Leaf(0, 1 + place) for place in range(count)])
 
 
 def test_a_row_that_is_no_number_is_named_by_its_place() -> None:

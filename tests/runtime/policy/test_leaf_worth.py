@@ -11,14 +11,18 @@ from specexport.runtime.policy.routes import RoutePolicy
 from specexport.runtime.policy.schedule import AdaptiveSchedule, RouteState
 
 
-def schedule(verify: tuple[float, ...], state: RouteState | None = None, draft: float = 0.1) -> AdaptiveSchedule:
-    """Chances of 0.8 and then 0.5. verify: seconds of a pass over 1, 2, ... rows; draft: of the draft's."""
+def schedule(
+    verify: tuple[float, ...], state: RouteState | None = None, draft: float = 0.1, tree: tuple[float, ...] = ()
+) -> AdaptiveSchedule:
+    """Chances of 0.8 and then 0.5. verify: seconds of a pass over 1, 2, ... rows; draft: of the draft's; tree: of
+    wider passes.
+    """
 
     def time(seconds: float) -> MeasuredTime:
         return MeasuredTime(seconds, seconds, seconds)
 
-    rounds = tuple(time(seconds + draft * k) for k, seconds in enumerate(verify))
-    point = CostPoint(16, rounds, time(draft), tuple(map(time, verify)), (time(0.0),) * len(verify))
+    rounds, host = tuple(time(seconds + draft * k) for k, seconds in enumerate(verify)), (time(0.0),) * len(verify)
+    point = CostPoint(16, rounds, time(draft), tuple(map(time, verify)), host, tuple(map(time, tree)))
     costs = Costs(1, "bundle", "host", "onnxruntime", 0, "", 0.01, 0.0, (point,))
     entry = RoutePolicy("on", "model", 1, "adaptive", (0.8, 0.5), None)
     found = AdaptiveSchedule(entry, costs, None, state or RouteState(), len(verify) - 1)
@@ -32,10 +36,27 @@ def choices(*found: tuple[int, int, float]) -> Choices:
     return Choices(places, places + 7, ranks, 0.0 * shares, shares)
 
 
-def test_every_row_costs_what_the_dearest_does() -> None:
+def test_a_row_costs_what_its_place_does_and_beyond_what_was_measured_the_most() -> None:
     steps = schedule((1.0, 1.01, 1.02, 1.3, 1.32))
     rate = (1 + 0.8 + 0.4) / (1.02 + 0.2)  # the tokens a second of the best, k = 2
-    assert steps.leaves.price == pytest.approx(0.28 * rate)
+    mean = 0.31 / 3
+    expected = rate * np.array([0.0, mean, 0.29, 0.31, 0.31 + 0.28, 0.31 + 2 * 0.28])
+    assert steps.leaves.costs(2, 5) == pytest.approx(expected)
+    assert steps.leaves.costs(5, 1) == pytest.approx([0.0, rate * 0.28])
+    wider = schedule((1.0, 1.01, 1.02, 1.3, 1.32), tree=(1.33, 1.6))
+    assert wider.leaves.costs(5, 3) == pytest.approx(rate * np.array([0.0, 0.59 / 5, 0.28, 0.28 + 0.28]))
+
+
+def test_no_row_is_free_where_the_measurement_found_none_dearer() -> None:
+    """A busy host: widths 2 to 5 look equally fast, 6 to 8 do not."""
+    noisy = schedule((1.0, 1.2, 1.2, 1.2, 1.2), tree=(1.2, 1.5, 1.8))
+    assert noisy.leaves.costs(3, 2) == pytest.approx(noisy.leaves._rate * np.array([0.0, 0.1, 0.2]))
+
+
+def test_the_step_to_two_rows_is_none_of_a_leafs() -> None:
+    """A round with a draft has two rows without any leaf."""
+    assert schedule((1.0, 1.3, 1.31, 1.32, 1.33), draft=0.01).leaves.could_pay()
+    assert not schedule((1.0, 1.01, 1.31, 1.61, 1.91), draft=0.01).leaves.could_pay()
 
 
 @pytest.mark.parametrize(("row", "pays"), [(0.01, True), (0.06, True), (0.15, False)])
@@ -101,6 +122,6 @@ def test_the_pace_is_not_told_that_rounds_with_leaves_are_slow() -> None:
     watched = RouteState(pace=Watched())  # type: ignore[arg-type]
     found = schedule((1.0, 1.1, 1.2, 1.3, 1.4), watched)
     found._had_draft = True
-    found.leaves.add_leaves(2)
+    found.leaves.add_leaves(3, 2)
     found.observe(2, 1)
     assert told == [pytest.approx(1.2 + 2 * 0.1 + 0.1 + 0.1)]  # the round, and two rows

@@ -163,7 +163,7 @@ def test_rounds_with_leaves_that_were_asked_for_are_not_timed() -> None:
         assert asked.could_pay()
         for _ in range(200):
             k = following.next(16, 1)
-            asked.add_leaves(leaves if k else 0)
+            asked.add_leaves(k + 1, leaves if k else 0)
             host.now += table.rounds[k] + (0.5 * leaves if k else 0.0)
             following.observe(k, k)
         assert pace.extra == pytest.approx(1.0, abs=0.01)
