@@ -23,7 +23,7 @@ class Leaves(Protocol):
         ...
 
     def take(self, rows: int, room: int) -> list[Leaf]:
-        """The leaves for the draft that the round has proposed, at most `room`. rows: those of the pass without them."""
+        """At most `room` leaves for the draft that the round has proposed. rows: those of the pass without leaves."""
         ...
 
 

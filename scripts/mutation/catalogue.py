@@ -6,10 +6,11 @@ from .bundle_mutants import BUNDLE
 from .engine_mutants import ENGINES
 from .exporter_mutants import EXPORTER
 from .grammar_mutants import GRAMMAR
+from .leaf_mutants import LEAVES
 from .loop_mutants import LOOP
 from .proof_mutants import PROOFS
 from .sampling_mutants import SAMPLING
 from .serve_mutants import SERVE
 from .state_mutants import STATES
 
-MUTANTS = (*SAMPLING, *LOOP, *GRAMMAR, *PROOFS, *BUNDLE, *EXPORTER, *ENGINES, *SERVE, *STATES)
+MUTANTS = (*SAMPLING, *LOOP, *LEAVES, *GRAMMAR, *PROOFS, *BUNDLE, *EXPORTER, *ENGINES, *SERVE, *STATES)
