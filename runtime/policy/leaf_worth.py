@@ -17,6 +17,9 @@ HOST_SECONDS = 2e-4
 # Upper estimate of the probability that the likeliest other token is chosen where a draft token is rejected. On the
 # demo pair the target chooses it in 49 of 100 such positions.
 BEST_SHARE = 0.5
+# No row counts as less than this share of the mean of all measured rows: on a busy host, neighbouring widths may seem
+# equally fast. Chosen after SmolLM2's costs were known, whose rows 4 to 6 take half of the mean.
+LEAST_OF_MEAN = 0.5
 # From this rank on, all choices share one estimate.
 RANKS = 8
 # How many observed tokens the draft's own probabilities count for; and about how many observations are remembered.
@@ -78,7 +81,7 @@ class LeafWorth:
         for chance in self._expected:
             most = max(most, alive * (1.0 - chance))
             alive *= chance
-        return BEST_SHARE * most > self._rate * (max(self._mean_step, min(self._steps)) + HOST_SECONDS)
+        return BEST_SHARE * most > self._rate * (max(self._least_step, min(self._steps)) + HOST_SECONDS)
 
     def costs(self, rows: int, most: int) -> Probabilities:
         return self._rate * np.array([self._seconds(rows, count) for count in range(most + 1)])
@@ -87,10 +90,10 @@ class LeafWorth:
         self.seconds = self._seconds(rows, count)
 
     def _seconds(self, rows: int, count: int) -> float:
-        """What `count` leaves add to a pass over `rows` rows: the measured difference, but at least the mean of all
-        measured rows, since in a measurement of a busy host neighbouring widths may look equally fast.
+        """What `count` leaves add to a pass over `rows` rows: the measured difference, but no less than
+        `LEAST_OF_MEAN` says.
         """
-        return max(self._pass(rows + count) - self._pass(rows), count * self._mean_step)
+        return max(self._pass(rows + count) - self._pass(rows), count * self._least_step)
 
     def _pass(self, rows: int) -> float:
         """Seconds of a pass over so many rows. Rows cost in steps, so beyond what was measured each one counts as the
@@ -106,8 +109,8 @@ class LeafWorth:
         return steps[1:] or steps
 
     @property
-    def _mean_step(self) -> float:
-        return sum(self._steps) / len(self._steps)
+    def _least_step(self) -> float:
+        return LEAST_OF_MEAN * sum(self._steps) / len(self._steps)
 
     def _word(self, choices: Choices) -> Probabilities:
         """The draft's own probabilities, times the probability that the draft token before is rejected."""

@@ -11,7 +11,7 @@ LEAVES = (
     Mutant(
         "rows are free where a busy host measured two widths as equally fast",
         WORTH,
-        "return max(self._pass(rows + count) - self._pass(rows), count * self._mean_step)",
+        "return max(self._pass(rows + count) - self._pass(rows), count * self._least_step)",
         "return self._pass(rows + count) - self._pass(rows)",
         IN_WORTH,
     ),

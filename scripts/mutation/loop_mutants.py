@@ -56,8 +56,8 @@ LOOP = (
     Mutant(
         "kept costs are of any number of threads",
         "runtime/costs/first.py",
-        "[*made_for, session.threads]",
-        "made_for",
+        "engine.name, session.threads]",
+        "engine.name]",
         ("tests/runtime/costs/test_first.py",),
     ),
     Mutant(

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from specexport.runtime.drafting.leaves import Choices
 from specexport.runtime.policy.cost_model import CostPoint, Costs, MeasuredTime
-from specexport.runtime.policy.leaf_worth import HOST_SECONDS, RANKS, LeafBeliefs
+from specexport.runtime.policy.leaf_worth import HOST_SECONDS, LEAST_OF_MEAN, RANKS, LeafBeliefs
 from specexport.runtime.policy.routes import RoutePolicy
 from specexport.runtime.policy.schedule import AdaptiveSchedule, RouteState
 
@@ -39,18 +39,19 @@ def choices(*found: tuple[int, int, float]) -> Choices:
 def test_a_row_costs_what_its_place_does_and_beyond_what_was_measured_the_most() -> None:
     steps = schedule((1.0, 1.01, 1.02, 1.3, 1.32))
     rate = (1 + 0.8 + 0.4) / (1.02 + 0.2)  # the tokens a second of the best, k = 2
-    mean = 0.31 / 3
-    expected = rate * np.array([0.0, mean, 0.29, 0.31, 0.31 + 0.28, 0.31 + 2 * 0.28])
+    least = LEAST_OF_MEAN * 0.31 / 3
+    expected = rate * np.array([0.0, least, 0.29, 0.31, 0.31 + 0.28, 0.31 + 2 * 0.28])
     assert steps.leaves.costs(2, 5) == pytest.approx(expected)
     assert steps.leaves.costs(5, 1) == pytest.approx([0.0, rate * 0.28])
     wider = schedule((1.0, 1.01, 1.02, 1.3, 1.32), tree=(1.33, 1.6))
-    assert wider.leaves.costs(5, 3) == pytest.approx(rate * np.array([0.0, 0.59 / 5, 0.28, 0.28 + 0.28]))
+    expected = rate * np.array([0.0, LEAST_OF_MEAN * 0.59 / 5, 0.28, 0.28 + 0.28])
+    assert wider.leaves.costs(5, 3) == pytest.approx(expected)
 
 
 def test_no_row_is_free_where_the_measurement_found_none_dearer() -> None:
     """A busy host: widths 2 to 5 look equally fast, 6 to 8 do not."""
     noisy = schedule((1.0, 1.2, 1.2, 1.2, 1.2), tree=(1.2, 1.5, 1.8))
-    assert noisy.leaves.costs(3, 2) == pytest.approx(noisy.leaves._rate * np.array([0.0, 0.1, 0.2]))
+    assert noisy.leaves.costs(3, 2) == pytest.approx(noisy.leaves._rate * LEAST_OF_MEAN * np.array([0.0, 0.1, 0.2]))
 
 
 def test_the_step_to_two_rows_is_none_of_a_leafs() -> None:
