@@ -136,8 +136,10 @@ class Head(Protocol):
         """`[F + 1]`, the bias last, for the passes to come. Raises `EngineError` for another number of them."""
         ...
 
-    def confidence(self) -> float:
-        """The logit of the last row, not yet calibrated: how sure it is that the token drafted from it is accepted."""
+    def confidence(self, row: int = -1) -> float:
+        """The logit of a row, by default the last, not yet calibrated: how sure it is that the token drafted from it is
+        accepted.
+        """
         ...
 
     def features(self) -> NDArray[np.float32]:

@@ -7,7 +7,7 @@ import weakref
 from collections.abc import Iterable, Sequence
 from contextlib import closing
 from pathlib import Path
-from threading import Lock, RLock
+from threading import RLock
 from time import perf_counter
 from typing import Any
 
@@ -63,9 +63,9 @@ class Session:
         self.tokenizer = self._encoder.tokenizer
         self._grammars = GrammarCompiler.of(bundle, self.tokenizer.to_str)
         self._context = make_context(bundle, engine)
-        # Held by the thread that is inside a call which runs passes, or which takes or releases `_lock`. It is held
-        # only briefly, and it tells a signal handler that its own thread is inside such a call, for which it must not
-        # wait.
+        # Held by the thread that is inside a call which runs passes, or which changes `_stream` or the context. It is
+        # held only briefly, and it tells a signal handler that its own thread is inside such a call, for which it must
+        # not wait.
         self._running = RLock()
         self.drafts = Drafts(bundle, engine, self._context, running=self._running)
         self.decisions = Decisions.load(bundle, engine, threads, self.drafts.open) if policy else Decisions()
@@ -74,8 +74,7 @@ class Session:
             sizes = [(model.row_bytes(contract), model.state_bytes(contract)) for model in models]
             self._context.conversations = Conversations(prompt_cache_bytes, *zip(*sizes, strict=True))
         self._decoding = Decoding(bundle, engine, self.tokenizer, self._context)
-        self._lock = Lock()  # held by the open stream
-        self._stream: weakref.ref[Stream] | None = None
+        self._stream: weakref.ref[Stream] | None = None  # the newest
         self._cancels = 0  # number of calls of `cancel`: it also ends a request whose costs are still being measured
         self._closed = False  # no request is accepted after
         self._given_back = False  # the engine was released
@@ -207,8 +206,7 @@ class Session:
         with self._running:
             self._check_free()  # before a draft is opened for it, or taken from another request
             self.drafts.use(request.drafter)
-            self._acquire()
-            stream = Stream(chunks, cancellation, self._running, self._lock.release)
+            stream = Stream(chunks, cancellation, self._running)
             self._stream = weakref.ref(stream)
         statistics.setup_seconds = statistics.total_seconds = perf_counter() - start
         return stream
@@ -233,7 +231,7 @@ class Session:
         May be called from any thread and from signal handlers; does not wait.
         """
         self._cancels += 1
-        stream = self._stream() if self._stream is not None else None
+        stream = self._open_stream
         if stream is not None:
             stream.cancel()
 
@@ -241,13 +239,10 @@ class Session:
         """Forget all cached rows, so that the next request starts from nothing. Raises `SessionBusyError`."""
         self._check_free()
         with self._running:
-            self._acquire()
-            try:
-                self._context.truncate(0)
-                if self._context.conversations is not None:
-                    self._context.conversations.clear()
-            finally:
-                self._lock.release()
+            self._check_free()
+            self._context.truncate(0)
+            if self._context.conversations is not None:
+                self._context.conversations.clear()
 
     def close(self) -> None:
         """Release what the engine holds, above all device memory. Closing again has no effect.
@@ -271,7 +266,7 @@ class Session:
     def _close(self) -> None:
         if self._given_back:
             return
-        stream = self._stream() if self._stream is not None else None
+        stream = self._open_stream
         if stream is not None:
             stream.close(_closed())
         self._closed = self._given_back = self.drafts.closed = True
@@ -289,19 +284,19 @@ class Session:
                 raise
             LOG.warning("closing the session failed as well: %s", failure)  # must not hide the error before it
 
+    @property
+    def _open_stream(self) -> Stream | None:
+        stream = self._stream() if self._stream is not None else None
+        return stream if stream is not None and stream.open else None
+
     def _check_open(self) -> None:
         if self._closed:
             raise _closed()
 
     def _check_free(self) -> None:
-        """Called before waiting for anything."""
+        """Called before waiting for anything, and again once nothing can change it."""
         self._check_open()
-        if self._lock.locked():
-            raise _busy()
-
-    def _acquire(self) -> None:
-        self._check_open()
-        if not self._lock.acquire(blocking=False):
+        if self._open_stream is not None:
             raise _busy()
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator
 from threading import Condition, RLock
 
 from ..errors import SessionBusyError, SpecExportError
@@ -14,19 +14,16 @@ class Stream(Iterator[Chunk]):
     """Occupies its session from `Session.stream` until it has ended, is closed, or is dropped.
 
     It ends with the chunk that has a finish reason, or with an error. As a context manager it closes at the end.
+    open: whether it occupies its session.
     """
 
-    def __init__(
-        self,
-        chunks: Generator[Chunk, None, None],
-        cancellation: Cancellation,
-        running: RLock,
-        release: Callable[[], None],
-    ) -> None:
-        self._chunks, self._cancellation, self._release = chunks, cancellation, release
+    open = False
+
+    def __init__(self, chunks: Generator[Chunk, None, None], cancellation: Cancellation, running: RLock) -> None:
+        self._chunks, self._cancellation = chunks, cancellation
         self._running = running  # the session's, held during every step, so that another thread can close between steps
-        self._open, self._ended = True, False  # and the session is released between steps
         self._error: SpecExportError | None = None
+        self.open = True
 
     def __next__(self) -> Chunk:
         with self._running:
@@ -35,10 +32,10 @@ class Stream(Iterator[Chunk]):
             try:
                 chunk = next(self._chunks)
             except BaseException:
-                self._end()
+                self.open = False
                 raise
             if chunk.finish_reason is not None:
-                self._end()
+                self.open = False
             return chunk
 
     @property
@@ -60,19 +57,19 @@ class Stream(Iterator[Chunk]):
         step of the same thread, as in a signal handler.
         """
         self.cancel()
-        if self._ended:  # another stream may be running by now
+        if self.open:  # else another stream may be running by now
+            with self._running:
+                self._close(error)
+
+    def _close(self, error: SpecExportError | None) -> None:
+        if not self.open:  # it ended in the meantime
             return
-        with self._running:
-            if not self._open:
-                return
-            try:
-                self._chunks.close()
-            except ValueError:  # being executed by this very thread
-                raise SessionBusyError(
-                    "a stream cannot be closed from within its own step; call cancel() there"
-                ) from None
-            self._error = error
-            self._end()
+        try:
+            self._chunks.close()
+        except ValueError:  # being executed by this very thread
+            raise SessionBusyError("a stream cannot be closed from within its own step; call cancel() there") from None
+        self._error = error
+        self.open = False
 
     def __enter__(self) -> Stream:
         return self
@@ -80,14 +77,9 @@ class Stream(Iterator[Chunk]):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _end(self) -> None:
-        if self._open:
-            self._open = False
-            self._release()
-            self._ended = True
-
     def __del__(self) -> None:
-        self.close()
+        if self.open:
+            self.close()
 
 
 def holds(lock: RLock) -> bool:

@@ -41,8 +41,8 @@ class OrtHead:
     def set_weights(self, weights: Floats) -> None:
         self._weights[:] = checked(weights, self.size)
 
-    def confidence(self) -> float:
-        return float(self._confidence[self.rows - 1])
+    def confidence(self, row: int = -1) -> float:
+        return float(self._confidence[: self.rows][row])
 
     def features(self) -> Floats:
         return self._features[: self.rows]
@@ -84,8 +84,8 @@ class OrtCudaHead:
     def set_weights(self, weights: Floats) -> None:
         self._weights.update_inplace(checked(weights, self.size))
 
-    def confidence(self) -> float:
-        return float(self._read(1)[0, -1])
+    def confidence(self, row: int = -1) -> float:
+        return float(self._read(1)[0, row])
 
     def features(self) -> Floats:
         features: Floats = self._read(0)[0]

@@ -12,7 +12,7 @@ from time import perf_counter
 import numpy as np
 
 from ...bundle import Bundle
-from ...engines.base import Engine, Head, OpenedDraft
+from ...engines.base import Engine, Head, Logits, OpenedDraft
 from ...errors import BundleError, ParameterError
 from ..drafting.names import FIRST, beside_first, check_drafter, model_of
 from ..state.cancellation import Cancelled
@@ -296,6 +296,9 @@ def chance_of(survival: Survival, head: Head | None, bundle: Bundle) -> Chance |
         )
     *weights, bias = survival.head
     head.set_weights(np.array([*weights[: head.size], bias], np.float32))
-    if both:
-        return lambda index, logits: survival.chance(index, head.confidence() + weights[-1] * top_logit(logits[-1]))
-    return lambda index, logits: survival.chance(index, head.confidence())
+
+    def chance(index: int, logits: Logits) -> float:
+        signal = head.confidence(len(logits) - 1)  # the pass of a chain has rows of guesses after these
+        return survival.chance(index, signal + weights[-1] * top_logit(logits[-1]) if both else signal)
+
+    return chance

@@ -250,12 +250,26 @@ class SamplingRule(_Rows):
         def target(index: int) -> Distribution:
             return self._distribution("target", self._target_row(target_logits[index], draft_tokens[:index]), index)
 
+        def judged(size: int) -> tuple[int, int]:
+            """The verdict on the draft's first `size` tokens."""
+            probs = draft_probs[:size]
+            chance = any(len(one.probs) > 1 for one in probs)
+            verify = VERIFY[self._parameters.verification] if chance else verify_tokens
+            try:
+                return verify(target, probs, draft_tokens[:size], np.append(uniforms[:size], uniforms[-1]))
+            except (NonFiniteLogitsError, GrammarError, ParameterError):
+                known = target.cache_info().currsize
+                if known == size:
+                    raise
+            # The block rule looks at rows that the output may never reach. A row without a distribution ends the draft
+            # before it, which depends only on tokens that stay in the draft.
+            return judged(known)
+
         if self.siblings is not None:
             count, token = self.siblings.verify(target, draft_probs, draft_tokens, self._target_noise.random)
         else:
-            chance = any(len(probs.probs) > 1 for probs in draft_probs)
-            verify = VERIFY[self._parameters.verification] if chance else verify_tokens
-            count, token = verify(target, draft_probs, draft_tokens, self._target_noise.random(len(draft_tokens) + 1))
+            uniforms = self._target_noise.random(len(draft_tokens) + 1)
+            count, token = judged(len(draft_tokens))
         self._emit([*draft_tokens[:count], token])
         return count, token
 

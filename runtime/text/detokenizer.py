@@ -59,7 +59,6 @@ class Detokenizer:
 
     def _show(self, token: int) -> str:
         before = self.flush()
-        self._tokens.append(token)  # it decodes to nothing, but separates its neighbours
         self._emitted = len(self._tokens)
         return before + self._shown[token]
 
@@ -73,6 +72,9 @@ class Detokenizer:
 
     def _emit(self, end: int, now: str) -> str:
         before = self._text(self._emitted)
+        if now == before and not self._tokenizer.decode(2 * self._tokens[self._emitted : end]):
+            # Special tokens, which every later one would decode again. A space in front of a text has none at first.
+            del self._tokens[self._emitted : end]
         if len(now) <= len(before):
             return ""
         self._start, self._emitted = self._emitted, end

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import sys
 import threading
 from collections.abc import Callable
 from dataclasses import replace
+from linecache import getline
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -261,6 +264,34 @@ def test_an_interrupt_while_a_prompt_is_taken_up(session: Session, monkeypatch: 
     assert session.generate([9, 8, 7, 6, 5], max_new_tokens=2).tokens == expected(session, [9, 8, 7, 6, 5], 2)
 
 
+@pytest.mark.parametrize("call", [lambda session: session.generate([1, 2], max_new_tokens=3), Session.reset])
+def test_an_interrupt_before_any_line(session: Session, call: Callable[[Session], object]) -> None:
+    """Of the session and its stream. Entering and leaving a `with` is one step for signals, and is left whole."""
+    lines: set[tuple[str, int]] = set()
+
+    def trace(frame: FrameType, event: str, _: object) -> Callable[..., Any] | None:
+        file, line = frame.f_code.co_filename, frame.f_lineno
+        dropped = "__del__" in (frame.f_code.co_name, frame.f_back and frame.f_back.f_code.co_name)
+        if dropped or not file.endswith(("runtime/session.py", "runtime/stream.py")):
+            return None
+        if event == "line" and (file, line) not in lines and "with " not in getline(file, line):
+            lines.add((file, line))
+            raise KeyboardInterrupt
+        return trace
+
+    before, count = sys.gettrace(), -1
+    while len(lines) > count:
+        count = len(lines)
+        with contextlib.suppress(KeyboardInterrupt):
+            sys.settrace(trace)
+            try:
+                call(session)
+            finally:
+                sys.settrace(before)
+        assert session.generate(PROMPT, max_new_tokens=9).tokens == expected(session, PROMPT, 9)
+    assert count > 5
+
+
 # Other threads.
 
 
@@ -407,7 +438,6 @@ def test_closing_from_within_a_reset_or_the_call_of_stream_is_refused(
     for owner, name, call in (
         (Context, "truncate", session.reset),
         (session_module, "Stream", lambda: session.generate([1, 2], max_new_tokens=2)),
-        (Stream, "_end", lambda: session.generate([1, 2], max_new_tokens=2)),
     ):
         with monkeypatch.context() as patch:
             patch.setattr(owner, name, closing(getattr(owner, name)))

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from specexport.errors import ParameterError
 from specexport.runtime.drafting.names import DRAFTERS
+from specexport.runtime.load import load
 from specexport.runtime.sampling.parameters import SamplingParameters
 from specexport.runtime.sampling.truncation import processed_distribution
 from specexport.runtime.session import Session
@@ -304,3 +305,10 @@ def test_the_whole_vocabulary_with_everything_at_once(make_session: MakeSession)
         assert len(first.tokens) > 20
         assert not {9, 10} & set(first.tokens)
         check_invariant(session._context)
+
+
+@pytest.mark.parametrize("given", [{"threads": 2.0}, {"threads": "2"}, {"threads": None}, {"device": "0"}])
+def test_loading_with_numbers_that_are_none(refused: Refused, given: dict[str, Any]) -> None:
+    """Half of `os.cpu_count()` is one of them."""
+    with refused(ParameterError):
+        load("some.bundle", **given)

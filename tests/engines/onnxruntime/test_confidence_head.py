@@ -72,6 +72,8 @@ def test_a_confidence_is_of_the_last_row_and_by_the_weights(make: Make, exported
     features = decoder.head.features().copy()
     assert type(decoder.head.confidence()) is float
     assert decoder.head.confidence() == pytest.approx(float(features[-1] @ WEIGHTS[:-1] + WEIGHTS[-1]), abs=1e-4)
+    for row, given in enumerate(features):
+        assert decoder.head.confidence(row) == pytest.approx(float(given @ WEIGHTS[:-1] + WEIGHTS[-1]), abs=1e-4)
     decoder.head.set_weights(np.append(np.zeros(F, np.float32), np.float32(2.5)))
     decoder.step(TOKENS[19:24], 19)
     assert decoder.head.confidence() == 2.5

@@ -33,12 +33,13 @@ class FakeHead:
     def __init__(self, size: int = 3) -> None:
         self.size = size
         self.weights: Any = None
+        self.rows = [1.5]
 
     def set_weights(self, weights: Any) -> None:
         self.weights = weights
 
-    def confidence(self) -> float:
-        return 1.5
+    def confidence(self, row: int = -1) -> float:
+        return self.rows[row]
 
     def features(self) -> Any:
         return np.zeros((1, self.size), np.float32)
@@ -178,6 +179,22 @@ def test_the_head_gets_its_weights_and_is_read(refused: Refused, bundle: Bundle)
     assert Decisions.load(bundle, engine(), 0).chance is None  # this engine has no head
     with refused(BundleError):
         Decisions.load(bundle, engine(FakeHead(7)), 0)
+
+
+@pytest.mark.parametrize("weight", [0.0, -0.5])
+def test_the_head_is_read_in_the_row_that_is_asked_about(bundle: Bundle, weight: float) -> None:
+    """The last row of the logits that are given, whatever rows the draft's pass has after it."""
+    write_policy(bundle, ADAPTIVE)
+    write_decision(bundle, costs_of(bundle), COSTS)
+    survival = survival_of(bundle, (1.0, 2.0, 3.0, *([weight] if weight else []), 4.0))
+    write_decision(bundle, replace(survival, signal="both" if weight else "head"), SURVIVAL)
+    head = FakeHead()
+    head.rows = [0.5, -0.5, 9.0]
+    chance = Decisions.load(bundle, engine(head), 0).chance
+    assert chance is not None
+    even = np.array([[0.0, 0.0, -np.inf]] * 2, np.float32)  # a probability of 1/2, whose logit is 0
+    assert chance(0, even[:1]) == pytest.approx(0.625)
+    assert chance(0, even) == pytest.approx(0.375)
 
 
 def test_the_head_beside_the_probability(bundle: Bundle) -> None:

@@ -279,6 +279,42 @@ def test_rows_behind_a_rejected_token_without_chance_are_never_looked_at(verific
         assert rule.accept(rows, [0, 0]) == (0, 1)
 
 
+@pytest.mark.parametrize("verification", ["block", "token"])
+def test_a_broken_row_ends_a_request_as_often_as_the_target_comes_to_it(verification: Any) -> None:
+    """The target gives no numbers after token 0, which the draft likes more than the target does."""
+    target, draft = np.array([0.2, 0.5, 0.3]), np.array([0.6, 0.3, 0.1])
+    fine = np.log(target).astype(np.float32)
+    failed, first = 0.0, np.zeros(3)
+    for token, drafted in enumerate(draft):
+
+        def accept(*uniforms: float, token: int = token) -> int | None:
+            rule = rule_for(3, temperature=1.0, verification=verification)
+            rule._draft_noise = Scripted(draft[:token].sum() + 0.05, 0.5)  # type: ignore[attr-defined]
+            rule._target_noise = Scripted(uniforms[0], 0.9, uniforms[1])  # type: ignore[attr-defined]
+            tokens = [rule.propose(np.log(draft).astype(np.float32)) for _ in range(2)]
+            assert tokens[0] == token
+            rows = [fine, row(NAN, NAN, NAN) if token == 0 else fine, fine]
+            try:
+                count, following = rule.accept(np.stack(rows), tokens)  # type: ignore[arg-type]
+            except NonFiniteLogitsError:
+                return None
+            return tokens[0] if count else following
+
+        fails = measure(lambda uniform, accept=accept: accept(uniform, 0.5) is None)
+        failed += drafted * fails
+        if token:
+            stays = measure(lambda uniform, accept=accept, token=token: accept(uniform, 0.5) == token)
+            first[token] += drafted * stays
+            rest, half = 1.0 - stays, (1.0 + stays) / 2
+        else:
+            rest, half = 1.0 - fails, (1.0 + fails) / 2
+        if rest > 1e-9:
+            found = shares(lambda uniform, accept=accept, half=half: accept(half, uniform), 3)
+            first += drafted * rest * np.array(found)
+    assert failed == pytest.approx(0.2, abs=1e-6)
+    assert first == pytest.approx([0.0, 0.5, 0.3], abs=1e-6)
+
+
 BROKEN = [
     (row(1.0, NAN, 2.0), "nan"),
     (row(1.0, INF, 2.0), "inf"),

@@ -194,6 +194,18 @@ def test_what_only_the_prompt_leaves_unfinished_is_not_the_outputs(tokenizer: To
     assert detokenizer.flush() == REPLACED
 
 
+class Counts:
+    """A tokenizer that remembers the most tokens it was asked to decode at once."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self.tokenizer, self.widest = tokenizer, 0
+        self.id_to_token = tokenizer.id_to_token
+
+    def decode(self, tokens: list[int]) -> str:
+        self.widest = max(self.widest, len(tokens))
+        return self.tokenizer.decode(tokens)
+
+
 @pytest.mark.parametrize("make", [byte_tokenizer, lambda: metaspace_tokenizer("sequence")])
 @pytest.mark.parametrize("kind", ["lone bytes", "replacement characters"])
 def test_a_run_that_never_becomes_a_character_is_read_in_a_small_window(
@@ -203,19 +215,34 @@ def test_a_run_that_never_becomes_a_character_is_read_in_a_small_window(
     sentencepiece = tokenizer.token_to_id("▁Hello") is not None
     bytes_ = b"\xff" if kind == "lone bytes" else REPLACED.encode()
     run = [byte + (1 if sentencepiece else 0) for byte in bytes_] * 200
-    widest = 0
-
-    class Counts:
-        def decode(self, tokens: list[int]) -> str:
-            nonlocal widest
-            widest = max(widest, len(tokens))
-            return tokenizer.decode(tokens)
-
-    detokenizer = Detokenizer(Counts(), [tokenizer.token_to_id("▁Hello")] if sentencepiece else list(b"x"))  # type: ignore[arg-type]
+    counts = Counts(tokenizer)
+    prompt = [tokenizer.token_to_id("▁Hello")] if sentencepiece else list(b"x")
+    detokenizer = Detokenizer(counts, prompt)  # type: ignore[arg-type]
     text = "".join(detokenizer.add(token) for token in run) + detokenizer.flush()
-    assert widest < 48
+    assert counts.widest < 48
     assert len(text) >= 200
     assert set(text) == {REPLACED}
+
+
+@pytest.mark.parametrize("before", ["", "\xe2\x82"])
+@pytest.mark.parametrize("kind", ["special", "shown", "of no token"])
+def test_a_run_without_a_text_is_read_in_a_small_window(kind: str, before: str) -> None:
+    """As models write it that go on after their stop token."""
+    tokenizer, half = metaspace_tokenizer("sequence"), [1 + ord(byte) for byte in before]
+    hello, special = tokenizer.token_to_id("▁Hello"), tokenizer.token_to_id("<s>")
+    mark, counts = special + (kind == "of no token"), Counts(tokenizer)
+    detokenizer = Detokenizer(counts, [hello], [special] if kind == "shown" else [])  # type: ignore[arg-type]
+    text = "".join(detokenizer.add(token) for token in [hello, *half, *[mark] * 200, hello]) + detokenizer.flush()
+    assert counts.widest < 48
+    assert text == " Hello" + REPLACED * len(half) + "<s>" * (200 * (kind == "shown")) + " Hello"
+
+
+@pytest.mark.parametrize("decoder", ["metaspace", "sequence"])
+def test_a_space_in_front_of_all_text_is_no_token_without_a_text(decoder: str) -> None:
+    tokenizer = metaspace_tokenizer(decoder)
+    space, hello = tokenizer.token_to_id("▁"), tokenizer.token_to_id("▁Hello")
+    detokenizer = Detokenizer(tokenizer, [tokenizer.token_to_id("<s>")])
+    assert "".join(map(detokenizer.add, [space, hello])) == tokenizer.decode([space, hello]) == " Hello"
 
 
 def test_text_that_is_valid_is_the_same_behind_a_run_of_lone_bytes(tokenizer: Tokenizer) -> None:
