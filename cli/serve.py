@@ -48,7 +48,9 @@ WHERE = ("host", "port", "uds", "drain_delay", "drain_timeout", "trust_forwarded
 @click.option("--served-model-name", "model", help="Model name that clients use. [default: the bundle's]")
 @click.option("--replica-name", "replica", help="Name of this replica, sent in x-specexport-replica.")
 @click.option(
-    "--api-key-file", type=click.File(), help="File of API keys, one per line; $SPECEXPORT_API_KEY holds one more."
+    "--api-key-file",
+    type=click.File(encoding="utf-8", errors="surrogateescape"),
+    help="File of API keys, one per line; $SPECEXPORT_API_KEY holds one more.",
 )
 @click.option("--no-auth", is_flag=True, help="Listen beyond this machine without an API key.")
 @click.option("--public-metrics", is_flag=True, help="Serve /metrics without an API key.")

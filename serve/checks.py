@@ -39,8 +39,8 @@ def texts(name: str, value: Any) -> tuple[str, ...]:
 
 def keys(name: str, value: Any) -> tuple[str, ...]:
     found = texts(name, value)
-    if any(not key.isprintable() or " " in key for key in found):
-        raise ParameterError("an API key has spaces; give one key per line")
+    if any(not (key.isascii() and key.isprintable()) or " " in key for key in found):  # no client can send such a key
+        raise ParameterError("an API key has spaces or characters beyond ASCII; give one key per line")
     return found
 
 
@@ -93,6 +93,13 @@ def text(name: str, value: Any) -> str:
     if not isinstance(value, str) or not value:
         raise ParameterError(f"{name} is {shown(value)}; it must be a text of at least one character")
     return value
+
+
+def model(name: str, value: Any) -> str:
+    """The name of a model. Each answer holds it, so it must be valid Unicode."""
+    if not text(name, value).isprintable():
+        raise ParameterError(f"{name} is {shown(value)}; it must have printable characters only (--served-model-name)")
+    return str(value)
 
 
 def temperature(name: str, value: Any) -> float:

@@ -13,6 +13,7 @@ from ..runtime.grammar.grammar import Grammar
 from ..runtime.hub import bundle_name
 from ..runtime.session import Session
 from ..version import VERSION
+from . import checks
 from .engine.async_session import AsyncSession
 from .metrics import Metrics
 from .settings import ServerSettings
@@ -35,7 +36,7 @@ class Service:
         self.texts = TokenTexts(session.tokenizer)
         self.limits = Limits(session.capacity, self.texts.longest)
         self.created = int(time.time())
-        self.name = settings.model or bundle_name(session.bundle.root)
+        self.name = settings.model or checks.model("model", bundle_name(session.bundle.root))
         self.fingerprint = f"fp_{_digest(session)}-{session.engine.name}"
         self.metrics = self._metrics(session)
 

@@ -15,7 +15,7 @@ LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 ANY_HOST = "*"
 PER_KEY = 4
 CHECKS: dict[str, Callable[[str, Any], Any]] = {
-    "model": checks.text,
+    "model": checks.model,
     "api_keys": checks.keys,
     "allowed_hosts": checks.hosts,
     "cors_origins": checks.origins,

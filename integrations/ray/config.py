@@ -119,7 +119,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         lines = [os.environ.get(KEY_VARIABLE, "")]
         if self.api_key_file is not None:
             try:
-                lines += Path(self.api_key_file).read_text(encoding="utf-8").splitlines()
+                text = Path(self.api_key_file).read_text(encoding="utf-8", errors="surrogateescape")
+                lines += text.splitlines()
             except OSError as error:
                 told = f"api_key_file {self.api_key_file} cannot be read: {error.strerror}; it must be on every host"
                 raise ParameterError(told) from None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from typing import Any
 
 import pytest
@@ -79,3 +80,22 @@ def test_a_value_beyond_its_bounds_is_told_with_them(refused: Refused, fields: d
     with refused(ApiError) as caught:
         ignored(**fields)
     assert caught.value.param == name
+
+
+def test_reading_a_large_body_costs_a_few_calls_for_each_of_its_parts() -> None:
+    """The event loop reads it: what takes long there holds up every stream."""
+    parts = 2000
+    message = {"role": "user", "content": [{"type": "text", "text": ""}] * (parts // 2)}
+    body = json.dumps({"messages": [message, message]}).encode()
+    calls = 0
+
+    def count(frame: Any, event: str, argument: Any) -> None:
+        nonlocal calls
+        calls += event == "call"
+
+    sys.setprofile(count)
+    try:
+        parse(ChatRequest, body, False)
+    finally:
+        sys.setprofile(None)
+    assert calls < 20 * parts

@@ -61,6 +61,16 @@ def test_nobody_says_who_asks_unless_that_is_wanted(session: Session, trusted: b
     assert keys == [key]
 
 
+def test_an_answer_does_not_wait_for_the_clients_acknowledgement(session: Session) -> None:
+    with served(session) as client, connected(client) as kept:
+        kept.sendall(HEALTH)
+        assert kept.recv(100)
+        listener = client.listener  # type: ignore[attr-defined]
+        [connection] = listener._server.server_state.connections
+        its_socket = connection.transport.get_extra_info("socket")
+        assert its_socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) == 1
+
+
 def test_half_of_a_body_does_not_hold_the_end_up(session: Session) -> None:
     with served(session, ServerSettings(body_timeout=1000), drain_timeout=0.1) as client:
         listener = client.listener  # type: ignore[attr-defined]

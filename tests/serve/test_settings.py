@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 from specexport.bundle import Contract
+from specexport.cli import main
 from specexport.cli.serve import serve
 from specexport.errors import ParameterError
-from specexport.serve import AsyncSession, ServerSettings
+from specexport.serve import AsyncSession, ServerSettings, create_app
 from specexport.serve.settings import CHECKS, OPTIONAL
 from support.messages import Refused
 from support.serving import slow_session
@@ -23,6 +24,7 @@ SEVERAL = ("api_keys", "allowed_hosts", "cors_origins")
 WRONG: list[dict[str, Any]] = [
     {"api_keys": ("",)},
     {"api_keys": ("a b",)},
+    {"api_keys": ("schlüssel",)},
     {"api_keys": {"secret": 1}},
     {"api_keys": None},
     {"api_keys": ("secret", 5)},
@@ -49,6 +51,7 @@ WRONG: list[dict[str, Any]] = [
     {"ping_interval": 0},
     {"model": 5},
     {"model": ""},
+    {"model": "a\udcff"},
     {"strict_fields": "yes"},
     {"metrics_prefix": "1 2"},
     {"replica": "a\r\nb"},
@@ -124,3 +127,20 @@ def test_times_that_are_none_on_the_command_line(name: str, value: str) -> None:
     found = CliRunner().invoke(serve, ["some.bundle", f"--{name}-timeout", value])
     assert found.exit_code == 2
     assert re.search(rf"Invalid value for '--{name}-timeout': {value}\S* is not ", found.stderr), found.stderr
+
+
+def test_a_file_of_keys_that_is_no_text(tmp_path: Path) -> None:
+    file = tmp_path / "keys"
+    file.write_bytes(b"secret\xff\n")
+    found = CliRunner().invoke(main, ["serve", "some.bundle", "--api-key-file", str(file)])
+    assert (found.exit_code, found.stdout) == (1, "")
+    assert found.stderr == "Error: an API key has spaces or characters beyond ASCII; give one key per line\n"
+
+
+def test_the_name_of_a_bundle_that_no_answer_can_hold(tmp_path: Path, refused: Refused) -> None:
+    """It would be in each of them."""
+    session, _ = slow_session(tmp_path / "a\nb.bundle", CONTRACT)
+    with session:
+        with refused(ParameterError):
+            create_app(session)
+        create_app(session, ServerSettings(model="a"))
