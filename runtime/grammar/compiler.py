@@ -25,7 +25,7 @@ from .thinking import behind
 from .verdicts import Verdict, Verdicts
 
 if TYPE_CHECKING:
-    from llguidance import LLTokenizer
+    from llguidance import LLMatcher, LLTokenizer
 
 DEADLINE = 2.0  # seconds
 STACK = 256 << 20  # bytes; only the used part takes memory
@@ -225,6 +225,21 @@ class GrammarCompiler:
         return made
 
     def _make(self, grammar: Grammar) -> GuidedMatcher:
+        made = GuidedMatcher(self._matcher(grammar), self._vocab_size, self._tokenizer.eos_tokens)
+        try:
+            made.allowed()  # the first mask may take as long
+        except GrammarError as error:
+            raise GrammarError(f"invalid {grammar.kind}: {error}", "schema_too_complex") from None
+        if made.done:  # a request has at least one token
+            raise GrammarError(
+                f"invalid {grammar.kind}: it matches only the empty text; let it match at least one character"
+            )
+        plain = Grammar(*_value(grammar))  # one that is held would hold what is made of it
+        made.renew_by(partial(self._in_time, grammar.kind, partial(self._matcher, plain)))
+        return made
+
+    def _matcher(self, grammar: Grammar) -> LLMatcher:
+        """llguidance's, at the start of the text. Raises `GrammarError`."""
         from llguidance import LLMatcher, LLParserLimits
 
         limits = LLParserLimits(**LIMITS)
@@ -234,16 +249,7 @@ class GrammarCompiler:
             raise GrammarError(f"invalid {grammar.kind}: {one_line(str(error))}") from None
         if matcher.is_error():
             raise GrammarError(f"invalid {grammar.kind}: {_told(one_line(matcher.get_error()))}")
-        made = GuidedMatcher(matcher, self._vocab_size, self._tokenizer.eos_tokens)
-        try:
-            made.allowed()  # the first mask may take as long
-        except GrammarError as error:
-            raise GrammarError(f"invalid {grammar.kind}: {error}", "schema_too_complex") from None
-        if made.done:  # a request has at least one token
-            raise GrammarError(
-                f"invalid {grammar.kind}: it matches only the empty text; let it match at least one character"
-            )
-        return made
+        return matcher
 
 
 @dataclass(frozen=True, eq=False)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
 from time import perf_counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from llguidance import LLMatcher
 
 LONGEST_SHOWN = 300
+FULL = "too many states"  # in llguidance's error for a lexer at its limit
+T = TypeVar("T")
 
 
 class Stopwatch:
@@ -28,6 +31,25 @@ class Stopwatch:
 
     def __exit__(self, *_: object) -> None:
         self.seconds += perf_counter() - self._started
+
+
+class Source:
+    """A compiled grammar at the start of the text. All copies of its matcher share one lexer, which keeps the states
+    that each of their texts adds. Once it is full it fails for all of them, so then the grammar is compiled again.
+
+    again: compiles it, with a lexer that is empty.
+    """
+
+    def __init__(self, matcher: LLMatcher, again: Callable[[], LLMatcher]) -> None:
+        self.matcher = matcher
+        self._again, self._lock = again, threading.Lock()
+
+    def renewed(self, full: LLMatcher) -> LLMatcher:
+        """The matcher in place of the one that is `full`; another copy may have noticed it first."""
+        with self._lock:
+            if self.matcher is full:
+                self.matcher = self._again()
+            return self.matcher
 
 
 class GuidedMatcher:
@@ -45,6 +67,9 @@ class GuidedMatcher:
         self._watch = watch or Stopwatch()
         self._allowed: Allowed | None = None
         self._forced: list[int] | None = None
+        self._source: Source | None = None
+        self._begun = matcher  # the source's, of which this is a copy
+        self._tokens: list[int] = []
 
     @property
     def seconds(self) -> float:
@@ -62,10 +87,7 @@ class GuidedMatcher:
     def allowed(self) -> Allowed:
         if self._allowed is None:
             words = np.zeros(-(-self._vocab_size // 32), np.uint32)
-            with self._watch:
-                copy = self._matcher.deep_copy()
-                copy.unsafe_compute_mask_ptr(words.ctypes.data, words.nbytes)
-            self._check(copy)
+            self._ask(lambda copy: copy.unsafe_compute_mask_ptr(words.ctypes.data, words.nbytes), of_copy=True)
             bits = np.unpackbits(words.view(np.uint8), count=self._vocab_size, bitorder="little").view(np.bool_)
             bits[self._eos_tokens] = False
             self._allowed = bits
@@ -79,28 +101,35 @@ class GuidedMatcher:
             return token == forced[0]
         if token in self._eos_tokens:
             return False
-        with self._watch:
-            accepted = self._matcher.validate_tokens([token]) == 1
-        self._check(self._matcher)
-        return accepted
+        fits = self._ask(lambda matcher: matcher.validate_tokens([token])) == 1
+        if not fits and self._source is not None:  # or no state was left, of which it does not tell
+            with self._watch:
+                tried = self._matcher.deep_copy()
+                tried.consume_token(token)
+            if _full(tried):
+                self._renew(self._source)
+                fits = self._ask(lambda matcher: matcher.validate_tokens([token])) == 1
+        return fits
 
     def forced(self) -> list[int]:
         if self._forced is None:
-            with self._watch:
-                self._forced = self._matcher.compute_ff_tokens()
-            self._check(self._matcher)
+            self._forced = self._ask(lambda matcher: matcher.compute_ff_tokens())
         return self._forced
 
     def advance(self, token: int) -> None:
         self._allowed = self._forced = None
-        with self._watch:
-            taken = self._matcher.consume_token(token)
-        if not taken:
-            self._check(self._matcher)
+        if not self._ask(lambda matcher: matcher.consume_token(token)):
             raise GrammarError(f"the grammar does not allow token {token} here", "grammar_failed")
+        self._tokens.append(token)
+
+    def renew_by(self, again: Callable[[], LLMatcher]) -> None:
+        """Let copies outlive their lexer. again: compiles the grammar once more."""
+        self._source = Source(self._matcher, again)
 
     def begin(self) -> GuidedMatcher:
-        """A copy for a new request, whose time is counted from here."""
+        """A copy for a new request, whose time is counted from here. Of a matcher at the start of the text."""
+        if self._source is not None:
+            self._begun = self._matcher = self._source.matcher
         return self._copy(Stopwatch())
 
     def copy(self) -> GuidedMatcher:
@@ -109,7 +138,28 @@ class GuidedMatcher:
     def _copy(self, watch: Stopwatch) -> GuidedMatcher:
         copy = GuidedMatcher(self._matcher.deep_copy(), self._vocab_size, self._eos_tokens, watch)
         copy._allowed, copy._forced = self._allowed, self._forced
+        copy._source, copy._begun, copy._tokens = self._source, self._begun, self._tokens.copy()
         return copy
+
+    def _ask(self, question: Callable[[LLMatcher], T], of_copy: bool = False) -> T:
+        """The matcher's answer, or a new one's if its lexer is full."""
+        with self._watch:
+            asked = self._matcher.deep_copy() if of_copy else self._matcher
+            found = question(asked)
+        if self._source is not None and _full(asked):
+            self._renew(self._source)
+            with self._watch:
+                asked = self._matcher.deep_copy() if of_copy else self._matcher
+                found = question(asked)
+        self._check(asked)
+        return found
+
+    def _renew(self, source: Source) -> None:
+        """The same text with a lexer that has room."""
+        with self._watch:
+            self._begun = source.renewed(self._begun)
+            self._matcher = self._begun.deep_copy()
+            self._matcher.consume_tokens(self._tokens)
 
     @staticmethod
     def _check(matcher: LLMatcher) -> None:
@@ -117,6 +167,10 @@ class GuidedMatcher:
         if matcher.is_error():
             told = one_line(matcher.get_error())
             raise GrammarError(f"the grammar cannot be followed here: {told}; simplify it", "grammar_failed")
+
+
+def _full(matcher: LLMatcher) -> bool:
+    return matcher.is_error() and FULL in matcher.get_error()
 
 
 def one_line(text: str) -> str:

@@ -96,9 +96,16 @@ GRAMMAR = (
     Mutant(
         "a matcher in error is the end of the text",
         GUIDED,
-        "            self._check(copy)\n",
+        "        self._check(asked)\n",
         "",
         (f"{TESTS}/test_sessions.py", f"{TESTS}/test_compiler.py"),
+    ),
+    Mutant(
+        "a grammar ends with its lexer",
+        GUIDED,
+        "copy._source, copy._begun, copy._tokens = self._source,",
+        "copy._source, copy._begun, copy._tokens = None,",
+        (f"{TESTS}/test_compiler.py",),
     ),
     Mutant(
         "one token is accepted where another is forced",

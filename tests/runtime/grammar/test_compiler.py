@@ -13,7 +13,7 @@ from specexport import Grammar
 from specexport.errors import GrammarError
 from specexport.runtime.grammar import compiler as compiling
 from specexport.runtime.grammar.compiler import GrammarCompiler
-from specexport.runtime.grammar.guided import GuidedMatcher
+from specexport.runtime.grammar.guided import GuidedMatcher, Source
 from specexport.runtime.grammar.limits import LONGEST_LARK, MOST_REFS
 from specexport.runtime.grammar.matcher import Matcher
 from support.doubles import EOS, VOCAB, byte_tokenizer
@@ -268,6 +268,61 @@ def test_a_tokenizer_that_is_larger_than_the_model_is_refused(refused: Refused) 
 def test_a_model_without_stop_tokens(compiler: GrammarCompiler) -> None:
     matcher = GrammarCompiler(byte_tokenizer().to_str, VOCAB, ()).compile(Grammar.regex("a+"))
     assert np.flatnonzero(matcher.allowed()).tolist() == [ord("a")]
+
+
+LETTERS = Grammar.regex("([ab]*a[ab]{8}[0-9])*x")  # the lexer gains some 20 states with each text
+
+
+def small_lexers(monkeypatch: pytest.MonkeyPatch, states: int) -> tuple[GrammarCompiler, list[str]]:
+    """A compiler, and what it has compiled."""
+    monkeypatch.setitem(compiling.LIMITS, "max_lexer_states", states)
+    made: list[str] = []
+    original = GrammarCompiler._matcher
+    monkeypatch.setattr(GrammarCompiler, "_matcher", lambda self, one: made.append(one.text) or original(self, one))
+    return GrammarCompiler(byte_tokenizer().to_str, VOCAB, (EOS,)), made
+
+
+def test_a_grammar_outlives_its_lexer(compiler: GrammarCompiler, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever fills it, whatever was asked for then, and with the answers of a lexer that has room."""
+    compiler.compile(LETTERS)
+    small, made = small_lexers(monkeypatch, 200)
+    rng = np.random.default_rng(0)
+    for number in range(60):
+        matcher, expected = small.compile(LETTERS), compiler.compile(LETTERS)
+        assert isinstance(matcher, GuidedMatcher)
+        assert matcher._source is not None
+        assert matcher._begun is matcher._source.matcher  # not with a lexer that is known to be full
+        for _ in range(30):
+            if number % 3:  # else `advance` meets the full lexer
+                ahead = matcher.copy()  # as for a draft
+                assert ahead.accepts(ord("a")) == expected.copy().accepts(ord("a"))
+                if number % 3 == 2:
+                    assert ahead.allowed().tolist() == expected.allowed().tolist()
+                assert matcher.forced() == expected.forced()
+            token = int(rng.choice(np.flatnonzero(expected.allowed())))
+            matcher.advance(token)
+            expected.advance(token)
+            if expected.done:
+                break
+        assert (matcher.accepting, matcher.done) == (expected.accepting, expected.done)
+    assert 4 <= len(made) <= 20  # not once for each request
+
+
+def test_a_full_lexer_is_replaced_once_for_all_that_share_it() -> None:
+    matchers = iter("abc")
+    source = Source(next(matchers), matchers.__next__)  # type: ignore[arg-type]
+    assert [source.renewed(full) for full in "aab"] == ["b", "b", "c"]  # type: ignore[arg-type]
+
+
+def test_a_text_that_no_lexer_has_room_for_is_an_error(refused: Refused, monkeypatch: pytest.MonkeyPatch) -> None:
+    small, made = small_lexers(monkeypatch, 200)
+    matcher = small.compile(LETTERS)
+    with refused(GrammarError):
+        for letter in np.random.default_rng(0).choice(list(b"ab"), 2000):
+            matcher.advance(int(letter))
+            matcher.copy().allowed()
+    assert 1 < len(made) < 50
+    assert small.compile(LETTERS).accepts(ord("a"))
 
 
 class Overfull:
