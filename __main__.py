@@ -1,4 +1,4 @@
-"""The command `specexport`, and `python -m specexport`: says what to install where the extra `cli` is missing."""
+"""The command `specexport`, also as `python -m specexport`: says what to install if the extra `cli` is missing."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from importlib.util import find_spec
 
 
 def main() -> None:
-    """Run the command line. Raises `SystemExit`, with one line where click or rich is not installed."""
+    """Run the command line. Raises `SystemExit`, with a one-line message if click or rich is not installed."""
     if missing := [name for name in ("click", "rich") if find_spec(name) is None]:
         raise SystemExit(
             f"Error: the command specexport needs {' and '.join(missing)}; install with: pip install 'specexport[cli]'"

@@ -6,17 +6,17 @@ SpecExportError
 │   │   ├── LongPromptError     one that leaves no room for an answer
 │   │   └── ToolsError          tools for a model whose template cannot take them
 │   └── GrammarError        a grammar that is wrong, too complex, or leaves no token
-├── CheckpointError         a folder or hub id that is no usable checkpoint
-│   └── UnsupportedModelError   a model whose graph cannot keep the contract
+├── CheckpointError         a folder or hub id that is not a usable checkpoint
+│   └── UnsupportedModelError   a model that cannot be exported with the contract's inputs and outputs
 ├── PairError               a target and a draft that cannot work together
 ├── OutputError             an output that exists, a disk that is full
-├── ProofError              compiled graphs that do not give the reference's logits
-├── BundleError             a bundle that is damaged, newer, or was edited
-├── EngineError             an engine that fails, or that this host lacks
+├── ProofError              compiled graphs whose logits differ from the reference
+├── BundleError             a bundle that is damaged, too old or too new, or was edited
+├── EngineError             an engine that fails, or that this host cannot run
 │   └── MissingPackageError an optional package that is not installed
 ├── SessionBusyError        a second request while a stream is open
-├── SessionClosedError      a request to a session that was closed
-└── QueueError              a request that a server's queue does not take, or no longer keeps
+├── SessionClosedError      a request to a closed session
+└── QueueError              a request that a server's queue refuses or drops
 """
 
 from __future__ import annotations
@@ -27,18 +27,20 @@ TURNS = "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
 
 
 class SpecExportError(Exception):
-    """Root of every error that a user can cause or meet."""
+    """Base class of all errors that a user can cause or see."""
 
     def __str__(self) -> str:
-        """One line, whatever it quotes of a file: what breaks lines or turns them round is written as an escape."""
-        told = super().__str__()
+        """The message in one line: characters that break lines or change the direction of text are escaped, since
+        messages quote files.
+        """
+        text = super().__str__()
         return (
-            told if told.isprintable() else "".join(_escaped(letter) if _breaks(letter) else letter for letter in told)
+            text if text.isprintable() else "".join(_escaped(letter) if _breaks(letter) else letter for letter in text)
         )
 
 
 def _breaks(letter: str) -> bool:
-    """Control characters, halves of surrogate pairs, line and paragraph separators, and overrides of direction."""
+    """Whether `letter` is a control character, a surrogate, a line or paragraph separator, or a direction override."""
     return category(letter) in ("Cc", "Cs", "Zl", "Zp") or letter in TURNS
 
 
@@ -55,7 +57,7 @@ class PromptError(ParameterError):
 
 
 class LongPromptError(PromptError):
-    """tokens: the prompt's. capacity: the bundle's. of_messages: whether the prompt was a conversation."""
+    """tokens: length of the prompt. capacity: the bundle's, in tokens. of_messages: whether it was a conversation."""
 
     def __init__(self, message: str, tokens: int = 0, capacity: int = 0, of_messages: bool = False) -> None:
         super().__init__(message)
@@ -67,8 +69,8 @@ class ToolsError(PromptError):
 
 
 class GrammarError(ParameterError):
-    """code: `invalid_schema`, `schema_too_complex`, `grammar_busy` while another one compiles for too long, or
-    `grammar_failed` in mid-stream.
+    """code: `invalid_schema`, `schema_too_complex`, `grammar_busy` if another grammar takes too long to compile, or
+    `grammar_failed` in the middle of a stream.
     """
 
     def __init__(self, message: str, code: str = "invalid_schema") -> None:
@@ -105,7 +107,9 @@ class EngineError(SpecExportError):
 
 
 class MissingPackageError(EngineError):
-    """extra: of this package, which brings the missing one. remedy: in place of that, where pip is the wrong way."""
+    """extra: the extra of specexport that installs the package. remedy: the command to show instead of `pip install`,
+    where pip cannot install it.
+    """
 
     def __init__(self, package: str, extra: str, remedy: str = "") -> None:
         remedy = remedy or f"pip install 'specexport[{extra}]'"
@@ -121,7 +125,7 @@ class SessionClosedError(SpecExportError):
 
 
 class QueueError(SpecExportError):
-    """code: `queue_full`, `too_many_requests` of a key, `queue_timeout` or `shutting_down`. retry_after: seconds."""
+    """code: `queue_full`, `too_many_requests` (of a key), `queue_timeout` or `shutting_down`. retry_after: seconds."""
 
     def __init__(self, code: str, message: str, retry_after: int) -> None:
         super().__init__(message)

@@ -1,4 +1,4 @@
-"""Locks that the operating system frees when their process ends, however it ends: flock(2), on Linux and macOS."""
+"""Locks that the operating system releases when their process ends, however it ends: flock(2), on Linux and macOS."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ except ImportError:
 
 
 def require_locks() -> None:
-    """Raises `OutputError` on a system that has none, as Windows."""
+    """Raises `OutputError` on a system without such locks, e.g. Windows."""
     if fcntl is None:
         raise OutputError(
             f"the system {sys.platform} has no locks that end with their process; "
@@ -25,10 +25,10 @@ def require_locks() -> None:
 
 
 def lock(file: int | FileIO) -> None:
-    """Hold an open file or folder until it is closed.
+    """Lock an open file or folder exclusively, without waiting; closing it releases the lock.
 
-    Raises `BlockingIOError` when another holds it, another OSError where the file system has no locks, and
-    `OutputError` where the system has none.
+    Raises `BlockingIOError` if it is already locked, another OSError if the file system has no locks, and
+    `OutputError` if the system has none.
     """
     require_locks()
     assert fcntl is not None

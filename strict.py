@@ -1,4 +1,4 @@
-"""Frozen dataclasses from untrusted JSON and back: errors name the keys that are unknown, missing or mistyped."""
+"""Frozen dataclasses from untrusted JSON: errors name the keys that are unknown, missing or of the wrong type."""
 
 from __future__ import annotations
 
@@ -14,22 +14,28 @@ from .errors import BundleError
 
 T = TypeVar("T")
 
-# Metadata of a field that files may lack which were written before there was one: it then has its default.
+# Metadata of a field that older files lack: it then has its default.
 OPTIONAL = {"optional": True}
 
 
 def read_json(path: Path, remedy: str = "build the bundle again") -> Any:
-    """Raises `BundleError` when the file is missing or is not JSON, which `remedy` mends."""
+    """The parsed content of a JSON file. Raises `BundleError` if it is missing or is not JSON; `remedy` says in the
+    latter message what to do.
+    """
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise BundleError(f"{path} is missing; a bundle is a folder made by 'specexport build'") from None
-    except (OSError, ValueError, RecursionError) as error:  # also: no UTF-8, numbers and nesting without end
+    except (OSError, ValueError, RecursionError) as error:  # also: not UTF-8, numbers too long, nesting too deep
         raise BundleError(f"{path} cannot be read as JSON: {error}; {remedy}") from None
 
 
 def parse(kind: type[T], value: Any, where: str) -> T:
-    """Build dataclass `kind` from parsed JSON; `where` names the place in messages. Raises `BundleError`."""
+    """Build dataclass `kind` from parsed JSON; `where` names the place in messages.
+
+    Raises `BundleError` for a key that is unknown or missing, and for a value of the wrong type or one that the
+    dataclass refuses.
+    """
     return typing.cast(T, _convert(kind, value, where))
 
 
@@ -37,7 +43,7 @@ def _convert(kind: Any, value: Any, where: str) -> Any:
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if dataclasses.is_dataclass(kind):
         return _dataclass(typing.cast(type, kind), value, where)
-    if origin in (types.UnionType, typing.Union):  # the latter of a Literal and None
+    if origin in (types.UnionType, typing.Union):  # typing.Union is the origin of `Literal[...] | None`
         return None if value is None else _convert(arguments[0], value, where)
     if origin is tuple:
         _expect(isinstance(value, list), "a list", value, where)

@@ -1,6 +1,6 @@
-"""Files that appear whole or not at all: written beside their place under a temporary name, then renamed.
+"""Files that appear whole or not at all: written next to their final path under a temporary name, then renamed.
 
-A temporary file is locked while its process lives, so the next write knows which ones a killed process has left.
+A temporary file is locked while its process lives, so the next write can tell which ones a killed process left.
 """
 
 from __future__ import annotations
@@ -20,16 +20,19 @@ TEMPORARY = re.compile(r"\.(.+)\.tmp-[0-9a-f]{8}")
 
 
 def write_whole(path: Path, content: bytes | memoryview) -> None:
-    """Replace the file, on the disk before it has its name. Raises OSError; then the file is what it was."""
+    """Replace the file atomically; its content is synced to disk before the rename.
+
+    Raises OSError; the file is then unchanged.
+    """
     with temporary_file(path, content) as made:
         made.replace(path)
 
 
 @contextmanager
 def temporary_file(path: Path, content: bytes | memoryview) -> Iterator[Path]:
-    """A file of this content beside `path`, to be renamed. What is left of it at the end goes.
+    """A locked temporary file with `content` next to `path`, to be renamed by the caller; else removed at the end.
 
-    What killed processes left of others for the same `path` goes first. Raises OSError.
+    Temporary files that killed processes left for the same `path` are removed first. Raises OSError.
     """
     remove_left(path.parent, path.name)
     made, file = _made(path)
@@ -46,8 +49,10 @@ def temporary_file(path: Path, content: bytes | memoryview) -> Iterator[Path]:
 
 
 def remove_left(folder: Path, name: str | None = None) -> None:
-    """Remove temporary files whose process has ended; those for files of another name only where `name` is None, which
-    is for folders of ours. Where the system or the file system has no locks, all stay.
+    """Remove temporary files whose process has ended: those for the file `name`, or all of them if it is None.
+
+    None is for folders that only specexport writes to. If the system or the file system has no locks, nothing is
+    removed.
     """
     with suppress(OSError, OutputError):
         for path in folder.iterdir():
@@ -59,12 +64,12 @@ def remove_left(folder: Path, name: str | None = None) -> None:
 
 
 def _made(path: Path) -> tuple[Path, FileIO]:
-    """An empty file that is locked and has its name: until it was locked, another process may have removed it."""
+    """Create an empty, locked temporary file for `path`; again if another process removes it before it is locked."""
     while True:
         made = path.with_name(f".{path.name}.tmp-{secrets.token_hex(4)}")
         file = FileIO(os.open(made, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666), "r+b")
         with suppress(BlockingIOError):
-            with _unless_there_are_none():
+            with _missing_locks_ignored():
                 lock(file)
             if made.exists():
                 return made, file
@@ -72,8 +77,8 @@ def _made(path: Path) -> tuple[Path, FileIO]:
 
 
 @contextmanager
-def _unless_there_are_none() -> Iterator[None]:
-    """Locks, in this system or this file system."""
+def _missing_locks_ignored() -> Iterator[None]:
+    """Ignore that the system or file system has no locks, but not that a file is locked."""
     try:
         yield
     except BlockingIOError:

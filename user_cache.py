@@ -1,4 +1,4 @@
-"""Where what can be made again is kept between processes of one user."""
+"""The user's cache folder, for files that can be made again."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 def user_cache() -> Path:
     """`$XDG_CACHE_HOME/specexport` or `~/.cache/specexport`.
 
-    A folder that cannot be made where the user has no home, as service users may: then nothing is kept.
+    For a user without a home, e.g. a service user, it is a path that cannot be created, so that nothing is cached.
     """
     try:
         return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "specexport"

@@ -1,9 +1,9 @@
-"""The bundle: a folder with graphs, tokenizer and a manifest that says what each graph takes and gives.
+"""The bundle: a folder with graphs, a tokenizer, and a manifest that describes the inputs and outputs of each graph.
 
     manifest.json   graphs/   graphs/rules/   engines/<engine>/   reference/   tokenizer/   drafts/<name>-<digest>/
 
-The manifest lists every file with its size and SHA-256. It is written last, into a temporary sibling folder
-that is then renamed, so a bundle either is whole or is not there.
+The manifest lists every file with its size and SHA-256. It is written last, into a temporary folder next to the final
+path, which is then renamed, so a bundle is either complete or absent.
 """
 
 from .contract import COUNTS, ELEMENT_BYTES, PRECISIONS, CacheLayer, Contract, Precision, State, is_cache

@@ -1,4 +1,4 @@
-"""What every model graph of a bundle takes, gives and keeps."""
+"""The contract: inputs, outputs and caches of every model graph of a bundle."""
 
 from __future__ import annotations
 
@@ -11,75 +11,79 @@ Precision = Literal["fp32", "fp16", "bf16"]
 PRECISIONS: tuple[Precision, ...] = ("fp32", "fp16", "bf16")
 ELEMENT_BYTES: dict[Precision, int] = {"fp32": 4, "fp16": 2, "bf16": 2}
 
-# The shortest part of the cache that attention looks at, where it costs by how much it looks at.
+# The shortest part of the cache that attention reads, in engines whose attention costs time by how much it reads.
 SHORTEST_SPAN = 512
 
 
 @dataclass(frozen=True)
 class Contract:
-    """What every model graph of the bundle keeps.
+    """Inputs and outputs of every model graph of the bundle.
 
     inputs   `tokens [1, T] int64`, `position [1] int64`, `past.{i}.key/value [1, num_kv_heads, capacity, head_dim]` in
-             `precision`; in the dialects `onnx` and `rows` also `columns [C] int64`, 0 to C - 1: the cache rows
-             looked at
-    outputs  `logits [1, R, vocab] fp32` with R = T for T <= widest_step and R = 1 (the last row) beyond it,
+             `precision`; in the dialects `onnx` and `rows` also `columns [C] int64`, 0 to C - 1: the cache rows that
+             attention reads
+    outputs  `logits [1, R, vocab] fp32` with R = T for T <= widest_step, and R = 1 (the last row) for wider passes;
              `present.{i}.key/value`, bound to the same memory as `past`; in the dialect `rows` instead
-             `new.{i}.key/value [1, num_kv_heads, T, head_dim]`, which the caller places at `position`
+             `new.{i}.key/value [1, num_kv_heads, T, head_dim]`, which the caller writes into the cache at `position`
 
     A draft's graph in the dialect `ort` may have a confidence head (`ModelSpec.features` = F > 0, arXiv 2607.05147).
-    Then it also takes the weights `head [F + 1] fp32`, the bias last, and gives, for the rows of the logits, what the
-    head reads and its logit:
+    Then it has one more input, the weights `head [F + 1] fp32`, the bias last, and two more outputs for the rows of
+    the logits, the head's input and its logit:
     `features [1, R, F] fp32` and `confidence [1, R] fp32` = features . head[:F] + head[F].
 
     A graph whose layers keep states (`CacheLayer.states`) also takes `pending [1] int64`, how many of the open rows
-    count, and `certain [1] int64`, how many of these and of the T new ones it takes in for good (see
-    docs/architecture.md, "States"). Each state is `past.{i}.{name}` and `present.{i}.{name}`: in the dialect `ort` in
-    the same memory, in `onnx` copied there behind the pass.
+    count, and `certain [1] int64`, how many of these and of the T new ones it commits (see docs/architecture.md,
+    "States"). Each state is `past.{i}.{name}` and `present.{i}.{name}`: in the dialect `ort` in the same memory, in
+    `onnx` copied there after the pass.
 
-    Where there are tree rows, the target's graphs also take `depth [T] int64`, how far row i lies behind
-    `position` in the text, and `ancestor [T, T] bool`, whether row i sees row j, itself included. Row i lies in cache
-    row position + i. A chain has the depths 0 to T - 1 and sees all in front.
+    With tree rows, the target's graphs also take `depth [T] int64`, the distance of row i from `position` in the text,
+    and `ancestor [T, T] bool`, whether row i sees row j, itself included. Row i is written to cache row position + i.
+    A chain has the depths 0 to T - 1, and each of its rows sees all before it.
 
-    capacity: rows of the cache, the longest sequence. max_draft_tokens: the largest k. prompt_chunk: widest pass.
-    tree_rows: most rows of a step beside those of its chain, 0 where no graph takes trees.
+    capacity: rows of the cache, the longest sequence. max_draft_tokens: the largest k. prompt_chunk: tokens of the
+    widest pass. tree_rows: how many rows a step may have in addition to those of its chain, 0 if no graph takes trees.
+
+    Raises `ValueError` for a number that is too small.
     """
 
     capacity: int
     max_draft_tokens: int
     prompt_chunk: int
     precision: Precision
-    tree_rows: int = field(default=0, metadata=OPTIONAL)  # bundles made before there were trees lack it
+    tree_rows: int = field(default=0, metadata=OPTIONAL)  # older bundles lack it
 
     def __post_init__(self) -> None:
         if self.max_draft_tokens < 1:
             raise ValueError(f"max_draft_tokens is {self.max_draft_tokens}; it must be at least 1")
         if self.tree_rows < 0:
             raise ValueError(f"tree_rows is {self.tree_rows}; it must be 0 (chains only) or more")
-        smallest = max(16, 4 * self.widest_step)  # what the proof's schedule walks through
+        smallest = max(16, 4 * self.widest_step)  # the rows that the proof's schedule of passes needs
         if self.capacity < smallest:
             raise ValueError(
                 f"a capacity of {self.capacity} is too small; "
-                f"{self.max_draft_tokens} draft tokens{self._beside} need {smallest} or more"
+                f"{self.max_draft_tokens} draft tokens{self._and_tree_rows} need {smallest} or more"
             )
         if self.prompt_chunk < 1:
             raise ValueError(f"prompt_chunk is {self.prompt_chunk}; it must be at least 1")
 
     @property
-    def _beside(self) -> str:
+    def _and_tree_rows(self) -> str:
         return f" and {self.tree_rows} tree rows" if self.tree_rows else ""
 
     @property
     def widest_step(self) -> int:
-        """Most tokens a pass gives logits for: k + 1 and the rows of a tree, and 2 for the first draft step."""
+        """The most tokens for which a pass returns all logits: k + 1 and the tree rows; at least 2, for the first draft
+        step.
+        """
         return max(2, self.max_draft_tokens + 1 + self.tree_rows)
 
     def of(self, role: Literal["target", "draft"]) -> Contract:
-        """What that model's graphs keep: only the target's take trees."""
+        """The contract of that model's graphs: only the target's take trees."""
         return self if role == "target" else replace(self, tree_rows=0)
 
     @property
     def rows_name(self) -> str:
-        """Name of the logits' row dimension: the graph's own word on how wide a step it gives all logits for."""
+        """Name of the logits' row dimension, by which a graph states its widest step."""
         return f"at_most_{self.widest_step}_rows"
 
     @property
@@ -89,7 +93,7 @@ class Contract:
 
     @property
     def spans(self) -> tuple[int, ...]:
-        """The ladder of C, how much of the cache a pass looks at: 512, 1024, ... and the capacity."""
+        """The values of C, the number of cache rows that a pass reads: 512, 1024, ... and the capacity."""
         steps = []
         span = SHORTEST_SPAN
         while span < self.capacity:
@@ -98,7 +102,7 @@ class Contract:
         return (*steps, self.capacity)
 
     def span(self, end: int) -> int:
-        """The least of `spans` that holds rows 0 to `end` - 1."""
+        """The smallest of `spans` that covers rows 0 to `end` - 1."""
         return next(span for span in self.spans if span >= end)
 
 
@@ -107,20 +111,20 @@ COUNTS = ("pending", "certain")
 
 
 def is_cache(name: str) -> bool:
-    """Whether an input or output `{side}.{i}.{name}` is of keys or values, not of a state."""
+    """Whether an input or output `{side}.{i}.{name}` holds keys or values, not a state."""
     return name.rpartition(".")[2] in ("key", "value")
 
 
 @dataclass(frozen=True)
 class State:
-    """One tensor of what a layer keeps beside keys and values, by `part`. W is the contract's widest step.
+    """One state tensor of a layer, other than keys and values. W is the contract's widest step. By `part`:
 
-    `state`   `[1, *sizes]` fp32: what a recurrence has made of all rows that are certain
-    `rows`    `[1, W, *sizes]` fp32: what the recurrence reads of the rows that are still open
+    `state`   `[1, *sizes]` fp32: a recurrence's state after all rows that are certain
+    `rows`    `[1, W, *sizes]` fp32: the recurrence's inputs of the rows that are still open
     `window`  `[1, ahead + W, channels]` in the contract's precision, sizes (ahead, channels): the inputs of a
               convolution over ahead + 1 rows, those that are certain and those that are still open
 
-    index: of several of one kind in a layer.
+    index: tells several of one kind in a layer apart.
     """
 
     part: Literal["state", "rows", "window"]
@@ -133,7 +137,7 @@ class State:
 
     @property
     def ahead(self) -> int:
-        """Rows that are certain in front of those that are open."""
+        """How many certain rows the tensor holds before the open ones."""
         return self.sizes[0] if self.part == "window" else 0
 
     def shape(self, contract: Contract) -> tuple[int, ...]:
@@ -153,10 +157,10 @@ class State:
 class CacheLayer:
     """Shape of one layer's key and value cache, `[1, num_kv_heads, capacity, head_dim]` each, and its states.
 
-    num_kv_heads: 0 for a layer without attention. head_dim: the wider of the two where a model's differ, as in latent
-    attention; the other is padded with zeros.
+    num_kv_heads: 0 for a layer without attention. head_dim: if keys and values differ in width, as in latent
+    attention, the wider of the two; the other is padded with zeros.
     """
 
     num_kv_heads: int
     head_dim: int
-    states: tuple[State, ...] = field(default=(), metadata=OPTIONAL)  # bundles made before there were any lack it
+    states: tuple[State, ...] = field(default=(), metadata=OPTIONAL)  # older bundles lack it

@@ -1,4 +1,4 @@
-"""What the manifest says of drafts: their vocabularies, and the drafts beside the first."""
+"""Drafts in the manifest: their vocabularies, and the drafts in addition to the first."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from dataclasses import dataclass, replace
 from .models import ModelSpec
 from .proofs import Proof
 
-# What drafts may be called: a word of a drafter's name, and of a path in the bundle.
+# Valid names of drafts: they are part of a drafter's name, and of a path in the bundle.
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,31}")
 # Drafters that look tokens up in the text; `runtime/drafting/drafters.py` has one class for each.
 LOOKUPS = ("ngram", "suffix")
 _WITH_MODEL = [f"{lookup}+model" for lookup in LOOKUPS]
 # All drafters of a bundle with one draft, for help texts.
 LISTED = f"{', '.join(('model', *LOOKUPS, *_WITH_MODEL[:-1]))} or {_WITH_MODEL[-1]}"
-# Words that drafters' names have of their own, or that options read in another way.
+# Words that drafters' names contain already, or that have another meaning in options.
 RESERVED = frozenset((*LOOKUPS, "model", "lookup", "target", "all", "none"))
 
 
 def check_name(name: str) -> str:
-    """Raises `ValueError` for what no draft may be called."""
+    """Return `name`. Raises `ValueError` if it is not a valid name of a draft."""
     if not NAME.fullmatch(name):
         raise ValueError(f"the draft name {name!r} is invalid; use 1 to 32 letters, digits, dots, - and _")
     if name in RESERVED:
@@ -31,11 +31,11 @@ def check_name(name: str) -> str:
 
 @dataclass(frozen=True)
 class SharedVocabulary:
-    """How a draft of another tokenizer speaks the target's ids (token-level intersection, arXiv 2502.05202).
+    """How a draft with another tokenizer is mapped to the target's ids (token-level intersection, arXiv 2502.05202).
 
-    maps: an npz of `to_draft [target vocab] int64`, the draft's id (or the nearest it has) for every id of the target,
-    and `shared [2, n] int64`, the pairs (target id, draft id) of the tokens that both have. shared_tokens: n; the other
-    two: how many tokens each tokenizer has.
+    maps: path of an npz with `to_draft [target vocab] int64`, the draft's id (or the nearest it has) for every id of
+    the target, and `shared [2, n] int64`, the pairs (target id, draft id) of the tokens that both have.
+    shared_tokens: n. target_tokens, draft_tokens: how many tokens each tokenizer has.
     """
 
     maps: str
@@ -51,18 +51,19 @@ class SharedVocabulary:
 
     @property
     def overlap(self) -> float:
-        """The part of the target's tokens that the draft can propose."""
+        """The share of the target's tokens that the draft can propose, 0 to 1."""
         return self.shared_tokens / self.target_tokens
 
 
 @dataclass(frozen=True)
 class DraftVocabulary:
-    """Which of the target's tokens a draft with a smaller output layer can propose, and what that costs.
+    """How many of the target's tokens a draft with a reduced output layer can propose, and what that costs.
 
-    kept_tokens of all_tokens. Counted on counted_tokens of the target's own answers, judged on held_out_tokens of
-    answers to other prompts. own_texts: the prompts are the user's. coverage: the part of those held-out tokens that
-    is kept. agreement: where target and draft have the same likeliest token; acceptance: sum min(p, q) at temperature
-    1; both a mean over the held-out tokens, with the kept ids and with all.
+    kept_tokens: of all_tokens. They were chosen by counting counted_tokens of the target's own answers, and judged on
+    held_out_tokens of answers to other prompts. own_texts: whether the prompts are the user's. coverage: the share of
+    the held-out tokens that is kept. agreement: how often target and draft have the same most likely token.
+    acceptance: sum min(p, q) at temperature 1. Both are means over the held-out tokens, with the kept ids;
+    whole_agreement and whole_acceptance are the same with all ids.
     """
 
     kept_tokens: int
@@ -92,9 +93,9 @@ class DraftVocabulary:
 
 @dataclass(frozen=True)
 class DraftSpec:
-    """A draft beside the bundle's first one, with all that the manifest says of the first in fields of its own.
+    """A draft in addition to the bundle's first one, with the fields that the manifest has for the first.
 
-    reference: the logits that its proofs are against. vocabulary, proofs: as of `Manifest`.
+    reference: the logits that its proofs compare with. vocabulary, proofs: as in `Manifest`.
     """
 
     model: ModelSpec
@@ -107,12 +108,13 @@ class DraftSpec:
             raise ValueError("an additional draft has no proof, or one of another role")
 
     def files(self) -> Iterator[str]:
+        """Paths of its files, relative to the bundle."""
         yield from (*self.model.graphs.values(), self.model.weights, self.reference)
         if self.vocabulary is not None:
             yield self.vocabulary.maps
 
     def inside(self, folder: str) -> DraftSpec:
-        """The same with all files in `folder` of the bundle."""
+        """A copy whose paths are all in `folder` of the bundle."""
         graphs = {dialect: f"{folder}/{graph}" for dialect, graph in self.model.graphs.items()}
         model = replace(self.model, graphs=graphs, weights=f"{folder}/{self.model.weights}")
         maps = self.vocabulary and replace(self.vocabulary, maps=f"{folder}/{self.vocabulary.maps}")

@@ -1,4 +1,4 @@
-"""What the manifest says of a bundle: models, rules, plans, proofs and files."""
+"""The manifest of a bundle: models, rules, plans, proofs and files."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from .models import ROLES, ModelSpec, Role
 from .proofs import Proof
 
 SCHEMA_VERSION = 8
-# The oldest that is read: it lacks nothing but what has a default.
+# The oldest that can be read: all fields that it lacks have defaults.
 OLDEST_SCHEMA = 7
 MANIFEST = "manifest.json"
 
 
 @dataclass(frozen=True)
 class TextSpec:
-    """What turns text into tokens and back; stop_token_ids end a generation."""
+    """Tokenizer and chat template, as paths in the bundle. stop_token_ids: the tokens that end a generation."""
 
     tokenizer: str
     chat_template: str | None
@@ -35,10 +35,10 @@ RuleName = Literal["select", "select_greedy", "accept_greedy", "accept_token", "
 
 @dataclass(frozen=True)
 class RuleSpec:
-    """A graph of `exporter/rules/graphs.py`: what a round does between the models, for the target's vocabulary.
+    """A graph of a verification rule (`exporter/rules/graphs.py`): a round's steps between the models' passes.
 
-    num_draft_tokens: k. rows: of the logits that it takes: k + 1 behind the target, 1 behind the draft (k is then what
-    was drafted before).
+    num_draft_tokens: k. rows: how many rows of logits it takes, k + 1 of the target or 1 of the draft; in the latter
+    case k is the number of tokens drafted before.
     """
 
     rule: RuleName
@@ -55,9 +55,10 @@ class RuleSpec:
 class Plan:
     """A graph compiled for an engine; see `specexport compile`.
 
-    graph: the ONNX file it was made from. version: of the library that made it. compute_capabilities: of the GPUs that
-    can run it, `8.9` and so on, empty where the library decides. version_compatible: the lean runtime of the same
-    version can load it. hardware_compatible: every GPU from compute capability 8.0 on can run it.
+    graph: the ONNX file that it was compiled from. version: that of the library that compiled it.
+    compute_capabilities: those of the GPUs that can run it, e.g. `8.9`; empty if the library decides.
+    version_compatible: whether the lean runtime of the same version can load it. hardware_compatible: whether every
+    GPU of compute capability 8.0 or higher can run it.
     """
 
     engine: str
@@ -77,9 +78,10 @@ class FileEntry:
 
 @dataclass(frozen=True)
 class Manifest:
-    """draft: the first one, which requests draft with unless they name another; draft_name: what it is called.
+    """The content of manifest.json. Raises `ValueError` if its parts do not fit together.
 
-    more_drafts: the others, by name.
+    draft: the first draft, which requests use unless they name another. draft_name: its name. more_drafts: the others,
+    by name.
     """
 
     schema_version: int
@@ -122,16 +124,16 @@ class Manifest:
 
     @property
     def draft_names(self) -> tuple[str, ...]:
-        """What the drafts are called, the first one's first."""
+        """Names of all drafts, the first draft's first."""
         return (self.draft_name, *self.more_drafts) if self.draft is not None else ()
 
     def with_draft(self, name: str) -> Manifest:
-        """As if the draft `name`, one of `draft_names`, were the only one."""
+        """The manifest as if the draft `name`, one of `draft_names`, were the only one."""
         alone = replace(self, more_drafts={})
         return alone if name == self.draft_name else alone.with_first(name, self.more_drafts[name])
 
     def with_first(self, name: str, draft: DraftSpec) -> Manifest:
-        """The same with `draft` in place of the first one, if there is one."""
+        """The manifest with `draft` as its first draft, in place of the one that it may have."""
         return replace(
             self,
             draft=draft.model,
@@ -144,12 +146,12 @@ class Manifest:
 
     @property
     def has_states(self) -> bool:
-        """Whether a model keeps more than keys and values."""
+        """Whether a model keeps recurrent or convolution states in addition to keys and values."""
         return any(model.has_states for model in (*self.models.values(), *(d.model for d in self.more_drafts.values())))
 
     @property
     def longest(self) -> int:
-        """Most tokens of a sequence: the capacity, less the row that a quantized pass writes behind its own."""
+        """The most tokens of a sequence: the capacity, minus the row that a quantized pass writes after its own."""
         # exporter/quantize/batch_invariant.py
         spare = self.target.format != "float" and "ort" in self.target.graphs
         return self.contract.capacity - spare
@@ -159,6 +161,7 @@ class Manifest:
         return {"target": self.target} if self.draft is None else {"target": self.target, "draft": self.draft}
 
     def referenced_files(self) -> Iterator[str]:
+        """Paths of all files that the manifest refers to, relative to the bundle."""
         yield from (self.text.tokenizer, *self.references.values(), *(rule.graph for rule in self.rules))
         yield from (plan.file for plan in self.plans)
         if self.text.chat_template is not None:
@@ -172,6 +175,6 @@ class Manifest:
 
 
 def write_manifest(root: Path, manifest: Manifest) -> None:
-    """In today's schema, whichever it was read in."""
+    """Write manifest.json into `root`, in the current schema even if it was read in an older one."""
     row = asdict(manifest) | {"schema_version": SCHEMA_VERSION}
     (root / MANIFEST).write_text(json.dumps(row, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")

@@ -1,4 +1,4 @@
-"""What the manifest says of one model: where it came from, its graphs and what quantizing did to it."""
+"""One model in the manifest: its source, its graphs, and how quantization changed it."""
 
 from __future__ import annotations
 
@@ -15,17 +15,18 @@ ROLES: tuple[Role, ...] = ("target", "draft")
 # How the matrices of a model are stored; `float`: in the precision of the contract.
 Format = Literal["float", "int8", "int4", "fp8"]
 FORMATS: tuple[Format, ...] = ("float", "int8", "int4", "fp8")
-# The engines that quantized graphs are made for: each family rounds in its own way.
+# The families of engines that quantized graphs are made for; each rounds in its own way.
 Family = Literal["onnxruntime", "tensorrt"]
 
 
 @dataclass(frozen=True)
 class Fidelity:
-    """What quantizing did to a model, on `tokens` tokens of text that it was not calibrated on.
+    """How quantization changed a model, measured on `tokens` tokens of text that it was not calibrated on.
 
-    own_texts: the user's text, not the shipped one. perplexity: of the next tokens of that text; exact_perplexity: the
-    same before. divergence: mean KL of its distributions from the model's before, in nats. agreement: the part of the
-    tokens behind which the likeliest token is the same, 0 to 1.
+    own_texts: whether the text is the user's, not the shipped one. perplexity: that of the quantized model on that
+    text; exact_perplexity: that of the model before quantization. divergence: mean KL divergence of its distributions
+    from the model's before quantization, in nats. agreement: how often both have the same most likely next token,
+    0 to 1.
     """
 
     tokens: int
@@ -48,15 +49,16 @@ class Fidelity:
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """One model: where it came from and the sizes its graphs have.
+    """One model: its source, and the sizes and files of its graphs.
 
-    features: F, how many numbers a row the confidence head of its `ort` graph reads: the width of what the output
-    embedding reads and that of the input embedding. 0 where the graph has no head.
-    format: how its matrices are stored, but for those in `notes`: what was kept in a higher format, and why; also what
-    rounds by static scales.
-    fidelity: None where nothing is quantized.
-    rounding: mean KL divergence in nats of the reference of the proof from the model before it was quantized; None
-    where nothing is. layer_proofs: one a quantized graph.
+    features: F, how many numbers per row the confidence head of its `ort` graph reads: the width of the output
+    embedding's input plus that of the input embedding. 0 if the graph has no head.
+    format: how its matrices are stored, except those listed in `notes`.
+    notes: what was kept in a higher precision, and why; also what is rounded with static scales.
+    fidelity: how quantization changed it, None if nothing is quantized.
+    rounding: mean KL divergence, in nats, of the proof's reference from the model before quantization; None if nothing
+    is quantized.
+    layer_proofs: one for each quantized graph.
     """
 
     source: str
@@ -80,28 +82,32 @@ class ModelSpec:
 
     @property
     def has_states(self) -> bool:
-        """Whether a layer keeps more than keys and values: see `State`."""
+        """Whether a layer keeps states in addition to keys and values: see `State`."""
         return any(layer.states for layer in self.layers)
 
     def cache_names(self, side: Literal["past", "present", "new"]) -> Iterator[tuple[str, CacheLayer]]:
+        """The graph's inputs or outputs for keys and values, each with its layer."""
         for index, layer in enumerate(self.layers):
             for half in ("key", "value") if layer.num_kv_heads else ():
                 yield f"{side}.{index}.{half}", layer
 
     def state_names(self, side: Literal["past", "present"]) -> Iterator[tuple[str, State]]:
+        """The graph's inputs or outputs for states, each with its state."""
         for index, layer in enumerate(self.layers):
             for state in layer.states:
                 yield f"{side}.{index}.{state.name}", state
 
     def row_bytes(self, contract: Contract) -> int:
-        """Of one row of keys and values, all layers."""
+        """Bytes of one row of keys and values, over all layers."""
         return 2 * ELEMENT_BYTES[contract.precision] * sum(x.num_kv_heads * x.head_dim for x in self.layers)
 
     def state_bytes(self, contract: Contract) -> int:
+        """Bytes of all states."""
         return sum(
             prod(state.shape(contract)) * ELEMENT_BYTES[state.precision(contract)]
             for _, state in self.state_names("past")
         )
 
     def cache_bytes(self, contract: Contract) -> int:
+        """Bytes of the whole KV cache and of all states."""
         return contract.capacity * self.row_bytes(contract) + self.state_bytes(contract)

@@ -1,4 +1,4 @@
-"""Opening a bundle: its manifest is read, and every file that it names is checked."""
+"""Opening a bundle: reads its manifest and checks every file that it names."""
 
 from __future__ import annotations
 
@@ -16,15 +16,17 @@ from .manifest import MANIFEST, OLDEST_SCHEMA, SCHEMA_VERSION, Manifest
 
 @dataclass(frozen=True)
 class Bundle:
+    """An opened bundle: its folder and its manifest."""
+
     root: Path
     manifest: Manifest
 
     @classmethod
     def open(cls, root: str | Path, check_digests: bool = True, without_plans: str | None = None) -> Bundle:
-        """Read and check a bundle: schema, paths, every file's size and (unless told otherwise) SHA-256.
+        """Read and check a bundle: schema, paths, the size of every file, and with `check_digests` its SHA-256.
 
-        without_plans: an engine whose plans are not looked at, since they are to be made again.
-        Raises `BundleError` naming the file and what is wrong with it.
+        without_plans: an engine whose plans are not checked, since they are about to be compiled again.
+        Raises `BundleError`, which names the file and what is wrong with it.
         """
         root = Path(root)
         with _readable(root, "give the path of another bundle"):
@@ -57,10 +59,11 @@ class Bundle:
         return bundle
 
     def path(self, name: str) -> Path:
+        """The path of a file that the manifest calls `name`."""
         return self.root / name
 
     def with_draft(self, name: str) -> Bundle:
-        """See `Manifest.with_draft`."""
+        """The bundle as if the draft `name` were its only one; see `Manifest.with_draft`."""
         return Bundle(self.root, self.manifest.with_draft(name))
 
     def _check_files(self, check_digests: bool, ignored: str) -> None:
@@ -102,7 +105,7 @@ class Bundle:
 
 @contextmanager
 def _readable(path: Path, remedy: str) -> Iterator[None]:
-    """Raises `BundleError` where the system refuses `path`."""
+    """Turns an OSError about `path` into a `BundleError`."""
     try:
         yield
     except OSError as error:
@@ -112,9 +115,9 @@ def _readable(path: Path, remedy: str) -> Iterator[None]:
 
 
 def _file(root: Path, name: str, remedy: str) -> Path:
-    """The path of `name`, which must be there and may not lead out of the bundle.
+    """The path of the file `name`, which must exist and may not lead out of the bundle. Raises `BundleError`.
 
-    A file may be a link to elsewhere, as all are in the cache of huggingface_hub; its digest says whether it is right.
+    A file may be a link to elsewhere, as all are in the cache of huggingface_hub; its digest is checked in any case.
     """
     pure, path = PurePosixPath(name), root / name
     if not name.isprintable() or pure.is_absolute() or ".." in pure.parts or "\\" in name:

@@ -1,4 +1,4 @@
-"""What the manifest says of the proofs that a build passed."""
+"""The proofs that a build passed, as the manifest records them."""
 
 from __future__ import annotations
 
@@ -7,15 +7,18 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class LayerProof:
-    """A quantized graph, proved layer by layer; docs/quantization.md says against what.
+    """Proof of a quantized graph, layer by layer; docs/quantization.md describes the references.
 
-    layers: its quantized products and tables; layer_error: the largest difference of one from its reference, as a
-    multiple of what arithmetic allows. as_run: with the kernels of the host that built it; else, where these round in a
-    way that is not known, with kernels that do not round. exact_error: the largest difference of what lies between
-    them, in sizes of a column of what the next layer reads, or in standard deviations of the logits; exact_tolerance is
-    allowed. rounded_divergence, rounded_agreement: mean KL divergence in nats of the graph from the reference that is
-    rounded as it is, and the part of the rows whose likeliest token is the same; exact_divergence, exact_agreement:
-    from the model before it was quantized. rows: that these are over.
+    layers: how many quantized products and tables it has. layer_error: the largest difference of one of them from its
+    reference, as a multiple of what arithmetic allows.
+    as_run: whether the kernels of the build host were used; if their rounding is not known, kernels that do not round
+    were used instead.
+    exact_error: the largest difference of the parts between the quantized layers, relative to the size of a column of
+    the next layer's input, or in standard deviations of the logits. exact_tolerance: the limit of that.
+    rounded_divergence, rounded_agreement: mean KL divergence, in nats, of the graph from the reference that is rounded
+    like the graph, and the share of rows with the same most likely token.
+    exact_divergence, exact_agreement: the same against the model before quantization.
+    rows: the number of rows that these four are over.
     """
 
     dialect: str
@@ -32,7 +35,7 @@ class LayerProof:
 
     @property
     def summary(self) -> str:
-        """One line."""
+        """The proof's figures in one line."""
         how = "" if self.as_run else " (with fp32 kernels in place of this host's)"
         return (
             f"{self.dialect}: {self.layers} quantized layers right to their last rounding{how}, what lies between to "
@@ -44,11 +47,12 @@ class LayerProof:
 
 @dataclass(frozen=True)
 class Proof:
-    """A compiled graph against the recorded logits of the Hugging Face model.
+    """Comparison of a compiled graph with the recorded logits of the Hugging Face model.
 
-    rows: logit rows compared. length: the longest sequence they end. max_error: the largest difference, in standard
-    deviations of the logits. divergence: mean KL divergence of the graph's distributions, in nats. One of the two has a
-    tolerance: the divergence where the model's activations are rounded, else the largest difference.
+    rows: how many rows of logits were compared. length: the longest sequence, in tokens. max_error: the largest
+    difference, in standard deviations of the logits. divergence: mean KL divergence of the graph's distributions, in
+    nats. Exactly one of the two has a tolerance: the divergence if the model's activations are rounded, else the
+    largest difference.
     """
 
     engine: str
@@ -73,11 +77,12 @@ class Proof:
 
     @property
     def measure(self) -> str:
-        """What is compared with the limit."""
+        """The figure that is compared with the limit, as text."""
         if self.divergence_tolerance is not None:
             return f"{self.divergence:.2g} nats off"
         return f"{self.max_error:.2g} standard deviations off"
 
     @property
     def limit(self) -> str:
+        """The tolerance, as text."""
         return f"{self.tolerance or self.divergence_tolerance or 0.0:.2g}"

@@ -1,1 +1,1 @@
-"""Measurements that decide: what a pass costs, whether speculation pays."""
+"""Measurements for decisions: what a pass costs, whether speculation pays, how weights are quantized."""

@@ -1,4 +1,4 @@
-"""`specexport calibrate`: measure costs, record requests, fit survival, decide by route, write the bundle's files."""
+"""`specexport calibrate`: measure costs, record requests, fit survival, decide for each route, write the files."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def calibrate(
             session.bundle.path(ROUTING).unlink(missing_ok=True)
         write_decision(session.bundle, policy, POLICY)
         journal.remove()
-    with suppress(OSError):  # a bench may keep its own journal there
+    with suppress(OSError):  # the folder may still hold the journal of a bench
         folder.rmdir()
     return analysis
 
@@ -112,10 +112,9 @@ def _record_all(
     meters: Mapping[str, CostMeter],
     progress: Progress,
 ) -> dict[str, Recorded]:
-    """Record every request with every draft, by model. Routes take turns, so that all see the machine in the same
-    states.
+    """Record every request with every draft; returns the records by draft model.
 
-    Costs are measured in between.
+    Routes take turns, so that all of them see the machine in the same states. Costs are measured in between.
     """
     recorded: dict[str, Recorded] = {model: ([], []) for model in meters}
     goes = {len(requests) * go // GOES for go in range(GOES)}
@@ -156,8 +155,8 @@ def _in_turn(requests: Sequence[Request]) -> list[Request]:
 
 
 def _contexts(session: Session, requests: Sequence[Request]) -> list[int]:
-    """Context lengths to measure costs at: shortest prompt, longest sequence, their geometric mean, and the capacity:
-    sessions may be given longer texts than these.
+    """Context lengths to measure costs at: the shortest prompt, the longest sequence, their geometric mean, and the
+    capacity, since sessions may get longer texts than these.
     """
     low = min(len(request.tokens) for request in requests)
     high = min(session.capacity, max(len(request.tokens) + request.max_new_tokens for request in requests))
@@ -172,7 +171,7 @@ def _drafted(
     costs: Costs,
     options: CalibrateOptions,
 ) -> Drafted:
-    """What was recorded with the draft `model`, and its confidence where reading that pays. costs: of all drafts."""
+    """What was recorded with the draft `model`, and its confidence if reading it pays. costs: of all drafts."""
     own = costs if model == FIRST else costs.of(model)
     survival, signals = _survival(session, recorded)
     reading = listen(session, requests, recorded, own, survival, _sampling(options, model))
@@ -189,7 +188,7 @@ def _survival(session: Session, recorded: Recorded) -> tuple[Survival | None, tu
 
 
 def _sampling(options: CalibrateOptions, model: str) -> SamplingParameters:
-    """Of requests that are drafted with `model`."""
+    """The sampling parameters of requests that are drafted with `model`."""
     return options.sampling if model == FIRST else replace(options.sampling, drafter=model)
 
 
@@ -226,7 +225,7 @@ def _policy(session: Session, drafted: Sequence[Drafted], analysis: Analysis, op
     if len(routes) == 1:
         (default,) = routes.values()
     else:
-        # The p10 of a mixture is that of its worst route, which an adaptive schedule finds out by itself.
+        # The p10 of a mixture is that of its worst route; an adaptive schedule notices such routes by itself.
         floor = options.floor if options.mode == "fixed" else 0.0
         criteria = Criteria(drafters_of(session, options), floor, options.mode)
         default = analyze_route("all", drafted, replayed_of(session, options), criteria).policy
@@ -257,7 +256,7 @@ def _header(session: Session, requests: Sequence[Request], options: CalibrateOpt
 
 
 def _weights(session: Session, options: CalibrateOptions) -> dict[str, str]:
-    """Of drafts beside the first, digests."""
+    """Digests of the weights of the drafts other than the first, by name."""
     manifest = session.bundle.manifest
     models = {name: manifest.more_drafts[name].model for name in models_of(session, options) if name != FIRST}
     return {name: manifest.files[model.weights].sha256 for name, model in models.items()}

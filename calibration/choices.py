@@ -1,4 +1,4 @@
-"""Which drafters calibration chooses from, and which drafts it has to record for that."""
+"""Which drafters calibration chooses from, and which drafts it must record for that."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .options import CalibrateOptions
 
 
 def drafters_of(session: Session, options: CalibrateOptions) -> tuple[str, ...]:
-    """Drafters to choose from, the preferred one first. Raises `ParameterError` for one that cannot run here."""
+    """The drafters to choose from, the preferred one first. Raises `ParameterError` for one that cannot run here."""
     possible, asked = possible_drafters(session), [_called(session, name) for name in options.drafters]
     for name in asked:
         if name not in (*possible, "all"):
@@ -31,8 +31,8 @@ def drafters_of(session: Session, options: CalibrateOptions) -> tuple[str, ...]:
 
 
 def possible_drafters(session: Session) -> tuple[str, ...]:
-    """The session's default first, chains last. Where the device runs whole rounds only the model: lookups run on the
-    host.
+    """The drafters that the session can run, its default first, chains last. If the device runs whole rounds, only the
+    model, since lookups run on the host.
     """
     if session.engine.draft is None:
         return LOOKUP_NAMES
@@ -45,7 +45,7 @@ def possible_drafters(session: Session) -> tuple[str, ...]:
 
 
 def replayed_of(session: Session, options: CalibrateOptions) -> tuple[str, ...]:
-    """Drafters to replay: those to choose from, and others whose draft is recorded with, but no further chains."""
+    """The drafters to replay: those to choose from, and the others whose draft is recorded, without further chains."""
     chosen, models = drafters_of(session, options), models_of(session, options)
     return tuple(
         name
@@ -55,13 +55,13 @@ def replayed_of(session: Session, options: CalibrateOptions) -> tuple[str, ...]:
 
 
 def models_of(session: Session, options: CalibrateOptions) -> list[str]:
-    """The drafts to record with: the first, and those that drafters to choose from ask."""
+    """The drafts to record with: the first, and those that the drafters to choose from use."""
     asked = (name for drafter in drafters_of(session, options) for name in beside_first(drafter))
     return list(dict.fromkeys((FIRST, *asked)))
 
 
 def _called(session: Session, name: str) -> str:
-    """As sessions call it, to which the first draft is `model`; a name that they do not know stays."""
+    """A drafter's name as sessions use it, where the first draft is `model`; an unknown name is returned unchanged."""
     manifest = session.bundle.manifest
     with suppress(ParameterError):
         return check_drafter(name, session.engine.draft is not None, manifest.draft_names)
@@ -69,7 +69,7 @@ def _called(session: Session, name: str) -> str:
 
 
 def _keeps_states(session: Session, chain: str) -> bool:
-    """Whether the draft of `chain` does, for which nothing drafts then."""
+    """Whether the draft of `chain` keeps states; nothing can guess for such a draft."""
     model, manifest = model_of(chain), session.bundle.manifest
     spec = manifest.draft if model == FIRST else manifest.more_drafts[str(model)].model
     return spec is not None and spec.has_states

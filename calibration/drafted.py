@@ -1,4 +1,4 @@
-"""What calibration has of one draft: requests recorded with it, what its rounds cost, and what its confidence says."""
+"""What calibration knows about one draft: requests recorded with it, costs of its rounds, and its confidence."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from .measuring.record import Record
 from .measuring.traces import Guesser, Trace, cached
 from .statistics.results import SignalQuality
 
-# Records, and the features of the judged tokens of each.
+# Records, and for each of them the features of its judged tokens.
 Recorded = tuple[list[Record], list[NDArray[np.float16]]]
 
 
 @dataclass(frozen=True)
 class Drafted:
-    """model: `model` for the bundle's first draft, also where there is none. records: of all requests.
+    """model: `model` for the bundle's first draft, even if there is none. records: of all requests.
 
-    reading, survival: of its confidence, None where that is not read. guessers: the other drafts, which may draft for
-    this one, by name.
+    reading, survival: of its confidence, None if that is not read. guessers: the other drafts, which may guess for this
+    one, by name.
     """
 
     model: str
@@ -47,11 +47,11 @@ class Drafted:
         return found
 
     def asked_by(self, drafters: Sequence[str]) -> tuple[str, ...]:
-        """Those that ask this draft; of the first, also lookups alone."""
+        """Those of `drafters` that use this draft; for the first draft, also lookups without a model."""
         return tuple(drafter for drafter in drafters if (model_of(drafter) or FIRST) == self.model)
 
     def only(self, numbers: Sequence[int]) -> Drafted:
-        """The same of some requests."""
+        """The same for the requests with these numbers only."""
         reading = self.reading
         if reading is not None:
             reading = replace(reading, logits=tuple(reading.logits[number] for number in numbers))
@@ -60,17 +60,17 @@ class Drafted:
 
 
 def beside_each_other(drafted: Sequence[Drafted]) -> list[Drafted]:
-    """Each with the others as what may draft for it."""
+    """Each of them with the others as its `guessers`."""
     return [
         replace(one, guessers={other.model: other for other in drafted if other.model != one.model}) for one in drafted
     ]
 
 
 def joined_costs(bundle: Bundle, found: Mapping[str, Costs]) -> Costs:
-    """The costs of the bundle's first draft with those of the others, by model.
+    """The costs of the bundle's first draft, with those of the other drafts inside. found: costs by draft model.
 
-    The others are told as if plain rounds had taken as long as beside the first: drafts are compared with each other,
-    and the host may have been slower for one.
+    The costs of the others are scaled so that their plain rounds take as long as those of the first: drafts are
+    compared with each other, and the host may have been slower while one of them was measured.
     """
     first, drafts = found[FIRST], {}
     for name, costs in found.items():

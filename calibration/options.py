@@ -1,4 +1,4 @@
-"""How to calibrate."""
+"""Options of a calibration."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ..errors import ParameterError
 from ..runtime.policy.routes import Mode
 from ..runtime.sampling.parameters import SamplingParameters
 
-# Costs are measured in this many bursts each time.
+# Number of bursts in each measurement of costs.
 BURSTS = 6
 
 
@@ -17,8 +17,8 @@ class CalibrateOptions:
     """How to calibrate.
 
     temperature, top_k, top_p, seed: of the requests, whose drafts are judged by token verification. drafters: to choose
-    from; none or `all` for all. floor: what the p10 speedup must reach. mode: of the entries of
-    policy.json. bursts: see `CostMeter.measure`. Raises `ParameterError`.
+    from; none or `all` for all of them. floor: what the p10 speedup must reach. mode: of the entries of policy.json.
+    bursts: see `CostMeter.measure`. Raises `ParameterError`.
     """
 
     temperature: float = 0.0

@@ -15,7 +15,7 @@ from ..runtime.state.statistics import Statistics
 from .statistics.intervals import ratio_interval
 from .statistics.results import Interval
 
-# Run at least, where there are as many; and the time that a close call may take beyond them.
+# Prompts that are run at least, if there are as many; and the seconds that further ones may take in a close call.
 PROMPTS = 12
 MORE_SECONDS = 120.0
 
@@ -34,17 +34,17 @@ def write_precision(folder: Path, table: PrecisionTable) -> None:
 def pick(speeds: Speeds, divergences: Mapping[Format, float], max_divergence: float) -> PrecisionPair:
     """The fastest pair, with drafts, whose target diverges by at most `max_divergence` nats.
 
-    divergences: of the targets, by format.
+    divergences: of the targets, by format; 0 if unquantized.
 
-    Unquantized targets do not diverge. Divergence rather than perplexity on some text: it is the expected rise of log
-    perplexity on text that the target itself would write, without the chance of a particular text.
+    Divergence is used instead of perplexity on some text, because it is the expected rise of log perplexity on text
+    that the target itself would write, without the randomness of a particular text.
     """
     allowed = [pair for pair, drafts in speeds if drafts and divergences[pair.target] <= max_divergence]
     return max(allowed, key=lambda pair: speeds[pair, True].tokens_per_second)
 
 
 def is_close(speeds: Speeds, divergences: Mapping[Format, float], max_divergence: float) -> bool:
-    """Whether a pair that may be taken may also be as fast as the one that is."""
+    """Whether another pair that `max_divergence` allows may be as fast as the one that `pick` chooses."""
     best = pick(speeds, divergences, max_divergence)
     others = [pair for pair, drafts in speeds if drafts and pair != best and divergences[pair.target] <= max_divergence]
     return any(slower(speeds[pair, True], speeds[best, True]).low <= 1 for pair in others)
@@ -53,7 +53,7 @@ def is_close(speeds: Speeds, divergences: Mapping[Format, float], max_divergence
 class Speed(NamedTuple):
     """low, high: 10th and 90th percentile of the prompts' tokens per second. acceptance_length: tokens per round.
 
-    seconds: by prompt, a token.
+    seconds: per token, for each prompt.
     """
 
     tokens_per_second: float
@@ -68,12 +68,12 @@ Found = Mapping[tuple[PrecisionPair, bool], Sequence[Statistics]]
 
 
 def slower(speed: Speed, taken: Speed) -> Interval:
-    """A pair's time over that of the one that was taken, prompt by prompt, over the same prompts."""
+    """A pair's time divided by that of the chosen one, over the same prompts."""
     return ratio_interval(speed.seconds, taken.seconds)
 
 
 def spread(items: Sequence[str], most: int) -> list[str]:
-    """At most `most` of them, from first to last, in an order whose every PROMPTS go from first to last too."""
+    """At most `most` of the items, spread evenly, in an order in which each batch of PROMPTS is spread evenly too."""
     count = min(most, len(items))
     chosen = [items[number * len(items) // count] for number in range(count)]
     rounds = -(-count // PROMPTS)
@@ -89,9 +89,9 @@ def measure_speeds(
 ) -> dict[tuple[PrecisionPair, bool], Speed]:
     """Speeds by (pair, with drafts) of greedy generations of `new_tokens` tokens. All take turns on every prompt.
 
-    Plain decoding is measured once per format of the target. The first prompt runs once more at the start, to warm up.
-    Behind the first PROMPTS, further ones are run, as many at a time, while what was found is `undecided`, and only
-    while another one, at the mean of those so far, leaves them within MORE_SECONDS.
+    Plain decoding is measured once per format of the target. The first prompt runs once in advance, as a warm-up.
+    After the first PROMPTS prompts, further ones are run in batches of that size while the speeds are `undecided`, and
+    only while one more, at the mean time so far, keeps the further ones within MORE_SECONDS.
     """
     plans: list[tuple[PrecisionPair, bool]] = [(pair, True) for pair in sessions]
     plain = {pair.target: pair for pair in reversed(list(sessions))}
@@ -116,7 +116,7 @@ def measure_speeds(
 
 
 def _with_another(found: Found, done: int) -> float:
-    """What the prompts behind the first PROMPTS would have taken after one more that takes as long as the mean."""
+    """Seconds that the prompts after the first PROMPTS would take, with one more that takes as long as the mean."""
     every = [one.total_seconds for statistics in found.values() for one in statistics]
     later = [one.total_seconds for statistics in found.values() for one in statistics[PROMPTS:]]
     return sum(later) + sum(every) / done

@@ -1,1 +1,1 @@
-"""Backends: compile ONNX, run graphs. Each imports its own library, when it is asked for."""
+"""Backends: compile ONNX graphs and run them. Each imports its own library, only when it is used."""

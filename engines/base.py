@@ -1,4 +1,4 @@
-"""What an engine gives: two decoders, each a model with a static cache that never moves."""
+"""The interface of an engine: up to two decoders, each a model with a static KV cache that never moves."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ from ..bundle import Bundle, Contract, ModelSpec
 from ..errors import EngineError
 
 Logits = NDArray[np.float32]
-Rows = NDArray[np.generic]  # of one cache, as the engine keeps them
+Rows = NDArray[np.generic]  # rows of one cache, in the engine's own format
 
 
 @dataclass(frozen=True, eq=False)
 class SavedStates:
-    """Recurrent and convolution states on the host, as the engine keeps them: a pass goes on behind `start` to `end`
-    rows.
+    """A copy of recurrent and convolution states on the host, in the engine's own format.
+
+    A pass can continue from any position from `start` to `end`.
     """
 
     start: int
@@ -29,55 +30,55 @@ class SavedStates:
 
 
 class Decoder(Protocol):
-    """has_states: whether layers keep more than keys and values."""
+    """A model with its KV cache. has_states: whether layers keep states in addition to keys and values."""
 
     vocab_size: int
     has_states: bool
 
     def step(self, tokens: Sequence[int], position: int) -> Logits:
-        """Write `tokens` into cache rows `position...` and return their logits `[rows, vocab] float32`.
+        """Write `tokens` into the cache rows from `position` on and return their logits `[rows, vocab] float32`.
 
-        rows is `len(tokens)` up to the contract's widest step, else 1 (the last token's). The array is a fixed
-        buffer: any next step or feed, of whatever width, overwrites it. Rolling back needs no call: pass a smaller
-        position next time. `position + len(tokens)` must not exceed the capacity.
+        rows is `len(tokens)` up to the contract's widest step, else 1 (the last token's). The array is a fixed buffer:
+        the next step or feed, of any width, overwrites it. Rollback needs no call: pass a smaller position next time.
+        Raises `EngineError` if `position + len(tokens)` exceeds the capacity.
         """
         ...
 
     def feed(self, tokens: Sequence[int], position: int) -> None:
-        """The same for tokens whose logits nobody asks for, any number of them up to the contract's prompt chunk.
+        """Like `step`, but without logits, for any number of tokens up to the contract's prompt chunk.
 
-        Cache rows behind them may be written too, up to the capacity.
+        Cache rows after theirs may be overwritten too, up to the capacity.
         """
         ...
 
     def resumable(self, rows: int) -> int:
-        """The most rows, of the first `rows`, behind which a pass can go on: fewer where states cannot be rolled back.
+        """The largest position up to `rows` from which a pass can continue; smaller if states cannot be rolled back.
 
-        0 is always one. Rows are those of the passes so far.
+        rows: at most as many as the passes so far have written. A pass can always start at 0.
         """
         ...
 
     def overwrite_rows(self, start: int, value: float) -> None:
-        """Fill every cache row from `start` on, for proofs that rows beyond the position are never read."""
+        """Fill every cache row from `start` on with `value`, for proofs that rows beyond the position are not read."""
         ...
 
     def read_rows(self, end: int) -> list[Rows]:
-        """Copies of cache rows 0 to `end` on the host, an array `[heads, end, elements or bytes]` a cache."""
+        """Copies of cache rows 0 to `end` on the host: one array `[heads, end, elements or bytes]` per cache."""
         ...
 
     def write_rows(self, saved: Sequence[Rows], start: int, end: int) -> None:
-        """Put rows `start` to `end` of what `read_rows` gave back in their places."""
+        """Write rows `start` to `end` of what `read_rows` returned back into the caches."""
         ...
 
     def read_states(self, end: int) -> SavedStates:
-        """A copy of the states on the host. end: rows behind which a pass can go on; what lies beyond is left out.
+        """A copy of the states on the host. end: a position from which a pass can continue; later rows are left out.
 
-        Only where `has_states`; so is the next.
+        This and `write_states` exist only with `has_states`.
         """
         ...
 
     def write_states(self, saved: SavedStates) -> None:
-        """Put back what `read_states` gave. The cache rows below `saved.end` are the caller's to put back."""
+        """Restore what `read_states` returned. The caller restores the cache rows below `saved.end`."""
         ...
 
 
@@ -85,16 +86,17 @@ class TakesTrees(Protocol):
     """A decoder whose steps may be trees."""
 
     def step_tree(self, tokens: Sequence[int], parents: Sequence[int], position: int) -> Logits:
-        """As `Decoder.step`, of rows of which the last hang below others. At most the contract's widest step.
+        """Like `Decoder.step`, for a tree of at most as many tokens as the contract's widest step.
 
-        parents: of the last `len(parents)` tokens, the place in `tokens` of the one that each follows; it lies in front
-        of its own. All tokens before them are a chain behind `position` rows, and leave that chain's rows in the cache.
+        parents: for each of the last `len(parents)` tokens, the index in `tokens` of the token that it follows, smaller
+        than its own. All tokens before those are a chain that starts at `position`; the cache rows of the chain are the
+        same as after `step`.
         """
         ...
 
 
 class RollsBack:
-    """A decoder with keys and values alone, which goes on behind any of its rows."""
+    """Base class of decoders with keys and values only, which can continue from any position."""
 
     has_states = False
 
@@ -109,7 +111,7 @@ class RollsBack:
 
 
 def check_rows(end: int, contract: Contract) -> None:
-    """Raises `EngineError` for a pass that would write cache rows up to `end`, beyond the buffers' last one."""
+    """Raises `EngineError` if `end`, where the rows of a pass would end, is beyond the capacity."""
     if end > contract.capacity:
         raise EngineError(
             f"a pass would write {end} cache rows, the capacity is {contract.capacity}; shorten the sequence"
@@ -117,7 +119,7 @@ def check_rows(end: int, contract: Contract) -> None:
 
 
 Arrays = Mapping[str, NDArray[np.generic]]
-# A graph without a cache: arrays by name in, arrays by name out.
+# Runs a graph without a cache: input arrays by name to output arrays by name.
 RunGraph = Callable[[Arrays], Arrays]
 
 
@@ -126,34 +128,34 @@ class Head(Protocol):
 
     Its weights are zeros until they are set.
 
-    size: F, how many numbers it reads a row. Rows are those of the draft's last `step`; after a `feed` they are
-    nobody's.
+    size: F, how many numbers it reads per row. Results are of the rows of the draft's last `step`; after a `feed` they
+    are undefined.
     """
 
     size: int
 
     def set_weights(self, weights: NDArray[np.float32]) -> None:
-        """`[F + 1]`, the bias last, for the passes to come. Raises `EngineError` for another number of them."""
+        """Set the weights `[F + 1]`, the bias last, for all later passes. Raises `EngineError` for another shape."""
         ...
 
     def confidence(self, row: int = -1) -> float:
-        """The logit of a row, by default the last, not yet calibrated: how sure it is that the token drafted from it is
+        """The uncalibrated logit of a row, by default the last: how likely the token drafted from that row is to be
         accepted.
         """
         ...
 
     def features(self) -> NDArray[np.float32]:
-        """What the head read, `[rows, F]`: a fixed buffer, as the logits are."""
+        """The head's input, `[rows, F] float32`: a fixed buffer, like the logits."""
         ...
 
 
 @dataclass(frozen=True)
 class Chances:
-    """What a sampled round is given; uniforms in [0, 1), float32.
+    """Sampling parameters and noise of one sampled round. The noise is uniform in [0, 1), float32.
 
     verification: `token` or `block`. sampling `[4]`: temperature, top_k, top_p, min_p, as `exporter/rules/graphs.py`
-    takes them. draft_noise `[k]`: for the draft tokens. noise `[k + 1]`: for acceptance, and last for the token that
-    follows.
+    takes them. draft_noise `[k]`: for the draft tokens. noise `[k + 1]`: for acceptance, the last one for the token
+    that follows.
     """
 
     verification: str
@@ -164,9 +166,10 @@ class Chances:
 
 @dataclass(frozen=True)
 class RoundResult:
-    """draft_tokens `[k]`. confidence `[k]`: each one's largest softmax probability, NaN for logits that are no numbers.
+    """The result of one round on the device.
 
-    next_token is the vocabulary's size where the target's logits were no numbers.
+    draft_tokens `[k]`. confidence `[k]`: the largest softmax probability at each of them, NaN if its logits were NaN.
+    next_token: the token after the accepted ones; the vocabulary's size if the target's logits were NaN.
     """
 
     draft_tokens: list[int]
@@ -176,19 +179,19 @@ class RoundResult:
 
 
 class Rounds(Protocol):
-    """Whole rounds on the device: draft, verify and accept in one launch.
+    """Runs whole rounds on the device: draft, verify and accept in one launch.
 
-    drafts: whether they can draft, or only decode plainly.
+    drafts: whether rounds can draft; if not, they only decode plainly.
     """
 
     drafts: bool
 
     def run(self, tokens: Sequence[int], num_draft_tokens: int, chances: Chances | None) -> RoundResult:
-        """Continue `tokens`, greedily without `chances`.
+        """Continue `tokens`; greedy if `chances` is None.
 
-        The caches hold all but the last token, the draft's all but the last two.
-
-        Two tokens at least for a round that drafts. `len(tokens) + num_draft_tokens` must not exceed the capacity.
+        The target's cache must hold all tokens but the last one, the draft's all but the last two. A round that drafts
+        needs at least two tokens. Raises `EngineError` if there are fewer, or if `len(tokens) + num_draft_tokens`
+        exceeds the capacity.
         """
         ...
 
@@ -199,7 +202,7 @@ def nothing() -> None:
 
 @dataclass(frozen=True)
 class OpenedDraft:
-    """head: of its graph, None where it has none."""
+    """An additional draft. head: the confidence head of its graph, None if it has none."""
 
     decoder: Decoder
     head: Head | None
@@ -207,25 +210,28 @@ class OpenedDraft:
 
 @dataclass(frozen=True)
 class Engine:
-    """open_draft: opens a draft beside the bundle's first, None where the engine runs the first alone."""
+    """A bundle's models, loaded by one engine.
+
+    open_draft: opens a draft in addition to the bundle's first; None if the engine runs only the first.
+    """
 
     name: str
-    dialect: str  # of the graphs it runs
+    dialect: str  # of the graphs that it runs
     target: Decoder
     draft: Decoder | None = None
-    # for the proof of compiled rules; None for one it never runs
+    # for the proof of compiled rules; returns None for a graph that the engine never runs
     open_graph: Callable[[Path], RunGraph | None] | None = None
-    rounds: Rounds | None = None  # where the device can do whole rounds
-    close: Callable[[], None] = nothing  # gives back what the engine holds
-    head: Head | None = None  # of the draft, where its graph has one
-    device: int = 0  # which GPU, where it runs on one
+    rounds: Rounds | None = None  # None if the device cannot run whole rounds
+    close: Callable[[], None] = nothing  # releases everything that the engine holds
+    head: Head | None = None  # the draft's, if its graph has one
+    device: int = 0  # which GPU; 0 for engines on the CPU
     open_draft: Callable[[ModelSpec], OpenedDraft] | None = None
-    trees: TakesTrees | None = None  # the target, where the bundle was built for trees
+    trees: TakesTrees | None = None  # the target, if the bundle was built with tree rows
 
 
 @dataclass(frozen=True)
 class Availability:
-    """Whether this host can run an engine: `detail` is what was found, `remedy` what to do when it cannot."""
+    """Whether this host can run an engine. detail: what was found. remedy: what to do if it cannot."""
 
     usable: bool
     detail: str
@@ -233,6 +239,8 @@ class Availability:
 
 
 class EngineModule(Protocol):
+    """What the module of an engine provides; see `load_engine` and `Availability`."""
+
     def load(self, bundle: Bundle, threads: int, device: int) -> Engine: ...
 
     def availability(self) -> Availability: ...

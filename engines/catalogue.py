@@ -1,11 +1,12 @@
-"""What is known of each engine without loading it. A new engine is one entry here and one module.
+"""What is known about each engine without loading it. A new engine is one entry here and one module.
 
 Sources of the precisions, as of November 2026. ONNX Runtime: its CPU provider has kernels for int8 and for int4 in
 blocks (`MatMulNBits`), and none for products in fp8 or bf16; its CUDA provider has no attention in fp32. TensorRT: its
-ONNX parser reads fp8 from version 9.0 and int4 from 10.0 on ("ONNX-TensorRT Changelog"), both older than what this
-package compiles for. GPUs: TensorRT-RTX's support matrix ("Hardware and Precision") has weights in int8 and int4 and
-bf16 from Ampere on and fp8 from compute capability 8.9 on; TensorRT's guide ("Working with Quantized Types") says 8.9
-for fp8 too. Measured with TensorRT-RTX 1.7.1: for 8.0 it builds int8 and int4, and refuses fp8 by name.
+ONNX parser reads fp8 from version 9.0 and int4 from 10.0 on ("ONNX-TensorRT Changelog"), both older than the versions
+that this package compiles for. GPUs: TensorRT-RTX's support matrix ("Hardware and Precision") lists weights in int8 and
+int4, and bf16, from Ampere on, and fp8 from compute capability 8.9 on; TensorRT's guide ("Working with Quantized
+Types") says 8.9 for fp8 too. Measured with TensorRT-RTX 1.7.1: for 8.0 it builds int8 and int4, and refuses fp8 by
+name.
 """
 
 from __future__ import annotations
@@ -20,12 +21,13 @@ Capability = tuple[int, int]
 
 @dataclass(frozen=True)
 class EngineInfo:
-    """module: in this folder, an `EngineModule`. family: whose graphs quantized models get.
+    """module: in this folder, an `EngineModule`. family: the family whose graphs it runs for quantized models.
 
-    formats: precisions it runs, of all values (fp32, fp16, bf16) or of weights (int8, int4, fp8).
-    library: what compiles its plans, a key of `engines/tensorrt/api.py`; empty where it runs graphs as they are.
-    least: by precision, the least compute capability, where it is more than the engine's own.
-    states: whether it runs models whose layers keep more than keys and values.
+    formats: precisions that it runs, of all values (fp32, fp16, bf16) or of weights (int8, int4, fp8).
+    library: the library that compiles its plans, a name of `engines/tensorrt/api.py`; empty if it runs graphs as they
+    are.
+    least: the lowest compute capability for a precision, where it is higher than the engine's own.
+    states: whether it runs models whose layers keep states in addition to keys and values.
     """
 
     module: str
@@ -59,5 +61,5 @@ ENGINES = {
         least={"bf16": (8, 0), "int8": (8, 0), "int4": (8, 0), "fp8": (8, 9)},
     ),
 }
-# Those that run plans, and what compiles them.
+# The engines that run plans, and the library that compiles them.
 LIBRARIES = {name: info.library for name, info in ENGINES.items() if info.library}

@@ -1,4 +1,4 @@
-"""How tokens whose logits nobody asks for become passes of the widths that a contract has."""
+"""Splits tokens that need no logits (prefill) into passes of the contract's widths."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from ..bundle import Contract
 def feed_passes(
     tokens: Sequence[int], position: int, contract: Contract, pad_from: int
 ) -> Iterator[tuple[int, Sequence[int], int]]:
-    """Each pass's width, its tokens (up to as many), and the position of the first.
+    """Yields each pass: its width, its tokens (at most as many), and the position of the first.
 
-    pad_from: at least so many tokens are padded to a prompt chunk. The rows behind them are dead and written over, so
-    only the capacity forbids it; then passes are as wide as a step at most.
+    pad_from: from this many tokens on, a pass is padded to a prompt chunk. The padding's cache rows are overwritten
+    later, so only the capacity can forbid it; passes are then at most as wide as a step.
     """
     widest, chunk, capacity = contract.widest_step, contract.prompt_chunk, contract.capacity
     while tokens:

@@ -1,4 +1,4 @@
-"""Whether this host is a Jetson, whose TensorRT and driver come with JetPack and not from pip."""
+"""Whether this host is a Jetson, where TensorRT and the driver come with JetPack, not from pip."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FROM_PIP = "pip install 'specexport[jetson]'"
 
 
 def on_jetson() -> bool:
-    """An aarch64 host with NVIDIA's release file, or whose board calls itself NVIDIA's."""
+    """Whether this is an aarch64 host with NVIDIA's release file, or with a board whose model names NVIDIA."""
     if machine() != "aarch64":
         return False
     try:
@@ -24,7 +24,9 @@ def on_jetson() -> bool:
 
 
 def missing_package(package: str, extra: str) -> MissingPackageError:
-    """The error for a package of a GPU engine: on a Jetson TensorRT is JetPack's, and bindings are for its driver."""
+    """The error for a missing package of a GPU engine. On a Jetson, TensorRT comes with JetPack, and the CUDA bindings
+    must fit its driver.
+    """
     if on_jetson() and extra in ("tensorrt", "tensorrt-lean"):
         return MissingPackageError(package, extra, FROM_JETPACK)
     return MissingPackageError(package, "jetson" if on_jetson() and extra == "cuda" else extra)

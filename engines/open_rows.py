@@ -1,7 +1,8 @@
-"""Which rows a decoder's states have taken in for good, and which are still open: those may yet be rejected.
+"""Which rows a decoder's states have committed, and which are still open, because they may yet be rejected.
 
-A recurrent state cannot be rolled back, so it is committed late. A pass leaves its last rows open, as what the
-recurrence reads of them. The next pass says by its position how many of them count, takes these in, and drops the rest.
+A recurrent state cannot be rolled back, so it is committed late. A pass leaves its last rows open: it keeps the
+recurrence's inputs of these rows. The position of the next pass says how many of them count; that pass commits those
+and drops the rest.
 """
 
 from __future__ import annotations
@@ -12,9 +13,9 @@ from ..errors import EngineError
 class OpenRows:
     """window: how many rows may be open. keeps: whether rows of earlier passes stay open as long as there is room.
 
-    A target is rolled back into its last pass at most. A draft is rolled back over all passes of a round, a token each.
-    A prompt may turn out to have another end, so its rows stay open as a draft's do, of however short a pass they are.
-    start: rows that are certain; end: rows with those that are open.
+    A target is rolled back at most into its last pass. A draft is rolled back over all passes of a round, one token
+    each. A later prompt may end differently, so a prompt's rows stay open like a draft's, however short its passes are.
+    start: how many rows are certain (committed). end: how many with the open ones.
     """
 
     def __init__(self, window: int, keeps: bool) -> None:
@@ -22,15 +23,15 @@ class OpenRows:
         self.start = self.end = 0
 
     def resumable(self, rows: int) -> int:
-        """`rows`, if a pass can go on behind as many, else 0."""
+        """`rows` if a pass can continue from there, else 0."""
         return rows if self.start <= rows <= self.end else 0
 
     def begin(self, position: int, count: int, prompt: bool = False) -> tuple[int, int]:
-        """For a pass of `count` rows: how many of the open ones count, and how many of both become certain.
+        """Begin a pass of `count` rows at `position`; returns (pending, certain).
 
-        prompt: whether the pass feeds one.
-
-        Until `finish` nothing is known of the states: a pass that fails may have changed them. Raises `EngineError`.
+        pending: how many of the open rows count. certain: how many of these and of the new rows the pass commits.
+        prompt: whether the pass feeds a prompt. Until `finish` the states count as unknown, since a pass that fails may
+        have changed them. Raises `EngineError` if no pass can continue from `position`.
         """
         if position and self.resumable(position) != position:
             raise EngineError(
@@ -42,7 +43,9 @@ class OpenRows:
         return pending, pending + count - still_open
 
     def finish(self, start: int, end: int) -> None:
+        """The pass has run: rows up to `start` are certain, rows up to `end` are open."""
         self.start, self.end = start, end
 
     def forget(self) -> None:
+        """The states are unknown: the next pass must start at 0."""
         self.finish(0, 0)

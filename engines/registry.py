@@ -1,4 +1,4 @@
-"""Engines by name. A module is imported only when its engine is asked for."""
+"""Engines by name. A module is imported only when its engine is used."""
 
 from __future__ import annotations
 
@@ -12,18 +12,19 @@ from .catalogue import ENGINES, LIBRARIES
 
 
 def engine_module(name: str) -> EngineModule:
-    """Raises `EngineError` for a name that no engine has."""
+    """The module of the engine `name`. Raises `EngineError` for an unknown name."""
     if name not in ENGINES:
         raise EngineError(f"there is no engine {name!r}; the engines are {', '.join(ENGINES)}")
     return cast(EngineModule, import_module(f".{ENGINES[name].module}", __package__))
 
 
 def load_engine(bundle: Bundle, name: str | None = None, threads: int = 0, device: int | None = None) -> Engine:
-    """Load the bundle's models on engine `name`, or on the first one of the bundle that this host can run.
+    """Load the bundle's models on engine `name`, by default on the bundle's first engine that this host can run.
 
-    device: which GPU, as the driver counts those that it shows, by default the first.
-    Raises `EngineError` when the bundle was not built for the engine or the host cannot run it, and `ParameterError`
-    for a device that is negative, or is given to an engine on the CPU.
+    threads: CPU threads, 0 for the engine's own choice. device: which GPU, as the driver numbers those that it shows;
+    None is the first.
+    Raises `EngineError` if the bundle was not built for the engine or this host cannot run it, and `ParameterError` for
+    a device that is negative, or that is given for an engine on the CPU.
     """
     built = bundle.manifest.engines
     if name is None:
@@ -56,4 +57,5 @@ def load_engine(bundle: Bundle, name: str | None = None, threads: int = 0, devic
 
 
 def availabilities() -> dict[str, Availability]:
+    """By engine, whether this host can run it."""
     return {name: engine_module(name).availability() for name in ENGINES}

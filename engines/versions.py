@@ -1,4 +1,4 @@
-"""Versions of packages, as numbers that compare."""
+"""Versions of packages, as tuples of numbers that can be compared."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import re
 
 
 def version_numbers(text: str) -> tuple[int, ...]:
-    """`10.3.0` -> (10, 3, 0), four numbers at most."""
+    """`10.3.0` -> (10, 3, 0); at most four numbers."""
     return tuple(int(part) for part in re.findall(r"\d+", text)[:4])
 
 
 def dotted(version: tuple[int, ...]) -> str:
+    """(10, 3, 0) -> `10.3.0`."""
     return ".".join(map(str, version))

@@ -1,1 +1,1 @@
-"""A session behind other projects' servers: each folder fits one of them."""
+"""A session behind other projects' servers and APIs: one folder for each of them."""

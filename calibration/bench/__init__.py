@@ -1,1 +1,1 @@
-"""`specexport bench`: plain against speculative decoding, in turn."""
+"""`specexport bench`: plain against speculative decoding, interleaved."""

@@ -1,6 +1,6 @@
-"""`specexport bench`: plain and speculative decoding of the same requests, in turn.
+"""`specexport bench`: plain and speculative decoding of the same requests, interleaved.
 
-Which of the two runs first alternates, so that a machine that gets warm or busy slows both alike.
+Which of the two runs first alternates, so that a machine that gets warm or busy slows both equally.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ def bench(
     progress: Progress = silent,
     predict: Predict | None = None,
 ) -> Bench:
-    """Run every request both ways and compare. The session's cached prefix is forgotten.
+    """Run every request both ways and compare. Clears the session's cached prefix.
 
     journal: finished pairs are read from it and new ones appended; its header must be `journal_header`. It does not
-    hold what an adaptive policy learnt in the session, so a resumed run learns anew. Raises `ParameterError`, and
+    hold what an adaptive policy learnt in the session, so a resumed run learns again. Raises `ParameterError`, and
     `OutputError` for a journal that cannot be read or written.
     """
     check(session, requests, options)

@@ -22,7 +22,7 @@ from .results import BenchOptions, Outputs, Run
 def run_both_ways(
     session: Session, request: Request, options: BenchOptions, plain_first: bool
 ) -> tuple[Run, Run, Outputs]:
-    """(plain run, speculative run, whether their outputs agree). The session's cached prefix is forgotten."""
+    """(plain run, speculative run, whether their outputs agree). Clears the session's cached prefix."""
     found: dict[bool, Output] = {}
     for speculate in (False, True) if plain_first else (True, False):
         found[speculate] = _decode(session, request, options, speculate)

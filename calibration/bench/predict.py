@@ -1,4 +1,4 @@
-"""Speedup that `costs.json` predicts for the rounds of a benchmark, to compare with the measured one."""
+"""The speedup that `costs.json` predicts for the rounds of a benchmark, to compare with the measured one."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from .results import BenchOptions, PairedRun, Predict
 
 
 def predict_by(costs: Costs, drafter_of: Callable[[str], str] = lambda route: FIRST) -> Predict:
-    """One plain round per token, over the rounds that ran: h + v(n + 1) each, plus d for every draft pass, and where a
-    smaller draft drafts for the draft, its own d and a row of the draft's pass for every guess.
+    """A function that predicts a route's speedup: the time of one plain round per token, divided by the time of the
+    rounds that ran. A round takes h + v(n + 1), plus d for every draft pass; if a smaller draft guesses for the draft,
+    also the smaller draft's d and a row of the draft's pass for every guess.
 
-    See docs/when-it-pays.md for h, v and d. drafter_of: a route's; nothing is predicted where no costs are of one of
-    its drafts. Rows of guesses that were looked up are not counted in a run, and left out.
+    See docs/when-it-pays.md for h, v and d. drafter_of: the drafter of a route; without the costs of one of its drafts,
+    nothing is predicted. Rows of guesses that were looked up are not counted in a run, and left out.
     """
 
     def predict(route: str, pairs: Sequence[PairedRun]) -> float | None:
@@ -39,7 +40,7 @@ def predict_by(costs: Costs, drafter_of: Callable[[str], str] = lambda route: FI
 
 
 def drafter_by_route(session: Session, options: BenchOptions) -> Callable[[str], str]:
-    """What the session drafts a route's requests with. Raises `ParameterError`."""
+    """A function that returns the drafter of a route's requests in this session. Raises `ParameterError`."""
     policy, asked = session.decisions.policy, options.drafter
     if asked is not None:
         asked = check_drafter(asked, session.engine.draft is not None, session.bundle.manifest.draft_names)

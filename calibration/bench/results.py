@@ -1,4 +1,4 @@
-"""What a benchmark was asked for and what it found, as data."""
+"""Options and results of a benchmark, as data."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from ...runtime.sampling.parameters import SamplingParameters
 from ...strict import OPTIONAL
 from ..statistics.results import Interval, Quantiles
 
-# near tie: the outputs differ, and where they first do, the target's two best logits lie so close together that a pass
-# of another width may swap them (docs/losslessness.md, L2).
+# near tie: the outputs differ, and where they first do, the target's two best logits are so close that a pass of
+# another width may swap them (docs/losslessness.md, L2).
 Outputs = Literal["equal", "near tie", "different", "not comparable"]
 
 
@@ -21,7 +21,7 @@ Outputs = Literal["equal", "near tie", "different", "not comparable"]
 class BenchOptions:
     """How to run a benchmark.
 
-    num_draft_tokens: k of every round; None lets the session choose, by the bundle's policy where there is one.
+    num_draft_tokens: k of every round; None lets the session choose, by the bundle's policy if there is one.
     repeats: how often each request is run both ways. Raises `ParameterError`.
     """
 
@@ -107,7 +107,7 @@ class PairedRun:
         return self.plain.latency * self.speculative.emitted
 
 
-# (route, its paired runs) -> the predicted speedup, or None where nothing predicts it.
+# (route, its paired runs) -> the predicted speedup, None if it cannot be predicted.
 Predict = Callable[[str, Sequence[PairedRun]], float | None]
 
 
@@ -153,7 +153,7 @@ class RouteBench:
 class Bench:
     """Results of a whole benchmark.
 
-    routes: in the order of the prompts. overall: all of them together, where there are several. host: what it ran on.
+    routes: in the order of the prompts. overall: all routes together, None if there is only one. host: what it ran on.
     """
 
     bundle: str

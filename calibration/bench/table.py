@@ -21,7 +21,7 @@ LEGEND = (
 
 
 def render(result: Bench) -> str:
-    """Tables of at most `COLUMNS` columns, and what was found in words."""
+    """Tables of at most `COLUMNS` characters per line, and the findings in words."""
     rows = [*result.routes, *([result.overall] if result.overall else [])]
     names = ("requests", "speedup", "95 % interval", "p10", "p50", "p90", "p99", "slower", "whole", "predicted")
     lines = [
@@ -70,7 +70,7 @@ def _speedup(row: RouteBench) -> tuple[str, ...]:
 
 
 def _ratio(value: float) -> str:
-    # a few short runs may give anything; columns stay aligned
+    # a few short runs may have any speedup; this keeps the columns aligned
     return f"{value:.2f}" if value < 1000 else "1000+"
 
 

@@ -1,1 +1,1 @@
-"""Runs on the clock, and what is recorded of them."""
+"""Timed runs, and what is recorded of them."""

@@ -1,8 +1,8 @@
 """Replays a recorded request as an adaptive session would run it: every round drafts as many tokens as pay.
 
-Which tokens the draft gets right is known at every place, as for a fixed number (`trace_replay.py`). What its
-confidence says is known where a token was judged; elsewhere another place of the request with the same outcome stands
-in, and behind a round's first miss that of the miss.
+Which tokens the draft gets right is known at every position, as for a fixed number (`trace_replay.py`). The draft's
+confidence is known at tokens that were judged. At other tokens, that of another token of the request with the same
+outcome is used, and after a round's first miss, that of the miss.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from .traces import CostsAt, Trace, known
 
 @dataclass(frozen=True)
 class Reading:
-    """What the draft's confidence says, and what it costs to listen.
+    """The draft's confidence on recorded requests, and what reading it costs.
 
-    survival: turns a signal's logit into a chance. seconds: of a draft pass, on the host, beside the pass itself.
-    logits: by request, in the order of the traces, the signal's at every output token.
+    survival: turns a signal's logit into a probability of acceptance. seconds: additional host time per draft pass.
+    logits: for each request, in the order of the traces, the signal's logit at every output token.
     """
 
     survival: Survival
@@ -38,7 +38,7 @@ class Reading:
 
 
 def signal_logits(record: Record, features: NDArray[np.float16], survival: Survival) -> tuple[float, ...]:
-    """The signal of `survival` at every output token. features: of the judged tokens, `[n, F]`."""
+    """The logit of the signal of `survival` at every output token. features: of the judged tokens, `[n, F]`."""
     found: list[float | None] = [None] * record.trace.output_tokens
     starts, place = [], 0
     for _, accepted in record.rounds:
@@ -71,7 +71,9 @@ def _filled(found: Sequence[float | None], agrees: Sequence[bool], line: int) ->
 def adapt(
     trace: Trace, drafter: str, schedule: AdaptiveSchedule, logits: Sequence[float] = ()
 ) -> Iterator[ReplayedRound]:
-    """The rounds of `trace` with `drafter` under `schedule`. logits: of `Reading`; unused where nobody reads them."""
+    """The rounds of `trace` with `drafter` under `schedule`. logits: of `Reading`; unused if the schedule does not read
+    the confidence.
+    """
     replayer, place = Replayer(trace, drafter, logits), trace.prompt_tokens
     while place < len(trace.tokens):
         count = schedule.next(place, replayer.behind + 1)
@@ -90,10 +92,10 @@ def adaptive_seconds(
     reading: Reading | None,
     units: Sequence[float] = (),
 ) -> tuple[list[float], int]:
-    """(seconds of every trace, rounds in all) of one session after another's route.
+    """(seconds of every trace, number of rounds) of adaptive sessions.
 
-    chances, units: for each trace, what the session starts from, see `RoutePolicy`; without units nothing drafts for
-    the draft. It learns from the traces of equal chances before.
+    chances, units: for each trace, what its session starts from, see `RoutePolicy`; without units nothing guesses for
+    the draft. Traces with equal chances belong to one session, which learns from one to the next.
     """
     states: dict[tuple[float, ...], RouteState] = {}
     believed = {unit: costs.chained(unit) for unit in units}

@@ -1,8 +1,9 @@
-"""Replays a draft model for which something cheaper drafts (`runtime/drafting/guessed.py`): the same tokens, and how
-many passes they take.
+"""Replays a draft model for which something cheaper guesses tokens (`runtime/drafting/guessed.py`): the draft tokens
+are the same, and the replay tells how many passes they take.
 
-Up to its first miss what a draft says is the text. Behind a miss it is known where the request was recorded greedily
-and as far as the recorded round went on; a guess elsewhere counts as wrong. So passes are never too few.
+Up to its first miss, the draft's tokens are the text. After a miss they are known only if the request was recorded
+greedily, and only as far as the recorded round went; any other guess counts as wrong. So the replay never counts too
+few passes.
 """
 
 from __future__ import annotations
@@ -17,14 +18,14 @@ from ...runtime.drafting.guide import Guide
 from ...runtime.drafting.names import guesser_of
 from .traces import Trace, agreeing, known
 
-# A guess that nobody knows, which so is no token that comes.
+# A guess that was not recorded; it equals no token id.
 UNKNOWN = -1
 
 
 @dataclass(frozen=True)
 class GuessedTokens:
-    """drafted: tokens of the draft. asked: those and one more where the last was left out. saved: passes that this took
-    less than `asked`. rows: of guesses, in its passes. seconds: of whatever guessed.
+    """drafted: how many tokens were drafted. asked: the same, plus one if the last one was left out. saved: by how many
+    passes the draft took fewer than `asked`. rows: rows of guesses in its passes. seconds: time of the guessing.
     """
 
     drafted: int
@@ -35,13 +36,13 @@ class GuessedTokens:
 
 
 class Said:
-    """What a draft says behind any place of its trace, greedily."""
+    """The draft's greedy tokens at any place of its trace."""
 
     def __init__(self, trace: Trace) -> None:
         self._trace, self._agrees, self._missed = trace, known(trace), {one[0]: one[1:] for one in trace.missed}
 
     def at(self, place: int, count: int) -> list[int]:
-        """`count` tokens behind `tokens[:place]` of the trace."""
+        """The `count` tokens that the draft proposes after `tokens[:place]` of the trace."""
         start = place - self._trace.prompt_tokens
         right = agreeing(self._agrees[start:], count)
         said = [*self._trace.tokens[place : place + right], *self._missed.get(start + right, ())][:count]
@@ -49,7 +50,7 @@ class Said:
 
 
 class _Recorded:
-    """A smaller draft that guesses, by its own record of the request, and the time that this takes."""
+    """A smaller draft that guesses, replayed from its own record of the request, and the time that it takes."""
 
     def __init__(self, trace: Trace, guesser: str) -> None:
         self._recorded, self._tokens, self._rows = trace.guessers[guesser], trace.tokens, trace.prompt_tokens
@@ -58,7 +59,7 @@ class _Recorded:
         self.seconds = 0.0
 
     def find(self, tokens: Sequence[int], count: int, drafted: Sequence[int] = ()) -> list[int]:
-        """It feeds first what its cache lacks; what it guesses counts for nothing there."""
+        """`count` guesses after `tokens` and `drafted`. The time includes feeding the rows that its cache lacks."""
         place = len(tokens) + len(drafted)
         costs, lacks = self._recorded.at(place), max(1, place - min(self._rows, len(tokens)))
         self.seconds += count * costs.draft + (lacks - 1) * costs.draft_row
@@ -67,12 +68,12 @@ class _Recorded:
             return self._said.at(place, count)
         said = self._said.at(len(tokens), len(drafted) + count)
         if said[: len(drafted)] != list(drafted) or len(tokens) > self._same:
-            return [UNKNOWN] * count  # it was not asked behind such a text
+            return [UNKNOWN] * count  # not recorded after such a text
         return said[len(drafted) :]
 
 
 class GuessedReplay:
-    """Of one request, as `GuessedDraft` runs it. A pass that catches up on rows has no guesses here."""
+    """Replays one request as `GuessedDraft` runs it, except that a pass that catches up on rows has no guesses here."""
 
     def __init__(self, trace: Trace, drafter: str) -> None:
         guesser = guesser_of(drafter)
@@ -82,8 +83,8 @@ class GuessedReplay:
         self._guess = self._recorded or LOOKUPS[guesser](SHORTEST_FOR_A_MODEL)
 
     def draft(self, place: int, count: int, behind: int, guide: Guide | None, seen: Sequence[Logits]) -> GuessedTokens:
-        """Behind `tokens[:place]`, up to `count` tokens. behind: see `ReplayedRound`. seen: by token, what a guide that
-        reads the draft's confidence is shown.
+        """Draft up to `count` tokens after `tokens[:place]`. behind: see `ReplayedRound`. seen: by token, the logits
+        that a guide which reads the draft's confidence gets.
         """
         text, said = self._tokens[:place], self._said.at(place, count)
         before = self._recorded.seconds if self._recorded else 0.0

@@ -38,9 +38,10 @@ class Journal:
     def open(cls, path: Path, header: dict[str, Any], foreign: str | None = None) -> Journal:
         """Continue the file if it has the same header, else create it, with its folder. header: a JSON object.
 
-        A journal with another header belongs to another run and is replaced, or refused with the words of `foreign`
-        behind its path. The last line of a killed run may be incomplete and is dropped. Raises `OutputError` for any
-        other broken line, by number, and for a file that is no journal, is in use by another run, or cannot be written.
+        A journal with another header belongs to another run; it is replaced, or with `foreign` refused, with that text
+        after its path. The last line of a killed run may be incomplete and is dropped. Raises `OutputError` for any
+        other broken line, by number, and for a file that is not a journal, is in use by another run, or cannot be
+        written.
         """
         first = json.loads(json.dumps({"journal": VERSION, "header": header}))
         try:
@@ -130,7 +131,7 @@ def _lock(path: Path, file: FileIO) -> None:
 def _header(path: Path, lines: list[bytes], torn: bytes) -> Any:
     """The parsed first line; None if the file is empty or its first line incomplete.
 
-    Raises `OutputError` for a file that is no journal.
+    Raises `OutputError` for a file that is not a journal.
     """
     if not lines and (torn.startswith(START) or START.startswith(torn)):
         return None
@@ -164,7 +165,7 @@ def _object(line: bytes) -> dict[str, Any]:
     """The JSON object of a line; an empty one for anything else."""
     try:
         found = json.loads(line)
-    except (ValueError, RecursionError):  # also: invalid UTF-8, endless numbers or nesting
+    except (ValueError, RecursionError):  # also: invalid UTF-8, numbers too long, nesting too deep
         return {}
     return found if isinstance(found, dict) else {}
 

@@ -1,4 +1,4 @@
-"""What it takes on the host to listen to the draft's confidence, timed in the loop, where looks find caches cold."""
+"""The host time that reading the draft's confidence takes, measured in the loop, where the CPU's caches are cold."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from .adaptive_replay import Reading, signal_logits
 from .prompts import Request
 from .record import Record
 
-# Requests that are run for it.
+# Requests that are run to measure it.
 REQUESTS = 3
-# Trust enough for drafts in every round.
+# A chance of acceptance that is high enough for drafts in every round.
 TRUST = 0.95
 
 
 class Listener:
-    """An adaptive schedule whose time between draft passes is taken."""
+    """Wraps an adaptive schedule and times its decisions between draft passes."""
 
     needs_host = True
 
@@ -65,7 +65,7 @@ class Listener:
 def listening_seconds(
     session: Session, requests: Sequence[Request], sampling: SamplingParameters, costs: Costs, chance: Chance
 ) -> float:
-    """Median seconds of a draft pass that reading `chance` and deciding take; 0 where nothing was drafted."""
+    """Median seconds per draft pass for reading `chance` and deciding; 0 if nothing was drafted."""
     most = session.max_draft_tokens
     entry = RoutePolicy("undecided", sampling.drafter or FIRST, 0, "adaptive", (TRUST,), None)
     seconds: list[float] = []
@@ -85,9 +85,9 @@ def listen(
     survival: Survival | None,
     sampling: SamplingParameters,
 ) -> Reading | None:
-    """What the draft's confidence says on all records, and what it takes to read it; None where nobody can.
+    """The draft's confidence on all records, and what reading it costs; None if it cannot be read.
 
-    recorded: records, and the features of the judged tokens of each. sampling: as of `record`.
+    recorded: records, and for each of them the features of its judged tokens. sampling: as in `record`.
     """
     if survival is None or session.engine.rounds is not None:
         return None

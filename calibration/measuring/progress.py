@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-# (steps finished, steps in all)
+# (steps finished, total steps)
 Progress = Callable[[int, int], None]
 
 

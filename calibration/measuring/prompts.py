@@ -26,15 +26,15 @@ def fit(
 ) -> tuple[list[Request], list[str]]:
     """The requests of `lines` as tokens and, with `skip_invalid`, why others were left out.
 
-    max_new_tokens: of lines that have none of their own; cut to what the capacity leaves. Raises `ParameterError`
-    naming the line whose prompt the session refuses, such as one of the capacity or longer, and when no line is left.
+    max_new_tokens: for lines that do not set it; limited to what the capacity leaves. Raises `ParameterError`, with the
+    line's number, for a prompt that the session refuses, e.g. one that fills the capacity, and if no line is left.
     """
     requests: list[Request] = []
     skipped: list[str] = []
     for line in lines:
         try:
             tokens = session.encode(line.prompt)
-        except (PromptError, BundleError) as error:  # the latter: messages, and a tokenizer without a chat template
+        except (PromptError, BundleError) as error:  # BundleError: messages, but the tokenizer has no chat template
             message = f"line {line.line} of the prompts: {error}"
             if not skip_invalid:
                 raise ParameterError(message + REMEDY) from None
@@ -51,9 +51,9 @@ def fit(
 
 
 def choose(requests: Sequence[Request], routes: Sequence[str], limit: int | None) -> list[Request]:
-    """Those of `routes` (all, where none is named), the first `limit` of each.
+    """The first `limit` requests of each of `routes`; of all routes if `routes` is empty.
 
-    Raises `ParameterError` for a route without any.
+    Raises `ParameterError` for a route without requests.
     """
     known = list(dict.fromkeys(request.route for request in requests))
     for route in routes:

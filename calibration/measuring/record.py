@@ -1,4 +1,4 @@
-"""One request, recorded: timed plain and speculative, and traced to know what the draft said at every token."""
+"""Records one request: timed plain and speculative, and traced to know the draft's token at every position."""
 
 from __future__ import annotations
 
@@ -43,7 +43,9 @@ class Timing:
 
 @dataclass(frozen=True)
 class Judged:
-    """A judged draft token. round: its number. index: in the draft, from 0. probability: `top_logit`."""
+    """A draft token that the target judged. round: the number of its round. index: position in the draft, from 0.
+    probability: `top_logit` of the draft's row.
+    """
 
     round: int
     index: int
@@ -53,8 +55,8 @@ class Judged:
 
 @dataclass(frozen=True)
 class Record:
-    """A recorded request. tokens: prompt and output. agrees, missed: see `Trace`; what is missed is unknown when
-    sampling. rounds: (drafted, accepted) of each.
+    """A recorded request. tokens: prompt and output. agrees, missed: see `Trace`; misses are unknown when sampling.
+    rounds: (drafted, accepted) of each round.
     """
 
     line: int
@@ -83,8 +85,9 @@ def record(
 ) -> tuple[Record, NDArray[np.float16]]:
     """(the record of `request`, the confidence head's features of its judged tokens `[n, F] float16`).
 
-    Every run starts from an empty cache. What the draft says is recorded in a third run, so that recording is not in
-    the times. sampling: temperature, top_k, top_p and seed, and the draft model as the drafter, None for the first.
+    Every run starts from an empty cache. The draft's tokens are recorded in a third run, so that the times do not
+    include recording. sampling: temperature, top_k, top_p and seed, and the draft model as the drafter, None for the
+    first.
     """
     head = session.drafts.open(sampling.drafter).head if sampling.drafter else session.engine.head
     recorder = Recorder(session.max_draft_tokens, head, session.engine.target.vocab_size)
@@ -125,7 +128,7 @@ def judged_tokens(records: Sequence[Record], features: Sequence[NDArray[np.float
     """The judged tokens of all requests, in order. features: by request, `[n, F]`, F = 0 without a head."""
     numbers = [(place, item) for place, one in enumerate(records) for item in one.judged]
     rounds: dict[tuple[int, int], int] = {}
-    read = [one for one in features if len(one)]  # without judged tokens a request's F is unknown
+    read = [one for one in features if len(one)]  # F is unknown for a request without judged tokens
     return JudgedTokens(
         request=np.array([place for place, _ in numbers], np.int64),
         round=np.array([rounds.setdefault((place, item.round), len(rounds)) for place, item in numbers], np.int64),
@@ -142,7 +145,7 @@ def to_row(record: Record, features: NDArray[np.float16]) -> dict[str, Any]:
 
 
 def from_row(row: dict[str, Any]) -> tuple[Record, NDArray[np.float16]]:
-    """The inverse of `to_row`. Raises `BundleError` for a row that is no recorded request."""
+    """The inverse of `to_row`. Raises `BundleError` for a row that is not a recorded request."""
     try:
         # A row that was just made has tuples where JSON has lists.
         record = parse(Record, json.loads(json.dumps(row["record"])), "record")

@@ -1,4 +1,4 @@
-"""Records what a draft model says and what becomes of it, in rounds with a fixed number of draft tokens."""
+"""Records a draft model's tokens and whether they are accepted, in rounds with a fixed number of draft tokens."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class RecordedRound:
 
 @dataclass
 class Recorder:
-    """A schedule and guide that only watches. features: `[F] float16` of every draft pass, in order. vocab: token ids
-    that the target has, of which the draft's choices are.
+    """A schedule and guide that only records. features: `[F] float16` of every draft pass, in order. vocab: how many
+    token ids the target has; the draft's choices are limited to these.
     """
 
     num_draft_tokens: int
@@ -75,8 +75,8 @@ class Recorder:
 def agreement(rounds: Sequence[RecordedRound], output: Sequence[int], greedy: bool) -> list[bool | None]:
     """For every output token, whether the draft model would have proposed it there; None where unknown.
 
-    Known for a round's draft tokens up to the first rejected one. For the token after a fully accepted draft, the next
-    round's first draft pass tells, under greedy decoding.
+    Known for a round's draft tokens up to the first rejected one. For the token after a fully accepted draft, it is
+    known from the next round's first draft pass, under greedy decoding.
     """
     found: list[bool | None] = [None] * len(output)
     place = 0
@@ -91,7 +91,7 @@ def agreement(rounds: Sequence[RecordedRound], output: Sequence[int], greedy: bo
 
 
 def misses(rounds: Sequence[RecordedRound], agrees: Sequence[bool | None]) -> tuple[tuple[int, ...], ...]:
-    """Of rounds that were decoded greedily, as of `Trace.missed`. agrees: by `agreement`."""
+    """`Trace.missed` of rounds that were decoded greedily. agrees: from `agreement`."""
     found: dict[int, tuple[int, ...]] = {}
     place = 0
     for round in rounds:

@@ -1,8 +1,8 @@
-"""Replays recorded requests as a session would run them that chooses who drafts, round by round.
+"""Replays recorded requests as run by a session that chooses the drafter round by round.
 
-A request was recorded with each draft. Greedy, all of them have the same text, and the replay is as exact as that of
-one draft (`trace_replay.py`); sampled, each has its own, cut to the shortest here, and stands for the others at the
-same place.
+Each request was recorded with each draft. Under greedy decoding all records have the same text, and the replay is as
+exact as that of one draft (`trace_replay.py`). When sampling, each record has its own text, cut to the shortest here,
+and a round continues in the record of its own drafter at the same position.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Runs = Mapping[str, Trace]  # one request, by drafter: as it was recorded with t
 
 @dataclass(frozen=True)
 class Priced:
-    """Of a drafter. reading: of its draft's confidence for every request of the stream, None where nobody reads it."""
+    """Costs of a drafter. reading: its draft's confidence for every request of the stream, None if it is not read."""
 
     costs: Costs
     reading: Reading | None = None
@@ -35,7 +35,7 @@ class Priced:
 
 
 def aligned(runs: Runs) -> Runs:
-    """With equally many tokens of output."""
+    """The runs cut to the same number of output tokens."""
     size = min(trace.output_tokens for trace in runs.values())
     return {
         name: replace(trace, tokens=trace.tokens[: trace.prompt_tokens + size], agrees=trace.agrees[:size])
@@ -46,11 +46,11 @@ def aligned(runs: Runs) -> Runs:
 def replay_routed(
     stream: Sequence[Runs], routing: Callable[[int], Routing], drafters: Mapping[str, Priced]
 ) -> tuple[list[float], list[list[str]]]:
-    """(seconds of each request, who drafted its rounds) of one session after the other's requests.
+    """(seconds of each request, the drafters of its rounds) of one session that runs the requests one after another.
 
-    stream: by `aligned`. routing: what is known where the request of this number comes. drafters: to choose from, the
-    preferred one first. What a draft reads of a prompt counts for all but the first to draft: one that drafts alone has
-    to read it too, and that is not told here either.
+    stream: from `aligned`. routing: what the session knows when the request of this number arrives. drafters: to choose
+    from, the preferred one first. The time of a draft's prefill counts for every draft but the first that drafts: a
+    draft that drafts alone has to prefill too, and its replay does not count that either.
     """
     states = {name: RouteState() for name in drafters}
     ats = {name: cached(one.costs) for name, one in drafters.items()}
@@ -82,7 +82,7 @@ class _Request:
         self._place, self._end, self._prompt = first.prompt_tokens, len(first.tokens), first.prompt_tokens
         self._replayers = {name: Replayer(trace, name, logits[name]) for name, trace in runs.items()}
         self._drafters, self._ats = drafters, ats
-        self._missed = dict.fromkeys(runs, first.prompt_tokens)  # rows, while others drafted
+        self._missed = dict.fromkeys(runs, first.prompt_tokens)  # rows that are missing because others drafted
         self.seconds = 0.0
 
     def run(self, schedule: RoutedSchedule) -> list[str]:

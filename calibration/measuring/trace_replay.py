@@ -2,7 +2,7 @@
 
 The trace says at which output tokens the draft model agrees with the target, and lookups depend only on the text. So
 for greedy decoding the replayed rounds are exact, except for the last token or two, where the draft was not asked. When
-sampling, acceptance is partly chance, and the recorded outcome stands in. Tokens that were not judged are assumed to
+sampling, acceptance is partly chance, and the recorded outcome is used. Tokens that were not judged are assumed to
 agree as often as those that were.
 """
 
@@ -28,10 +28,11 @@ NOTHING = np.zeros((1, 1), np.float32)
 class ReplayedRound:
     """One round of a replay.
 
-    context: tokens in the caches before the round, without the last token, whose row is not written yet. passes: of the
-    draft model; more than draft tokens where one was left out, fewer where others were looked up. behind: rows that the
-    draft model must catch up on first, since earlier rounds were looked up. saved, guess_rows, guess_seconds: where
-    something drafts for the draft: passes that were not needed, rows that they had more, and the time of what guessed.
+    context: tokens in the caches before the round, without the last token, whose row is not written yet.
+    passes: of the draft model; more than draft tokens if one was left out, fewer if others were looked up.
+    behind: rows that the draft model must catch up on first, since earlier rounds were looked up.
+    saved, guess_rows, guess_seconds: if something guesses for the draft, the passes that were saved, the additional
+    rows of guesses, and the time of the guessing.
     """
 
     context: int
@@ -45,12 +46,12 @@ class ReplayedRound:
 
     @property
     def looked_up(self) -> bool:
-        """Whether the whole draft was."""
+        """Whether the whole draft was looked up."""
         return self.num_drafted > 0 and not self.passes
 
 
 class Replayer:
-    """Drafts rounds at any place of a trace, and judges them by its text."""
+    """Drafts rounds at any position of a trace, and judges them by its text."""
 
     def __init__(self, trace: Trace, drafter: str, logits: Sequence[float] = ()) -> None:
         """logits: the signal of the draft's confidence at every output token, for guides that read it."""
@@ -62,11 +63,11 @@ class Replayer:
 
     @property
     def behind(self) -> int:
-        """Rows that the draft model's cache lacks, but for the two that its next pass feeds."""
+        """Rows that the draft model's cache lacks, not counting the two that its next pass feeds."""
         return self._behind
 
     def round(self, place: int, count: int, guide: Guide | None = None) -> ReplayedRound:
-        """The round behind `tokens[:place]`, of up to `count` draft tokens."""
+        """The round after `tokens[:place]`, with up to `count` draft tokens."""
         start = place - self._trace.prompt_tokens
         count = min(count, self._trace.limit - start - 1)
         right = agreeing(self._agrees[start:], count)
@@ -90,7 +91,9 @@ class Replayer:
         return ReplayedRound(place - 1, one.drafted, accepted, one.asked, behind, one.saved, one.rows, one.seconds)
 
     def _draft(self, place: int, count: int, right: int, guide: Guide | None) -> tuple[int, list[int], int]:
-        """(tokens by the model, those that were looked up behind them, passes). right: how many the model has right."""
+        """(number of the model's tokens, the looked-up tokens after them, passes). right: how many of the model's
+        tokens are right.
+        """
         tokens, lookup, by_model, passes = self._trace.tokens, self._lookup, 0, 0
         text = tokens[:place]
         while True:
@@ -124,7 +127,7 @@ def replay(trace: Trace, drafter: str, num_draft_tokens: int) -> Iterator[Replay
 
 
 def lookup_of(drafter: str) -> Lookup | None:
-    """The lookup among what `drafter` is made of."""
+    """The lookup that is part of `drafter`, None if there is none."""
     name, _, _ = drafter.partition("+")
     return LOOKUPS[name](SHORTEST_ALONE if name == drafter else SHORTEST_BESIDE_A_MODEL) if name in LOOKUPS else None
 
@@ -134,7 +137,7 @@ def round_seconds(round: ReplayedRound, at: CostsAt) -> float:
     costs = at(round.context + 1)
     if round.looked_up:
         return costs.looked_up(round.num_drafted)
-    passes = round.passes - round.saved - round.num_drafted  # more than tokens, or fewer
+    passes = round.passes - round.saved - round.num_drafted  # beyond one per draft token; negative if fewer
     rows = round.behind * costs.draft_prefill + round.guess_rows * costs.draft_row
     return costs.rounds[round.num_drafted] + passes * costs.draft + rows + round.guess_seconds
 

@@ -1,4 +1,4 @@
-"""A recorded request as text, and where in it a draft agrees with the target."""
+"""A recorded request as tokens, and where a draft agrees with the target."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from functools import lru_cache
 
 from ...runtime.policy.cost_model import Costs, RoundCosts
 
-# Tokens in the caches -> what rounds cost there.
+# Number of tokens in the caches -> what rounds cost there.
 CostsAt = Callable[[int], RoundCosts]
 
 
 @dataclass(frozen=True)
 class Trace:
-    """A generated request. tokens: prompt and output. agrees: of every output token, see `agreement`.
+    """A generated request. tokens: prompt and output. agrees: for every output token, see `agreement`.
 
-    limit: its max_new_tokens. missed: of places in the output, counted from 0, where the draft says another token: the
-    place, that token and what the draft says behind it, as far as that is known. guessers: by name, drafts that may
-    guess for this one.
+    limit: its max_new_tokens. missed: for each position in the output, from 0, where the draft proposes another token:
+    the position, that token, and the draft's tokens after it, as far as they are known. guessers: by name, drafts that
+    may guess for this one.
     """
 
     line: int
@@ -51,7 +51,7 @@ def cached(costs: Costs) -> CostsAt:
 
 
 def known(trace: Trace) -> list[bool]:
-    """`agrees` with unknown places filled by a repeatable draw at the rate of the request's known ones."""
+    """`agrees` with unknown values filled by a repeatable draw at the rate of the request's known ones."""
     judged = [agrees for agrees in trace.agrees if agrees is not None]
     share = sum(judged) / len(judged) if judged else 0.0
     draw = random.Random(trace.line)
@@ -59,7 +59,7 @@ def known(trace: Trace) -> list[bool]:
 
 
 def agreeing(agrees: Sequence[bool], count: int) -> int:
-    """How many of `count` draft tokens the target would accept."""
+    """How many of the first `count` tokens agree before the first that does not: the accepted draft tokens."""
     number = 0
     while number < min(count, len(agrees)) and agrees[number]:
         number += 1
@@ -67,7 +67,7 @@ def agreeing(agrees: Sequence[bool], count: int) -> int:
 
 
 def matching(found: Sequence[int], follows: Sequence[int]) -> int:
-    """How many of `found` are what follows."""
+    """How many tokens `found` and `follows` have in common at their start."""
     number = 0
     while number < min(len(found), len(follows)) and found[number] == follows[number]:
         number += 1

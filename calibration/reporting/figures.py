@@ -32,7 +32,7 @@ def figures(analysis: Analysis) -> dict[str, tuple[Figure, ...]]:
 
 
 def _cost_curve(analysis: Analysis) -> Figure:
-    """A round's time by k in plain rounds: the break-even line of the draft model, and that of lookups."""
+    """A round's time by k, in plain rounds: the break-even line of the draft model, and that of lookups."""
     points = analysis.costs.points
     looked_up = any(model_of(candidate.drafter) is None for route in analysis.routes for candidate in route.candidates)
     ways: dict[str, Any] = {"color": MUTED, "linestyle": DASHES[1], "linewidth": 1.2}
@@ -66,7 +66,7 @@ def _break_even(route: RouteAnalysis) -> Figure:
     counts = [candidate.num_draft_tokens for candidate in candidates]
     lengths = [candidate.acceptance_length for candidate in candidates]
     needed = [candidate.break_even for candidate in candidates]
-    replayed = route.chosen.drafter == route.recorded_drafter  # the textbook's alpha is of the recorded runs' drafter
+    replayed = route.chosen.drafter == route.recorded_drafter  # alpha is that of the recorded runs' drafter
     name = f"Tokens per round of {printable(route.route)} against the break-even line"
     drawn_as, expected_as = {"color": INK, "linestyle": DASHES[1]}, {"color": MUTED, "linestyle": DASHES[2]}
     with drawing(name, PANEL) as (axes, drawn):
@@ -100,7 +100,7 @@ def _break_even(route: RouteAnalysis) -> Figure:
 
 
 def _speedup(route: RouteAnalysis, styles: dict[str, Style], ceiling: float) -> Figure:
-    """S(k) with intervals, a line for each drafter, the best k ringed."""
+    """S(k) with intervals: one line per drafter, with a ring around the best k."""
     drafters = [drafter for drafter in styles if _of(route, drafter)]
     with drawing(f"Expected speedup of {printable(route.route)} by the number of draft tokens", PANEL) as (axes, drawn):
         axes.axhline(1, color=INK, linewidth=1)
@@ -177,7 +177,9 @@ def _bars(interval: Interval) -> tuple[float, float]:
 
 
 def _ceiling(analysis: Analysis) -> float:
-    """One scale for all routes, so that panels can be compared. Intervals of very few requests may leave it."""
+    """The top of the scale, the same for all routes, so that panels can be compared. Intervals of very few requests may
+    exceed it.
+    """
     speedups = [candidate.speedup for route in analysis.routes for candidate in route.candidates]
     largest = max(_only_finite([1.2, *(speedup.value for speedup in speedups)]))
     return 1.08 * max(_only_finite([largest, *(min(speedup.high, 2 * largest) for speedup in speedups)]))

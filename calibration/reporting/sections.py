@@ -1,4 +1,4 @@
-"""An analysis as sections of prose and tables. Both the report and the summary show these, so they cannot disagree."""
+"""An analysis as sections of prose and tables. The report and the summary both show these, so they cannot disagree."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Tables = Callable[[Analysis], tuple[Table, ...]]
 
 
 def sections(analysis: Analysis) -> tuple[Section, ...]:
-    """The verdicts first, how they were measured last."""
+    """The sections, in the order in which they are shown: verdicts first, how they were measured last."""
     findings = _findings(analysis)
     tables: dict[str, Tables] = {
         "verdicts": verdict_tables,
@@ -56,7 +56,7 @@ def _decisions(analysis: Analysis) -> tuple[Decision, ...]:
 
 
 def answer(analysis: Analysis) -> str:
-    """To whether speculation pays, in a line."""
+    """One line that says whether speculation pays."""
     verdicts = [entry.policy.verdict for entry in analysis.routes]
     on, open_ones, all_of_them = verdicts.count("on"), verdicts.count("undecided"), len(verdicts)
     if all_of_them == 1:
@@ -70,7 +70,7 @@ def answer(analysis: Analysis) -> str:
 
 
 def _findings(analysis: Analysis) -> dict[str, tuple[str, ...]]:
-    """Sentences about this analysis, by the section they stand in."""
+    """Sentences about this analysis, by the section that they belong to."""
     costs = analysis.costs
     prefill = f"Prefill: target {rate(costs.target_prefill)}, draft {rate(costs.draft_prefill)}."
     return {

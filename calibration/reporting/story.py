@@ -12,7 +12,7 @@ from .styles import Entry, Figure, Style, positions
 from .svg import INK, MUTED, SERIES, STORY, drawing, swatch
 from .tables import milliseconds, number, percent, printable
 
-# Routes with the most requests; the others stand in the tables.
+# The routes with the most requests are shown; the others are only in the tables.
 MOST_ROUTES = 12
 LONGEST_NAME = 44
 PLAIN: dict[str, Any] = {"color": MUTED, "alpha": 0.55}
@@ -31,7 +31,7 @@ class Chapter:
 
 
 def story(analysis: Analysis) -> tuple[Chapter, ...]:
-    """Raises `MissingPackageError` without matplotlib."""
+    """The story's three chapters. Raises `MissingPackageError` without matplotlib."""
     biggest = sorted(analysis.routes, key=lambda one: -one.requests)[:MOST_ROUTES]
     routes = [one for one in analysis.routes if one in biggest]
     return (_cost_of_a_token(routes), _acceptance(routes), _time_of_a_round(analysis, routes))
@@ -69,8 +69,8 @@ def _cost_of_a_token(routes: list[RouteAnalysis]) -> Chapter:
     else:
         headline = "No route is clearly faster with speculation"
     words = (
-        "Plain decoding is the median request. Below it, plain time divided by the speedup that calibration expects "
-        "from the drafter and the schedule of the verdict. Where the interval reaches the plain bar, the gain is not "
+        "Plain decoding: the median request. Below it: plain time divided by the speedup that calibration expects from "
+        "the drafter and the schedule of the verdict. Where the interval reaches the plain bar, the gain is not "
         "certain."
     )
     return Chapter(headline, words, Figure(drawn[0], legend=legend))
@@ -92,8 +92,8 @@ def _acceptance(routes: list[RouteAnalysis]) -> Chapter:
     if len(routes) > 1:
         headline += f", {percent(least)} on {_short(worst)}"
     words = (
-        "How well the draft knows what the target will say. A token is reached when all before it were accepted, so a "
-        "line that rises means easy stretches: whoever gets that far gets further." + _drafter(routes)
+        "How well the draft predicts the target's tokens. A token is reached if all before it were accepted. A rising "
+        "line means that the text has easy stretches: rounds that get that far tend to get further." + _drafter(routes)
     )
     return Chapter(headline, words, Figure(drawn[0], legend=legend))
 
@@ -132,21 +132,23 @@ def _time_of_a_round(analysis: Analysis, routes: list[RouteAnalysis]) -> Chapter
     )
     words = (
         f"Bars: where the time of a round goes, at {point.context} tokens of context. Lines: how long plain decoding "
-        "takes for the tokens that such a round yields, on each route. A line above the bars is time saved; where it "
-        "is highest above them, k is best." + _drafter(routes)
+        "takes for the tokens that such a round yields, on each route. The distance of a line above the bars is time "
+        "saved; k is best where it is largest." + _drafter(routes)
     )
     return Chapter(headline, words, Figure(drawn[0], legend=legend))
 
 
 def _drafter(routes: list[RouteAnalysis]) -> str:
-    """A sentence where the recorded runs had another drafter than one of the verdicts."""
+    """A sentence if the recorded runs had another drafter than one of the verdicts, else empty."""
     recorded = routes[0].recorded_drafter
     same = all(one.judged.drafter == recorded for one in routes)
     return "" if same else f" Shown for {printable(recorded)}, which drafted the recorded runs."
 
 
 def _worth(route: RouteAnalysis, plain: float) -> tuple[list[int], list[float]]:
-    """By k, what the tokens of a round take when decoded plainly. plain: milliseconds of a plain round."""
+    """(values of k, for each of them the time that plain decoding takes for a round's tokens). plain: milliseconds of a
+    plain round.
+    """
     lengths = {0: 1.0} | {
         one.num_draft_tokens: one.acceptance_length for one in route.candidates if one.drafter == route.recorded_drafter
     }
@@ -154,13 +156,13 @@ def _worth(route: RouteAnalysis, plain: float) -> tuple[list[int], list[float]]:
 
 
 def _per_token(route: RouteAnalysis, speedup: float) -> float:
-    """Milliseconds; 0 where the speedup is not known."""
+    """Milliseconds per token at this speedup; 0 if the speedup is not known."""
     known = math.isfinite(speedup) and speedup > 0
     return 1000 * route.measured.latency_plain.p50 / speedup if known else 0.0
 
 
 def _bounds(route: RouteAnalysis, speedup: Interval) -> tuple[float, float]:
-    """Of the time per token; the time itself where the interval has no end."""
+    """(lower, upper) bound of the time per token; both are the time itself if the interval is unbounded."""
     time = _per_token(route, speedup.value)
     if not (0 < speedup.low <= speedup.value <= speedup.high < UNBOUNDED):
         return time, time
@@ -168,7 +170,7 @@ def _bounds(route: RouteAnalysis, speedup: Interval) -> tuple[float, float]:
 
 
 def _speedups(route: RouteAnalysis) -> tuple[float, ...]:
-    """Those that a figure must have room for; an interval of few requests may leave it."""
+    """The speedups that a figure must have room for; the interval of few requests may exceed it."""
     shown = route.judged.speedup
     return (shown.value, max(shown.low, 0.6 * shown.value))
 

@@ -39,7 +39,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Figure:
-    """svg: an element for the page. wide: stands alone; others stand side by side, with captions."""
+    """svg: an element for the page. wide: shown alone; others are shown side by side, with captions."""
 
     svg: str
     caption: str = ""

@@ -57,7 +57,8 @@ def drawing(
 ) -> Iterator[tuple[Axes, list[str]]]:
     """Axes to draw on. The finished element is appended to the list when the block ends.
 
-    size: in inches. names: what stands in the drawing for a text that matplotlib lays out, whose width must not matter.
+    size: in inches. names: replacements in the drawing for texts that matplotlib lays out, for which the width must not
+    matter.
     Raises `MissingPackageError` without matplotlib.
     """
     try:

@@ -1,4 +1,4 @@
-"""Tables of formatted cells, and the formats of numbers and names, for the report and the summary alike."""
+"""Tables of formatted cells, and the formats of numbers and names, for the report and the summary."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def between(interval: Interval) -> str:
 
 
 def milliseconds(seconds: float) -> str:
-    """With three significant digits or more."""
+    """`seconds` in milliseconds, with three significant digits or more."""
     value = 1000 * seconds
     return number(value, 3 if value < 1 else 2 if value < 100 else 1)
 
@@ -82,7 +82,7 @@ def rate(seconds_per_token: float) -> str:
 
 
 def quantile(values: Sequence[float], share: float) -> float:
-    """By linear interpolation; NaN without values."""
+    """The quantile `share` of the values, by linear interpolation; NaN without values."""
     ordered = sorted(values)
     if not ordered:
         return math.nan

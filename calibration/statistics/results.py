@@ -58,7 +58,7 @@ class Bucket:
 
 @dataclass(frozen=True)
 class MeasuredRuns:
-    """Timings of the recorded runs: plain and speculative in turn, with the model (or the lookup) at the largest k.
+    """Timings of the recorded runs: plain and speculative interleaved, with the model (or the lookup) at the largest k.
 
     speedup: plain over speculative time of the route, prefill excluded. predicted: from costs and traces. speedups: by
     request. first_token_*: median seconds to the first token. latency_*: seconds per token.
@@ -83,9 +83,9 @@ class RouteAnalysis:
     probability of a token to be accepted when all before it were; textbook[k], (1 - alpha^(k+1)) / (1 - alpha).
 
     policy: the route's entry of policy.json. words: its verdict in a sentence. missing: requests still needed for a
-    verdict, 0 if there is one. chosen: the best fixed number. adaptive: the schedule that will run, with the same
-    drafter; None where that is a fixed number. speedups: of what will run, predicted, by request whose response is not
-    too short.
+    verdict, 0 if there is one. chosen: the best fixed number of draft tokens. adaptive: the schedule that will run,
+    with the same drafter; None if a fixed number will run. speedups: the predicted speedup of what will run, for each
+    request whose response is not too short.
     """
 
     route: str
@@ -114,7 +114,7 @@ class RouteAnalysis:
 
     @property
     def recorded_drafter(self) -> str:
-        """The drafter of the recorded runs: acceptance, alpha and textbook are its."""
+        """The drafter of the recorded runs, to which acceptance, alpha and textbook belong."""
         return self.candidates[0].drafter
 
 
@@ -135,8 +135,8 @@ class SignalQuality:
 
 @dataclass(frozen=True)
 class Analysis:
-    """A whole calibration. signals: all that were tried. signal: the chosen one, None without a draft model. unnamed:
-    what was found for requests that name no route, a sentence, where there was something to choose.
+    """A whole calibration. signals: all that were tried. signal: the chosen one, None without a draft model. unnamed: a
+    sentence about requests that name no route, empty if there was nothing to choose.
     """
 
     bundle: str

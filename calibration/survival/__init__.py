@@ -1,1 +1,1 @@
-"""How probable a draft token is to be accepted, learnt from tokens that were judged."""
+"""The probability that a draft token is accepted, learnt from judged tokens."""

@@ -25,7 +25,7 @@ POINTS = 33
 LEAST_CHANCE = 0.001
 # All positions together weigh as much as this many tokens of a single position.
 PRIOR_TOKENS = 50
-# A curve whose slope per unit of the logit is smaller is made level.
+# A curve with a smaller slope per unit of the logit is made flat.
 LEAST_SLOPE = 0.01
 
 
@@ -86,7 +86,7 @@ def fit_curves(logits: Floats, tokens: JudgedTokens, fold: Integers) -> tuple[Cu
 
 
 def held_out_chances(logits: Floats, tokens: JudgedTokens, fold: Integers, method: Method | None = None) -> Floats:
-    """Each token's chance `[n]` by curves fitted on the other folds: with `method`, or with the better one of them."""
+    """Each token's chance `[n]` by curves fitted on the other folds, with `method` or with the better of the two."""
     chances = np.empty(len(tokens))
     for left_out in np.unique(fold):
         out, rest = fold == left_out, fold != left_out
@@ -109,7 +109,7 @@ def curve_chances(curves: tuple[Curve, ...], logits: Floats, index: Integers) ->
 
 
 def log_loss(chances: Floats, accepted: Bools) -> Floats:
-    """Of each token `[n]`. Chances lie strictly between 0 and 1."""
+    """The log loss of each token `[n]`. Chances are strictly between 0 and 1."""
     return -np.log(np.where(accepted, chances, 1 - chances))
 
 
@@ -144,7 +144,7 @@ def _platt(bins: LogitBins) -> Curve:
 
 
 def _isotonic(bins: LogitBins) -> Curve:
-    """The nondecreasing steps closest to the observed rates, joined by straight lines."""
+    """Isotonic regression: the nondecreasing values closest to the observed rates, joined by straight lines."""
     coarse = bins.coarse(POINTS)
     rates = (coarse.accepted + 0.5) / (coarse.count + 1)
     regression = scikit_learn("isotonic").IsotonicRegression().fit(coarse.logit, rates, sample_weight=coarse.count)
@@ -162,5 +162,5 @@ def _apply(curve: Curve, logits: Floats) -> Floats:
 
 
 def _sums(numbers: Integers, values: Floats) -> Floats:
-    """Sum of the values of each bin number."""
+    """The sum of the values in each bin."""
     return np.bincount(numbers, values).astype(np.float64)

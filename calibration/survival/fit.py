@@ -1,4 +1,4 @@
-"""The chance of a draft token to survive, learnt from judged tokens with several signals; the best signal is kept."""
+"""A draft token's chance of acceptance, learnt from judged tokens with several signals; the best signal is kept."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ def fit_survival(tokens: JudgedTokens, bundle: str, seed: int = 0) -> tuple[Surv
 
     bundle: `bundle_identity`. Signals: `probability`, the logit of the draft's largest probability; `head`, a logistic
     regression on the draft's features, where there are features and 3 requests; `both`, the same with the probability's
-    logit as one more feature. All are calibrated by position, each on the tokens that got so far, so that the product
+    logit as one more feature. All are calibrated by position, each on the tokens that got that far, so that the product
     of the chances is the survival.
 
     Every token is judged by a fit that has not seen its request: `FOLDS` groups of whole requests, drawn with `seed`.
     With one request there is nothing to judge on, and no quality. The signal with the smallest log loss is kept: log
-    loss sees calibration and sharpness, where calibration error alone would prefer one level curve. A richer signal
-    must gain two standard errors on the simpler one (`both` on `head`, `head` on `probability`).
+    loss measures calibration and sharpness, whereas calibration error alone would prefer a flat curve. A richer signal
+    must be better than the simpler one by two standard errors (`both` than `head`, `head` than `probability`).
 
     Rounds with a NaN are left out. Runs on one thread, since these are many small problems. Raises `ParameterError` if
-    no token is left, `MissingPackageError`.
+    no token is left, and `MissingPackageError` without scikit-learn.
     """
     tokens = _finite(tokens)
     if not len(tokens):
@@ -44,8 +44,8 @@ def fit_survival(tokens: JudgedTokens, bundle: str, seed: int = 0) -> tuple[Surv
         )
     scikit_learn("linear_model")
     limit = import_module("threadpoolctl").threadpool_limits  # comes with scikit-learn
-    # OpenBLAS sometimes flags an invalid operation for finite products, which would be a warning. A NaN in the result
-    # is an error of `Curve` and `Survival` anyway.
+    # OpenBLAS sometimes flags an invalid operation for finite products, which would be a warning. `Curve` and
+    # `Survival` raise an error for a NaN in the result anyway.
     with limit(1), np.errstate(invalid="ignore"):
         return _fit(tokens, bundle, seed)
 
@@ -72,7 +72,7 @@ def _fit(tokens: JudgedTokens, bundle: str, seed: int) -> tuple[Survival, tuple[
 
 
 def _with_probability(tokens: JudgedTokens) -> JudgedTokens:
-    """Its logit as one more feature, the last."""
+    """The tokens with the logit of the probability as one more feature, the last."""
     return replace(tokens, features=np.concatenate([tokens.features, tokens.probability[:, None]], axis=1))
 
 

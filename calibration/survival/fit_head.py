@@ -24,8 +24,8 @@ MOST_ROWS = 30_000
 def fit_head(signal: Signal, tokens: JudgedTokens, fold: Integers, bundle: str, seed: int) -> tuple[Survival, Floats]:
     """(the head with its curves, fitted on all tokens; each token's chance `[n]` by a fit on the other folds).
 
-    Curves are fitted on logits of tokens that the weights have not seen: on those that they have, a head is
-    overconfident.
+    Curves are fitted on logits of tokens that the weights were not fitted on: on those that they were fitted on, a head
+    is overconfident.
     """
     folds, bare = range(int(fold.max()) + 1), tokens.without_features()
     few = np.zeros(len(tokens), np.bool_)
@@ -61,7 +61,7 @@ def fit_head(signal: Signal, tokens: JudgedTokens, fold: Integers, bundle: str, 
 
 
 def _fit_weights(tokens: JudgedTokens, rows: Bools, strength: float) -> Floats:
-    """Weights `[F + 1]` for unscaled features, the bias last. If all tokens had one fate: only a bias."""
+    """Weights `[F + 1]` for unscaled features, the bias last. If all tokens were accepted, or none: only a bias."""
     features, accepted = tokens.features[rows], tokens.accepted[rows]
     if accepted.all() or not accepted.any():
         chance = (accepted.sum() + 0.5) / (len(accepted) + 1)
@@ -79,5 +79,5 @@ def _fit_weights(tokens: JudgedTokens, rows: Bools, strength: float) -> Floats:
 
 
 def _logits(features: NDArray[np.float32], weights: Floats) -> Floats:
-    """In float32, as the draft's graph computes them."""
+    """The head's logits, computed in float32, as in the draft's graph."""
     return (features @ weights[:-1].astype(np.float32) + np.float32(weights[-1])).astype(np.float64)

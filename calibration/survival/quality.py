@@ -85,10 +85,10 @@ def running_products(tokens: JudgedTokens, chances: Floats) -> tuple[Floats, Flo
     """(product of the chances along the draft up to each token `[n]`, number of rounds that token stands for `[n]`).
 
     The product makes a claim about all rounds, but after a rejection the later tokens of a round are unknown. So the
-    weight of a rejected round is passed on, in equal parts, to the rounds that went on from similar products
+    weight of a rejected round is passed on, in equal parts, to the rounds that continued from similar products
     (redistribution to the right, as in the Kaplan-Meier estimator; here within equal-count bins of the product). Rounds
     that ended without a rejection say nothing about later positions, and their weight is not passed on; nor is that of
-    bins in which no round went on.
+    bins in which no round continued.
     """
     draft = np.unique(tokens.round, return_inverse=True)[1]
     products, rounds = np.empty(len(tokens)), np.empty(len(tokens))

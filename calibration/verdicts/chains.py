@@ -1,4 +1,4 @@
-"""What drafts for a draft: what its tokens then take, and when that is worth a chain."""
+"""Chains, in which something cheaper guesses for a draft: the cost of the draft's tokens, and when a chain pays."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from ...runtime.policy.cost_model import Costs
 from ..measuring.trace_replay import replay
 from ..measuring.traces import Trace, cached
 
-# A chain must be faster than the best drafter without one by this factor, not by the 2 % of other drafters: all that it
-# saves are passes of the draft, priced by the median cost of a row, and a smaller draft takes memory of its own.
+# A chain must be faster than the best drafter without one by this factor, not by the 2 % of other drafters: it only
+# saves passes of the draft, priced by the median cost of a row, and a smaller draft takes additional memory.
 CHAIN_BETTER_BY = 1.05
 
 
 def unit_of(traces: Sequence[Trace], drafter: str, costs: Costs) -> float:
-    """What a draft token behind a round's first takes, in passes of the draft, at most 1; 1 where nothing drafts for
-    it.
+    """The cost of a draft token after a round's first, in passes of the draft, at most 1; 1 if nothing guesses for the
+    draft.
 
-    Of replayed rounds with the most draft tokens.
+    Measured on replayed rounds with the largest number of draft tokens.
     """
     if guesser_of(drafter) is None:
         return 1.0

@@ -1,4 +1,4 @@
-"""From a route's recorded requests and the costs to everything that calibration reports about it."""
+"""Everything that calibration reports about a route, from its recorded requests and the costs."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ EDGES = {"prompt": (0, 64, 256, 1024, 4096), "response": (0, 32, 128, 512, 2048)
 def analyze_route(route: str, drafted: Sequence[Drafted], possible: Sequence[str], criteria: Criteria) -> RouteAnalysis:
     """Replay, decide and summarize.
 
-    drafted: the route's requests, at least one, by draft; what is told of rounds is the first one's. possible: all
-    drafters to replay.
+    drafted: the route's requests, at least one, as recorded with each draft; statistics of rounds are those of the
+    first. possible: all drafters to replay.
     """
     records, costs = drafted[0].records, drafted[0].costs
     traces = [one.trace for one in records]
@@ -79,7 +79,7 @@ def analyze_route(route: str, drafted: Sequence[Drafted], possible: Sequence[str
 
 
 def _started(policy: RoutePolicy, drafted: Sequence[Drafted], most: int) -> RoutePolicy:
-    """With what sessions start from, by what was recorded with the drafter's own draft."""
+    """The policy with what sessions start from, computed from what was recorded with the drafter's own draft."""
     own, drafter = next(draft for draft in drafted if draft.asked_by((policy.drafter,))), policy.drafter
     unit = unit_of(own.traces, drafter, own.costs)
     return replace(policy, chances=conditional_chances(own.traces, drafter, most), unit=unit)
@@ -137,7 +137,7 @@ def _measured(records: Sequence[Record], costs: Costs) -> MeasuredRuns:
 
 
 def recorded_rounds(record: Record) -> Sequence[ReplayedRound]:
-    """The rounds that ran, in the form of a replay's."""
+    """The rounds that ran, in the form of replayed rounds."""
     found, place = [], record.prompt_tokens
     looked_up = all(agrees is None for agrees in record.agrees)
     for drafted, accepted in record.rounds:

@@ -1,8 +1,8 @@
-"""Requests that name no route: whether to choose who drafts round by round, and what a session has to know for that.
+"""Requests that name no route: whether to choose the drafter round by round, and what a session must know for that.
 
-Where the routes' best drafters ask different drafts, all requests are replayed as one session without routes. Half of
-them are routed by what is known of the other half. `routing.json` is written where that is faster than the best drafter
-alone by `BETTER_BY`.
+If the routes' best drafters use different drafts, all requests are replayed as one session without routes. Each half of
+them is routed by what is known about the other half. `routing.json` is written if that is faster than the best single
+drafter by `BETTER_BY`.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from ..statistics.results import RouteAnalysis
 from .chains import unit_of
 from .verdict import BETTER_BY, conditional_chances, sides_of
 
-# Token ids that are kept of a route's prompts, the commonest ones.
+# How many token ids of a route's prompts are kept, the most common ones.
 MOST_TOKENS = 1024
 
 
 @dataclass(frozen=True)
 class Stream:
-    """Requests, by `aligned`, and who may draft them, the best for all first."""
+    """Requests, from `aligned`, and the drafters to choose from, the one that is best for all requests first."""
 
     requests: Sequence[Runs]
     drafters: Mapping[str, Priced]
@@ -50,7 +50,7 @@ class Stream:
         return [runs[drafter] for runs in self.requests]
 
     def routes(self) -> dict[str, list[int]]:
-        """Numbers of the requests of each."""
+        """The numbers of the requests of each route."""
         found: dict[str, list[int]] = {}
         for number, runs in enumerate(self.requests):
             found.setdefault(next(iter(runs.values())).route, []).append(number)
@@ -63,7 +63,9 @@ class Stream:
 
 
 def known(stream: Stream, vocab: int, bundle: str = "", made: str = "") -> Routing:
-    """What a session has to know. vocab: of the prompts, 0 to leave them out."""
+    """What a session must know to route requests like these. vocab: size of the vocabulary of the prompts, 0 to leave
+    the prompts out.
+    """
     routes = {}
     for route, numbers in stream.routes().items():
         own = stream.only(numbers)
@@ -84,13 +86,13 @@ def _known_draft(own: Stream, drafter: str) -> KnownDraft:
 
 
 def routed(stream: Stream, vocab: int) -> tuple[list[float], list[list[str]]]:
-    """As `replay_routed`, each half of the requests by what is known of the other."""
+    """Like `replay_routed`, with each half of the requests routed by what is known about the other half."""
     halves, sides = [known(half, vocab) for half in stream.halves()], stream.sides()
     return replay_routed(stream.requests, lambda number: halves[1 - sides[number]], stream.drafters)
 
 
 def unrouted(stream: Stream) -> dict[str, list[float]]:
-    """Seconds of each request with each drafter alone, which starts from the chances of the other half."""
+    """By drafter, the seconds of each request with that drafter alone, starting from the chances of the other half."""
     found, sides = {}, stream.sides()
     for name, one in stream.drafters.items():
         most, halves = one.costs.max_draft_tokens, [half.traces(name) for half in stream.halves()]
@@ -103,7 +105,7 @@ def unrouted(stream: Stream) -> dict[str, list[float]]:
 def choose_routing(
     drafted: Sequence[Drafted], routes: Sequence[RouteAnalysis], vocab: int, bundle: str, made: str
 ) -> tuple[Routing | None, str]:
-    """(what to write, None where nothing is to be chosen; the finding in a sentence, empty where there is none)."""
+    """(what to write, None if there is nothing to choose; the finding in a sentence, empty if there is none)."""
     policies = [one.policy for one in routes if one.policy.verdict != "off"]
     names = list(dict.fromkeys(policy.drafter for policy in policies))
     if len({model_of(name) for name in names}) < 2 or len(drafted[0].records) < 2 * len(routes):
@@ -113,10 +115,11 @@ def choose_routing(
     best = min(names, key=lambda name: alone[name])
     stream = replace(stream, drafters={name: stream.drafters[name] for name in sorted(names, key=lambda n: alone[n])})
     gain = alone[best] / sum(routed(stream, vocab)[0])
-    told = f"Without a route: choosing among {', '.join(names)} by prompt and rounds gives {gain:.3f} of {best} alone"
+    among = ", ".join(names)
+    found = f"Without a route: choosing among {among} by prompt and rounds is {gain:.3f}x as fast as {best} alone"
     if gain < BETTER_BY:
-        return None, f"{told}, too little to choose; the default drafts."
-    return known(stream, vocab, bundle, made), f"{told}; sessions choose."
+        return None, f"{found}, which is too little; the default drafts."
+    return known(stream, vocab, bundle, made), f"{found}; sessions choose."
 
 
 def _stream(drafted: Sequence[Drafted], names: Sequence[str]) -> Stream:

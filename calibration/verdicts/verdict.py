@@ -1,9 +1,9 @@
 """Does it pay? Candidates replayed on the traces of a route, the best of them, and the verdict on it.
 
 The verdict is on what will run: an adaptive session, replayed, or a fixed number of draft tokens. ON: the lower 95 %
-bound of its speedup is above 1, and its p10 speedup reaches the floor. OFF: one of the two is refuted, so the upper
-bound of the speedup is below 1, or that of p10 below the floor; or the best fixed number loses, and adapting gains
-nothing that shows. UNDECIDED: neither (docs/when-it-pays.md).
+bound of its speedup is above 1, and its p10 speedup reaches the floor. OFF: one of the two is refuted (the upper bound
+of the speedup is below 1, or that of p10 is below the floor), or the best fixed number loses, and adapting has no
+significant gain. UNDECIDED: neither (docs/when-it-pays.md).
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from ..statistics.results import DraftCandidate
 from ..statistics.sample_size import quantile_ranks
 from .chains import CHAIN_BETTER_BY, unit_of
 
-# Fewer requests give no verdict: their p10 rests on a request or two.
+# Fewer requests give no verdict: their p10 would depend on one or two requests.
 LEAST_REQUESTS = 20
-# Tokens. Shorter responses are over in a round or two and do not count for the p10 speedup.
+# In tokens. Shorter responses end after a round or two and do not count for the p10 speedup.
 SHORTEST_RESPONSE = 8
 # A drafter other than the preferred one must be faster by this factor to be chosen.
 BETTER_BY = 1.02
@@ -36,7 +36,7 @@ BETTER_BY = 1.02
 
 @dataclass(frozen=True)
 class Criteria:
-    """What a route's policy is chosen by.
+    """The criteria for a route's policy.
 
     drafters: to choose from, the preferred one first. floor: what the p10 speedup must reach. mode: of the policy.
     """
@@ -77,8 +77,8 @@ def replay_adaptive(
 ) -> list[Replayed]:
     """Replay an adaptive session with every drafter.
 
-    Half of the requests start from the other half's chances, so that none is judged by its own; a request alone is.
-    reading: of the draft's confidence, None where nobody reads it.
+    Each half of the requests starts from the chances of the other half, so that none is judged by its own, unless there
+    is only one request. reading: of the draft's confidence, None if it is not read.
     """
     at, found, most = cached(costs), [], costs.max_draft_tokens
     plain, sides = [plain_seconds(trace, at) for trace in traces], sides_of([trace.route for trace in traces])
@@ -95,8 +95,8 @@ def replay_adaptive(
 
 
 def sides_of(routes: Sequence[str]) -> list[int]:
-    """0 or 1 for each request: every second one of its route. Routes come in turn, so halves by number would be
-    routes.
+    """0 or 1 for each request, alternating within its route. (Routes alternate too, so halves by the request's number
+    would be routes.)
     """
     seen, found = Counter[str](), []
     for route in routes:
@@ -106,9 +106,9 @@ def sides_of(routes: Sequence[str]) -> list[int]:
 
 
 def worth_reading(traces: Sequence[Trace], costs: Costs, reading: Reading, draft: str = FIRST) -> bool:
-    """Whether adapting to the confidence of `draft` is faster than adapting without, what it takes to read it included.
+    """Whether adapting to the confidence of `draft` is faster than adapting without it, including the time to read it.
 
-    Over a session of all requests, and one of each route.
+    Replayed in one session with all requests, and in one session per route.
     """
     routes = sorted({trace.route for trace in traces})
     streams = [[n for n, trace in enumerate(traces) if trace.route == route] for route in routes]
@@ -134,7 +134,7 @@ def _replayed(
     k: int,
     adapts: bool = False,
 ) -> Replayed:
-    """plain, seconds: of every trace."""
+    """A candidate from its times. plain, seconds: of every trace, without and with drafts."""
     counted = [index for index, trace in enumerate(traces) if trace.output_tokens >= SHORTEST_RESPONSE]
     speedups = tuple(plain[index] / seconds[index] for index in counted or range(len(traces)))
     length, speedup = sum(trace.output_tokens for trace in traces) / rounds, ratio_interval(plain, seconds)
@@ -152,8 +152,8 @@ def _replayed(
 
 
 def best(replayed: Sequence[Replayed], drafters: Sequence[str]) -> Replayed:
-    """The fastest candidate of the first of `drafters`, unless another drafter's is faster by `BETTER_BY`, or a chain's
-    faster than all others by `CHAIN_BETTER_BY`.
+    """The fastest candidate of the first of `drafters`, unless another drafter's is faster by `BETTER_BY`, or that of a
+    chain is faster than all others by `CHAIN_BETTER_BY`.
     """
     allowed = [one for one in replayed if one.candidate.drafter in drafters]
 
@@ -181,7 +181,7 @@ def _judge(replayed: Replayed, floor: float) -> Verdict:
 
 
 def _p10_bound(speedups: Sequence[float]) -> float:
-    """Upper bound of the 10th percentile at 97.5 %, for any distribution; infinite where nothing bounds it."""
+    """Upper bound of the 10th percentile at 97.5 %, for any distribution; infinite if no request bounds it."""
     _, rank = quantile_ranks(len(speedups), 0.1)
     return math.inf if rank is None else sorted(speedups)[rank - 1]
 
@@ -194,7 +194,7 @@ def missing(replayed: Replayed, floor: float) -> int:
         return least
     if speedup.high >= UNBOUNDED:
         return least
-    # p10 is near the floor, or the speedup is exactly 1: no formula, so as many again
+    # p10 is near the floor, or the speedup is exactly 1: there is no formula, so ask for as many again
     if speedup.low > 1 or speedup.value == 1:
         return max(least, requests)
     reach = speedup.value - speedup.low if speedup.value > 1 else speedup.high - speedup.value
@@ -203,10 +203,10 @@ def missing(replayed: Replayed, floor: float) -> int:
 
 
 def conditional_chances(traces: Sequence[Trace], drafter: str, most: int) -> tuple[float, ...]:
-    """Chance of draft token i, from the first, to be accepted when all before it are; with a model, of its tokens.
+    """For each position, the chance that a draft token is accepted if all before it are; with a model, of its tokens.
 
-    The share of the replayed rounds, with one success and one failure added. most: draft tokens per round. What drafts
-    for a model changes none of them.
+    The share of the replayed rounds, with one success and one failure added. most: draft tokens per round. Guesses for
+    a model do not change the chances.
     """
     drafter = unguessed(drafter)
     reached, accepted = [0] * most, [0] * most
@@ -226,9 +226,9 @@ def decide(
     most: int,
     adaptive: Sequence[Replayed] = (),
 ) -> tuple[RoutePolicy, Replayed]:
-    """(the route's entry of policy.json, the candidate it rests on). most: draft tokens per round.
+    """(the route's entry of policy.json, the candidate it is based on). most: draft tokens per round.
 
-    adaptive: by `replay_adaptive`; where there are any the verdict is on these, since they are what will run.
+    adaptive: from `replay_adaptive`; if there are any, the verdict is on these, since they are what will run.
     """
     chosen = best(adaptive or replayed, criteria.drafters)
     candidate = chosen.candidate
@@ -264,7 +264,9 @@ def decide(
 def in_words(
     policy: RoutePolicy, chosen: DraftCandidate, better: DraftCandidate | None, lacking: int, floor: float
 ) -> str:
-    """The verdict in a sentence. better: a candidate of a drafter that was not to choose from; it gets another one."""
+    """The verdict in a sentence. better: a candidate of a drafter that was not among those to choose from, which gets a
+    second sentence.
+    """
     words = _in_words(policy, chosen, lacking, floor)
     if better is None:
         return words
@@ -285,7 +287,7 @@ def _in_words(policy: RoutePolicy, chosen: DraftCandidate, lacking: int, floor: 
     if policy.verdict == "off":
         why = "" if speedup.high < 1 else f", below the floor of {floor:g}"
         if why and policy.mode == "adaptive":
-            why = "; every fixed number of draft tokens loses, and adapting gains nothing that shows"
+            why = "; every fixed number of draft tokens loses, and adapting has no significant gain"
         return f"Do not speculate: the best setting is {setting}, {found}{why}."
     if policy.evidence is not None and policy.evidence.requests < LEAST_REQUESTS:
         why = f"fewer than {LEAST_REQUESTS} requests"

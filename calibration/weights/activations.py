@@ -12,11 +12,11 @@ INT8_LOW, INT8_HIGH = -128, 127
 
 
 def rounded_activations(x: Tensor, recipe: WeightRecipe) -> Tensor:
-    """x `[..., K]` quantized and dequantized as `recipe` says, in x's dtype. For int4 and float recipes, and those
-    of weights only: x itself.
+    """x `[..., K]` quantized and dequantized by `recipe`, in x's dtype. For int4, float and weight-only recipes: x
+    itself.
 
     Without a static scale each row gets its own: max|x| / 127 (448 in fp8), or 1 for a row of zeros. With one, values
-    beyond the range are clipped to [-128, 127] as QuantizeLinear saturates.
+    beyond the range are clipped to [-128, 127], like QuantizeLinear saturates.
     """
     if recipe.format not in ("int8", "fp8") or recipe.weight_only:
         return x

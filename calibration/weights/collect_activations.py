@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from .layers import LinearLayer, linear_layers, stopped_at_head
 
-# Input rows kept per group: as many as make a million elements, within these bounds.
+# Bounds on the number of input rows kept per group, which aims at a million elements.
 SAMPLED_ROWS = (128, 512)
 SAMPLED_ELEMENTS = 1 << 20
 
@@ -23,7 +23,7 @@ class InputGroup:
 
     largest, mean_magnitude, mean_square: [K], by input channel. rows: [R, K], sampled evenly from the tokens of every
     second batch. elsewhere: [K], the largest magnitudes of the other batches, so that what is fitted to one half can be
-    judged on the other. calls: calls of the layers per pass; more than one means that places share weights.
+    judged on the other. calls: calls of the layers per pass; more than one means that several places share weights.
     """
 
     layers: tuple[LinearLayer, ...]

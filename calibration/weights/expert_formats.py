@@ -1,4 +1,6 @@
-"""In which format a stack of experts is stored: judged, as layers are, on rows that calibration texts send to it."""
+"""The format that each stack of experts is stored in: judged, like layers, on the rows that calibration texts route to
+it.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ from .sensitivity import some
 
 @dataclass(frozen=True, eq=False)
 class StackRows:
-    """rows: [R, K] fp32, spread evenly over a few texts. experts: [R], the one that each goes to."""
+    """Input rows of one stack. rows: [R, K] fp32, spread evenly over a few texts. experts: [R], the expert of each."""
 
     rows: Tensor
     experts: Tensor
@@ -32,9 +34,9 @@ def decide_stacks(
     format: Format,
     recipe_of: Callable[[ExpertLayer, Format], WeightRecipe],
 ) -> tuple[dict[str, WeightRecipe], list[str]]:
-    """(recipes, names of those in a higher format than `format`), by weight; without stacks that no text reaches.
+    """(recipes by weight, names of the weights in a higher format than `format`), without stacks that no text reaches.
 
-    Judged among each other. recipe_of: a stack's recipe in a format.
+    Stacks are judged relative to each other. recipe_of: a stack's recipe in a format.
     """
     layers = expert_layers(model)
     seen = observe_stacks(model, token_batches) if layers else {}
@@ -47,7 +49,9 @@ def decide_stacks(
 
 
 def observe_stacks(model: nn.Module, token_batches: Sequence[Tensor]) -> dict[str, StackRows]:
-    """By the stack's weight; those that no text reaches are missing. token_batches: each [1, T] int64, a few read."""
+    """Input rows by the stack's weight; stacks that no text reaches are missing. token_batches: each [1, T] int64, of
+    which a few are read.
+    """
     taken = some(token_batches)
     most = -(-SAMPLED_ROWS[1] // len(taken))
     found: dict[str, list[tuple[Tensor, Tensor]]] = {}
@@ -70,7 +74,7 @@ def observe_stacks(model: nn.Module, token_batches: Sequence[Tensor]) -> dict[st
 
 
 def stack_error(layer: ExpertLayer, seen: StackRows, recipe: WeightRecipe) -> float:
-    """Relative squared error of the stack's outputs when it is rounded, as `output_error` of a linear layer."""
+    """Relative squared error of the rounded stack's outputs, like `output_error` of a linear layer."""
     total = squares = 0.0
     for expert in sorted(set(seen.experts.tolist())):
         matrix = spread_rows(layer.module.weight.data[expert])

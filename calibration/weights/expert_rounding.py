@@ -1,5 +1,6 @@
-"""How stacks of experts are stored: a scale for each output of each expert, rounded by what the expert's own rows have
-in common (GPTQ) where it saw enough of them."""
+"""Rounds stacks of experts: one scale for each output of each expert, and integers chosen by GPTQ on the expert's own
+rows if it saw enough of them.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ from .second_order import together
 
 @dataclass(frozen=True)
 class RoundedExperts:
-    """recipes: of stacks that have integers of their own now. fitted: experts whose rows chose them, of `experts`."""
+    """recipes: of the stacks whose integers were chosen. fitted: how many of the `experts` were rounded by GPTQ."""
 
     recipes: dict[str, WeightRecipe]
     fitted: int
@@ -35,10 +36,11 @@ def choose_expert_integers(
     hold: Hold = as_they_are,
     damping: float = DAMPING,
 ) -> RoundedExperts:
-    """The integers of the stacks in int8 and int4 among `recipes`.
+    """Choose the integers of the stacks in int8 and int4 among `recipes`.
 
-    An expert that fewer rows reach than it has inputs is rounded to nearest: of the inputs' directions, some were not
-    seen at all (docs/internals/log.md). A stack without any other is left as it is. token_batches: each [1, T] int64.
+    An expert that fewer rows reach than it has inputs is rounded to nearest, since some directions of its inputs were
+    not seen at all (docs/internals/log.md). A stack with only such experts is left as it is. token_batches: each
+    [1, T] int64.
     """
     layers = [
         layer
@@ -73,7 +75,7 @@ class _State:
         return read
 
     def choose(self, layer: ExpertLayer, rows: Tensor, experts: Tensor) -> None:
-        """rows: [B T k, K], of each token one for each of its k experts [B T k]."""
+        """rows: [B T k, K], for each token one row for each of its k experts. experts: [B T k]."""
         recipe, weights = self.recipes[layer.weight], layer.module.weight.data
         used = self.used.repeat_interleave(len(rows) // len(self.used))
         reached = torch.bincount(experts[used], minlength=len(weights)).tolist()
@@ -97,7 +99,7 @@ class _State:
 
 
 def to_nearest(weight: Float32, recipe: WeightRecipe, hold: Hold) -> tuple[Int8, Float32]:
-    """Values and scales of a weight [N, K] in int8 or int4, each rounded by itself, for scales that `hold` gives."""
+    """Values and scales of a weight [N, K] in int8 or int4: values rounded to nearest, for scales rounded by `hold`."""
     values, scales = recipe.quantize(weight)
     held = hold(scales)
     if np.array_equal(held, scales):

@@ -1,8 +1,8 @@
 """Stacks of experts: the weights [E, N, K] of one product of all experts of a layer, as a module that can be hooked.
 
-transformers keeps such stacks as bare parameters and calls a registered function for the products. Ours runs the same
-products through modules, so that their inputs can be seen, rounded and answered like those of linear layers, and takes
-only the experts that were chosen, one at a time, where tracing would copy a weight for every row.
+transformers keeps such stacks as bare parameters and calls a registered function for the products. The function here
+runs the same products through modules, so that hooks can observe, round and replace their inputs and outputs as with
+linear layers. It runs only the chosen experts, one at a time; tracing would copy a weight for every row.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
 
 from .layers import parameter_names
 
-# As which transformers knows `forward_experts`, and what computes stacks that it does not.
+# The name under which `forward_experts` is registered in transformers, and the implementation for other stacks.
 IMPLEMENTATION = "specexport"
 OTHERS = "batched_mm"
-# What transformers says of stacks that stay as they are, and what it means.
+# Flags of transformers for stacks that are left as they are, and what they mean.
 OTHERWISE = {
     "is_transposed": "stored as [E, K, N]",
     "has_bias": "with biases",
@@ -28,7 +28,7 @@ OTHERWISE = {
 
 
 class ExpertStack(nn.Module):
-    """Of rows [S, K] and the experts [S] int64 that they go to, the outputs [S, N]."""
+    """From rows [S, K] and their experts [S] int64 to outputs [S, N]."""
 
     def __init__(self, weight: nn.Parameter) -> None:
         super().__init__()
@@ -54,12 +54,12 @@ class ExpertLayer:
 
     @property
     def matrix(self) -> Tensor:
-        """[E N, K]: a row for each output of each expert."""
+        """[E N, K]: one row for each output of each expert."""
         return self.module.weight.data.flatten(0, 1)
 
     @property
     def outputs(self) -> int:
-        """N, of each expert."""
+        """N, the number of outputs of each expert."""
         return int(self.module.weight.shape[1])
 
 
@@ -74,9 +74,9 @@ def expert_layers(model: nn.Module) -> list[ExpertLayer]:
 
 
 def stack_experts(model: nn.Module) -> None:
-    """Put an `ExpertStack` in the place of each bare stack, in place: a parameter `x` is called `x.weight` then.
+    """Replace each bare stack by an `ExpertStack`, in place: the parameter `x` is then called `x.weight`.
 
-    Stacks that are stored as [E, K, N] or have biases or norms of their own stay bare.
+    Stacks that are stored as [E, K, N], or have their own biases or norms, stay bare.
     """
     for _, module in _modules(model):
         known: Any = module
@@ -89,7 +89,7 @@ def stack_experts(model: nn.Module) -> None:
 
 
 def bare_stacks(model: nn.Module) -> dict[str, str]:
-    """The names of the stacks that are no `ExpertStack`, and how they are stored instead."""
+    """The names of the stacks that are not an `ExpertStack`, and how they are stored instead."""
     found = {}
     for path, module in _modules(model):
         kinds = [kind for flag, kind in OTHERWISE.items() if getattr(module, flag)]
@@ -100,7 +100,9 @@ def bare_stacks(model: nn.Module) -> dict[str, str]:
 
 
 def forward_experts(module: Any, rows: Tensor, experts: Tensor, weights: Tensor) -> Tensor:
-    """rows: [T, H]. experts, weights: [T, k], those that each row goes to, and how much each counts. Gives [T, H]."""
+    """The outputs [T, H] of a layer of experts. rows: [T, H]. experts, weights: [T, k], the experts of each row, and
+    their weights.
+    """
     first, second = _names(module)
     if not isinstance(getattr(module, first), ExpertStack):
         found: Tensor = ALL_EXPERTS_FUNCTIONS[OTHERS](module, rows, experts, weights)
@@ -115,7 +117,7 @@ def forward_experts(module: Any, rows: Tensor, experts: Tensor, weights: Tensor)
 
 
 def _modules(model: nn.Module) -> list[tuple[str, nn.Module]]:
-    """The modules that hold stacks of experts, with their paths."""
+    """The modules that contain stacks of experts, with their paths."""
     return [
         (path, module)
         for path, module in model.named_modules()

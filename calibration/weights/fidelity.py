@@ -36,8 +36,9 @@ def measure_fidelity(
 ) -> Fidelity:
     """Compare `model` under `recipe` with itself unquantized.
 
-    batches: each [1, T] int64, T at least 2. own_texts: they are the user's, not the built-in set. rows `[vocab]`: of
-    the logits, by token, n for tokens that have none of the n; the perplexity is then of those that have one.
+    batches: each [1, T] int64, T at least 2. own_texts: whether they are the user's, not the built-in set. rows
+    `[vocab]`: for a reduced output layer with n rows, the row of each token, n for tokens without one; the perplexity
+    is then over the tokens that have a row.
     """
     exact = [_log_probs(model, batch) for batch in batches]
     surprise = exact_surprise = divergence = 0.0
@@ -64,6 +65,6 @@ def measure_fidelity(
 
 
 def _log_probs(model: nn.Module, batch: Tensor) -> Tensor:
-    """`[T, vocab] fp32`."""
+    """Log-probabilities `[T, vocab] fp32` of a batch [1, T]."""
     with torch.no_grad():
         return torch.log_softmax(model(input_ids=batch, use_cache=False).logits[0].float(), -1)

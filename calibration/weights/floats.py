@@ -20,6 +20,6 @@ def fp8_per_output(weight: Float32) -> tuple[npt.NDArray[Any], Float32]:
     scales = per_output(weight, LARGEST)
     values = np.empty(weight.shape, ml_dtypes.float8_e4m3fn)
     for rows in row_slices(weight.shape):
-        # Clipped first: e4m3fn has no infinity, and what rounds above 448 would become NaN.
+        # Clipped first: e4m3fn has no infinity, and values that round above 448 would become NaN.
         values[rows] = np.clip(weight[rows] / scales[rows, None], -LARGEST, LARGEST).astype(ml_dtypes.float8_e4m3fn)
     return values, scales

@@ -1,7 +1,7 @@
-"""Rounds weights so that a layer's outputs change little, not the weights: GPTQ.
+"""Rounds weights by GPTQ, which minimizes the change of a layer's outputs, not that of its weights.
 
-Frantar et al. 2022, arXiv 2210.17323, section 3: columns are rounded one after the other, and what a column loses is
-made good by those that follow, as far as their inputs go together in the calibration texts.
+Frantar et al. 2022, arXiv 2210.17323, section 3: columns are rounded one after the other, and later columns compensate
+for the error of a column, as far as their inputs are correlated in the calibration texts.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from torch import Tensor
 from .integers import INT4_HIGH, INT4_LOW, Float32, Int8, int4_blocks, per_output
 from .recipe import WeightRecipe
 
-# Added to the diagonal, relative to its mean, if not told otherwise. The paper has 0.01, for 262 144 tokens; with a
-# hundredth of them the weights are fitted to these few (docs/quantization.md).
+# The default of what is added to the diagonal, relative to its mean. The paper has 0.01, for 262 144 tokens; with a
+# hundredth of them, that overfits the weights to these few (docs/quantization.md).
 DAMPING = 0.3
-# Columns whose updates are gathered before they reach those behind them.
+# Columns whose updates are gathered before they are applied to the later columns.
 COLUMNS = 64
 # Rows of a triangular matrix that are inverted at once.
 SMALL = 128
@@ -32,21 +32,23 @@ def as_they_are(scales: Float32) -> Float32:
 def inverse_factor(gram: Tensor, damping: float = DAMPING) -> Tensor | None:
     """The upper Cholesky factor of the damped inverse of X^T X, [K, K]; None for a matrix that has none.
 
-    Inputs that no text excited only have the damping: they neither take nor give.
+    Inputs that are 0 in all texts only have the damping, so their columns do not affect the others.
     """
     diagonal = gram.diagonal()
     mean = float(diagonal.mean())
     if not (0 < mean < float("inf")):
         return None
     damped = gram + torch.eye(gram.shape[0]) * (damping * mean)
-    # With its rows and columns turned round, the lower factor is an upper one, U: damped = U U^T, and the factor of the
-    # inverse is U^-1. Half the operations of making the inverse first.
+    # With rows and columns in reverse order, the lower factor becomes an upper one, U: damped = U U^T, and the factor
+    # of the inverse is U^-1. This takes half the operations of computing the inverse first.
     lower, failed = torch.linalg.cholesky_ex(damped.flip(0, 1))
     return None if int(failed) else _upper_inverse(lower.flip(0, 1))
 
 
 def _upper_inverse(upper: Tensor) -> Tensor:
-    """Of a triangular matrix, by halves: products of matrices, where a solver would also multiply the zeros."""
+    """The inverse of an upper triangular matrix, by recursive halving: matrix products, while a solver would also
+    multiply the zeros.
+    """
     size = upper.shape[0]
     if size <= SMALL:
         inverse: Tensor = torch.linalg.solve_triangular(upper, torch.eye(size), upper=True)
@@ -62,9 +64,9 @@ def _upper_inverse(upper: Tensor) -> Tensor:
 def rounded(weight: Tensor, factor: Tensor, recipe: WeightRecipe, hold: Hold = as_they_are) -> tuple[Int8, Float32]:
     """Values [N, K] and scales ([N], or [N, K / block] of int4) of a weight [N, K] fp32 in int8 or int4.
 
-    factor: of `inverse_factor`. hold: rounds scales to what the graph's type holds, before any weight is rounded to
-    them. The scales are those that `recipe` gives for rounding to nearest; a block's are chosen when its turn comes,
-    on the weights as they are then.
+    factor: from `inverse_factor`. hold: rounds scales to the graph's type, before weights are rounded with them. The
+    scales are those of `recipe` for rounding to nearest; those of a block are chosen when the block is reached, on the
+    weights as they are then.
     """
     outputs, inputs = weight.shape
     work = weight.T.contiguous().clone()  # [K, N]: a column of the weight is contiguous
@@ -103,7 +105,7 @@ def _round_columns(work: Tensor, values: Tensor, factor: Tensor, scales: Tensor,
 
 
 def _scales(columns: Tensor, recipe: WeightRecipe, inputs: slice) -> Float32:
-    """[N], of columns [C, N] of the weight."""
+    """The scales [N] for columns [C, N] of the weight."""
     weight = np.ascontiguousarray(columns.T.numpy())
     if recipe.format == "int8":
         return per_output(weight, recipe.limit)

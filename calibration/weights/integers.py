@@ -31,7 +31,7 @@ def int8_per_output(weight: Float32, limit: int) -> tuple[Int8, Float32]:
 
 
 def int8_blocks(weight: Float32, block: int, limit: int) -> tuple[Int8, Float32]:
-    """The same with a scale for each `block` inputs: scales [N, K / block]. K is a multiple of block."""
+    """Like `int8_per_output`, with a scale for each `block` inputs: scales [N, K / block]. K is a multiple of block."""
     outputs, inputs = weight.shape
     values, scales = int8_per_output(weight.reshape(-1, block), limit)
     return values.reshape(outputs, inputs), scales.reshape(outputs, inputs // block)
@@ -45,8 +45,8 @@ def int4_blocks(
     importance: [K], the inputs' mean squares. block 0: one scale per output, scales [N]. A block's scale is the one of
     a small grid with the least squared error, weighted by importance (the diagonal of the layer's output error: AWQ's
     clip search, Lin et al. 2023, arXiv 2306.00978, section 3.2), then refitted to the values by least squares. signed:
-    scales may be negative, so that the value -8 serves whichever sign is larger; TensorRT takes none. Blocks of zeros
-    get the scale 1.
+    scales may be negative, so that the value -8 is used for the sign with the larger magnitude; TensorRT allows no
+    negative scales. Blocks of zeros get the scale 1.
     """
     outputs, inputs = weight.shape
     size = block or inputs
@@ -77,7 +77,7 @@ def restore(values: npt.NDArray[Any], scales: Float32) -> Float32:
 
 
 def row_slices(shape: tuple[int, ...]) -> list[slice]:
-    """Slices of rows of at most SLICE elements each, or of one row."""
+    """Slices of rows with at most SLICE elements each, but at least one row."""
     step = max(1, SLICE // max(1, shape[1]))
     return [slice(start, start + step) for start in range(0, shape[0], step)]
 
@@ -131,13 +131,13 @@ def per_output(weight: Float32, limit: float) -> Float32:
 
 
 def _usable_scales(scales: Float32) -> Float32:
-    """`scales` with those replaced by 1 that are too small to divide by."""
+    """`scales`, with 1 in place of those that are too small to divide by."""
     usable: Float32 = np.where(np.abs(scales) >= np.finfo(np.float32).tiny, scales, np.float32(1))
     return usable
 
 
 def _usable_importance(importance: Float32) -> Float32:
-    """Scaled to a mean of 1, and at least 1e-4: a channel that calibration never excited may be used later."""
+    """`importance` scaled to a mean of 1, at least 1e-4: a channel that is 0 in calibration may be used later."""
     mean = float(importance.mean(dtype=np.float64))
     if not mean > 0:
         return np.ones_like(importance)

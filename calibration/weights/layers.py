@@ -63,14 +63,14 @@ def parameter_names(model: nn.Module) -> dict[int, str]:
 
 
 class HeadReachedError(Exception):
-    """A pass under `stopped_at_head` has come to the head."""
+    """Raised when a pass under `stopped_at_head` reaches the head."""
 
 
 @contextmanager
 def stopped_at_head(model: nn.Module) -> Iterator[Callable[[Tensor], None]]:
-    """A context that gives a function which runs `model` on tokens [B, T] up to the head, whose logits nobody needs.
+    """A context whose value is a function that runs `model` on tokens [B, T] up to the head, without computing logits.
 
-    Hooks that the head has already see its inputs. A model without a head runs to its end.
+    Hooks that are registered on the head before still get its inputs. A model without a head runs to its end.
     """
     head: Any = getattr(model, "get_output_embeddings", lambda: None)()
 

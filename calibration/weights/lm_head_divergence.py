@@ -8,7 +8,7 @@ from torch import Tensor
 
 from .recipe import WeightRecipe
 
-# Likeliest tokens compared per row, which carry nearly all of its probability, and rows compared.
+# The number of most likely tokens compared per row, which have nearly all of its probability, and of rows compared.
 TOP = 64
 ROWS = 32
 
@@ -16,7 +16,7 @@ ROWS = 32
 def lm_head_divergence(rows: Tensor, matrix: Tensor, recipe: WeightRecipe) -> float:
     """Mean KL divergence of softmax(rows @ matrix.T) from the same with a quantized matrix.
 
-    rows: [R, K] fp32, inputs of the LM head. matrix: [V, K]. Over each row's TOP likeliest tokens only, so that the
+    rows: [R, K] fp32, inputs of the LM head. matrix: [V, K]. Only over each row's TOP most likely tokens, so that the
     whole matrix of a large vocabulary need not be quantized for it.
     """
     rows = rows[:: max(1, rows.shape[0] // ROWS)]

@@ -1,6 +1,6 @@
-"""Which layers of an int4 model are stored in int8: those whose rounding costs most at the model's output, by byte.
+"""Which layers of an int4 model are stored in int8: those whose rounding changes the model's output most, per byte.
 
-Layers that share an input stay together, so that engines can make them one product.
+Layers that share an input get the same format, so that engines can merge them into one product.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from .recipe import WeightRecipe
 from .sensitivity import Candidates, Divergences, divergences
 from .turning import turned, worthwhile_turns
 
-# Of the bytes that all weights take in fp32, if not told otherwise. Chosen from what was asked for (0.22 with the graph
-# and its tables), not for one model: int4 alone takes 0.16, int8 0.25.
+# The default budget, as a share of the bytes that all weights take in fp32. It follows from the requirement (0.22 with
+# the graph and its tables), not from one model: int4 alone takes 0.16, int8 0.25.
 BUDGET = 0.215
-# Nats, by estimate: nearer than that, bytes bring little. A quarter of what `--precision auto` lets through, since the
+# Nats, by estimate: below that, more bytes gain little. It is a quarter of what `--precision auto` allows, since the
 # estimate is made on the texts that the weights were rounded on.
 ENOUGH = 0.005
 
 
 @dataclass(frozen=True)
 class Upgrade:
-    """Layers that may be raised together: what that saves in nats, and what it costs in bytes."""
+    """Layers that can be raised to int8 together: what that saves in nats, and what it costs in bytes."""
 
     weights: tuple[str, ...]
     saved: float
@@ -37,9 +37,9 @@ class Upgrade:
 
 
 def choose_upgrades(upgrades: Sequence[Upgrade], room: float, divergence: float, enough: float) -> list[Upgrade]:
-    """Those that save most by byte, as long as the rest of `divergence` is above `enough` and they fit into `room`.
+    """The upgrades that save most per byte, while the remaining `divergence` is above `enough` and they fit in `room`.
 
-    One that does not fit is passed over. Of equal ones, those that come first.
+    An upgrade that does not fit is skipped. Among equal ones the first is taken.
     """
     chosen = []
     for upgrade in sorted(upgrades, key=lambda one: -one.saved / one.bytes):
@@ -54,7 +54,7 @@ def choose_upgrades(upgrades: Sequence[Upgrade], room: float, divergence: float,
 
 @dataclass(frozen=True, eq=False)
 class Mixed:
-    """observations: of the changed model. weights: those that are raised, with their recipes. notes: what was done."""
+    """observations: of the changed model. weights: recipes of the weights that are raised. notes: what was done."""
 
     observations: Observations
     weights: dict[str, WeightRecipe]
@@ -69,17 +69,18 @@ def mix(
     raised: Callable[[InputGroup, LinearLayer], WeightRecipe],
     budget: float = BUDGET,
 ) -> Mixed:
-    """Raise layers of an int4 model to int8, within the budget: a part of the bytes that all weights take in fp32.
+    """Raise layers of an int4 model to int8, within the budget, which is a share of the bytes of all weights in fp32.
 
-    Stacks of experts that are not in int4 count on neither side. weights: the recipes of all weights. raised: a layer's
-    recipe in int8. Turns inputs of raised layers in place, where that is worth it.
+    Stacks of experts that are not in int4 count neither for the budget nor for what is used of it. weights: the recipes
+    of all weights. raised: a layer's recipe in int8. Turns inputs of raised layers in place (`turning.py`), where that
+    pays.
     """
     apart = _stacks_not_in_int4(model, weights)
     room = budget * bytes_of(model, {}, apart) - bytes_of(model, weights, apart)
     groups = _candidates(model, observations, weights)
     eight = {layer.weight: raised(group, layer) for group in groups for layer in group.layers}
     if not any(_more_bytes(group, weights, eight) <= room for group in groups):
-        groups, eight = [], {}  # what none of them would save need not be known
+        groups, eight = [], {}  # none of them fits, so their savings need not be estimated
     turns = worthwhile_turns(model, groups, token_batches[0], raised) if groups else {}
     candidates = Candidates(
         {name: {"int4": weights[name], "int8": own} for name, own in eight.items()},
@@ -104,20 +105,21 @@ def mix(
     chosen = {group: turns[group] for group in turns if group.layers[0].weight in taken}
     changed = {group: turned(group, turn) for group, turn in chosen.items()}
     if chosen:
-        notes.append(f"the inputs of {len(chosen)} of them are turned by Hadamard matrices as they come")
+        notes.append(f"the inputs of {len(chosen)} of them are rotated by Hadamard matrices at run time")
     kept = tuple(changed.get(group, group) for group in observations.groups)
     return Mixed(replace(observations, groups=kept), mixed, tuple(notes))
 
 
 def _stacks_not_in_int4(model: nn.Module, weights: Mapping[str, WeightRecipe]) -> set[str]:
-    """Stacks of experts, bare ones too, that are stored in another format: what int4 did not save on them is not to be
-    made good by the other weights."""
+    """Stacks of experts, bare ones too, that are stored in another format: the other weights need not make up for the
+    bytes that int4 does not save on them.
+    """
     stacks = {layer.weight for layer in expert_layers(model)} | set(bare_stacks(model))
     return {name for name in stacks if name not in weights or weights[name].format != "int4"}
 
 
 def _candidates(model: nn.Module, observations: Observations, weights: Mapping[str, WeightRecipe]) -> list[InputGroup]:
-    """Groups in int4 whose weights are used in no other place, and looked up nowhere."""
+    """Groups in int4 whose weights are used in one place only, and are not looked up as tables."""
     uses = Counter(layer.weight for group in observations.groups for layer in group.layers)
     looked_up = tables(model)
     return [
@@ -147,7 +149,9 @@ def _more_bytes(group: InputGroup, weights: Mapping[str, WeightRecipe], eight: M
 
 
 def bytes_of(model: nn.Module, weights: Mapping[str, WeightRecipe], without: Set[str] = frozenset()) -> float:
-    """Of all parameters but `without`. A weight that is looked up in one form and multiplied in another counts once."""
+    """Bytes of all parameters except `without`. A weight that is looked up in one form and multiplied in another counts
+    once.
+    """
     transposed = {layer.weight for layer in linear_layers(model) if layer.transposed}
     total = 0.0
     for name, parameter in model.named_parameters():

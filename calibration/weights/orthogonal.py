@@ -1,7 +1,7 @@
-"""Orthogonal matrices that spread a channel over all others: a randomized Hadamard transform for any width.
+"""Orthogonal matrices that spread each channel over all others: a randomized Hadamard transform for any width.
 
 The width is split into powers of two, whose factors are Hadamard matrices (Sylvester's), and an odd rest, whose factor
-is a Hartley matrix: both are symmetric, orthogonal, and have no entry above sqrt(2 / size).
+is a Hartley matrix. Both are symmetric, orthogonal, and have no entry above sqrt(2 / size).
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from .recipe import Format, WeightRecipe
 
 SAMPLED_OUTPUTS = 256
 # Layers are kept in a higher format if their relative squared error is this many times the model's median and above
-# the floor: where all errors are small, an outlier does no harm.
+# the minimum in FLOORS: if all errors are small, an outlier does not matter.
 OUTLIER = 8.0
 FLOORS: dict[Format, float] = {"int8": 1e-2, "fp8": 1e-2, "int4": 2e-2}
 HIGHER: dict[Format, Format] = {"int4": "int8", "int8": "float", "fp8": "float"}
@@ -42,7 +42,7 @@ def group_error(group: InputGroup, recipes: Sequence[WeightRecipe]) -> float:
 
 
 def squared_error(rows: Tensor, matrix: Tensor, recipe: WeightRecipe) -> tuple[float, float]:
-    """The same as (squared error, squared size of the exact outputs)."""
+    """The two parts of `output_error`: (squared error, squared norm of the exact outputs)."""
     exact = rows @ matrix.T
     restored = torch.from_numpy(recipe.restore(np.ascontiguousarray(matrix.numpy())))
     off = rounded_activations(rows, recipe) @ restored.T - exact

@@ -1,8 +1,8 @@
-"""Finds, by trying, the parameters that exactly scale the inputs of a group of linear layers.
+"""Finds, by trial, the parameters that exactly scale the inputs of a group of linear layers.
 
-It knows no architectures. A candidate (a norm, a preceding linear layer) is scaled by powers of two and the group by
-the inverse, and the part of the model that holds both runs again. The candidate counts only if every output bit is
-equal.
+This needs no knowledge of architectures. A candidate (a norm, a preceding linear layer) is scaled by powers of two and
+the group by the inverse, and the part of the model that contains both runs again. The candidate is accepted only if
+every output bit is equal.
 """
 
 from __future__ import annotations
@@ -20,7 +20,10 @@ from .layers import LinearLayer, linear_layers
 
 @dataclass(frozen=True, eq=False)
 class Producer:
-    """Channels [start, start + count) of the first axis of `views`; spread[j] is the one that makes input j."""
+    """The parameters that scale a group's inputs: channels [start, start + count) of the first axis of `views`.
+
+    spread[j]: the channel that produces input j.
+    """
 
     path: str
     views: tuple[Tensor, ...]
@@ -29,7 +32,7 @@ class Producer:
     spread: Tensor
 
     def scale(self, factors: Tensor) -> None:
-        """factors: [count]."""
+        """Multiply the channels by `factors` [count], in place."""
         for view in self.views:
             part = view.narrow(0, self.start, self.count)
             part *= factors.to(part.dtype).reshape(-1, *[1] * (part.ndim - 1))
@@ -53,7 +56,7 @@ class Probe:
         self.modules = dict(model.named_modules())
         self.calls: dict[str, Call] = {}
         self.makers: dict[str, str] = {}  # linear layer -> the module that made its input
-        # By address, since a full slice is another tensor object; trying refuses a wrong guess.
+        # By address, since a full slice is another tensor object; the trial rejects a wrong guess.
         made: dict[int, str] = {}
         linear = {layer.path for layer in self.layers}
 
@@ -110,12 +113,12 @@ class Probe:
         return False
 
     def unchanged(self) -> bool:
-        """Whether the whole model still gives the same logits, bit for bit."""
+        """Whether the whole model still computes the same logits, bit for bit."""
         with torch.no_grad():
             return torch.equal(self.run(self.tokens), self.logits)
 
     def nearly_unchanged(self, tolerance: float) -> bool:
-        """Whether no logit is off by more than `tolerance` standard deviations."""
+        """Whether no logit has changed by more than `tolerance` standard deviations."""
         with torch.no_grad():
             off = (self.run(self.tokens) - self.logits).abs().max()
         return bool(off <= tolerance * self.logits.std())

@@ -1,4 +1,4 @@
-"""The quantization recipe of a model: what is done to each weight, keyed by the name of its parameter."""
+"""The quantization recipe of a model: how each weight is quantized, keyed by the name of its parameter."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .integers import Float32
 
 BITS: dict[Format, int] = {"float": 32, "int8": 8, "fp8": 8, "int4": 4}
 SCALE_BYTES = 4
-# Of int8 weights: where x86's products saturate, and where they do not.
+# Limits of int8 weights: the first also works where x86's products saturate, the second where they do not.
 SATURATING_LIMIT, LARGEST_LIMIT = 64, 127
 
 
@@ -23,13 +23,15 @@ SATURATING_LIMIT, LARGEST_LIMIT = 64, 127
 class WeightRecipe:
     """How one weight [N, K] is quantized: N outputs (rows of a table), K inputs.
 
-    block: inputs per scale, of int4 and of int8 tables that are only looked up; 0 is one scale per output. limit: int8,
-    the largest magnitude (64 keeps the sums of pairs of x86's int8 products below 2^15; TensorRT takes 127).
-    importance: int4, [K], the mean square of each input, which weights the error in the search for scales. signed:
-    int4, scales may be negative (ONNX Runtime's MatMulNBits takes them, TensorRT does not). input_scale: static scale
-    of the activations, x / input_scale lies in the format's range; None for a scale per row. stored: values and scales
-    that were chosen for this very weight (`second_order.py`); None rounds to nearest. weight_only: int8 and fp8, the
-    activations stay as they are.
+    block: inputs per scale, for int4 and for int8 tables that are only looked up; 0 for one scale per output.
+    limit: for int8, the largest magnitude (64 keeps the sums of pairs of x86's int8 products below 2^15; TensorRT takes
+    127).
+    importance: for int4, [K], the mean square of each input, which weights the error in the search for scales.
+    signed: for int4, whether scales may be negative (ONNX Runtime's MatMulNBits allows it, TensorRT does not).
+    input_scale: static scale of the activations, such that x / input_scale is in the format's range; None for one scale
+    per row.
+    stored: values and scales that were chosen for this weight (`second_order.py`); None for rounding to nearest.
+    weight_only: for int8 and fp8, whether the activations stay unquantized.
     """
 
     format: Format
@@ -66,7 +68,7 @@ class WeightRecipe:
         return integers.int4_blocks(weight, self.block, self.importance, self.signed)
 
     def stored_bytes(self, outputs: int, inputs: int) -> float:
-        """Of a weight [outputs, inputs], with scales of 4 bytes."""
+        """Bytes of a weight [outputs, inputs], with scales of 4 bytes."""
         blocks = inputs // self.block if self.block else 1
         return outputs * inputs * BITS[self.format] / 8 + SCALE_BYTES * outputs * blocks * (self.format != "float")
 
@@ -77,7 +79,9 @@ class WeightRecipe:
 
 @dataclass(frozen=True, eq=False)
 class Recipe:
-    """weights: by parameter name; others stay as they are. notes: what is kept in a higher format, and why."""
+    """weights: by parameter name; all other parameters stay as they are. notes: what is kept in a higher format, and
+    why.
+    """
 
     weights: Mapping[str, WeightRecipe]
     notes: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""What a recipe did to a model as a whole, in a line each, for whoever builds it."""
+"""Notes for the user of a build on what a recipe does to the model as a whole, one line each."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from .recipe import SATURATING_LIMIT, WeightRecipe
 def rounding_notes(
     weights: Mapping[str, WeightRecipe], layers: Set[str], stacks: Set[str], by_row: bool
 ) -> Iterator[str]:
-    """Static scales where rows could have scales of their own, and second order.
+    """Notes on static scales where scales per row were possible, and on second-order rounding.
 
-    layers: weights that are multiplied; a table that is looked up rounds none. stacks: those of experts, which are
-    rounded one by one and told of by whoever does it. by_row: the engine rounds row by row.
+    layers: weights that are multiplied; a table that is looked up rounds no activations. stacks: stacks of experts,
+    which are rounded separately and have their own notes. by_row: whether the engine rounds row by row.
     """
     rounding = [own for name, own in weights.items() if name in layers and own.format == "int8" and by_row]
     if static := sum(recipe.input_scale is not None for recipe in rounding):
@@ -24,7 +24,7 @@ def rounding_notes(
 
 
 def limit_notes(weights: Mapping[str, WeightRecipe], layers: Set[str], by_row: bool) -> Iterator[str]:
-    """Weights that are only fast where products do not saturate."""
+    """A note on weights that are fast only on hosts whose products do not saturate."""
     largest = max((own.limit for name, own in weights.items() if name in layers and own.format == "int8"), default=0)
     if by_row and largest > SATURATING_LIMIT:
         yield (

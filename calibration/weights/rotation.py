@@ -1,10 +1,10 @@
 """Rotates a model's residual stream, so that none of its channels is an outlier. Free at run time.
 
 An RMSNorm without gain commutes with orthogonal matrices. So with the gains folded into the linear layers that read the
-norms, the stream may be rotated where it is written and back where it is read (Ashkboos et al. 2024, SliceGPT, arXiv
-2401.15024, section 3.1; QuaRot, arXiv 2404.00456, section 4, stage 1). No architecture is known by name: what reads and
-writes the stream is found by a pass over a few tokens, and rotated with hooks first. Where the logits change by more
-than rounding, the model has other readers or writers, and nothing is done.
+norms, the stream can be rotated where it is written and rotated back where it is read (Ashkboos et al. 2024, SliceGPT,
+arXiv 2401.15024, section 3.1; QuaRot, arXiv 2404.00456, section 4, stage 1). This needs no knowledge of architectures:
+a pass over a few tokens finds what reads and writes the stream, and the rotation is tried with hooks first. If the
+logits change by more than rounding, the model has other readers or writers, and nothing is done.
 """
 
 from __future__ import annotations
@@ -24,11 +24,12 @@ from .orthogonal import Rotation
 from .producers import Probe
 
 PROBED_TOKENS = 16
-# Largest change of a logit, in standard deviations: what exact graphs are allowed too.
+# Largest change of a logit, in standard deviations; the same tolerance as for exact graphs.
 TOLERANCE = 1e-3
-# A norm that commutes with a rotation is off by a few roundings of fp32.
+# A norm that commutes with a rotation differs by a few rounding errors of fp32.
 COMMUTES = 1e-4
-# A tied table is stored twice, since what the head reads has the gain of a norm: at most this part of the parameters.
+# A tied table is then stored twice, since the head's copy contains the gain of a norm: allowed only if the table is at
+# most this share of the parameters.
 MOST_STORED_TWICE = 1 / 3
 # Elements of a matrix that are rotated at once.
 SLICE = 1 << 24
@@ -36,7 +37,7 @@ SLICE = 1 << 24
 
 @dataclass(frozen=True, eq=False)
 class Norm:
-    """An RMSNorm and the linear layers that read it. parameter: its weight [H]. unit: the weight that is no gain."""
+    """An RMSNorm and the linear layers that read it. parameter: its weight [H]. unit: the weight that means no gain."""
 
     module: nn.Module
     parameter: nn.Parameter
@@ -69,10 +70,10 @@ class Stream:
 
 
 def rotate(model: nn.Module, tokens: Tensor) -> str | None:
-    """Rotate the residual stream in place; returns what was done, for a note, or None where nothing was.
+    """Rotate the residual stream in place; returns what was done, for a note, or None if nothing was done.
 
-    tokens: [1, T] int64, of which a few are used. The logits stay the same but for rounding. A head that is tied to the
-    embedding gets a weight of its own.
+    tokens: [1, T] int64, of which a few are used. The logits stay the same except for rounding. A head that is tied to
+    the embedding gets its own weight.
     """
     tokens = tokens[:, :PROBED_TOKENS]
     stream = find_stream(model, tokens)
@@ -101,7 +102,7 @@ def rotate(model: nn.Module, tokens: Tensor) -> str | None:
 
 
 def find_stream(model: nn.Module, tokens: Tensor) -> Stream | None:
-    """The stream as one pass over tokens [1, T] shows it; None where it cannot be rotated."""
+    """The stream, as found by one pass over tokens [1, T]; None if it cannot be rotated."""
     whole: Any = model
     embedding = whole.get_input_embeddings()
     if not isinstance(embedding, nn.Embedding) or any(parameter.ndim > 2 for parameter in model.parameters()):
@@ -129,7 +130,9 @@ def find_stream(model: nn.Module, tokens: Tensor) -> Stream | None:
 
 
 def _norm(module: nn.Module, args: tuple[Any, ...], readers: tuple[LinearLayer, ...]) -> Norm | None:
-    """None unless the module is an RMSNorm: it commutes with a rotation once its weight is 1, or 0 as Gemma's."""
+    """The module as a `Norm` if it is an RMSNorm, which commutes with a rotation once its weight is 1 (Gemma's: 0);
+    else None.
+    """
     own = list(module.named_parameters(recurse=False))
     if len(own) != 1 or len(args) != 1:
         return None
@@ -156,7 +159,7 @@ def _norm(module: nn.Module, args: tuple[Any, ...], readers: tuple[LinearLayer, 
 
 
 def _once(model: nn.Module, stream: Stream) -> bool:
-    """Whether no weight is used in two places, but for a head that is tied to the embedding."""
+    """Whether no weight is used in two places, except for a head that is tied to the embedding."""
     layers = [layer for norm in stream.norms for layer in norm.readers] + list(stream.writers)
     used = [layer.parameter for layer in layers] + [norm.parameter for norm in stream.norms]
     used = [parameter for parameter in used if parameter is not stream.embedding.weight]
@@ -167,7 +170,9 @@ def _once(model: nn.Module, stream: Stream) -> bool:
 
 @contextmanager
 def _as_if(stream: Stream, rotation: Rotation) -> Iterator[None]:
-    """The model computes as if it were rotated, by hooks; its weights stay, but for the norms' in the meantime."""
+    """Within the context, hooks make the model compute as if it were rotated. Only the norms' weights are changed, and
+    restored at the end.
+    """
     kept = [norm.parameter.data for norm in stream.norms]
     hooks = [stream.embedding.register_forward_hook(_turned(rotation))]
     hooks += [layer.module.register_forward_hook(_turned(rotation)) for layer in stream.writers]
@@ -214,7 +219,7 @@ def _folded(rotation: Rotation, gain: Tensor, rows: Tensor) -> Tensor:
 
 
 def _each_row(matrix: Tensor, change: Callable[[Tensor], Tensor]) -> None:
-    """Replace the rows of a matrix [N, H] in place, some at a time."""
+    """Replace the rows of a matrix [N, H] in place, a slice at a time."""
     step = max(1, SLICE // matrix.shape[1])
     for start in range(0, matrix.shape[0], step):
         rows = matrix[start : start + step]

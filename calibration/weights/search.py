@@ -1,4 +1,4 @@
-"""The recipe of a whole model: rotate it, migrate outliers, decide weight by weight, round to second order."""
+"""The recipe of a whole model: rotate it, migrate outliers, decide the format of each weight, round it by GPTQ."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from .turning import turn_inputs
 BLOCKS: dict[Family, tuple[int, ...]] = {"onnxruntime": (128, 64, 32, 16), "tensorrt": (128, 64, 32)}
 # Divergence in nats that int4 for the LM head alone may cost; int8 costs a few hundredths of it.
 LM_HEAD_DIVERGENCE_LIMIT = 2e-3
-# Inputs per scale of int8 tables that are looked up and not multiplied: what a finer scale costs is a few bytes.
+# Inputs per scale of int8 tables that are looked up and not multiplied: a finer scale costs only a few bytes.
 TABLE_BLOCK = 32
 # Names listed in a note.
 SHOWN = 3
@@ -43,13 +43,14 @@ RECIPE_STEPS = ("rotate", "read activations", "migrate outliers", "choose scales
 
 @dataclass(frozen=True)
 class RecipeOptions:
-    """block: of int4. static_activations: use static scales even where scales per row are possible, if as good.
+    """block: of int4. static_activations: use static scales even where scales per row are possible, if they are as
+    good.
 
-    rotating: of int8, rotate the residual stream first. turning: of int8 on ONNX Runtime, turn inputs with outliers as
-    they come. migrating: move outliers into the weights. second_order: round weights by what the layers' inputs have in
-    common, not each to its nearest. mixing: of int4, keep layers in int8 that cost most (`mixing.py`), as far as
-    budget goes, a part of the bytes in fp32. damping: of second order (`gptq.py`). limit: of int8 weights, see
-    `WeightRecipe`. hold: what scales are rounded to, for graphs that hold them in half precision.
+    rotating: for int8, rotate the residual stream first (`rotation.py`). turning: for int8 on ONNX Runtime, rotate
+    inputs with outliers at run time (`turning.py`). migrating: move outliers into the weights (`smoothing.py`).
+    second_order: round weights by GPTQ, not each to nearest. mixing: for int4, keep the layers that cost most in int8
+    (`mixing.py`), within budget, a share of the bytes in fp32. damping: of GPTQ (`gptq.py`). limit: of int8 weights,
+    see `WeightRecipe`. hold: rounds scales, for graphs that store them in half precision.
     """
 
     block: int = 32
@@ -75,7 +76,7 @@ def choose(
 ) -> Recipe:
     """How to store the weights of `model` in `format` for the engines of `family`.
 
-    Changes the model's weights in place, so that its logits stay the same but for rounding (`rotation.py`,
+    Changes the model's weights in place, but its logits stay the same except for rounding (`rotation.py`,
     `smoothing.py`).
     The weights are finite (`check_finite`). token_batches: calibration data, each [1, T] int64. step: called with each
     of RECIPE_STEPS as it begins. Raises `ParameterError` for fp8 on ONNX Runtime and for a block size that no kernel
@@ -110,7 +111,8 @@ class _Search:
             return Recipe({})
         step(RECIPE_STEPS[0])
         rotated = None
-        # The steps of fp8 grow with the values; int4 gains less than the bytes would bring (docs/internals/log.md).
+        # The steps of fp8 grow with the values; int4 gains less than the same bytes would gain elsewhere
+        # (docs/internals/log.md).
         if self.options.rotating and self.format == "int8":
             rotated = rotate(self.model, self.token_batches[0])
         step(RECIPE_STEPS[1])
@@ -138,12 +140,14 @@ class _Search:
         return Recipe(dict(sorted(self.weights.items(), key=lambda item: order[item[0]])), tuple(self.notes))
 
     def without_outliers(self, observations: Observations, norms: bool) -> Observations:
-        """Of the changed model. norms: their outliers may be moved too; a rotated stream has none."""
+        """Remove outliers; returns the observations of the changed model. norms: whether norms may be scaled too; a
+        rotated stream has no outliers.
+        """
         tokens = self.token_batches[0]
         if self.options.turning and self.format == "int8" and self.family == "onnxruntime":
             observations, turned = turn_inputs(self.model, observations, tokens, self.of_layer)
             if turned:
-                self.notes.append(f"the inputs of {len(turned)} layers are turned by Hadamard matrices as they come")
+                self.notes.append(f"the inputs of {len(turned)} layers are rotated by Hadamard matrices at run time")
         if self.options.migrating:
             rule: Literal["smoothquant", "awq"] = "awq" if self.format == "int4" else "smoothquant"
             observations, _ = migrate(self.model, observations, tokens, rule, self.of_layer, norms)
@@ -159,7 +163,7 @@ class _Search:
         return found
 
     def of_shape(self, inputs: int, format: Format) -> WeightRecipe:
-        """The recipe for a number of inputs: int8 in place of int4 if no block size divides them."""
+        """The recipe for this number of inputs: int8 instead of int4 if no block size divides it."""
         if format == "int4":
             for block in BLOCKS[self.family]:
                 if block <= self.options.block and inputs % block == 0:
@@ -204,7 +208,7 @@ class _Search:
                     )
 
     def decide_experts(self) -> None:
-        """On ONNX Runtime, int8 whatever the format: there is no fast product of experts in int4 (log.md)."""
+        """Decide on stacks of experts. On ONNX Runtime always int8: it has no fast int4 product of experts (log.md)."""
         form: Format = "int8" if self.family == "onnxruntime" else self.format
         chosen, kept = decide_stacks(self.model, self.token_batches, form, self.of_stack)
         self.weights |= chosen
@@ -216,9 +220,10 @@ class _Search:
     def of_stack(self, layer: ExpertLayer, format: Format) -> WeightRecipe:
         """The stack's recipe in `format`.
 
-        On ONNX Runtime within what no host saturates at: it stores as uint8, whose products are exact everywhere, only
-        weights that are constants where they are multiplied, and not what a Gather picks (`products.py`). For TensorRT
-        the activations stay as they are: a scale for all rows would be that of the largest expert's.
+        On ONNX Runtime, weights are within the limit at which no host saturates: only weights that are constants where
+        they are multiplied can be stored as uint8, whose products are exact everywhere, not those that a Gather selects
+        (`products.py`). For TensorRT the activations are not quantized: one scale for all rows would have to cover the
+        expert with the largest inputs.
         """
         found = self.of_shape(layer.matrix.shape[1], format)
         ours = self.family == "onnxruntime"
@@ -235,7 +240,7 @@ class _Search:
                 )
 
     def decide_tables(self) -> None:
-        """Decide on the token embeddings if they are not the LM head too: a lookup rounds no activations."""
+        """Decide on the token embeddings, unless they are the LM head too. A lookup rounds no activations."""
         model: Any = self.model
         of_tokens = model.get_input_embeddings().weight
         for name, table in tables(model).items():
@@ -243,12 +248,12 @@ class _Search:
                 continue
             found = self.of_shape(table.shape[1], self.format)
             if found.format == "fp8":
-                continue  # a lookup reads one row: nothing to gain
+                continue  # a lookup reads one row, so there is nothing to gain
             finer = found.format == "int8" and self.family == "onnxruntime" and table.shape[1] % TABLE_BLOCK == 0
             self.weights[name] = replace(found, limit=LARGEST_LIMIT, block=TABLE_BLOCK if finer else found.block)
 
     def mix(self, observations: Observations) -> None:
-        """Raise layers to int8 that cost most in int4, and round these anew."""
+        """Raise the layers that cost most in int4 to int8, and round these again."""
         mixed = mix(
             self.model,
             observations,
@@ -262,7 +267,9 @@ class _Search:
         self.notes += mixed.notes
 
     def choose_integers(self, observations: Observations, among: Mapping[str, WeightRecipe]) -> None:
-        """Of layers that are used once and are no tables: a lookup's error is its own row's."""
+        """Choose the integers of layers that are used once and are not tables: a lookup's error depends only on its own
+        row.
+        """
         if not self.options.second_order:
             return
         looked_up = tables(self.model)

@@ -1,7 +1,7 @@
 """Chooses the integers of a whole model's layers by GPTQ, in one pass over the calibration texts.
 
-All texts go through the model together, so that a layer sees all of its inputs in one call: their Gram matrix is made,
-used for the layers that share them and dropped, and memory holds one at a time, however many layers there are.
+All texts go through the model in one batch, so that a layer gets all of its inputs in one call. Their Gram matrix is
+computed, used for the layers that share the inputs, and dropped, so there is only one in memory at a time.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .gptq import DAMPING, Hold, as_they_are, inverse_factor, rounded
 from .layers import LinearLayer, linear_layers, stopped_at_head
 from .recipe import WeightRecipe
 
-# Tokens times the inputs of the widest layer: more would take memory, not errors.
+# The most tokens times the inputs of the widest layer: more would need memory without reducing errors.
 MOST_ELEMENTS = 1 << 25
 
 
@@ -31,10 +31,10 @@ def choose_integers(
     hold: Hold = as_they_are,
     damping: float = DAMPING,
 ) -> dict[str, WeightRecipe]:
-    """The recipes of the weights `names` with their integers chosen (`stored`); those that no text reaches are missing.
+    """The recipes of the weights `names` with their integers (`stored`), without weights that no text reaches.
 
-    token_batches: each [1, T] int64. A weight is used in one place only. hold: what scales are rounded to. damping: of
-    GPTQ, relative to the mean of a Gram matrix's diagonal.
+    token_batches: each [1, T] int64. Each weight must be used in one place only. hold: rounds scales. damping: of GPTQ,
+    relative to the mean of the Gram matrix's diagonal.
     """
     wanted = set(names)
     layers = [layer for layer in linear_layers(model) if layer.weight in wanted]
@@ -72,13 +72,13 @@ class _State:
 
     def factor(self, inputs: Tensor) -> Tensor | None:
         if self.last is None or self.last[0]() is not inputs:
-            rows = inputs.detach()[self.used].float()  # without what was padded
+            rows = inputs.detach()[self.used].float()  # without padding
             self.last = weakref.ref(inputs), inverse_factor(rows.T @ rows, self.damping)
         return self.last[1]
 
 
 def together(token_batches: Sequence[Tensor], widest: int) -> tuple[Tensor, Tensor]:
-    """(tokens [B, T], lengths [B]): texts padded at their ends, where no token of theirs looks; evenly chosen."""
+    """(tokens [B, T], lengths [B]): evenly chosen texts, padded at the end, where their own tokens do not attend."""
     total = sum(batch.shape[-1] for batch in token_batches)
     step = max(1, -(-total * widest // MOST_ELEMENTS))
     texts = [batch[0] for batch in token_batches[::step]]

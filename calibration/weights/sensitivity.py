@@ -1,10 +1,10 @@
-"""How far a layer, rounded on its own, moves a model's output distributions: estimated for all layers in one pass.
+"""How much rounding one layer alone changes a model's output distributions: estimated for all layers in one pass.
 
-For small changes the KL divergence is half the quadratic form of the Fisher information: of a change e in a layer's
-output, 1/2 (g . e)^2 in the mean, where g is the gradient of a token's log probability and the token is drawn from the
-model's own distribution (Amari 1998; for weights: Kunstner et al. 2019, arXiv 1905.12558, section 2). So one pass
-forward and one back over a text tell it of each layer, for as many formats as one asks for. Changes at one row of the
-text are taken as independent of those at another.
+For small changes the KL divergence is half the quadratic form of the Fisher information: for a change e of a layer's
+output, the mean of 1/2 (g . e)^2, where g is the gradient of a token's log probability and the token is drawn from the
+model's own distribution (Amari 1998; for weights: Kunstner et al. 2019, arXiv 1905.12558, section 2). So one forward
+and one backward pass over a text give the estimate for all layers, in any number of formats. Changes at different rows
+of the text are assumed to be independent.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from .layers import LinearLayer, linear_layers
 from .recipe import Format, WeightRecipe
 from .turning import Turn
 
-# Read in all. With 270 tokens instead, another mix was chosen for SmolLM2-135M, 9 % further from the exact model.
+# Tokens to read in total. With 270, another mix was chosen for SmolLM2-135M, 9 % further from the exact model.
 TOKENS = 1024
 SEED = 0
 
@@ -35,9 +35,10 @@ Divergences = dict[str, dict[Format, float]]
 
 @dataclass(frozen=True, eq=False)
 class Candidates:
-    """recipes: what might be done to a weight, by its name and format. turns: what its int8 form turns its inputs by.
+    """recipes: candidate recipes by the weight's name and format. turns: by the weight's name, how its inputs are
+    turned in int8.
 
-    Weights that no text reaches are missing in what is found.
+    Weights that no text reaches are missing from the result.
     """
 
     recipes: Mapping[str, Mapping[Format, WeightRecipe]]
@@ -45,9 +46,9 @@ class Candidates:
 
 
 def divergences(model: nn.Module, token_batches: Sequence[Tensor], candidates: Candidates) -> Divergences:
-    """Mean KL divergence in nats a token, by weight and format, if that weight alone were rounded.
+    """Mean KL divergence in nats per token, by weight and format, if only that weight were rounded.
 
-    token_batches: each [1, T] int64, of which TOKENS in all are read. The same arguments give the same estimate.
+    token_batches: each [1, T] int64, of which about TOKENS tokens are read. The same arguments give the same estimate.
     """
     state = _State(candidates)
     numbers = torch.Generator().manual_seed(SEED)
@@ -72,7 +73,8 @@ class _State:
         self.candidates = candidates
         self.sums: defaultdict[str, defaultdict[Format, float]] = defaultdict(lambda: defaultdict(float))
         self.tokens = 0
-        # By weight and format: a weight is rounded once, however many texts are read. In few bits, so that it fits.
+        # By weight and format: a weight is rounded once, however many texts are read, and kept in few bits to fit in
+        # memory.
         self.rounded: dict[tuple[str, Format], tuple[npt.NDArray[Any], Float32]] = {}
 
     def hook(self, layer: LinearLayer) -> Any:
@@ -86,7 +88,7 @@ class _State:
         return watch
 
     def add(self, layer: LinearLayer, rows: Tensor, gradient: Tensor) -> None:
-        """rows: [R, K], the layer's inputs. gradient: [..., N], at its outputs."""
+        """Add one text. rows: [R, K], the layer's inputs. gradient: [..., N], at its outputs."""
         weight = layer.matrix.float()
         exact = rows @ weight.T
         gradient = gradient.reshape(exact.shape).float()
@@ -109,7 +111,7 @@ def _of_drawn_tokens(logits: Tensor, numbers: torch.Generator) -> Tensor:
 
 
 def some(token_batches: Sequence[Tensor]) -> list[Tensor]:
-    """Every nth batch, with the smallest n that keeps to TOKENS; at least one."""
+    """Every nth batch, with the smallest n that stays within TOKENS; at least one batch."""
     for step in range(1, len(token_batches) + 1):
         taken = list(token_batches[::step])
         if sum(batch.shape[-1] for batch in taken) <= TOKENS:
@@ -119,17 +121,17 @@ def some(token_batches: Sequence[Tensor]) -> list[Tensor]:
 
 @contextmanager
 def _gradients_of_activations(model: nn.Module) -> Iterator[None]:
-    """Gradients of what follows the token embeddings, and of no weight.
+    """Within the context, gradients reach back to the output of the token embeddings, and none are made for weights.
 
-    What is saved for the way back is detached from weights, which a model in half precision only widens on the way
-    forward.
+    What is saved for the backward pass is detached from the weights, which a model in half precision converts to fp32
+    only during the forward pass.
     """
     wanted = [parameter for parameter in model.parameters() if parameter.requires_grad]
     known: Any = model
     embeddings = known.get_input_embeddings()
 
     def begin(module: nn.Module, args: tuple[Any, ...], output: Tensor) -> Tensor:
-        return output.detach().requires_grad_().clone()  # which a model may change in place
+        return output.detach().requires_grad_().clone()  # a clone, since a model may change it in place
 
     hook = embeddings.register_forward_hook(begin)
     try:

@@ -3,9 +3,8 @@
 SmoothQuant (Xiao et al. 2022, arXiv 2211.10438, section 4) and AWQ (Lin et al. 2023, arXiv 2306.00978, section 3.2)
 divide each input channel j of a linear layer by s_j and multiply the weight's column by it.
 
-Where each row of activations is rounded by a scale of its own, s_j is any number and the logits change by fp32's
-rounding, since powers of two are too coarse there. Everywhere else s_j is a power of two: only exponents change, and no
-bit of the logits.
+Where each row of activations has its own scale, powers of two are too coarse: s_j is any number, and the logits change
+by the rounding of fp32. Everywhere else s_j is a power of two, so that only exponents change, and no bit of the logits.
 """
 
 from __future__ import annotations
@@ -24,25 +23,25 @@ from .producers import Probe, Producer, apply, undo
 from .recipe import WeightRecipe
 
 Rule = Literal["smoothquant", "awq"]
-# Coarser than the papers' grids, since powers of two distinguish no more. Above 0.5, channels that are quiet in the
+# Coarser than the papers' grids, since powers of two cannot distinguish more. Above 0.5, channels that are small in the
 # calibration texts overflow a static scale in other texts.
 STRENGTHS: dict[Rule, tuple[float, ...]] = {"smoothquant": (0.0, 0.25, 0.5), "awq": (0.0, 0.25, 0.5, 0.75)}
-# Of rows with scales of their own: finer, and judged by rows, where nothing speaks against strong ones.
+# For scales per row: a finer grid, judged row by row; strong migrations have no drawback there.
 ROW_STRENGTHS = (0.0, 0.3, 0.45, 0.6, 0.75)
-# Rows count by their error relative to their output, or to this part of the median output if that is more.
+# The error of a row is taken relative to its output, or to this share of the median output if that is more.
 LEAST_OUTPUT = 1e-3
-# What logits may change by where scales are no powers of two, in standard deviations.
+# Largest change of a logit if scales are not powers of two, in standard deviations.
 TOLERANCE = 1e-3
 # Largest power of two, up or down from the group's mean.
 LARGEST_EXPONENT = 6
-# A migration must reduce the error at least to this share of it, since it is chosen on a few rows.
+# A migration must reduce the error to this share or less, since it is chosen on a few rows.
 WORTH = 0.98
 PROBED_TOKENS = 16
 
 
 @dataclass(frozen=True, eq=False)
 class Migration:
-    """What was done to one group. strength: 0 for nothing. before, after: relative squared error."""
+    """What was done to one group. strength: 0 if nothing was done. before, after: relative squared error."""
 
     weights: tuple[str, ...]
     producer: str
@@ -62,7 +61,7 @@ def migrate(
     """Scale the weights of `model` in place where that lowers the error of a group's quantized outputs.
 
     Errors are those on the sampled rows. tokens: [1, T], of which a few are used to try candidates. recipe_of: how a
-    layer of a group will be quantized. norms: scale norms too, which a rotated stream has no need of. Returns the
+    layer of a group will be quantized. norms: scale norms too, which a rotated stream does not need. Returns the
     observations of the scaled model, and what was done to each group that has a producer (`producers.py`). If the
     model's logits did not stay the same, everything is undone.
     """
@@ -71,7 +70,7 @@ def migrate(
     done: list[tuple[InputGroup, Producer, Tensor]] = []
     migrations = []
     exact = True
-    # Last group first: the probe's recorded inputs of a module hold as long as nothing before it was scaled.
+    # Last group first: the probe's recorded inputs of a module are valid as long as nothing before it was scaled.
     for group in reversed(observations.groups):
         producer = probe.producer(group, norms)
         if producer is None:
@@ -120,8 +119,8 @@ def _search(
 ) -> tuple[float, Tensor, float, float]:
     """(strength, scales [count], error without them, error with them) of the strength with the least error.
 
-    Scales are computed from one half of the texts and judged on the other: channels that are quiet in a few texts may
-    be loud in others.
+    Scales are computed from one half of the texts and judged on the other: channels that are small in a few texts may
+    be large in others.
     """
     group = replace(group, largest=group.elsewhere)
     matrices = [sampled_outputs(layer) for layer in group.layers]
@@ -152,10 +151,11 @@ def _search(
 def _search_by_rows(
     group: InputGroup, producer: Producer, recipes: list[WeightRecipe]
 ) -> tuple[float, Tensor, float, float]:
-    """As `_search`, for rows that are rounded by scales of their own: max|x| is the row's, not the tensor's.
+    """Like `_search`, for scales per row: max|x| is the row's, not the tensor's.
 
-    So s_j follows the root mean square of channel j, and rows count alike, however large their outputs are: a few rows
-    of the first tokens, a thousand times larger than the others, would decide alone, and harm nothing where they err.
+    So s_j follows the root mean square of channel j, and all rows have equal weight, however large their outputs are:
+    otherwise a few rows of the first tokens, a thousand times larger than the others, would decide alone, although
+    their errors do not matter.
     """
     matrices = [sampled_outputs(layer) for layer in group.layers]
     rows = relative(group.rows, matrices)
@@ -179,7 +179,7 @@ def _search_by_rows(
 
 
 def relative(rows: Tensor, matrices: list[Tensor]) -> Tensor:
-    """rows [R, K], each over the norm of its outputs."""
+    """rows [R, K], each divided by the norm of its outputs."""
     outputs = torch.stack([(rows @ matrix.T).square().sum(1) for matrix in matrices]).sum(0).sqrt()
     least = max(LEAST_OUTPUT * float(outputs.median()), torch.finfo(torch.float32).tiny)
     return rows / outputs.clamp(min=least)[:, None]
@@ -196,7 +196,7 @@ def _real_scales(inputs: Tensor, largest_weights: Tensor, strength: float) -> Te
 
 
 def _by_channel(values: Tensor, producer: Producer) -> Tensor:
-    """From [K] to [count]: the largest value of the inputs that a channel makes."""
+    """From [K] to [count]: for each channel, the largest value of the inputs that it produces."""
     return torch.zeros(producer.count).scatter_reduce(0, producer.spread, values, "amax")
 
 

@@ -13,7 +13,7 @@ from .floats import LARGEST
 from .output_error import output_error, sampled_outputs
 from .recipe import WeightRecipe
 
-# Candidate scales, relative to the one that covers the largest magnitude seen.
+# Candidate scales, relative to the one that covers the largest observed magnitude.
 RATIOS = (1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1)
 # Error that a static scale may have, relative to scales per row.
 STATIC_ERROR_RATIO = 1.05

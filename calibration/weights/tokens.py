@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ...errors import ParameterError
 
-# Fewer do not show which channels are large. More change nothing measurable and take minutes on large models.
+# Fewer tokens do not show which channels are large. More change nothing measurable and take minutes on large models.
 FEWEST_TOKENS = 512
 MOST_TOKENS = 8192
 BATCH_TOKENS = 256
@@ -34,7 +34,7 @@ def calibration_tokens(tokenizer: Any, texts: Sequence[str], length: int = BATCH
             f"the calibration prompts have {found} tokens, expected at least {FEWEST_TOKENS}; "
             "give more or longer ones, or leave out --calibration-prompts to use the built-in set"
         )
-    followed = [piece for piece in pieces if len(piece) > 1]  # a single token has no next token to judge by
+    followed = [piece for piece in pieces if len(piece) > 1]  # a single token has no next token to predict
     return [torch.tensor([piece]) for piece in _evenly(followed or pieces, MOST_TOKENS)]
 
 

@@ -1,11 +1,11 @@
-"""Spreads outliers over blocks of channels in front of a layer, by a small product with a Hadamard matrix as it runs.
+"""Turns a layer's inputs: an online rotation by a small Hadamard matrix, which spreads outliers over a few channels.
 
-QuaRot's online rotation (Ashkboos et al. 2024, arXiv 2404.00456, section 4, stage 1c) in blocks. What a gate lets
-through has outliers in other channels for every token: neither scales of channels nor a rotation of the residual stream
-reach them. The layer's weight is turned by the same matrix, so the model's answers stay.
+This is QuaRot's online rotation (Ashkboos et al. 2024, arXiv 2404.00456, section 4, stage 1c), in blocks. The output of
+a gate has outliers in different channels for every token, so neither channel scales nor a rotation of the residual
+stream help. The layer's weight is turned by the same matrix, so the model's outputs stay the same.
 
-The product is fp32, and a row's bits do not depend on what runs beside it: a row is several rows of it, so kernels see
-many rows always, and all of a block's terms are summed in one order.
+The product is fp32 and batch-invariant: each row of the input becomes several rows of the product, so kernels always
+get many rows, and all terms of a block are summed in the same order.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from .producers import Probe
 from .recipe import WeightRecipe
 from .smoothing import PROBED_TOKENS, relative
 
-# Sizes of a block, best first. Twice as large is 10 to 40 % less error and twice the product.
+# Block sizes, best first. Twice the size means 10 to 40 % less error and twice the cost of the product.
 BLOCKS = (64, 32, 16)
-# A turned input must lower the error at least to this part: gated activations reach a tenth, attention's outputs half.
+# Turning must lower the error to this share or less: gated activations reach a tenth, attention's outputs half.
 WORTH = 0.25
 
 
@@ -40,7 +40,7 @@ class Turn:
         return self.apply(args[0]), *args[1:]
 
     def apply(self, values: Tensor) -> Tensor:
-        """values [..., K] in their dtype. No shape is computed of a traced [1, T, K]."""
+        """`values` [..., K] turned, in their dtype. For a traced [1, T, K], no shape is computed in the graph."""
         turned = values.reshape(-1, self.matrix.shape[0]) @ self.matrix.to(values.dtype)
         if values.ndim == 3:
             return turned.reshape(values.shape[0], -1, values.shape[2])
@@ -53,10 +53,10 @@ def turn_inputs(
     tokens: Tensor,
     recipe_of: Callable[[InputGroup, LinearLayer], WeightRecipe],
 ) -> tuple[Observations, tuple[str, ...]]:
-    """Turn the inputs of layers that round each row by a scale of its own, where that is worth its product.
+    """Turn the inputs of layers that use one scale per row, where the gain is worth the cost of the product.
 
-    tokens: [1, T], of which a few are used to see which layers read a norm: those have freer means. Returns the
-    observations of the changed model and the paths of the layers.
+    tokens: [1, T], of which a few are used to find the layers that read a norm; their outliers can be moved at no cost
+    at run time. Returns the observations of the changed model and the paths of the turned layers.
     """
     turns = worthwhile_turns(model, observations.groups, tokens, recipe_of)
     groups = [turned(group, turns[group]) if group in turns else group for group in observations.groups]
@@ -69,7 +69,7 @@ def worthwhile_turns(
     tokens: Tensor,
     recipe_of: Callable[[InputGroup, LinearLayer], WeightRecipe],
 ) -> dict[InputGroup, Turn]:
-    """The groups whose inputs `turn_inputs` would turn, each of one layer, and by what."""
+    """The groups whose inputs `turn_inputs` would turn, each with one layer, and their turns."""
     makers = Probe(model, tokens[:, :PROBED_TOKENS]).makers
     found = {}
     for group in groups:
@@ -90,9 +90,9 @@ def _is_worth(group: InputGroup, recipe: WeightRecipe, turn: Turn) -> bool:
 
 
 def turned(group: InputGroup, turn: Turn) -> InputGroup:
-    """Turn the inputs of the group's one layer, in place.
+    """Turn the inputs of the group's one layer, in place; returns the changed group.
 
-    The group as it is then: of what is known of its inputs, only the sampled rows tell.
+    Its statistics are computed from the sampled rows, since nothing else is known about the turned inputs.
     """
     layer = group.layers[0]
     matrix = layer.matrix

@@ -1,7 +1,7 @@
-"""A GPU by the CUDA driver: memory, one stream, and graphs that replay what was captured on it. Implements `Device`.
+"""A GPU through the CUDA driver: memory, one stream, and graphs that replay what was captured. Implements `Device`.
 
-A thread has one current context, which the host's other libraries set too. So every call makes sure of ours, and
-`entered` gives the thread back as it was found.
+A thread has one current context, which other libraries in the process set too. So every call makes ours current first,
+and `entered` restores the thread's context afterwards.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ Launch = Callable[[tuple[int, int, int], tuple[int, int, int], tuple[int, ...]],
 
 
 class CudaDevice:
-    """GPU number `index`, with the primary context that TensorRT uses too. Any thread may call, one at a time.
+    """GPU number `index`, with the primary context, which TensorRT uses too. Any thread may call, one at a time.
 
-    Raises `EngineError`: see `find_gpu`, and whatever the driver refuses.
+    Raises `EngineError` as `find_gpu` does, and for whatever the driver refuses.
     """
 
     def __init__(self, index: int = 0, driver: Driver | None = None) -> None:
@@ -33,11 +33,12 @@ class CudaDevice:
         self.name, self.compute_capability, _, _ = find_gpu(index, driver)
         device = driver.call("cuDeviceGet", index)
         self._is_open = True
-        with ExitStack() as releases:  # what fails half-way is released; `close` does it else, the last made first
+        # Releases what was made if a later step fails; otherwise `close` does, in reverse order.
+        with ExitStack() as releases:
             self._context = driver.call("cuDevicePrimaryCtxRetain", device)
             releases.callback(driver.attempt, "cuDevicePrimaryCtxRelease", device)
             with self.entered(), ExitStack() as made:
-                # The default stream waits for every other one; TensorRT synchronizes where it is used.
+                # The default stream waits for every other one, and TensorRT synchronizes if it is used.
                 self.stream = int(self._call("cuStreamCreate", driver.bindings.CUstream_flags.CU_STREAM_NON_BLOCKING))
                 made.callback(driver.attempt, "cuStreamDestroy", self.stream)
                 self._done = self._event(made, timed=False)
@@ -62,7 +63,7 @@ class CudaDevice:
         return int(values[0]), int(values[1])
 
     def allocate(self, size: int, purpose: str) -> Address:
-        size = max(size, 1)  # the driver has no address for nothing
+        size = max(size, 1)  # the driver cannot allocate 0 bytes
         self._enter()
         status, pointer = self._driver.attempt("cuMemAlloc", size)
         if status == OUT_OF_MEMORY:
@@ -97,7 +98,7 @@ class CudaDevice:
 
     def synchronize(self) -> None:
         self._call("cuEventRecord", self._done, self.stream)
-        # spins, as the event is not made to block: a round is too short to sleep
+        # this spins, since the event is not a blocking one: a round is too short to sleep
         self._call("cuEventSynchronize", self._done)
 
     def capture(self, work: Callable[[], None]) -> Any:
@@ -139,7 +140,7 @@ class CudaDevice:
         return launch
 
     def elapsed(self, work: Callable[[], None]) -> float:
-        """Milliseconds that the GPU takes from the start to the end of what `work` enqueues. Waits for it."""
+        """Milliseconds that the GPU takes for what `work` enqueues. Waits until it is done."""
         with ExitStack() as releases:
             start, end = self._event(releases, timed=True), self._event(releases, timed=True)
             self._call("cuEventRecord", start, self.stream)
@@ -149,7 +150,9 @@ class CudaDevice:
             return float(self._call("cuEventElapsedTime", start, end))
 
     def close(self) -> None:
-        """Waits first. Arrays made by `pinned` are gone afterwards. Twice is harmless."""
+        """Wait for enqueued work, then release everything. Arrays made by `pinned` become invalid. Closing again does
+        nothing.
+        """
         if not self._is_open:
             return
         self._is_open = False
@@ -169,7 +172,7 @@ class CudaDevice:
     def _call(self, function: str, *arguments: Any) -> Any:
         self._enter()
         status, value = self._driver.attempt(function, *arguments)
-        if status == OUT_OF_MEMORY:  # a graph has memory of its own
+        if status == OUT_OF_MEMORY:  # a graph allocates memory too
             free, total = self.memory()
             raise EngineError(
                 f"out of device memory in {function}: {size_text(free)} of {size_text(total)} free; "

@@ -1,4 +1,4 @@
-"""The CUDA driver through `cuda.bindings` (12.8 or newer, 13): calls that raise, and what GPU there is."""
+"""The CUDA driver through `cuda.bindings` (12.8 or newer, 13): calls that raise errors, and the GPUs of this host."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NO_LIBRARY = (
 
 
 class Gpu(NamedTuple):
-    """driver: the newest CUDA version that the driver serves, as in `13.0`. memory: bytes in all."""
+    """driver: the newest CUDA version that the driver supports, e.g. `13.0`. memory: total, in bytes."""
 
     name: str
     compute_capability: tuple[int, int]
@@ -26,27 +26,28 @@ class Gpu(NamedTuple):
 
 
 class Driver:
-    """Calls of `bindings`, the module `cuda.bindings.driver`, whose functions return a status and up to one value.
+    """Calls functions of `bindings`, the module `cuda.bindings.driver`, which return a status and at most one value.
 
-    Only functions that take the same arguments in the bindings of CUDA 12 and 13 may be called.
+    Only call functions that take the same arguments in the bindings of CUDA 12 and 13.
     """
 
     def __init__(self, bindings: Any) -> None:
         self.bindings = bindings
 
     def call(self, function: str, *arguments: Any) -> Any:
-        """The value that `function` gives, or None. Raises `EngineError` with the driver's own words."""
+        """The value that `function` returns, or None. Raises `EngineError` with the driver's own message."""
         status, value = self.attempt(function, *arguments)
         if status != SUCCESS:
             raise self.error(function, status)
         return value
 
     def attempt(self, function: str, *arguments: Any) -> tuple[int, Any]:
-        """The status and the value, which is None or void where the status is not `SUCCESS`."""
+        """The status and the value, which is None or meaningless if the status is not `SUCCESS`."""
         status, *values = getattr(self.bindings, function)(*arguments)
         return status, values[0] if values else None
 
     def error(self, function: str, status: int) -> EngineError:
+        """The error to raise for a `status` that `function` returned."""
         _, name = self.bindings.cuGetErrorName(status)
         _, meaning = self.bindings.cuGetErrorString(status)
         known = f"{name.decode()}, {meaning.decode()}" if name and meaning else f"status {int(status)}"
@@ -54,7 +55,7 @@ class Driver:
 
 
 def load_driver() -> Driver:
-    """Raises `MissingPackageError` without cuda-bindings, and `EngineError` where they are too old."""
+    """The installed driver bindings. Raises `MissingPackageError` without cuda-bindings, `EngineError` if too old."""
     try:
         bindings, version = import_module("cuda.bindings.driver"), import_module("cuda.bindings").__version__
     except ModuleNotFoundError:
@@ -66,9 +67,9 @@ def load_driver() -> Driver:
 
 
 def find_gpu(index: int = 0, driver: Driver | None = None) -> Gpu:
-    """GPU number `index`, ready to be opened.
+    """Describe GPU number `index`; also initializes the driver.
 
-    Raises `EngineError` where a package, a driver, a new enough one, or the GPU is missing.
+    Raises `EngineError` if a package, the driver or the GPU is missing, or the driver is too old.
     """
     driver = driver or load_driver()
     version = _version(driver)
@@ -89,12 +90,12 @@ def find_gpu(index: int = 0, driver: Driver | None = None) -> Gpu:
 
 
 def _version(driver: Driver) -> int:
-    """Of CUDA as the driver serves it, 12060 for 12.6: bindings of that major version, whatever the minor one, and of
-    older ones.
+    """The CUDA version that the driver supports, 12060 for 12.6. It can serve bindings of that major version, whatever
+    their minor version, and of older ones. Raises `EngineError` if the bindings are newer, or without a driver.
     """
     try:
         status, version = driver.attempt("cuDriverGetVersion")
-    except RuntimeError:  # both versions of the bindings look for the library at the first call
+    except RuntimeError:  # bindings of both major versions look for the library at the first call
         raise EngineError(_NO_LIBRARY) from None
     if status == STUB_LIBRARY:
         raise EngineError(_NO_LIBRARY)
@@ -115,7 +116,7 @@ def _readable(version: int) -> str:
 
 
 def out_of_memory(purpose: str, asked: int, free: int, total: int) -> EngineError:
-    """All in bytes."""
+    """The error for a failed allocation of `asked` bytes. free, total: bytes of device memory."""
     return EngineError(
         f"out of device memory for {purpose}: {size_text(asked)} requested, {size_text(free)} of "
         f"{size_text(total)} free; "
@@ -124,6 +125,7 @@ def out_of_memory(purpose: str, asked: int, free: int, total: int) -> EngineErro
 
 
 def size_text(size: int) -> str:
+    """A number of bytes as text, e.g. `1.5 GiB`."""
     for unit, scale in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
         if size >= scale:
             return f"{size / scale:.1f} {unit}"

@@ -1,4 +1,4 @@
-"""Work that is run once as it is, and from then on replayed from a captured graph: one launch and one wait."""
+"""Work that runs directly once, and from then on is replayed from a captured graph: one launch and one wait."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from .protocol import Device
 
 
 class Replay:
-    """Work is known by its key, which must tell everything that decides what it enqueues: rule, widths, span.
+    """Captured graphs by key. A key must include everything that decides what the work enqueues: rule, widths, span.
 
-    All addresses and shapes were bound for good when the passes were made, so nothing else can change behind a graph.
+    All addresses and shapes are bound once, when the passes are made, so nothing else that a graph depends on changes.
     """
 
     def __init__(self, device: Device) -> None:

@@ -1,6 +1,6 @@
-"""What the engines ask of a GPU: memory, one stream of work, and graphs that replay it.
+"""The interface of a GPU that engines use: memory, one stream of work, and graphs that replay it.
 
-`engines/cuda/device.py` has the real one.
+`engines/cuda/device.py` implements it with the CUDA driver.
 """
 
 from __future__ import annotations
@@ -24,39 +24,39 @@ class Device(Protocol):
     Addresses are of device memory, or of arrays made by `pinned`. Raises `EngineError` for whatever the driver refuses.
     """
 
-    index: int  # as the driver counts
+    index: int  # as the driver numbers GPUs
     name: str
     compute_capability: tuple[int, int]
     stream: int
 
     def entered(self) -> AbstractContextManager[None]:
-        """The GPU is the calling thread's within, and what it was before afterwards: other libraries have theirs."""
+        """Make the GPU's context current in the calling thread, and restore the thread's own context at the end."""
         ...
 
     def memory(self) -> tuple[int, int]:
-        """Bytes free and bytes in all."""
+        """Free and total bytes of device memory."""
         ...
 
     def allocate(self, size: int, purpose: str) -> Address:
-        """`size` bytes of zeros, aligned, until `close`.
+        """`size` bytes of zeros, aligned, valid until `close`.
 
-        The error for too little names `purpose`, what was asked and what is free.
+        The error for too little memory names `purpose`, the bytes requested and the bytes free.
         """
         ...
 
     def pinned(self, size: int) -> NDArray[np.uint8]:
-        """`size` bytes of page-locked host memory, zeroed, aligned, until `close`.
+        """`size` bytes of page-locked host memory, zeroed, aligned, valid until `close`.
 
         Copies between it and the device are asynchronous.
         """
         ...
 
     def copy(self, to: int, source: int, size: int) -> None:
-        """Enqueue a copy, in any direction."""
+        """Enqueue a copy of `size` bytes, in any direction between host and device."""
         ...
 
     def fill(self, to: int, pattern: int, count: int, width: int) -> None:
-        """Enqueue the writing of `count` elements of `width` bytes (1, 2 or 4), each the low bits of `pattern`."""
+        """Enqueue a fill of `count` elements of `width` bytes (1, 2 or 4), each with the low bits of `pattern`."""
         ...
 
     def synchronize(self) -> None:
@@ -64,9 +64,9 @@ class Device(Protocol):
         ...
 
     def capture(self, work: Callable[[], None]) -> Any:
-        """What `work` enqueues, as a graph, instead of running it.
+        """Capture what `work` enqueues as a graph, without running it.
 
-        Must have run once before, so that nothing is allocated within.
+        The work must have run once before, so that it allocates nothing during the capture.
         """
         ...
 
@@ -77,9 +77,9 @@ class Device(Protocol):
     def kernel(
         self, ptx: str, name: str
     ) -> Callable[[tuple[int, int, int], tuple[int, int, int], tuple[int, ...]], None]:
-        """A kernel from PTX: called with grid, block and 64-bit arguments, it is enqueued."""
+        """Load the kernel `name` from PTX; returns a function of grid, block and 64-bit arguments that enqueues it."""
         ...
 
     def close(self) -> None:
-        """Give back everything. Nothing may be called afterwards."""
+        """Release everything. Nothing may be called afterwards."""
         ...

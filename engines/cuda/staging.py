@@ -1,4 +1,4 @@
-"""Small arrays that host and device share by one copy: a block of device memory and its page-locked mirror."""
+"""Staging buffers: small arrays that one copy moves, in a block of device memory and its page-locked host mirror."""
 
 from __future__ import annotations
 
@@ -13,20 +13,21 @@ from .protocol import ALIGNMENT, Address, Device
 
 @dataclass(frozen=True)
 class Slot:
-    """One array. host: its mirror, which the device sees after `Page.send`, or which shows the device's after
-    `Page.receive`.
-    """
+    """One array of a page. host: its mirror; `Page.send` copies it to the device, `Page.receive` copies it back."""
 
     address: Address
     host: NDArray[np.generic]
 
     def at(self, index: int) -> Address:
+        """The device address of element `index`."""
         return Address(self.address + index * self.host.itemsize)
 
 
 class Page:
+    """A staging buffer with several slots, copied as a whole."""
+
     def __init__(self, device: Device, purpose: str, arrays: Sequence[tuple[DTypeLike, int]]) -> None:
-        """arrays: type and number of elements of each slot, in order."""
+        """arrays: dtype and number of elements of each slot, in order. purpose: what it is for, for error messages."""
         self._device = device
         sizes = [np.dtype(dtype).itemsize * count for dtype, count in arrays]
         starts = np.cumsum([0, *(_aligned(size) for size in sizes)]).tolist()
@@ -41,11 +42,12 @@ class Page:
     def send(self) -> None:
         """Enqueue the copy of all mirrors to the device.
 
-        They may be written again once the stream has been waited for.
+        Do not write to them again before the stream was synchronized.
         """
         self._device.copy(self._address, self._mirror.ctypes.data, self._size)
 
     def receive(self) -> None:
+        """Enqueue the copy of all slots from the device to their mirrors."""
         self._device.copy(self._mirror.ctypes.data, self._address, self._size)
 
 

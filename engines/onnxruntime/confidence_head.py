@@ -1,6 +1,6 @@
-"""The confidence head of a draft on ONNX Runtime: its weights, an input of the graph, and what the graph gives.
+"""The confidence head of a draft on ONNX Runtime: its weights, an input of the graph, and the graph's two outputs.
 
-Both implement `Head`.
+`OrtHead` (CPU) and `OrtCudaHead` implement `Head`.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ WEIGHTS, FEATURES, CONFIDENCE = NAMES = ("head", "features", "confidence")
 
 
 def head_shapes(size: int, rows_name: str) -> dict[str, list[int | str]]:
-    """Shapes by name, all float32, of what a graph with a head of `size` has beside the contract's; none for size 0."""
+    """Shapes by name, all float32, of the additional inputs and outputs of a graph with a head of `size`; none if 0."""
     return {WEIGHTS: [size + 1], FEATURES: [1, rows_name, size], CONFIDENCE: [1, rows_name]} if size else {}
 
 
 class OrtHead:
-    """In numpy arrays, bound once a width. rows: of the last pass; the decoder says so."""
+    """A head whose arrays are numpy's, bound once per width. rows: those of the last pass; the decoder sets it."""
 
     def __init__(self, size: int, widest_step: int) -> None:
         self.size = size
@@ -33,7 +33,7 @@ class OrtHead:
         self._confidence = np.zeros(widest_step, np.float32)
 
     def bind(self, io: Any, value: Any, rows: int) -> None:
-        """value: makes an OrtValue that aliases an array."""
+        """Bind the head of passes with `rows` rows. value: makes an OrtValue that aliases an array."""
         io.bind_ortvalue_input(WEIGHTS, value(self._weights))
         io.bind_ortvalue_output(FEATURES, value(self._features[None, :rows]))
         io.bind_ortvalue_output(CONFIDENCE, value(self._confidence[None, :rows]))
@@ -50,8 +50,8 @@ class OrtHead:
 
 @dataclass(frozen=True)
 class _Returned:
-    """One width's outputs: where the device writes them, and the host's arrays `[1, rows, F]` and `[1, rows]` with
-    their values.
+    """One width's outputs: the values that the device writes, and arrays of the host, `[1, rows, F]` and `[1, rows]`,
+    with the OrtValues that alias them.
     """
 
     device: tuple[Any, Any]
@@ -60,9 +60,10 @@ class _Returned:
 
 
 class OrtCudaHead:
-    """On a device, copied back when asked for. width: of the last step; the decoder says so.
+    """A head on a device, whose outputs are copied to the host on request. width: that of the last step; the decoder
+    sets it.
 
-    ort: the module onnxruntime. place: puts an array on the device.
+    ort: the module onnxruntime. place: copies an array to the device.
     """
 
     def __init__(self, size: int, ort: Any, place: Any) -> None:
@@ -92,7 +93,7 @@ class OrtCudaHead:
         return features
 
     def close(self) -> None:
-        """Give back what lies on the device."""
+        """Release the memory on the device."""
         self._returned.clear()
         self._weights = None
 
@@ -103,7 +104,7 @@ class OrtCudaHead:
 
 
 def checked(weights: Floats, size: int) -> Floats:
-    """Contiguous and in float32, as a device copies them. Raises `EngineError` for another number of weights."""
+    """`weights` as contiguous float32, for copies to a device. Raises `EngineError` for a shape but `[size + 1]`."""
     if weights.shape != (size + 1,):
         raise EngineError(
             f"the confidence head takes {size + 1} weights, the bias last, but got {list(weights.shape)}; "

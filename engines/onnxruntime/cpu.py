@@ -1,4 +1,4 @@
-"""ONNX Runtime on the CPU: caches bound in place, one binding a width made once.
+"""ONNX Runtime on the CPU: caches are bound in place, and each width is bound once.
 
 A step writes its tokens into a bound array, runs, and returns the bound logits: nothing is allocated or bound
 again. Caches are numpy arrays bound as both `past` and `present`; see docs/architecture.md for the measurements.
@@ -31,19 +31,20 @@ if TYPE_CHECKING:
 
 NAME = "onnxruntime"
 DIALECT = "ort"
-OLDEST = (1, 23)  # the first that runs opset 21 with int4 in blocks; the last with wheels for Python 3.10
-# Of models that keep states: the oldest that was tried with the operators that their graphs have.
+OLDEST = (1, 23)  # the first that runs opset 21 with int4 in blocks, and the last with wheels for Python 3.10
+# For models that keep states: the oldest version that was tried with the operators of their graphs.
 OLDEST_WITH_STATES = (1, 31)
 NUMPY_DTYPES: dict[Precision, type[np.floating]] = {"fp32": np.float32, "fp16": np.float16}
 CacheRows = NDArray[np.floating]
 
 
 def availability() -> Availability:
+    """Whether onnxruntime is installed, can be imported and is new enough."""
     if importlib.util.find_spec("onnxruntime") is None:
         return Availability(False, "onnxruntime is not installed", "pip install 'specexport[onnxruntime]'")
     try:
         import onnxruntime as ort
-    except ImportError as error:  # a shared library that is missing, or made for another system
+    except ImportError as error:  # a shared library that is missing or built for another system
         reason = str(error).partition("\n")[0]
         return Availability(False, f"onnxruntime is installed, but cannot be imported: {reason}", "install it again")
     if version_numbers(ort.__version__)[:2] < OLDEST:
@@ -57,7 +58,11 @@ def availability() -> Availability:
 
 
 def load(bundle: Bundle, threads: int = 0, device: int = 0) -> Engine:
-    """Load both models; `threads` 0 is one a physical core. `device` is for engines on GPUs."""
+    """Load the bundle's models. threads: 0 for one per physical core. `device` is ignored: it is for GPU engines.
+
+    Raises `ParameterError` for a number of threads out of range, `BundleError` for a graph that does not fit the
+    manifest, and `EngineError` for a bundle that ONNX Runtime cannot run.
+    """
     if not 0 <= threads <= 1024:
         raise ParameterError(f"threads is {threads}; it must be 0 (the engine's choice) or from 1 to 1024")
     manifest = bundle.manifest
@@ -93,7 +98,7 @@ def load(bundle: Bundle, threads: int = 0, device: int = 0) -> Engine:
 
 
 def _check_version() -> None:
-    """Raises `EngineError` where the operators for states are missing."""
+    """Raises `EngineError` if onnxruntime is too old for models that keep states."""
     import onnxruntime as ort
 
     if version_numbers(ort.__version__)[:2] < OLDEST_WITH_STATES:
@@ -106,7 +111,7 @@ def _check_version() -> None:
 
 @dataclass(frozen=True)
 class _Binding:
-    """Everything bound for one number of tokens and one number of columns."""
+    """Everything that is bound for one number of tokens and one number of columns."""
 
     io: ort.IOBinding
     tokens: NDArray[np.int64]  # [T]
@@ -115,12 +120,14 @@ class _Binding:
 
 
 class OrtDecoder:
-    """A model graph of any dialect with its cache in numpy arrays. Implements `Decoder`.
+    """A model graph of any dialect, with its KV cache in numpy arrays. Implements `Decoder`.
 
-    head: the graph's, if it has one. tapped: what the last step gave of the outputs `taps`, which a proof has added to
-    the graph. keeps_open: whether states can be rolled back over several passes, as a draft's must (`OpenRows`).
+    head: the graph's confidence head, if it has one. taps: names of outputs that a proof has added to the graph;
+    tapped: their values of the last step. keeps_open: whether states can be rolled back over several passes, as a
+    draft's must be (`OpenRows`).
 
-    Raises `EngineError` for bf16, and `BundleError` for a graph that is not what the manifest says.
+    Raises `EngineError` for bf16 or a graph that cannot be loaded, and `BundleError` for a graph that does not match
+    the manifest.
     """
 
     def __init__(
@@ -145,7 +152,7 @@ class OrtDecoder:
         self._dtype = NUMPY_DTYPES[contract.precision]
         self._places_rows = dialect == "rows"
         self.head = OrtHead(spec.features, contract.widest_step) if dialect == DIALECT and spec.features else None
-        # How much of the cache a pass may look at; GroupQueryAttention knows by itself.
+        # How many cache rows a pass may read; GroupQueryAttention needs no such input.
         self._spans = () if dialect == "ort" else contract.spans
         self._session: ort.InferenceSession | None = open_session(path, threads)
         self._check(self._session)
@@ -236,7 +243,7 @@ class OrtDecoder:
         self._states.write(saved)
 
     def close(self) -> None:
-        """Give back model, caches and bindings. Closing again does nothing."""
+        """Release model, caches and bindings. Closing again does nothing."""
         self._bindings.clear()
         self._cache_values.clear()
         self._caches.clear()
@@ -268,16 +275,16 @@ class OrtDecoder:
         if self._states is not None:
             self._states.bind(io)
         for name in self._taps:
-            io.bind_output(name)  # allocated by each pass: their shapes are the graph's own business
+            io.bind_output(name)  # allocated by each pass, since their shapes are not known here
         return _Binding(io, tokens, logits, new)
 
     @property
     def _side(self) -> Literal["new", "present"]:
-        """What the graph gives back of the caches."""
+        """Which outputs the graph has for the caches: only the new rows, or the whole caches."""
         return "new" if self._places_rows else "present"
 
     def _check(self, session: ort.InferenceSession) -> None:
-        """The graph's inputs and outputs against the contract. Raises `BundleError`."""
+        """Check the graph's inputs and outputs against the contract. Raises `BundleError`."""
         spec, contract = self._spec, self._contract
         element = f"tensor({np.dtype(self._dtype).name.replace('32', '')})"  # tensor(float), tensor(float16)
         expected: dict[str, Signature | None] = {"tokens": None, "position": None}
@@ -287,7 +294,7 @@ class OrtDecoder:
             expected |= dict.fromkeys((DEPTH, ANCESTOR))
         sides: tuple[Literal["past", "new", "present"], ...] = ("past", self._side)
         for side in sides:
-            rows = None if side == "new" else contract.capacity  # None: as many as the pass has tokens
+            rows = None if side == "new" else contract.capacity  # None: the number of tokens of the pass
             for name, layer in spec.cache_names(side):
                 expected[name] = (element, [1, layer.num_kv_heads, rows, layer.head_dim])
         expected |= state_signatures(spec, contract)

@@ -1,7 +1,7 @@
-"""ONNX Runtime on an NVIDIA GPU, for hosts without TensorRT: the `ort` dialect, each width one CUDA graph.
+"""ONNX Runtime on an NVIDIA GPU, for hosts without TensorRT: the `ort` dialect, one CUDA graph per width.
 
-Sessions ask for CUDA graphs, and ONNX Runtime then refuses a model of which any part would run on the CPU: no bundle is
-slow in silence. docs/internals/onnxruntime-cuda.md has what is known about its kernels and versions.
+Sessions are opened with CUDA graphs, so ONNX Runtime refuses a model of which any part would run on the CPU: no bundle
+is silently slow. docs/internals/onnxruntime-cuda.md says what is known about its kernels and versions.
 """
 
 from __future__ import annotations
@@ -26,20 +26,21 @@ from .pool import configure
 NAME = "onnxruntime-cuda"
 DIALECT = "ort"
 PROVIDER = "CUDAExecutionProvider"
-# Graphs captured by older versions read host memory that is gone when they are replayed: microsoft/onnxruntime#32120,
-# #32121.
+# Graphs captured by older versions read host memory that has been freed when they are replayed:
+# microsoft/onnxruntime#32120, #32121.
 OLDEST = (1, 31)
 INSTALL = "pip install 'specexport[onnxruntime-gpu]'"
-# Of ONNX Runtime's loggers.
+# Severities of ONNX Runtime's loggers.
 WARNING, FATAL = 2, 4
 
 
 def availability() -> Availability:
+    """Whether onnxruntime-gpu is installed, is new enough, and can use a GPU."""
     if importlib.util.find_spec("onnxruntime") is None:
         return Availability(False, "onnxruntime-gpu is not installed", INSTALL)
     try:
         import onnxruntime as ort
-    except ImportError as error:  # a shared library that is missing, or made for another system
+    except ImportError as error:  # a shared library that is missing or built for another system
         return Availability(
             False, f"onnxruntime is installed, but cannot be imported: {reason(error)}", "install it again"
         )
@@ -60,9 +61,10 @@ def availability() -> Availability:
 
 
 def load(bundle: Bundle, threads: int = 0, device: int = 0) -> Engine:
-    """Load both models onto GPU `device`, and capture their graphs.
+    """Load the bundle's models onto GPU `device`, and capture their graphs. threads: of ONNX Runtime's CPU pool.
 
-    Bundles in fp16 or bf16; `threads` are those of ONNX Runtime's pool on the CPU.
+    Raises `ParameterError` for a number of threads out of range, `BundleError` for a graph that does not fit the
+    manifest, and `EngineError` for a bundle in fp32, and where the GPU cannot be used or lacks the memory.
     """
     if not 0 <= threads <= 1024:
         raise ParameterError(f"threads is {threads}; it must be 0 (the engine's choice) or from 1 to 1024")
@@ -75,7 +77,7 @@ def load(bundle: Bundle, threads: int = 0, device: int = 0) -> Engine:
 
     _preload(ort)
     place = Place("cuda", device)
-    if device and (problem := _probe(ort, place)):  # `availability` has asked for the first one
+    if device and (problem := _probe(ort, place)):  # `availability` has already probed the first one
         raise EngineError(f"GPU {device}: {problem.detail}; {problem.remedy}")
 
     def decoder(spec: ModelSpec) -> OrtCudaDecoder:
@@ -97,13 +99,13 @@ def load(bundle: Bundle, threads: int = 0, device: int = 0) -> Engine:
 
 def _preload(ort: Any) -> None:
     """Load the CUDA libraries that pip installed, if any: ONNX Runtime does not look there by itself."""
-    with contextlib.redirect_stdout(io.StringIO()):  # it prints what it does not find; `_probe` tells
+    with contextlib.redirect_stdout(io.StringIO()):  # it prints what it does not find; `_probe` reports that
         ort.preload_dlls()
 
 
 def _probe(ort: Any, place: Place) -> Availability | None:
-    """What keeps ONNX Runtime from putting a number on that GPU, or None."""
-    ort.set_default_logger_severity(FATAL)  # what it logs is told below
+    """Why ONNX Runtime cannot copy a number to that GPU; None if it can."""
+    ort.set_default_logger_severity(FATAL)  # what it logs is reported below
     try:
         ort.OrtValue.ortvalue_from_numpy(np.zeros(1, np.float32), *place)
         return None
@@ -126,7 +128,7 @@ def _probe(ort: Any, place: Place) -> Availability | None:
 
 
 def _missing_library(folder: Path) -> str | None:
-    """Why the provider's library cannot be loaded. Only behind ONNX Runtime's own try, which must come first."""
+    """Why the provider's library cannot be loaded, None if it can. Call it only after ONNX Runtime itself has tried."""
     for path in folder.glob("*onnxruntime_providers_cuda.*"):
         try:
             ctypes.CDLL(str(path))
@@ -138,7 +140,7 @@ def _missing_library(folder: Path) -> str | None:
 def _session(ort: Any, path: Path, threads: int, device: int = 0) -> Any:
     options = ort.SessionOptions()
     configure(options, threads)
-    options.log_severity_level = FATAL  # what it refuses is raised too
+    options.log_severity_level = FATAL  # its errors are raised anyway
     # Its arena would take up to twice the memory of the weights.
     options.add_session_config_entry("session.use_device_allocator_for_initializers", "1")
     providers = [(PROVIDER, {"device_id": str(device), "enable_cuda_graph": "1"}), "CPUExecutionProvider"]
@@ -146,6 +148,6 @@ def _session(ort: Any, path: Path, threads: int, device: int = 0) -> Any:
         session = ort.InferenceSession(path, options, providers=providers, enable_fallback=0)
     except Exception as error:  # onnxruntime raises its own types straight from C++
         raise explain(error, f"ONNX Runtime cannot load {path}") from None
-    if PROVIDER not in session.get_providers():  # it goes on without, and says so in its log only
+    if PROVIDER not in session.get_providers():  # it continues without the provider, and says so only in its log
         raise EngineError(f"ONNX Runtime loaded {path} on the CPU instead of the GPU; see: specexport doctor")
     return session

@@ -1,8 +1,8 @@
-"""A model on ONNX Runtime whose buffers lie on a GPU: bound once a width, written in place, replayed as a CUDA graph.
+"""A model on ONNX Runtime with its buffers on a GPU: bound once per width, written in place, replayed as a CUDA graph.
 
-ONNX Runtime captures a graph when it first runs a binding under a `gpu_graph_id`, and replays it from then on: nothing
-but the contents of buffers may change between passes. It keeps the graphs of each thread apart, so the first pass of a
-width in another thread than the loading one is slow once. See docs/internals/onnxruntime-cuda.md.
+ONNX Runtime captures a graph when it first runs a binding under a `gpu_graph_id`, and replays it from then on: only the
+contents of buffers may change between passes. It keeps separate graphs for each thread, so in a thread other than the
+one that loaded the model, the first pass of each width is slow. See docs/internals/onnxruntime-cuda.md.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from .confidence_head import OrtCudaHead, head_shapes
 from .cuda_errors import explain
 from .graph_check import Signature, check_graph, still_open
 
-# By precision: numpy's type of a cache element (bits, where numpy lacks the type), what `bind_input` calls it, and ONNX
-# Runtime's name.
+# By precision: numpy's type of a cache element (its bits, if numpy lacks the type), the type as `bind_input` takes it,
+# and ONNX Runtime's name.
 ELEMENTS: dict[Precision, tuple[type[np.generic], Any, str]] = {
     "fp32": (np.float32, np.float32, "tensor(float)"),
     "fp16": (np.float16, np.float16, "tensor(float16)"),
@@ -34,7 +34,7 @@ SIDES: tuple[Literal["past", "present"], ...] = ("past", "present")
 
 
 class Place(NamedTuple):
-    """Where buffers lie, as ONNX Runtime names it: `cuda` or `cpu`, and which one of them."""
+    """Where buffers are, in ONNX Runtime's terms: `cuda` or `cpu`, and the number of the device."""
 
     kind: str
     number: int
@@ -42,13 +42,13 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True)
 class _Bound:
-    """Everything bound for one width."""
+    """Everything that is bound for one width."""
 
     io: Any  # IOBinding
     options: Any  # RunOptions, with the number of the width's CUDA graph
-    tokens: NDArray[np.int64]  # [1, T], what goes to the device
+    tokens: NDArray[np.int64]  # [1, T], on the host
     tokens_value: Any
-    logits: Logits  # [1, rows, vocab], what came back
+    logits: Logits  # [1, rows, vocab], on the host
     logits_value: Any
     device_logits: Any
 
@@ -56,11 +56,10 @@ class _Bound:
 class OrtCudaDecoder(RollsBack):
     """A graph of the `ort` dialect. Implements `Decoder`; every pass has one of the contract's widths.
 
-    head: the graph's, if any.
+    head: the graph's confidence head, if it has one.
 
-    ort: the module onnxruntime. session: of the graph at `path`. place: a GPU, or the CPU to prove all this without
-    one. Raises `BundleError` for a graph that is not what the manifest says, `EngineError` for one that the GPU cannot
-    hold.
+    ort: the module onnxruntime. session: the graph at `path`, loaded. place: a GPU, or the CPU for tests without one.
+    Raises `BundleError` for a graph that does not match the manifest, `EngineError` if the GPU lacks the memory.
     """
 
     def __init__(self, ort: Any, session: Any, place: Place, path: Path, spec: ModelSpec, contract: Contract) -> None:
@@ -80,12 +79,12 @@ class OrtCudaDecoder(RollsBack):
         except Exception as error:  # onnxruntime raises its own types straight from C++
             raise explain(error, f"buffers of {path} (caches of {size_text(spec.cache_bytes(contract))})") from None
         for width in self._bound:
-            self._run(width, [0] * width, 0)  # captures the graph; the rows it writes are dead
+            self._run(width, [0] * width, 0)  # captures the graph; the rows that it writes are overwritten later
 
     def step(self, tokens: Sequence[int], position: int) -> Logits:
         count = len(tokens)
         still_open(self._session, self._path)
-        if count not in self._bound:  # padding stands last, where a chunk's logits come from
+        if count not in self._bound:  # a padded chunk would return the logits of its padding, which comes last
             self.feed(tokens[:-1], position)
             return self.step(tokens[-1:], position + count - 1)
         logits: Logits = self._run(count, tokens, position, read=True).logits[0]
@@ -96,7 +95,7 @@ class OrtCudaDecoder(RollsBack):
             self._run(width, part, start)
 
     def overwrite_rows(self, start: int, value: float) -> None:
-        # Of a bf16 only the bits are at hand: the upper half of a float's.
+        # numpy has no bf16, so the element is given by its bits: the upper half of a float's.
         element = np.float32(value).view(np.uint32) >> 16 if self._contract.precision == "bf16" else value
         for cache in self._caches:
             rows = cache.numpy()
@@ -107,13 +106,13 @@ class OrtCudaDecoder(RollsBack):
         return [cache.numpy()[0, :, :end].copy() for cache in self._caches]
 
     def write_rows(self, saved: Sequence[Rows], start: int, end: int) -> None:
-        for cache, part in zip(self._caches, saved, strict=True):  # ONNX Runtime's API copies whole arrays only
+        for cache, part in zip(self._caches, saved, strict=True):  # ONNX Runtime's API copies only whole arrays
             rows = cache.numpy()
             rows[0, :, start:end] = part[:, start:end]
             cache.update_inplace(rows)
 
     def close(self) -> None:
-        """Give back model, captured graphs and buffers. Closing again does nothing."""
+        """Release model, captured graphs and buffers. Closing again does nothing."""
         self._bound.clear()  # bindings before what they bind
         if self.head is not None:
             self.head.close()
@@ -162,7 +161,7 @@ class OrtCudaDecoder(RollsBack):
         )
 
     def _place(self, array: NDArray[Any]) -> Any:
-        """The array as a value on the device."""
+        """A copy of the array on the device, as an OrtValue."""
         return self._ort.OrtValue.ortvalue_from_numpy(array, *self._where)
 
     def _cache_shapes(self) -> list[list[int]]:
@@ -170,7 +169,7 @@ class OrtCudaDecoder(RollsBack):
         return [[1, layer.num_kv_heads, self._contract.capacity, layer.head_dim] for layer in layers]
 
     def _check(self) -> None:
-        """The graph's inputs and outputs against the contract. Raises `BundleError`."""
+        """Check the graph's inputs and outputs against the contract. Raises `BundleError`."""
         kind, rows_name = ELEMENTS[self._contract.precision][2], self._contract.rows_name
         expected: dict[str, Signature | None] = {"tokens": None, "position": None}
         for side in SIDES:

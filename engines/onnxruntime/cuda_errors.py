@@ -1,4 +1,4 @@
-"""ONNX Runtime's exceptions on CUDA, which are C++ signatures and paths over several lines, in one line."""
+"""One-line errors for ONNX Runtime's exceptions on CUDA, which are C++ signatures and paths over several lines."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from ..cuda.driver import size_text
 
 OUT_OF_MEMORY = re.compile("Failed to allocate memory|out of memory|ALLOC_FAILED|Available memory of", re.IGNORECASE)
 ASKED = re.compile(r"requested (?:buffer of size|bytes of) (\d+)")
-# The reason within e.g. `... CUDA failure 100: no CUDA-capable device is detected ; GPU=0 ; hostname=... ; file=...`.
+# The reason in e.g. `... CUDA failure 100: no CUDA-capable device is detected ; GPU=0 ; hostname=... ; file=...`.
 FAILURE = re.compile(r"(?:CUDA|CUBLAS|CUDNN) failure \d+: ([^;\n]*)")
-# What stands before the reason: a status, or the place and the condition of a failed check.
+# What precedes the reason: a status, or the place and the condition of a failed check.
 PREFIX = re.compile(r"^\[ONNXRuntimeError\] : \d+ : \w+ : |^.* was false\. ")
 NOT_ALL_ON_CUDA = "cannot use the graph capture feature"
 
 
 def explain(error: Exception, what: str) -> EngineError:
-    """The error to raise for what ONNX Runtime raised; `what` was being done, as the start of the line."""
+    """The error to raise for an exception of ONNX Runtime. what: what failed, the start of the message."""
     text = str(error)
     if OUT_OF_MEMORY.search(text):
         asked = ASKED.search(text)
@@ -36,7 +36,7 @@ def explain(error: Exception, what: str) -> EngineError:
 
 
 def reason(error: Exception) -> str:
-    """CUDA's own words where there are any, else the first line."""
+    """CUDA's own message if there is one, else the first line of the exception."""
     text = str(error).strip()
     failure = FAILURE.search(text)
     return failure[1].strip() if failure else PREFIX.sub("", PREFIX.sub("", text.partition("\n")[0]))

@@ -1,6 +1,6 @@
-"""A graph's inputs and outputs against what the manifest says: caches are bound by address, so nothing may differ.
+"""Checks a graph's inputs and outputs against the manifest: caches are bound by address, so nothing may differ.
 
-And whether it is still open.
+Also checks that a graph was not closed.
 """
 
 from __future__ import annotations
@@ -13,12 +13,14 @@ from ...errors import BundleError, EngineError
 
 T = TypeVar("T")
 
-# ONNX Runtime's name of an element type, and a shape, whose size is None where the manifest does not say it.
+# ONNX Runtime's name of an element type, and a shape; a size is None if the manifest does not state it.
 Signature = tuple[str, Sequence[int | str | None]]
 
 
 def check_graph(path: Path, session: Any, expected: Mapping[str, Signature | None]) -> None:
-    """session: an `InferenceSession`. expected: by name; None where only the name matters. Raises `BundleError`."""
+    """Check the graph of an `InferenceSession`. expected: signatures by the name of an input or output, None if only
+    the name matters. Raises `BundleError`.
+    """
     found = {value.name: value for value in (*session.get_inputs(), *session.get_outputs())}
     again = "build the bundle again"
     if names := found.keys() ^ expected.keys():
@@ -41,7 +43,7 @@ def check_graph(path: Path, session: Any, expected: Mapping[str, Signature | Non
 
 
 def still_open(session: T | None, path: Path) -> T:
-    """The session of the graph at `path`, None once it was closed, which raises `EngineError`."""
+    """The session of the graph at `path`. Raises `EngineError` if it is None, because it was closed."""
     if session is None:
         raise EngineError(f"{path} was closed; load the bundle again")
     return session

@@ -1,4 +1,4 @@
-"""Graphs loaded on the CPU: as sessions of ONNX Runtime, and those without a cache as functions of arrays."""
+"""Loads graphs on the CPU: as ONNX Runtime sessions, and graphs without a cache as functions of arrays."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from .products import keep_exact
 if TYPE_CHECKING:
     import onnxruntime as ort
 
-# A layout for convolutions, which language models lack: on some fp16 graphs onnxruntime 1.31 crashes while it looks for
-# them.
+# It changes the layout of convolutions, which language models do not have; on some fp16 graphs onnxruntime 1.31 crashes
+# while it looks for them.
 UNUSED_OPTIMIZERS = ["NchwcTransformer"]
 
 
 def open_graph(path: Path, threads: int = 0) -> OrtGraph:
-    """A graph of verification rules, for proofs: the CPU's own loop uses their numpy twins."""
+    """Open the graph of a verification rule, for proofs; the loop on the CPU uses the rules' numpy implementation."""
     return OrtGraph(path, open_session(path, threads))
 
 
 class OrtGraph:
-    """Implements `RunGraph`."""
+    """A graph without a cache. Implements `RunGraph`."""
 
     def __init__(self, path: Path, session: ort.InferenceSession) -> None:
         self._path = path
@@ -41,6 +41,7 @@ class OrtGraph:
 
 
 def open_session(path: Path, threads: int) -> ort.InferenceSession:
+    """Load the graph at `path` on the CPU. threads: 0 for one per physical core. Raises `EngineError`."""
     import onnxruntime as ort
 
     options = ort.SessionOptions()

@@ -1,11 +1,11 @@
-"""Whether products of uint8 and int8 are exact on this host, whatever the weights are.
+"""Makes products of uint8 and int8 exact on this host, whatever the weights are.
 
 Without VNNI, ONNX Runtime's x86 kernels add neighbouring products in 16 bits and saturate: 255 x 127 x 2 is more than
-32767, 255 x 64 x 2 is not. VNNI, and the dot products of ARM, add in 32 bits. On hosts that saturate ONNX Runtime can
-store such weights as uint8, whose products are exact and slower (`kOrtSessionOptionsAvx2PrecisionMode`,
-`Avx2WeightS8ToU8Transformer`); it leaves weights within -64 and 64 as they are, and all that are no constants, as those
-of experts, which a Gather picks: they are made within 64 always. So every host computes the same integers, and bundles
-with larger weights are made where they cost nothing.
+32767, 255 x 64 x 2 is not. VNNI and ARM's dot products add in 32 bits. On hosts that saturate, ONNX Runtime can store
+such weights as uint8, whose products are exact but slower (`kOrtSessionOptionsAvx2PrecisionMode`,
+`Avx2WeightS8ToU8Transformer`). It leaves weights between -64 and 64 as they are, and also weights that are not
+constants, such as those of experts, which a Gather selects; the exporter always keeps the latter within 64. So every
+host computes the same integers, and bundles with larger weights are built on hosts where they cost nothing.
 """
 
 from __future__ import annotations
@@ -16,14 +16,15 @@ from typing import Any
 
 CPUINFO = Path("/proc/cpuinfo")
 X86 = ("x86_64", "amd64", "i386", "i686", "x86")
-# As ONNX Runtime's MLAS decides: kernels for AVX512 without VNNI displace those for AVX-VNNI.
+# As in ONNX Runtime's MLAS, kernels for AVX512 without VNNI take precedence over those for AVX-VNNI.
 AVX512 = {"avx512f", "avx512bw", "avx512dq", "avx512vl"}
 
 
 def saturates(cpuinfo: str | None = None, machine: str | None = None) -> bool:
-    """True also where it is not known: an x86 without a list of its features.
+    """Whether kernels saturate on this host; True also if unknown, on an x86 whose features are not listed.
 
-    cpuinfo: the text of /proc/cpuinfo, by default this host's. machine: as platform.machine() gives it.
+    cpuinfo: the text of /proc/cpuinfo, by default this host's. machine: as platform.machine() returns it, by default
+    this host's.
     """
     if (machine or platform.machine()).lower() not in X86:
         return False
@@ -34,13 +35,13 @@ def saturates(cpuinfo: str | None = None, machine: str | None = None) -> bool:
 
 
 def keep_exact(options: Any) -> None:
-    """Tell `options` (a `SessionOptions`) of a host that saturates. Elsewhere the slower products would only cost."""
+    """Request the slower, exact products in `options` (a `SessionOptions`), if this host saturates."""
     if saturates():
         options.add_session_config_entry("session.x64quantprecision", "1")
 
 
 def _flags(cpuinfo: str) -> set[str]:
-    """Of the processor with the fewest: a pass may run on any."""
+    """The features that all processors have, since a pass may run on any of them."""
     found = [set(line.partition(":")[2].split()) for line in cpuinfo.splitlines() if line.startswith("flags")]
     return set.intersection(*found) if found else set()
 

@@ -1,4 +1,4 @@
-"""The states of a model on the CPU: arrays bound as `past` and `present`, and which of their rows count."""
+"""The states of a model on the CPU: arrays bound as `past` and `present`, and how many of their rows count."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PENDING, CERTAIN = COUNTS
 
 @dataclass(frozen=True)
 class _Kept:
-    """One state: its array, and where a pass writes it. name: without its side."""
+    """One state: its array, and the array that a pass writes. name: without `past` or `present`."""
 
     name: str
     state: State
@@ -28,9 +28,9 @@ class _Kept:
 
 
 class OrtStates:
-    """Of a model that has some. value: makes an OrtValue that aliases an array. keeps: see `OpenRows`.
+    """The states of one model. value: makes an OrtValue that aliases an array. keeps: see `OpenRows`.
 
-    in_place: whether a graph reads all of the past before it writes the present, so that both are one memory.
+    in_place: whether the graph reads all of the past before it writes the present, so that both can share memory.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class OrtStates:
             io.bind_ortvalue_output(f"present.{kept.name}", self._value(kept.written))
 
     def begin(self, position: int, count: int, prompt: bool = False) -> int:
-        """Get ready for a pass; returns the rows that are certain behind it, for `finish`."""
+        """Prepare a pass of `count` rows at `position`; returns how many rows are certain after it, for `finish`."""
         before = self._rows.start if position else 0
         pending, certain = self._rows.begin(position, count, prompt)
         if not position:
@@ -69,12 +69,13 @@ class OrtStates:
         return before + certain
 
     def finish(self, start: int, end: int) -> None:
+        """The pass has run: rows up to `start` are certain, rows up to `end` are open."""
         for kept in () if self._in_place else self._kept:
             kept.array[:] = kept.written
         self._rows.finish(start, end)
 
     def overwrite_rows(self, start: int, value: float) -> None:
-        """Open rows from `start` on; where that is a row which is certain, all states are lost."""
+        """Fill the open rows from `start` on with `value`; if `start` is a certain row, all states are lost."""
         if start < self._rows.start or not start:
             self._rows.forget()
             self._fill(value)
@@ -87,7 +88,7 @@ class OrtStates:
         return SavedStates(self._rows.start, end, [kept.array.copy() for kept in self._kept])
 
     def write(self, saved: SavedStates) -> None:
-        self._rows.forget()  # until all of it is there
+        self._rows.forget()  # until all of them are written
         for kept, array in zip(self._kept, saved.arrays, strict=True):
             kept.array[:] = array
         self._rows.finish(saved.start, saved.end)
@@ -98,7 +99,7 @@ class OrtStates:
 
 
 def state_signatures(spec: ModelSpec, contract: Contract) -> dict[str, Signature | None]:
-    """What a graph has for the states of `spec`: nothing where there are none."""
+    """Signatures by name of the inputs and outputs that a graph has for the states of `spec`; empty without states."""
     expected: dict[str, Signature | None] = dict.fromkeys(COUNTS) if spec.has_states else {}
     sides: tuple[Literal["past", "present"], ...] = ("past", "present")
     for side in sides:

@@ -1,4 +1,4 @@
-"""The inputs that make a tree of a pass, in numpy arrays, bound once a width."""
+"""The inputs that make a pass a tree, `depth` and `ancestor`, in numpy arrays bound once per width."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ DEPTH, ANCESTOR = "depth", "ancestor"
 
 
 def chain_inputs(width: int) -> dict[str, NDArray[np.generic]]:
-    """Of a pass whose `width` rows are a chain."""
+    """`depth [width] int64` and `ancestor [width, width] bool` of a chain."""
     return {DEPTH: np.arange(width), ANCESTOR: np.tri(width, dtype=np.bool_)}
 
 
 class OrtTrees:
-    """A chain, unless a pass is told otherwise."""
+    """The tree inputs of all widths; each is a chain except within `lie`."""
 
     def __init__(self) -> None:
         self._by_width: dict[int, tuple[NDArray[np.int64], NDArray[np.bool_]]] = {}
 
     def bind(self, io: Any, value: Any, width: int) -> None:
         """value: makes an OrtValue that aliases an array."""
-        if width not in self._by_width:  # which several spans of the cache share
+        if width not in self._by_width:  # shared by all spans
             self._by_width[width] = np.arange(width), np.tri(width, dtype=np.bool_)
         depth, ancestor = self._by_width[width]
         io.bind_ortvalue_input(DEPTH, value(depth))
@@ -33,7 +33,7 @@ class OrtTrees:
 
     @contextmanager
     def lie(self, width: int, parents: Sequence[int]) -> Iterator[None]:
-        """While the context lasts, the last rows of a pass of `width` hang below the rows `parents`, each in front."""
+        """Within the context, the last rows of a pass of `width` rows follow the rows `parents`, which are earlier."""
         depth, ancestor = self._by_width[width]
         try:
             for row, parent in enumerate(parents, start=width - len(parents)):

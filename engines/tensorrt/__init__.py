@@ -1,1 +1,1 @@
-"""TensorRT and TensorRT-RTX."""
+"""The engines TensorRT and TensorRT-RTX."""

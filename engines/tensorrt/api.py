@@ -1,6 +1,6 @@
 """TensorRT, TensorRT-RTX and TensorRT's lean runtime: one Python API under three names, all usable in one process.
 
-Not through polygraphy: an environment variable tells it which of them to use, at import and for the whole process.
+Polygraphy is not used: an environment variable selects one of them at import, for the whole process.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ..base import Availability
 from ..jetson import FROM_JETPACK, missing_package, on_jetson
 from ..versions import dotted, version_numbers
 
-# Runs plans that are version-compatible in place of `tensorrt`.
+# Runs version-compatible plans instead of `tensorrt`.
 LEAN = "tensorrt_lean"
 TITLES = {"tensorrt": "TensorRT", "tensorrt_rtx": "TensorRT-RTX", LEAN: "TensorRT's lean runtime"}
 
@@ -33,7 +33,9 @@ MESSAGE_LENGTH = 400
 
 
 class Library:
-    """A TensorRT module with its logger. trt: the module. version: as in `(10, 3, 0)`."""
+    """A TensorRT module with its logger. trt: the module. version: e.g. `(10, 3, 0)`. errors: one line for each that it
+    has logged.
+    """
 
     def __init__(self, name: str, trt: Any) -> None:
         self.name, self.trt = name, trt
@@ -43,27 +45,28 @@ class Library:
 
     @property
     def title(self) -> str:
+        """Its name and version, for messages."""
         return f"{TITLES[self.name]} {self.trt.__version__}"
 
     def forget(self) -> None:
-        """In front of what may fail, so that `reason` gives no older one."""
+        """Drop the errors logged so far; call it before what may fail, so that `reason` returns no older error."""
         self.errors.clear()
 
     def reason(self) -> str:
-        """The first error that it logged since it was last asked, in one line: those behind it are consequences."""
+        """The first error since `forget` or the last call, in one line: the later ones are consequences of it."""
         first = self.errors[0] if self.errors else "it gave no reason"
         self.forget()
         return first
 
 
 def library(name: str) -> Library:
-    """`tensorrt`, `tensorrt_rtx` or `tensorrt_lean`, imported now.
+    """Import `tensorrt`, `tensorrt_rtx` or `tensorrt_lean`.
 
-    Always the same object, for a library keeps one logger a process.
+    Returns the same object each time, because a library keeps one logger per process.
 
-    Raises `MissingPackageError` when it is not installed, and `EngineError` when it cannot be used: bindings without
-    their libraries, which is what the package index gives where NVIDIA's own cannot be reached, or libraries that do
-    not load.
+    Raises `MissingPackageError` if it is not installed, and `EngineError` if it cannot be used: bindings without their
+    libraries (which the package index installs if NVIDIA's own index cannot be reached), or libraries that cannot be
+    loaded.
     """
     return _library(name, _import(name))
 
@@ -118,13 +121,13 @@ def _logger(trt: Any, errors: list[str]) -> Any:
 
 
 def _one_line(message: str) -> str:
-    """Without the place in the library's own sources."""
+    """A logged message in one line, without the position in the library's sources."""
     text = re.sub(r" In \w+ at /[^\s)]+", "", " ".join(message.split()))
     return text if len(text) <= MESSAGE_LENGTH else text[: MESSAGE_LENGTH - 3] + "..."
 
 
 def found(find: Callable[[], str]) -> Availability:
-    """Usable with what `find` says, or not, with the error that it raises, as in `what is lacking; what to do`."""
+    """Usable, with the text that `find` returns, or not, with its error, split into `what is lacking; what to do`."""
     try:
         return Availability(True, find())
     except EngineError as error:
@@ -135,9 +138,8 @@ def found(find: Callable[[], str]) -> Availability:
 def dialect_for(name: str, version: tuple[int, ...]) -> Literal["onnx", "rows"]:
     """The dialect of model graphs that this version of a library compiles.
 
-    Raises `EngineError` for versions that are too old.
-
-    TensorRT has in-place caches (KVCacheUpdate, ONNX TensorScatter) from 10.15 on, TensorRT-RTX since 1.4.
+    TensorRT has in-place caches (KVCacheUpdate, ONNX TensorScatter) from 10.15 on, TensorRT-RTX from 1.4 on.
+    Raises `EngineError` if the version is too old.
     """
     oldest = (1, 4) if name == "tensorrt_rtx" else (10, 3)
     if version < oldest:
@@ -146,7 +148,7 @@ def dialect_for(name: str, version: tuple[int, ...]) -> Literal["onnx", "rows"]:
 
 
 def plans_of(bundle: Bundle, engine: str) -> dict[str, Plan]:
-    """The engine's plans by the ONNX file that each was made from. Raises `EngineError` when there are none."""
+    """The engine's plans, by the path of the ONNX file that each was compiled from. Raises `EngineError` if none."""
     plans = {plan.graph: plan for plan in bundle.manifest.plans if plan.engine == engine}
     if not plans:
         raise EngineError(

@@ -1,4 +1,4 @@
-"""An ONNX graph into a plan: a file that TensorRT's runtime loads. One module for TensorRT and TensorRT-RTX."""
+"""Compiles an ONNX graph to a plan, a file that TensorRT's runtime loads. One module for TensorRT and TensorRT-RTX."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from .monitor import Monitor, progress_monitor
 from .network_checks import attention_layers
 
 Shape = tuple[int, ...]
-# Of every input that has a dynamic shape: the least, the usual and the largest one.
+# The smallest, usual and largest shape of every input with a dynamic shape.
 Profile = Mapping[str, tuple[Shape, Shape, Shape]]
 
 
 @dataclass(frozen=True)
 class CompileJob:
-    """graph: an ONNX file. check: yields what is wrong with the parsed network."""
+    """One graph to compile. graph: an ONNX file. check: yields the problems of the parsed network."""
 
     graph: Path
     profiles: tuple[Profile, ...]
@@ -34,11 +34,12 @@ class CompileJob:
 
 @dataclass(frozen=True)
 class CompileOptions:
-    """compute_capabilities: of the GPUs to compile for, `8.9` and so on; none leaves it to the library.
+    """compute_capabilities: those of the GPUs to compile for, e.g. `8.9`; with none, the library decides.
 
-    hardware_compatible: for every GPU from 8.0 on. version_compatible: for the lean runtime too. weight_streaming:
-    weights may stay in host memory. timing_cache: a file with the measurements of earlier builds; it is read and
-    written.
+    hardware_compatible: for every GPU of compute capability 8.0 or higher. version_compatible: for the lean runtime
+    too. weight_streaming: weights may stay in host memory. timing_cache: a file with the measurements of earlier
+    builds, which is read and written.
+    Raises `ParameterError` for malformed or repeated compute capabilities.
     """
 
     compute_capabilities: tuple[str, ...] = ()
@@ -58,14 +59,14 @@ class CompileOptions:
 
     @property
     def arguments(self) -> tuple[tuple[str, ...], ...]:
-        """The options that differ from the defaults, as the command line has them."""
+        """The options that differ from the defaults, as arguments of the command line."""
         arguments: list[tuple[str, ...]] = [("--compute-capability", text) for text in self.compute_capabilities]
         switches = ("hardware_compatible", "version_compatible", "weight_streaming")
         arguments += [(f"--{name.replace('_', '-')}",) for name in switches if getattr(self, name)]
         return (*arguments, *([("--timing-cache", str(self.timing_cache))] if self.timing_cache else []))
 
 
-# Options that a library has no use for; most of them it takes in silence.
+# Options that a library does not support; it ignores most of them silently.
 LACKING = {
     "tensorrt": {"--compute-capability": "it compiles for the GPU of this host"},
     "tensorrt_rtx": {
@@ -79,17 +80,14 @@ LACKING = {
 
 
 def check_options(name: str, options: CompileOptions) -> None:
-    """Raises `EngineError` for options that the library `name` does not have."""
+    """Raises `EngineError` for options that the library `name` does not support."""
     for option, *_ in options.arguments:
         if reason := LACKING[name].get(option):
             raise EngineError(f"{TITLES[name]} does not support {option}: {reason}; leave it out")
 
 
 def compiler(engine: str, options: CompileOptions) -> Library:
-    """The library that compiles for `engine`, on this host and with these options.
-
-    Raises `EngineError` when it cannot.
-    """
+    """The library that compiles for `engine`. Raises `EngineError` if it cannot, on this host or with these options."""
     lib = library(LIBRARIES[engine])
     dialect_for(lib.name, lib.version)
     check_options(lib.name, options)
@@ -103,13 +101,13 @@ def compiler(engine: str, options: CompileOptions) -> Library:
 
 
 def compute_capabilities(lib: Library) -> list[str]:
-    """Those that the library can be told to compile for."""
+    """The compute capabilities that the library can compile for, e.g. `8.9`; empty if they cannot be chosen."""
     names = getattr(getattr(lib.trt, "ComputeCapability", None), "__members__", ())
     return [f"{name[2:-1]}.{name[-1]}" for name in names if name.startswith("SM")]
 
 
 def describe_compiler(engine: str) -> str:
-    """For `specexport doctor`. Raises `EngineError` when this host cannot compile for `engine`."""
+    """One line for `specexport doctor`. Raises `EngineError` if this host cannot compile for `engine`."""
     lib = compiler(engine, CompileOptions())
     if lib.name == "tensorrt":
         return f"{lib.title}, for {find_gpu().name}"
@@ -117,11 +115,11 @@ def describe_compiler(engine: str) -> str:
 
 
 def model_profiles(contract: Contract) -> tuple[Profile, ...]:
-    """The profiles of a model graph, by the place of their width in `contract.widths`.
+    """The profiles of a model graph, in the order of `contract.widths`.
 
-    Every width is static but 1, which may be 2: measured with TensorRT-RTX 1.7.1 on the demo target in fp32, a plan for
-    the widths 1 and 2 has 112.7 MB with a static 1, whose weights it stores a second time in another layout, and else
-    73.7 MB.
+    Every width is static except 1, whose profile also admits 2. Measured with TensorRT-RTX 1.7.1 on the demo target in
+    fp32: with a static 1, a plan for the widths 1 and 2 has 112.7 MB, because its weights are stored twice, in two
+    layouts; otherwise it has 73.7 MB.
     """
     spans = contract.spans
     columns = ((spans[0],), (spans[len(spans) // 2],), (spans[-1],))
@@ -133,10 +131,11 @@ def model_profiles(contract: Contract) -> tuple[Profile, ...]:
 def compile_graph(
     lib: Library, job: CompileJob, plan: Path, options: CompileOptions, step: Callable[[str], None]
 ) -> None:
-    """Compile the job's graph into the file `plan`, which appears whole or not at all.
+    """Compile the job's graph into the file `plan`, which is written whole or not at all.
 
-    step: announces the next of `STEPS_PER_GRAPH` parts.
-    Raises `EngineError` with the reason when it cannot be parsed, checked or compiled. An interrupt ends the build.
+    step: called at the start of each of `STEPS_PER_GRAPH` parts, with its name.
+    Raises `EngineError` with the reason if the graph cannot be parsed or compiled, or fails a check. An interrupt ends
+    the build.
     """
     builder = _builder(lib)
     network, _parser = _parse(lib, builder, job.graph)  # the parser owns the weights
@@ -149,13 +148,14 @@ def compile_graph(
     monitor = Monitor(step)
     config.progress_monitor = progress_monitor(lib.trt, monitor)
     lib.forget()
-    # In a thread: the main one would hear of Ctrl-C only when the build is done.
+    # In a thread: in the main one, Ctrl-C would only take effect when the build is done.
     with ThreadPoolExecutor(1) as pool:
-        pool.submit(int).result()  # a pool forgets the thread that it starts when it is interrupted meanwhile
+        # Starts the thread now: a pool loses track of a thread if it is interrupted while it starts it.
+        pool.submit(int).result()
         try:
             building = pool.submit(builder.build_serialized_network, network, config)
             while not building.done():
-                # any thread may get the signal, and only when this one wakes up is it heard of
+                # any thread may receive the signal, but it takes effect only when this one wakes up
                 wait([building], timeout=0.2)
             serialized = building.result()
         except BaseException:
@@ -173,14 +173,14 @@ def _builder(lib: Library) -> Any:
     lib.forget()
     try:
         return lib.trt.Builder(lib.logger)
-    except (TypeError, RuntimeError):  # of the bindings, for a null pointer
+    except (TypeError, RuntimeError):  # the bindings raise these for a null pointer
         raise EngineError(f"{lib.title} cannot compile on this host: {lib.reason()}") from None
 
 
 def _parse(lib: Library, builder: Any, graph: Path) -> tuple[Any, Any]:
-    """The network and its parser, which must live as long."""
+    """The network and its parser, which must be kept alive as long as the network."""
     trt = lib.trt
-    # Of 10.x; TensorRT 11 and TensorRT-RTX know no other networks, and ignore or lack the flag.
+    # For 10.x; TensorRT 11 and TensorRT-RTX have no other kind of network, and ignore or lack the flag.
     typed = getattr(trt.NetworkDefinitionCreationFlag, "STRONGLY_TYPED", None)
     network = builder.create_network(0 if typed is None else 1 << int(typed))
     parser = trt.OnnxParser(network, lib.logger)
@@ -197,8 +197,8 @@ def _problem(error: Any) -> str:
 
 
 def _allow_decomposition(network: Any, trt: Any) -> None:
-    """Attention without a kernel of its own is then made of other ones, instead of failing the build; in fp32 that is
-    all of it.
+    """Let attention layers without a kernel of their own be made of other kernels, instead of failing the build; in
+    fp32 no attention layer has one.
     """
     for layer in attention_layers(network, trt):
         layer.attention.decomposable = True
@@ -208,7 +208,7 @@ def _config(lib: Library, builder: Any, options: CompileOptions) -> Any:
     trt, config = lib.trt, builder.create_builder_config()
     # On by default; a bundle in fp32 is proved in fp32, and rules sum probabilities.
     config.clear_flag(trt.BuilderFlag.TF32)
-    # TensorRT-RTX, which else may allocate while a graph is captured
+    # TensorRT-RTX, which otherwise may allocate while a graph is captured
     if hasattr(trt.BuilderFlag, "REQUIRE_USER_ALLOCATION"):
         config.set_flag(trt.BuilderFlag.REQUIRE_USER_ALLOCATION)
     if options.compute_capabilities:
@@ -219,7 +219,7 @@ def _config(lib: Library, builder: Any, options: CompileOptions) -> Any:
         config.hardware_compatibility_level = trt.HardwareCompatibilityLevel.AMPERE_PLUS
     if options.version_compatible:
         config.set_flag(trt.BuilderFlag.VERSION_COMPATIBLE)
-        # A runtime in the plan would be code of the host's, which loading a bundle must not run.
+        # A runtime in the plan would be code that runs on the host, and loading a bundle must not run code.
         config.set_flag(trt.BuilderFlag.EXCLUDE_LEAN_RUNTIME)
     if options.weight_streaming:
         config.set_flag(trt.BuilderFlag.WEIGHT_STREAMING)
@@ -242,5 +242,5 @@ def _profile(lib: Library, builder: Any, shapes: Profile) -> Any:
 def _read(timing_cache: Path) -> bytes:
     try:
         return timing_cache.read_bytes()
-    except FileNotFoundError:  # the first build makes it
+    except FileNotFoundError:  # the first build creates it
         return b""

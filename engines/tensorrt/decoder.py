@@ -1,4 +1,4 @@
-"""A model compiled by TensorRT as a `Decoder`: static caches on the device, a pass for every width and span."""
+"""A model compiled by TensorRT as a `Decoder`: static KV caches on the device, one pass for every width and span."""
 
 from __future__ import annotations
 
@@ -20,11 +20,12 @@ from .states import DeviceStates, pattern
 
 
 class TensorRTDecoder:
-    """Buffers are made once. `enqueue` is for rounds on the device, `step` and `feed` are a `Decoder`'s.
+    """Implements `Decoder`; `enqueue` is for rounds on the device. All buffers are made once.
 
-    tokens, positions, counts: slots of `inputs` by width; of counts none without states. logits: `[widest step, vocab]
-    float32` on the device, rows of the last pass. suspect: the last row of logits that was looked at was not finite, so
-    that cache rows may not be either.
+    tokens, positions, counts: slots of `inputs` by width; counts are empty without states.
+    logits: `[widest step, vocab] float32` on the device, the rows of the last pass.
+    suspect: whether the last row of logits that was checked was not finite; cache rows may then not be finite either.
+    Raises `EngineError` for too little memory.
     """
 
     def __init__(
@@ -76,7 +77,7 @@ class TensorRTDecoder:
         self.suspect = False
 
     def enqueue(self, width: int, span: int) -> None:
-        """A pass over what lies in `tokens[width]` and `positions[width]`, looking at the first `span` cache rows."""
+        """Enqueue a pass over `tokens[width]` at `positions[width]`, which reads the first `span` cache rows."""
         run = self._passes.get((width, span))
         if run is None:
             run = self._passes[width, span] = self._bind(width, span)
@@ -88,7 +89,7 @@ class TensorRTDecoder:
 
     def step(self, tokens: Sequence[int], position: int) -> Logits:
         count, widest = len(tokens), self._contract.widest_step
-        if count > widest:  # a prompt chunk, of which only the last token's logits are wanted
+        if count > widest:  # a prompt chunk, of which only the last token's logits are returned
             self.feed(tokens[:-1], position)
             return self.step(tokens[-1:], position + count - 1)
         with self._device.entered():
@@ -152,7 +153,7 @@ class TensorRTDecoder:
                 self._device.synchronize()  # before the next cache's rows are staged
 
     def _staged(self, heads: int, count: int, row_bytes: int) -> NDArray[np.uint8]:
-        """Page-locked memory for `count` rows of a cache `[heads, count, bytes]`, the same for all."""
+        """Page-locked memory for `count` rows of a cache, `[heads, count, bytes]`, shared by all caches."""
         if self._staging is None:
             element = ELEMENT_BYTES[self._contract.precision]
             widest = max(layer.num_kv_heads * layer.head_dim for _, layer in self._caches.values())
@@ -160,7 +161,9 @@ class TensorRTDecoder:
         return self._staging[: heads * count * row_bytes].reshape(heads, count, row_bytes)
 
     def _copy_rows(self, staged: NDArray[np.uint8], cache: Address, start: int, to_device: bool) -> None:
-        """Between a cache, from row `start` on, and page-locked memory `[heads, rows, bytes]`: a run a head."""
+        """Enqueue copies between a cache, from row `start` on, and page-locked memory `[heads, rows, bytes]`, one per
+        head.
+        """
         heads, count, row_bytes = staged.shape
         for head in range(heads):
             here = staged.ctypes.data + head * count * row_bytes
@@ -169,10 +172,11 @@ class TensorRTDecoder:
             self._device.copy(to, source, count * row_bytes)
 
     def prepare(self, position: int) -> None:
-        """In front of a pass that writes from row `position` on: clear what a suspect pass may have left behind it.
+        """Before a pass that writes from row `position` on: clear the rows that a suspect pass may have left from there
+        on.
 
-        A masked row has weight 0, and 0 * NaN would still be NaN: a rejected draft token that fp16 has no numbers for
-        must not end a request which plain decoding would have gone on with.
+        A masked row has weight 0, and 0 * NaN would still be NaN: a rejected draft token whose values overflow fp16
+        must not end a request that plain decoding would have continued.
         """
         if self.suspect:
             self.overwrite_rows(position, 0.0)
@@ -189,13 +193,13 @@ class TensorRTDecoder:
         return self._contract.span(position + width)
 
     def _begin(self, width: int, position: int, count: int, prompt: bool) -> None:
-        """Set the counts of a pass of `count` tokens, where there are states."""
+        """Set the counts of a pass of `count` tokens, if there are states."""
         if self.states is not None:
             (counts,) = self.states.begin(position, [count], prompt)
             self.set_counts(width, counts)
 
     def set_counts(self, width: int, counts: Sequence[int]) -> None:
-        """counts: pending and certain of a pass."""
+        """Set `pending` and `certain` of the pass of `width` tokens."""
         for slot, count in zip(self.counts[width], counts, strict=True):
             slot.host[0] = count
 
@@ -230,7 +234,7 @@ class TensorRTDecoder:
         return self._plan.bind(self._contract.widths.index(width), shapes, addresses | self._new, self._scratch, given)
 
     def warm_up(self) -> None:
-        """Capture the feeding of prompt chunks at every span, then leave clean caches behind."""
+        """Capture the passes of prompt chunks at every span, then clear the caches."""
         width = max(self._contract.widths)
         for span in self._contract.spans:
             if span >= width:

@@ -1,6 +1,6 @@
 """A bundle on TensorRT or TensorRT-RTX: plans, decoders and rounds on one device.
 
-The two differ by a library and its settings.
+The two engines differ only in the library and its settings.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from .round_graph import DeviceRounds
 
 Settings = Callable[[Any, Path], Any]
 
-# Beside streamed weights: scratch memory, graphs, and what the libraries take for themselves.
+# Memory left free by streamed weights, for scratch memory, graphs, and the libraries themselves.
 RESERVED_BYTES = 512 * 2**20
 
 
 def load_bundle(
     name: str, bundle: Bundle, library: Library, device: Device, settings: Settings | None = None
 ) -> Engine:
-    """settings: as `LoadedPlan` takes them. When something fails, all of it is given back, the device too.
+    """Load the plans that `bundle` has for the engine `name`. settings: as in `LoadedPlan`.
 
-    Raises `EngineError`.
+    Raises `EngineError`. If anything fails, everything is released, `device` included.
     """
-    loaded: dict[str, LoadedPlan] = {}  # by the path of the graph that each was compiled from
+    loaded: dict[str, LoadedPlan] = {}  # by the path of the graph that it was compiled from
 
     is_open = True
 
@@ -49,7 +49,7 @@ def load_bundle(
             stack.callback(device.close)
             with suppress(EngineError):  # after a fault of the GPU every call fails
                 stack.enter_context(device.entered())
-                device.synchronize()  # contexts may still be at work, after an interrupt
+                device.synchronize()  # contexts may still be running, after an interrupt
             for plan in loaded.values():
                 plan.close()
 
@@ -67,6 +67,7 @@ def load_bundle(
 
 
 def _check_complete(name: str, bundle: Bundle, plans: Mapping[str, Plan]) -> None:
+    """Raises `EngineError` if a model or a rule has no plan."""
     manifest = bundle.manifest
     models = (role for role, model in manifest.models.items() if not set(model.graphs.values()) & set(plans))
     rules = (Path(rule.graph).stem for rule in manifest.rules if rule.rule != "adjust" and rule.graph not in plans)
@@ -84,8 +85,8 @@ def _load_plans(
     settings: Settings | None,
     loaded: dict[str, LoadedPlan],
 ) -> None:
-    """The smallest first: of weights that are streamed, the draft's stay on the device as long as there is room, and
-    the target's go.
+    """Load the smallest plan first: if weights are streamed and memory is short, the draft's stay on the device rather
+    than the target's.
     """
     manifest = bundle.manifest
     reserved = RESERVED_BYTES
@@ -101,7 +102,7 @@ def _engine(
 ) -> Engine:
     manifest = bundle.manifest
     contract = manifest.contract
-    # Passes run one after the other, so one piece of memory serves them all.
+    # Passes run one after the other, so they share one block of memory.
     size = max(plan.scratch_bytes for plan in loaded.values())
     scratch = device.allocate(max(size, ALIGNMENT), "what passes need while they run")
 
@@ -111,7 +112,7 @@ def _engine(
 
     target = decoder("target", manifest.target)
     draft = decoder("draft", manifest.draft) if manifest.draft else None
-    # Rounds on the device know one set of ids.
+    # Rounds on the device need one set of token ids.
     same_ids = draft is not None and manifest.vocabulary is None and draft.vocab_size == target.vocab_size
     rules = {Path(graph).stem: plan for graph, plan in loaded.items()}
     rounds = DeviceRounds(device, contract, target, draft if same_ids else None, rules, scratch)
@@ -128,7 +129,7 @@ def _engine(
 
 
 def device_graph(plan: LoadedPlan, device: Device, scratch: Address) -> RunGraph:
-    """A graph of fixed shapes, such as a rule's, from host arrays to host arrays."""
+    """A function that runs a graph of fixed shapes, such as a rule's, on arrays of the host."""
     with device.entered():
         inputs = Page(device, "a graph's inputs", [plan.array(name) for name in plan.inputs])
         outputs = Page(device, "a graph's outputs", [plan.array(name) for name in plan.outputs])

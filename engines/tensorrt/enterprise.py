@@ -1,6 +1,6 @@
-"""TensorRT: data-centre GPUs and Jetson.
+"""TensorRT, for data-centre GPUs and Jetson.
 
-Plans that are version-compatible also run on the lean runtime, which cannot compile.
+Version-compatible plans also run on the lean runtime, which cannot compile.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def availability() -> Availability:
 
 
 def load(bundle: Bundle, threads: int = 0, device: int = 0) -> Engine:
-    """`threads` is for engines on the CPU. Raises `EngineError`."""
+    """Load the bundle's plans on GPU `device`. `threads` is ignored: it is for CPU engines. Raises `EngineError`."""
     plans = plans_of(bundle, NAME)
     runtime = _runtime()
     if runtime.name == LEAN and not all(plan.version_compatible for plan in plans.values()):
@@ -33,7 +33,7 @@ def load(bundle: Bundle, threads: int = 0, device: int = 0) -> Engine:
 
 
 def _runtime() -> Library:
-    """TensorRT, else its lean runtime. Raises the `EngineError` of TensorRT where neither is there."""
+    """TensorRT, else its lean runtime. Raises TensorRT's `EngineError` if neither is installed."""
     try:
         return library("tensorrt")
     except EngineError as error:
@@ -47,5 +47,5 @@ def _describe() -> str:
     gpu = find_gpu()
     major, minor = gpu.compute_capability
     lib = _runtime()
-    dialect_for(lib.name, lib.version)  # raises for one that is too old
+    dialect_for(lib.name, lib.version)  # raises if it is too old
     return f"{lib.title}, {gpu.name} ({major}.{minor}), driver for CUDA {gpu.driver}"

@@ -1,4 +1,4 @@
-"""What TensorRT tells while it compiles, as the steps of a progress display, and how it is told to stop."""
+"""TensorRT's progress while it compiles, as the steps of a progress display, and how a build is cancelled."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ class _Phase:
 
 
 class Monitor:
-    """Called by TensorRT from any thread: phases start and make steps, one inside the other.
+    """Called by TensorRT from any thread: nested phases start and complete steps.
 
-    step: announces the next of `STEPS_PER_GRAPH` parts, by the name of the phase that runs then.
+    step: called at the start of each of `STEPS_PER_GRAPH` parts, with the name of the phase that runs then.
     """
 
     def __init__(self, step: Callable[[str], None]) -> None:
@@ -31,7 +31,7 @@ class Monitor:
         self._lock = Lock()
 
     def cancel(self) -> None:
-        """Ends the build at its next step."""
+        """End the build at its next step."""
         self._cancelled = True
 
     def phase_start(self, name: str, parent: str | None, steps: int) -> None:
@@ -45,7 +45,7 @@ class Monitor:
         return not self._cancelled
 
     def finish(self) -> None:
-        """Announce what is left: a library may tell less than it promised."""
+        """Announce the remaining parts: a library may report fewer steps than it promised."""
         while self._announced < STEPS_PER_GRAPH:
             self._next("done")
 
@@ -60,7 +60,7 @@ class Monitor:
         self._step(name)
 
     def _fraction(self, name: str | None) -> float:
-        """How much is done: of each phase its finished steps, and of its running one as much as the phase inside it."""
+        """How much of the build is done, 0 to 1: the finished steps of each phase, plus its inner phase's fraction."""
         part = 0.0
         while name in self._phases:
             phase = self._phases[name]
@@ -70,7 +70,7 @@ class Monitor:
 
 
 def progress_monitor(trt: Any, monitor: Monitor) -> Any:
-    """The same as an object of the library's."""
+    """`monitor` as an `IProgressMonitor` of the module `trt`."""
 
     class ProgressMonitor(trt.IProgressMonitor):  # type: ignore[misc]
         def __init__(self) -> None:

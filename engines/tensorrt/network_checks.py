@@ -1,9 +1,7 @@
-"""What a parsed network must be, for plans that give right tokens and can be captured as a CUDA graph.
+"""Checks of a parsed network, so that its plan returns correct tokens and can be captured as a CUDA graph.
 
-Each check yields problems.
-
-All of them are accepted by TensorRT: a cache that is no alias is copied or lost, attention without its mask sees stale
-rows.
+Each check yields problems. TensorRT itself accepts all of them: a cache that is not an alias is copied or lost,
+attention without its mask reads stale rows.
 """
 
 from __future__ import annotations
@@ -14,7 +12,7 @@ from typing import Any
 from ...bundle import Contract, ModelSpec
 
 TENSORRT_DTYPES = {"fp32": "FLOAT", "fp16": "HALF", "bf16": "BF16"}
-# Layers that wait for a value on the device, to know whether, how often or over how much they run.
+# Layers that wait for a value on the device, which decides whether, how often or over how much they run.
 WAITING = (
     "TRIP_LIMIT",
     "RECURRENCE",
@@ -28,14 +26,14 @@ WAITING = (
 
 
 def check_rule(network: Any) -> Iterator[str]:
-    """A graph of `exporter/rules/graphs.py`: nothing in it may wait for a value."""
+    """Check the graph of a verification rule (`exporter/rules/graphs.py`): no layer may wait for a value."""
     for layer in _layers(network):
         if layer.type.name in WAITING:
             yield f"{layer.name} is a {layer.type.name} layer, which a CUDA graph cannot hold"
 
 
 def check_model(network: Any, trt: Any, spec: ModelSpec, contract: Contract, dialect: str) -> Iterator[str]:
-    """A model graph in the dialect `onnx` or `rows`: its caches, and how it attends."""
+    """Check a model graph in the dialect `onnx` or `rows`: its caches, states and attention layers."""
     yield from check_rule(network)
     inputs = {tensor.name: tensor for tensor in (network.get_input(index) for index in range(network.num_inputs))}
     outputs = {tensor.name: tensor for tensor in (network.get_output(index) for index in range(network.num_outputs))}
@@ -61,15 +59,15 @@ def check_model(network: Any, trt: Any, spec: ModelSpec, contract: Contract, dia
 
 
 def attention_layers(network: Any, trt: Any) -> list[Any]:
-    """Every attention of the network, as an `IAttentionInputLayer`."""
+    """All attention layers of the network, as `IAttentionInputLayer`."""
     layers = [layer for layer in _layers(network) if layer.type.name == "ATTENTION_INPUT"]
     for layer in layers:
-        layer.__class__ = trt.IAttentionInputLayer  # the bindings give the base class
+        layer.__class__ = trt.IAttentionInputLayer  # the bindings return the base class
     return layers
 
 
 def _check_updates(network: Any, spec: ModelSpec) -> Iterator[str]:
-    """Only what a KVCacheUpdate layer writes is written in place, and only from an input to the output."""
+    """Check that a KVCacheUpdate layer writes every cache: only that is in place, and only from input to output."""
     layers = [layer for layer in _layers(network) if layer.type.name == "KV_CACHE_UPDATE"]
     updates = {layer.get_output(0).name: layer.get_input(0).name for layer in layers}
     for (past, _), (present, _) in zip(spec.cache_names("past"), spec.cache_names("present"), strict=True):
@@ -80,7 +78,7 @@ def _check_updates(network: Any, spec: ModelSpec) -> Iterator[str]:
 def _check_attention(network: Any, trt: Any, spec: ModelSpec) -> Iterator[str]:
     layers, expected = attention_layers(network, trt), sum(layer.num_kv_heads > 0 for layer in spec.layers)
     attending = len(layers)
-    if attending < expected:  # the others by plain operators, which mean what they say: sinks, capped scores
+    if attending < expected:  # with sinks or capped scores, attention is made of plain operators, with nothing to check
         attending = min(expected, attending + sum(layer.type.name == "SOFTMAX" for layer in _layers(network)))
     if attending != expected:
         yield f"found {attending} attention layers, expected {expected}"

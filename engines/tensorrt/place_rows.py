@@ -1,4 +1,4 @@
-"""The kernel that places new rows into the caches, for TensorRT before 10.15, whose engines cannot write into one."""
+"""The kernel that writes new rows into the KV caches, for TensorRT before 10.15, whose engines cannot do that."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from ..cuda.protocol import Address, Device
 
 _WARP, _ROWS = 32, 8  # threads to a row, rows to a block
 
-# One launch places the rows of all tensors. Entry i of the table, four u64, tells of tensor i:
+# One launch places the rows of all tensors. Entry i of the table, four u64, describes tensor i:
 #   source address [heads, count, row], cache address [heads, capacity, row], heads, bytes of a row (a multiple of 4)
 # and for each head h and each t < count with position + t < capacity
 #   cache[h, position + t] = source[h, t].
 # blockIdx.y is the tensor. threadIdx.y and blockIdx.x choose the row r = h * count + t, and the 32 threads of
-# threadIdx.x copy it together, four bytes each. The position is read from memory: as an argument it would freeze into
+# threadIdx.x copy it together, four bytes each. The position is read from memory: as an argument it would be fixed in
 # the captured graph.
 PTX = """
 .version 6.0
@@ -101,12 +101,11 @@ done:
 
 
 class RowPlacer:
-    """Places the new rows of all caches of a model by one launch."""
+    """Writes the new rows of all caches of a model with one launch."""
 
     def __init__(self, device: Device, entries: Sequence[tuple[Address, Address, int, int]], capacity: int) -> None:
-        """entries: for each tensor the address of its new rows `[heads, count, row]`, its cache `[heads, capacity,
-        row]`, heads,
-        and bytes of a row, a multiple of 4.
+        """entries: for each tensor the address of its new rows `[heads, count, row]`, the address of its cache
+        `[heads, capacity, row]`, heads, and bytes per row, a multiple of 4. Raises `EngineError` for other row sizes.
         """
         if odd := [row_bytes for *_, row_bytes in entries if row_bytes % 4]:
             raise EngineError(f"a cache row of {odd[0]} bytes cannot be placed; it must be a multiple of 4")
@@ -120,8 +119,8 @@ class RowPlacer:
         self._heads = max(heads for _, _, heads, _ in entries)
 
     def enqueue(self, position: Address, count: int) -> None:
-        """Enqueue the placing of `count` rows a head at the int64 that lies at `position`; rows beyond the capacity are
-        dropped.
+        """Enqueue the writing of `count` rows per head. position: address of the int64 that holds the first row's
+        position. Rows beyond the capacity are dropped.
         """
         blocks = -(-self._heads * count // _ROWS)
         self._launch((blocks, self._tensors, 1), (_WARP, _ROWS, 1), (self._table, position, count, self._capacity))

@@ -1,7 +1,7 @@
-"""A compiled engine in memory, and its execution contexts: one for each combination of shapes, bound once and for good.
+"""A compiled engine in memory, and its execution contexts: one for each combination of shapes, bound only once.
 
-TensorRT leaves undefined what a captured graph does once its context has changed. So no context ever changes: whatever
-differs from round to round is copied into buffers whose addresses stay.
+TensorRT leaves undefined what a captured graph does after its context has changed. So no context ever changes: whatever
+differs from round to round is copied into buffers with fixed addresses.
 """
 
 from __future__ import annotations
@@ -24,14 +24,15 @@ from .api import Library
 
 Enqueue = Callable[[], None]
 
-# Of what the host reads and writes.
+# The types that the host reads and writes.
 NUMPY_OF_TENSORRT: dict[str, DTypeLike] = {"FLOAT": np.float32, "INT64": np.int64, "INT32": np.int32, "BOOL": np.bool_}
 
 
 class LoadedPlan:
-    """A deserialised plan.
+    """A deserialized plan.
 
-    scratch_bytes: device memory that a pass needs while it runs; passes on one stream can share it.
+    scratch_bytes: device memory that a pass needs while it runs; passes on one stream can share it. inputs, outputs:
+    their names.
     """
 
     def __init__(
@@ -42,10 +43,11 @@ class LoadedPlan:
         settings: Callable[[Any, Path], Any] | None = None,
         reserved: int = 0,
     ) -> None:
-        """settings: makes what `create_execution_context` is given from the engine and its file, by default a strategy.
+        """settings: makes the argument of `create_execution_context` from the engine and its file; by default it is an
+        allocation strategy.
 
-        reserved: bytes of device memory that weights which may be streamed must leave to others.
-        Raises `EngineError` when the library refuses the plan or the device lacks the memory.
+        reserved: bytes of device memory that streamed weights must leave free.
+        Raises `EngineError` if the library refuses the plan or the device lacks the memory.
         """
         self._library, self._file, self._device = library, file, device
         trt = library.trt
@@ -79,10 +81,11 @@ class LoadedPlan:
         self.outputs = [name for name in names if name not in self.inputs]
 
     def shape(self, name: str) -> tuple[int, ...]:
+        """The shape of an input or output, -1 for dynamic sizes."""
         return tuple(self._engine.get_tensor_shape(name))
 
     def array(self, name: str) -> tuple[DTypeLike, int]:
-        """Type and number of elements of an input or output of fixed shape."""
+        """Dtype and number of elements of an input or output with a fixed shape."""
         return NUMPY_OF_TENSORRT[self._engine.get_tensor_dtype(name).name], math.prod(self.shape(name))
 
     def bind(
@@ -93,11 +96,11 @@ class LoadedPlan:
         scratch: Address,
         given: Mapping[str, tuple[int, ...]] = MappingProxyType({}),
     ) -> Enqueue:
-        """A context of its own; what is returned enqueues one pass. shapes: of the inputs that have a dynamic one.
+        """Make a new context; returns a function that enqueues one pass.
 
-        given: shapes that outputs must have, for the memory that they are bound to.
-
-        Raises `EngineError` when names, shapes, aliases or the context do not fit.
+        profile: index of the optimization profile. shapes: of the inputs with a dynamic shape. addresses: of all inputs
+        and outputs. given: shapes that outputs must have, because of the memory that they are bound to.
+        Raises `EngineError` if names, shapes, aliases or the context do not fit.
         """
         missing = {*self.inputs, *self.outputs} ^ set(addresses)
         if missing:
@@ -136,12 +139,12 @@ class LoadedPlan:
         return enqueue
 
     def close(self) -> None:
-        """Give back contexts and engine, which must go before the device does. Nothing may be enqueued afterwards."""
+        """Release contexts and engine; call it before the device is closed. Nothing may be enqueued afterwards."""
         self._contexts.clear()
         self._context_argument = self._engine = self._runtime = None
 
     def _check_aliases(self, addresses: Mapping[str, Address]) -> None:
-        """A cache is updated in place, so its two ends must be the same memory."""
+        """Check that caches are updated in place, and that each is bound to the same memory as input and output."""
         aliased = getattr(self._engine, "get_aliased_input_tensor", lambda name: None)  # TensorRT 10.15 and later
         for output in self.outputs:
             source = aliased(output)

@@ -1,4 +1,4 @@
-"""Whether a plan can run on this host: what it was made for against what is here, before anything is loaded."""
+"""Whether a plan can run on this host: compares what it was compiled for with this host, before anything is loaded."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from ..cuda.protocol import Device
 from ..versions import dotted, version_numbers
 from .api import Library
 
-# What HardwareCompatibilityLevel.AMPERE_PLUS, which is what we compile with, starts at.
+# The lowest compute capability of HardwareCompatibilityLevel.AMPERE_PLUS, which `compile_graph` uses.
 AMPERE = (8, 0)
 
 
 def check_fit(bundle: Bundle, plan: Plan, library: Library, device: Device) -> None:
-    """Raises `EngineError`: what was found, what is needed, and the command that compiles the plan again."""
+    """Check that `plan` can run on `device`. Raises `EngineError` with the command that compiles the plan again."""
     file = bundle.path(plan.file)
     again = f"compile it here: specexport compile {bundle.root} --engine {plan.engine}"
     if version_numbers(plan.version) != library.version:
@@ -37,7 +37,7 @@ def check_fit(bundle: Bundle, plan: Plan, library: Library, device: Device) -> N
 
 
 def _check_validity(file: Path, library: Library, device: Device, again: str) -> None:
-    """What the library itself says, where it can (TensorRT-RTX)."""
+    """Ask the library itself, if it can tell (TensorRT-RTX)."""
     trt = library.trt
     runtime = trt.Runtime(library.logger)
     validity = getattr(runtime, "get_engine_validity", None)

@@ -1,14 +1,14 @@
-"""A whole round on the device: k draft passes, a token picked behind each, the verify pass, acceptance.
+"""A whole round on the device: k draft passes, a token selected after each, the verify pass, acceptance.
 
 One launch, one wait.
 
     host -> device   last tokens, positions, noise, sampling parameters
-    draft            width 2 over the last two tokens, then width 1 over each new one; `select` behind every pass
+    draft            width 2 over the last two tokens, then width 1 over each new one; `select` after every pass
     target           width k + 1 over the last token and the k draft tokens
-    accept           how many stand, and the token that follows
+    accept           how many draft tokens are accepted, and the token that follows
     device -> host   draft tokens, confidences, num_accepted, next_token, next_position
 
-Contexts never change (see `plan.py`), so what moves between them is copied: a few bytes, and a row of probabilities.
+Contexts never change (see `plan.py`), so data is copied from one to the next: a few bytes, and a row of probabilities.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ GREEDY = "greedy"
 
 
 class PassDecoder(Protocol):
-    """What a round needs of a decoder on the device, `TensorRTDecoder` that is."""
+    """The part of `TensorRTDecoder` that a round uses."""
 
     vocab_size: int
     logits: Address
@@ -54,7 +54,7 @@ class PassDecoder(Protocol):
 class DeviceRounds:
     """Implements `Rounds`.
 
-    rules: loaded plans of the rule graphs, by the graphs' file names: `select`, `accept_block_4` and so on.
+    rules: loaded plans of the verification rules, by the names of their graphs' files, e.g. `select`, `accept_block_4`.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class DeviceRounds:
         rules: Mapping[str, LoadedPlan],
         scratch: Address,
     ) -> None:
-        """draft: None where there is none, or where its ids are not the target's."""
+        """draft: None if there is none, or if its token ids differ from the target's."""
         k, vocab_size = contract.max_draft_tokens, target.vocab_size
         self._device, self._contract, self._target, self._draft = device, contract, target, draft
         self._rules, self._scratch = rules, scratch
@@ -80,7 +80,7 @@ class DeviceRounds:
             ],
         )
         self._positions, self._draft_noise, self._noise, *rest = self._inputs.slots
-        self._select_noise, self._sampling, *self._counts = rest  # counts, of states: of each pass of the draft
+        self._select_noise, self._sampling, *self._counts = rest  # _counts: of states, for each of the draft's passes
         self._outputs = Page(
             device,
             "the rounds' outputs",
@@ -123,14 +123,14 @@ class DeviceRounds:
         for decoder in filter(None, (self._target, draft)):
             if decoder.states is not None:
                 decoder.states.finish()
-        # Rows attend to those before them: where any of a pass was not finite, the last one is not.
+        # Rows attend to those before them: if any row of a pass is not finite, the last one is not either.
         self._target.suspect = not np.isfinite(self._last_logit.host[0])
         if draft is not None:
             draft.suspect = bool(np.isnan(self._confidence.host[:k]).any())
         return self._result(k, position)
 
     def _begin(self, position: int, k: int, draft: PassDecoder | None) -> None:
-        """Say what the states of both models have taken in, pass by pass."""
+        """Set, for the passes of the round, how many rows the states of both models commit."""
         with self._device.entered():
             if self._target.states is not None:
                 (counts,) = self._target.states.begin(position, [k + 1])
@@ -143,10 +143,10 @@ class DeviceRounds:
                         slot.host[index] = count
 
     def warm_up(self) -> None:
-        """Capture what requests need, so that none of them waits for it; token verification is captured when it is
-        asked for.
+        """Capture the rounds that requests need, so that none of them waits for it; rounds with token verification are
+        captured at their first use.
 
-        Writes rows into the caches.
+        Overwrites rows of the caches.
         """
         most = self._contract.max_draft_tokens if self._draft is not None else 0
         for span in self._contract.spans:
@@ -172,7 +172,7 @@ class DeviceRounds:
         if k:
             self._accept(rule, k)()
         else:
-            # Plain decoding is a token picked from the target, with the noise of acceptance.
+            # Plain decoding selects a token from the target, with the noise of acceptance.
             if sampled:
                 copy(self._select_noise.address, self._noise.address, 4)
             self._select(sampled, target, self._next_token.address)()
@@ -186,7 +186,7 @@ class DeviceRounds:
         for index in range(k):
             if index == 0:
                 draft.enqueue(2, span)
-                # the last row is the one that counts
+                # only the last row is used
                 copy(draft.logits, draft.logits + self._row_bytes, self._row_bytes)
             else:
                 copy(draft.positions[1].address, self._positions.at(index), 8)
@@ -229,7 +229,7 @@ class DeviceRounds:
         return self._bind(f"accept_{rule}_{k}", 0, addresses)
 
     def _bind(self, name: str, place: int, addresses: Mapping[str, Address]) -> Enqueue:
-        """The rule's pass. place: tells the draft's from the target's."""
+        """The pass of the rule `name`. place: tells the draft's from the target's."""
         enqueue = self._bound.get((name, place))
         if enqueue is None:
             enqueue = self._bound[name, place] = self._rules[name].bind(0, {}, addresses, self._scratch)

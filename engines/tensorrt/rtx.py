@@ -1,4 +1,4 @@
-"""TensorRT-RTX: RTX GPUs. Plans are made anywhere, and finished for the GPU at hand when they first run."""
+"""TensorRT-RTX, for RTX GPUs. Plans can be compiled on any host; the rest is compiled for the GPU at the first run."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def availability() -> Availability:
 
 
 def load(bundle: Bundle, threads: int = 0, device: int = 0) -> Engine:
-    """`threads` is for engines on the CPU. Raises `EngineError`."""
+    """Load the bundle's plans on GPU `device`. `threads` is ignored: it is for CPU engines. Raises `EngineError`."""
     plans = plans_of(bundle, NAME)
     runtime = library("tensorrt_rtx")
     names = {bundle.path(plan.file): bundle.manifest.files[plan.file].sha256 for plan in plans.values()}
@@ -29,7 +29,7 @@ def load(bundle: Bundle, threads: int = 0, device: int = 0) -> Engine:
     caches.save()
 
     def close() -> None:
-        caches.save()  # what the requests have added
+        caches.save()  # kernels that were compiled during requests
         engine.close()
 
     return replace(engine, close=close)
@@ -39,5 +39,5 @@ def _describe() -> str:
     gpu = find_gpu()
     major, minor = gpu.compute_capability
     lib = library("tensorrt_rtx")
-    dialect_for(lib.name, lib.version)  # raises for one that is too old
+    dialect_for(lib.name, lib.version)  # raises if it is too old
     return f"{lib.title}, {gpu.name} ({major}.{minor}), driver for CUDA {gpu.driver}"

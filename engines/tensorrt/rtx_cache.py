@@ -1,4 +1,4 @@
-"""What TensorRT-RTX compiles for the GPU at hand when an engine first runs, kept across starts: one file a plan."""
+"""The kernels that TensorRT-RTX compiles for this GPU when an engine first runs, cached on disk: one file per plan."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ def default_folder() -> Path:
 
 
 class RuntimeCaches:
-    """A cache that is lost, or was made on another GPU or driver, only costs the time to compile again: nothing here
-    raises.
+    """The runtime caches of several plans. Nothing here raises: if a cache is lost, or was made on another GPU or
+    driver, the kernels are compiled again.
     """
 
     def __init__(self, trt: Any, names: Mapping[Path, str], folder: Path) -> None:
-        """names: the name of the cache of each plan, which must tell its contents."""
+        """names: by the file of a plan, a name for its cache, which must identify the plan's contents."""
         self._trt, self._names, self._folder = trt, names, folder
         self._caches: list[tuple[Path, bytes, Any]] = []
 
     def settings(self, engine: Any, plan: Path) -> Any:
-        """What `create_execution_context` is given: kernels for exactly the shapes that are bound, compiled before they
-        are captured.
+        """The argument of `create_execution_context`: kernels for exactly the shapes that are bound, compiled before
+        they are captured.
         """
         trt = self._trt
         config = engine.create_runtime_config()
@@ -37,7 +37,7 @@ class RuntimeCaches:
         cache = config.create_runtime_cache()
         file = self._folder / f"{self._names[plan]}.cache"
         known = b""
-        with suppress(Exception):  # of the file, or of the library for a blob that it cannot read
+        with suppress(Exception):  # from the file, or from the library if it cannot read the blob
             content = file.read_bytes()
             known = content if cache.deserialize(content) else b""
         config.set_runtime_cache(cache)
@@ -45,7 +45,7 @@ class RuntimeCaches:
         return config
 
     def save(self) -> None:
-        """Write what is new. To be called when the passes have run once."""
+        """Write the caches that have changed. Call it after the passes have run once."""
         for place, (file, known, cache) in enumerate(self._caches):
             with suppress(Exception):
                 made = bytes(cache.serialize())

@@ -1,4 +1,4 @@
-"""The states of a model on the device: a block that passes read, one that they write, and which rows count."""
+"""The states of a model on the device: a block that passes read, a block that they write, and how many rows count."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ from ..open_rows import OpenRows
 
 
 class DeviceStates:
-    """Of a model that has some. A plan must not write what it reads, so behind each pass all states are copied.
+    """The states of one model. A plan must not write what it reads, so all states are copied after each pass.
 
-    keeps: see `OpenRows`. Raises `EngineError` for too little memory.
+    keeps: see `OpenRows`. purpose: what the memory is for, for error messages. Raises `EngineError` for too little
+    memory.
     """
 
     def __init__(self, spec: ModelSpec, contract: Contract, device: Device, keeps: bool, purpose: str) -> None:
@@ -32,24 +33,24 @@ class DeviceStates:
             self._size += -(-size // ALIGNMENT) * ALIGNMENT
         self._past, self._present = (device.allocate(self._size, purpose) for _ in range(2))
         self._staging: NDArray[np.uint8] | None = None
-        self._behind = (0, 0)
+        self._after = (0, 0)  # start and end of the open rows after the passes that `begin` announced
         self.resumable = self._rows.resumable
 
     def addresses(self, counts: Sequence[Slot]) -> dict[str, Address]:
-        """What a pass is bound to. counts: where its pending and certain lie."""
+        """The addresses that a pass is bound to, by name. counts: the slots of its `pending` and `certain`."""
         found = {name: slot.address for name, slot in zip(COUNTS, counts, strict=True)}
         for name, _, start in self._places:
             found |= {f"past.{name}": Address(self._past + start), f"present.{name}": Address(self._present + start)}
         return found
 
     def enqueue(self) -> None:
-        """Behind a pass: what it has written is what the next one reads."""
+        """Enqueue, after a pass, the copy of the states that it wrote to where the next pass reads them."""
         self._device.copy(self._past, self._present, self._size)
 
     def begin(self, position: int, counts: Sequence[int], prompt: bool = False) -> list[tuple[int, int]]:
-        """Pending and certain for passes one behind the other, each of so many rows, before they are launched.
+        """Begin consecutive passes of `counts` rows each; returns (pending, certain) for each of them.
 
-        Until `finish` nothing is known of the states. Raises `EngineError`.
+        Until `finish` the states count as unknown. Raises `EngineError` if no pass can continue from `position`.
         """
         if not position:
             self._device.fill(self._past, 0, self._size // 4, 4)
@@ -60,19 +61,20 @@ class DeviceStates:
             position += count
             self._rows.finish(start + certain, position)
             found.append((pending, certain))
-        self._behind = (self._rows.start, self._rows.end)
+        self._after = (self._rows.start, self._rows.end)
         self._rows.forget()
         return found
 
     def finish(self) -> None:
-        self._rows.finish(*self._behind)
+        """The passes that `begin` announced have run."""
+        self._rows.finish(*self._after)
 
     def assume(self, rows: int) -> None:
-        """Say that the states are those behind `rows` rows, for passes whose results nobody wants."""
+        """Treat the states as those after `rows` rows, for passes whose results are not used."""
         self._rows.finish(rows, rows)
 
     def overwrite_rows(self, start: int, value: float) -> None:
-        """Open rows from `start` on; where that is a row which is certain, all states are lost."""
+        """Enqueue a fill of the open rows from `start` on; if `start` is a certain row, all states are lost."""
         lost = start < self._rows.start or not start
         open_rows = start - self._rows.start
         if lost:
@@ -94,7 +96,7 @@ class DeviceStates:
         return SavedStates(self._rows.start, end, [staged.copy()])
 
     def write(self, saved: SavedStates) -> None:
-        self._rows.forget()  # until all of it is there
+        self._rows.forget()  # until all of them are written
         staged = self._staged()
         staged[:] = saved.arrays[0]
         self._device.copy(self._past, staged.ctypes.data, self._size)

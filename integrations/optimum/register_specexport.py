@@ -1,7 +1,7 @@
-"""`optimum-cli export specexport`: `specexport build` for people who know optimum's exporters.
+"""`optimum-cli export specexport`: `specexport build` for users of optimum's exporters.
 
 optimum imports each module of the namespace package `optimum.commands.register` when its command starts, and the wheel
-puts this one there. So this folder has no `__init__.py`, and nothing heavy is imported before `run`.
+installs this one there. So this folder has no `__init__.py`, and nothing heavy is imported before `run`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class SpecExportCommand(BaseOptimumCLICommand):
         )
 
     def run(self) -> None:
-        """Leaves as `specexport build` does, whose command line the bundle's manifest then quotes."""
+        """Run `specexport build`, with its exit code; the bundle's manifest records that command line."""
         from specexport.__main__ import main
 
         asked = self.args

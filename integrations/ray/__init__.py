@@ -1,4 +1,4 @@
-"""Bundles behind Ray Serve: `build` makes its application of a config, with `create_app` in every replica.
+"""Bundles behind Ray Serve: `build` makes an application from a config; each replica serves `create_app`.
 
     serve run examples/scale_out/ray.yaml
 

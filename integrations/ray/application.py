@@ -1,4 +1,4 @@
-"""The application of Ray Serve."""
+"""The Ray Serve application."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from .replica import Replica
 
 DEPLOYMENT = "specexport"
 CONSISTENT_HASH = "ray.serve.experimental.consistent_hash_router:ConsistentHashRouter"
-PATIENCE = 30.0  # seconds for the answer to a health check, which waits for no engine
+PATIENCE = 30.0  # timeout of a health check in seconds; a health check does not wait for the engine
 
 
 def build(args: dict[str, Any]) -> Any:
-    """For `import_path: specexport.integrations.ray:build`; `args` are `Config`'s fields. Raises `ParameterError`.
+    """The `ray.serve.Application` for `import_path: specexport.integrations.ray:build`.
 
-    Returns a `ray.serve.Application`.
+    args: the fields of `Config`. Raises `ParameterError`.
     """
     config = Config.of(args)
     deployment = serve.deployment(serve.ingress()(Replica))

@@ -1,4 +1,4 @@
-"""What the application of Ray Serve may be told: the `args` of its config file."""
+"""The options of the Ray Serve application: the `args` of its config file."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ T = TypeVar("T")
 PLACE = re.compile(r"(.*?)(?: - at `\$(.*)`)?", re.DOTALL)
 UNKNOWN = "Object contains unknown field"
 KEY_VARIABLE = "SPECEXPORT_API_KEY"
-NOT_IN_A_FILE = ("api_keys", "model", "replica")  # secret, given above, and each replica's own
+NOT_IN_A_FILE = ("api_keys", "model", "replica")  # secret; set in `Config`; different for each replica
 
-# `ServerSettings` as a struct, which knows no other keys and no other types.
+# `ServerSettings` as a struct that refuses other keys and types.
 _Server = msgspec.defstruct(
     "_Server",
     [
@@ -33,7 +33,7 @@ _Server = msgspec.defstruct(
 
 
 class Autoscaling(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Ray's own options, in its own words; times in seconds."""
+    """Ray's own autoscaling options, by Ray's names; times in seconds."""
 
     min_replicas: int = 1
     max_replicas: int
@@ -43,19 +43,20 @@ class Autoscaling(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Times in seconds.
+    """The application's options. Times in seconds.
 
-    bundles: a path, or several of one pair under one name; replica number n has number n modulo their count. model: the
-    name that clients use, by default the first bundle's. replicas: how many, unless `autoscaling` says it. engine: by
-    default the first usable one of each bundle. threads: of the engine, and the cores that Ray reserves for a replica.
-    gpus: that Ray reserves for it, and leaves visible. prompt_cache_mib, chat_template: as of `specexport serve`.
+    bundles: a path, or several bundles of one pair, served under one name; replica n loads bundle n modulo their
+    number. model: the name that clients use, by default the first bundle's. replicas: how many, unless `autoscaling`
+    is given. engine: by default the first usable one of each bundle. threads: of the engine; also how many cores Ray
+    reserves for a replica. gpus: how many GPUs Ray reserves for a replica; it sees no others. prompt_cache_mib,
+    chat_template: as in `specexport serve`.
 
-    max_ongoing_requests: that a replica has at once; one runs, and the next is checked and tokenized meanwhile.
-    max_queued_requests: that wait in each proxy, where more are refused with 503; -1 for any number. sticky: requests
-    of one session (`x-session-id`) go to one replica. fallbacks: how many others are tried while that one is full.
-    health_period: between health checks, of which three that fail end a replica. drain_timeout: for requests that run
-    when a replica ends. api_key_file: keys, one a line, on every host; also the environment's SPECEXPORT_API_KEY.
-    server: fields of `ServerSettings`.
+    max_ongoing_requests: how many requests a replica has at once; one runs while the next is checked and tokenized.
+    max_queued_requests: how many wait in each proxy, which refuses more with 503; -1 for any number. sticky: whether
+    requests of one session (`x-session-id`) go to the same replica. fallbacks: how many other replicas are tried while
+    that one is full. health_period: between health checks; three failures in a row end a replica. drain_timeout: how
+    long running requests may take when a replica shuts down. api_key_file: a file of API keys, one per line, on every
+    host; a key in the environment variable SPECEXPORT_API_KEY is valid too. server: fields of `ServerSettings`.
     """
 
     bundles: str | tuple[str, ...]
@@ -77,7 +78,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     server: dict[str, Any] = {}
 
     def __post_init__(self) -> None:
-        """msgspec says where it was."""
+        """Raises `ValueError`, to which msgspec adds the place."""
         if not self.paths or not all(self.paths):
             raise ValueError("bundles has no path; give the path of a bundle, or a list of paths")
         for name in ("replicas", "threads", "max_ongoing_requests"):
@@ -93,7 +94,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     @classmethod
     def of(cls, args: dict[str, Any]) -> Config:
-        """Raises `ParameterError`."""
+        """The config with the fields `args`. Raises `ParameterError`."""
         config = _converted(cls, args, "args")
         config.settings("check")
         return config
@@ -107,23 +108,24 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         return self.model or Path(self.paths[0]).name.removesuffix(".bundle")
 
     def bundle_of(self, rank: int) -> str:
+        """The path of the bundle that replica number `rank` loads."""
         return self.paths[rank % len(self.paths)]
 
     def settings(self, replica: str, keys: tuple[str, ...] = ()) -> ServerSettings:
-        """Of one replica. Raises `ParameterError`."""
+        """The server settings of one replica. Raises `ParameterError`."""
         server = msgspec.structs.asdict(_converted(_Server, self.server, "args.server"))
         return ServerSettings(model=self.name, replica=replica, api_keys=keys, **server)
 
     def keys(self) -> tuple[str, ...]:
-        """The API keys of this host. Raises `ParameterError` for a file that cannot be read or has none."""
+        """The API keys of this host. Raises `ParameterError` for a file that cannot be read or has no key."""
         lines = [os.environ.get(KEY_VARIABLE, "")]
         if self.api_key_file is not None:
             try:
                 text = Path(self.api_key_file).read_text(encoding="utf-8", errors="surrogateescape")
                 lines += text.splitlines()
             except OSError as error:
-                told = f"api_key_file {self.api_key_file} cannot be read: {error.strerror}; it must be on every host"
-                raise ParameterError(told) from None
+                message = f"api_key_file {self.api_key_file} cannot be read: {error.strerror}; it must be on every host"
+                raise ParameterError(message) from None
         found = tuple(line.strip() for line in lines if line.strip())
         if self.api_key_file is not None and not found:
             raise ParameterError(f"api_key_file {self.api_key_file} holds no API key; write one key per line")
@@ -134,13 +136,13 @@ def _converted(kind: type[T], value: Any, where: str) -> T:
     try:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
-        told = PLACE.fullmatch(str(error))
-        assert told is not None
-        place, message = f"{where}{told[2] or ''}", told[1]
+        found = PLACE.fullmatch(str(error))
+        assert found is not None
+        place, message = f"{where}{found[2] or ''}", found[1]
         if message.startswith(UNKNOWN):
             message += f"; known are {', '.join(STRUCTS[place].__struct_fields__)}"
         raise ParameterError(f"{place}: {message}; see docs/scale-out.md") from None
 
 
-# Where each of them is in a file.
+# The structs by their place in the config file.
 STRUCTS: dict[str, type[msgspec.Struct]] = {"args": Config, "args.autoscaling": Autoscaling, "args.server": _Server}

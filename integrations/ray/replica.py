@@ -1,4 +1,4 @@
-"""One replica of Ray Serve: a session, and the app over it."""
+"""One replica of Ray Serve: a session, and the ASGI app that serves it."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from .metrics import RayMetrics
 
 
 class Replica:
-    """Made by Ray, which asks it for its app and then, again and again, for its health."""
+    """Created by Ray, which gets the app from it once and then checks its health periodically."""
 
     def __init__(self, config: Config) -> None:
-        """Raises what `specexport.load` raises; Ray tells it with the deployment's status, and tries again."""
+        """Raises what `specexport.load` raises; Ray shows it in the deployment's status, and tries again."""
         context = serve.get_replica_context()
         budget = None if config.prompt_cache_mib is None else config.prompt_cache_mib << 20
         self.session = load(
@@ -29,18 +29,21 @@ class Replica:
             prompt_cache_bytes=budget,
             chat_template=config.chat_template,
         )
-        self.session.prepare()  # nobody's request waits for it
-        with suppress(MissingPackageError, GrammarError):  # a request with a grammar will be told
+        self.session.prepare()  # so that no request waits for it
+        with suppress(MissingPackageError, GrammarError):  # requests with a grammar will get the error
             self.session.prepare_grammar()
         self._app = create_app(self.session, config.settings(context.replica_tag, config.keys()))
         self._service: Service = self._app.state.service
         self._metrics = RayMetrics(self._service.metrics.registry)
 
-    def __serve_build_asgi_app__(self) -> Starlette:  # Ray's name
+    def __serve_build_asgi_app__(self) -> Starlette:  # Ray looks for this name
         return self._app
 
     def check_health(self) -> None:
-        """By Ray, every `health_period`; what it raises thrice in a row ends this replica, and another one starts."""
+        """Called by Ray every `health_period`; after three errors in a row Ray replaces this replica.
+
+        Raises `EngineError` while requests are not answered: see `Service.trouble`.
+        """
         self._metrics.publish()
         trouble = self._service.trouble
         if trouble is not None:

@@ -1,4 +1,4 @@
-"""A bundle in the place of `model.generate(..., assistant_model=draft)` of transformers.
+"""A bundle as a replacement for `model.generate(..., assistant_model=draft)` of transformers.
 
 from specexport.integrations.transformers import CompiledCausalLM
 

@@ -1,4 +1,4 @@
-"""`generate` as transformers' models have it, over a session: ids in, prompt and output out."""
+"""`generate` with the interface of transformers' models, over a session: takes ids, returns prompt and output."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from ...errors import ParameterError
 from ...runtime.load import load
 from ...runtime.session import Session
 
-# transformers' own default, where no generation config says otherwise.
+# transformers' own defaults without a generation config.
 MAX_NEW_TOKENS = 20
 TOP_K = 50
-# Of `generate`, by the names that sessions have for them.
+# Options of `generate` that have another name in a session.
 RENAMED = {"eos_token_id": "stop_token_ids", "num_assistant_tokens": "num_draft_tokens"}
 SAME = (
     "max_new_tokens",
@@ -36,13 +36,13 @@ SAME = (
     "banned_tokens",
     "logit_bias",
 )
-# What changes nothing here: one sequence without padding, with a cache.
+# Options without effect here: one sequence without padding, with a cache.
 IGNORED = ("pad_token_id", "use_cache", "return_dict_in_generate", "num_beams", "num_return_sequences")
 SINGLE = {"num_beams": 1, "num_return_sequences": 1, "return_dict_in_generate": False}
 
 
 class Streamer(Protocol):
-    """Of transformers: `TextStreamer`, `TextIteratorStreamer`. Values are torch tensors where torch is installed."""
+    """A streamer of transformers: `TextStreamer`, `TextIteratorStreamer`. Values are of the type of the given ids."""
 
     def put(self, value: Any) -> None: ...
 
@@ -50,16 +50,16 @@ class Streamer(Protocol):
 
 
 class CompiledCausalLM:
-    """One sequence at a time, greedy unless `do_sample`: a checkpoint's generation config is not read."""
+    """Runs one sequence at a time, greedy unless `do_sample`. A checkpoint's generation config is not read."""
 
-    device = "cpu"  # where `generate` takes ids from, whatever the engine runs on
+    device = "cpu"  # of the ids that `generate` takes, whatever device the engine runs on
 
     def __init__(self, session: Session) -> None:
         self.session = session
 
     @classmethod
     def from_pretrained(cls, bundle: str | os.PathLike[str], **options: Any) -> CompiledCausalLM:
-        """options: of `specexport.load`, which says what is raised."""
+        """Load the bundle at this path. options, errors: those of `specexport.load`."""
         return cls(load(bundle, **options))
 
     def generate(
@@ -73,12 +73,12 @@ class CompiledCausalLM:
         streamer: Streamer | None = None,
         **options: Any,
     ) -> Any:
-        """Prompt and output, `[1, length] int64`: a torch tensor for one, else a numpy array.
+        """Prompt and output, `[1, length] int64`: a torch tensor if `input_ids` is one, else a numpy array.
 
         input_ids: `[1, length]` or `[length]`, of torch, numpy or lists. attention_mask: all ones. options: those that
-        `generate` of transformers shares with `SamplingParameters`, and the latter's own. Sampling without a `seed`
-        draws afresh; torch's generator is not read. Raises `ParameterError` for more than one sequence, for padding
-        and for options that a session does not have, and what `Session.generate` raises.
+        transformers' `generate` shares with `SamplingParameters`, and the latter's own. Sampling without a `seed` is
+        different each time; torch's generator is not used. Raises `ParameterError` for more than one sequence, for
+        padding and for options that a session does not have, and what `Session.generate` raises.
         """
         given = input_ids if input_ids is not None else inputs
         prompt = _only_sequence(given)
@@ -112,7 +112,7 @@ def _only_sequence(given: Any) -> list[int]:
 
 
 def _asked(options: dict[str, Any], do_sample: bool) -> dict[str, Any]:
-    """Keywords of `Session.stream`."""
+    """`options` as keywords of `Session.stream`. Raises `ParameterError`."""
     if options.get("assistant_model") is not None:
         raise ParameterError(
             "assistant_model is given, but a bundle contains its draft; build it with specexport build --draft"
@@ -130,7 +130,7 @@ def _asked(options: dict[str, Any], do_sample: bool) -> dict[str, Any]:
 
 
 def _like(given: Any, tokens: Any) -> Any:
-    """An array of int64, of torch if `given` is."""
+    """`tokens` as an int64 array: a torch tensor if `given` is one, else numpy."""
     if type(given).__module__.partition(".")[0] == "torch":
         import torch
 

@@ -1,4 +1,4 @@
-"""Triton Inference Server: a model repository around a bundle, and what runs in it.
+"""Triton Inference Server: a model repository with a bundle, and the models that run in it.
 
-Nothing here imports Triton: `entry.py`, which becomes the model's `model.py`, hands its Python module over.
+Only `entry.py`, which becomes the model's `model.py`, imports Triton's Python module; it passes it to the rest.
 """

@@ -1,4 +1,4 @@
-"""What a request's two tensors ask for: a text, and options as one JSON object."""
+"""Parses a request's two tensors: a text, and options as one JSON object."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ GRAMMARS: Mapping[str, Callable[[Any], Grammar]] = {
 
 @dataclass(frozen=True)
 class Asked:
-    """prompt: a text, or the messages of a chat."""
+    """A parsed request. prompt: a text, or the messages of a chat."""
 
     prompt: Prompt
     parameters: SamplingParameters
 
     @classmethod
     def of(cls, text: bytes | None, options: bytes | None) -> Asked:
-        """text: in UTF-8. options: a JSON object, the fields of `SamplingParameters` by name; `grammar` is an object of
-        one kind, such as `{"regex": "a+"}`; `messages` of a chat stand in for the text.
+        """Parse the tensors. text: in UTF-8. options: a JSON object with the fields of `SamplingParameters` by name;
+        `grammar` is an object with one kind, such as `{"regex": "a+"}`; `messages`, a chat, replaces the text.
 
-        Raises `ParameterError` for all that is wrong, `GrammarError` and `PromptError` among them.
+        Raises `ParameterError`, or `GrammarError` or `PromptError`, which are kinds of it, for a request that is wrong.
         """
         given = _object(options)
         messages = given.pop("messages", None)
@@ -54,11 +54,11 @@ class Asked:
         return cls(messages if text is None else _decoded("text_input", text), parameters)
 
     def stream(self, session: Session) -> Stream:
-        """Raises what `Session.stream` does."""
+        """Start the request on `session`. Raises what `Session.stream` raises."""
         grammar = self.parameters.grammar
         if grammar is None or isinstance(self.prompt, str):
             return session.stream(self.prompt, self.parameters)
-        ids = session.encode(self.prompt)  # where a chat's model thinks, the grammar begins behind its thoughts
+        ids = session.encode(self.prompt)  # if a chat's model thinks, the grammar begins after its thoughts
         return session.stream(ids, self.parameters, grammar=grammar.behind(session.thinking(ids)))
 
 

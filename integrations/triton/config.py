@@ -1,4 +1,4 @@
-"""The two `config.pbtxt`. Texts of a line each go in as they are: names are checked, the rest are numbers."""
+"""The `config.pbtxt` of both models. Texts are inserted without escaping: names are checked, the rest are numbers."""
 
 from __future__ import annotations
 
@@ -30,6 +30,7 @@ dynamic_batching {{
 
 
 def streaming_config(name: str, options: RepositoryOptions) -> str:
+    """The `config.pbtxt` of the model that streams."""
     kept = {"engine": options.engine, "threads": options.threads or None, "prompt_cache_mib": options.prompt_cache_mib}
     parameters = {key: str(value) for key, value in kept.items() if value is not None}
     gpus = f" gpus: [ {', '.join(map(str, options.gpus))} ]" if options.gpus else ""
@@ -38,7 +39,10 @@ def streaming_config(name: str, options: RepositoryOptions) -> str:
 
 
 def whole_config(name: str, of: str, options: RepositoryOptions) -> str:
-    """As many instances as stream, since each waits for an answer; they take neither GPUs nor weights."""
+    """The `config.pbtxt` of the model that returns whole answers of the model `of`.
+
+    It has as many instances as the latter, since each waits for one answer; they need neither GPUs nor weights.
+    """
     count = len(options.gpus) or options.instances
     return _config(name, options, {OF: of}, decoupled="false", count=count, kind="KIND_CPU", gpus="")
 

@@ -1,4 +1,4 @@
-"""What Triton's `/metrics` tells of an instance, by the names that `specexport serve` has."""
+"""The counters of an instance in Triton's `/metrics`, with the names that `specexport serve` uses."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 from ...runtime.state.statistics import Statistics
 
-# By attribute of `Statistics`.
+# Name and description, by attribute of `Statistics`.
 COUNTED = {
     "prompt_tokens": ("prompt_tokens", "Tokens of prompts that were answered."),
     "emitted": ("generation_tokens", "Tokens generated."),
@@ -18,16 +18,19 @@ COUNTED = {
 
 
 class Counters:
+    """The counters of one instance."""
+
     def __init__(self, backend: Any, model: str, instance: str) -> None:
         labels = {"model": model, "instance": instance}
         self._families = {
             attribute: backend.MetricFamily(
-                name=f"specexport:{name}_total", description=told, kind=backend.MetricFamily.COUNTER
+                name=f"specexport:{name}_total", description=description, kind=backend.MetricFamily.COUNTER
             )
-            for attribute, (name, told) in COUNTED.items()
-        }  # kept: a family that is dropped takes its metrics along
+            for attribute, (name, description) in COUNTED.items()
+        }  # kept, since the metrics of a family disappear with it
         self._metrics = {attribute: family.Metric(labels=labels) for attribute, family in self._families.items()}
 
     def add(self, statistics: Statistics) -> None:
+        """Add the counts of one request."""
         for attribute, metric in self._metrics.items():
             metric.increment(getattr(statistics, attribute))

@@ -1,7 +1,7 @@
-"""What Triton's Python backend runs: a model repository has a copy of this file as `model.py`.
+"""The file that Triton's Python backend runs: a model repository contains a copy of it as `model.py`.
 
-The backend's interpreter ignores PYTHONPATH. Where it has no specexport of its own, the file `python_path` beside this
-one names folders of packages, one a line; they come first.
+The backend's interpreter ignores PYTHONPATH. If specexport is not installed there, the file `python_path` next to this
+one lists folders of packages, one per line; they are searched first.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ except ImportError as error:
 
 
 class TritonPythonModel:
-    """By the names that the backend looks for."""
+    """The class and methods that the backend looks for by name."""
 
     def initialize(self, args: Mapping[str, str]) -> None:
         self._model: Model = load_model(triton_python_backend_utils, args)

@@ -1,4 +1,4 @@
-"""What a repository's parts are called, for what writes it and for what runs in it."""
+"""Names in a model repository, shared by the code that writes it and the code that runs in it."""
 
 from __future__ import annotations
 
@@ -6,4 +6,4 @@ ENTRY, PATHS, CONFIG, BUNDLE = "1/model.py", "1/python_path", "config.pbtxt", "b
 TEXT, OPTIONS = "text_input", "options"
 TEXT_OUTPUT, REASON, STATISTICS = "text_output", "finish_reason", "statistics"
 INPUTS, OUTPUTS = (TEXT, OPTIONS), (TEXT_OUTPUT, REASON, STATISTICS)
-OF = "of"  # the parameter that names the model which streams, in the one that joins
+OF = "of"  # the parameter of the model for whole answers that names the model which streams

@@ -1,4 +1,4 @@
-"""The model of an instance, by what its configuration says: see `streams.py` and `whole.py`."""
+"""Makes the model of an instance, as its configuration says: see `streams.py` and `whole.py`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .whole import WholeAnswers
 
 
 class Model(Protocol):
-    """As the Python backend has it: `execute` returns None, or a response for each request."""
+    """A model of the Python backend: `execute` returns a response for each request, or None if it sends them itself."""
 
     def execute(self, requests: Sequence[Any]) -> list[Any] | None: ...
 
@@ -20,15 +20,15 @@ class Model(Protocol):
 
 
 def load_model(backend: Any, args: Mapping[str, str]) -> Model:
-    """backend: the module `triton_python_backend_utils`. args: those of its `initialize`.
+    """The model that `args` describes. backend: the module `triton_python_backend_utils`. args: those of `initialize`.
 
-    Raises the backend's `TritonModelException`, in one line.
+    Raises the backend's `TritonModelException`, with one line.
     """
     given = json.loads(args["model_config"]).get("parameters", {})
     parameters = {name: one["string_value"] for name, one in given.items()}
     if OF in parameters:
         return WholeAnswers(backend, parameters[OF])
-    from .streams import Streams, load_session  # not above: who only joins needs no runtime
+    from .streams import Streams, load_session  # not at the top: a model for whole answers needs no runtime
 
     try:
         return Streams(backend, load_session(args, parameters), args)

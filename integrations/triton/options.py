@@ -1,4 +1,4 @@
-"""What a model repository is asked for."""
+"""Options of a model repository."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
 
 @dataclass(frozen=True, kw_only=True)
 class RepositoryOptions:
-    """name: the model's, by default the bundle's. gpus: an instance on each; without, `instances` on the CPU.
+    """name: the model's, by default the bundle's. gpus: one instance on each of them; without, `instances` on the CPU.
 
-    engine, threads, prompt_cache_mib: of each instance, as of `specexport.load`; 0 threads are the engine's choice, and
-    an equal share of the cores where there are several instances. queue: how many requests may wait, queue_timeout: for
-    how many seconds. python_path: folders of packages for Triton's interpreter. hard_links: instead of copies of the
-    bundle's files.
+    engine, threads, prompt_cache_mib: of each instance, as in `specexport.load`; 0 threads leave the number to the
+    engine, or are an equal share of the cores if there are several instances. queue: how many requests may wait.
+    queue_timeout: for how many seconds. python_path: folders of packages for Triton's interpreter. hard_links: whether
+    the bundle's files are hard-linked instead of copied.
 
     Raises `ParameterError`.
     """
@@ -46,7 +46,7 @@ class RepositoryOptions:
                 raise ParameterError(f"{str(folder)!r} is not a folder; give one that packages are installed in")
 
     def model_name(self, bundle: Bundle) -> str:
-        """Raises `ParameterError` for a name that is no part of a URL."""
+        """The model's name. Raises `ParameterError` if it cannot be part of a URL."""
         name = self.name or bundle.root.resolve().name.removesuffix(".bundle")
         if not NAME.fullmatch(name):
             expected = "at most 128 letters, digits, dots, dashes and underscores, a letter or a digit first"
@@ -54,7 +54,7 @@ class RepositoryOptions:
         return name
 
     def check(self, bundle: Bundle) -> None:
-        """Raises `ParameterError` where the bundle cannot run so."""
+        """Raises `ParameterError` if the bundle cannot run with these options."""
         built = bundle.manifest.engines
         if self.engine is not None and self.engine not in built:
             raise ParameterError(

@@ -1,4 +1,4 @@
-"""A model repository of Triton around a bundle: what `specexport triton-repository` writes."""
+"""Writes a Triton model repository with a bundle: `specexport triton-repository`."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from .config import streaming_config, whole_config
 from .layout import BUNDLE, CONFIG, ENTRY, PATHS
 from .options import RepositoryOptions
 
-WHOLE = "_whole"  # behind the name of the model that answers once
+WHOLE = "_whole"  # suffix of the name of the model for whole answers
 
 
 def write_repository(bundle: Path, output: Path, options: RepositoryOptions) -> tuple[str, str]:
     """Make the folder `output`, whole or not at all; returns the names of its models, the one that streams first.
 
-    Raises `BundleError`, `ParameterError`, and `OutputError` where `output` exists or cannot be written.
+    Raises `BundleError`, `ParameterError`, and `OutputError` if `output` exists or cannot be written.
     """
     check_free(output, None)
     opened = Bundle.open(bundle)

@@ -1,4 +1,4 @@
-"""The model that streams: one session an instance, a response a round, one request at a time."""
+"""The model that streams: one session per instance, one request at a time, one response per round."""
 
 from __future__ import annotations
 
@@ -18,12 +18,13 @@ from .counters import Counters
 from .layout import BUNDLE, OPTIONS, REASON, STATISTICS, TEXT, TEXT_OUTPUT
 from .tensors import input_bytes, refusal, response
 
-# Between two questions whether the client has left. One took 20 to 170 us here, so all of them take less than 1 %.
+# Seconds between checks whether the client has left. A check took 20 to 170 us here, so together they take less than
+# 1 %.
 POLL_SECONDS = 0.02
 
 
 class Streams:
-    """What comes while a request runs waits in Triton's queue."""
+    """The model of one instance. Requests that arrive while one runs wait in Triton's queue."""
 
     def __init__(self, backend: Any, session: Session, args: Mapping[str, str]) -> None:
         self._backend, self._session = backend, session
@@ -33,14 +34,14 @@ class Streams:
         for request in requests:
             sender = request.get_response_sender()
             last = self._answer(request, sender)
-            # Whatever happened: without this flag Triton holds the request for good.
+            # Always, also after an error: without this flag Triton keeps the request forever.
             sender.send(last, flags=self._backend.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
 
     def close(self) -> None:
         self._session.close()
 
     def _answer(self, request: Any, sender: Any) -> Any:
-        """Sends all responses but the last, which it returns."""
+        """Send all responses except the last, which is returned."""
         backend, codes = self._backend, self._backend.TritonError
         try:
             asked = Asked.of(input_bytes(backend, request, TEXT), input_bytes(backend, request, OPTIONS))
@@ -56,14 +57,14 @@ class Streams:
         except ParameterError as error:
             return refusal(backend, str(error), codes.INVALID_ARG)
         except Exception as error:
-            told = str(error) if isinstance(error, SpecExportError) else f"{type(error).__name__}: {error}"
-            return refusal(backend, " ".join(told.split()), codes.INTERNAL)
+            message = str(error) if isinstance(error, SpecExportError) else f"{type(error).__name__}: {error}"
+            return refusal(backend, " ".join(message.split()), codes.INTERNAL)
 
 
 def load_session(args: Mapping[str, str], parameters: Mapping[str, str]) -> Session:
-    """The session of one instance: on a GPU of its own, or with its share of the cores. Raises what `load` does.
+    """The session of one instance: on its own GPU, or with its share of the cores. Raises what `load` raises.
 
-    args: of the backend's `initialize`. parameters: of `config.pbtxt`.
+    args: those of the backend's `initialize`. parameters: those of `config.pbtxt`.
     """
     on_gpu = args["model_instance_kind"] == "GPU"
     budget = parameters.get("prompt_cache_mib")
@@ -74,21 +75,25 @@ def load_session(args: Mapping[str, str], parameters: Mapping[str, str]) -> Sess
         device=int(args["model_instance_device_id"]) if on_gpu else None,
         prompt_cache_bytes=None if budget is None else int(budget) << 20,
     )
-    session.prepare()  # nobody's request waits for it
-    with suppress(MissingPackageError, GrammarError):  # a request with a grammar will be told
+    session.prepare()  # so that no request waits for it
+    with suppress(MissingPackageError, GrammarError):  # requests with a grammar will get the error
         session.prepare_grammar()
     return session
 
 
 def share_of_cores(args: Mapping[str, str]) -> int:
-    """Threads of each of several instances on the CPU, which would all take all cores; 0 for the engine's choice."""
+    """Threads of each instance on the CPU, if there are several, so that they do not all use all cores; 0, the engine's
+    choice, for a single one.
+    """
     instances = sum(group["count"] for group in json.loads(args["model_config"])["instance_group"])
     return max(1, len(os.sched_getaffinity(0)) // instances) if instances > 1 else 0
 
 
 @contextmanager
 def cancelled_by(sender: Any, cancel: Callable[[], None]) -> Iterator[None]:
-    """Calls `cancel` once the client of `sender` has left, also while its prompt is read and nothing is sent."""
+    """Within the context, call `cancel` once the client of `sender` has left, also during prefill, when nothing is
+    sent.
+    """
     ended = Event()
 
     def watch() -> None:

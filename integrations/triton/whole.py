@@ -1,8 +1,8 @@
-"""The model that answers once: it asks the one that streams, in the same server, and joins what comes.
+"""The model for whole answers: it calls the model that streams, in the same server, and joins its responses.
 
-By HTTP Triton answers with one response only where a model is not decoupled, and such a model may not send many.
-This one has no session of its own, so no second copy of the weights. What it asks cannot be cancelled: Triton 2.51 has
-no way for that, and does not tell it that a client of HTTP has left.
+Over HTTP, Triton returns a single response only for models that are not decoupled, and those cannot send several. This
+model has no session of its own, so there is no second copy of the weights. Its calls cannot be cancelled: Triton 2.51
+has no way to do so, and does not report that an HTTP client has left.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from .tensors import output_texts, refusal, response
 
 
 class WholeAnswers:
-    """of: the name of the model that streams."""
+    """Joins the responses of the model `of`, which streams, into one per request."""
 
     def __init__(self, backend: Any, of: str) -> None:
         self._backend, self._of = backend, of

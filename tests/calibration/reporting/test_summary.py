@@ -239,5 +239,5 @@ def test_how_it_was_measured() -> None:
 
 def test_a_draft_of_too_few_judged_tokens_is_not_called_none() -> None:
     shown = " ".join(render(replace(ANALYSIS, signals=(), signal=None)).split())
-    assert f"That takes a draft model, whose confidence is read, and {LEAST_TOKENS} of its tokens or more" in shown
+    assert f"That needs a draft model whose confidence can be read, and at least {LEAST_TOKENS} of its tokens" in shown
     assert "no draft model" not in shown
