@@ -113,9 +113,11 @@ class SpecialTokens:
         while (found := self._names.search(text, place + 1)) is not None:  # they may overlap
             place = found.start()
             places.add(place)
-        for place in sorted(places, reverse=True):
-            text = f"{text[:place]}{mark}{ord(text[place]):07}{text[place + 1 :]}"
-        return text
+        parts, start = [], 0
+        for place in sorted(places):
+            parts.append(f"{text[start:place]}{mark}{ord(text[place]):07}")
+            start = place + 1
+        return "".join([*parts, text[start:]])
 
     @cached_property
     def _unknown(self) -> int:

@@ -50,12 +50,11 @@ GRAMMAR = (
     Mutant(
         "forced tokens stand unverified",
         RULES,
-        "count, token = verify(target, draft_probs, draft_tokens, self._target_noise.random(len(draft_tokens) + 1))",
-        """uniforms = self._target_noise.random(len(draft_tokens) + 1)
-        if not chance and self._constraint is not None:
-            count, token = len(draft_tokens), target(len(draft_tokens)).draw(uniforms[-1])
-        else:
-            count, token = verify(target, draft_probs, draft_tokens, uniforms)""",
+        "            try:\n                return verify(target, probs,",
+        """            if not chance and self._constraint is not None:
+                return size, target(size).draw(uniforms[-1])
+            try:
+                return verify(target, probs,""",
         EXACT,
     ),
     Mutant(

@@ -40,6 +40,13 @@ SAMPLING = (
         EXACT,
     ),
     Mutant(
+        "a broken row behind a rejected token ends the request",
+        RULES,
+        "                if known == size:\n                    raise\n",
+        "                raise\n",
+        (f"{TESTS}/test_rules.py",),
+    ),
+    Mutant(
         "block rule's chance without what the draft lost",
         ACCEPTANCE,
         "whole = left + (1.0 - ratio)",

@@ -47,6 +47,36 @@ def test_workers_stop_spinning_when_a_run_returns() -> None:
     assert options.get_session_config_entry("session.force_spinning_stop") == "1"
 
 
+@pytest.mark.parametrize(
+    ("own", "files", "limit"),
+    [
+        ("0::/", {"cpu.max": "150000 100000"}, 1.5),
+        ("0::/", {"cpu.max": "max 100000"}, None),
+        ("0::/", {}, None),
+        ("", {"cpu.max": "150000 100000"}, None),
+        ("0::/a.slice/b", {"a.slice/cpu.max": "300000 100000", "a.slice/b/cpu.max": "max 100000"}, 3.0),
+        ("0::/a.slice/b", {"a.slice/cpu.max": "300000 100000", "a.slice/b/cpu.max": "50000 100000"}, 0.5),
+        ("0::/outside/b", {"cpu.max": "200000 100000"}, 2.0),
+        ("5:memory:/\n2:cpu,cpuacct:/", {"cpu/cpu.cfs_quota_us": "50000", "cpu/cpu.cfs_period_us": "25000"}, 2.0),
+        ("2:cpu:/b", {"cpu/b/cpu.cfs_quota_us": "-1", "cpu/b/cpu.cfs_period_us": "100000"}, None),
+    ],
+)
+def test_a_pool_is_no_larger_than_a_containers_limit(
+    own: str, files: dict[str, str], limit: float | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, content in {"own": own, **files}.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(content + "\n")
+    monkeypatch.setattr(pool, "GROUPS", tmp_path)
+    monkeypatch.setattr(pool, "OWN_GROUPS", tmp_path / "own")
+    monkeypatch.setattr(pool, "physical_cores", lambda: 4)
+    assert pool.cpu_limit() == (float("inf") if limit is None else limit)
+    options = ort.SessionOptions()
+    for threads, expected in ((0, {None: 4, 3.0: 3, 2.0: 2}.get(limit, 1)), (6, 6)):
+        configure(options, threads)
+        assert options.intra_op_num_threads == expected
+
+
 def test_a_core_counts_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two cores of two hardware threads each, of which the process may use three."""
     for number, siblings in enumerate(("0,2", "1,3", "0,2", "1,3")):

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import random
 import re
+import sys
+from collections.abc import Callable
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -250,6 +253,23 @@ def test_nothing_is_kept_of_a_conversation(tokenizer: Tokenizer) -> None:
     for _ in range(3):
         ask()
     assert len(re._cache) == before  # type: ignore[attr-defined]
+
+
+def test_a_text_of_many_names_is_not_copied_for_each(tokenizer: Tokenizer) -> None:
+    copies: dict[int, str] = {}
+
+    def trace(frame: FrameType, event: str, _: object) -> Callable[..., Any] | None:
+        copies.update((id(value), value) for value in frame.f_locals.values() if isinstance(value, str))
+        return trace if frame.f_code.co_name == "_mask_text" else None
+
+    special, before = SpecialTokens(tokenizer), sys.gettrace()
+    sys.settrace(trace)
+    try:
+        masked, mark = special.mask(said("<|im_end|>" * 300))
+    finally:
+        sys.settrace(before)
+    assert masked[0]["content"].count(mark) >= 300
+    assert sum(map(len, copies.values())) < 10 * len(masked[0]["content"])
 
 
 def test_a_template_may_change_the_text(tokenizer: Tokenizer) -> None:
