@@ -54,6 +54,8 @@ def chat(
 
 def _ask() -> str | None:
     """The user's next line; None at the end of the input."""
+    if sys.stdin is None:  # it is closed
+        return None
     try:
         return input("> " if sys.stdin.isatty() else "")
     except EOFError:

@@ -36,13 +36,18 @@ class Conversation:
         self.colour = True
 
     def run(self, ask: Callable[[], str | None]) -> None:
-        """ask: returns the user's next line, None at the end of the input. Its `KeyboardInterrupt` is ignored."""
+        """ask: returns the user's next line, None at the end of the input. Its `KeyboardInterrupt` and
+        `UnicodeDecodeError` end nothing.
+        """
         self.say(HELP)
         while True:
             try:
                 line = ask()
             except KeyboardInterrupt:
                 self.say("Ctrl-D leaves")
+                continue
+            except UnicodeDecodeError as error:
+                self.say(f"found text that is not {error.encoding.upper()}; it is left out")
                 continue
             if line is None or line.strip() == "/quit":
                 return

@@ -121,6 +121,8 @@ def _behind_thoughts(
 
 
 def _stdin() -> str:
+    if sys.stdin is None:
+        raise click.ClickException("the prompt is to come from stdin, which is closed; give it with --prompt or --chat")
     try:
         return sys.stdin.read()
     except UnicodeDecodeError as error:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -173,7 +172,6 @@ def _run(session: Any, settings: ServerSettings, listening: Listening) -> int:
             own.append(listening.uds.stat().st_ino)
         where = {"uds": str(listening.uds)} if listening.uds else {"host": listening.host, "port": port}
         click.echo(json.dumps({"ready": True, **where, "model": app.state.service.name}))
-        sys.stdout.flush()
 
     async def main() -> int:
         listener = Listener(app, listening)

@@ -35,13 +35,9 @@ from .options import BUNDLE
     help="Host memory per instance for the cache rows of earlier conversations, in MiB. [default: 512 on a CPU, "
     "else 0]",
 )
-@click.option("--queue", type=click.IntRange(1), default=16, show_default=True, help="Maximum waiting requests.")
+@click.option("--queue", type=int, default=16, show_default=True, help="Maximum waiting requests.")
 @click.option(
-    "--queue-timeout",
-    type=click.FloatRange(min=0.001),
-    default=30.0,
-    show_default=True,
-    help="Longest wait in the queue, in seconds.",
+    "--queue-timeout", type=float, default=30.0, show_default=True, help="Longest wait in the queue, in seconds."
 )
 @click.option(
     "--python-path",

@@ -198,12 +198,11 @@ def _bound(host: str, port: int) -> socket.socket:
     found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         found.bind((host, port))
-    except OSError as error:
+    except (OSError, TypeError) as error:  # TypeError: no name of a host can be so
         with suppress(OSError):
             found.close()
-        raise EngineError(
-            f"cannot listen on {host} port {port}: {error.strerror or error}; give another --host or --port"
-        ) from None
+        reason = getattr(error, "strerror", None) or error
+        raise EngineError(f"cannot listen on {host} port {port}: {reason}; give another --host or --port") from None
     found.set_inheritable(False)
     return found
 

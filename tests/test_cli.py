@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -399,6 +400,12 @@ def test_messages_that_are_none(content: bytes, run: Run, built: Path, tmp_path:
 )
 def test_requests_that_are_refused(refused: Refused, options: tuple[object, ...], run: Run, built: Path) -> None:
     refused.says(error(run("generate", built, *options)))
+
+
+def test_a_prompt_on_a_closed_stdin(refused: Refused, run: Run, built: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("specexport.cli.generate.sys", SimpleNamespace(stdin=None))
+    for option in ("--prompt", "--chat"):
+        refused.says(error(run("generate", built, option, "-")))
 
 
 def test_a_prompt_on_stdin_that_is_no_text(refused: Refused, run: Run, built: Path) -> None:

@@ -176,3 +176,8 @@ def test_a_bundle_on_the_hub(built: Path, tmp_path: Path, monkeypatch: pytest.Mo
     assert f"sessions follow {snapshot / 'policy.json'}; why: {snapshot / 'report.html'}\n" in found.stderr
     assert "<title>Does speculation pay? tiny</title>" in (snapshot / "report.html").read_text()
     assert json.loads(run("inspect", "--json").stdout)["policy"]["routes"].keys() == {"code", "prose"}
+
+
+@pytest.mark.parametrize("useless", [("--report", "x.html"), ("--fixed",), ("--limit", "3"), ("--skip-invalid",)])
+def test_what_needs_prompts_is_refused_without_them(useless: tuple[str, ...], run: Run, refused: Refused) -> None:
+    refused.says(error(run("calibrate", *useless), 2))

@@ -7,6 +7,7 @@ import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner
@@ -163,6 +164,27 @@ def test_ctrl_c_at_the_prompt_and_quit(session: Session) -> None:
 
     Terminal(session).conversation.run(ask)
     assert len(asked) == 2
+
+
+def test_a_line_that_is_no_text_ends_nothing(session: Session) -> None:
+    terminal, asked = Terminal(session), 0
+
+    def ask() -> str:
+        nonlocal asked
+        asked += 1
+        if asked == 1:
+            b"\xff".decode()
+        return "/quit"
+
+    terminal.conversation.run(ask)
+    assert asked == 2
+    assert "not UTF-8" in terminal.file.getvalue()
+
+
+def test_a_closed_stdin_is_the_end_of_the_conversation(built: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("specexport.cli.chat.sys", SimpleNamespace(stdin=None))
+    result = CliRunner().invoke(main, ["chat", str(built)])
+    assert (result.exit_code, result.exception) == (0, None)
 
 
 def test_what_is_refused_leaves_the_conversation_as_it_was(session: Session) -> None:

@@ -85,8 +85,8 @@ class CompiledCausalLM:
         if attention_mask is not None and not np.asarray(attention_mask).all():
             raise ParameterError("attention_mask has zeros; give one sequence without padding")
         asked = _asked(options, do_sample)
-        if max_length is not None:
-            asked.setdefault("max_new_tokens", max(1, max_length - len(prompt)))
+        if max_length is not None and "max_new_tokens" not in asked:
+            asked["max_new_tokens"] = _room(max_length, len(prompt))
         tokens = list(prompt)
         with self.session.stream(prompt, **{"max_new_tokens": MAX_NEW_TOKENS} | asked) as stream:
             if streamer is not None:
@@ -100,10 +100,23 @@ class CompiledCausalLM:
         return _like(given, [tokens])
 
 
+def _room(max_length: int, prompt_tokens: int) -> int:
+    if max_length <= prompt_tokens:
+        raise ParameterError(
+            f"max_length is {max_length}, and the prompt has {prompt_tokens} tokens; give more, or max_new_tokens"
+        )
+    return max_length - prompt_tokens
+
+
 def _only_sequence(given: Any) -> list[int]:
     if given is None:
         raise ParameterError("generate got no input_ids; pass a prompt's, as the tokenizer returns them")
-    array = np.asarray(given)
+    try:
+        array = np.asarray(given)
+    except ValueError:  # rows of different lengths
+        raise ParameterError("input_ids are no array; a session takes one sequence, [1, length]") from None
+    if array.size and array.dtype.kind not in "iu":
+        raise ParameterError(f"input_ids are of type {array.dtype}; give token ids, which are whole numbers")
     if array.ndim == 2 and len(array) == 1:
         array = array[0]
     if array.ndim != 1:

@@ -11,6 +11,8 @@ from ...engines.catalogue import ENGINES
 from ...errors import ParameterError
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
+LONGEST_TIME = 1e9  # seconds, as of a server
+MOST_WAITING = 2**32 - 1  # which Triton's configuration can say
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +43,12 @@ class RepositoryOptions:
             raise ParameterError(f"both --instances {self.instances} and GPUs are given; give only one of the two")
         if len(set(self.gpus)) != len(self.gpus):
             raise ParameterError(f"a GPU appears twice in {', '.join(map(str, self.gpus))}; name each once")
+        if not 0.001 <= self.queue_timeout <= LONGEST_TIME:  # NaN fails as well
+            raise ParameterError(
+                f"--queue-timeout is {self.queue_timeout}; it must be from 0.001 to {LONGEST_TIME:.0f} seconds"
+            )
+        if not 1 <= self.queue <= MOST_WAITING:
+            raise ParameterError(f"--queue is {self.queue}; it must be from 1 to {MOST_WAITING}")
         for folder in self.python_path:
             if not folder.is_dir() or not str(folder).isprintable():
                 raise ParameterError(f"{str(folder)!r} is not a folder; give one that packages are installed in")

@@ -79,8 +79,11 @@ def test_sampling_is_asked_for_and_takes_transformers_defaults(model: CompiledCa
         (PROMPT, {"assistant_model": "draft"}),
         (PROMPT, {"num_beams": 4}),
         (PROMPT, {"stopping_criteria": []}),
+        (PROMPT, {"max_length": len(PROMPT[0])}),
+        ([[1, 2], [3]], {}),
+        ([[1.5, 2.0]], {}),
     ],
-    ids=["nothing", "batch", "padding", "assistant", "beams", "unknown"],
+    ids=["nothing", "batch", "padding", "assistant", "beams", "unknown", "no room", "ragged", "fractions"],
 )
 def test_what_a_session_does_not_have_is_refused(
     refused: Refused, model: CompiledCausalLM, prompt: Any, options: dict[str, Any]

@@ -144,6 +144,11 @@ def test_the_named_folders_of_packages_come_first(write: Write, tmp_path: Path) 
         ("--gpu", 0, "--gpu", 0),
         ("--gpu", 0, "--instances", 2),
         ("--python-path", "nowhere"),
+        ("--queue", 0),
+        ("--queue", 2**32),
+        ("--queue-timeout", 0),
+        ("--queue-timeout", "nan"),
+        ("--queue-timeout", "inf"),
     ],
 )
 def test_wrong_options_are_refused_before_anything_is_written(

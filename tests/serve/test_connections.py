@@ -136,6 +136,13 @@ def test_a_unix_socket_is_its_users_own(tmp_path: Path, refused: Refused) -> Non
     assert (tmp_path / "file").read_text() == "mine"
 
 
+def test_what_is_no_name_of_a_host(refused: Refused) -> None:
+    from specexport.serve.listen import _bound
+
+    with refused(EngineError):
+        _bound("é" * 70, 0)
+
+
 def test_host_names_have_no_case(session: Session) -> None:
     with served(session, ServerSettings(allowed_hosts=("My.Example",))) as client:
         for host in ("my.example", "MY.EXAMPLE:80", "My.Example"):
