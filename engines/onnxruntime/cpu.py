@@ -1,4 +1,4 @@
-"""ONNX Runtime on the CPU: caches are bound in place, and each width is bound once.
+"""ONNX Runtime on the CPU: caches are bound in place, and each of the contract's widths is bound once.
 
 A step writes its tokens into a bound array, runs, and returns the bound logits: nothing is allocated or bound
 again. Caches are numpy arrays bound as both `past` and `present`; see docs/architecture.md for the measurements.
@@ -172,6 +172,7 @@ class OrtDecoder:
         self._bindings = {
             (width, span): self._bind(width, span) for width in contract.widths for span in self._spans or (0,)
         }
+        self._other = (0, 0)  # width and span of the binding that is not the contract's
 
     def step(self, tokens: Sequence[int], position: int) -> Logits:
         return self._run(tokens, position, False)
@@ -187,9 +188,14 @@ class OrtDecoder:
 
     def _bound(self, count: int, end: int) -> _Binding:
         size = (count, self._contract.span(end) if self._spans else 0)
-        if size not in self._bindings:
-            self._bindings[size] = self._bind(*size)
-        return self._bindings[size]
+        found = self._bindings.get(size)
+        if found is None:  # of a prompt's last chunk: only the last of these widths is kept, 30 us make another
+            self._bindings.pop(self._other, None)
+            if self._trees is not None:
+                self._trees.forget(self._other[0])
+            self._other, found = size, self._bind(*size)
+            self._bindings[size] = found
+        return found
 
     def _run(self, tokens: Sequence[int], position: int, prompt: bool) -> Logits:
         count = len(tokens)

@@ -31,6 +31,10 @@ class OrtTrees:
         io.bind_ortvalue_input(DEPTH, value(depth))
         io.bind_ortvalue_input(ANCESTOR, value(ancestor))
 
+    def forget(self, width: int) -> None:
+        """Nothing is bound for this width any more."""
+        self._by_width.pop(width, None)
+
     @contextmanager
     def lie(self, width: int, parents: Sequence[int]) -> Iterator[None]:
         """Within the context, the last rows of a pass of `width` rows follow the rows `parents`, which are earlier."""

@@ -133,10 +133,14 @@ def test_every_width_of_the_contract_is_bound_at_load(opened: Bundle) -> None:
     assert {width for width, _ in make(opened)._bindings} == set(opened.manifest.contract.widths) == {1, 2, 3, 4, 5, 16}
 
 
-def test_an_odd_width_is_bound_when_it_first_comes(opened: Bundle) -> None:
-    decoder = make(opened)
-    assert decoder.step(TOKENS[:11], 0) is decoder.step(TOKENS[:11], 0)
-    assert {width for width, _ in decoder._bindings} == {1, 2, 3, 4, 5, 11, 16}
+def test_an_odd_width_is_bound_when_it_comes_and_only_the_last_is_kept(opened: Bundle) -> None:
+    """Else a server would keep one for each width that a prompt's last chunk has had."""
+    decoder, fresh = make(opened), make(opened)
+    for width in (11, 7, 11, 16, 11):
+        assert decoder.step(TOKENS[:width], 0) is decoder.step(TOKENS[:width], 0)
+        assert np.array_equal(decoder.step(TOKENS[:width], 0), fresh.step(TOKENS[:width], 0))
+        odd = width if width != 16 else 11
+        assert {width for width, _ in decoder._bindings} == {1, 2, 3, 4, 5, odd, 16}
 
 
 @pytest.mark.parametrize("dialect", ["onnx", "rows"])

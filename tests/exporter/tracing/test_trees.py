@@ -70,6 +70,16 @@ def alone(checkpoint: Path, path: Sequence[int]) -> Logits:
     return found
 
 
+def test_prompts_of_many_widths_leave_one_tree_behind(graphs: dict[str, Exported]) -> None:
+    """A tree has the square of its width in bytes."""
+    decoder = graphs["trees"].decoder("ort")
+    widths = set(TREES.widths)
+    for width in range(1, TREES.prompt_chunk + 1):
+        decoder.step(TOKENS[:width], 0)
+    assert decoder._trees is not None
+    assert set(decoder._trees._by_width) == {*widths, TREES.prompt_chunk - 1}
+
+
 @pytest.mark.parametrize("dialect", DIALECTS)
 def test_a_chain_has_the_bits_of_a_graph_without_trees(graphs: dict[str, Exported], dialect: Dialect) -> None:
     chains, trees = (graphs[name].decoder(dialect) for name in ("chains", "trees"))
