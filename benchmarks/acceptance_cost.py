@@ -2,8 +2,8 @@
 
     python benchmarks/acceptance_cost.py [--vocab 128256] [--num-draft-tokens 4]
 
-Drafts equal the target here, so every draft token stands and every row is looked at: the dearest round there is. numpy
-works on one core.
+Drafts equal the target here, so every draft token is accepted and every row is evaluated: the most expensive round.
+numpy works on one core.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ CASES = {
 
 
 def logits_like_a_models(rows: int, vocab: int) -> np.ndarray:
-    """Normal logits with a few tokens far above: the nucleus of 0.95 holds some dozens."""
+    """Normally distributed logits with a few much larger ones: top-p 0.95 keeps a few dozen tokens."""
     rng = np.random.default_rng(0)
     logits = 2.5 * rng.normal(size=(rows, vocab))
     for row in logits:

@@ -1,4 +1,4 @@
-"""Block against token verification: tokens a round when sampling, the same prompts and seeds both ways.
+"""Block against token verification: tokens per round when sampling, with the same prompts and seeds both ways.
 
     python benchmarks/block_verification.py demo.bundle [--limit N] [--temperature 1.0]
 
@@ -20,7 +20,7 @@ PROMPTS = Path(__file__).parent.parent / "examples/prompts"
 
 
 def counts(session: Session, prompt: list[int], seeds: int, params: SamplingParameters) -> dict[str, tuple[int, int]]:
-    """verification -> `(tokens of all rounds, rounds)`, without the last rounds, which the limit makes draft less."""
+    """verification -> `(tokens of all rounds, rounds)`, without the last rounds, which the limit makes shorter."""
     found = {}
     for verification in ("block", "token"):
         tokens = rounds = 0
@@ -46,8 +46,8 @@ def gain(pairs: list[dict[str, tuple[int, int]]]) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("bundle", type=Path)
-    parser.add_argument("--limit", type=int, default=80, help="prompts a route")
-    parser.add_argument("--seeds", type=int, default=4, help="generations a prompt")
+    parser.add_argument("--limit", type=int, default=80, help="prompts per route")
+    parser.add_argument("--seeds", type=int, default=4, help="generations per prompt")
     parser.add_argument("--max-new-tokens", type=int, default=64)
     parser.add_argument("--temperature", type=float, default=1.0)
     parser.add_argument("--num-draft-tokens", type=int)

@@ -2,8 +2,8 @@
 
     python benchmarks/build_memory.py [--precision int8] [--engine tensorrt-rtx] [--hidden 2048 --layers 24]
 
-The build runs in a process of its own; its peak resident memory (mapped files included) is held against
-1.3 x the fp32 bytes of the larger checkpoint + 1.5 GB, or for quantized weights against what the build asks for
+The build runs in its own process. Its peak resident memory (mapped files included) is compared with 1.3 x the fp32
+bytes of the larger checkpoint + 1.5 GB, or for quantized weights with the build's own estimate
 (`exporter/checkpoints/memory_check.py`).
 """
 

@@ -1,10 +1,10 @@
-"""Several candidates in a place against one draft with leaves: tokens a round when sampling.
+"""Several candidates per position against one draft with leaves: tokens per round when sampling.
 
     python benchmarks/candidates.py BUNDLE [--rows 0 4 8] [--num-draft-tokens 4] [--temperature 1.0] [--limit N]
 
-BUNDLE was built with --tree-rows. Every way decodes the same prompts with the same seeds, with so many rows beside the
-draft in every round. Nothing is timed. Rounds that the limit makes draft less do not count. Intervals are 95 %, a
-paired bootstrap by prompt, against block verification with as many leaves.
+BUNDLE must be built with --tree-rows. Every way decodes the same prompts with the same seeds, with --rows additional
+rows in every round. Nothing is timed. Rounds that draft less because of the limit do not count. Intervals are 95 %, a
+paired bootstrap by prompt, against block verification with the same number of leaves.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from specexport.runtime.text.prompt_file import read_prompts
 
 PROMPTS = Path(__file__).parent.parent / "examples/prompts"
 WAYS = ("block", "token", "spectr", "recursive")
-Counts = tuple[int, int, int]  # tokens, rounds, tokens that a row beside the draft gave
+Counts = tuple[int, int, int]  # tokens, rounds, tokens gained by an additional row
 
 
 def count(session: Session, prompt: list[int], seeds: int, params: SamplingParameters) -> Counts:
@@ -46,8 +46,8 @@ def main() -> None:
     parser.add_argument("--rows", nargs="+", type=int, default=[0, 4, 8])
     parser.add_argument("--num-draft-tokens", type=int, default=4)
     parser.add_argument("--temperature", type=float, default=1.0)
-    parser.add_argument("--limit", type=int, default=10, help="prompts a route")
-    parser.add_argument("--seeds", type=int, default=2, help="generations a prompt")
+    parser.add_argument("--limit", type=int, default=10, help="prompts per route")
+    parser.add_argument("--seeds", type=int, default=2, help="generations per prompt")
     parser.add_argument("--max-new-tokens", type=int, default=64)
     arguments = parser.parse_args()
     session = load(arguments.bundle)

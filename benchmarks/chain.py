@@ -1,12 +1,12 @@
-"""Chains: what drafts for the draft model saves, by counted passes at given costs.
+"""Chains: what guesses for the draft model save, by counted passes at given costs.
 
     python benchmarks/chain.py BUNDLE [--drafters ngram:model suffix:model] [--temperature 0] [--limit N]
 
-Every prompt is decoded with the draft alone and with each of the drafters, with k draft tokens from 1 to the most that
-the bundle takes. The tokens are the same; counted are rounds, passes of the draft and their rows. The table prices them
-for a few hosts: d and v(5) in plain rounds, a row more of the draft's pass at --row of a pass; each way with its best
-k. Nothing is timed. Intervals are 95 %, a paired bootstrap by prompt. A pass of a smaller model costs --small of one of
-the draft's.
+Every prompt is decoded with the draft alone and with each of the drafters, with k draft tokens from 1 to the bundle's
+maximum. The tokens are the same; rounds, passes of the draft and their rows are counted. The table gives their cost on
+a few hosts, each way with its best k: d and v(5) are in plain rounds, and an additional row of the draft's pass costs
+--row of a pass. Nothing is timed. Intervals are 95 %, a paired bootstrap by prompt. A pass of a smaller model costs
+--small of one of the draft's.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Run:
 
 
 class Counted:
-    """A draft whose steps are counted. Everything else is the decoder's own."""
+    """A draft whose steps are counted. Everything else is forwarded to the decoder."""
 
     def __init__(self, decoder: Decoder) -> None:
         self._decoder, self.rows = decoder, 0
@@ -59,7 +59,7 @@ def decode(session: Session, prompt: list[int], params: SamplingParameters, coun
 
 
 def speed(found: list[Run], k: int, host: tuple[float, float], row: float, small: float) -> float:
-    """Tokens in the time of a plain round."""
+    """Tokens per time of a plain round."""
     d, v5 = host
     tokens, rounds, passes, rows, guesses = (
         sum(getattr(run, name) for run in found) for name in ("tokens", "rounds", "passes", "rows", "guess_passes")
@@ -74,7 +74,7 @@ def main() -> None:
     parser.add_argument("--drafters", nargs="+", default=["ngram:model", "suffix:model"])
     parser.add_argument("--routes", nargs="+", default=["code", "prose"])
     parser.add_argument("--temperature", type=float, default=0.0)
-    parser.add_argument("--limit", type=int, default=10, help="prompts a route")
+    parser.add_argument("--limit", type=int, default=10, help="prompts per route")
     parser.add_argument("--max-new-tokens", type=int, default=64)
     parser.add_argument("--row", type=float, default=0.05)
     parser.add_argument("--small", type=float, default=0.2)

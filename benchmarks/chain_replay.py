@@ -2,10 +2,11 @@
 
     python benchmarks/chain_replay.py BUNDLE [--routes code prose random] [--skip N] [--limit N]
 
-Records which of the target's tokens the draft has right, greedy, and what it says where it has not. Adaptive sessions
-are replayed on that with every drafter and every chain of a lookup and the draft, half of each route's prompts by what
-is known of the other half. d and v(5) are in plain rounds, a row more of the draft's pass takes --row of a pass. No
-clock is asked, so no other work disturbs it; 95 % intervals are by prompt. A session takes a chain above 1.05.
+Records, greedily, which of the target's tokens the draft predicts, and its own tokens where it does not. On these,
+adaptive sessions are replayed with every drafter and every chain of a lookup and the draft, each half of a route's
+prompts by what is known about the other half. d and v(5) are in plain rounds; an additional row of the draft's pass
+takes --row of a pass. Nothing is timed, so other work does not disturb it. Intervals are 95 %, by prompt. A session
+uses a chain above 1.05.
 """
 
 from __future__ import annotations
@@ -47,8 +48,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("bundle", type=Path)
     parser.add_argument("--routes", nargs="+", default=["code", "prose", "copy", "random"])
-    parser.add_argument("--skip", type=int, default=0, help="prompts of each route that are left out first")
-    parser.add_argument("--limit", type=int, default=20, help="prompts a route")
+    parser.add_argument("--skip", type=int, default=0, help="how many prompts of each route to skip first")
+    parser.add_argument("--limit", type=int, default=20, help="prompts per route")
     parser.add_argument("--max-new-tokens", type=int, default=96)
     parser.add_argument("--row", type=float, default=0.05)
     given = parser.parse_args()

@@ -1,10 +1,10 @@
-"""What long prompts cost a bundle's target: prefill by chunk, and then passes of one and more rows, by context.
+"""The cost of long prompts for a bundle's target: prefill by chunk size, and passes of one or more rows by context.
 
     python benchmarks/context.py BUNDLE [--lengths 128,512,1000,1900] [--chunks 64,128,256] [--widths 1,5] [--turns 5]
 
 Chunks take turns on each length, and widths on each context; figures are medians of the turns, ratios of medians. The
-bundle's capacity must hold the longest prompt, and its own chunk the largest that is tried. For a machine that does
-nothing else.
+bundle's capacity must be at least the longest prompt, and its prompt chunk at least the largest that is tried. Needs a
+quiet machine.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--chunks", type=numbers, default=[64, 128, 256])
     parser.add_argument("--widths", type=numbers, default=[1, 5])
     parser.add_argument("--turns", type=int, default=5)
-    parser.add_argument("--passes", type=int, default=20, help="of each width in a turn")
+    parser.add_argument("--passes", type=int, default=20, help="passes of each width per turn")
     parser.add_argument("--threads", type=int, default=0)
     return parser.parse_args()
 
@@ -45,7 +45,7 @@ def prefill(target: Decoder, tokens: Sequence[int], chunk: int) -> None:
 
 
 def seconds(run: Callable[[], object], times: int = 1) -> float:
-    """The median of so many runs."""
+    """The median time of `times` runs."""
     found = []
     for _ in range(times):
         start = perf_counter()

@@ -1,9 +1,9 @@
-"""Two chats in turn on one session, with and without host memory for the rows of the one that waits.
+"""Two alternating chats on one session, with and without host memory for the cache rows of the waiting one.
 
     python benchmarks/conversations.py BUNDLE [--turns 10] [--new-tokens 32] [--mib 512]
 
-Prints the prompt tokens that each turn prefilled, the time to its first token, and what computing a cache row takes
-over copying it to the host and back. For a machine that does nothing else.
+Prints how many prompt tokens each turn prefilled, the time to its first token, and the time to compute a cache row
+relative to copying it to the host and back. Needs a quiet machine.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ def parse() -> argparse.Namespace:
 
 
 def talk(session: Session, turns: int, new_tokens: int) -> tuple[list[tuple[int, ...]], list[int], list[float]]:
-    """Two chats in turn: all tokens, and of every turn but the first ones what was prefilled, and the seconds to the
-    first token.
+    """Two alternating chats: (all tokens; how many were prefilled, and the seconds to the first token, for every turn
+    except the first ones).
     """
     talks = [session.encode(opening) for opening in OPENINGS]
     heard, prefilled, seconds = [], [], []
@@ -49,7 +49,7 @@ def talk(session: Session, turns: int, new_tokens: int) -> tuple[list[tuple[int,
 
 
 def copied_over(session: Session, rows: int) -> float:
-    """What a row takes to compute in a prompt chunk, over copying it out and back."""
+    """The time to compute a row in a prompt chunk, divided by the time to copy it out and back."""
     target, chunk = session.engine.target, session.bundle.manifest.contract.prompt_chunk
     tokens = (session.encode(OPENINGS[1]) * rows)[:rows]
     start = perf_counter()

@@ -27,7 +27,7 @@ PROMPTS = Path(__file__).parent.parent / "examples/prompts"
 
 @dataclass(frozen=True)
 class PromptRuns:
-    """One prompt, both ways. Times in seconds behind the prefill; both start from an empty cache."""
+    """One prompt, both ways. Times in seconds after the prefill; both start from an empty cache."""
 
     plain: Statistics
     speculative: Statistics
@@ -47,7 +47,7 @@ def run_both(session: Session, prompt: list[int], k: int, max_new_tokens: int, p
 
 
 def total_speedup(pairs: list[PromptRuns]) -> float:
-    """Plain over speculative time of all prompts together; both emitted the same number of tokens."""
+    """Plain divided by speculative time of all prompts together; both emitted the same number of tokens."""
     return sum(pair.plain.decode_seconds for pair in pairs) / sum(pair.speculative.decode_seconds for pair in pairs)
 
 
@@ -99,7 +99,7 @@ def measure_route(session: Session, route: str, k: int, limit: int | None, max_n
 
 
 def table(rows: list[dict[str, object]]) -> str:
-    """A Markdown table, a column a route."""
+    """A Markdown table with one column per route."""
     forms = {
         "prompts": ("held-out prompts", "{}"),
         "mean_acceptance_length": ("tokens per round", "{:.2f}"),
@@ -130,7 +130,7 @@ def table(rows: list[dict[str, object]]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("bundle", type=Path)
-    parser.add_argument("--limit", type=int, help="prompts a route")
+    parser.add_argument("--limit", type=int, help="prompts per route")
     parser.add_argument("--num-draft-tokens", type=int, default=4)
     parser.add_argument("--max-new-tokens", type=int, default=96)
     parser.add_argument("--json", type=Path, help="write the rows here too")

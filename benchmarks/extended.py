@@ -1,11 +1,12 @@
-"""Lookups behind the model's tokens and matches of three, against lookups in front only and matches of four: timed.
+"""Lookups also after the model's tokens, and matches of three, against lookups only before them, and of four: timed.
 
     python benchmarks/extended.py BUNDLE [--routes code copy] [--drafter ngram+model] [--limit N] [--clock]
 
-Every prompt is decoded plainly and in both ways, with the bundle's maximum of draft tokens and adapting, all in turn
-and from an empty cache, greedy. Adapting in front only has one belief for lookups and the model. Time counts from the
-first round on, and is the process's own on one thread, which other work on the host disturbs least; --clock measures
-two threads by the clock. Intervals are 95 %, by prompt. `extended_replay.py` replays the same at given costs.
+Every prompt is decoded plainly and in both ways, with the bundle's maximum of draft tokens and adapting, interleaved,
+from an empty cache, greedy. With lookups only before the model's tokens, the adaptive schedule has one estimate for
+lookups and the model. Time counts from the first round on; it is the process time of one thread, which other work on
+the host disturbs least, or with --clock the wall time of two threads. Intervals are 95 %, by prompt.
+`extended_replay.py` replays the same at given costs.
 """
 
 from __future__ import annotations
@@ -36,11 +37,11 @@ from specexport.runtime.sampling.parameters import SamplingParameters
 from specexport.runtime.text.prompt_file import read_prompts
 
 PROMPTS = Path(__file__).parent.parent / "examples/prompts"
-GUESS = 0.6  # the chance of a draft token, before anything is known
+GUESS = 0.6  # the chance of acceptance before anything is known
 
 
 class InFront:
-    """A lookup that finds nothing behind tokens of the model."""
+    """A lookup that finds nothing after tokens of the model."""
 
     def __init__(self, lookup: Lookup) -> None:
         self._lookup = lookup
@@ -54,10 +55,10 @@ class InFront:
 
 @dataclass(frozen=True)
 class Way:
-    """Of drafting by a model and lookups.
+    """A way of drafting with a model and lookups.
 
-    shortest: match that counts. behind: whether lookups go on behind the model's tokens. adapts: by which schedule,
-    None for a fixed number of draft tokens.
+    shortest: the shortest match that counts. behind: whether lookups continue after the model's tokens. adapts: the
+    adaptive schedule, None for a fixed number of draft tokens.
     """
 
     name: str
@@ -68,7 +69,7 @@ class Way:
 
     @contextmanager
     def lookups(self) -> Iterator[None]:
-        """Lookups are made as this way has them while it lasts."""
+        """Within the context, lookups are made as this way has them."""
 
         def of(kind: Callable[[int], Lookup]) -> Callable[[int], Lookup]:
             return lambda _: kind(self.shortest) if self.behind else InFront(kind(self.shortest))
@@ -77,7 +78,7 @@ class Way:
             yield
 
     def schedule(self, drafter: str, costs: Costs, route: str, pace: Pace | None = None) -> AdaptiveSchedule | None:
-        """Of a request; those of a route learn from each other. costs: what the session reckons with."""
+        """The schedule of a request; the requests of a route share what is learnt. costs: what the session assumes."""
         if self.adapts is None:
             return None
         most = costs.max_draft_tokens
@@ -124,7 +125,7 @@ def run(session: Session, prompt: list[int], params: SamplingParameters, schedul
 def run_all(
     session: Session, routes: dict[str, list[list[int]]], drafter: str, tokens: int, clock: bool
 ) -> dict[tuple[str, str], list[Run]]:
-    """By route and the name of a way, "" for plain."""
+    """Runs by route and the name of a way, "" for plain."""
     meter = CostMeter(session, [64, 192])
     meter.measure(8)
     costs = meter.costs()
@@ -153,7 +154,7 @@ def main() -> None:
     parser.add_argument("bundle", type=Path)
     parser.add_argument("--routes", nargs="+", default=["code", "prose", "copy", "random"])
     parser.add_argument("--drafter", choices=["ngram+model", "suffix+model"], default="ngram+model")
-    parser.add_argument("--limit", type=int, default=24, help="prompts a route")
+    parser.add_argument("--limit", type=int, default=24, help="prompts per route")
     parser.add_argument("--max-new-tokens", type=int, default=96)
     parser.add_argument("--clock", action="store_true")
     arguments = parser.parse_args()

@@ -1,10 +1,10 @@
-"""Lookups behind the model's tokens and matches of three, replayed on recorded text at given costs.
+"""Lookups also after the model's tokens, and matches of three, replayed on recorded text at given costs.
 
     python benchmarks/extended_replay.py BUNDLE [--routes code copy] [--drafter ngram+model] [--skip N] [--limit N]
 
-Records which of the target's tokens the draft has right, greedy, and replays every way of `extended.py` on that: with
-the best fixed number of draft tokens, adapting, and adapting with a draft that is believed to take twice its time. d
-and v(5) are in plain rounds. No clock is asked, so no other work disturbs it; 95 % intervals are by prompt.
+Records, greedily, which of the target's tokens the draft predicts, and replays every way of `extended.py` on that: with
+the best fixed number of draft tokens, adapting, and adapting with costs that assume twice the draft's time. d and v(5)
+are in plain rounds. Nothing is timed, so other work does not disturb it. Intervals are 95 %, by prompt.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ HOSTS = ((0.09, 1.32), (0.14, 1.37), (0.2, 1.7), (0.3, 1.4), (0.15, 1.05))  # d 
 
 
 def costs(d: float, v5: float, most: int) -> Costs:
-    """In plain rounds; a draft's prefill takes a tenth of a pass a token."""
+    """Costs in plain rounds; the draft's prefill takes a tenth of a pass per token."""
 
     def time(seconds: float) -> MeasuredTime:
         return MeasuredTime(seconds, seconds, seconds)
@@ -53,14 +53,14 @@ def record(session: Session, route: str, lines: slice, tokens: int, drafter: str
 
 
 class Host:
-    """Where rounds cost what `costs` says."""
+    """A host on which rounds cost what `costs` says."""
 
     def __init__(self, d: float, v5: float, most: int) -> None:
         self.right, self.dear = costs(d, v5, most), costs(2 * d, v5, most)
         self._at = cached(self.right)
 
     def fixed(self, way: Way, traces: list[Trace], drafter: str) -> tuple[list[float], int]:
-        """(seconds by trace, k) of the best number of draft tokens."""
+        """(seconds by trace, k) with the best fixed number of draft tokens."""
         with way.lookups():
             tried = [
                 (self._seconds(traces, lambda trace, k=k: replay(trace, drafter, k)), k)  # type: ignore[misc]
@@ -69,7 +69,7 @@ class Host:
         return min(tried, key=lambda one: sum(one[0]))
 
     def adaptive(self, way: Way, traces: list[Trace], drafter: str, believed: Costs) -> list[float]:
-        """Seconds by trace. believed: what the session reckons with."""
+        """Seconds by trace. believed: the costs that the session assumes."""
 
         def rounds(trace: Trace) -> Iterable[ReplayedRound]:
             schedule = way.schedule(drafter, believed, trace.route)
@@ -107,8 +107,8 @@ def main() -> None:
     parser.add_argument("bundle", type=Path)
     parser.add_argument("--routes", nargs="+", default=["code", "prose", "copy", "random"])
     parser.add_argument("--drafter", choices=["ngram+model", "suffix+model"], default="ngram+model")
-    parser.add_argument("--skip", type=int, default=0, help="prompts of each route that are left out first")
-    parser.add_argument("--limit", type=int, default=40, help="prompts a route")
+    parser.add_argument("--skip", type=int, default=0, help="how many prompts of each route to skip first")
+    parser.add_argument("--limit", type=int, default=40, help="prompts per route")
     parser.add_argument("--max-new-tokens", type=int, default=96)
     arguments = parser.parse_args()
     with load(arguments.bundle, policy=False, threads=1) as session:

@@ -1,9 +1,9 @@
-"""What a grammar costs a round, and what its forced tokens give: constrained against free decoding, in turn.
+"""What a grammar costs per round, and what its forced tokens gain: constrained against free decoding, interleaved.
 
     python benchmarks/grammar.py smol.bundle
 
-Needs a quiet machine. Free and constrained requests of one length take turns; a figure is the median over the repeats,
-and a ratio that of the pairs. Rounds are plain in the first table, so that each is one pass of the target.
+Needs a quiet machine. Free and constrained requests of the same length alternate; figures are medians over the repeats,
+and ratios those of the pairs. Rounds are plain in the first table, so that each is one pass of the target.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 from specexport import Grammar, Session, load
 
 PROMPT = "A list of orders as JSON:\n"
-# Texts that go on as long as they are let, of what masks are cheap and dear of.
+# Grammars of texts that can continue without limit, with cheap and with expensive masks.
 GOING_ON = {
     "strings": {"type": "array", "items": {"type": "string"}},
     "bounded strings": {"type": "array", "items": {"type": "string", "minLength": 20, "maxLength": 200}},
@@ -46,7 +46,7 @@ WAYS: dict[str, dict[str, Any]] = {"greedy": {}, "top-p 0.95": {"temperature": 1
 
 
 def milliseconds_a_round(session: Session, length: int, **options: Any) -> tuple[float, float]:
-    """(all of it, the host's part)."""
+    """(whole time, the host's part), in milliseconds per round."""
     session.reset()
     found = session.generate(PROMPT, max_new_tokens=length, stop_token_ids=(), speculate=False, **options).statistics
     return found.decode_seconds / found.rounds * 1e3, found.host_seconds / found.rounds * 1e3
@@ -62,7 +62,7 @@ def rounds(session: Session, length: int, repeats: int) -> None:
             pairs = []
             for repeat in range(repeats):
                 found = {}
-                for bounded in (False, True) if repeat % 2 else (True, False):  # neither always comes first
+                for bounded in (False, True) if repeat % 2 else (True, False):  # so that neither always comes first
                     found[bounded] = milliseconds_a_round(
                         session, length, grammar=grammar if bounded else None, **options
                     )
@@ -76,7 +76,7 @@ def rounds(session: Session, length: int, repeats: int) -> None:
 
 
 def form(session: Session, repeats: int) -> None:
-    """A schema with fixed keys: tokens a second, free and constrained, plain and with the bundle's default drafter."""
+    """A schema with fixed keys: tokens per second, free and constrained, plain and with the default drafter."""
     grammar = Grammar.json_schema(FORM)
     ways: dict[str, dict[str, Any]] = {
         "free, plain": {"speculate": False},
@@ -106,7 +106,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("bundle")
     parser.add_argument("--threads", type=int, default=0)
-    parser.add_argument("--length", type=int, default=48, help="tokens of a request of the first table")
+    parser.add_argument("--length", type=int, default=48, help="tokens per request in the first table")
     parser.add_argument("--repeats", type=int, default=7)
     given = parser.parse_args()
     session = load(given.bundle, threads=given.threads)

@@ -1,4 +1,4 @@
-"""What a measurement was made on: without it a number says nothing."""
+"""The hardware and software that a measurement was made with."""
 
 from __future__ import annotations
 

@@ -1,12 +1,12 @@
-"""What the late commit of states costs a pass of a hybrid: its target's graph against the same graph without it.
+"""What the late commit of states costs per pass of a hybrid: its target's graph against the same graph without it.
 
     python benchmarks/late_commit.py BUNDLE [--context 256] [--turns 40] [--threads 0]
 
-The graph without: every recurrence is one operator and every convolution one, from the past state straight to the
-present one, and nothing is kept of open rows, so that no draft could be rejected. All else is the same, the weights
-too. Both run a pass of each width in turn, behind one of the same width: with the late commit all rows of that become
-certain, the most that can. Prints medians, and the median of the ratios with the range of the middle half of them. For
-a machine that does nothing else.
+In the graph without late commit, every recurrence and every convolution is one operator, from the past state directly
+to the present one, and nothing is kept of open rows, so that no draft could be rejected. Everything else is the same,
+including the weights. Both run passes of each width, interleaved, each after one of the same width: with the late
+commit all rows of that pass become certain, the most that is possible. Prints medians, and the median of the ratios
+with the range of the middle half of them. Needs a quiet machine.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from specexport.engines.onnxruntime.products import keep_exact
 
 
 def without_late_commit(path: Path, spec: ModelSpec) -> onnx.ModelProto:
-    """The graph at `path` with states that every row advances at once. Its weights stay where they are."""
+    """The graph at `path` with states that every row advances at once. Its weights stay in their file."""
     model = onnx.load(path, load_external_data=False)
     graph = model.graph
     made = {name: node for node in graph.node for name in node.output}
@@ -48,9 +48,9 @@ def without_late_commit(path: Path, spec: ModelSpec) -> onnx.ModelProto:
 
 
 def _recur_at_once(second: onnx.NodeProto, made: dict[str, onnx.NodeProto], graph: onnx.GraphProto) -> None:
-    """second: the call of two that computes the rows that stay open."""
+    """Replace the two calls of a recurrence by one. second: the call that computes the rows that stay open."""
     name = second.input[3]
-    joined = made[made[made[second.input[0]].input[0]].input[0]]  # split, cut, joined with the rows that were open
+    joined = made[made[made[second.input[0]].input[0]].input[0]]  # split, sliced, joined with the rows that were open
     parts = made[joined.input[1]].input
     del made[name].output[:]
     both = next(node for node in graph.node if second.output[0] in node.input)
@@ -61,7 +61,7 @@ def _recur_at_once(second: onnx.NodeProto, made: dict[str, onnx.NodeProto], grap
 
 
 def _prune(graph: onnx.GraphProto) -> None:
-    """Leave what the outputs need, without the rows that were kept open."""
+    """Keep only what the outputs need, without the outputs of open rows."""
     outputs = [value for value in graph.output if ".rows" not in value.name]
     del graph.output[:]
     graph.output.extend(outputs)
@@ -121,7 +121,7 @@ class Plain:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("bundle", type=Path)
-    parser.add_argument("--context", type=int, default=256, help="tokens in front of the passes")
+    parser.add_argument("--context", type=int, default=256, help="tokens of context before the passes")
     parser.add_argument("--turns", type=int, default=40)
     parser.add_argument("--threads", type=int, default=0)
     arguments = parser.parse_args()
@@ -142,7 +142,7 @@ def main() -> None:
 
 
 def compare(late: OrtDecoder, plain: Plain, asked: tuple[int, int, list[int]]) -> None:
-    """asked: tokens in front, turns, widths of a pass."""
+    """Compare both graphs. asked: tokens of context, turns, widths of a pass."""
     position, turns, widths = asked
     tokens = np.random.default_rng(0).integers(0, late.vocab_size, position + 2 * turns * sum(widths)).tolist()
     for part in (late, plain):

@@ -1,8 +1,9 @@
-"""Drafts looked up in the text, against plain decoding, greedy, interleaved.
+"""Prompt lookup against plain decoding, greedy, interleaved.
 
     python benchmarks/lookup.py BUNDLE [--routes copy code] [--drafters ngram suffix+model] [--limit N]
 
-Every prompt is decoded plainly and by each drafter in turn, from an empty cache. The interval is a bootstrap by prompt.
+Every prompt is decoded plainly and with each drafter, interleaved, from an empty cache. Intervals are a bootstrap by
+prompt.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ def main() -> None:
     parser.add_argument("bundle", type=Path)
     parser.add_argument("--routes", nargs="+", default=["copy"])
     parser.add_argument("--drafters", nargs="+", choices=(*DRAFTERS, *all_chains((FIRST,))))
-    parser.add_argument("--limit", type=int, help="prompts a route")
+    parser.add_argument("--limit", type=int, help="prompts per route")
     parser.add_argument("--max-new-tokens", type=int, default=96)
     parser.add_argument("--num-draft-tokens", type=int, help="default: the bundle's maximum")
     arguments = parser.parse_args()

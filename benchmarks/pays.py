@@ -1,11 +1,12 @@
-"""Does it pay on the demo pair: decided on one half of the held-out prompts, confirmed on the other.
+"""Does speculation pay on the demo pair? Decided on one half of the held-out prompts, confirmed on the other.
 
     python benchmarks/pays.py demo.bundle [--limit N] [--threads N] [--json FILE]
 
 1. `calibrate` on every second prompt of the routes code, prose and random.
-2. On the other prompts plain decoding, every fixed number of draft tokens, and the adaptive session (the route named,
-   and not), all in turn on each prompt. Tables: speedup over plain by route and on the stream of all routes, with 95 %
-   intervals by prompt; adaptive against the best fixed number; predicted against measured; what recording costs.
+2. On the other prompts plain decoding, every fixed number of draft tokens, and the adaptive session (with and without
+   naming the route), interleaved on each prompt. Tables: speedup over plain by route and on the stream of all routes,
+   with 95 % intervals by prompt; adaptive against the best fixed number; predicted against measured; what recording
+   costs.
 
 Writes costs.json, survival.json, policy.json and report.html into the bundle.
 """
@@ -36,7 +37,7 @@ PLAIN, NAMED, UNNAMED, RECORDED = "plain", "adaptive", "adaptive, route not name
 
 @dataclass(frozen=True)
 class Timed:
-    """One prompt: seconds behind the prefill by way of decoding, and whether all ways gave the same tokens."""
+    """One prompt: seconds after the prefill by way of decoding, and whether all ways gave the same tokens."""
 
     route: str
     seconds: dict[str, float]
@@ -44,7 +45,7 @@ class Timed:
 
 
 def requests(session: Session, limit: int | None, max_new_tokens: int) -> tuple[list[Request], list[Request]]:
-    """Those to decide by, and those to confirm on. Of all routes in turn."""
+    """(requests to decide by, requests to confirm on), alternating between all routes."""
     halves: tuple[list[Request], list[Request]] = ([], [])
     for number, route in enumerate(ROUTES):
         lines = [json.loads(line) for line in (PROMPTS / f"{route}.jsonl").read_text(encoding="utf-8").splitlines()]
@@ -82,7 +83,7 @@ def time_all(session: Session, prompts: list[Request]) -> list[Timed]:
 
 
 def ratio(timed: list[Timed], one: str, other: str) -> Interval:
-    """Time of `one` over that of `other`."""
+    """Time of `one` divided by that of `other`."""
     return ratio_interval([entry.seconds[one] for entry in timed], [entry.seconds[other] for entry in timed])
 
 
@@ -143,7 +144,7 @@ def main() -> None:
     parser.add_argument("bundle", type=Path)
     parser.add_argument("--limit", type=int, help="prompts of each half and route")
     parser.add_argument("--max-new-tokens", type=int, default=96)
-    parser.add_argument("--threads", type=int, default=0, help="one where other work shares the cores")
+    parser.add_argument("--threads", type=int, default=0, help="use 1 if other work shares the cores")
     parser.add_argument("--json", type=Path, help="write the figures here too")
     arguments = parser.parse_args()
     session = load(arguments.bundle, policy=False, threads=arguments.threads)

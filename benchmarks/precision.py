@@ -1,12 +1,12 @@
-"""Bundles of one pair in several precisions, in turn: quality, size, passes, speed, acceptance, what widths change.
+"""Bundles of one pair in several precisions, interleaved: quality, size, passes, speed, acceptance, effect of widths.
 
     python benchmarks/precision.py fp32=demo.bundle int8=int8.bundle int4=int4.bundle
         [--route code] [--limit 4] [--max-new-tokens 48]
 
 Ratios are to the first bundle, of medians over the same passes or prompts. `apart`: the largest difference of a logit
 between a row that runs alone and the same row among others, in standard deviations of the logits. `floor`: the time to
-read the target's weights once, at the rate at which all cores read memory. Perplexity: of prompts that neither model of
-the demo pair was trained on (routes code and prose), through the engine.
+read the target's weights once, at the bandwidth at which all cores read memory. Perplexity: through the engine, on
+prompts that neither model of the demo pair was trained on (routes code and prose).
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ CONTEXT = 192
 @click.option(
     "--route", "routes", multiple=True, help="File of examples/prompts to decode; may be repeated. [default: all]"
 )
-@click.option("--limit", default=4, show_default=True, help="Prompts a file of examples/prompts.")
+@click.option("--limit", default=4, show_default=True, help="Prompts per file of examples/prompts.")
 @click.option("--max-new-tokens", default=48, show_default=True)
-@click.option("--passes", default=40, show_default=True, help="Passes a width.")
-@click.option("--texts", default=60, show_default=True, help="Prompts a route whose perplexity is taken; 0 for none.")
+@click.option("--passes", default=40, show_default=True, help="Passes per width.")
+@click.option("--texts", default=60, show_default=True, help="Prompts per route for the perplexity; 0 for none.")
 def main(
     bundles: tuple[str, ...], routes: tuple[str, ...], limit: int, max_new_tokens: int, passes: int, texts: int
 ) -> None:
@@ -72,7 +72,7 @@ def main(
 def time_passes(
     sessions: dict[str, Session], widths: list[int], passes: int
 ) -> tuple[dict[str, dict[int, list[float]]], float]:
-    """Seconds by bundle and width, and the bytes a second at which memory is read, in turn with them."""
+    """(seconds by bundle and width, bytes per second at which memory is read, measured in between)."""
     times: dict[str, dict[int, list[float]]] = {name: {width: [] for width in widths} for name in sessions}
     parts = [np.ones(2**26, np.float32) for _ in os.sched_getaffinity(0)]
     rates = []
@@ -85,7 +85,7 @@ def time_passes(
                 session.engine.target.step(list(range(5, 5 + width)), CONTEXT)
                 if number:
                     times[name][width].append(perf_counter() - start)
-        if number % 8 == 0:  # it leaves the caches without the first bundle's weights
+        if number % 8 == 0:  # this evicts the first bundle's weights from the CPU's caches
             rates.append(read_bandwidth(parts))
     return times, median(rates)
 
@@ -98,13 +98,13 @@ def fill(session: Session) -> None:
 
 
 def read_bandwidth(parts: list[np.ndarray]) -> float:
-    """Bytes a second, a core a part, over more than any cache holds.
+    """Bytes per second at which memory is read, with one part per core, larger than any cache.
 
-    The engine's threads spin for a while after a pass.
+    It waits first, since the engine's threads spin for a while after a pass.
     """
     sleep(0.1)
     with ThreadPoolExecutor(len(parts)) as pool:
-        list(pool.map(np.sum, [part[:1] for part in parts]))  # the threads are there
+        list(pool.map(np.sum, [part[:1] for part in parts]))  # starts the threads
         start = perf_counter()
         list(pool.map(np.sum, parts))
         return sum(part.nbytes for part in parts) / (perf_counter() - start)
@@ -129,7 +129,7 @@ def perplexity(session: Session, texts: int) -> float:
 
 
 def apart(session: Session, width: int) -> float:
-    """Rows alone, against the same rows in one pass."""
+    """The largest difference between rows that run alone and the same rows in one pass."""
     target = session.engine.target
     fill(session)
     tokens = list(range(40, 40 + width))

@@ -1,11 +1,11 @@
-"""Predicted against measured speedup by context length, with costs of short texts alone and of long ones too.
+"""Predicted against measured speedup by context length, with costs measured on short texts only, and on long ones too.
 
     python benchmarks/predicted.py BUNDLE [--lengths 100 500 900] [--numbers 2 4] [--limit 8] [--threads 1]
 
-Costs are measured at 16 and 160 tokens and at the capacity, in goes between the prompts; prompts of each length are
-stretches of the held-out ones. Each is decoded plainly and with every k in turn. Predicted are the rounds that ran
-(`calibration/bench/predict.py`), so what differs are costs alone: of the first two contexts, whose last stands for all
-longer texts, and of all three, with lines in between. Intervals are 95 %, by prompt.
+Costs are measured at 16 and 160 tokens and at the capacity, at times between the prompts; prompts of each length are
+parts of the held-out ones. Each is decoded plainly and with every k, interleaved. The prediction is for the rounds that
+ran (`calibration/bench/predict.py`), so it differs only in the costs: those of the first two contexts, the second of
+which is used for all longer texts, or those of all three, with linear interpolation. Intervals are 95 %, by prompt.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("bundle", type=Path)
     parser.add_argument("--lengths", nargs="+", type=int, default=[100, 500, 900])
-    parser.add_argument("--numbers", nargs="+", type=int, default=[2, 4], help="draft tokens a round")
+    parser.add_argument("--numbers", nargs="+", type=int, default=[2, 4], help="draft tokens per round")
     parser.add_argument("--limit", type=int, default=8, help="prompts of each length")
     parser.add_argument("--max-new-tokens", type=int, default=64)
-    parser.add_argument("--threads", type=int, default=0, help="one where other work shares the cores")
+    parser.add_argument("--threads", type=int, default=0, help="use 1 if other work shares the cores")
     arguments = parser.parse_args()
     pairs: list[PairedRun] = []
     with load(arguments.bundle, policy=False, threads=arguments.threads) as session:

@@ -1,10 +1,10 @@
-"""What a recipe for a checkpoint's weights loses, without a build: nats, agreement, perplexity, bytes, notes.
+"""What a quantization recipe for a checkpoint loses, without a build: nats, agreement, perplexity, bytes, notes.
 
     python benchmarks/rounding.py CHECKPOINT [--precision int4] [--nearest] [--no-mixing] [--budget 0.2]
         [--damping 0.01] [--groups 8]
 
-Computed in torch, on the held-out part of the shipped texts, for ONNX Runtime. --groups: of so many groups of layers,
-the divergence that is estimated if the group alone were in int4, and the true one, on the texts that were read.
+Computed in torch, on the held-out part of the shipped texts, for ONNX Runtime. --groups N: for N groups of layers, the
+estimated divergence if only that group were in int4, and the true one, on the texts that were used for the estimate.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ from torch import Tensor
 @click.option("--precision", default="int4", show_default=True, type=click.Choice(["int4", "int8"]))
 @click.option("--nearest", is_flag=True, help="Round to nearest, not by GPTQ.")
 @click.option("--mixing/--no-mixing", default=True, show_default=True)
-@click.option("--budget", default=BUDGET, show_default=True, help="Of the mix, as a part of fp32's bytes.")
-@click.option("--damping", default=DAMPING, show_default=True, help="Of GPTQ.")
+@click.option("--budget", default=BUDGET, show_default=True, help="Budget of the mix, as a share of the bytes in fp32.")
+@click.option("--damping", default=DAMPING, show_default=True, help="Damping of GPTQ.")
 @click.option("--groups", default=0, help="Groups whose estimate is compared with their true divergence.")
 def main(
     checkpoint: str, precision: Any, nearest: bool, mixing: bool, budget: float, damping: float, groups: int

@@ -1,4 +1,4 @@
-"""Requests that name no route, timed: a session that chooses who drafts against sessions with one drafter.
+"""Requests that name no route, timed: a session that chooses the drafter, against sessions with one drafter.
 
     specexport build --target examples/demo_pair/target --draft examples/demo_pair/draft -o demo.bundle
     specexport tune demo.bundle --prompts examples/prompts/random.jsonl --limit 110 --max-new-tokens 96 --answers 1 \\
@@ -8,9 +8,9 @@
     specexport calibrate demo.bundle --prompts calibration.jsonl --max-new-tokens 96 --threads 1
     python benchmarks/routed.py demo.bundle --routes code prose random --skip 30 --limit 20 --threads 1
 
-A session a way, adapting, over the same mixed stream: `routed`, `named` (every request names its route), and each
-drafter of `routing.json` alone. Every request is run in all ways, in an order that turns. Speed is tokens a second
-behind the prompt, and with it; 95 % intervals are by request. Greedy texts must be equal.
+One adaptive session per way, over the same mixed stream: `routed`, `named` (every request names its route), and each
+drafter of `routing.json` alone. Every request runs in all ways, in a rotating order. Speed is tokens per second,
+without and with the prefill; intervals are 95 %, by request. Greedy texts must be equal.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from specexport.runtime.text.prompt_file import read_prompts
 
 
 def alone(session: Session, drafter: str) -> Session:
-    """Follows, whatever the route, one drafter from the mean of what is known of it."""
+    """Make the session use one drafter for all routes, starting from the mean of what is known about it."""
     decisions = session.decisions
     assert decisions.policy is not None
     assert decisions.routing is not None

@@ -3,12 +3,13 @@
     python benchmarks/routing.py BUNDLE [--routes code prose] [--keeps 0.6] [--skip N] [--limit N]
     python benchmarks/routing.py BUNDLE --drafters model random --routes code random [--skip N] [--limit N]
 
-With two drafts that know one route each, made of one recorded draft: of the tokens that it has right, each keeps the
-part `--keeps` on the other's route. Or with `--drafters`, drafts of the bundle, each recorded for itself, alone and
-behind lookups. Replayed as `specexport calibrate` does it (`calibration/verdicts/routing.py`), with the schedule of a
-session: half of the requests are routed by what is known of the other half, by rounds alone and from the prompt on.
+Uses two specialized drafts, one per route, derived from one recorded draft: on the other's route, each keeps only the
+share `--keeps` of the tokens that the recorded draft predicts. With `--drafters` it uses drafts of the bundle, each
+recorded separately, alone and after lookups. Replayed like in `specexport calibrate`
+(`calibration/verdicts/routing.py`), with the schedule of a session: each half of the requests is routed by what is
+known about the other half, by rounds alone, and by prompt and rounds.
 
-Against it: each draft alone, adapting; and routes that are named. d and v(5) are in plain rounds. No clock is asked.
+Compared with each draft alone, adapting, and with named routes. d and v(5) are in plain rounds. Nothing is timed;
 `benchmarks/routed.py` times sessions.
 """
 
@@ -34,7 +35,7 @@ MOST = 4
 
 
 def specialists(trace: Trace, routes: Sequence[str], keeps: float, draw: random.Random) -> dict[str, Trace]:
-    """Drafts that know one of the routes each, by its name."""
+    """Drafts that are specialized in one route each, by its name."""
 
     def agrees(right: bool | None, own: bool) -> bool | None:
         return right if own or not right else draw.random() < keeps
@@ -48,7 +49,7 @@ def behind_lookups(stream: Sequence[Runs], lookup: str) -> list[Runs]:
 
 
 def told(stream: Stream, vocab: int) -> list[str]:
-    """Lines of what was found."""
+    """The results, as lines of text."""
     alone = unrouted(stream)
     best = min(alone, key=lambda name: sum(alone[name]))
     of_route = {route: (numbers, unrouted(stream.only(numbers))) for route, numbers in stream.routes().items()}
@@ -73,7 +74,7 @@ def main() -> None:
     parser.add_argument("--routes", nargs="+", default=["code", "prose"])
     parser.add_argument("--drafters", nargs="+", default=[])
     parser.add_argument("--keeps", type=float, default=0.6)
-    parser.add_argument("--skip", type=int, default=24)  # what constants were chosen on
+    parser.add_argument("--skip", type=int, default=24)  # constants were chosen on these
     parser.add_argument("--limit", type=int, default=36)
     parser.add_argument("--max-new-tokens", type=int, default=96)
     given = parser.parse_args()

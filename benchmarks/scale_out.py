@@ -1,13 +1,13 @@
-"""Two replicas on two cores, one thread each: against one, through Ray Serve and called directly.
+"""Two replicas on two cores, one thread each, against one replica: through Ray Serve and called directly.
 
-    python benchmarks/scale_out.py demo.bundle            # needs specexport[ray], and two cores that do nothing else
-    python benchmarks/scale_out.py demo.bundle --most     # only what the machine has to give, without Ray
+    python benchmarks/scale_out.py demo.bundle            # needs specexport[ray], and two idle cores
+    python benchmarks/scale_out.py demo.bundle --most     # only the maximum of the machine, without Ray
 
-Every comparison is made in turn, so that both sides meet the same noise; two replicas are compared with one before Ray
-is begun, as its processes take their part of the cores also when they are idle. Prints what two sessions without any
-server make of two cores, which is the most that there is to be had, tokens a second with
-whole answers and with streams, the first byte of a stream, the share of turns that found their rows, how soon a session
-goes on whose replica was killed, and what Ray's processes take in memory and, idle, in time.
+Every comparison is interleaved, so that both sides have the same noise. Two replicas are compared with one before Ray
+is started, since its processes use the cores even when they are idle. Prints the throughput of two sessions without any
+server, which is the maximum for two cores; tokens per second with whole answers and with streams; the time to the first
+byte of a stream; the share of turns that found their cache rows; how soon a session continues after its replica was
+killed; and the memory, and the processor time when idle, of Ray's processes.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ print(count / (time.perf_counter() - start))
 
 
 class Place:
-    """A port, and the session by which one replica behind it is asked."""
+    """A port, and a session id, which selects one replica behind it."""
 
     def __init__(self, port: int, session: str = "") -> None:
         self.port, self.session = port, session
@@ -67,7 +67,7 @@ class Place:
 
 @contextlib.contextmanager
 def processes(bundle: Path, count: int) -> Iterator[list[int]]:
-    """Ports of as many `specexport serve`."""
+    """Run `count` servers; the value is their ports."""
     started, ports = [], []
     try:
         for _ in range(count):
@@ -91,7 +91,7 @@ def free_port() -> int:
 
 @contextlib.contextmanager
 def ray_serve(bundle: Path, replicas: int) -> Iterator[int]:
-    """The port of an application of as many replicas."""
+    """Run an application with `replicas` replicas; the value is its port."""
     os.environ.update(OWN)
     import ray
     from ray import serve
@@ -119,7 +119,7 @@ def ray_serve(bundle: Path, replicas: int) -> Iterator[int]:
 
 
 def running() -> dict[str, int]:
-    """The replicas that run, and their processes; as Ray's dashboard has it."""
+    """The running replicas and their process ids, as in Ray's dashboard."""
     from ray.serve.context import _get_global_client
 
     deployments = _get_global_client().get_serve_details()["applications"]["specexport"]["deployments"]
@@ -138,7 +138,7 @@ def one_session_each(port: int, replicas: int) -> list[Place]:
 
 
 def tokens_per_second(places: list[Place], prompts: list[list[int]], count: int, stream: bool) -> float:
-    """Every place is asked for all prompts, one after the other; all places at once."""
+    """Throughput if every place gets all prompts, one after the other, all places at the same time."""
     taken: list[float] = []
 
     def work(place: Place) -> None:
@@ -162,7 +162,7 @@ def interval(values: list[float]) -> str:
 
 
 def most(bundle: Path, trials: int) -> None:
-    """Sessions in processes of their own, without a server: what the machine gives two of them over one."""
+    """Sessions in separate processes, without a server: the throughput of two of them relative to one."""
     found = []
     for _ in range(trials):
         speeds = []
@@ -175,7 +175,7 @@ def most(bundle: Path, trials: int) -> None:
 
 
 def throughput(name: str, ways: tuple[list[Place], list[Place]], trials: int, count: int) -> None:
-    """The second of two ways over the first."""
+    """Print the throughput of the second way relative to the first."""
     chance = random.Random(1)
     for shape, stream in (("whole answers", False), ("streams", True)):
         speeds: list[list[float]] = [[], []]
@@ -208,8 +208,8 @@ def first_byte(direct: list[Place], through_ray: list[Place], trials: int) -> No
 
 
 def turns(port: int, sessions: int, count: int) -> None:
-    """Conversations in turn, as many as the replicas remember. A turn has found its rows where those of the prompt
-    before it were there, but for two at its end, which its answer's first letters may have joined.
+    """Alternate between as many conversations as the replicas can keep. A turn has found its rows if those of the
+    previous prompt were reused, except for two at its end, which the first letters of the answer may have changed.
     """
     before: dict[str, int] = {}
     texts = {f"turn-{number}": f"Conversation {number}:" for number in range(sessions)}
@@ -227,7 +227,9 @@ def turns(port: int, sessions: int, count: int) -> None:
 
 
 def killed(port: int, replicas: int) -> None:
-    """kill -9 of a replica in mid-stream, from then to the next answer of its session, and until it is replaced."""
+    """Kill a replica in the middle of a stream (kill -9): the time to the next answer of its session, and until it is
+    replaced.
+    """
     place, *_ = one_session_each(port, replicas)
     replica = place.ask(prompt="a", max_tokens=1)[3]
     ends: list[str] = []
@@ -260,7 +262,7 @@ def killed(port: int, replicas: int) -> None:
 
 
 def below(pid: int) -> Iterator[int]:
-    """The processes that it started and that these did, without `specexport serve`."""
+    """All descendants of the process, without `specexport serve`."""
     for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
         if b"specexport\0serve" not in Path(f"/proc/{child}/cmdline").read_bytes():
             yield int(child)
@@ -283,7 +285,7 @@ def cpu_seconds(pid: int) -> float:
 
 
 def own_memory(pid: int) -> int:
-    """Bytes, pages that are shared counted in part."""
+    """Memory of the process in bytes, with shared pages counted proportionally."""
     lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
     return next(int(line.split()[1]) << 10 for line in lines if line.startswith("Pss:"))
 
@@ -293,10 +295,8 @@ def main() -> None:
     parser.add_argument("bundle", type=Path)
     parser.add_argument("--trials", type=int, default=6)
     parser.add_argument("--tokens", type=int, default=200)
-    parser.add_argument("--requests", type=int, default=40, help="for the first byte")
-    parser.add_argument(
-        "--most", action="store_true", help="two sessions without any server, and no more; needs no Ray"
-    )
+    parser.add_argument("--requests", type=int, default=40, help="requests to measure the first byte with")
+    parser.add_argument("--most", action="store_true", help="only two sessions without any server; needs no Ray")
     arguments = parser.parse_args()
     bundle = arguments.bundle.resolve()
     trials, tokens = arguments.trials, arguments.tokens

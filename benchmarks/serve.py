@@ -1,11 +1,11 @@
-"""What the way over HTTP costs: `specexport serve` against a session of this process, request by request in turn.
+"""The overhead of HTTP: `specexport serve` against a session in this process, interleaved request by request.
 
     python benchmarks/serve.py demo.bundle
 
-Each prompt is asked once in process and once over a socket, the order changing, so that both meet the same noise. No
-prompt begins like the one before it, so nothing is reused. Prints medians of the differences with 95 % intervals by
-resampling, how long an import and a start take, how soon a busy server refuses and says how it is, and how long one
-client's large requests hold another one up before the queue.
+Each prompt runs once in process and once over a socket, in alternating order, so that both have the same noise. No
+prompt begins like the previous one, so nothing is reused. Prints medians of the differences with 95 % intervals by
+resampling, how long an import and a start take, how soon a busy server refuses requests and answers health checks, and
+how long one client's large requests delay another client before the queue.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ PATH = "/v1/completions"
 
 
 class Server:
-    """`specexport serve` in a process of its own."""
+    """`specexport serve` in its own process."""
 
     def __init__(self, bundle: Path, *options: str, cache: str | None = None) -> None:
-        """cache: where it looks for what rounds cost, by default in the user's own."""
+        """cache: the folder where it keeps measured costs, by default the user's cache."""
         start = time.perf_counter()
         command = [sys.executable, "-m", "specexport", "serve", str(bundle), "--port", "0", *options]
         env = os.environ | ({} if cache is None else {"XDG_CACHE_HOME": cache})
@@ -78,7 +78,7 @@ class Server:
 
 
 def over_http(server: Server, ids: list[int], count: int) -> tuple[float, float]:
-    """(seconds to the first event, seconds a round behind it)."""
+    """(seconds to the first event, seconds per round after it)."""
     asked = dict(prompt=ids, max_tokens=count, temperature=0, stream=True, stop_token_ids=[])
     times, rest = [], b""
     start = time.perf_counter()
@@ -108,7 +108,9 @@ def interval(values: list[float]) -> str:
 
 
 def overhead(session: specexport.Session, server: Server, requests: int, length: int, count: int) -> None:
-    """length: tokens of a prompt, whose noise is the first byte's too; count: of an answer."""
+    """Print the overhead. length: tokens of a prompt, whose noise is included in the first byte's. count: tokens of an
+    answer.
+    """
     chance = random.Random(1)
     size = session.bundle.manifest.target.vocab_size
     first, round_ = [], []
@@ -128,7 +130,7 @@ def overhead(session: specexport.Session, server: Server, requests: int, length:
 
 
 def while_busy(server: Server) -> None:
-    """How soon the server answers others while the engine prefills and decodes."""
+    """How soon the server answers other clients while the engine prefills and decodes."""
     asked = dict(prompt=[5] * 900, max_tokens=100, temperature=0, stop_token_ids=[])
     refused, health, metrics = [], [], []
     for _ in range(5):
@@ -146,7 +148,7 @@ def while_busy(server: Server) -> None:
 
 
 def held_up(bundle: Path) -> None:
-    """One client sends 32 requests of 900 kB at once, again and again; another one asks for ten tokens' ids."""
+    """One client repeatedly sends 32 requests of 900 kB at once, while another one tokenizes ten tokens."""
     with tempfile.NamedTemporaryFile("w", suffix=".keys") as keys:
         keys.write("one\ntwo\n")
         keys.flush()
@@ -178,7 +180,7 @@ def import_seconds(code: str) -> float:
 
 
 def starting(bundle: Path) -> None:
-    """The first start of a bundle that nobody calibrated measures what rounds cost, the others find it."""
+    """Start times: the first start with an uncalibrated bundle measures its costs, later ones find them cached."""
     firsts, others = [], []
     for _ in range(3):
         with tempfile.TemporaryDirectory() as cache:

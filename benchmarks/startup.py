@@ -2,7 +2,7 @@
 
     python benchmarks/startup.py demo.bundle
 
-Each in processes of their own, one after the other; the median and the worst of several.
+Each in new processes, one after the other; prints the median and the worst of several.
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
-"""How well the survival of draft tokens is foreseen on the demo pair.
+"""How well the acceptance of draft tokens is predicted on the demo pair.
 
     python benchmarks/survival.py demo.bundle [--limit N]
 
 Records N prompts of each route (code, prose, random), greedy, with the largest number of draft tokens, and fits the
-signals as
-`specexport calibrate` does. Every figure is of requests that weights and curves have not seen (five folds of whole
-requests).
+signals like `specexport calibrate`. Every figure is for requests that weights and curves were not fitted on (five folds
+of whole requests).
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ PROMPTS = Path(__file__).parent.parent / "examples/prompts"
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("bundle", type=Path)
-    parser.add_argument("--limit", type=int, default=120, help="prompts a route")
+    parser.add_argument("--limit", type=int, default=120, help="prompts per route")
     parser.add_argument("--max-new-tokens", type=int, default=64)
     arguments = parser.parse_args()
     session = load(arguments.bundle, policy=False)

@@ -1,10 +1,10 @@
-"""A checkpoint of a mixture of experts with random weights, to time builds of it.
+"""Makes a checkpoint of a mixture of experts with random weights, to time builds of it.
 
-By default of 132 million parameters, with SmolLM2's vocabulary of 49 152 tokens.
+By default it has 132 million parameters, and SmolLM2's vocabulary of 49 152 tokens.
 
     python benchmarks/synthetic_experts.py TOKENIZER FOLDER [--layers 8] [--experts 16] [--chosen 4] [--width 512]
 
-TOKENIZER: a checkpoint folder whose tokenizer is taken. Then: specexport build --target FOLDER --precision int8, and
+TOKENIZER: a checkpoint folder, whose tokenizer is used. Then: specexport build --target FOLDER --precision int8, and
 benchmarks/context.py times its passes.
 """
 
@@ -23,7 +23,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--layers", type=int, default=8)
     parser.add_argument("--experts", type=int, default=16)
-    parser.add_argument("--chosen", type=int, default=4, help="experts that each token goes to")
+    parser.add_argument("--chosen", type=int, default=4, help="experts per token")
     parser.add_argument("--width", type=int, default=512)
     arguments = parser.parse_args()
     if not (arguments.tokenizer / "tokenizer.json").is_file():

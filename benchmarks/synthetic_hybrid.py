@@ -1,4 +1,4 @@
-"""What a hybrid of `synthetic_pair.py` has beside a Llama: layers of a gated delta rule, as in Qwen3.5."""
+"""The parts of a hybrid of `synthetic_pair.py` that a Llama lacks: layers of a gated delta rule, as in Qwen3.5."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Drawn = Callable[[torch.Tensor, float, torch.Generator], None]
 
 @dataclass(frozen=True)
 class HybridSizes:
-    """Of Qwen3.5-0.8B. heads, width: of keys and values of a recurrence; head_dim: of attention."""
+    """Sizes of Qwen3.5-0.8B. heads, width: of keys and values of a recurrence. head_dim: of attention."""
 
     heads: int = 16
     width: int = 128
@@ -22,7 +22,7 @@ class HybridSizes:
 
 
 def hybrid_config(sizes: HybridSizes, given: dict[str, Any]) -> PretrainedConfig:
-    """given: what a Llama of the same sizes would be made of. Every fourth layer attends."""
+    """A hybrid's configuration. given: that of a Llama of the same sizes. Every fourth layer is attention."""
     layers = given["num_hidden_layers"]
     return Qwen3_5TextConfig(
         **given,
@@ -37,7 +37,7 @@ def hybrid_config(sizes: HybridSizes, given: dict[str, Any]) -> PretrainedConfig
 
 @torch.no_grad()
 def draw_recurrence(layer: torch.nn.Module, drawn: Drawn, generator: torch.Generator) -> None:
-    """All but its output. drawn: fills a matrix. Steps are drawn as for Mamba (arXiv 2312.00752)."""
+    """Draw all weights except the output's. drawn: fills a matrix. Steps are drawn as for Mamba (arXiv 2312.00752)."""
     for projection in (layer.in_proj_qkv, layer.in_proj_z, layer.in_proj_a, layer.in_proj_b):
         drawn(projection.weight, 1.0, generator)
     layer.conv1d.weight.copy_(0.5 * torch.randn(layer.conv1d.weight.shape, generator=generator))

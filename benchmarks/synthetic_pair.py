@@ -1,13 +1,14 @@
-"""A Llama-shaped pair of random weights that costs what a trained pair costs and agrees as much as it is told to.
+"""Makes a Llama-shaped pair of random weights that costs as much as a trained pair, with a given agreement.
 
     python benchmarks/synthetic_pair.py OUT [--agreement 0.8] [--seed 0] [--outliers 4] [--small] [--hybrid]
 
-OUT/target has about 280 M parameters in 24 layers; OUT/draft is its first two layers under the same embedding and final
-norm, about 27 M. What the later layers add to the residual stream is scaled until the draft guesses the wanted part of
-the tokens of the target's own greedy text. Both have the demo pair's tokenizer and are stored as float16.
+OUT/target has about 280 M parameters in 24 layers; OUT/draft is its first two layers with the same embedding and final
+norm, about 27 M. The contributions of the later layers to the residual stream are scaled until the draft predicts the
+wanted share of the tokens of the target's own greedy text. Both have the demo pair's tokenizer and are stored as
+float16.
 
---hybrid: of the widths of Qwen3.5-0.8B, three layers of a gated delta rule to one of attention (`synthetic_hybrid.py`):
-about 310 M parameters in 16 layers, and the first four, about 80 M.
+--hybrid: with the widths of Qwen3.5-0.8B, and three layers of a gated delta rule for each one of attention
+(`synthetic_hybrid.py`): about 310 M parameters in 16 layers; the draft is the first four, about 80 M.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ ACCEPTANCE_TOLERANCE = 0.01
 class Shape:
     """Sizes of the target; the draft is its first `draft_layers` layers. outliers: see `drawn_norm`.
 
-    hybrid: of what a hybrid has beside them.
+    hybrid: additional sizes of a hybrid.
     """
 
     layers: int = 24
@@ -70,11 +71,10 @@ SMALL = Shape(layers=6, hidden=64, heads=4, kv_heads=2, intermediate=128)
 
 @dataclass(frozen=True)
 class Found:
-    """What the saved pair does. agreement: part of the greedy tokens that the draft guesses behind the same text.
+    """Figures of the saved pair. agreement: share of the greedy tokens that the draft predicts after the same text.
 
-    distinct: different tokens of a greedy text over all of them, mean; loops: part of the texts that end in a cycle of
-    at most four tokens; factor: what the later layers' contributions were multiplied by; parameters: of target and
-    draft.
+    distinct: mean share of distinct tokens in a greedy text. loops: share of the texts that end in a cycle of at most
+    four tokens. factor: by how much the later layers' contributions were scaled. parameters: of target and draft.
     """
 
     agreement: float
@@ -85,13 +85,15 @@ class Found:
 
 
 def drawn(weight: torch.Tensor, gain: float, generator: torch.Generator) -> None:
-    """Normal weights that keep a unit input's size times gain; rows differ in scale, as in trained models."""
+    """Fill with normal weights that scale a unit input by `gain`; rows differ in scale, as in trained models."""
     rows = torch.exp(0.3 * torch.randn(weight.shape[0], 1, generator=generator))
     weight.copy_(torch.randn(weight.shape, generator=generator) * rows * (gain / math.sqrt(weight.shape[1])))
 
 
 def drawn_norm(weight: torch.Tensor, outliers: float, generator: torch.Generator) -> None:
-    """About 1; one channel in 200 (two at the least) is `outliers` / 2 to `outliers`: hard for int8 activations."""
+    """Fill with values around 1; one of 200 channels (at least two) is from `outliers` / 2 to `outliers`, which is hard
+    for int8 activations.
+    """
     weight.copy_(torch.exp(0.15 * torch.randn(weight.shape, generator=generator)))
     chosen = torch.randperm(len(weight), generator=generator)[: max(2, len(weight) // 200)]
     weight[chosen] *= outliers / 2 * (1 + torch.rand(len(chosen), generator=generator))
@@ -99,18 +101,18 @@ def drawn_norm(weight: torch.Tensor, outliers: float, generator: torch.Generator
 
 @torch.no_grad()
 def make_target(shape: Shape, vocab_size: int, seed: int) -> PreTrainedModel:
-    """A target whose later layers are as loud as its first ones; `scale_later_layers` sets that."""
+    """A target whose later layers contribute as much as its first ones; `scale_later_layers` changes that."""
     generator = torch.Generator().manual_seed(seed)
     model = AutoModelForCausalLM.from_config(shape.config(vocab_size, shape.layers)).eval()
     embedding = model.model.embed_tokens.weight
-    # Embeddings are tied, so what is left of the input's embedding in the residual stream asks for the same token
-    # again: the layers must drown it, or greedy text is one token for ever.
+    # Embeddings are tied, so the rest of the input's embedding in the residual stream favours the same token again: the
+    # layers must outweigh it, or greedy text repeats one token forever.
     embedding.copy_(torch.randn(embedding.shape, generator=generator) * (0.64 / math.sqrt(shape.hidden)))
-    embedding[0] *= 0.01  # the end token: its logit is about 0, so it never comes
+    embedding[0] *= 0.01  # the end token: its logit is about 0, so it is never chosen
     for layer in model.model.layers:
         mlp, values = layer.mlp, []
         if hasattr(layer, "self_attn"):
-            # Sharp attention, or every context looks like its mean.
+            # Sharp attention; otherwise every context would look like its mean.
             for projection in (layer.self_attn.q_proj, layer.self_attn.k_proj):
                 drawn(projection.weight, 1.5, generator)
             values = [layer.self_attn.v_proj]
@@ -121,8 +123,8 @@ def make_target(shape: Shape, vocab_size: int, seed: int) -> PreTrainedModel:
         drawn_norm(layer.input_layernorm.weight, shape.outliers, generator)
         drawn_norm(layer.post_attention_layernorm.weight, shape.outliers, generator)
     drawn_norm(model.model.norm.weight, shape.outliers, generator)
-    model.model.norm.weight *= 4  # logits of standard deviation 3: a vocabulary of 4096 then has clear winners
-    if shape.hybrid is not None:  # its norms multiply by their weights and one
+    model.model.norm.weight *= 4  # logits of standard deviation 3, so that a vocabulary of 4096 has clear maxima
+    if shape.hybrid is not None:  # its norms multiply by 1 plus their weights
         for norm in norms_of(model):
             norm.weight -= 1
     return model
@@ -134,13 +136,13 @@ def norms_of(model: PreTrainedModel) -> list[torch.nn.Module]:
 
 
 def output_of(layer: torch.nn.Module) -> torch.nn.Linear:
-    """What a layer's attention, or its recurrence, adds to the residual stream by."""
+    """The output projection of a layer's attention or recurrence, which adds to the residual stream."""
     return layer.self_attn.o_proj if hasattr(layer, "self_attn") else layer.linear_attn.out_proj
 
 
 @torch.no_grad()
 def scale_later_layers(model: PreTrainedModel, first: int, factor: float) -> None:
-    """Multiply what the layers from `first` on add to the residual stream."""
+    """Scale the contributions of the layers from `first` on to the residual stream."""
     for layer in model.model.layers[first:]:
         output_of(layer).weight *= factor
         layer.mlp.down_proj.weight *= factor
@@ -158,7 +160,7 @@ def cut(target: PreTrainedModel, shape: Shape) -> PreTrainedModel:
 
 
 def read_prompts(count: int, length: int = 24) -> torch.Tensor:
-    """Prompts of the demo pair's routes in turn, [count, length] token ids."""
+    """Prompts alternating between the demo pair's routes, [count, length] token ids."""
     tokenizer = AutoTokenizer.from_pretrained(TOKENIZER)
     files = [
         (EXAMPLES / f"prompts/{route}.jsonl").read_text(encoding="utf-8").splitlines() for route in ("code", "prose")
@@ -177,13 +179,13 @@ def greedy(model: PreTrainedModel, prompts: torch.Tensor, new_tokens: int) -> to
 
 @torch.no_grad()
 def agreement(target: PreTrainedModel, draft: PreTrainedModel, texts: torch.Tensor, new_tokens: int) -> float:
-    """Part of the last new_tokens tokens on which both models' largest logits fall together, behind the same text."""
+    """The share of the last new_tokens tokens for which both models' largest logit is the same, after the same text."""
     choices = [model(texts).logits[:, -new_tokens - 1 : -1].argmax(-1) for model in (target, draft)]
     return float((choices[0] == choices[1]).float().mean())
 
 
 def loops(texts: torch.Tensor, longest: int = 4) -> float:
-    """Part of the rows whose last 16 tokens repeat with a period of at most `longest`."""
+    """The share of rows whose last 16 tokens repeat with a period of at most `longest`."""
     tails = texts[:, -16:]
     cyclic = [(tails[:, period:] == tails[:, :-period]).all(1) for period in range(1, longest + 1)]
     return float(torch.stack(cyclic).any(0).float().mean())
@@ -209,12 +211,12 @@ def tune(
 def make_pair(
     output: Path, wanted: float, seed: int = 0, shape: Shape = FULL, count: int = 16, new_tokens: int = NEW_TOKENS
 ) -> Found:
-    """Write output/target and output/draft; measured on `count` prompts, on the weights as they were saved."""
+    """Write output/target and output/draft; the figures are measured on `count` prompts, with the saved weights."""
     tokenizer = AutoTokenizer.from_pretrained(TOKENIZER)
     prompts = read_prompts(2 * count)
     target = make_target(shape, len(tokenizer), seed)
     draft = cut(target, shape)
-    # The draft's own text: it does not change with the factor, and a tenth of the work writes it.
+    # The draft's own text: it does not depend on the factor, and takes a tenth of the work to generate.
     texts = greedy(draft, prompts[:count], new_tokens)
     factor = tune(target, draft, shape, wanted, texts, new_tokens)
     for model, name in ((target, "target"), (draft, "draft")):
@@ -233,14 +235,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("output", type=Path)
     parser.add_argument(
-        "--agreement", type=float, default=0.8, help="part of the greedy tokens that the draft shall guess"
+        "--agreement", type=float, default=0.8, help="share of the greedy tokens that the draft predicts"
     )
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument(
-        "--outliers", type=float, default=FULL.outliers, help="how far the largest channels of a norm stand out"
-    )
+    parser.add_argument("--outliers", type=float, default=FULL.outliers, help="size of the largest channels of a norm")
     parser.add_argument("--small", action="store_true", help="six narrow layers, for a quick test")
-    parser.add_argument("--hybrid", action="store_true", help="layers of a gated delta rule, three to one of attention")
+    parser.add_argument("--hybrid", action="store_true", help="three layers of a gated delta rule per attention layer")
     arguments = parser.parse_args()
     if not 0 < arguments.agreement < 1:
         parser.error(f"--agreement is {arguments.agreement}; it must lie between 0 and 1")

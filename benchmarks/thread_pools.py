@@ -1,15 +1,15 @@
-"""ONNX Runtime's thread pools for the two models of a bundle: one for the process, or one a session, in turn.
+"""ONNX Runtime's thread pools for the two models of a bundle: one per process, or one per session, interleaved.
 
     python benchmarks/thread_pools.py demo.bundle [int8.bundle ...] [--requests 8] [--max-new-tokens 64] [--turns 3]
 
 global   one pool for every session of the process (it changes ONNX Runtime for the host application)
-session  a pool a session, which spins as ONNX Runtime has it
-stop     a pool a session, whose threads stop spinning when a run ends: what the engine does
-quiet    a pool a session, which never spins
+session  one pool per session, which spins by ONNX Runtime's default
+stop     one pool per session, whose threads stop spinning when a run ends: what the engine does
+quiet    one pool per session, which never spins
 
-Each pool runs in a process of its own, since the first makes its choice for the whole process. Requests go to all of
-them in turn; a process that is not asked waits for its input. Ratios are to `global`, request by request: median, and
-the 10 % and 90 % ones.
+Each kind of pool runs in its own process, since the first one applies to a whole process. Requests go to all of them,
+interleaved; an idle process waits for its input. Ratios are to `global`, request by request: median, and the 10 % and
+90 % ones.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ MODES = ("plain", "speculative")
 
 
 def configure(pool: str, options: Any, threads: int) -> None:
-    """In place of the engine's own `configure`, for the other pools."""
+    """Replaces the engine's own `configure`, for the other pools."""
     if pool == "global":
         options.use_per_session_threads = False
         return
@@ -41,7 +41,7 @@ def configure(pool: str, options: Any, threads: int) -> None:
 
 
 def serve(bundle: str, pool: str) -> None:
-    """Answer requests on stdin: one JSON line each, `{"prompt", "max_new_tokens", "speculate"}` to ms a token."""
+    """Answer requests on stdin, one JSON line each: `{"prompt", "max_new_tokens", "speculate"}` to ms per token."""
     import onnxruntime as ort
     import specexport
     from specexport.engines.onnxruntime import graphs

@@ -1,14 +1,14 @@
-"""Leaves beside the draft against the draft alone: speed, tokens a round, and what a row costs. Timed, in turn.
+"""A draft with leaves against the draft alone: speed, tokens per round, and the cost of a row. Timed, interleaved.
 
     python benchmarks/trees.py BUNDLE [--leaves 1 2 4 8] [--num-draft-tokens 4] [--temperature 0] [--limit N] [--clock]
 
-BUNDLE was built with --tree-rows. Every prompt is decoded in all ways in turn, from an empty cache: plainly, with so
-many leaves in every round, and adapting without leaves and with as many as pay. Greedy outputs must be equal up to near
-ties; the table says how many differ. Time counts from the first round on, and is the process's own on one thread, which
-other work on the host disturbs least; --clock measures two threads by the clock. Intervals are 95 %, by prompt, each
-way against the same without leaves.
+BUNDLE must be built with --tree-rows. Every prompt is decoded in all ways, interleaved, from an empty cache: plainly,
+with each number of --leaves in every round, and adapting without leaves and with as many as pay. Greedy outputs must be
+equal up to near ties; it prints how many are not. Time counts from the first round on; it is the process time of one
+thread, which other work on the host disturbs least, or with --clock the wall time of two threads. Intervals are 95 %,
+by prompt, each way against the same without leaves.
 
-A second table prices the counted rounds, rows and draft passes for other hosts, by d and v(5). No clock takes part.
+A second table prices the counted rounds, rows and draft passes for other hosts, by d and v(5), without any clock.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ class Run:
 
     @property
     def pace(self) -> float:
-        """Seconds a token after the first round."""
+        """Seconds per token after the first round."""
         return self.seconds / len(self.tokens)
 
     def priced(self, d: float, v5: float) -> float:
-        """Plain rounds a token, where a draft pass takes d of them and a pass over five rows v5."""
+        """Plain rounds per token, where a draft pass takes d of them and a pass over five rows v5."""
         return (self.rounds + d * self.passes + self.rows * (v5 - 1) / 4) / len(self.tokens)
 
 
@@ -68,7 +68,7 @@ def decode(session: Session, prompt: list[int], params: SamplingParameters, cloc
 
 
 def widths(session: Session, clock: Clock, context: int, turns: int = 7) -> list[float]:
-    """Median seconds of the target's pass over 1, 2, ... rows behind `context` rows."""
+    """Median seconds of the target's pass over 1, 2, ... rows after `context` rows."""
     target, taken = session.engine.target, defaultdict(list)
     widest = session.bundle.manifest.contract.widest_step
     target.step([5] * min(context, session.bundle.manifest.contract.prompt_chunk), 0)
@@ -88,7 +88,7 @@ def main() -> None:
     parser.add_argument("--leaves", nargs="+", type=int, default=[1, 2, 4, 8])
     parser.add_argument("--num-draft-tokens", type=int, default=4)
     parser.add_argument("--temperature", type=float, default=0.0)
-    parser.add_argument("--limit", type=int, default=6, help="prompts a route")
+    parser.add_argument("--limit", type=int, default=6, help="prompts per route")
     parser.add_argument("--max-new-tokens", type=int, default=64)
     parser.add_argument("--clock", action="store_true")
     arguments = parser.parse_args()

@@ -1,7 +1,7 @@
-"""What Triton adds to a session: `python benchmarks/triton_server.py demo.bundle`, where `make triton` was run.
+"""The overhead of Triton over a session: `python benchmarks/triton_server.py demo.bundle`, after `make triton`.
 
-One thread, 200 tokens, four drafted a round: the session in this process and both models of a repository, in turn; then
-tokens a second of one and of two instances, and the memory of their processes.
+One thread, 200 tokens, four draft tokens per round: a session in this process and both models of a repository,
+interleaved; then tokens per second of one and of two instances, and the memory of their processes.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def rate(server: TritonServer, clients: int) -> float:
 
 
 def memory(folder: Path) -> None:
-    """Of the processes that have the folder in their command line."""
+    """Print the memory of the processes that have the folder in their command line."""
     for process in Path("/proc").glob("[0-9]*"):
         command = (process / "cmdline").read_bytes().decode(errors="replace").split("\0")
         if any(str(folder) in part for part in command) and "triton" in command[0]:

@@ -1,10 +1,10 @@
-"""A session that nobody calibrated, beside plain decoding and every fixed number of draft tokens.
+"""An uncalibrated session against plain decoding and every fixed number of draft tokens.
 
     python benchmarks/uncalibrated.py BUNDLE [--limit 12] [--max-new-tokens 96]
 
-On prompts of the routes code, prose and random, whose order is mixed as a service's would be; all ways of decoding take
-turns on each prompt, and routes are not named. Costs are measured anew. Speedups over plain by route, with 95 %
-intervals by prompt. For a machine that does nothing else.
+On prompts of the routes code, prose and random, in mixed order, as in a service. All ways of decoding are interleaved
+on each prompt, and routes are not named. Costs are measured again. Prints speedups over plain by route, with 95 %
+intervals by prompt. Needs a quiet machine.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The demo corpus: the Python standard library's sources and its English documentation.
 
-    python examples/corpus.py --output examples/prompts     # writes the held-out prompts, one JSONL a route
+    python examples/corpus.py --output examples/prompts     # writes the held-out prompts, one JSONL file per route
 
 A file is held out when the hash of its path says so, and its docstrings go with it, so a held-out
 prompt is text that neither model of the demo pair has seen. `random` prompts are characters of several scripts
@@ -22,7 +22,7 @@ from pathlib import Path
 
 ROUTES = ("code", "prose", "random", "copy")
 HELD_OUT_PERCENT = 6
-# What announces a text and what announces its copy.
+# Headers of a text and of its copy.
 COPY_HEADERS = (("# Original:\n", "\n# Copy:\n"), ("# Before:\n", "\n# After:\n"))
 # Character tables and generated data are neither code that people write nor prose.
 SKIPPED_FOLDERS = {"test", "tests", "site-packages", "encodings", "pydoc_data", "__pycache__", "idle_test"}
@@ -107,7 +107,7 @@ def cut_prompts(document: Document, rng: random.Random) -> Iterator[str]:
 
 
 def copy_prompt(text: str, edit: bool) -> str:
-    """A text, what announces its copy, and the copy's first line."""
+    """A text, the header of its copy, and the copy's first line."""
     before, after = COPY_HEADERS[1 if edit else 0]
     first = text.splitlines(keepends=True)[0]
     return f"{before}{text}{after}{first.rstrip()}  # edited\n" if edit else f"{before}{text}{after}{first}"

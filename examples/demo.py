@@ -1,6 +1,7 @@
 """Plain against speculative decoding with the demo bundle, on held-out prompts of three routes.
 
-Then what calibration is for: every fixed number of draft tokens beside the policy that `specexport calibrate` writes.
+Then it shows what calibration gains: every fixed number of draft tokens against the policy that `specexport calibrate`
+writes.
 
 Run it as: python examples/demo.py demo.bundle
 """
@@ -29,11 +30,11 @@ PROMPTS = Path(__file__).parent / "prompts"
 ROUTES = ("code", "prose", "random")
 PER_ROUTE = 8
 NEW_TOKENS = 96
-# Calibration looks at other prompts than those that are shown; a real one takes more of them.
+# Calibration uses other prompts than those that are shown; a real one needs more of them.
 CALIBRATED = slice(100, 104)
 COMPARED = slice(200, 203)
 UNCALIBRATED = "not calibrated"
-FEWER_TOKENS = 48  # each of these, so that the demo stays short
+FEWER_TOKENS = 48  # new tokens per calibration prompt, so that the demo stays short
 
 
 def some_prompts(route: str, which: slice = slice(PER_ROUTE)) -> list[str]:
@@ -42,7 +43,7 @@ def some_prompts(route: str, which: slice = slice(PER_ROUTE)) -> list[str]:
 
 
 def show_stream(session: specexport.Session, console: Console, prompt: str) -> None:
-    """One continuation as it streams, each round's tokens in a colour of their own."""
+    """Print one continuation as it streams, alternating the colour from round to round."""
     console.print(prompt[-240:], style="dim", end="", markup=False, highlight=False)
     for index, chunk in enumerate(session.stream(prompt, max_new_tokens=NEW_TOKENS)):
         console.print(chunk.text, style=("green", "cyan")[index % 2], end="", markup=False, highlight=False)
@@ -99,7 +100,7 @@ def show_routes(session: specexport.Session, console: Console) -> None:
 
 @contextmanager
 def calibrated(bundle: Path) -> Iterator[specexport.Session]:
-    """A session that follows what calibration found. The bundle stays as it is: what is written goes beside links."""
+    """A calibrated session. The bundle is not changed: calibration writes into a folder with links to its files."""
     with TemporaryDirectory() as folder:
         links = Path(folder) / "calibrated.bundle"
         kept = shutil.ignore_patterns("calibration")  # a journal is written in place
@@ -116,13 +117,13 @@ def calibrated(bundle: Path) -> Iterator[specexport.Session]:
 
 
 def show_policy(session: specexport.Session, uncalibrated: specexport.Session, console: Console) -> None:
-    """Each number of draft tokens beside the policy, and beside a session that nobody calibrated, in turn on every
-    prompt; all relative to plain decoding.
+    """Show the speedup of each fixed number of draft tokens, of the policy, and of an uncalibrated session over plain
+    decoding, interleaved on every prompt.
     """
     ways: dict[str, dict[str, Any]] = {"plain": dict(speculate=False)}
     ways |= {f"k = {k}": dict(num_draft_tokens=k) for k in range(1, session.max_draft_tokens + 1)}
     ways |= {UNCALIBRATED: {}, "policy": {}}
-    uncalibrated.generate([0], max_new_tokens=1)  # its costs are measured in front of the first request
+    uncalibrated.generate([0], max_new_tokens=1)  # it measures its costs before the first request
     prompts = [(route, prompt) for route in ROUTES for prompt in some_prompts(route, COMPARED)]
     seconds = {(way, route): 0.0 for way in ways for route in (*ROUTES, "all")}
     outputs = []
@@ -159,8 +160,8 @@ def main() -> None:
         show_stream(session, console, some_prompts("code")[0])
         show_routes(session, console)
     console.print(
-        "Where the draft cannot guess, a fixed number of draft tokens costs time. A session that nobody\n"
-        "calibrated learns that as it goes, and calibration finds it out beforehand:\n"
+        "Where the draft cannot predict the text, a fixed number of draft tokens costs time. An uncalibrated\n"
+        "session learns that as it runs, and calibration finds it out beforehand:\n"
     )
     with calibrated(bundle) as session, specexport.load(bundle) as uncalibrated:
         show_policy(session, uncalibrated, console)

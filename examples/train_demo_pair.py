@@ -2,13 +2,13 @@
 
     python examples/train_demo_pair.py --output examples/demo_pair
 
-1. a byte-level BPE tokenizer of 4096 tokens, each digit a token of its own;
-2. the target by next-token prediction, and beside it, on the same batches, the draft by distillation
-   from the target's logits (forward KL): the target's forward pass is paid once for both;
-3. the draft further on text that the target itself generates (on-policy distillation, Zhou et al. 2023,
-   arXiv 2310.08461), which is the text it has to guess when it serves.
+1. a byte-level BPE tokenizer of 4096 tokens, in which each digit is a token;
+2. the target by next-token prediction, and on the same batches the draft by distillation from the target's logits
+   (forward KL), so that both share the target's forward pass;
+3. the draft again, on text that the target itself generates (on-policy distillation, Zhou et al. 2023,
+   arXiv 2310.08461), which is the text that it must predict in use.
 
-Weights are written as fp16 safetensors, with `training.log` (JSON lines) beside them.
+Weights are written as fp16 safetensors, together with `training.log` (JSON lines).
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def train_tokenizer(texts: list[str]) -> PreTrainedTokenizerFast:
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
-            # A run of indentation stays one word; digits stand alone.
+            # A run of indentation stays one word; each digit is a word.
             pre_tokenizers.Split(Regex(r"\d|\n+ *| ?[^\s\d\w]+| ?[^\W\d]+|\s+(?!\S)|\s+"), behavior="isolated"),
             pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
         ]
@@ -88,7 +88,7 @@ def train_tokenizer(texts: list[str]) -> PreTrainedTokenizerFast:
 
 
 def token_stream(tokenizer: PreTrainedTokenizerFast, texts: list[str]) -> torch.Tensor:
-    """All texts behind each other, each ended by the end token: `[tokens] int64`."""
+    """All texts concatenated, each followed by the end token: `[tokens] int64`."""
     encoded = tokenizer.backend_tokenizer.encode_batch(texts)
     return torch.tensor([token for item in encoded for token in [*item.ids, 0]], dtype=torch.int64)
 
@@ -134,7 +134,7 @@ def autocast() -> torch.autocast:
 
 
 def distillation_loss(draft: LlamaForCausalLM, tokens: torch.Tensor, target_logits: torch.Tensor) -> torch.Tensor:
-    """KL(target || draft) a token; `target_logits` `[batch, length, vocab]`."""
+    """KL(target || draft) per token; `target_logits` `[batch, length, vocab]`."""
     with autocast():
         logits = draft(tokens).logits
     target = F.log_softmax(target_logits.detach().float().flatten(0, 1), dim=-1)
@@ -172,7 +172,7 @@ def train(
 
 @torch.no_grad()
 def generate(target: LlamaForCausalLM, stream: torch.Tensor, rows: int, greedy: bool) -> torch.Tensor:
-    """Continue `rows` random windows of 64 tokens by 192 tokens of the target's own: `[rows, 256] int64`."""
+    """Continue `rows` random windows of 64 tokens by 192 tokens that the target generates: `[rows, 256] int64`."""
     starts = torch.randint(0, len(stream) - 64, (rows,))
     prompts = torch.stack([stream[start : start + 64] for start in starts])
     mask = torch.ones_like(prompts)
@@ -184,7 +184,9 @@ def generate(target: LlamaForCausalLM, stream: torch.Tensor, rows: int, greedy: 
 def distill(
     target: LlamaForCausalLM, draft: LlamaForCausalLM, stream: torch.Tensor, rounds: int, rows: int, log: Log
 ) -> None:
-    """On-policy distillation: a round generates `rows` rows, greedy in two rounds of three; it learns from all kept."""
+    """On-policy distillation: each round generates `rows` rows, greedy in two of three rounds, and trains on all rows
+    that are kept.
+    """
     passes = max(1, rows // 16)
     optimizer = Optimizer(draft, 0.01, 0.003, rounds * passes)
     corpus = batches(stream, 256, 4096, 3)
@@ -224,13 +226,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("--steps", type=int, default=440, help="optimizer steps of the joint training")
-    parser.add_argument("--tokens", type=int, default=8192, help="tokens a step")
+    parser.add_argument("--tokens", type=int, default=8192, help="tokens per step")
     parser.add_argument("--rounds", type=int, default=16, help="rounds of on-policy distillation")
-    parser.add_argument("--rows", type=int, default=96, help="continuations that the target generates a round")
-    parser.add_argument(
-        "--resume", action="store_true", help="continue with the pair that is in --output, and only distill"
-    )
-    parser.add_argument("--seed", type=int, help="of the windows that the target continues; 1 when resuming, else 0")
+    parser.add_argument("--rows", type=int, default=96, help="continuations that the target generates per round")
+    parser.add_argument("--resume", action="store_true", help="continue with the pair in --output, and only distill")
+    parser.add_argument("--seed", type=int, help="seed for the windows to continue; 1 when resuming, else 0")
     arguments = parser.parse_args()
     arguments.output.mkdir(parents=True, exist_ok=True)
     log = Log(arguments.output / "training.log", append=arguments.resume)
@@ -239,8 +239,8 @@ def main() -> None:
 
     found = documents()
     trained = [document for document in found if not document.held_out]
-    # Documentation is a tenth of the text: it is read twice as often. Random digits are there so that the
-    # models learn that they cannot be guessed.
+    # Documentation is a tenth of the text, so it is read twice as often. Random digits teach the models that these
+    # cannot be predicted.
     weighted = [d for d in trained for _ in range(2 if d.route == "prose" else 1)]
     random.shuffle(weighted)
     tokenizer = train_tokenizer([d.text for d in trained if d.route != "random"])

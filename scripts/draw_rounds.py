@@ -1,7 +1,7 @@
 """An animation of speculative decoding from a real run, one row per round: `scripts/draw_rounds demo.bundle`.
 
-Greedy, on a held-out prompt. A bundle gives the same picture every time. It plays once, and whoever asked for less
-motion, or has a viewer without animations, sees its end.
+Greedy, on a held-out prompt. The same bundle gives the same picture every time. The animation plays once; with reduced
+motion, or in a viewer without animations, its end is shown.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from specexport.engines.base import Logits
 ROOT = Path(__file__).resolve().parent.parent
 PROMPTS = ROOT / "examples/prompts/code.jsonl"
 PICTURE = ROOT / "docs/pictures/rounds.svg"
-# Its first 8 rounds give 3.1 tokens each, the mean of the route; others repeat themselves, or end early.
+# The first 8 rounds of this prompt yield 3.1 tokens each, the route's mean; others repeat themselves, or end early.
 TYPICAL = 10
 
 CHARACTER, PADDING, GAP = 8.0, 12, 6  # px
 LEFT, TOP, ROW, BOX = 86, 74, 36, 26
 WIDTH = 760
-BEGIN, EACH, VERIFY, PAUSE = 0.5, 0.14, 0.3, 0.45  # seconds: before all, a draft token, the verify pass, a round's end
+BEGIN, EACH, VERIFY, PAUSE = 0.5, 0.14, 0.3, 0.45  # seconds: at first, per draft token, pass, round
 STYLE = """
 text { font: 13px ui-monospace, SFMono-Regular, Menlo, Consolas, monospace; fill: #1f2328 }
 .page { fill: #ffffff } .quiet { fill: #59636e } .title { font-weight: 600 }
@@ -49,7 +49,7 @@ LEGEND = (
 
 @dataclass
 class Watcher(Recorder):
-    """Keeps what the draft proposed in every round, greedily."""
+    """Records the draft tokens of every greedy round."""
 
     drafts: list[list[int]] = field(default_factory=list)
 
@@ -89,12 +89,12 @@ def record_rounds(session: specexport.Session, prompt: str, count: int) -> list[
 
 
 def shown(at: float, drawn: str) -> str:
-    """at: seconds from the beginning."""
+    """`drawn`, which appears `at` seconds after the start."""
     return f'<g class="show" style="animation-delay:{at:.2f}s">{drawn}</g>'
 
 
 def box(x: float, y: float, token: Token, at: float, judged: float) -> tuple[str, float]:
-    """The elements and the width of one token. at, judged: seconds until it is there, and until it has its colour."""
+    """The elements and the width of one token. at, judged: seconds until it appears, and until it gets its colour."""
     width = len(token.text) * CHARACTER + PADDING
 
     def rect(kind: str) -> str:

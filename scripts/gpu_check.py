@@ -1,4 +1,4 @@
-"""Starts `gpucheck`, or says in one line which package it lacks."""
+"""Starts `gpucheck`, or says in one line which package is missing."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def _find_package() -> None:
-    """The checkout's root is the package `specexport`, installed or not, whatever the root's name is."""
+    """Make the checkout's root importable as `specexport`, if that is not installed, whatever the root's name is."""
     if find_spec("specexport") is not None:
         return
     root = Path(__file__).resolve().parents[1]

@@ -1,4 +1,4 @@
-"""Starts `gpukit`, or says in one line which package it lacks."""
+"""Starts `gpukit`, or says in one line which package is missing."""
 
 from __future__ import annotations
 

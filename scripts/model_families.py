@@ -1,4 +1,4 @@
-"""Which families of models can be built? Tries a tiny random model of each and writes docs/models.md."""
+"""Which families of models can be built? Tries a tiny random model of each, and writes docs/models.md."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Do the tests see what they are for? Plants one fault at a time and tells which set catches it."""
+"""Do the tests find the faults that they are for? Plants one fault at a time and says which set of tests catches it."""
 
 from __future__ import annotations
 

@@ -1,10 +1,11 @@
 """The pictures of the docs, from real runs: `scripts/pictures chat.bundle demo.bundle`.
 
 Writes docs/pictures/: `rounds.svg`, the animation of rounds; `chat.svg`, a conversation in the terminal; `page.webp`,
-the server's page behind an answer; `report.webp` and `report-phone.webp`, the report of a calibration.
+the server's page after an answer; `report.webp` and `report-phone.webp`, the report of a calibration.
 
 Needs a Chromium (Debian: `apt-get install chromium`), what `make lint` installs, a bundle of a chat model (`make chat`
-builds chat.bundle), and the demo's, calibrated (`make demo`, then `specexport calibrate demo.bundle --prompts FILE`).
+builds chat.bundle), and the calibrated demo bundle (`make demo`, then `specexport calibrate demo.bundle --prompts
+FILE`).
 """
 
 from __future__ import annotations
@@ -32,19 +33,19 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parent.parent
 PICTURES = ROOT / "docs/pictures"
-LARGEST, ALL = 80_000, 400_000  # bytes
+LARGEST, ALL = 80_000, 400_000  # limits in bytes: per picture, in total
 COMMAND = (sys.executable, "-m", "specexport")
 COLUMNS = 92
 TURNS = ("Write a Python function that counts the words of a text file.", "Now add type hints and a docstring.")
 NEW_TOKENS = 90
-SETTLED = b"> "  # the chat asks for a line
-# Sequences of terminals that say nothing about colour.
+SETTLED = b"> "  # the chat's prompt
+# Control sequences of terminals other than colours.
 CONTROLS = re.compile(r"\x1b\[\?\d+[hl]|\x1b\[[0-9;]*[A-HJKf]|\x07|\x1b\][^\x07]*\x07")
 COLOURS = 128
 
 
 def record_chat(bundle: Path, turns: Sequence[str], columns: int) -> str:
-    """What a terminal shows of a chat, from its first prompt to the last answer."""
+    """The terminal output of a chat, from its first prompt to the last answer."""
     ours, theirs = pty.openpty()
     termios.tcsetwinsize(theirs, (60, columns))
     options = ["--drafter", "ngram+model", "--temperature", "0", "--max-new-tokens", str(NEW_TOKENS)]
@@ -61,10 +62,10 @@ def record_chat(bundle: Path, turns: Sequence[str], columns: int) -> str:
     try:
         for line in (*turns, None):
             while not CONTROLS.sub("", shown.decode(errors="ignore")).encode().endswith(SETTLED):
-                shown += os.read(ours, 1 << 16)  # an error where the chat has ended
+                shown += os.read(ours, 1 << 16)  # an OSError if the chat has ended
             if line is not None:
                 os.write(ours, line.encode() + b"\r")
-                shown += os.read(ours, 1 << 16)  # the echo, so that the prompt is not taken for the next one
+                shown += os.read(ours, 1 << 16)  # the echo, so that it is not mistaken for the next prompt
     finally:
         process.terminate()
         process.wait()
@@ -73,7 +74,7 @@ def record_chat(bundle: Path, turns: Sequence[str], columns: int) -> str:
 
 
 def draw_terminal(text: str, title: str, columns: int) -> str:
-    """An SVG of a terminal that shows `text` with its colours. Nothing is loaded from elsewhere."""
+    """An SVG of a terminal that shows `text` with its colours. It loads no other files."""
     from rich.console import Console
     from rich.text import Text
 
@@ -89,7 +90,7 @@ def draw_terminal(text: str, title: str, columns: int) -> str:
 
 @contextmanager
 def served(bundle: Path) -> Iterator[int]:
-    """The port of a server."""
+    """Run a server for the bundle; the value is its port."""
     process = subprocess.Popen(
         [*COMMAND, "serve", str(bundle), "--port", "0"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     )
@@ -102,12 +103,12 @@ def served(bundle: Path) -> Iterator[int]:
 
 
 def take(browser: Browser, path: Path, width: int, height: int, dark: bool = False, scale: float = 1.0) -> None:
-    """The page from its top."""
+    """Take a picture of the browser's page, from its top."""
     clip = {"x": 0, "y": 0, "width": width, "height": height, "scale": scale}
     browser.screen(width, height, dark)
     options = {"format": "png", "clip": clip, "captureBeyondViewport": True}
     png = base64.b64decode(browser.call("Page.captureScreenshot", **options)["data"])
-    # Few colours without loss: half of what a lossy picture of text takes, and sharp.
+    # Few colours, lossless: half the size of a lossy picture of text, and sharp.
     Image.open(io.BytesIO(png)).convert("RGB").quantize(COLOURS, dither=Image.Dither.NONE).convert("RGB").save(
         path, lossless=True, quality=100, method=6
     )
@@ -145,8 +146,8 @@ def check_sizes(folder: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("chat", type=Path, help="bundle of a chat model")
-    parser.add_argument("demo", type=Path, help="the demo pair's bundle, calibrated")
-    parser.add_argument("--only", choices=["rounds", "chat", "page", "report"], help="one of them")
+    parser.add_argument("demo", type=Path, help="the calibrated bundle of the demo pair")
+    parser.add_argument("--only", choices=["rounds", "chat", "page", "report"], help="write only this one")
     arguments = parser.parse_args()
     wanted = {arguments.only} if arguments.only else {"rounds", "chat", "page", "report"}
     report = arguments.demo / "report.html"

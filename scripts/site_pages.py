@@ -1,4 +1,4 @@
-"""A hook of mkdocs: pages that lie outside of `docs/`, under names inside of it, and the API reference."""
+"""A hook for mkdocs: adds pages from outside `docs/` under names inside it, and the API reference."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LINK = re.compile(r"\[([^\]]*)\]\((?!https?:|#)([^)#\s]+)(#[^)\s]*)?\)|src=\"([^
 
 @event_priority(100)  # before mkdocstrings reads where to look
 def on_config(config: Any) -> Any:
-    """The package without what else lies in the root, which mkdocstrings would walk through."""
+    """Point mkdocstrings to a folder with only the package, since it would walk through everything in the root."""
     place = Path(tempfile.mkdtemp(prefix="specexport-site-"))
     atexit.register(shutil.rmtree, place, ignore_errors=True)
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
@@ -48,7 +48,7 @@ def on_files(files: Any, config: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
-    """Links between files of the repository become links between pages; others lose their target."""
+    """Turn links between files of the repository into links between pages; other links lose their target."""
     place = page.file.src_uri
     source = next((file for file, name in OUTSIDE.items() if name == place), f"docs/{place}")
     return LINK.sub(lambda match: _link(match, source, place), markdown)

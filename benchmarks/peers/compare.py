@@ -1,12 +1,12 @@
-"""specexport and its peers on the same requests, greedy, in turn, one computing at a time.
+"""specexport and its peers on the same requests, greedy, interleaved, one computing at a time.
 
     python benchmarks/peers/compare.py TARGET [DRAFT] --bundle int8=B.bundle [--bundle fp32=A.bundle]
         [--peers llamacpp,openvino] [--prompts examples/prompts/tasks.jsonl]
 
 TARGET and DRAFT are checkpoint folders (`benchmarks/synthetic_pair.py` makes a pair, `scripts/smollm2.py` a real
-target); each peer converts them itself, once. Without DRAFT whoever has prompt lookup drafts by it. The first bundle is
-what the others are held against. With transformers among the peers, each system's divergence from its fp32 model is
-measured on the prompts. Needs the environments of `benchmarks/peers/setup.py`, and a machine that does nothing else.
+target); each peer converts them itself, once. Without DRAFT, systems with prompt lookup draft with that. All others are
+compared with the first bundle. With transformers among the peers, each system's divergence from its fp32 model is
+measured on the prompts. Needs the environments of `benchmarks/peers/setup.py`, and a quiet machine.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("target", type=Path)
     parser.add_argument("draft", type=Path, nargs="?", help="default: none")
     parser.add_argument(
-        "--bundle", action="append", default=[], metavar="NAME=PATH", help="of specexport; may be repeated"
+        "--bundle", action="append", default=[], metavar="NAME=PATH", help="bundle of specexport; may be repeated"
     )
     parser.add_argument(
         "--peers", default=",".join(PEERS), help="comma-separated, `none` for none; default: %(default)s"
@@ -51,13 +51,13 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--requests", type=int, default=12)
     parser.add_argument("--new-tokens", type=int, default=96)
     parser.add_argument("--prompt-tokens", type=int, default=64, help="longer texts are cut to it, messages are not")
-    parser.add_argument("--k", type=int, default=4, help="tokens drafted in a round")
+    parser.add_argument("--k", type=int, default=4, help="draft tokens per round")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--capacity", type=int, default=1024)
     parser.add_argument("--plain-only", action="store_true")
-    parser.add_argument("--context", type=int, default=256, help="tokens in front of the passes of several rows")
+    parser.add_argument("--context", type=int, default=256, help="tokens of context before the passes of several rows")
     parser.add_argument("--no-widths", action="store_true", help="leave out the passes of several rows")
-    parser.add_argument("--journal", type=Path, help="keeps what is finished: the same command resumes there")
+    parser.add_argument("--journal", type=Path, help="file of finished results, from which the same command resumes")
     parser.add_argument("--json", type=Path, help="write all figures here too")
     arguments = parser.parse_args()
     for model in filter(None, (arguments.target, arguments.draft)):
@@ -77,7 +77,7 @@ def parse() -> argparse.Namespace:
 
 
 def commands(arguments: argparse.Namespace) -> dict[str, list[str]]:
-    """What starts each system, by its name; bundles first."""
+    """The command that starts each system, by its name; bundles first."""
     found = {}
     for bundle in arguments.bundle:
         name, path = bundle.split("=", 1)
@@ -103,7 +103,7 @@ def start(arguments: argparse.Namespace, stack: ExitStack) -> list[RunnerProcess
 
 
 def open_journal(arguments: argparse.Namespace, runners: list[RunnerProcess], tokens: list[list[int]]) -> Journal:
-    """Its header is what must be equal for one run to go on with another's figures."""
+    """The journal; its header is what must be equal for one run to continue another."""
     header = {name: getattr(arguments, name) for name in (*SETTINGS, "plain_only")}
     header |= {"systems": {runner.name: runner.hello for runner in runners}, "tokens": tokens}
     models = [arguments.target, *([arguments.draft] if arguments.draft else [])]
@@ -116,7 +116,7 @@ def open_journal(arguments: argparse.Namespace, runners: list[RunnerProcess], to
 
 
 def stamp(model: Path) -> list[list[Any]]:
-    """Name, size and time of each file of a checkpoint or bundle: another build is another stamp."""
+    """Name, size and time of each file of a checkpoint or bundle; it differs between builds."""
     files = sorted(path for path in model.rglob("*") if path.is_file())
     return [[str(path.relative_to(model)), path.stat().st_size, path.stat().st_mtime_ns] for path in files]
 
@@ -194,11 +194,11 @@ def show(found: dict[str, Any]) -> None:
 
 def main() -> None:
     arguments = parse()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the runners, which are stopped, end too
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the runners, which are suspended, end too
     with ExitStack() as stack:
         try:
             found = compare(arguments, stack)
-        except (RunnerError, SpecExportError, OSError) as error:  # of a folder that is no checkpoint, in several lines
+        except (RunnerError, SpecExportError, OSError) as error:  # OSError: not a checkpoint, in several lines
             sys.exit(f"compare.py: {str(error).splitlines()[0]}")
     show(found)
     if arguments.json:

@@ -1,4 +1,4 @@
-"""How far each system's next-token distributions are from the fp32 model's, on the same text for all."""
+"""How much each system's next-token distributions diverge from the fp32 model's, on the same text for all."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from interleave import Asked, Kept
 from process import RunnerError
 
 EXACT = "transformers"  # fp32
-ROWS = 64  # in double precision at a time
+ROWS = 64  # how many rows are in double precision at a time
 
 
 @dataclass(frozen=True)
 class Divergence:
-    """nats: mean KL(fp32 || system). agreement: share of rows whose likeliest token is the same."""
+    """nats: mean KL(fp32 || system). agreement: share of rows with the same most likely token."""
 
     nats: float
     agreement: float
@@ -25,33 +25,33 @@ class Divergence:
 
 
 def log_probs(logits: numpy.ndarray) -> numpy.ndarray:
-    """`[rows, vocab] float64`."""
+    """Log-probabilities `[rows, vocab] float64`."""
     shifted = logits.astype(numpy.float64)
     shifted -= shifted.max(-1, keepdims=True)
     return shifted - numpy.log(numpy.exp(shifted).sum(-1, keepdims=True))
 
 
 def compare_rows(exact: numpy.ndarray, other: numpy.ndarray) -> tuple[float, int]:
-    """Logits `[rows, vocab]` of both: the sum of the rows' divergences, and the rows that agree."""
+    """(sum of the rows' divergences, number of rows that agree), from logits `[rows, vocab]` of both."""
     nats, agreed = 0.0, 0
     for start in range(0, len(exact), ROWS):
         ours, theirs = exact[start : start + ROWS], other[start : start + ROWS]
         expected = log_probs(ours)
         probs = numpy.exp(expected)
-        # What has no probability adds nothing, also where its logarithm is no number.
+        # Tokens of probability 0 add nothing, even if their logarithm is not finite.
         nats += float(numpy.multiply(probs, expected - log_probs(theirs), where=probs > 0, out=probs).sum())
         agreed += int((ours.argmax(-1) == theirs.argmax(-1)).sum())
     return nats, agreed
 
 
 def shared_prefix(sequences: Sequence[Sequence[int]]) -> int:
-    """Tokens with which all sequences begin until they differ: those of a chat template, which say little."""
+    """The number of tokens that all sequences begin with: those of a chat template, which are not informative."""
     columns = zip(*sequences, strict=False)
     return next((place for place, tokens in enumerate(columns) if len(set(tokens)) > 1), 0)
 
 
 def read_logits(runner: Asked, tokens: Sequence[int], folder: Path) -> numpy.ndarray:
-    """`[len(tokens), vocab] float32`. Raises `RunnerError`."""
+    """The runner's logits, `[len(tokens), vocab] float32`. Raises `RunnerError`."""
     path = folder / "logits"
     said = runner.ask({"logits_of": list(tokens), "file": str(path)})
     found = numpy.fromfile(path, numpy.float32).reshape(said["rows"], said["columns"])
@@ -62,10 +62,10 @@ def read_logits(runner: Asked, tokens: Sequence[int], folder: Path) -> numpy.nda
 def measure(
     exact: Asked, others: Sequence[Asked], sequences: Sequence[Sequence[int]], folder: Path, kept: Kept | None = None
 ) -> dict[str, Divergence]:
-    """By the systems' names, the exact one's among them. folder: for the logits on their way.
+    """Divergences by the systems' names, including the exact one. folder: for files with logits.
 
-    The rows of the prefix that all sequences share are left out. kept: systems that it has finished are not asked
-    again. Raises `RunnerError` where vocabularies differ.
+    The rows of the prefix that all sequences share are left out. kept: systems that are finished in it are not asked
+    again. Raises `RunnerError` if vocabularies differ.
     """
     finished: dict[str, Any] = {other.name: kept.finished.get(_key(other)) if kept else None for other in others}
     missing = [other for other in others if finished[other.name] is None]

@@ -1,4 +1,4 @@
-"""From answers to a table."""
+"""Tables from the answers of all systems."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ Answers = dict[tuple[str, bool], list[Measured]]
 
 @dataclass(frozen=True)
 class Row:
-    """One system, one way.
+    """One system, plain or speculative.
 
-    Times in milliseconds a token behind the first tokens: the median request, and the 10 % and 90 % ones.
+    Times in milliseconds per token after the first tokens: the median request, and the 10 % and 90 % ones.
 
-    cpu_ms: processor time of all threads a token, median; on a busy machine and with one thread it says more than the
-    clock.
-    against: this system's time over the reference's in the same mode, the median over requests; above 1 the reference
-    is faster.
-    speedup: its own plain time over this one, the median over requests. tokens_per_round: accepted tokens and the bonus
-    token.
-    ms_per_round: what to compare at equal acceptance, which differs a little between systems that round the weights
+    cpu_ms: processor time of all threads per token, median; on a busy machine and with one thread it is more reliable
+    than wall time.
+    against: this system's time divided by the reference's in the same mode, the median over requests; above 1 the
+    reference is faster.
+    speedup: its own plain time divided by this one, the median over requests. tokens_per_round: accepted tokens and the
+    bonus token.
+    ms_per_round: for comparisons at equal acceptance, which differs a little between systems that round the weights
     differently.
-    same: requests whose text is that of the system's own plain run.
-    nats, agreement: how far its distributions are from the fp32 model's; None where it shows no logits.
+    same: how many requests have the text of the system's own plain run.
+    nats, agreement: divergence of its distributions from the fp32 model's; None if it does not return logits.
     """
 
     name: str
@@ -58,12 +58,12 @@ def ratio(above: list[Measured], below: list[Measured]) -> float:
 
 
 def same_text(found: list[Measured], plain: list[Measured]) -> int:
-    """Speculation may run past the last token; what both have is compared."""
+    """How many requests have the same text. Speculation may run past the last token; the common part is compared."""
     return sum(a.tokens[: len(b.tokens)] == b.tokens[: len(a.tokens)] for a, b in zip(found, plain, strict=True))
 
 
 def rows(answers: Answers, reference: str | None, divergences: Mapping[str, Divergence] | None = None) -> list[Row]:
-    """reference: the name of the system that the others are held against, in each mode."""
+    """The table's rows. reference: the name of the system that the others are compared with, in each mode."""
     table = []
     for (name, speculative), found in answers.items():
         divergence = (divergences or {}).get(name)
@@ -115,7 +115,9 @@ def markdown(table: list[Row], reference: str | None) -> str:
 
 
 def route_table(answers: Answers, routes: Sequence[str]) -> str:
-    """Every system that drafts, by route: own plain time over speculative. routes: of the requests, in order."""
+    """Every system that drafts, by route: its own plain time divided by the speculative. routes: of the requests, in
+    order.
+    """
     heads = ["route", "system", "requests", "plain ms/token", "speculative ms/token", "speedup over own plain"]
     heads += ["slowest and fastest request", "tokens per round", "same text"]
     lines = ["| " + " | ".join(heads) + " |", "|---" * len(heads) + "|"]

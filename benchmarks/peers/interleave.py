@@ -1,4 +1,4 @@
-"""Requests in turn: every system answers the first, then every system the second, one at a time."""
+"""Interleaved requests: every system answers the first request, then every system the second, one at a time."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ WARM_UP = 24  # tokens
 
 @dataclass(frozen=True)
 class Request:
-    """route: what kind of task it is. tokens: of the prompt.
+    """route: the kind of task. tokens: of the prompt.
 
-    ends: tokens that end an answer. Where there are any, everybody decodes as many tokens as the first system's plain
-    answer has: what a model says behind its end repeats itself, and would flatter whoever looks drafts up.
+    ends: tokens that end an answer. If there are any, all systems decode as many tokens as the first system's plain
+    answer has: text after the end of an answer repeats itself, and would favour systems with prompt lookup.
     """
 
     route: str
@@ -31,7 +31,7 @@ class Request:
 
 
 class Kept(Protocol):
-    """What earlier runs of the same command have finished: a `Journal` of specexport."""
+    """What earlier runs of the same command have finished: specexport's `Journal`."""
 
     finished: dict[str, dict[str, Any]]
 
@@ -49,7 +49,7 @@ class System:
 
 @dataclass(frozen=True)
 class Measured:
-    """What one system answered to one request. rounds: None where the runner does not know."""
+    """One system's answer to one request. rounds: None if the runner does not know."""
 
     tokens: tuple[int, ...]
     tokens_first: int
@@ -60,7 +60,7 @@ class Measured:
 
     @property
     def ms_per_token(self) -> float:
-        """Behind the first tokens, whose time is the prefill's."""
+        """Milliseconds per token after the first tokens, whose time is that of the prefill."""
         return self.seconds_decode * 1e3 / (len(self.tokens) - self.tokens_first)
 
     @property
@@ -77,7 +77,7 @@ class Measured:
 
 
 def order(systems: list[System], request: int) -> Iterator[System]:
-    """All systems once, each request beginning with the next one, so that nobody always follows the same system."""
+    """All systems once, in an order that starts with the next system for each request."""
     start = request % len(systems)
     yield from systems[start:] + systems[:start]
 
@@ -91,7 +91,7 @@ def ask(system: System, request: Request, new_tokens: int, k: int) -> Measured:
 
 
 def answer_length(system: System, request: Request, k: int) -> int:
-    """Tokens to be decoded for `request`: up to its end, and two full rounds, since the first one is not timed."""
+    """How many tokens to decode for `request`: up to its end, and two full rounds, since the first one is not timed."""
     if not request.ends:
         return request.new_tokens
     tokens = ask(system, request, request.new_tokens, k).tokens[: request.new_tokens]
@@ -106,9 +106,9 @@ def run(
     note: Callable[[str], None] = lambda _: None,
     kept: Kept | None = None,
 ) -> dict[tuple[str, bool], list[Measured]]:
-    """Answers by (name, speculative), one a request; the first one is asked once more before, to warm up.
+    """Answers by (name, speculative), one per request; the first request runs once in advance, as a warm-up.
 
-    The first system is a plain one. kept: requests that it has finished are not asked again.
+    The first system is a plain one. kept: requests that are finished in it are not run again.
     """
     found: dict[tuple[str, bool], list[Measured]] = {(system.name, system.speculative): [] for system in systems}
     warm = False

@@ -21,11 +21,11 @@
 using json = nlohmann::json;
 using Tokens = std::vector<llama_token>;
 
-// Looked up by `ngram-simple`, which drafts nothing shorter than it: of its own default, 12, with the 4 or 8 tokens of a
-// round it would draft nothing at all.
+// The n-gram length of `ngram-simple`, which never drafts fewer tokens than that: with its own default, 12, it would
+// draft nothing in rounds of 4 or 8 tokens.
 static const uint16_t NGRAM = 3;
 
-// Of the part of llama.cpp's `common` that is not linked: its log asks, and nothing is logged.
+// Replaces a function of a part of llama.cpp's `common` that is not linked; its log calls it, but nothing is logged.
 bool tty_can_use_colors() { return false; }
 
 static double seconds() {
@@ -107,7 +107,7 @@ static json plain(Decoder & target, const Request & request) {
     return answer(tokens, 1, start, first, cpu_first, request.new_tokens - 1);
 }
 
-// The last token, and up to k that may follow: of the draft model, or looked up in the text where there is none.
+// The last token, and up to k draft tokens: from the draft model, or by prompt lookup if there is none.
 static Tokens proposal(Decoder * draft, const Tokens & text, int k) {
     Tokens round = {text.back()};
     if (!draft) {

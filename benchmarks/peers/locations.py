@@ -1,4 +1,4 @@
-"""Where the peers' environments and converted models lie: outside of the repository. Standard library only."""
+"""Where the peers' environments and converted models are: outside the repository. Standard library only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A runner as the driver sees it: a process that is asked one thing at a time and is stopped in between."""
+"""The driver's side of a runner: a process that gets one request at a time and is suspended in between."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class RunnerError(Exception):
 
 
 class RunnerProcess:
-    """`command` speaks protocol.py; its standard error goes to the file `log`. hello: the first line it said."""
+    """Runs `command`, which implements protocol.py; its stderr goes to the file `log`. hello: its first line."""
 
     def __init__(self, name: str, command: list[str], log: Path) -> None:
         self.name, self.log = name, log
@@ -30,7 +30,7 @@ class RunnerProcess:
         self._signal(signal.SIGSTOP)
 
     def _signal(self, number: signal.Signals) -> None:
-        """Between requests the process is stopped: threads that spin while they wait would slow the others down."""
+        """Suspend or resume the process: between requests, threads that spin while they wait would slow the others."""
         if self.process.poll() is None:
             os.kill(self.process.pid, number)
 
@@ -48,21 +48,21 @@ class RunnerProcess:
         return answer
 
     def ask(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Raises `RunnerError`."""
+        """Send a request; returns the answer. Raises `RunnerError`."""
         assert self.process.stdin is not None
         self._signal(signal.SIGCONT)
         try:
             self.process.stdin.write(json.dumps(request).encode() + b"\n")
             self.process.stdin.flush()
         except BrokenPipeError:
-            pass  # it has ended; reading says how
+            pass  # it has ended; reading its output says how
         answer = self._read()
         self._signal(signal.SIGSTOP)
         return answer
 
     def close(self) -> None:
         if self.process.poll() is None:
-            self.process.kill()  # a stopped process dies too
+            self.process.kill()  # this ends a suspended process too
         self.process.wait()
         for pipe in (self.process.stdin, self.process.stdout):
             if pipe is not None:

@@ -1,4 +1,4 @@
-"""What every system is asked: the held-out texts of the demo pair, or the prompts of a file."""
+"""The requests for all systems: the held-out texts of the demo pair, or the prompts of a file."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ PROMPTS = Path(__file__).parent.parent.parent / "examples/prompts"
 
 
 def read_requests(target: Path, file: Path | None, longest: int, new_tokens: int) -> list[Request]:
-    """Of the file, or of the routes code and prose in turn; ids of the target's tokenizer.
+    """Requests from the file, or alternating from the routes code and prose, in ids of the target's tokenizer.
 
-    Texts are cut to `longest` tokens. Messages go through the target's chat template and are not cut; the answers
-    to them end where the target ends them.
+    Texts are cut to `longest` tokens. Messages go through the target's chat template and are not cut; their answers end
+    where the target ends them.
     """
     tokenizer = AutoTokenizer.from_pretrained(target)
     ends = end_tokens(target)
@@ -39,7 +39,7 @@ def read_requests(target: Path, file: Path | None, longest: int, new_tokens: int
 
 
 def end_tokens(target: Path) -> frozenset[int]:
-    """What the checkpoint's configurations name as the end of a text."""
+    """The end tokens in the checkpoint's configurations."""
     found: set[int] = set()
     for name in ("config.json", "generation_config.json"):
         path = target / name

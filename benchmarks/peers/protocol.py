@@ -1,4 +1,4 @@
-"""The side of the runners: a process that loads a pair once and answers requests, one JSON object a line each way.
+"""The runners' side: a process that loads a pair once and answers requests, one JSON object per line each way.
 
     -> {"prompt_tokens": [...], "new_tokens": 64, "speculative": true, "k": 4}
     <- {"seconds_first": 0.2, "tokens_first": 1, "seconds_decode": 0.8, "cpu_decode": 1.6, "tokens": [...],
@@ -8,14 +8,13 @@
     -> {"logits_of": [...], "file": "a/path"}
     <- {"rows": 140, "columns": 49152}
 
-The first line that a runner says is {"name": ..., "versions": {...}, "speculative": true, "widths": false, "logits":
-true}; what fails is {"error": "one line"}. Without a draft model `speculative` says whether the system looks drafts up
-in the text. "logits_of" has tokens, whose logits the runner writes to the file: float32, a row a token, each for the
-token that follows. seconds_first runs from the request to the first tokens, tokens_first of them, prefill
-included; seconds_decode from there to the last of exactly new_tokens tokens, greedy and not stopped by an end token;
-cpu_decode is what the process computed in that time, all threads together, waiting loops included. rounds: passes of
-the target behind the prefill, where the runner knows. Every runner's environment imports this file: standard library
-only.
+A runner's first line is {"name": ..., "versions": {...}, "speculative": true, "widths": false, "logits": true}; for a
+failure it sends {"error": "one line"}. Without a draft model, `speculative` says whether the system has prompt lookup.
+"logits_of" has tokens, whose logits the runner writes to the file: float32, one row per token, for the token that
+follows. seconds_first is the time from the request to the first tokens, prefill included; tokens_first is their number.
+seconds_decode is the time from there to the last of exactly new_tokens tokens, greedy and not stopped by an end token.
+cpu_decode is the processor time of all threads in that time, including spinning. rounds: passes of the target after the
+prefill, if the runner knows. Every runner's environment imports this file, so it uses only the standard library.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ from typing import Any, Protocol
 
 @dataclass(frozen=True)
 class Answer:
-    """Times in seconds, as the module says."""
+    """An answer; see the module's docstring. Times in seconds."""
 
     seconds_first: float
     tokens_first: int
@@ -47,7 +46,7 @@ class Answer:
 
 
 class Stopwatch:
-    """Tokens as they come: `add` what one round gave."""
+    """Times tokens as they arrive; call `add` with the tokens of each round."""
 
     def __init__(self) -> None:
         self.tokens: list[int] = []
@@ -62,10 +61,10 @@ class Stopwatch:
         self.tokens += tokens
 
     def answer(self, new_tokens: int, rounds: int | None = None) -> Answer:
-        """Raises `ValueError` when the system stopped early."""
+        """The answer. Raises `ValueError` if the system stopped early."""
         if len(self.tokens) < new_tokens:
             raise ValueError(f"{len(self.tokens)} tokens came, {new_tokens} were asked for")
-        # A round may give more than was asked for; its time is counted whole, and so are its tokens.
+        # The last round may give more tokens than requested; its whole time is counted, and all of its tokens.
         cpu = self.cpu_last - self.cpu_first
         return Answer(self.first - self.start, self.tokens_first, self.last - self.first, cpu, self.tokens, rounds)
 
@@ -84,12 +83,12 @@ class WidthRunner(Runner, Protocol):
     """A runner that can also run single passes of the target."""
 
     def pass_of(self, context: int, width: int) -> Callable[[], None]:
-        """One pass of `width` tokens behind a context of `context` tokens, to be called again and again."""
+        """A function that runs one pass of `width` tokens after `context` tokens, and can be called repeatedly."""
         ...
 
 
 class LogitsRunner(Runner, Protocol):
-    """A runner that can also show its logits, from the model that answers requests."""
+    """A runner that can also return logits, from the model that answers requests."""
 
     def logits_of(self, tokens: list[int]) -> Any:
         """A numpy array `[len(tokens), vocab] float32`."""
@@ -97,7 +96,7 @@ class LogitsRunner(Runner, Protocol):
 
 
 def write_logits(runner: LogitsRunner, tokens: list[int], path: str) -> dict[str, int]:
-    """The file has the numbers alone, row by row: also a runner without numpy can write it."""
+    """Write logits to a file. It has only the numbers, row by row, so that runners without numpy can write it too."""
     logits = runner.logits_of(tokens)
     if logits.dtype.name != "float32" or logits.ndim != 2 or len(logits) != len(tokens):
         raise ValueError(
@@ -136,7 +135,7 @@ def parse_arguments(description: str | None) -> argparse.Namespace:
 
 
 def converted(work: Path, checkpoint: str, label: str, convert: Callable[[Path], None]) -> Path:
-    """`convert` once a checkpoint: its folder in `work`, named by the checkpoint's files and the label."""
+    """Run `convert` once per checkpoint; returns its folder in `work`, named by the checkpoint's files and label."""
     digest = hashlib.sha256(label.encode())
     for path in sorted(Path(checkpoint).iterdir()):
         status = path.stat()

@@ -1,8 +1,8 @@
-"""onnxruntime-genai: models of its own builder from the checkpoints.
+"""onnxruntime-genai: models made from the checkpoints by its own builder.
 
-int8 or int4 is MatMulNBits, in blocks of 32, at accuracy level 4.
-Speculation is a model of type `speculative`, whose configuration is the target's with the draft's decoder beside it.
-It has no prompt lookup: without a draft it only decodes plainly.
+int8 and int4 are MatMulNBits, in blocks of 32, at accuracy level 4.
+For speculation it has models of type `speculative`, whose configuration is the target's plus the draft's decoder. It
+has no prompt lookup: without a draft it only decodes plainly.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ def build(checkpoint: str, precision: str, folder: Path) -> None:
 
 
 def load(work: Path, models: dict[str, Path], threads: int) -> onnxruntime_genai.Model:
-    """models: `decoder`, and `draft` for speculation.
+    """Load a model. models: folders of `decoder`, and for speculation of `draft`.
 
-    A configuration may only name files below its own folder: they are linked.
+    A configuration may only name files in its own folder, so they are linked there.
     """
     with TemporaryDirectory(dir=work) as name:
         folder = Path(name)
@@ -79,7 +79,7 @@ class GenaiRunner:
         self.speculative = self.pair is not None
 
     def generator(self, length: int, k: int) -> onnxruntime_genai.Generator:
-        """length: of the whole text; the end token is forbidden before."""
+        """A generator of exactly `length` tokens, prompt included: the end token is forbidden before."""
         model = self.pair if k else self.plain
         parameters = onnxruntime_genai.GeneratorParams(model)
         parameters.set_search_options(max_length=self.capacity, min_length=length, do_sample=False)
@@ -95,7 +95,7 @@ class GenaiRunner:
         while len(watch.tokens) < new_tokens:
             generator.generate_next_token()
             tokens = [int(generator.get_next_tokens()[0])]
-            # A round's tokens are computed at once and handed out one by one.
+            # A round's tokens are computed together and returned one by one.
             while speculative and generator.get_speculative_stats()["tokens_buffered"]:
                 generator.generate_next_token()
                 tokens.append(int(generator.get_next_tokens()[0]))

@@ -1,6 +1,6 @@
-"""llama.cpp: converts the checkpoints to Q8_0 with its own script, then becomes the program of llamacpp.cpp.
+"""llama.cpp: converts the checkpoints to Q8_0 with its own script, then runs the program of llamacpp.cpp.
 
-The process is replaced, so nothing of Python runs beside it.
+The program replaces the process, so no Python runs during the measurement.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from pathlib import Path
 from locations import SOURCE, llamacpp
 from protocol import converted, parse_arguments
 
-# The converter knows tokenizers by a digest of what they make of a text, and refuses others. Requests are token ids, so
-# which pre-tokenizer is written into the file decides nothing.
+# The converter identifies tokenizers by a digest of how they tokenize a text, and refuses unknown ones. Requests are
+# token ids, so it does not matter which pre-tokenizer is written into the file.
 CONVERT = """
 import sys
 root = sys.argv.pop(1)

@@ -1,7 +1,7 @@
 """OpenVINO GenAI: LLMPipeline, plain and with a draft; int8 weights by optimum-intel (nncf, one scale an output).
 
-Without a draft model its prompt lookup drafts, up to 3-grams as it does by itself. The pipeline shows no logits: they
-are those of OpenVINO's own runtime on the same converted model.
+Without a draft model it uses its prompt lookup, up to 3-grams, which is its default. The pipeline does not return
+logits: they come from OpenVINO's runtime on the same converted model.
 """
 
 from __future__ import annotations

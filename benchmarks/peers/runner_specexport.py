@@ -1,4 +1,4 @@
-"""specexport itself, a bundle: `--target` is the bundle, k at most its --max-draft-tokens."""
+"""specexport itself: `--target` is the bundle, k is at most its --max-draft-tokens."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class SpecexportRunner:
             "onnxruntime": onnxruntime.__version__,
             "numpy": numpy.__version__,
         }
-        self.speculative = True  # without a draft model by lookups
+        self.speculative = True  # without a draft model by prompt lookup
 
     def generate(self, prompt: list[int], new_tokens: int, speculative: bool, k: int) -> Answer:
         self.session.reset()
@@ -37,7 +37,7 @@ class SpecexportRunner:
         return watch.answer(new_tokens, chunk.statistics.rounds - 1)
 
     def logits_of(self, tokens: list[int]) -> numpy.ndarray:
-        """Of passes as wide as the widest round."""
+        """Logits of passes as wide as the widest round."""
         self.session.reset()
         target, widest = self.session.engine.target, self.session.bundle.manifest.contract.widest_step
         rows = [target.step(tokens[start : start + widest], start).copy() for start in range(0, len(tokens), widest)]

@@ -1,6 +1,6 @@
 """transformers' assisted generation on torch's CPU kernels, `--precision` fp32 or bf16.
 
-Without a draft model its prompt lookup drafts (`prompt_lookup_num_tokens`).
+Without a draft model it uses its prompt lookup (`prompt_lookup_num_tokens`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from transformers.generation.streamers import BaseStreamer
 
 
 class Watching(BaseStreamer):
-    """`generate` puts the prompt first, then what every round gave."""
+    """Counts rounds and times tokens: `generate` puts the prompt first, then the tokens of every round."""
 
     def __init__(self) -> None:
         self.watch = Stopwatch()
@@ -52,7 +52,7 @@ class TransformersRunner:
         if speculative and self.draft is None:
             config.prompt_lookup_num_tokens = k
         if speculative and self.draft is not None:
-            # Read from the assistant's own configuration: k in every round, whatever it thinks of its tokens.
+            # These are read from the assistant's own configuration: k in every round, whatever its confidence is.
             for name, value in (
                 ("num_assistant_tokens", k),
                 ("num_assistant_tokens_schedule", "constant"),

@@ -1,8 +1,8 @@
-"""Make the environments of the peers, each with its pinned requirements; what is there already stays.
+"""Make the environments of the peers, each with its pinned requirements; those that exist are kept.
 
     python benchmarks/peers/setup.py openvino genai llamacpp [--jobs N]
 
-They lie in SPECEXPORT_PEERS, by default specexport-peers in the user's cache. llamacpp is compiled for this processor
+They are in SPECEXPORT_PEERS, by default specexport-peers in the user's cache. llamacpp is compiled for this processor
 from the sources that llama-cpp-python bundles, which needs cmake and a C++ compiler. transformers runs in the project's
 own .venv.
 """
@@ -34,8 +34,7 @@ def make_environment(name: str) -> None:
     if ready.exists() and ready.read_text() == requirements.read_text():
         return
     run(sys.executable, "-m", "venv", "--clear", folder)
-    # The lists are complete: resolving again would bring back what they leave out, such as a torchvision for another
-    # torch.
+    # The lists are complete: resolving again would add what they leave out, such as a torchvision for another torch.
     run(
         folder / "bin/pip",
         "install",
@@ -80,7 +79,7 @@ def build_llamacpp(jobs: int) -> None:
     run("cmake", "-S", parts.source, "-B", parts.build, *(f"-D{option}" for option in options), *parted)
     run("cmake", "--build", parts.build, "--target", "llama", "--parallel", str(jobs))
     includes = [f"-I{parts.source / part}" for part in ("include", "ggml/include", "vendor", "common")]
-    # Its own prompt lookup, and what that needs.
+    # llama.cpp's own prompt lookup, and what that needs.
     common = [parts.source / "common" / name for name in ("ngram-map.cpp", "log.cpp", "json.cpp")]
     libraries = [parts.build / library for library in LIBRARIES]
     run(
@@ -102,7 +101,7 @@ def build_llamacpp(jobs: int) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="+", choices=NAMES)
-    parser.add_argument("--jobs", type=int, default=1, help="processes of the compiler")
+    parser.add_argument("--jobs", type=int, default=1, help="parallel compiler processes")
     arguments = parser.parse_args()
     for name in arguments.names:
         try:

@@ -1,1 +1,1 @@
-"""What a server, a bundle and a build survive, measured. `python benchmarks/reliability BUNDLE`."""
+"""Fault-injection tests of servers, bundles and builds: `python benchmarks/reliability BUNDLE`."""

@@ -1,10 +1,10 @@
-"""What a server, a bundle and a build survive.
+"""Fault-injection tests of servers, bundles and builds.
 
     python benchmarks/reliability demo.bundle                       # all parts
     python benchmarks/reliability demo.bundle --part soak --minutes 60
 
-Writes a page with plots and, beside it, the figures as JSON. Parts that are run alone replace their own figures there
-and leave the others'. What each does is in docs/reliability.md. Exits with 1 where something was found.
+Writes a page with plots, and the figures as JSON next to it. A part that runs alone replaces only its own figures.
+docs/reliability.md describes the parts. Exits with 1 if something was found.
 """
 
 from __future__ import annotations

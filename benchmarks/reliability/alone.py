@@ -1,4 +1,4 @@
-"""The same request alone: a session of its own, the app over it without a socket, one request."""
+"""Runs a request alone: one request to the app over a new session, without a socket."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .good import Good
 
 
 def alone(bundle: Path, request: Good, template: Path | None) -> str:
-    """What it says, as `Answer.told`. Raises `RuntimeError` where it is refused."""
+    """Its text, as in `Answer.told`. Raises `RuntimeError` if the request is refused."""
     with specexport.load(bundle, threads=1, check_digests=False, chat_template=template) as session:
         status, body = asyncio.run(_ask(create_app(session), request))
     if status != 200:
@@ -30,7 +30,7 @@ async def _ask(app: Any, request: Good) -> tuple[int, bytes]:
     async def receive() -> dict[str, Any]:
         if incoming:
             return incoming.pop()
-        await asyncio.Event().wait()  # nobody leaves
+        await asyncio.Event().wait()  # the client never disconnects
         raise AssertionError
 
     async def send(message: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""Requests that are to be refused, drawn from a seed, each with the statuses that it may have."""
+"""Requests that must be refused, drawn from a seed, each with its allowed statuses."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ WRONG: tuple[dict[str, Any], ...] = (
 
 @dataclass(frozen=True)
 class Bad:
-    """data: all bytes of the request. wait: for an answer, instead of hanging up."""
+    """data: all bytes of the request. wait: whether to wait for an answer; otherwise hang up."""
 
     kind: str
     data: bytes
@@ -51,13 +51,13 @@ class Bad:
 
 
 def draw(chance: random.Random, good: Good, capacity: int) -> Bad:
-    """good: a request to spoil."""
+    """A random bad request. good: the request that it is derived from."""
     kinds = (_cut, _flipped, _junk, _wrong, _too_long, _too_large, _elsewhere, _half, _noise, _nested)
     return chance.choice(kinds)(chance, good, capacity)
 
 
 def dawdle(chance: random.Random, good: Good) -> Bad:
-    """Half a body, and then nothing: the server hangs up after its 30 seconds."""
+    """Half a body, and then nothing: the server closes the connection after 30 seconds."""
     return Bad("dawdle", half(good.path, good.body(False), chance), frozenset({408}))
 
 
@@ -76,7 +76,7 @@ def _cut(chance: random.Random, good: Good, capacity: int) -> Bad:
 
 
 def _flipped(chance: random.Random, good: Good, capacity: int) -> Bad:
-    """Some bits; what comes out may even be a request."""
+    """Flips some bits; the result may even be a valid request."""
     body = bytearray(good.body(False))
     for _ in range(chance.randint(1, 4)):
         body[chance.randrange(len(body))] ^= 1 << chance.randrange(8)

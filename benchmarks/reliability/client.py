@@ -1,4 +1,4 @@
-"""What a client may do to a server: ask, stream, leave in the middle, send half, send nonsense."""
+"""Clients for a server: ask, stream, disconnect in the middle, send half a request, send nonsense."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
-TIMEOUT = 120.0  # seconds; a server that is silent for so long hangs
-NOWHERE = 0  # in place of a status: the client has left, or the server has hung up without one
+TIMEOUT = 120.0  # seconds; a server that is silent for this long hangs
+NOWHERE = 0  # instead of a status: the client has disconnected, or the server has hung up without one
 
 
 @dataclass(frozen=True)
 class Answer:
-    """status: `NOWHERE` for none. told: what was said, in a form that whole answers and streams share."""
+    """status: `NOWHERE` for none. told: the answer's text, in the same form for whole answers and streams."""
 
     status: int
     headers: dict[str, str] = field(default_factory=dict)
     body: bytes = b""
     told: str | None = None
-    error: str | None = None  # of a stream that ended in one
-    seconds: float = 0.0  # until all of it was there
+    error: str | None = None  # of a stream that ended with one
+    seconds: float = 0.0  # until the end of the answer
 
 
 def ask(port: int, method: str, path: str, body: bytes | None, headers: dict[str, str] | None = None) -> Answer:
@@ -58,7 +58,7 @@ def leave(port: int, path: str, body: bytes, after: int, reset: bool) -> Answer:
 
 
 def send_raw(port: int, data: bytes, wait: bool) -> Answer:
-    """Bytes as they are; `wait` for what comes back, or leave at once."""
+    """Send raw bytes; `wait` for the answer, or disconnect at once."""
     start, taken = time.monotonic(), b""
     with socket.create_connection(("127.0.0.1", port), TIMEOUT) as connection:
         with contextlib.suppress(ConnectionError):
@@ -69,7 +69,7 @@ def send_raw(port: int, data: bytes, wait: bool) -> Answer:
 
 
 def half(path: str, body: bytes, chance: random.Random) -> bytes:
-    """A request whose body ends before its length says."""
+    """A request whose body is shorter than its Content-Length."""
     head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
     sent = body[: chance.randrange(len(body))]
     return f"{head}Content-Length: {len(body)}\r\nConnection: close\r\n\r\n".encode() + sent
@@ -93,7 +93,7 @@ def whole(answer: dict[str, Any]) -> str:
 
 
 def streamed(body: bytes) -> tuple[str | None, str | None]:
-    """(what was said, None), or (None, the error that it ended in)."""
+    """(the text of a stream, None), or (None, the error that it ended with)."""
     events = [line.removeprefix("data: ") for line in body.decode().split("\n\n") if line.startswith("data: ")]
     if not events or events[-1] != "[DONE]":
         return None, events[-1] if events else "an empty stream"

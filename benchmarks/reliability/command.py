@@ -1,4 +1,4 @@
-"""The command: which parts run, and what is kept of them."""
+"""The command line: which parts run, and which figures are kept."""
 
 from __future__ import annotations
 
@@ -45,13 +45,15 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("bundle", type=Path)
     parser.add_argument("--part", action="append", choices=PARTS, help="repeatable; all by default")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--minutes", type=float, default=5.0, help="of the soak")
-    parser.add_argument("--mutations", type=int, default=10_000, help="of the fuzzer")
+    parser.add_argument("--minutes", type=float, default=5.0, help="duration of the soak test")
+    parser.add_argument("--mutations", type=int, default=10_000, help="how many mutations the fuzzer tries")
     parser.add_argument("--first", type=int, default=0, help="number of the fuzzer's first mutation")
     parser.add_argument("--workers", type=int, default=1, help="processes of the fuzzer")
-    parser.add_argument("--kills", type=int, default=50, help="of builds, calibrations, tunings and servers each")
+    parser.add_argument(
+        "--kills", type=int, default=50, help="how many builds, calibrations, tunings and servers to kill, each"
+    )
     parser.add_argument("--killed", action="append", choices=KILLED, help="repeatable; all by default")
-    parser.add_argument("--sizes", type=int, default=50, help="of a disk that a build fills")
+    parser.add_argument("--sizes", type=int, default=50, help="how many sizes of a disk to fill by builds")
     parser.add_argument("-o", "--output", type=Path, default=Path("reliability.html"))
     given = parser.parse_args(arguments)
     kept = given.output.with_suffix(".json")

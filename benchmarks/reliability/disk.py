@@ -1,6 +1,6 @@
-"""Disks that are full or cannot be written, files that change under a reader, two writers at once.
+"""Full and read-only disks, files that change while they are read, two writers at once.
 
-Small file systems are mounted, which needs root on Linux; where that cannot be, those rows are left out and said so.
+Small file systems are mounted, which needs root on Linux; otherwise those rows are left out, with a note.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ Row = dict[str, Any]
 
 
 def disk(bundle: Path, count: int, seed: int) -> dict[str, Any]:
-    """count: sizes of the disk that a build fills. Figures and findings, as JSON has them."""
-    with multiprocessing.get_context("spawn").Pool(1, maxtasksperchild=1) as pool:  # threads may not be forked
+    """Run the tests; returns figures and findings as JSON. count: how many sizes of a disk to fill by builds."""
+    with multiprocessing.get_context("spawn").Pool(1, maxtasksperchild=1) as pool:  # threads must not be forked
         rows = pool.apply(_builds, (count, seed))
     rows.append(_replaced(bundle))
     rows.append(_read_only_cache(bundle))
@@ -40,7 +40,7 @@ def disk(bundle: Path, count: int, seed: int) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def mounted(folder: Path, kib: int) -> Iterator[bool]:
-    """A file system of so many KiB at `folder`; False where this user may mount none."""
+    """A file system of `kib` KiB at `folder`; the value is False if this user may not mount one."""
     folder.mkdir(exist_ok=True)
     command = ["mount", "-t", "tmpfs", "-o", f"size={kib}k", "tmpfs", str(folder)]
     done = subprocess.run(command, capture_output=True, check=False).returncode == 0 if shutil.which("mount") else False
@@ -70,7 +70,7 @@ def _builds(count: int, seed: int) -> list[Row]:
 
 
 def _full(folder: Path, build: Any, count: int, seed: int) -> list[Row]:
-    """Builds of which the output, the cache, or both lie on a disk that has room for a part of them only."""
+    """Builds whose output, cache, or both are on a disk with room for only a part of them."""
     place, log, chance = folder / "disk", folder / "log", random.Random(f"{seed}-disk")
     found, wrong = Counter[str](), list[str]()
     with mounted(place, 64 * KIB) as can:
@@ -108,14 +108,14 @@ def _read_only_stages(folder: Path, build: Any) -> Row:
 
 
 def judged(done: forks.Ended, left: list[str]) -> tuple[str, str]:
-    """(what a build on a small disk came to, what is wrong with it). left: names beside the output, and its own."""
+    """(the result of a build on a small disk, what is wrong with it). left: names in the output's folder."""
     kind = "built" if done.fine else REFUSED if done.refused else "neither"
     right = left == ["out.bundle"] if done.fine else done.refused and not left
     return kind, "" if right else f"left {left}, {done.in_a_line}"
 
 
 def both_judged(codes: tuple[int, ...], logs: list[str], left: list[str]) -> str:
-    """What is wrong with two builds into one output, of which one may find it there. codes, logs: of each."""
+    """What is wrong with two builds into one output, one of which may find it existing. codes, logs: of each."""
     refusals = [forks.one_line(log) for code, log in zip(codes, logs, strict=True) if code]
     if sorted(codes) in ([0, 0], [0, 1]) and all(refusals) and not left:
         return ""
@@ -152,7 +152,7 @@ def _said(server: Server) -> str | None:
 
 
 def _replaced(bundle: Path) -> Row:
-    """The folder that a server has loaded is deleted, with another one in its place, as `build --force` does it."""
+    """The folder that a server has loaded is replaced by another one, like `build --force` does."""
     wrong = []
     with tempfile.TemporaryDirectory(prefix="disk-") as name:
         folder = Path(name)
@@ -162,7 +162,7 @@ def _replaced(bundle: Path) -> Row:
             before = _said(server)
             served.rename(folder / "old")
             shutil.copytree(bundle, served)
-            (served / "manifest.json").write_text("{}")  # what a server of the old one must not read
+            (served / "manifest.json").write_text("{}")  # a server of the old one must not read this
             shutil.rmtree(folder / "old")
             if before is None or _said(server) != before:
                 wrong.append("it answers otherwise than before")
@@ -174,7 +174,7 @@ def _replaced(bundle: Path) -> Row:
 
 
 def _read_only_cache(bundle: Path) -> Row:
-    """What rounds cost cannot be kept: each start measures again, and all else is as ever."""
+    """The costs of rounds cannot be cached: each start measures them again, and everything else works as usual."""
     wrong: list[str] = []
     with tempfile.TemporaryDirectory(prefix="disk-") as name:
         folder = Path(name)

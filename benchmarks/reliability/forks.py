@@ -1,5 +1,5 @@
-"""Work in forks of this process, which has imported what they need and begun no thread: so each starts at once, in a
-state that nothing before it has touched, and may be killed.
+"""Runs work in forks of this process, which has imported what they need and started no thread: so each fork starts at
+once, in a clean state, and may be killed.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 Work = Callable[[], object]
-PATIENCE = 900.0  # seconds for work that is not killed; ten are enough where nobody else is at work
-ERROR = "Error: "  # what a refusal begins with, click's and ours
+PATIENCE = 900.0  # seconds for work that is not killed; ten are enough on a quiet machine
+ERROR = "Error: "  # the start of an error message, click's and ours
 
 
 @dataclass(frozen=True)
@@ -32,28 +32,28 @@ class Ended:
 
     @property
     def refused(self) -> bool:
-        """Whether it ended with one line behind what it had told of its progress, as a user's mistake does."""
+        """Whether it ended with a one-line error after its progress messages, like for a user's mistake."""
         return self.code == 1 and one_line(self.told)
 
     @property
     def in_a_line(self) -> str:
-        """The exit code and the last words."""
+        """The exit code and the end of the log, in one line."""
         return f"code {self.code}: {last_words(self.told)}"
 
 
 def one_line(told: str) -> bool:
-    """Whether an error is the last line, and the only one."""
+    """Whether the log ends with an error, which is its only one and has one line."""
     before, error, line = told.rstrip("\n").rpartition(ERROR)
     return bool(error) and "\n" not in line and ERROR not in before and "Traceback" not in before
 
 
 def last_words(told: str, most: int = 300) -> str:
-    """The end of a log, in a line."""
+    """The end of a log, in one line."""
     return " | ".join(told.split("\n")).strip(" |")[-most:]
 
 
 def run(work: Work, log: Path, kill_after: float | None = None) -> Ended:
-    """The end of `work` in a fork: 0, 1 with one line for an error of ours, 2 with a traceback for any other."""
+    """Run `work` in a fork. Exit code 0, 1 with one line for a `SpecExportError`, 2 with a traceback for any other."""
     begun, child = time.monotonic(), start(work, log)
     if kill_after is not None:
         time.sleep(kill_after)
@@ -69,8 +69,8 @@ def run(work: Work, log: Path, kill_after: float | None = None) -> Ended:
 
 
 def start(work: Work, log: Path) -> int:
-    """The process of a fork that is not waited for."""
-    sys.stdout.flush()  # what it holds would be the fork's too
+    """Start `work` in a fork without waiting for it; returns its process id."""
+    sys.stdout.flush()  # otherwise the fork would write the buffer too
     child = os.fork()
     if not child:
         _in_child(work, log)

@@ -1,4 +1,4 @@
-"""Bundles with damage from a seed: each must load and answer right, or be refused in one line."""
+"""Randomly damaged bundles: each must load and answer correctly, or be refused in one line."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from specexport.runtime.policy.survival import SURVIVAL, SURVIVAL_VERSION, Curve
 
 from .fuzz_case import MANIFEST, Case, Outcome, answers, draw, import_all, judge, make
 
-PART = 50  # mutations that a worker is given at a time
-LIMIT = 60.0  # seconds for a case, many times what the intact bundle takes
+PART = 50  # mutations per task of a worker
+LIMIT = 60.0  # seconds per case, many times the time of the intact bundle
 FINE = ("error", "right")
 
 
 @dataclass(frozen=True)
 class FuzzOptions:
-    """first: the number of the first mutation, so that one can be tried alone."""
+    """first: the number of the first mutation, so that a single one can be repeated."""
 
     mutations: int = 10_000
     seed: int = 0
@@ -41,14 +41,14 @@ class FuzzOptions:
 
 
 def fuzz(bundle: Path, options: FuzzOptions) -> dict[str, Any]:
-    """Figures and findings, as JSON has them."""
+    """Run the mutations; returns figures and findings as JSON."""
     start, found = time.monotonic(), list[tuple[Case, Outcome]]()
     with tempfile.TemporaryDirectory(prefix="fuzz-") as folder:
         intact = Path(folder) / "intact.bundle"
         expected = _in_fork(prepare, bundle, intact)
         numbers = range(options.first, options.first + options.mutations)
         parts = [numbers[begin : begin + PART] for begin in range(0, len(numbers), PART)]
-        # Spawned, so that nothing of this process is in them, and they fork for each case.
+        # Workers are spawned, so that they have no state of this process, and fork for each case.
         context = multiprocessing.get_context("spawn")
         with context.Pool(options.workers, _begin, (intact,)) as pool:
             work = partial(_run, intact, Path(folder), expected, options)
@@ -84,7 +84,7 @@ def prepare(bundle: Path, intact: Path) -> list[Any]:
 
 
 def damaged_files(intact: Path) -> list[str]:
-    """What is read when a bundle is loaded and asked: the manifest and the tokenizer as often as all others."""
+    """The files that loading and running a bundle reads: manifest and tokenizer as often as all others together."""
     manifest = Bundle.open(intact, check_digests=False).manifest
     graphs = [model.graphs["ort"] for model in manifest.models.values()]
     others = [POLICY, COSTS, SURVIVAL, *graphs, manifest.target.weights]
@@ -94,13 +94,13 @@ def damaged_files(intact: Path) -> list[str]:
 
 
 def _in_fork(work: Any, *arguments: Any) -> Any:
-    """In a process of its own, so that this one has no threads of an engine."""
+    """Run `work` in its own process, so that this one gets no threads of an engine."""
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         return pool.apply(work, arguments)
 
 
 def _begin(intact: Path) -> None:
-    """Of a worker, before it forks."""
+    """Prepare a worker, before it forks."""
     import_all(intact)
 
 
@@ -121,7 +121,7 @@ def _run(
 def report(found: list[tuple[Case, Outcome]], options: FuzzOptions) -> dict[str, Any]:
     counts = Counter((case.file, case.fixed, outcome.kind) for case, outcome in found)
     bad = sorted(_bad(found), key=lambda entry: entry["number"])
-    # With the digest put right a graph is another model, which only `specexport verify` can tell from the right one.
+    # With a corrected digest, a graph is another model, which only `specexport verify` can tell from the right one.
     return {
         "options": asdict(options) | {"mutations": len(found)},
         "passed": not [entry for entry in bad if not entry["another_model"]],
@@ -139,5 +139,5 @@ def _bad(found: list[tuple[Case, Outcome]]) -> Iterator[dict[str, Any]]:
 
 
 def _another_model(case: Case, outcome: Outcome) -> bool:
-    """Whether the manifest vouches for what gave other tokens."""
+    """Whether the output differs, but the digest in the manifest was corrected."""
     return case.fixed and outcome.kind == "wrong"

@@ -1,4 +1,4 @@
-"""One damaged bundle: made of hard links to an intact one, and loaded and asked in a process of its own."""
+"""One damaged bundle: made of hard links to an intact one, and loaded and run in its own process."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ import specexport
 from .mutations import bytes_damaged, json_damaged
 
 MANIFEST = "manifest.json"
-OWN = ("manifest.json", "policy.json", "costs.json", "survival.json")  # which the manifest does not list
-MOST_MEMORY = 6 << 30  # of a process: what asks for more is to be told
+OWN = ("manifest.json", "policy.json", "costs.json", "survival.json")  # files that the manifest does not list
+MOST_MEMORY = 6 << 30  # bytes per process; a bundle that needs more must cause an error
 NEW_TOKENS = 12
-LONGEST_ERROR = 2000  # a line may name a path and a list, but no file's content
+LONGEST_ERROR = 2000  # characters; a line may contain a path and a list, but not the content of a file
 
 
 @dataclass(frozen=True)
 class Case:
-    """file: which is damaged. fixed: with its size and digest put right in the manifest, as nobody's accident would."""
+    """file: the damaged file. fixed: whether its size and digest in the manifest are corrected, unlike by accident."""
 
     number: int
     file: str
@@ -42,7 +42,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Outcome:
-    """kind: `error`, `right`, `wrong`, `traceback`, `crash` or `hang`. told: the error, or what came instead."""
+    """kind: `error`, `right`, `wrong`, `traceback`, `crash` or `hang`. told: the error, or the output instead."""
 
     kind: str
     told: str
@@ -53,13 +53,13 @@ def draw(seed: int, number: int, files: list[str]) -> tuple[Case, random.Random]
     chance = random.Random(f"{seed}-{number}")
     file = chance.choice(files)
     as_json = file.endswith(".json") and chance.random() < 0.7
-    weights = file.endswith(".weights")  # with a digest of its own it would be another model, and right as that
+    weights = file.endswith(".weights")  # with a correct digest it would be another, valid model
     fixed = file not in OWN and not weights and chance.random() < 0.7
     return Case(number, file, "json" if as_json else "bytes", fixed), chance
 
 
 def make(intact: Path, folder: Path, case: Case, chance: random.Random) -> None:
-    """The damaged bundle at `folder`, which is replaced."""
+    """Make the damaged bundle at `folder`, which is replaced."""
     shutil.rmtree(folder, ignore_errors=True)
     for path in intact.rglob("*"):
         own = folder / path.relative_to(intact)
@@ -81,7 +81,7 @@ def _replace(path: Path, data: bytes) -> None:
 
 
 def answers(bundle: Path, policy: bool = True) -> list[Any]:
-    """What the bundle says to a text, greedily and with a seed, and to messages."""
+    """The bundle's answers to a text, greedy and with a seed, and to messages."""
     with specexport.load(bundle, threads=1, policy=policy) as session:
         found = [
             session.generate("def main():\n", max_new_tokens=NEW_TOKENS),
@@ -92,7 +92,7 @@ def answers(bundle: Path, policy: bool = True) -> list[Any]:
 
 
 def import_all(bundle: Path) -> None:
-    """What an answer imports, imported by this process too: its forks have it then. None of it begins a thread."""
+    """Import what an answer imports, so that the forks of this process have it. None of it starts a thread."""
     reading, writing = os.pipe()
     child = os.fork()
     if not child:
@@ -111,9 +111,10 @@ def import_all(bundle: Path) -> None:
 
 
 def judge(bundle: Path, expected: list[Any], policy: bool, limit: float) -> Outcome:
-    """In a fork of this process, which must not have begun a thread; killed after `limit` seconds.
+    """Load and run a bundle in a fork of this process, which must not have started a thread; killed after `limit`
+    seconds.
 
-    policy: whether what calibration left is read; it is of another bundle once the manifest has another digest.
+    policy: whether the files of calibration are read; they belong to another bundle if the manifest has another digest.
     """
     reading, writing = os.pipe()
     start, child = time.monotonic(), os.fork()

@@ -1,4 +1,4 @@
-"""Requests that are to be answered, drawn from a seed."""
+"""Requests that must be answered, drawn from a seed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from specexport.runtime.text.prompt_file import read_prompts
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 PROMPTS = Path(__file__).parent.parent.parent / "examples/prompts"
 MOST_TOKENS = 48  # of an answer
-FIRST_ID = 300  # those below may be special
+FIRST_ID = 300  # smaller ids may be special tokens
 SCHEMAS: tuple[Any, ...] = (
     {"type": "object", "properties": {"name": {"type": "string", "maxLength": 8}}, "required": ["name"]},
     {"type": "array", "items": {"enum": ["red", "green", "日本語"]}, "minItems": 1, "maxItems": 3},
@@ -32,7 +32,7 @@ TOOLS = [
 
 @dataclass(frozen=True)
 class Good:
-    """kind: what it has beside a prompt. fields: without `stream`."""
+    """kind: what it has in addition to a prompt. fields: without `stream`."""
 
     kind: str
     path: str
@@ -44,7 +44,7 @@ class Good:
 
 
 class Pool:
-    """`count` different requests. capacity: of the bundle, in tokens. tools: whether its template takes them."""
+    """`count` different requests. capacity: of the bundle, in tokens. tools: whether its template supports tools."""
 
     def __init__(self, seed: int, count: int, capacity: int, tools: bool) -> None:
         self._chance, self._capacity, self._tools = random.Random(seed), capacity, tools
@@ -54,7 +54,7 @@ class Pool:
             for prompt in read_prompts(PROMPTS / f"{name}.jsonl")[:60]
             if isinstance(prompt, str)
         ]
-        # An ASCII letter is never more than one token, others are up to four.
+        # An ASCII letter is at most one token, others are up to four.
         self._texts = [text.encode("ascii", "ignore").decode() for text in rows if text.isascii()]
         self._others = [text[: capacity // 16] for text in rows if not text.isascii()]
         self.requests = [self._draw() for _ in range(count)]
@@ -81,7 +81,9 @@ class Pool:
         return self._chance.choice(self._texts)[: self._chance.randint(1, self._capacity // 8)]
 
     def _sampling(self) -> dict[str, Any]:
-        """Greedy as the session likes, or with a seed and a fixed number of draft tokens, on which draws depend."""
+        """Greedy with the session's own schedule, or sampled with a seed and a fixed number of draft tokens, on which
+        the draws depend.
+        """
         if self._chance.random() < 0.5:
             return {"temperature": 0}
         own = {"speculate": False} if self._chance.random() < 0.3 else {"num_draft_tokens": self._chance.randint(1, 4)}

@@ -1,9 +1,9 @@
-"""Does a server keep what belongs to requests that are over? Judged by requests, not by hours.
+"""Does a server keep memory of finished requests? Judged per request, not per hour.
 
-What a request makes is its answer at least. A server that kept answers would grow by their mean size with each request;
-one that keeps nothing grows by what the allocator does not give back, which ends. So growth behind the first half of a
-run, over the requests of that half, must be below the mean size of an answer. Memory moves in steps of a few MiB, so a
-run says something once answers of its second half are several times that.
+A request creates at least its answer. A server that kept answers would grow by their mean size with each request; one
+that keeps nothing grows by what the allocator does not return, which is limited. So the growth after the first half of
+a run, divided by the requests since then, must be below the mean size of an answer. Memory changes in steps of a few
+MiB, so a run is meaningful only if the answers of its second half are several times that.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
-LEAST = 8 << 20  # bytes of answers behind the first half
-PART = 10  # of the run, at the half and at the end, whose median is taken
+LEAST = 8 << 20  # bytes of answers after the first half
+PART = 10  # one part in this many of the run, in the middle and at the end, gives a median
 
 
 @dataclass(frozen=True)
 class Growth:
-    """size: bytes that memory grew by, behind the first half. requests: between the two medians. answer: mean bytes."""
+    """size: growth of memory after the first half, in bytes. requests: between the two medians. answer: mean bytes."""
 
     size: float
     requests: int
@@ -26,7 +26,7 @@ class Growth:
 
     @property
     def each(self) -> float:
-        """Bytes a request."""
+        """Bytes per request."""
         return self.size / max(self.requests, 1)
 
     @property
@@ -35,7 +35,7 @@ class Growth:
 
     @property
     def kept(self) -> bool:
-        """Whether answers may have been kept."""
+        """Whether the server may have kept answers."""
         return self.judged and self.each >= self.answer
 
     @property
@@ -45,7 +45,9 @@ class Growth:
 
 
 def growth(rss: Sequence[float], requests: Sequence[int], answered: int) -> Growth:
-    """rss: bytes, at times when so many `requests` were over. answered: bytes of all answers."""
+    """The growth of a run. rss: samples in bytes. requests: how many were finished at each sample. answered: bytes of
+    all answers.
+    """
     size, half = max(len(rss) // PART, 1), len(rss) // 2
     grown = median(rss[-size:]) - median(rss[half : half + size])
     between = requests[-1 - size // 2] - requests[half + size // 2]

@@ -1,4 +1,4 @@
-"""`kill -9` at random moments: the next start must work, and must believe nothing half-written."""
+"""`kill -9` at random moments: the next start must work, and must not use half-written files."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from .client import ask, leave
 from .good import COMPLETIONS
 from .serving import Server
 
-WHOLE = 8  # kills between two runs that may end
+WHOLE = 8  # kills between two runs that may finish
 MADE = ("build", "calibrate", "tune")
 KILLED = (*MADE, "serve")
 
 
 @dataclass
 class Trial:
-    """run: what is killed. check: what must hold behind a kill. ended: what must hold behind a run that came to its
-    end; it also clears away what that run has made.
+    """run: what is killed. check: what must hold after a kill. ended: what must hold after a run that finished; it also
+    removes what that run has made.
     """
 
     run: forks.Work
@@ -43,7 +43,7 @@ class Trial:
     wrong: list[str] = field(default_factory=list)
 
     def go(self, name: str, kills: int, log: Path, chance: random.Random) -> dict[str, Any]:
-        """Kills at moments of a whole run's time, one upon the other, and now and then a run that may end."""
+        """Kill runs at random moments, one after another, with a run that may finish now and then."""
         seconds = self._whole(log)
         while self.killed < kills and not self.wrong:
             done = forks.run(self.run, log, chance.uniform(0, seconds))
@@ -77,8 +77,8 @@ class Trial:
 
 
 def kills(bundle: Path, count: int, seed: int, what: Sequence[str] = KILLED) -> dict[str, Any]:
-    """As many of builds, calibrations, tunings and servers. Figures and findings, as JSON has them."""
-    with multiprocessing.get_context("spawn").Pool(1, maxtasksperchild=1) as pool:  # threads may not be forked
+    """Kill `count` each of builds, calibrations, tunings and servers; returns figures and findings as JSON."""
+    with multiprocessing.get_context("spawn").Pool(1, maxtasksperchild=1) as pool:  # threads must not be forked
         rows = pool.apply(_made, (count, seed, [name for name in MADE if name in what]))
     if "serve" in what:
         rows.append(_servers(bundle, count, seed))
@@ -97,7 +97,7 @@ def _made(count: int, seed: int, names: Sequence[str]) -> list[dict[str, Any]]:
 
 
 def _servers(bundle: Path, count: int, seed: int) -> dict[str, Any]:
-    """Servers that share one cache of costs, killed between their first moment and the middle of a stream."""
+    """Servers that share one cache of costs, killed between their start and the middle of a stream."""
     chance, wrong, killed, whole = random.Random(f"{seed}-serve"), list[str](), 0, 0
     body = json.dumps({"prompt": "def main():", "max_tokens": 8, "temperature": 0}).encode()
     long = json.dumps({"prompt": "def main():", "max_tokens": 400, "temperature": 0, "stream": True}).encode()
@@ -106,7 +106,7 @@ def _servers(bundle: Path, count: int, seed: int) -> dict[str, Any]:
         log, cache = Path(folder) / "log", Path(folder) / "cache"
         while killed < count and not wrong:
             start = time.monotonic()
-            early = killed % 2 == 1  # before it is ready; else in mid-stream
+            early = killed % 2 == 1  # before it is ready; else in the middle of a stream
             try:
                 server = _started(bundle, log, cache, chance.uniform(0, ready) if early else None)
                 if server is None:
@@ -134,7 +134,7 @@ def _servers(bundle: Path, count: int, seed: int) -> dict[str, Any]:
 
 
 def _started(bundle: Path, log: Path, cache: Path, kill_after: float | None) -> Any:
-    """A server that is ready, or None for one that was killed before."""
+    """A server that is ready, or None if it was killed before."""
     if kill_after is None:
         return Server(bundle, log, cache, "--threads", "1")
     command = [sys.executable, "-m", "specexport", "serve", str(bundle), "--port", "0", "--threads", "1"]

@@ -1,4 +1,4 @@
-"""Damage to files, drawn from a seed: bytes that were lost or changed, and JSON that somebody edited badly."""
+"""Damage to files, drawn from a seed: lost or changed bytes, and badly edited JSON."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ JUNK: tuple[Any, ...] = (
 
 
 def bytes_damaged(data: bytes, chance: random.Random) -> bytes:
-    """Never what it was."""
+    """A damaged copy of `data`, never equal to it."""
     while True:
         found = chance.choice(BYTE_WAYS)(data, chance)
         if found != data:
@@ -48,7 +48,7 @@ def bytes_damaged(data: bytes, chance: random.Random) -> bytes:
 
 
 def json_damaged(data: bytes, chance: random.Random) -> bytes:
-    """The file as JSON with one to three places changed, never what it was."""
+    """The JSON file with one to three changes, never equal to it."""
     there = json.loads(data)
     while True:
         value: Any = copy.deepcopy(there)
@@ -60,7 +60,7 @@ def json_damaged(data: bytes, chance: random.Random) -> bytes:
 
 
 def _place(data: bytes, chance: random.Random) -> int:
-    """Anywhere, half of the time near the beginning."""
+    """A random position, half of the time near the beginning."""
     return chance.randrange(min(len(data), HEAD) if chance.random() < 0.5 else len(data))
 
 
@@ -86,7 +86,7 @@ def _insert(data: bytes, chance: random.Random) -> bytes:
 
 
 def _overwrite(data: bytes, chance: random.Random) -> bytes:
-    """As a block of a disk that was never written."""
+    """Overwrites a part, like a disk block that was never written."""
     start, size = _place(data, chance), chance.choice((1, 8, 512, 4096))
     other = bytes(size) if chance.random() < 0.5 else chance.randbytes(size)
     return data[:start] + other[: len(data) - start] + data[start + size :]
@@ -98,7 +98,7 @@ def _repeat(data: bytes, chance: random.Random) -> bytes:
 
 
 def _number(data: bytes, chance: random.Random) -> bytes:
-    """A varint, or whatever is there, made as large as its bytes can be."""
+    """Overwrites a part with the largest varint that fits."""
     start, size = _place(data, chance), chance.randint(1, 10)
     return data[:start] + b"\xff" * (size - 1) + b"\x7f" + data[start + size :]
 
@@ -122,7 +122,7 @@ BYTE_WAYS: tuple[Callable[[bytes, random.Random], bytes], ...] = (
 
 
 def _edited(value: Any, chance: random.Random) -> Any:
-    """One place of `value`, which may be any depth down, changed."""
+    """`value` with one change, at any depth."""
     if not isinstance(value, dict | list) or not value or chance.random() < 0.03:
         return _other(value, chance)
     key = chance.choice(list(value)) if isinstance(value, dict) else chance.randrange(len(value))

@@ -21,7 +21,7 @@ WIDTH = (4.6, 2.6)  # inches
 
 
 def render(found: dict[str, Any]) -> str:
-    """found: what each part left, by its name."""
+    """The HTML page. found: the figures of each part, by its name."""
     parts = "".join(_part(name, found[name], number) for number, name in enumerate(TITLES) if name in found)
     return f"""<!DOCTYPE html>
 <html lang="en">
@@ -132,7 +132,7 @@ def _fuzz(found: dict[str, Any]) -> str:
 
 
 def _rows(found: dict[str, Any]) -> str:
-    """Parts that are lists of what was done and what came of it."""
+    """A part that is a list of actions and their results."""
     rows = [[row["what"], str(row["times"]), row["found"]] for row in found["rows"]]
     return _table(["what was done", "times", "what came of it"], rows, words=3) + _findings(found["wrong"])
 

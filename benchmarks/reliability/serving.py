@@ -1,4 +1,4 @@
-"""`specexport serve` in a process of its own: started, looked at from outside, ended."""
+"""`specexport serve` in its own process: started, observed from outside, ended."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
 
-PATIENCE = 60.0  # seconds, for what has to come
+PATIENCE = 60.0  # seconds to wait for an event
 
 
 @dataclass(frozen=True)
 class Sample:
-    """seconds: since the start. rss: bytes. descriptors, threads: numbers."""
+    """seconds: since the start. rss: bytes. descriptors, threads: how many."""
 
     seconds: float
     rss: int
@@ -27,7 +27,7 @@ class Sample:
 
 
 class Server:
-    """On a free port of loopback; its stderr goes to `log`, and its cache lies in `cache`."""
+    """A server on a free port of loopback; its stderr goes to `log`, and its cache is in `cache`."""
 
     def __init__(self, bundle: Path, log: Path, cache: Path, *options: str, prefix: tuple[str, ...] = ()) -> None:
         self.log = log
@@ -55,7 +55,7 @@ class Server:
         )
 
     def metrics(self) -> dict[str, float]:
-        """By name, summed over labels."""
+        """Metrics by name, summed over labels."""
         found: dict[str, float] = {}
         with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=PATIENCE) as answer:
             for line in answer.read().decode().splitlines():
@@ -64,7 +64,7 @@ class Server:
         return found
 
     def wait_until_idle(self) -> None:
-        """Raises `TimeoutError` where a request still runs or waits although its client has left."""
+        """Raises `TimeoutError` if a request still runs or waits although its client has disconnected."""
         end = time.monotonic() + PATIENCE
         while True:
             found = self.metrics()
@@ -75,7 +75,7 @@ class Server:
             time.sleep(0.05)
 
     def end(self, how: signal.Signals = signal.SIGTERM) -> int:
-        """The exit code."""
+        """End the server with this signal; returns its exit code."""
         self.process.send_signal(how)
         code = self.process.wait(PATIENCE)
         assert self.process.stdout is not None

@@ -1,4 +1,4 @@
-"""Does a series grow? A line through it, with an interval."""
+"""Does a series grow? Fits a line, with an interval."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ DRAWS = 2000
 
 @dataclass(frozen=True)
 class Slope:
-    """Per hour, with a 95 % interval. start: the line's value where it begins."""
+    """The slope per hour, with a 95 % interval. start: the line's value at its beginning."""
 
     per_hour: float
     low: float
@@ -22,15 +22,15 @@ class Slope:
 
     @property
     def flat(self) -> bool:
-        """Whether no growth is shown: the interval reaches down to zero."""
+        """Whether there is no significant growth: the interval reaches down to zero."""
         return self.low <= 0
 
 
 def fit(seconds: Sequence[float], values: Sequence[float], skip: float = 0.25, seed: int = 0) -> Slope:
-    """A line by least squares through what comes after the first part `skip`, the warm-up.
+    """Fit a line by least squares, without the first part `skip`, the warm-up.
 
-    The interval resamples the residuals in blocks of consecutive samples, since neighbours are alike: memory moves in
-    steps. It says nothing of changes that take longer than the run.
+    The interval resamples the residuals in blocks of consecutive samples, since neighbours are correlated: memory
+    changes in steps. It says nothing about changes that take longer than the run.
     """
     begin = int(len(seconds) * skip)
     times, found = np.asarray(seconds[begin:], float) / 3600, np.asarray(values[begin:], float)

@@ -1,4 +1,4 @@
-"""A pair of random checkpoints of a few hundred kilobytes: what is built, tuned and killed here in seconds."""
+"""A pair of random checkpoints of a few hundred kilobytes, which can be built, tuned and killed in seconds."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ VOCAB = 288
 
 
 def save_pair(folder: Path) -> tuple[Path, Path]:
-    """Target and draft. Needs torch and transformers."""
+    """Save both; returns the folders of target and draft. Needs torch and transformers."""
     import torch
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast

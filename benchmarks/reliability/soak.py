@@ -1,9 +1,9 @@
-"""A server under random requests from a seed: does it refuse, answer and forget as it should?
+"""A soak test: a server under random requests from a seed must refuse and answer correctly, and release everything.
 
-What is checked: every status is the one that its request should have, or a documented refusal with Retry-After; every
-answer that was read to its end is what the same request gets alone on a fresh session; nothing runs on for a client
-that has left, and its descriptor goes; the log has no traceback; the process ends with 0; memory grows by less than the
-answers that it gave, in runs that are long enough to tell.
+It checks that every status is the one that its request should have, or a documented refusal with Retry-After; that
+every answer that was read to its end is what the same request gets alone on a new session; that nothing keeps running
+for a client that has disconnected, and its descriptor is closed; that the log has no traceback; that the process ends
+with 0; and that memory grows by less than the answers, in runs that are long enough to judge that.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from .serving import Sample, Server
 from .slope import Slope, fit
 
 TEMPLATE = Path(__file__).parent / "tools.jinja"
-CACHE_MIB = 16  # of prompt cache: full within the warm-up
+CACHE_MIB = 16  # of prompt cache, so that it is full after the warm-up
 REFUSALS = (429, 503)
-# Of a stream whose status was sent before the queue gave it up, or refused the second of its prompts.
+# In a stream whose status was sent before the queue dropped it, or refused the second of its prompts.
 LATE = re.compile('"code":"queue_(timeout|full)"')
-BURST = 30  # requests at once: more than wait
+BURST = 30  # requests at once, more than the queue takes
 MIB = 1 << 20
 
 
@@ -42,13 +42,13 @@ class SoakOptions:
     minutes: float = 5.0
     seed: int = 0
     clients: int = 4
-    distinct: int = 300  # good requests, which come again and again
+    distinct: int = 300  # good requests, which are repeated
     pause: float = 0.05  # seconds between a client's requests, on average
 
 
 @dataclass
 class Tally:
-    """What came back. slowest: seconds, by kind. said: by number of the good request, everything that was answered."""
+    """The results. slowest: seconds, by kind. said: all answers, by the number of the good request."""
 
     statuses: Counter[tuple[str, int]] = field(default_factory=Counter)
     slowest: dict[str, float] = field(default_factory=dict)
@@ -56,10 +56,10 @@ class Tally:
     wrong: list[str] = field(default_factory=list)
     answered: int = 0  # bytes
     lock: threading.Lock = field(default_factory=threading.Lock)
-    over: threading.Event = field(default_factory=threading.Event)  # nobody is to ask any more
+    over: threading.Event = field(default_factory=threading.Event)  # set when no more requests are to be sent
 
     def guarded(self, call: Callable[..., None], *given: Any) -> None:
-        """Run it: an exception is the server's fault or ours, and either way it is told."""
+        """Run `call`; an exception is recorded, whether it is the server's fault or ours."""
         try:
             call(*given)
         except Exception as error:
@@ -82,7 +82,7 @@ class Tally:
 
 
 class Client:
-    """One of several at once. What it does depends on the seed alone; what happens then, on the others too."""
+    """One of several concurrent clients. Its actions depend only on the seed; their results also on the others."""
 
     def __init__(self, port: int, pool: Pool, capacity: int, tally: Tally, seed: str, pause: float) -> None:
         self._port, self._pool, self._capacity, self._tally, self._pause = port, pool, capacity, tally, pause
@@ -127,7 +127,7 @@ class Client:
 
 
 def soak(bundle: Path, options: SoakOptions) -> dict[str, Any]:
-    """Figures and findings, as JSON has them."""
+    """Run the test; returns figures and findings as JSON."""
     tally, samples, counts = Tally(), list[Sample](), list[int]()
     with tempfile.TemporaryDirectory(prefix="soak-") as folder:
         own = ("--threads", "1", "--prompt-cache-mib", str(CACHE_MIB), "--chat-template", str(TEMPLATE))
@@ -160,7 +160,7 @@ def soak(bundle: Path, options: SoakOptions) -> dict[str, Any]:
 
 
 def _warm_up(port: int, pool: Pool, tally: Tally) -> None:
-    """What is made once: grammars, caches, threads."""
+    """Send some requests, so that everything that is made only once exists: grammars, caches, threads."""
     for number, good in list(enumerate(pool.requests))[:20]:
         answer = ask(port, "POST", good.path, good.body(number % 2 == 0))
         tally.note("warm-up", answer, frozenset({200}), number)
@@ -175,7 +175,7 @@ def _load(
     samples: list[Sample],
     counts: list[int],
 ) -> None:
-    """samples, counts: at intervals, and how many requests were over then."""
+    """Run the clients. samples, counts: get samples at intervals, and how many requests were finished then."""
     until = time.monotonic() + 60 * options.minutes
     clients = [
         Client(server.port, pool, capacity, tally, f"{options.seed}-{number}", options.pause)
@@ -198,7 +198,7 @@ def _load(
 
 
 def _dawdle(port: int, pool: Pool, tally: Tally, seed: int, until: float) -> None:
-    """One client after the other that never ends its body; each takes 30 seconds."""
+    """One client after another that never finishes its body; each takes 30 seconds."""
     chance = random.Random(f"{seed}-dawdle")
 
     def once() -> None:
@@ -210,7 +210,7 @@ def _dawdle(port: int, pool: Pool, tally: Tally, seed: int, until: float) -> Non
 
 
 def _at_rest(server: Server, tally: Tally, descriptors: int) -> Sample:
-    """When nobody asks any more: nothing may run, and every connection must be gone."""
+    """When no more requests are sent, nothing may run, and every connection must be closed."""
     try:
         server.wait_until_idle()
     except TimeoutError as error:
@@ -226,7 +226,7 @@ def _at_rest(server: Server, tally: Tally, descriptors: int) -> Sample:
 
 
 def log_faults(log: Path) -> list[str]:
-    """Lines that are no JSON and that tell of errors: the server says what it has to say in lines of JSON."""
+    """Lines that are not JSON, and lines about errors: the server's log consists of lines of JSON."""
     found = []
     for line in log.read_text(encoding="utf-8", errors="replace").splitlines():
         try:
@@ -240,7 +240,7 @@ def log_faults(log: Path) -> list[str]:
 
 
 def _compared(bundle: Path, pool: Pool, tally: Tally) -> list[dict[str, Any]]:
-    """Answers that differ from the same request's alone."""
+    """Answers that differ from those of the same request alone."""
     found = []
     for number, said in sorted(tally.said.items()):
         request = pool.requests[number]

@@ -1,4 +1,4 @@
-"""What is killed: a build, a calibration and a tuning of a small pair, and what must hold behind each kill."""
+"""The runs that are killed: a build, a calibration and a tuning of a small pair, and what must hold after each kill."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LIMIT = 60.0  # seconds for an answer
 
 
 def import_exporter(folder: Path) -> None:
-    """What the forks would import one by one; and the pair, saved in `folder`."""
+    """Import what the forks need, and save the pair in `folder`."""
     import onnxruntime  # noqa: F401
     import torch.export  # noqa: F401
     import transformers.models.llama.modeling_llama  # noqa: F401
@@ -31,13 +31,13 @@ def import_exporter(folder: Path) -> None:
 
 
 def small_build(folder: Path, output: Path, cache: Path, force: bool = False) -> None:
-    """Of the pair that lies in `folder`."""
+    """Build the pair in `folder`."""
     options = BuildOptions(max_seq_len=64, prompt_chunk=16, cache=cache, force=force)
     build(str(folder / "target"), str(folder / "draft"), output, options)
 
 
 def trials(folder: Path) -> dict[str, Trial]:
-    """Everything lies in `folder`."""
+    """The trials by name, with all files in `folder`."""
     import matplotlib.figure  # noqa: F401
     import sklearn.isotonic  # noqa: F401
 
@@ -66,7 +66,7 @@ def _write_prompts(path: Path) -> None:
 
 
 def _build(folder: Path) -> Trial:
-    """Every second time it replaces a bundle, which then must be there whole, the old or the new one."""
+    """Builds; every second one replaces a bundle, and then the old or the new bundle must be there, complete."""
     output, ended = folder / "out.bundle", [0]
 
     def check() -> None:
@@ -89,7 +89,7 @@ def _build(folder: Path) -> Trial:
 
 
 def _calibrate(intact: Path, folder: Path, prompts: Path) -> Trial:
-    """The bundle answers the same whatever a calibration has left in it."""
+    """Calibrations: the bundle must give the same answers, whatever a calibration has left in it."""
     bundle = Path(shutil.copytree(intact, folder / "calibrated.bundle"))
     made = ("costs.json", "policy.json", "survival.json", "report.html")
     expected: list[object] = []
@@ -118,7 +118,7 @@ def _calibrate(intact: Path, folder: Path, prompts: Path) -> Trial:
 
 
 def _tune(intact: Path, folder: Path, prompts: Path) -> Trial:
-    """The draft is whole or not there, and what was answered is used again."""
+    """Tunings: the draft must be complete or absent, and the target's answers are used again."""
     output = folder / "draft.tuned"
     options = ["--fresh", "1x32", "--epochs", "2", "--answers", "1", "--max-new-tokens", "24", "--general", "0"]
 

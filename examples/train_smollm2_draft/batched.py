@@ -1,7 +1,7 @@
-"""SmolLM2 in bf16, many sequences at a time on one core: what writes the answers that the draft learns from.
+"""Runs SmolLM2 in bf16 with many sequences at a time on one core, to write the answers that the draft learns from.
 
-The bundle itself answers one request at a time, and a row of a product costs less where 48 share the weights. Each
-sequence has a slot of the cache; a finished one gives its slot to the next.
+The bundle itself answers one request at a time, and a row of a product costs less if 48 rows share the weights. Each
+sequence has a slot of the cache; when it has finished, the next one gets the slot.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ from safetensors.torch import load_file
 from torch import Tensor
 from transformers import AutoConfig
 
-# Of a row: nearly all of its mass; and so many are computed in fp32, since logits in bf16 are only exact to an eighth.
+# Tokens kept per row, which have nearly all of its mass; and tokens whose logits are computed in fp32, since logits in
+# bf16 are only exact to an eighth.
 TOP, EXACT = 64, 128
-# A prompt of at most so many tokens, most of them questions, goes to the bank of short ones.
+# A prompt of at most this many tokens (most are questions) goes to the bank of short prompts.
 SHORT = 80
 
 
@@ -68,19 +69,19 @@ class Batched:
         self.cos, self.sin = angles.cos(), angles.sin()
         shape = (self.layers, 2, slots, self.groups, capacity, self.size)
         self.cache = torch.zeros(shape, dtype=torch.bfloat16)
-        # Attention reads as far as the longest sequence of a bank: short prompts have one of their own.
+        # Attention reads as far as the longest sequence of a bank, so short prompts have their own bank.
         self.slots, self.banks = slots, (slice(0, slots * 2 // 3), slice(slots * 2 // 3, slots))
 
     def _norm(self, hidden: Tensor, gain: Tensor) -> Tensor:
         return F.rms_norm(hidden, hidden.shape[-1:], gain, self.epsilon).bfloat16()
 
     def _turn(self, heads: Tensor, positions: Tensor) -> Tensor:
-        """heads `[..., T, size]`, positions `[..., T]`."""
+        """Apply rotary embeddings. heads `[..., T, size]`, positions `[..., T]`."""
         one, two = heads.chunk(2, -1)
         return (heads * self.cos[positions] + torch.cat([-two, one], -1) * self.sin[positions]).bfloat16()
 
     def prefill(self, slot: int, prompt: list[int]) -> Tensor:
-        """The last place's hidden state, `[1, width]`."""
+        """The hidden state of the last token, `[1, width]`."""
         tokens, places = torch.tensor(prompt), torch.arange(len(prompt))
         hidden = self.table[tokens]
         for number, (first, qkv, out, second, up, down) in enumerate(self.layer):
@@ -133,7 +134,7 @@ class Batched:
         return mask.expand(-1, self.groups, self.heads // self.groups, -1)
 
     def top(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
-        """(ids, log-probabilities) `[rows, EXACT]`, the likeliest first."""
+        """(ids, log-probabilities) `[rows, EXACT]`, the most likely first."""
         last = F.rms_norm(hidden, hidden.shape[-1:], self.gain, self.epsilon)
         logits = F.linear(last.bfloat16(), self.head)
         ids = logits.topk(EXACT, -1).indices
@@ -153,7 +154,7 @@ class Queue:
     def next(self, bank: int) -> Answering | None:
         while not self._waiting[bank]:
             one = next(self._requests, None)
-            if one is None:  # the end: every slot takes what is left
+            if one is None:  # at the end, every slot takes from either bank
                 return self._waiting[1 - bank].popleft() if self._waiting[1 - bank] else None
             self._waiting[len(one.prompt) > self._short].append(one)
         return self._waiting[bank].popleft()
@@ -161,7 +162,7 @@ class Queue:
 
 @torch.no_grad()
 def answers(model: Batched, requests: Iterator[Answering], most: int, seed: int) -> Iterator[Answering]:
-    """Each request when its answer has ended, by the stop token or after `most` tokens."""
+    """Yield each request when its answer has ended, with the stop token or after `most` tokens."""
     rng, queue = torch.Generator().manual_seed(seed), Queue(requests, SHORT)
     open_: list[Answering | None] = [None] * model.slots
     tokens, positions = torch.zeros(model.slots, dtype=torch.int64), torch.zeros(model.slots, dtype=torch.int64)

@@ -1,9 +1,9 @@
-"""Chat prompts about the Python standard library, derived from its sources: no data from outside is needed.
+"""Chat prompts about the Python standard library, derived from its sources, so that no other data is needed.
 
     python examples/train_smollm2_draft/library_prompts.py --output examples/prompts/smollm2    # the held-out ones
 
-Five routes: questions, texts to rewrite, texts to extract from, docstrings to sum up, small code. A source file is held
-out when the hash of its path says so, and everything that is taken from it goes with it.
+Five routes: questions, texts to rewrite, texts to extract from, docstrings to summarize, small functions to write. A
+source file is held out when the hash of its path says so, together with everything that is taken from it.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ MODULE_QUESTIONS = (
     "Which problems does the Python module `{name}` solve?",
     "Show me how to use the Python module `{name}`.",
 )
-# Nobody asks about these.
+# Packages that users do not ask about.
 UNUSUAL = {"lib2to3", "idlelib", "turtledemo", "ensurepip"}
 TYPOS = {"the": "teh", "that": "taht", "which": "wich", "return": "retrun", "with": "whit", "string": "strign"}
 
 
 @dataclass(frozen=True)
 class Piece:
-    """Something of the library that has a docstring. name: dotted. code: of a short function, else ""."""
+    """An object of the library with a docstring. name: dotted. code: its source if it is a short function, else ""."""
 
     file: str
     name: str
@@ -81,7 +81,7 @@ def _of(node: ast.AST, file: str, name: str, lines: list[str]) -> Iterator[Piece
 
 
 def paragraphs(doc: str) -> list[str]:
-    """Of running text, 80 to 600 characters, each on one line."""
+    """The paragraphs of running text with 80 to 600 characters, each on one line."""
     found = [re.sub(r"\s+", " ", part).strip() for part in re.split(r"\n\s*\n", doc)]
     return [part for part in found if 80 <= len(part) <= 600 and part[0].isupper() and part.count(" ") >= 10]
 
@@ -172,9 +172,9 @@ MAKERS: dict[str, Callable[[Piece, random.Random], str | None]] = {
 
 
 def prompts(held_out: bool, per_route: int, seed: int = 11) -> list[tuple[str, str, str]]:
-    """`(route, prompt, file)`, no prompt twice, at most so many a route: of the held-out files, or of all others.
+    """`(route, prompt, file)` of the held-out files, or of all others; no prompt twice, at most `per_route` per route.
 
-    file: that the prompt was taken from, the first of them.
+    file: the first one that the prompt was taken from.
     """
     found = [piece for piece in pieces() if piece.held_out == held_out]
     rows = []
@@ -193,8 +193,8 @@ def prompts(held_out: bool, per_route: int, seed: int = 11) -> list[tuple[str, s
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--output", type=Path, required=True, help="folder; one file a route")
-    parser.add_argument("--training", action="store_true", help="those that are not held out")
+    parser.add_argument("--output", type=Path, required=True, help="folder; one file per route")
+    parser.add_argument("--training", action="store_true", help="write the prompts that are not held out")
     parser.add_argument("--per-route", type=int, default=60)
     arguments = parser.parse_args()
     arguments.output.mkdir(parents=True, exist_ok=True)

@@ -1,8 +1,8 @@
-"""A tokenizer with few of the target's tokens, and answers in its ids.
+"""A tokenizer with few of the target's tokens, and the target's answers in its ids.
 
-The target has 49 152 tokens, most of which it never writes about Python: a table of all of them would be most of a
-small draft. Bundles translate between the two (`runtime/drafting/translate.py`), and a token that the draft lacks is
-read as the last of those that spell it. So a draft learns on the same ids that it will read.
+The target has 49 152 tokens, most of which it never uses when it writes about Python, and a table of all of them would
+be most of a small draft. Bundles translate between the two vocabularies (`runtime/drafting/translate.py`): a token that
+the draft lacks is read as the last of the tokens that spell it. So the draft is trained on the ids that it will read.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from specexport.exporter.vocabulary.ranking import ranked
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
-# Of each row of the target: what is kept of its likeliest tokens.
+# How many of the most likely tokens are kept of each row of the target.
 ROW = 32
 
 
 def choose(answers: Sequence[Answer], tokenizer: dict[str, Any], size: int) -> list[int]:
-    """The target's ids to keep, in rising order: special tokens and single bytes, then what comes most in answers, and
-    where there is room in prompts.
+    """The target's ids to keep, in rising order: special tokens and single bytes, then the most frequent tokens of
+    answers, and if there is room, of prompts.
     """
     tokens = Tokens(tokenizer, {})
     required = {*tokens.special, *(token for token, value in tokens.text.items() if len(value) == 1)}
@@ -44,7 +44,7 @@ def _read(answer: Answer) -> tuple[int, ...]:
 
 
 def cut(tokenizer: PreTrainedTokenizerBase, kept: Sequence[int]) -> PreTrainedTokenizerFast:
-    """The same tokenizer with these tokens alone, numbered anew, and the merges that are left."""
+    """The tokenizer with only these tokens, renumbered, and with the merges that they allow."""
     parsed = json.loads(tokenizer.backend_tokenizer.to_str())
     number = {token: place for place, token in enumerate(kept)}
     model = parsed["model"]
@@ -61,8 +61,8 @@ def cut(tokenizer: PreTrainedTokenizerBase, kept: Sequence[int]) -> PreTrainedTo
 
 @dataclass(frozen=True)
 class Ids:
-    """to_draft `[target size]`: what the draft reads for each of the target's ids. exact `[target size]`: the id of
-    those that the draft has too, -1 for the others.
+    """to_draft `[target size]`: the draft's id for each of the target's ids. exact `[target size]`: the draft's id of
+    tokens that it has too, -1 for the others.
     """
 
     to_draft: NDArray[np.int64]
@@ -83,9 +83,9 @@ class Ids:
         return cls(to_draft, exact)
 
     def translate(self, answer: Answer) -> Answer:
-        """The answer as the draft reads it, and of each row the likeliest tokens that it has, renormalised.
+        """The answer in the draft's ids, and for each row its most likely tokens that the draft has, renormalized.
 
-        Where the likeliest of all is none of them, the first id is -1: nothing that the draft says is accepted there.
+        If the most likely token of a row is not among them, the first id is -1: no draft token is accepted there.
         """
         ids = self.exact[answer.ids]
         logprobs = np.where(ids >= 0, answer.logprobs.astype(np.float64), -np.inf)
@@ -105,7 +105,7 @@ class Ids:
         )
 
     def to_judge(self, answer: Answer) -> Answer:
-        """The same for judging greedy drafts."""
+        """The translated answer for judging greedy drafts."""
         found = self.translate(answer)
         found.ids[self.exact[answer.ids[:, 0]] < 0, 0] = -1
         return found

@@ -6,8 +6,9 @@
     python examples/train_smollm2_draft/train.py SMOL answers.*.jsonl --output draft
     python scripts/write_gguf.py draft examples/smollm2_draft.gguf --kind Q5_0
 
-A Llama, wide and shallow, of the target's most frequent tokens. Its embeddings begin as the target's, turned and cut
-to the directions in which they differ most; all else is new. Loss, optimizer and judge are those of `specexport tune`.
+The draft is a wide and shallow Llama with the target's most frequent tokens. Its embeddings are initialized with the
+target's, projected to their leading singular vectors; everything else is initialized at random. Loss, optimizer and
+evaluation are those of `specexport tune`.
 """
 
 from __future__ import annotations
@@ -37,15 +38,16 @@ from specexport.exporter.tuning.tune import Answers, tune
 from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 from write_answers import FOREIGN, HEADER
 
-# Of a hundred source files, what is asked about these judges and what is asked about these chooses the best epoch.
+# Percentages of source files: prompts about the first part judge the draft, prompts about the second choose the best
+# epoch.
 JUDGING, CHOOSING = 4, 2
-# Of three answers this one was sampled (`write_answers.py`).
+# The index of the sampled answer among three (`write_answers.py`).
 SAMPLED = 2
 
 
 @dataclass(frozen=True)
 class Row:
-    """file: of the library, that the prompt was taken from. sampled: not greedy."""
+    """One answer. file: the library file that the prompt was taken from. sampled: whether it is sampled, not greedy."""
 
     file: str
     sampled: bool
@@ -66,19 +68,19 @@ def read(journals: Sequence[Path]) -> list[Row]:
 
 
 def parted(rows: Sequence[Row]) -> dict[str, list[Answer]]:
-    """By file, since prompts are made several times from each piece of it."""
+    """The rows split by file, since several prompts are made from each piece of a file."""
     parts: dict[str, list[Answer]] = {"judging": [], "choosing": [], "training": []}
     for row in rows:
         place = int(hashlib.sha256(row.file.encode()).hexdigest(), 16) % 100
         if place >= JUDGING + CHOOSING:
             parts["training"].append(row.answer)
-        elif not row.sampled:  # drafts are judged where they are greedy
+        elif not row.sampled:  # drafts are judged on greedy answers
             parts["judging" if place < JUDGING else "choosing"].append(row.answer)
     return parts
 
 
 def new_model(target: Path, kept: Sequence[int], layers: int, width: int, inner: int) -> LlamaForCausalLM:
-    """New but for its embeddings: the target's, cut to the directions in which they differ most."""
+    """A new model, whose embeddings are the target's, projected to their leading singular vectors."""
     whole = LlamaConfig.from_pretrained(target)
     heads = width // whole.head_dim
     config = LlamaConfig(
@@ -130,12 +132,12 @@ def main() -> None:
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("--vocabulary", type=int, default=6144, help="tokens to keep")
     parser.add_argument("--shape", default="2x256x768", help="layers, width, inner width")
-    parser.add_argument("--start", type=Path, help="a draft to go on with, once there are more answers")
-    parser.add_argument("--step", type=int, default=1024, help="tokens of a step, prompts included")
+    parser.add_argument("--start", type=Path, help="a draft to continue training, e.g. with more answers")
+    parser.add_argument("--step", type=int, default=1024, help="tokens per step, prompts included")
     parser.add_argument("--epochs", type=int, default=4)
-    parser.add_argument("--rate", type=float, default=2.0, help="of learning, of that of `specexport tune`")
+    parser.add_argument("--rate", type=float, default=2.0, help="learning rate, relative to that of `specexport tune`")
     parser.add_argument("--loss", default="kl")
-    parser.add_argument("--tokens", type=int, help="of answers, at most")
+    parser.add_argument("--tokens", type=int, help="most tokens of answers to train on")
     arguments = parser.parse_args()
     torch.manual_seed(0)
     display = Display(arguments.output.with_suffix(".log"))

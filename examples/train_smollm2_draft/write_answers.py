@@ -1,6 +1,6 @@
-"""The target's answers to the training prompts, in a journal that a killed run resumes.
+"""Writes the target's answers to the training prompts into a journal, from which a killed run can be resumed.
 
-python examples/train_smollm2_draft/write_answers.py SMOL answers.0.jsonl --part 0/2   # one process a core
+python examples/train_smollm2_draft/write_answers.py SMOL answers.0.jsonl --part 0/2   # one process per core
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from transformers import AutoTokenizer
 
 # Longest prompt and answer, in tokens.
 PROMPT, ANSWER = 400, 160
-# Greedy in two of three.
+# The temperature of every third answer; the others are greedy.
 SAMPLED = 0.8
-# Of the journal; those of other forms, and of `specexport tune`, are refused rather than replaced.
+# The journal's header. Journals of other versions, and those of `specexport tune`, are refused, not replaced.
 HEADER = {"answers": "SmolLM2-135M-Instruct", "version": 2}
 FOREIGN = "has no answers of this example, or those of an earlier version; give another path"
 
 
 def requests(folder: Path, part: int, parts: int, done: Container[str], files: dict[str, str]) -> Iterator[Answering]:
-    """Without end for this purpose: the routes in turn, longer than any run. files: filled in, by key."""
+    """Yields requests, alternating between routes; more than any run needs. files: gets the file of each key."""
     tokenizer = AutoTokenizer.from_pretrained(folder)
     by_route: dict[str, list[tuple[str, str]]] = {route: [] for route in ROUTES}
     for route, text, file in prompts(False, 20_000):
@@ -38,7 +38,7 @@ def requests(folder: Path, part: int, parts: int, done: Container[str], files: d
     number = 0
     for place in range(max(len(texts) for texts in by_route.values())):
         for route in ROUTES:
-            # Questions gain least from lookups, and have the shortest prompts: six of ten answers.
+            # Questions gain least from lookups and have the shortest prompts, so they get six of ten answers.
             for one in range(6 * place, 6 * place + 6) if route == "question" else (place,):
                 if one >= len(by_route[route]):
                     continue
@@ -59,10 +59,10 @@ def packed(rows: list[torch.Tensor]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("target", type=Path, help="folder of `python scripts/smollm2.py FOLDER`")
+    parser.add_argument("target", type=Path, help="the folder made by `python scripts/smollm2.py FOLDER`")
     parser.add_argument("journal", type=Path)
-    parser.add_argument("--part", default="0/1", help="this one of so many, as 0/2")
-    parser.add_argument("--tokens", type=int, default=500_000, help="of answers")
+    parser.add_argument("--part", default="0/1", help="which part of the prompts, of how many: e.g. 0/2")
+    parser.add_argument("--tokens", type=int, default=500_000, help="tokens of answers to write")
     parser.add_argument("--slots", type=int, default=48)
     arguments = parser.parse_args()
     torch.set_num_threads(1)

@@ -1,1 +1,1 @@
-"""Every family of causal language models of transformers, tried as a tiny random model: `docs/models.md`."""
+"""Tries every family of causal language models in transformers as a tiny random model: `docs/models.md`."""

@@ -20,14 +20,14 @@ from transformers import AutoModelForCausalLM
 from .sizes import tiny
 
 CONTRACT = Contract(capacity=64, max_draft_tokens=4, prompt_chunk=16, precision="fp32")
-# failed: there is a graph, and it is not the model. unmade: this script makes no tiny model of it, which says nothing
-# of the exporter.
+# failed: there is a graph, but its logits differ from the model's. unmade: this script cannot make a tiny model of the
+# family, which says nothing about the exporter.
 Status = Literal["proved", "refused", "failed", "unmade"]
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """reason: one line, empty where the family is proved."""
+    """reason: one line, empty if the family is proved."""
 
     status: Status
     reason: str = ""
@@ -39,7 +39,7 @@ def attempt(model_type: str) -> Outcome:
         folder = Path(name)
         try:
             save_tiny(model_type, folder / "checkpoint")
-        except Exception as error:  # whatever a family's own code raises
+        except Exception as error:  # the family's own code may raise anything
             return Outcome("unmade", f"{type(error).__name__}: {' '.join(str(error).split())}")
         try:
             _prove(folder)
@@ -50,9 +50,10 @@ def attempt(model_type: str) -> Outcome:
 
 
 def save_tiny(model_type: str, folder: Path) -> None:
-    """Large weights, norms not 1, biases not 0, so that the logits depend visibly on every position.
+    """Save a tiny random model with large weights, norms other than 1 and biases other than 0, so that the logits
+    depend visibly on every position.
 
-    The padding token too has an embedding: behind zeros a router gives all experts the same, and topk picks any.
+    The padding token gets an embedding too: for zeros a router scores all experts the same, and topk picks any of them.
     """
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_config(tiny(model_type))

@@ -16,15 +16,17 @@ from .sweep import RESULTS, read, sweep
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """0, or 2 for a family that transformers does not know."""
+    """Returns the exit code: 0, or 2 for a family that transformers does not know."""
     parser = argparse.ArgumentParser(
         prog="scripts/model_families",
-        description="Try every family of causal language models and write docs/models.md. What was tried with the "
-        "installed transformers is not tried again: a run that was stopped goes on where it was.",
+        description="Try every family of causal language models, and write docs/models.md. Families that were tried "
+        "with the installed transformers are not tried again, so an interrupted run can be continued.",
     )
-    parser.add_argument("families", nargs="*", metavar="FAMILY", help="try these again, by default all not yet tried")
-    parser.add_argument("--seconds", type=float, default=300, help="at most for one family (default: %(default)s)")
-    parser.add_argument("--page-only", action="store_true", help="write the page from the results that there are")
+    parser.add_argument(
+        "families", nargs="*", metavar="FAMILY", help="try these again (default: all that were not tried)"
+    )
+    parser.add_argument("--seconds", type=float, default=300, help="time limit per family (default: %(default)s)")
+    parser.add_argument("--page-only", action="store_true", help="only write the page from the known results")
     given = parser.parse_args(arguments)
     unknown = [family for family in given.families if family not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES]
     if unknown:

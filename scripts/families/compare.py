@@ -15,14 +15,14 @@ from .losslessness import FAMILIES, compare
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """0; 1 where an output is not the target's own, 2 for a family that transformers does not know."""
+    """Returns the exit code: 0; 1 if an output is not the target's, 2 for a family that transformers does not know."""
     parser = argparse.ArgumentParser(
         prog="scripts/family_losslessness",
         description="Compare speculative with plain greedy output over random requests, on a tiny random pair of each "
         "family: drafts that are accepted and rejected, lookups, prompts that go on behind earlier ones.",
     )
-    parser.add_argument("families", nargs="*", metavar="FAMILY", help="by default those whose layers keep states")
-    parser.add_argument("--requests", type=int, default=200, help="of each family (default: %(default)s)")
+    parser.add_argument("families", nargs="*", metavar="FAMILY", help="default: those whose layers keep states")
+    parser.add_argument("--requests", type=int, default=200, help="requests per family (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args(arguments)
     unknown = [family for family in given.families if family not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES]

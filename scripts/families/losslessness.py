@@ -1,9 +1,9 @@
 """One family: is speculative output the target's own over many requests, whatever is drafted, rejected and reused?
 
-A tiny random target and a draft beside it whose weights differ so much that it is right now and then are built into a
-bundle. Requests go to one session, whose caches and states go on from request to request: prompts begin with nothing,
-with a part, or with all of an earlier prompt and its answer, repeat themselves or do not, and draft 0 to 4 tokens a
-round by the model, by lookup or by both. A second session decodes each of them plainly, from the beginning.
+A bundle is built from a tiny random target and a draft whose weights differ from it so much that it is right only now
+and then. All requests go to one session, which keeps its caches and states from request to request: prompts begin with
+nothing, with a part, or with all of an earlier prompt and its answer, may repeat themselves, and draft 0 to 4 tokens
+per round by the model, by lookup or by both. A second session decodes each of them plainly, from an empty cache.
 """
 
 from __future__ import annotations
@@ -27,18 +27,19 @@ from .attempt import save_tiny
 from .sizes import VOCAB
 
 CAPACITY, LONGEST, NEW_TOKENS = 128, 48, 20
-NOISE = 0.03  # of each weight's size: what the draft differs by
+NOISE = 0.03  # by how much the draft's weights differ, relative to their size
 DRAFTERS = ("model", "model", "suffix", "suffix+model")
-# Whose layers keep states, and some whose attention has a form of its own.
+# Families whose layers keep states; some of them also have attention of an unusual form.
 STATES = ("qwen3_5_text", "qwen3_next", "lfm2", "lfm2_moe", "granitemoehybrid", "nemotron_h", "falcon_h1", "bamba")
 FAMILIES = (*STATES, "kimi_linear", "olmo_hybrid", "jamba", "zamba2", "gpt_oss", "deepseek_v3", "llama4_text")
 
 
 @dataclass
 class Found:
-    """Requests by how they ended, and what they had of each kind. first: of the first request that differs, one line.
+    """Numbers of requests by their result, and of tokens by their kind. first: one line about the first request that
+    differs.
 
-    ties: outputs that differ first where two logits lie closer than the widths of passes move them.
+    ties: outputs that first differ where two logits are closer than the width of a pass changes them.
     """
 
     equal: int = 0
@@ -72,7 +73,7 @@ class Asked:
 
 
 def compare(family: str, count: int, seed: int = 0) -> Found:
-    """Ask `count` requests of the family's tiny pair."""
+    """Send `count` requests to the family's tiny pair."""
     with tempfile.TemporaryDirectory(prefix="family-") as name:
         bundle = make_pair(family, Path(name))
         with (
@@ -83,7 +84,7 @@ def compare(family: str, count: int, seed: int = 0) -> Found:
 
 
 def ask(session: Session, plain: Session, count: int, draw: random.Random) -> Found:
-    """session: goes on from request to request; plain: begins anew for each."""
+    """Send requests to both sessions. session: keeps its caches between requests. plain: starts empty each time."""
     found, texts = Found(), list[tuple[int, ...]]()
     for number in range(count):
         asked = _asked(draw, texts, min(LONGEST, session.capacity - NEW_TOKENS))
@@ -107,7 +108,7 @@ def ask(session: Session, plain: Session, count: int, draw: random.Random) -> Fo
         plain.reset()
         verdict = judge(plain, asked.prompt, expected, output.tokens, output.widths)
         plain.reset()
-        # Rows that an earlier request left may come from passes of other widths, so L1 is not asked for behind them.
+        # Reused rows of an earlier request may come from passes of other widths, so L1 is not required after them.
         if verdict.near_tie and (verdict.same_width or output.statistics.reused_tokens):
             found.ties += 1
             continue
@@ -120,7 +121,7 @@ def ask(session: Session, plain: Session, count: int, draw: random.Random) -> Fo
 
 
 def _asked(draw: random.Random, texts: list[tuple[int, ...]], longest: int) -> Asked:
-    """A third begin anew, a third go on from all of an earlier text, a third from a part of one."""
+    """A random request: a third start a new text, a third continue a whole earlier text, a third a part of one."""
     start: tuple[int, ...] = ()
     if texts and draw.random() < 2 / 3:
         start = draw.choice(texts[-8:])
@@ -147,7 +148,7 @@ def make_pair(family: str, folder: Path) -> Path:
 
 
 def _tokenizer() -> PreTrainedTokenizerFast:
-    """A word for each token."""
+    """A tokenizer with one word per token."""
     words = ["<s>", "</s>", *(f"w{number}" for number in range(2, VOCAB))]
     tokenizer = Tokenizer(models.WordLevel({word: place for place, word in enumerate(words)}, unk_token="<s>"))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()

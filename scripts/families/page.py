@@ -21,12 +21,12 @@ UNMADE = "What kept the script from an answer:"
 
 
 def written(results: Results) -> str:
-    """The whole page: what a person wrote, and behind it what the results say."""
+    """The whole page: the handwritten part, followed by the generated one."""
     return PAGE.read_text(encoding="utf-8").partition(BEGIN)[0] + BEGIN + "\n\n" + families(results)
 
 
 def families(results: Results) -> str:
-    """Markdown: how many are proved and refused, and which; families that lack a result are named too."""
+    """Markdown: how many families are proved and refused, and which; families without a result are named too."""
     by_status: dict[str, dict[str, Outcome]] = {status: {} for status in ("proved", "refused", "failed", "unmade")}
     for family, outcome in sorted(results.families.items()):
         by_status[outcome.status][family] = outcome
@@ -55,12 +55,12 @@ def families(results: Results) -> str:
 
 
 def cause(reason: str) -> str:
-    """What a refusal says without the name of the model's class."""
+    """A refusal's message without the name of the model's class."""
     return re.sub(r"^\w+ cannot be exported: |^[A-Z]\w+(?:: | )", "", reason)
 
 
 def _by_cause(outcomes: dict[str, Outcome], said: Callable[[str], str] = cause) -> list[str]:
-    """Families that are refused for the same cause share an entry; the most frequent causes first."""
+    """A list entry for each cause, with all families that are refused for it; the most frequent causes first."""
     found: defaultdict[str, list[str]] = defaultdict(list)
     for family, outcome in outcomes.items():
         found[said(re.sub(rf"\b{re.escape(family)}\b", "it", outcome.reason))].append(family)
@@ -69,7 +69,7 @@ def _by_cause(outcomes: dict[str, Outcome], said: Callable[[str], str] = cause) 
 
 
 def _plain(text: str) -> str:
-    """Nothing that Markdown takes for markup."""
+    """`text` with Markdown's markup characters escaped."""
     return re.sub(r"([*_<>|`\[\]])", r"\\\1", text)
 
 

@@ -9,7 +9,7 @@ from transformers import AutoConfig
 from transformers.configuration_utils import PretrainedConfig
 
 LAYERS, HIDDEN, HEADS, KV_HEADS, HEAD, INNER, POSITIONS, VOCAB = 2, 32, 4, 2, 8, 48, 128, 96
-# What a name means, wherever a family has it. Windows are shorter than the proof's schedule.
+# The value for each name that a family has. Windows are shorter than the proof's schedule.
 SIZES: dict[str, Any] = (
     dict.fromkeys(
         ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "decoder_layers", "encoder_layers"), LAYERS
@@ -42,19 +42,19 @@ SIZES: dict[str, Any] = (
 
 
 def tiny(model_type: str) -> PretrainedConfig:
-    """The family's configuration with everything small that has a name in `SIZES`, and one layer of each type."""
+    """The family's configuration with the sizes of `SIZES`, and one layer of each type."""
     changes, given = OVERRIDES.get(model_type, {}), AutoConfig.for_model(model_type)
     return AutoConfig.for_model(model_type, **(_small(given) | changes))
 
 
 def _small(given: PretrainedConfig) -> dict[str, Any]:
-    """What to build a configuration like `given` with; its parts, where it has any, made small too."""
+    """Arguments for a small configuration like `given`; nested configurations are made small too."""
     names = set(given.to_dict()) | set(given.attribute_map)
     small = {name: size for name, size in SIZES.items() if name in names}
-    for name in ("sliding_window", "attention_chunk_size", "q_lora_rank"):  # what a family may be without
+    for name in ("sliding_window", "attention_chunk_size", "q_lora_rank"):  # names that are None in some families
         if name in small and getattr(given, name, None) is None:
             del small[name]
-    if "kv_lora_rank" in names and "num_key_value_heads" in names:  # latent attention has as many of both
+    if "kv_lora_rank" in names and "num_key_value_heads" in names:  # latent attention: equally many
         small["num_key_value_heads"] = HEADS
     kinds = getattr(given, "layer_types", None)
     if kinds and not isinstance(
@@ -70,12 +70,12 @@ def _small(given: PretrainedConfig) -> dict[str, Any]:
 
 
 def one_of_each(kinds: Iterable[str]) -> list[str]:
-    """Two layers or more, of every type that the family mixes."""
+    """Types of at least two layers, including every type that the family mixes."""
     found = list(dict.fromkeys(kinds))
     return found if len(found) > 1 else found * LAYERS
 
 
-# A layer of attention that several places share.
+# One attention layer that is shared by several places.
 SHARED: dict[str, Any] = dict(num_hidden_layers=4, num_key_value_heads=HEADS) | dict.fromkeys(
     ("layer_types", "layers_block_type"), ["linear_attention", "hybrid"] * 2
 )

@@ -1,4 +1,4 @@
-"""All families, each in a process of its own with a limit; what is known stays in a table of results."""
+"""Tries all families, each in its own process with a time limit; results are kept in a table."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ RESULTS = Path(__file__).with_name("results.json")
 
 @dataclass(frozen=True)
 class Results:
-    """transformers: the version that they were found with. families: by model type."""
+    """transformers: the version that was used. families: outcomes by model type."""
 
     transformers: str
     families: dict[str, Outcome]
 
 
 def run(family: str, seconds: float) -> Outcome:
-    """The outcome of a family; where its process ends without one, how it ended."""
-    context = multiprocessing.get_context("fork")  # what takes longest to import is there already
+    """The outcome of a family; if its process ends without one, how it ended."""
+    context = multiprocessing.get_context("fork")  # the slowest imports are already done
     ours, theirs = context.Pipe(duplex=False)
     process = context.Process(target=_answer, args=(family, theirs))
     process.start()
@@ -49,7 +49,7 @@ def _answer(family: str, connection: Connection) -> None:
 
 
 def sweep(families: Iterable[str], path: Path, seconds: float, again: bool) -> None:
-    """Try the families that the table at `path` lacks, or all of them again; it is written after each one."""
+    """Try the families that are not in the table at `path`, or with `again` all of them; saves it after each family."""
     results = read(path)
     if results.transformers != transformers.__version__:
         results = Results(transformers.__version__, {})

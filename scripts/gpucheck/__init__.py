@@ -1,1 +1,1 @@
-"""What `scripts/gpu_check` does: build, prove and measure every GPU engine of this host."""
+"""The implementation of `scripts/gpu_check`: build, prove and measure every GPU engine of this host."""

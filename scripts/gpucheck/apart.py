@@ -1,4 +1,4 @@
-"""Work in a process of its own: a library that crashes or hangs there takes nothing else along."""
+"""Runs work in a separate process, so that a library that crashes or hangs there affects nothing else."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from specexport.errors import EngineError, SpecExportError
 Result = TypeVar("Result")
 Hear = Callable[[Any], None]
 
-# Seconds that a process may take to give back what it had.
+# Seconds that a process may take to release its resources.
 MOST_FOR_THE_END = 10.0
 
 
 class EndedError(EngineError):
-    """How the process ended that gave no result."""
+    """Raised for a process that ended without a result; says how it ended."""
 
 
 def apart(work: Callable[..., Result], *arguments: Any, hear: Hear, seconds: float = math.inf) -> Result:
-    """What `work(tell, *arguments)` returns. `hear` is called with whatever it tells, as it tells it.
+    """Run `work(tell, *arguments)` in a new process; returns its result. `hear` gets whatever `work` passes to `tell`.
 
-    Function, arguments, result and what is told must be picklable. Raises `EngineError` with the message of what `work`
-    raised, and `EndedError` if the process died or took longer than `seconds`.
+    Function, arguments, result and messages must be picklable. Raises `EngineError` with the message of the error that
+    `work` raised, and `EndedError` if the process died or took longer than `seconds`.
     """
-    context = multiprocessing.get_context("spawn")  # what the parent has loaded of a GPU's libraries must not be forked
+    context = multiprocessing.get_context("spawn")  # the GPU libraries that the parent has loaded must not be forked
     receiver, sender = context.Pipe(duplex=False)
     process = context.Process(target=_run, args=(sender, work, arguments), daemon=True)
     process.start()
-    sender.close()  # the child's end is the only one then, so its death is seen
+    sender.close()  # then only the child has this end, so that its death is noticed
     deadline = monotonic() + seconds
     try:
         while True:
@@ -69,7 +69,7 @@ def _run(sender: Connection, work: Callable[..., Any], arguments: tuple[Any, ...
 
 
 def one_line(error: Exception) -> str:
-    """The message of an error; one that nobody foresaw is shown whole on stderr as well."""
+    """The message of an error; the traceback of an unexpected one is also printed to stderr."""
     if isinstance(error, SpecExportError | OSError):
         return str(error)
     if isinstance(error, ModuleNotFoundError):
@@ -79,7 +79,7 @@ def one_line(error: Exception) -> str:
 
 
 def _how(exit_code: int) -> str:
-    """A negative exit code is the signal that ended the process."""
+    """How a process ended. A negative exit code is the signal that ended it."""
     if exit_code >= 0:
         return f"the process ended with exit code {exit_code}"
     names = {entry.value: entry.name for entry in signal.Signals}

@@ -1,4 +1,4 @@
-"""An engine on a pair: build, load, prove, and measure what was proved. Runs in a process of its own."""
+"""One engine on one pair: build, load, prove, and measure if everything was proved. Runs in its own process."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from specexport.exporter.storage.stage_cache import stage_key
 
 from .apart import one_line
 from .environment import clocks
-from .line_progress import Told
+from .line_progress import LineProgress
 from .measurements import measure
 from .plan import Case
 from .presets import Effort
@@ -31,7 +31,7 @@ from .thresholds import Reads, judge
 
 
 class News:
-    """Tells of an outcome whenever there is something new in it."""
+    """Reports an outcome whenever it changes."""
 
     def __init__(self, tell: Callable[[tuple[str, Outcome]], None], outcome: Outcome) -> None:
         self._tell, self.outcome = tell, outcome
@@ -40,7 +40,7 @@ class News:
         self._tell((f"  {line.strip()}", self.outcome))
 
     def begin(self, step: str) -> None:
-        """Told before the step is taken: one that never ends, or takes the process along, is known by it."""
+        """Report a step before it runs, so that a step that hangs or kills the process is known."""
         self.outcome.step = step
         self.say(step)
 
@@ -53,7 +53,7 @@ class News:
 
 
 def run_case(tell: Callable[[tuple[str, Outcome]], None], case: Case, outcome: Outcome) -> None:
-    """Fill the outcome, and tell of it as it grows."""
+    """Fill the outcome, and report it as it grows."""
     news = News(tell, outcome)
     try:
         _check(case, news)
@@ -64,7 +64,7 @@ def run_case(tell: Callable[[tuple[str, Outcome]], None], case: Case, outcome: O
 
 
 def prepare(tell: Callable[[tuple[str, Outcome]], None], case: Case) -> None:
-    """Leave the case's bundle in its folder. Raises `SpecExportError`."""
+    """Build the case's bundle in its folder. Raises `SpecExportError`."""
     _bundle(case, News(tell, Outcome(case.shape.name, case.precision)))
 
 
@@ -81,12 +81,12 @@ def _check(case: Case, news: News) -> None:
 
 
 def _kept(case: Case) -> bool:
-    """Plans are made again: what they depend on is not in the bundle's name."""
+    """Whether the bundle is kept. Plans are made again: the bundle's name does not include what they depend on."""
     return case.keep and case.engine not in LIBRARIES
 
 
 def _bundle(case: Case, news: News) -> Path:
-    """Checkpoints stay in the folder for the cases that follow."""
+    """Build the bundle, or find a kept one. Checkpoints stay in the folder for later cases."""
     shape = case.shape
     key = stage_key(shape=asdict(shape), precision=case.precision, engine=case.engine)
     root = case.work / f"{case.precision}-{case.engine}-{key[:8]}.bundle"
@@ -102,12 +102,12 @@ def _bundle(case: Case, news: News) -> Path:
         engines=(case.engine,),
         cache=case.work / "cache",
     )
-    progress = Told(news.begin, news.say)
+    progress = LineProgress(news.begin, news.say)
     report = build(str(checkpoints["target"]), str(checkpoints["draft"]), root, options, progress)
     news.outcome.seconds |= {time.label: round(time.seconds, 3) for time in report.times}
     if case.engine in LIBRARIES and case.engine not in {plan.engine for plan in report.bundle.manifest.plans}:
         shutil.rmtree(root, ignore_errors=True)
-        raise EngineError(". ".join(progress.notes))  # which say why there are none
+        raise EngineError(". ".join(progress.notes))  # the notes say why there are no plans
     return root
 
 
@@ -115,14 +115,14 @@ def _checkpoints(case: Case) -> dict[Role, Path]:
     shape = case.shape
     found = shape.checkpoints(case.work)
     if not all((folder / "config.json").is_file() for folder in found.values()):
-        copies = 3 if case.engine in LIBRARIES else 2  # checkpoint, bundle and plans lie there at once
+        copies = 3 if case.engine in LIBRARIES else 2  # checkpoint, bundle and plans are there at the same time
         require_space(case.work, copies * 2 * shape.num_parameters)
         shape.write(case.work)
     return found
 
 
 def examine(subject: Subject, shape: Shape, effort: Effort, bandwidth: float, news: News) -> None:
-    """Prove, and measure if everything was proved. bandwidth: bytes a second."""
+    """Prove, and measure if everything was proved. bandwidth: bytes per second."""
     session, outcome = subject.session, news.outcome
     manifest = session.bundle.manifest
     contract = manifest.contract

@@ -1,4 +1,4 @@
-"""Every engine on every pair in every precision, each in a process of its own."""
+"""Checks every engine on every pair in every precision, each in its own process."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from .shapes import SHAPES, Shape
 Tell = Callable[[str], None]
 
 
-News = tuple[str, Outcome]  # a line, and all that was found so far
+News = tuple[str, Outcome]  # a line of progress, and everything found so far
 
 
 def check(plan: Plan, reports: Mapping[str, Report], output: Path, tell: Tell) -> None:
-    """Fill the reports, by engine. An engine that fails is told of in its report, and the others go on.
+    """Fill the reports, by engine. If an engine fails, its report says so, and the others continue.
 
-    Each report is written to `output` whenever there is news: a run that is cut off keeps what it had found. Each case
-    may take its even share of the time that is left.
+    Each report is written to `output` whenever it changes, so that an interrupted run keeps what it has found. Each
+    case may take its equal share of the remaining time.
     """
     for report in reports.values():
         report.write(output)
@@ -62,13 +62,13 @@ def _run(case: Case, report: Report, output: Path, tell: Tell, seconds: float) -
 
 
 def _run_case(tell: Callable[[News], None], case: Case, outcome: Outcome) -> None:
-    from .case import run_case  # and torch, which the parent does without
+    from .case import run_case  # this imports torch, which the parent does not need
 
     run_case(tell, case, outcome)
 
 
 def prepare(plan: Plan, engines: Sequence[str], tell: Tell) -> None:
-    """Leave the bundles of all cases in `plan.work`. Raises `EngineError`."""
+    """Build the bundles of all cases in `plan.work`. Raises `EngineError`."""
     end = monotonic() + plan.seconds
     for shape in (SHAPES[name] for name in plan.shapes):
         with _workplace(plan.work, shape) as work:

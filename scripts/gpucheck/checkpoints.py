@@ -1,4 +1,4 @@
-"""Random checkpoints of Llama's shape, made here: a hub is not needed, and memory holds but a few layers."""
+"""Makes random checkpoints of Llama's shape, without a hub, with only a few layers in memory at a time."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from transformers import LlamaConfig, PreTrainedTokenizerFast
 from .llama import Llama
 
 WORDS = ["<s>", "</s>", *"abcdefghijklmn"]
-MOST_AT_ONCE = 8  # parts that are drawn side by side: a layer of 8B takes 4 s on one core
+MOST_AT_ONCE = 8  # parts that are drawn in parallel: a layer of an 8B model takes 4 s on one core
 Tensors = dict[str, Tensor]
 
 
 def write_checkpoint(folder: Path, model: Llama, seed: int, strangeness: float = 0.0) -> None:
-    """Weights in fp16, a file for each layer, and a tokenizer of 16 words.
+    """Write weights in fp16, one file per layer, and a tokenizer of 16 words.
 
-    strangeness: how far the weights stray from those of the same model and seed without it, in units of their spread. A
-    draft that strays a little from its target is accepted now and then.
+    strangeness: how much the weights differ from those of the same model and seed with strangeness 0, in units of their
+    spread. A draft that differs a little from its target is accepted now and then.
     """
     folder.mkdir(parents=True, exist_ok=True)
 
@@ -39,7 +39,7 @@ def write_checkpoint(folder: Path, model: Llama, seed: int, strangeness: float =
     index_file = {"metadata": {"total_size": size}, "weight_map": places}
     (folder / "model.safetensors.index.json").write_text(json.dumps(index_file))
     _tokenizer().save_pretrained(folder)
-    _config(model).save_pretrained(folder)  # last: with it, the checkpoint is whole
+    _config(model).save_pretrained(folder)  # last, as the sign that the checkpoint is complete
 
 
 def _file(index: int) -> str:
@@ -65,7 +65,7 @@ def _config(model: Llama) -> LlamaConfig:
 
 
 class _Dice:
-    """Random weights of one part, the same ones for the same seed whatever the strangeness is."""
+    """Random weights of one part, based on the same draws for the same seed, whatever the strangeness is."""
 
     def __init__(self, seed: int, part: int, spread: float, strangeness: float) -> None:
         self._weights, self._noise = (torch.Generator().manual_seed(2**20 * start + part) for start in (seed, -seed))
@@ -75,7 +75,7 @@ class _Dice:
         return self._draw(rows, columns)
 
     def norm(self, size: int) -> Tensor:
-        """Not all ones: a graph that leaves a norm's weight out must show."""
+        """A norm's weight, not all ones, so that a graph that leaves it out is noticed."""
         return self._draw(size).mul_(0.1 / self._spread).add_(1.0)
 
     def _draw(self, *shape: int) -> Tensor:
@@ -86,7 +86,7 @@ class _Dice:
 
 
 def _part(model: Llama, index: int, dice: _Dice) -> Tensors:
-    """The embedding, then the layers, then what follows them."""
+    """The tensors of part `index`: the embedding, then the layers, then the final norm and head."""
     rows, hidden = model.kv_heads * model.head_dim, model.hidden
     if index == 0:
         return {"model.embed_tokens.weight": dice.weight(model.vocab_size, hidden)}
@@ -108,7 +108,7 @@ def _part(model: Llama, index: int, dice: _Dice) -> Tensors:
 
 
 def _tokenizer() -> PreTrainedTokenizerFast:
-    """Ids beyond its words have no text, which does not matter: nothing here looks at text."""
+    """A tokenizer of a few words. Other ids have no text, which does not matter, since no text is used here."""
     tokenizer = Tokenizer(models.WordLevel({word: index for index, word in enumerate(WORDS)}, unk_token="a"))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>")

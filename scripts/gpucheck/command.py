@@ -32,7 +32,7 @@ OUTPUT = Path(__file__).parents[2] / "docs/measurements"
 
 
 def one_of(allowed: tuple[str, ...]) -> Callable[[click.Context, click.Parameter, str | None], list[str] | None]:
-    """Takes names of the list apart, separated by commas."""
+    """A click callback that parses names out of `allowed`, separated by commas."""
 
     def names(context: click.Context, parameter: click.Parameter, value: str | None) -> list[str] | None:
         if value is None:
@@ -52,7 +52,7 @@ def one_of(allowed: tuple[str, ...]) -> Callable[[click.Context, click.Parameter
     "engines",
     multiple=True,
     type=click.Choice(GPU_ENGINES),
-    help="May be repeated. [default: all usable ones]",
+    help="Engine to check. May be repeated. [default: all usable ones]",
 )
 @click.option(
     "--shape",
@@ -69,26 +69,26 @@ def one_of(allowed: tuple[str, ...]) -> Callable[[click.Context, click.Parameter
 @click.option(
     "--minutes",
     type=click.FloatRange(min=0, min_open=True),
-    help="For everything; what takes longer is cut off. [default: 4 with --quick, else no limit]",
+    help="Time limit for everything. [default: 4 with --quick, else no limit]",
 )
 @click.option(
     "--work",
     type=click.Path(path_type=Path, file_okay=False),
-    help="Folder where checkpoints and bundles stay for later runs. [default: none do]",
+    help="Folder where checkpoints and bundles are kept for later runs. [default: nothing is kept]",
 )
-@click.option("--prepare", is_flag=True, help="Only make what belongs into --work; needs no GPU.")
+@click.option("--prepare", is_flag=True, help="Only make the checkpoints and bundles in --work; needs no GPU.")
 @click.option(
     "--output",
     type=click.Path(path_type=Path, file_okay=False),
     default=OUTPUT,
-    help="Folder of the JSON files. [default: docs/measurements]",
+    help="Folder for the JSON files. [default: docs/measurements]",
 )
 def main(engines: tuple[str, ...], output: Path, prepare: bool, **options: Any) -> None:
     """Prove and measure the GPU engines on this host.
 
-    Builds pairs, proves that the engines give the models' own output, and then measures. Says what it finds as it finds
-    it, and keeps a JSON file for each engine up to date. Exit code 1 if anything that was asked for could not be
-    proved; what is slower than asked is said, and fails nothing.
+    Builds pairs, proves that the engines give the models' own output, and then measures. Prints results as they come,
+    and keeps a JSON file for each engine up to date. Exit code 1 if anything that was requested could not be proved;
+    figures that miss their limits are reported, but are no failure.
     """
     say = _Clock()
     try:
@@ -107,7 +107,7 @@ def main(engines: tuple[str, ...], output: Path, prepare: bool, **options: Any) 
 
 
 class _Clock:
-    """Says a line on stderr at once, with the seconds since the start."""
+    """Prints a line to stderr at once, with the seconds since the start."""
 
     def __init__(self) -> None:
         self._start = perf_counter()
@@ -117,9 +117,9 @@ class _Clock:
 
 
 def usable_engines(asked: tuple[str, ...], say: Callable[[str], None]) -> dict[str, str]:
-    """What was found of each engine that this host can run; says which it cannot.
+    """What was found of each engine that this host can run; says which it cannot run.
 
-    Raises `EngineError` where there is none.
+    Raises `EngineError` if it can run none.
     """
     found = {}
     for name in asked:
@@ -152,7 +152,7 @@ def _bandwidth(tell: Callable[[str], None], repetitions: int) -> Spread:
 
 
 def _plan(options: dict[str, Any], default: Callable[[bool], list[str]]) -> Plan:
-    """default: the shapes where none were asked for, by whether it must be quick."""
+    """The plan for the command's options. default: the shapes if none were requested, by whether it must be quick."""
     from .plan import Plan
     from .presets import FULL, QUICK
     from .shapes import has_demo_pair

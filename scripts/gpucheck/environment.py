@@ -1,4 +1,4 @@
-"""What a measurement was made on: without it a number says nothing."""
+"""The hardware and software that a measurement was made with."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ def environment(gpu: Gpu) -> dict[str, Any]:
 
 
 def clocks() -> dict[str, str]:
-    """What nvidia-smi reads now, in its own units; empty where it cannot (on Jetson, in some containers)."""
+    """What nvidia-smi reports now, in its own units; empty if it cannot (on Jetson, in some containers)."""
     query = ["nvidia-smi", "--id=0", f"--query-gpu={','.join(CLOCKS)}", "--format=csv,noheader"]
     values = [value.strip() for value in _output(query).split(",")]
     return dict(zip(CLOCKS, values, strict=True)) if len(values) == len(CLOCKS) else {}
 
 
 def _commit() -> str:
-    """Empty outside of a checkout; `+` behind it where files were changed."""
+    """The commit, followed by `+` if files were changed; empty outside of a checkout."""
     commit = _output(["git", "-C", str(ROOT), "rev-parse", "--short=12", "HEAD"])
     return commit + "+" * bool(commit and _output(["git", "-C", str(ROOT), "status", "--porcelain"]))
 

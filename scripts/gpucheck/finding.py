@@ -1,4 +1,4 @@
-"""What a proof found."""
+"""The result of a proof."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Finding:
-    """detail: one line for people, of what was compared and how far it was off."""
+    """detail: one line for people: what was compared, and how much it differed."""
 
     name: str
     passed: bool

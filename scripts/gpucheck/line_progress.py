@@ -1,4 +1,4 @@
-"""A build's progress as lines, and what it noted."""
+"""A build's progress as lines of text, and its notes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 
-class Told:
+class LineProgress:
     """Implements `Progress`. begin: called with each stage. say: with each note. notes: all of them."""
 
     def __init__(self, begin: Callable[[str], None], say: Callable[[str], None]) -> None:

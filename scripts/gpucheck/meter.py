@@ -1,4 +1,4 @@
-"""A `Device` that counts what the host asks of another one, and times its graphs."""
+"""A `Device` that forwards to another one, counts the host's calls, and times graphs."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from specexport.engines.cuda.protocol import Address
 
 from .timing import Sample
 
-# Launches that are timed together: the first one's way to the GPU is part of the time, and must not weigh.
+# Milliseconds of launches that are timed together, so that the first launch's latency, which is included, is small.
 TOGETHER_MS = 2.0
 MOST_TOGETHER = 32
 
 
 @dataclass
 class Counts:
-    """launches: of graphs. others: copies, fills and kernels that the host enqueued one by one."""
+    """launches: of graphs. others: copies, fills and kernels that the host enqueued directly."""
 
     launches: int = 0
     waits: int = 0
@@ -30,9 +30,9 @@ class Counts:
 
 
 class Meter:
-    """counts: since they were last replaced; what a capture takes in is no call of the host's.
+    """counts: since they were last replaced; work that is captured does not count as calls of the host.
 
-    last_graph: launched last.
+    last_graph: the graph that was launched last.
     """
 
     def __init__(self, device: CudaDevice) -> None:
@@ -76,7 +76,7 @@ class Meter:
             self._capturing = False
 
     def capture_alone(self, work: Callable[[], None]) -> Any:
-        """The graph of what a library enqueues in `work`, whose own copies and waits are left out."""
+        """The graph of what a library enqueues in `work`, without the copies and waits in `work` itself."""
         self._muted = True
         try:
             return self.capture(work)
@@ -101,11 +101,11 @@ class Meter:
         self._device.close()
 
     def elapsed(self, work: Callable[[], None]) -> float:
-        """Milliseconds on the GPU; waits."""
+        """Milliseconds that `work` takes on the GPU. Waits for it."""
         return self._device.elapsed(work)
 
     def graph_time(self, graph: Any) -> Sample:
-        """Milliseconds of one replay of `graph`, from as many as make the way to the GPU small beside them."""
+        """Milliseconds of one replay of `graph`, measured over so many that the launch latency is negligible."""
 
         def replay(times: int) -> float:
             def launches() -> None:

@@ -1,4 +1,4 @@
-"""What is to be checked."""
+"""The plan of a run: what is checked."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .shapes import Shape
 class Plan:
     """Every engine on every pair in every precision.
 
-    seconds: for all of it. work: where checkpoints and bundles stay for later runs, if anywhere.
+    seconds: time limit for all of it. work: folder where checkpoints and bundles are kept for later runs, if any.
     """
 
     shapes: Sequence[str]
@@ -26,7 +26,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Case:
-    """One of them. bandwidth: bytes a second. work: the shape's folder; keep: whether bundles stay there."""
+    """One engine on one pair. bandwidth: bytes per second. work: the shape's folder. keep: whether to keep bundles."""
 
     shape: Shape
     precision: str

@@ -1,4 +1,4 @@
-"""How much is tried: all of it, or what fits into four minutes."""
+"""How much is checked: everything, or what fits into four minutes."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Effort:
-    """repetitions: of every timing. trials: of every chi-squared test. new_tokens: of a generation.
+    """repetitions: of every timing. trials: of every chi-squared test. new_tokens: per generation.
 
-    seconds: for all pairs together. prompts: generations of each kind. every_width, every_span: or only the first and
-    the last of them.
+    seconds: for all pairs together. prompts: generations of each kind. every_width, every_span: whether all of them are
+    tried, or only the first and the last.
     """
 
     repetitions: int

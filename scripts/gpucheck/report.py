@@ -1,4 +1,4 @@
-"""What was found of an engine: one JSON file, and a table for people."""
+"""The report on one engine: a JSON file, and a table for people."""
 
 from __future__ import annotations
 
@@ -20,10 +20,11 @@ FORMAT = 1
 
 @dataclass
 class Outcome:
-    """Of one pair in one precision. model: sizes of what was run. seconds: of what was done. step: what is being done.
+    """The outcome for one pair in one precision. model: sizes of the models. seconds: by finished step. step: the
+    current step.
 
-    error: why there is nothing more, or empty; not finished without one: the run was cut off. measurements: None unless
-    everything was proved. clocks: right behind them.
+    error: why the case ended early, else empty. finished: False without an error if the run was interrupted.
+    measurements: None unless everything was proved. clocks: right after the measurements.
     """
 
     shape: str
@@ -55,9 +56,9 @@ class Outcome:
 
 @dataclass
 class Report:
-    """Of one engine. found: what `specexport doctor` says of it.
+    """The report on one engine. found: what `specexport doctor` says about it.
 
-    bandwidth: bytes a second of a copy, read and write counted.
+    bandwidth: bytes per second of a copy, with reads and writes counted.
     """
 
     engine: str
@@ -91,7 +92,7 @@ class Report:
         }
 
     def write(self, folder: Path) -> Path:
-        """Whole or not at all."""
+        """Write the JSON file into `folder`, whole or not at all; returns its path."""
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / self.file_name
         temporary = path.with_suffix(".tmp")

@@ -1,4 +1,4 @@
-"""What is checked: a session on a GPU engine, with a meter around its device."""
+"""The subject of the checks: a session on a GPU engine, with a meter around its device."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .meter import Meter
 
 @dataclass(frozen=True)
 class Subject:
-    """meter: None for an engine whose library has the device to itself. checkpoints: what the bundle was built from."""
+    """meter: None for an engine whose library owns the device. checkpoints: what the bundle was built from."""
 
     session: Session
     meter: Meter | None
@@ -29,7 +29,7 @@ def open_subject(root: Path, engine: str, checkpoints: Mapping[Role, Path]) -> S
     bundle = Bundle.open(root, check_digests=False)
     module: Any = engine_module(engine)
     meters: list[Meter] = []
-    # An engine makes its device itself; this one is counted.
+    # An engine creates its device itself, so its class is replaced by one that counts.
     real = getattr(module, "CudaDevice", None)
     if real is None:
         return Subject(Session(bundle, module.load(bundle, 0, 0)), None, checkpoints)

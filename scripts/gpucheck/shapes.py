@@ -1,4 +1,4 @@
-"""The pairs that are built: one whose samples can be counted, the demo pair in one of its sizes, what people run."""
+"""The pairs that are built: a tiny one for tests of samples, the demo pair or one of its sizes, and common sizes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LLAMA_8B = Llama(32, 4096, 32, 8, 14336, 128256, tied=False, positions=4096)
 # The demo pair's sizes, for checkouts without it.
 SMALL = Llama(5, 512, 8, 4, 1408, 4096, tied=True, positions=1024)
 SMALL_DRAFT = Llama(2, 192, 6, 2, 512, 4096, tied=True, positions=1024)
-# Few tokens, so that every pair of them comes often enough to be counted; weights large enough that positions matter.
+# Few tokens, so that every pair of them occurs often enough for a test; weights large enough that positions matter.
 TINY = Llama(2, 64, 4, 2, 128, 16, tied=False, positions=2048, spread=0.15)
 
 
@@ -28,10 +28,9 @@ TINY = Llama(2, 64, 4, 2, 128, 16, tied=False, positions=2048, spread=0.15)
 class Shape:
     """A pair and what its bundle is for.
 
-    target: None for the demo pair. strangeness: of the draft, where it is the target with other weights mixed in.
-    sampled: whether the vocabulary is small enough for chi-squared. asked_speed: whether single passes must be as fast
-    as
-    `measures.py` asks. walks: whether transformers walks through the whole cache for the proof of the ladder.
+    target: None for the demo pair. strangeness: of the draft, if it is the target with other weights mixed in.
+    sampled: whether the vocabulary is small enough for chi-squared tests. asked_speed: whether single passes must be as
+    fast as `thresholds.py` requires. walks: whether the ladder is proved over the whole cache against transformers.
     """
 
     name: str
@@ -45,19 +44,19 @@ class Shape:
     walks: bool = False
 
     def checkpoints(self, folder: Path) -> dict[Role, Path]:
-        """Where they are, or will be under `folder`."""
+        """Where the checkpoints are, or will be under `folder`."""
         place = EXAMPLES / "demo_pair" if self.target is None else folder
         return {"target": place / "target", "draft": place / "draft"}
 
     def write(self, folder: Path) -> None:
-        """Make the checkpoints; those of the demo pair are there."""
+        """Make the checkpoints; those of the demo pair exist already."""
         if self.target is None or self.draft is None:
             return
-        from .checkpoints import write_checkpoint  # and torch, which takes seconds to import
+        from .checkpoints import write_checkpoint  # this imports torch, which takes seconds
 
         places = self.checkpoints(folder)
         write_checkpoint(places["target"], self.target, seed=1)
-        # Of the same seed where it is to resemble the target.
+        # With the same seed if it should resemble the target.
         write_checkpoint(places["draft"], self.draft, seed=1 if self.strangeness else 2, strangeness=self.strangeness)
 
     @property
@@ -98,18 +97,18 @@ VALUES_A_BYTE: dict[Format, int] = {"int8": 1, "fp8": 1, "int4": 2}
 
 
 def has_demo_pair() -> bool:
-    """A sparse checkout may lack it."""
+    """Whether the demo pair is there; a sparse checkout may lack it."""
     return all((folder / "config.json").is_file() for folder in SHAPES["demo"].checkpoints(EXAMPLES).values())
 
 
 def default_shapes(gpu: Gpu, precision: str, quick: bool) -> list[str]:
-    """Tiny, demo or its sizes, and unless it must be quick the largest that fits the memory."""
+    """Tiny, demo (or its sizes, if it is missing), and unless it must be quick, the largest that fits in memory."""
     largest = next((name for name in LARGE if SHAPES[name].fits(gpu, precision)), None)
     return ["tiny", "demo" if has_demo_pair() else "small", *([largest] if largest and not quick else [])]
 
 
 def bytes_read(checkpoint: Path, precision: Precision) -> int:
-    """Weights that a pass of one token reads: all, but for an embedding table of which it reads one row."""
+    """Bytes of weights that a pass of one token reads: all, except an embedding table, of which it reads one row."""
     from specexport.exporter.checkpoints.checkpoint import Checkpoint
 
     elements = Checkpoint.find(str(checkpoint)).fp32_bytes // 4
@@ -120,7 +119,7 @@ def bytes_read(checkpoint: Path, precision: Precision) -> int:
 
 
 def stored_bytes_read(bundle: Bundle, checkpoint: Path) -> int:
-    """The same of a target with quantized weights, by what the bundle stores of it.
+    """Like `bytes_read`, for a target with quantized weights, by what the bundle stores.
 
     The table's few scales are counted as read.
     """

@@ -1,4 +1,4 @@
-"""What is asked of the measurements, and whether it is met."""
+"""The limits for the measurements, and whether they are met."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .measurements.rounds import RoundTime
 MOST_LAUNCHES = MOST_WAITS = 1
 MOST_HOST_US = 30
 MOST_OVER_PARTS = 1.05
-# Of a model of 8B in fp16.
+# For an 8B model in fp16.
 LEAST_OF_FLOOR = 0.85
 MOST_OVER_WIDTH_1 = 1.15
 WIDEST = 8
@@ -20,7 +20,9 @@ WIDEST = 8
 
 @dataclass(frozen=True)
 class Measure:
-    """at_most: or at least. measured: the worst of all that it is asked of; where tells of which."""
+    """One limit and its measurement. at_most: whether `limit` is an upper limit, else a lower one. measured: the worst
+    of all values that it applies to. where: which one that is.
+    """
 
     name: str
     at_most: bool
@@ -36,7 +38,7 @@ class Measure:
 
 @dataclass(frozen=True)
 class Reads:
-    """Bytes that a token's pass reads: weights, and each row of the cache. bandwidth: bytes a second."""
+    """Bytes that a pass of one token reads: of weights, and per row of the cache. bandwidth: bytes per second."""
 
     weights: int
     cache_row: int
@@ -47,7 +49,9 @@ class Reads:
 
 
 def judge(found: Measurements, reads: Reads, asked_speed: bool) -> list[Measure]:
-    """asked_speed: whether the speeds of single passes are asked of this shape and precision."""
+    """Compare measurements with their limits. asked_speed: whether the speeds of single passes have limits for this
+    shape and precision.
+    """
     measures = list(_of_rounds(found))
     if asked_speed:
         measures += [*_of_the_floor(found, reads), *_of_widths(found)]
@@ -70,7 +74,7 @@ def _of_rounds(found: Measurements) -> Iterator[Measure]:
 
 
 def _of_the_floor(found: Measurements, reads: Reads) -> Iterator[Measure]:
-    """Of plain rounds as the host sees them; they are passes of width 1 and the choice of a token."""
+    """The limit on plain rounds, timed on the host; each is a pass of width 1 and the selection of a token."""
     shares = {
         round.span: reads.floor(round.span) / round.wall.median
         for round in found.rounds

@@ -1,4 +1,4 @@
-"""Repeated measurements: taken in turn, and told by their median and spread."""
+"""Repeated, interleaved measurements, reported by their median and spread."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Key = TypeVar("Key")
 
 @dataclass(frozen=True)
 class Spread:
-    """Of `repetitions` measurements: the median, and between which values four of five lie."""
+    """The median of `repetitions` measurements, and the range that contains four of five of them."""
 
     median: float
     low: float
@@ -28,7 +28,7 @@ class Spread:
 
 
 def interleaved(samples: Mapping[Key, Sample], repetitions: int) -> dict[Key, Spread]:
-    """Every sample `repetitions` times, one of each in turn, so that clocks and heat meet all of them alike."""
+    """Take every sample `repetitions` times, interleaved, so that clocks and heat affect all of them equally."""
     values: dict[Key, list[float]] = {key: [] for key in samples}
     for _ in range(repetitions):
         for key, sample in samples.items():

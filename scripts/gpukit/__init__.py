@@ -1,1 +1,1 @@
-"""What `scripts/gpu_kit` does: wheels for a GPU host without a network, in pieces that are small enough to be sent."""
+"""The implementation of `scripts/gpu_kit`: wheels for a GPU host without a network, in pieces that can be sent."""

@@ -17,7 +17,7 @@ MOST_SENT = 64 * 2**20
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 def main() -> None:
-    """Wheels for a GPU host that reaches no package index, in pieces that are small enough to be sent."""
+    """Wheels for a GPU host without access to a package index, in pieces that are small enough to be sent."""
 
 
 @main.command("pack")
@@ -28,17 +28,19 @@ def main() -> None:
     multiple=True,
     default=tuple(ENGINES),
     type=click.Choice(tuple(ENGINES)),
-    help="Whose library to pack. May be repeated. [default: both]",
+    help="The engine whose library to pack. May be repeated. [default: both]",
 )
-@click.option("--cuda", is_flag=True, help="Also what they need of CUDA 13. Hosts with torch for CUDA 13 have it.")
-@click.option("--python", default="3.12", show_default=True, help="The host's.")
-@click.option("--platform", default="manylinux_2_28_x86_64", show_default=True, help="The newest that the host serves.")
-@click.option("--piece-mb", default=45, show_default=True, type=click.IntRange(min=1), help="MB of a piece at most.")
+@click.option("--cuda", is_flag=True, help="Also pack what they need of CUDA 13, which torch for CUDA 13 brings too.")
+@click.option("--python", default="3.12", show_default=True, help="Python version of the GPU host.")
+@click.option("--platform", default="manylinux_2_28_x86_64", show_default=True, help="Newest platform of the GPU host.")
+@click.option(
+    "--piece-mb", default=45, show_default=True, type=click.IntRange(min=1), help="Largest size of a piece, in MB."
+)
 def pack_command(folder: Path, engines: tuple[str, ...], cuda: bool, python: str, platform: str, piece_mb: int) -> None:
     """Download the wheels and cut them into pieces in FOLDER.
 
-    Beside them come a manifest with digests and a script `install`, which needs no network. What is there and right is
-    kept, so a run that was cut off goes on.
+    Also writes a manifest with digests and a script `install`, which needs no network. Files that are already there and
+    correct are kept, so an interrupted run can be continued.
     """
     try:
         (folder / "wheels").mkdir(parents=True, exist_ok=True)

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Installs the wheels whose pieces lie in a folder: checks digests, joins, calls pip. Uses no network.
+"""Installs the wheels whose pieces are in a folder: checks digests, joins the pieces, calls pip. Uses no network.
 
-`scripts/gpu_kit pack` puts a copy of this file beside the pieces, so it needs Python's standard library and pip alone.
+`scripts/gpu_kit pack` copies this file next to the pieces, so it uses only Python's standard library and pip.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Part:
             return cls(path.name, path.stat().st_size, hashlib.file_digest(file, "sha256").hexdigest())
 
     def fault(self, folder: Path) -> str:
-        """What is wrong with the file of this name, or nothing."""
+        """What is wrong with the file of this name in `folder`; empty if nothing is."""
         path = folder / self.name
         if not path.is_file():
             return f"{self.name} is missing"
@@ -53,7 +53,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Kit:
-    """All pieces, one behind the other, are all wheels, one behind the other. python: the version they are for."""
+    """A manifest: the concatenated pieces are the concatenated wheels. python: the version that they are for."""
 
     python: str
     wheels: tuple[Part, ...]
@@ -77,14 +77,14 @@ class Kit:
             raise KitError(f"{path} is damaged; send it again") from None
 
     def check(self, folder: Path) -> None:
-        """Raises `KitError` that names every piece that is missing or wrong."""
+        """Raises a `KitError` that names every piece that is missing or wrong."""
         faults = [fault for piece in self.pieces if (fault := piece.fault(folder))]
         if faults:
             raise KitError(f"{'; '.join(faults)}; send it again")
 
 
 def recut(sources: Iterable[Path], targets: Iterable[tuple[Path, int]]) -> None:
-    """Write files of the given sizes with what `sources` hold, one behind the other."""
+    """Write files of the given sizes with the concatenated contents of `sources`."""
     files = iter(sources)
     source: IO[bytes] | None = None
     try:
@@ -104,7 +104,7 @@ def recut(sources: Iterable[Path], targets: Iterable[tuple[Path, int]]) -> None:
 
 
 def install(folder: Path, target: Path) -> Kit:
-    """Raises `KitError`, or what pip says; nothing is installed then."""
+    """Install the kit in `folder` into `target`. Raises `KitError`, also for errors of pip; installs nothing then."""
     kit = Kit.read(folder)
     running = f"{sys.version_info.major}.{sys.version_info.minor}"
     if running != kit.python:
@@ -131,22 +131,22 @@ def install(folder: Path, target: Path) -> Kit:
 
 
 def library_folders(target: Path) -> Iterator[Path]:
-    """Where pip has put CUDA's libraries: the kit's, then those of this Python's own packages."""
+    """The folders where pip has installed CUDA's libraries: the kit's first, then those of this Python's packages."""
     own = importlib.util.find_spec("nvidia")
     for place in (target / "nvidia", *map(Path, own.submodule_search_locations or () if own else ())):
         yield from (folder for folder in sorted(place.glob("*/lib")) if any(folder.glob("*.so*")))
 
 
 def settings(target: Path) -> str:
-    """The line that lets a shell's programs use what was installed."""
+    """The line of shell variables that lets programs use what was installed."""
     libraries = ":".join(map(str, library_folders(target)))
     loader = f' LD_LIBRARY_PATH="{libraries}${{LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}}"' if libraries else ""
     return f'export PYTHONPATH="{target}${{PYTHONPATH:+:$PYTHONPATH}}"{loader}'
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="install", description="Installs a kit; prints the line that makes it used.")
-    parser.add_argument("pieces", type=Path, help=f"the folder of the pieces and of {MANIFEST}")
+    parser = argparse.ArgumentParser(prog="install", description="Install a kit; prints the shell variables to use it.")
+    parser.add_argument("pieces", type=Path, help=f"the folder with the pieces and {MANIFEST}")
     parser.add_argument("target", type=Path, help="the folder to install into")
     asked = parser.parse_args(arguments)
     try:

@@ -1,4 +1,4 @@
-"""Wheels into pieces, and what sending them takes."""
+"""Cuts wheels into pieces, and plans how to send them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ INSTALLER = "install"
 
 
 def pack(wheels: Sequence[Path], folder: Path, piece_bytes: int, python: str) -> Kit:
-    """Write pieces, manifest and installer into `folder`. A piece that is there and right is left as it is."""
+    """Write pieces, manifest and installer into `folder`. Pieces that are already there and correct are kept."""
     folder.mkdir(parents=True, exist_ok=True)
     sizes = list(_sizes(sum(wheel.stat().st_size for wheel in wheels), piece_bytes))
     drafts = [folder / f"piece-{number:02d}.part" for number in range(1, len(sizes) + 1)]
@@ -46,7 +46,7 @@ def _sizes(total: int, largest: int) -> Iterator[int]:
 
 
 def contents(kit: Kit) -> list[tuple[Part, list[str]]]:
-    """Each piece, and the wheels of which it holds a part."""
+    """Each piece, and the wheels that it contains a part of."""
     found: list[tuple[Part, list[str]]] = []
     start = 0
     for piece in kit.pieces:
@@ -61,9 +61,9 @@ def contents(kit: Kit) -> list[tuple[Part, list[str]]]:
 
 
 def sends(kit: Kit, beside: int, most: int) -> int:
-    """How often something of at most `most` bytes has to be sent, `beside` of them taken already.
+    """How many transfers of at most `most` bytes are needed, if `beside` bytes of each are already taken.
 
-    Raises `KitError` where no piece fits.
+    Raises `KitError` if a piece does not fit.
     """
     count, free = 0, -1
     for piece in kit.pieces:
@@ -79,7 +79,7 @@ def sends(kit: Kit, beside: int, most: int) -> int:
 
 
 def checkout_bytes() -> int:
-    """Of the tracked files that lie in this checkout; 0 outside of one."""
+    """Bytes of the tracked files of this checkout; 0 outside of one."""
     command = ["git", "-C", str(ROOT), "ls-files", "-z"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     files = (ROOT / name for name in done.stdout.split("\0") if name)

@@ -1,4 +1,4 @@
-"""Which wheels a GPU host lacks, and their download by pip."""
+"""Which wheels a GPU host needs, and their download by pip."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ from pathlib import Path
 
 from .install import KitError
 
-# Each engine's library. onnxruntime-gpu 1.31 is built with CUDA 13.0; TensorRT-RTX needs no CUDA but the driver's.
+# Each engine's library. onnxruntime-gpu 1.31 is built with CUDA 13.0; TensorRT-RTX needs only the CUDA driver.
 ENGINES = {
     "onnxruntime-cuda": ("onnxruntime-gpu>=1.31",),
     "tensorrt-rtx": ("tensorrt-rtx-cu13-bindings", "tensorrt-rtx-cu13", "tensorrt-rtx-cu13-libs"),
 }
-# Of the command line and of gpu_check, beside what an installation of torch and transformers has anyway.
+# Needed by the command line and gpu_check, in addition to what an installation of torch and transformers has anyway.
 COMMAND_LINE = ("click", "rich", "markdown-it-py", "mdurl", "pygments")
-# What onnxruntime-gpu needs of CUDA 13, and the engines' bindings of the driver. torch for CUDA 13 requires all of it.
+# The parts of CUDA 13 that onnxruntime-gpu needs, and the engines' driver bindings. torch for CUDA 13 requires all of
+# them.
 CUDA = (
     "cuda-bindings",
     "cuda-pathfinder",
@@ -30,20 +31,20 @@ CUDA = (
     "nvidia-cublas",
     "nvidia-cudnn-cu13",
 )
-# Published as a source that only names its parts and imports them: its wheel is built here.
+# Published only as a source distribution, which names its parts and imports them: its wheel is built here.
 BUILT_HERE = ("tensorrt-rtx-cu13",)
 
 
 @dataclass(frozen=True)
 class Host:
-    """python: as in `3.12`. platform: the newest one that the host serves, as in `manylinux_2_28_x86_64`."""
+    """python: e.g. `3.12`. platform: the newest one that the host supports, e.g. `manylinux_2_28_x86_64`."""
 
     python: str
     platform: str
 
     @property
     def platforms(self) -> Iterator[str]:
-        """All that the host serves, since pip takes each by its exact name."""
+        """All platforms that the host supports, since pip needs each by its exact name."""
         match = re.fullmatch(r"manylinux_2_(\d+)_(\w+)", self.platform)
         if match is None:
             yield self.platform
@@ -54,12 +55,12 @@ class Host:
 
 
 def packages(engines: Sequence[str], cuda: bool) -> list[str]:
-    """The largest last: a transfer that is cut short has brought whole wheels."""
+    """The packages to download, the largest last, so that an interrupted transfer has brought whole wheels."""
     return [*COMMAND_LINE, *(CUDA if cuda else ()), *(name for engine in engines for name in ENGINES[engine])]
 
 
 def download(package: str, host: Host, folder: Path) -> Path:
-    """The newest wheel of `package` for the host, in `folder`; one that is there already is kept. Raises `KitError`."""
+    """Download the newest wheel of `package` for the host into `folder`, unless there is one. Raises `KitError`."""
     if package in BUILT_HERE:
         arguments = ["wheel", "--wheel-dir", str(folder)]
     else:

@@ -1,1 +1,1 @@
-"""Faults that the tests must see, planted one at a time."""
+"""Mutants: faults that the tests must catch, planted one at a time."""

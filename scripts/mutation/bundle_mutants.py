@@ -1,4 +1,4 @@
-"""Faults in what reads and checks bundles and stages."""
+"""Faults in the code that reads and checks bundles and stages."""
 
 from __future__ import annotations
 

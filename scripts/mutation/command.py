@@ -17,13 +17,13 @@ CHECKOUT = Path(__file__).resolve().parents[2]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """0 where every mutant was caught, 1 where one was not, 2 where the question makes no sense."""
+    """Returns the exit code: 0 if every mutant was caught, 1 if one was not, 2 for wrong arguments."""
     parser = argparse.ArgumentParser(prog="scripts/mutants", description=__doc__)
     parser.add_argument(
         "--set",
         choices=("fast", "all"),
         default="all",
-        help="tests that may catch a mutant: those of `make test`, or where they do not, all (default)",
+        help="tests that may catch a mutant: those of `make test`, or if they do not, all tests (default)",
     )
     parser.add_argument("names", nargs="*", metavar="NAME", help="mutants, by default every one of them")
     given = parser.parse_args(arguments)
@@ -44,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _report(tree: Tree, mutants: Sequence[Mutant], slow_too: bool) -> int:
     for mutant in mutants:
-        mutant.planted(tree.root)  # all of them, before the first run
+        mutant.planted(tree.root)  # raises for a stale mutant, before the first run
     tests = sorted({test for mutant in mutants for test in mutant.tests})
     print(f"{len(mutants)} mutants; first without any", flush=True)
     whole = tree.run(tests, FAST, workers="auto")
@@ -63,7 +63,7 @@ def _report(tree: Tree, mutants: Sequence[Mutant], slow_too: bool) -> int:
 
 
 def _caught_by(tree: Tree, mutant: Mutant, slow_too: bool) -> tuple[str, str]:
-    """The set, and the first test that failed: those most likely to, then all of the set."""
+    """(the set of tests, the first test that failed). The most likely tests run first, then the whole set."""
     for by, marks in (("fast", FAST), ("slow", SLOW))[: 1 + slow_too]:
         for tests, workers in ((mutant.tests, "0"), ((), "auto")):
             outcome = tree.run(tests, marks, workers)

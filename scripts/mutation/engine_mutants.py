@@ -1,4 +1,4 @@
-"""Faults in decoders, in the device's round and in what it stands on."""
+"""Faults in decoders, in rounds on the device, and in the code below them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Faults in what a grammar bounds."""
+"""Faults in grammars and their limits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A fault: a piece of a file's text, and what it becomes."""
+"""A mutant: a piece of a file's text, and its replacement."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from pathlib import Path
 
 
 class StaleMutantError(Exception):
-    """The mutant's text is no longer in its file, or not just once."""
+    """Raised if the mutant's text is not in its file exactly once."""
 
 
 @dataclass(frozen=True)
 class Mutant:
-    """old: text that the file holds once. tests: files and folders that are most likely to see the fault."""
+    """old: text that occurs once in the file. new: its replacement. tests: files and folders that are most likely to
+    catch the fault.
+    """
 
     name: str
     file: str

@@ -1,4 +1,4 @@
-"""Faults in what proves: parity, equality, the chi-squared test."""
+"""Faults in the proofs: parity, equality, the chi-squared test."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Faults in acceptance and in what processes logits."""
+"""Faults in acceptance and in the processing of logits."""
 
 from __future__ import annotations
 

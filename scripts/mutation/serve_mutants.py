@@ -1,4 +1,4 @@
-"""Faults in the server: the queue, leaving and cancelling, what goes out, who may ask."""
+"""Faults in the server: the queue, disconnects and cancellation, responses, access."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A copy of the checkout that may be broken, and pytest in it."""
+"""A copy of the checkout in which faults are planted, and pytest in it."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from .mutant import Mutant
 
 CAUGHT, PASSED, NONE_COLLECTED = 1, 0, 5  # exit statuses of pytest
 FAST, SLOW = "not slow and not gpu", "slow and not gpu"
-# Seconds; a fault that makes a loop endless is caught too.
+# In seconds; a fault that makes a loop endless counts as caught.
 LONGEST = 3600
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """Of one run: whether a test failed, and which was the first."""
+    """The result of one run: whether a test failed, and the first one that did."""
 
     failed: bool
     first: str
 
 
 class BrokenRunError(Exception):
-    """pytest ended in another way than with tests that pass or fail."""
+    """Raised if pytest ended without tests that pass or fail."""
 
 
 class Tree:
-    """Tracked files as they are in the checkout, committed or not."""
+    """A copy of the tracked files as they are in the checkout, committed or not."""
 
     def __init__(self, checkout: Path, folder: Path) -> None:
         self.root = folder / "specexport"
@@ -43,8 +43,8 @@ class Tree:
                 (self.root / name).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy2(checkout / name, self.root / name)
         self._environment = os.environ | {
-            "PYTHONPATH": str(folder),  # in front of what is installed
-            "PYTHONDONTWRITEBYTECODE": "1",  # a file changed twice within a second would be taken for the same
+            "PYTHONPATH": str(folder),  # before what is installed
+            "PYTHONDONTWRITEBYTECODE": "1",  # a file that changes twice within a second would look unchanged
             "TOKENIZERS_PARALLELISM": "false",
         }
 
@@ -59,7 +59,7 @@ class Tree:
             path.write_text(before, encoding="utf-8")
 
     def run(self, tests: Sequence[str], marks: str, workers: str = "0") -> Outcome:
-        """Until the first failure. Raises `BrokenRunError` where pytest could not run them."""
+        """Run tests until the first failure. Raises `BrokenRunError` if pytest could not run them."""
         command = [sys.executable, "-m", "pytest", "-x", "-rfE", "--tb=no", "-n", workers, "--dist", "worksteal"]
         command += ["-m", marks, *tests]
         try:

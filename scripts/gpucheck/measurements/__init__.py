@@ -1,4 +1,4 @@
-"""Everything that is measured of one bundle on one engine."""
+"""Everything that is measured for one bundle on one engine."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .speed import Speed, measure_speed
 
 @dataclass(frozen=True)
 class PassTime:
-    """clock: of the milliseconds: `gpu`, a replayed graph, or `host`, the call, where the library owns the GPU."""
+    """clock: whose milliseconds: `gpu`, of a replayed graph, or `host`, of the call, if the library owns the GPU."""
 
     role: Role
     width: int
@@ -47,7 +47,7 @@ class Measurements:
 
 
 def measure(subject: Subject, prompts: Sequence[Sequence[int]], effort: Effort) -> Measurements:
-    """The caches are written behind the session's back; it forgets them at the end."""
+    """Measure everything. This writes into the caches without the session's knowledge, so it is reset at the end."""
     session, meter = subject.session, subject.meter
     target, draft = session.engine.target, session.engine.draft
     if meter is not None and isinstance(target, TensorRTDecoder) and isinstance(draft, TensorRTDecoder):
@@ -62,7 +62,7 @@ def measure(subject: Subject, prompts: Sequence[Sequence[int]], effort: Effort) 
 def _on_the_gpu(
     meter: Meter, session: Session, target: TensorRTDecoder, draft: TensorRTDecoder, effort: Effort
 ) -> tuple[list[PassTime], list[RuleTime], list[RoundTime]]:
-    """Everything in one interleaved run."""
+    """Measure everything in one interleaved run."""
     rounds = session.engine.rounds
     assert rounds is not None
     keys = list(_rounds(session.bundle.manifest.contract, effort))
@@ -131,7 +131,7 @@ def _step(decoder: Decoder, width: int, span: int) -> Sample:
 
 
 def _sizes(contract: Contract, effort: Effort) -> list[Size]:
-    """Of the target's passes: what rounds and prompts need."""
+    """Sizes of the target's passes that rounds and prompts need."""
     widths = contract.widths if effort.every_width else sorted({*_verified(contract, effort), contract.prompt_chunk})
     return [(width, span) for width in widths for span in _spans(contract, effort) if width <= span]
 

@@ -1,4 +1,4 @@
-"""How fast the GPU's memory is read and written, and the least time of a token that follows."""
+"""The bandwidth of the GPU's memory, and the shortest time of a token that follows from it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class CopyDevice(Protocol):
 
 
 def measure_bandwidth(device: CopyDevice, repetitions: int) -> Spread:
-    """Bytes a second of a copy within the device's memory, reads and writes both counted."""
+    """Bytes per second of a copy within the device's memory, with reads and writes both counted."""
     free, _ = device.memory()
     size = min(LARGEST, free // 4)
     first, second = (device.allocate(size, "the measurement of the bandwidth") for _ in range(2))
@@ -41,5 +41,5 @@ def measure_bandwidth(device: CopyDevice, repetitions: int) -> Spread:
 
 
 def floor_ms(weight_bytes: int, cache_bytes: int, bandwidth: float) -> float:
-    """Milliseconds that reading a token's weights and cache rows takes at `bandwidth` bytes a second."""
+    """Milliseconds that reading a token's weights and cache rows takes at `bandwidth` bytes per second."""
     return (weight_bytes + cache_bytes) / bandwidth * 1e3

@@ -1,4 +1,4 @@
-"""The time of single passes on the GPU: of the models by width and span, and of the rules between them."""
+"""Times of single passes on the GPU: of the models by width and span, and of the rules between them."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from ..meter import Meter
 from ..timing import Sample
 
 Size = tuple[int, int]  # width, span
-RuleKey = tuple[RuleName, int]  # k, 0 for those that look at one row
+RuleKey = tuple[RuleName, int]  # the rule and k, 0 for rules that read one row
 
 
 def pass_samples(meter: Meter, decoder: PassDecoder, sizes: Iterable[Size]) -> dict[Size, Sample]:
-    """Milliseconds of a pass of each width that ends at its span's last row."""
+    """Milliseconds of one pass of each size, which ends at the last row of its span."""
     return {(width, span): _pass(meter, decoder, width, span) for width, span in sizes}
 
 
@@ -30,7 +30,7 @@ def _pass(meter: Meter, decoder: PassDecoder, width: int, span: int) -> Sample:
         meter.synchronize()
 
     place()
-    decoder.enqueue(width, span)  # a capture allows nothing that a first run does
+    decoder.enqueue(width, span)  # a capture does not allow what a first run does
     meter.synchronize()
     time = meter.graph_time(meter.capture(lambda: decoder.enqueue(width, span)))
 
@@ -62,7 +62,7 @@ def _rule(meter: Meter, engine: Engine, session: Session, spec: RuleSpec) -> Sam
 
 
 def _inputs(spec: RuleSpec, vocab_size: int) -> Arrays:
-    """Of any rule; what is in them does not change a pass's time."""
+    """Inputs of any rule; their values do not change the time of a pass."""
     k, rng = spec.num_draft_tokens, np.random.default_rng(0)
     return {
         "logits": rng.normal(size=(spec.rows, vocab_size)).astype(np.float32),

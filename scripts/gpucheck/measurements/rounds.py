@@ -1,4 +1,4 @@
-"""Whole rounds on the device: what the host calls, how long it waits, and how much of that the GPU works."""
+"""Whole rounds on the device: how many calls the host makes, how long it waits, and how long the GPU works."""
 
 from __future__ import annotations
 
@@ -36,7 +36,9 @@ class RoundKey:
 
     @property
     def rules(self) -> Iterator[RuleKey]:
-        """In order: a token picked behind each draft pass, then acceptance; without a draft, the token that follows."""
+        """The rules in order: selecting a token after each draft pass, then acceptance; without a draft, only selecting
+        the next token.
+        """
         yield from [self.select] * max(1, self.k)
         if self.k:
             yield self.accept
@@ -50,13 +52,13 @@ class RoundKey:
         return self.k + 1, self.span
 
     def parts(self, target: Mapping[Size, float], draft: Mapping[Size, float], rules: Mapping[RuleKey, float]) -> float:
-        """The sum of the own times of everything in the round."""
+        """The sum of the single times of all passes and rules of the round."""
         return target[self.verify] + sum(draft[size] for size in self.drafts) + sum(rules[key] for key in self.rules)
 
 
 @dataclass(frozen=True)
 class TimedRound:
-    """gpu: samples of the time of its graph; wall: of the host's call. Both in milliseconds."""
+    """gpu: samples of the time of its graph. wall: samples of the time of the host's call. Both in milliseconds."""
 
     counts: Counts
     gpu: Sample
@@ -65,7 +67,7 @@ class TimedRound:
 
 @dataclass(frozen=True)
 class RoundTime:
-    """Times in milliseconds. parts: the sum of the own times of the passes in it."""
+    """Times in milliseconds. parts: the sum of the single times of its passes and rules."""
 
     rule: str
     k: int
@@ -101,7 +103,7 @@ def timed_round(meter: Meter, rounds: Rounds, key: RoundKey) -> TimedRound:
     replay = meter.graph_time(meter.last_graph)
 
     def gpu() -> float:
-        run()  # puts the round's own inputs where the graph reads them
+        run()  # puts the round's inputs where the graph reads them
         return replay()
 
     def wall() -> float:

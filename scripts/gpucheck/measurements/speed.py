@@ -1,4 +1,4 @@
-"""Tokens a second, speculative against plain decoding: the same prompts, in turn."""
+"""Tokens per second, speculative against plain decoding: the same prompts, interleaved."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from ..timing import Spread
 
 @dataclass(frozen=True)
 class Speed:
-    """k: draft tokens a round, 0 for plain decoding. tokens_per_second: behind the prefill, one value a generation.
+    """k: draft tokens per round, 0 for plain decoding. tokens_per_second: after the prefill, one value per generation.
 
-    mean_acceptance_length: tokens a round, the bonus token included. host: milliseconds a round outside of the engine.
+    mean_acceptance_length: tokens per round, the bonus token included. host: milliseconds per round outside the engine.
     """
 
     k: int
@@ -26,9 +26,9 @@ class Speed:
 
 
 def measure_speed(session: Session, prompts: Sequence[Sequence[int]], new_tokens: int, repetitions: int) -> list[Speed]:
-    """Greedy.
+    """Measure greedy generations; the result for plain decoding comes first.
 
-    Plain decoding first; what random weights accept is nothing, so only the demo pair's ratio says something.
+    Pairs of random weights accept almost nothing, so only the demo pair's ratio is meaningful.
     """
     drafts = sorted({0, 2, 4, session.max_draft_tokens} & set(range(session.max_draft_tokens + 1)))
     found: dict[int, list[Statistics]] = {k: [] for k in drafts}

@@ -1,4 +1,4 @@
-"""The proofs, in the order in which one rests on another."""
+"""The proofs, each after those that it depends on."""
 
 from __future__ import annotations
 
@@ -26,9 +26,10 @@ def prove(
     sampled: bool,
     begin: Callable[[str], None] = lambda name: None,
 ) -> Iterator[Finding]:
-    """walks: also prove the ladder by transformers' own walk through the whole cache. sampled: also count samples.
+    """Yield the findings of all proofs.
 
-    begin: called with the name of each proof before it runs. One that ends in an error has failed; the others go on.
+    walks: also prove the ladder against transformers, over the whole cache. sampled: also test samples. begin: called
+    with the name of each proof before it runs. A proof that ends in an error has failed; the others continue.
     """
     session = subject.session
     proofs: dict[str, Prove] = {

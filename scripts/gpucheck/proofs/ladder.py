@@ -1,4 +1,4 @@
-"""Steps on both sides of every span's end, and over it, against transformers: each reads another part of the cache."""
+"""Compares steps before, after and across every span's end with transformers: each reads another part of the cache."""
 
 from __future__ import annotations
 
@@ -35,9 +35,11 @@ def prove_ladder(subject: Subject) -> Iterator[Finding]:
 
 
 def ladder_steps(contract: Contract, vocab_size: int) -> list[Step]:
-    """One sequence as long as the capacity, fed up to behind each span's end, and then again in steps about that end.
+    """One sequence as long as the capacity, fed until just after each span's end, and then again in steps around that
+    end.
 
-    They end one row in front of it, at it and one row behind it, rows behind them poisoned. The next chunk lies across.
+    The steps end one row before it, at it and one row after it, with poisoned rows after them. The next chunk crosses
+    it.
     """
     tokens = np.random.default_rng(1).integers(0, vocab_size, contract.capacity)
     chunk, steps, end = contract.prompt_chunk, list[Step](), 0
@@ -56,13 +58,13 @@ def ladder_steps(contract: Contract, vocab_size: int) -> list[Step]:
             for stop in (edge - 1, edge, edge + 1)
             if stop <= contract.capacity
         }
-        for start, width in sorted(places, reverse=True):  # each begins within the rows that the one before has left
+        for start, width in sorted(places, reverse=True):  # each begins within the rows that the previous one has left
             end = feed(start, width, compare=True)
     return steps
 
 
 def record(checkpoint: Path, precision: Precision, steps: list[Step]) -> list[ReferenceStep]:
-    """What transformers gives, in fp32 over the weights as they are in `precision`, in one pass over the sequence."""
+    """The logits of transformers, in fp32 with the weights rounded to `precision`, in one pass over the sequence."""
     tokens: NDArray[np.int64] = np.zeros(max(step.end for step in steps), np.int64)
     for step in steps:
         tokens[step.position : step.end] = step.tokens

@@ -1,4 +1,4 @@
-"""The models on the device against the logits that transformers gave: masks, widths, a poisoned suffix, rollback."""
+"""Compares the models on the device with the logits of transformers: masks, widths, a poisoned suffix, rollback."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def decoders(session: Session) -> Iterator[tuple[Role, Decoder]]:
 
 
 def prove_parity(session: Session) -> Iterator[Finding]:
-    """The bundle's own schedule, on this engine."""
+    """Run the bundle's own schedule on this engine."""
     manifest, engine = session.bundle.manifest, session.engine
     for role, decoder in decoders(session):
         reference = load_reference(session.bundle.path(manifest.references[role]))

@@ -1,4 +1,4 @@
-"""What one request must not do to the next: a cancelled one, and one whose logits were no numbers."""
+"""A request must not affect the next one, even if it was cancelled or its logits were NaN."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def prove_requests(session: Session, prompt: Sequence[int]) -> Iterator[Finding]
     session.reset()
     fresh = session.generate(prompt, PARAMS).tokens
     vocab_size = session.engine.target.vocab_size
-    stranger = [(token + 1) % vocab_size for token in prompt]  # nothing of its rows can be kept
+    stranger = [(token + 1) % vocab_size for token in prompt]  # shares no prefix, so no rows can be reused
     for title, first in (("another prompt's", stranger), ("its own", prompt)):
         session.reset()
         _cancel(session, first)
@@ -33,7 +33,7 @@ def prove_requests(session: Session, prompt: Sequence[int]) -> Iterator[Finding]
         yield Finding(f"a request behind {title} cancelled stream", passed, detail)
     for role, decoder in decoders(session):
         yield _poisoned(session, role, decoder, prompt, fresh)
-        decoder.overwrite_rows(0, 0.0)  # whatever was found, what follows starts clean
+        decoder.overwrite_rows(0, 0.0)  # in any case the next proof starts with clean caches
     session.reset()
 
 
@@ -45,7 +45,7 @@ def _cancel(session: Session, prompt: Sequence[int]) -> None:
 
 
 def _poisoned(session: Session, role: Role, decoder: Decoder, prompt: Sequence[int], fresh: tuple[int, ...]) -> Finding:
-    """NaN in the cache, in the middle of a request, must end it in an error; the next one must know nothing of it."""
+    """NaN in the cache, in the middle of a request, must end it with an error, and not affect the next request."""
     session.reset()
     stream = session.stream(prompt, PARAMS)
     next(stream)

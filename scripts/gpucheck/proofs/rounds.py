@@ -1,4 +1,4 @@
-"""Rounds on the device against the host's rounds over the same models, and against plain decoding."""
+"""Compares rounds on the device with the host's rounds over the same models, and with plain decoding."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ from ..finding import Finding
 from ..presets import Effort
 from ..session_under_test import Subject
 
-# Of sampled requests that must agree: the device draws in fp32 and the host in fp64, and a uniform may fall between.
-# Not over the whole vocabulary, where random weights give each of 128256 tokens so little that many do.
+# The share of sampled requests that must agree: the device draws in fp32 and the host in fp64, so a uniform number can
+# fall between the two. Sampling is limited to few tokens: with random weights, each of 128256 tokens has so little
+# probability that this would happen often.
 LEAST_AGREEING = 0.75
 WAYS = (
     ("greedy", 1.0, SamplingParameters()),
@@ -32,7 +33,7 @@ WAYS = (
 
 
 def prove_rounds(subject: Subject, prompts: Sequence[Sequence[int]], effort: Effort) -> Iterator[Finding]:
-    """On `prompts`, and on some whose rounds lie across the end of a span, or run into the capacity."""
+    """Prove rounds on `prompts`, and on some whose rounds cross the end of a span or reach the capacity."""
     session = subject.session
     contract = session.bundle.manifest.contract
     prompts = [*prompts, *edge_prompts(contract, session.engine.target.vocab_size)]
@@ -50,19 +51,19 @@ def prove_rounds(subject: Subject, prompts: Sequence[Sequence[int]], effort: Eff
 
 
 def edge_prompts(contract: Contract, vocab_size: int) -> list[list[int]]:
-    """Random prompts that end a few rounds in front of the end of a span."""
+    """Random prompts that end a few rounds before the end of a span."""
     rng = np.random.default_rng(2)
     return [rng.integers(0, vocab_size, span - 3 * contract.widest_step).tolist() for span in contract.spans]
 
 
 def generate(session: Session, prompt: Sequence[int], params: SamplingParameters) -> Generation:
-    """From nothing: rows that an earlier request left may have come from passes of another width."""
+    """Generate from an empty cache, since rows of an earlier request may come from passes of another width."""
     session.reset()
     return session.generate(prompt, params, stop_token_ids=())
 
 
 def _served(session: Session, prompt: Sequence[int]) -> Finding:
-    """What follows would prove the host's rounds where the device did not run them."""
+    """Check that the device runs the rounds; otherwise the later proofs would only prove the host's."""
     params = SamplingParameters(max_new_tokens=16)
     ways = (params, replace(params, temperature=1.0), replace(params, speculate=False))
     found = [generate(session, prompt, way).statistics for way in ways]

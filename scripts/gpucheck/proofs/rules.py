@@ -1,4 +1,4 @@
-"""The verification rules on the device against their numpy twins."""
+"""Compares the verification rules on the device with their numpy implementation."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..finding import Finding
 
 
 def prove_rules(session: Session) -> Iterator[Finding]:
-    """Every rule that the engine has. Rounds on the device need all but `adjust`."""
+    """Prove every rule that the engine has. Rounds on the device need all except `adjust`."""
     manifest, engine = session.bundle.manifest, session.engine
     if engine.open_graph is None:
         return

@@ -1,4 +1,4 @@
-"""L3 of docs/losslessness.md: what rounds on the device sample, against the target's exact distribution."""
+"""L3 of docs/losslessness.md: compares samples of rounds on the device with the target's exact distribution."""
 
 from __future__ import annotations
 
@@ -21,11 +21,13 @@ WAYS = (
 
 
 def prove_samples(session: Session, prompt: Sequence[int], effort: Effort) -> Iterator[Finding]:
-    """Fails for nothing about once in a million times; the seeds are fixed, so the same build gives the same answer."""
+    """Test samples. A false alarm occurs about once in a million times; the seeds are fixed, so the same build gives
+    the same result.
+    """
     chunk = session.bundle.manifest.contract.prompt_chunk
     for way in WAYS:
         expected = exact_joint(session.engine.target, prompt, way, LENGTH, chunk)
-        session.reset()  # its cache was written behind its back
+        session.reset()  # its cache was written without its knowledge
         found = sample_session(session, prompt, way, expected, effort.trials)
         title = f"{way.verification} verification" if way.speculate else "plain"
         kept = f", top-k {way.top_k}, top-p {way.top_p}" if way.top_k else ""
