@@ -142,6 +142,7 @@ class Belief:
         start = routing.of_prompt(prompt)
         self._routing, self._shares = routing, list(start.values())
         self._floor = [LEAK * share for share in self._shares]
+        self.speedups: dict[str, float] = {}
         self._expect()
 
     @property
