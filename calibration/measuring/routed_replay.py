@@ -87,9 +87,9 @@ class _Request:
 
     def run(self, schedule: RoutedSchedule) -> list[str]:
         chosen = []
-        schedule.look_at(lambda name: self._missed[name] + self._replayers[name].behind + 1)
+        schedule.look_at(self._lacking)
         while self._place < self._end:
-            count = schedule.next(self._place, 0)
+            count = schedule.next(self._place, self._lacking(schedule.drafter))
             name = schedule.drafter
             one = self._replayers[name].round(self._place, count, schedule.schedules[name].guide)
             schedule.observe(one.num_drafted, one.num_accepted)
@@ -104,3 +104,6 @@ class _Request:
             chosen.append(name)
             self._place += one.num_accepted + 1
         return chosen
+
+    def _lacking(self, drafter: str) -> int:
+        return self._missed[drafter] + self._replayers[drafter].behind + 1

@@ -17,6 +17,8 @@ class SwitchedDraft:
     def __init__(self, drafts: Mapping[str, Draft], chosen: Callable[[], str], context: Context) -> None:
         """drafts: by drafter, over caches of `context`."""
         self._drafts, self._chosen, self._context = drafts, chosen, context
+        models = {name: model_of(name) for name in drafts}
+        self._models = {name: None if model == FIRST else model for name, model in models.items()}
 
     def prefill(self, tokens: Sequence[int]) -> None:
         self._turn().prefill(tokens)
@@ -26,6 +28,5 @@ class SwitchedDraft:
 
     def _turn(self) -> Draft:
         name = self._chosen()
-        model = model_of(name)
-        self._context.drafts_with = None if model == FIRST else model
+        self._context.drafts_with = self._models[name]
         return self._drafts[name]

@@ -198,12 +198,9 @@ class Decoding:
     def _switched(self, schedule: RoutedSchedule, rule: Rule, statistics: Statistics) -> Draft:
         """Drafts with the drafter that `schedule` chooses."""
         context = self.context
-
-        def lacks(drafter: str) -> int:
-            model = model_of(drafter)
-            return len(context.tokens) - context.of(model).rows if model is not None else 0
-
-        schedule.look_at(lacks)
+        models = {name: model for name in schedule.schedules if (model := model_of(name)) is not None}
+        caches = {name: context.of(model) for name, model in models.items()}
+        schedule.look_at(lambda drafter: len(context.tokens) - caches[drafter].rows)
         own = schedule.schedules.items()
         drafts = {name: make_draft(name, context, rule, statistics, one.guide) for name, one in own}
         return SwitchedDraft(drafts, lambda: schedule.drafter, context)

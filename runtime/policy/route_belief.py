@@ -10,6 +10,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
+from operator import mul
 
 from ...strict import OPTIONAL
 from .routes import check_unit
@@ -64,10 +66,14 @@ class KnownRoute:
         if self.total < sum(self.tokens.values()):
             raise ValueError(f"total is {self.total}, fewer than its tokens count")
 
+    @cached_property
+    def _logs(self) -> dict[int, float]:
+        return {int(token): math.log(count + 1) for token, count in self.tokens.items()}
+
     def logarithm(self, prompt: Sequence[int], vocab: int) -> float:
         """The log probability of a prompt's tokens, taken as independent."""
-        whole = math.log(self.total + vocab)
-        return sum(math.log(self.tokens.get(str(token), 0) + 1) - whole for token in prompt)
+        logs = self._logs
+        return sum(logs.get(token, 0.0) for token in prompt) - len(prompt) * math.log(self.total + vocab)
 
 
 @dataclass(frozen=True)
@@ -108,34 +114,54 @@ class Routing:
         units = [route.drafters[drafter].unit for route in self.routes.values()]
         return sum(units) / len(units)
 
+    # What follows is looked up after every round, so it is kept: there are few different rounds.
+
+    @cached_property
+    def speedups(self) -> dict[str, tuple[float, ...]]:
+        """By drafter, of the routes in their order."""
+        return {name: tuple(route.drafters[name].speedup for route in self.routes.values()) for name in self.drafters}
+
+    @cached_property
+    def _evidence(self) -> dict[tuple[str, int, int], tuple[float, ...]]:
+        return {}
+
+    def evidence(self, drafter: str, drafted: int, accepted: int) -> tuple[float, ...]:
+        """By how much a round speaks for each of the routes, in their order: what counts of its probability there."""
+        outcome = (drafter, drafted, accepted)
+        found = self._evidence.get(outcome)
+        if found is None:
+            chances = [route.drafters[drafter].chance_of(drafted, accepted) for route in self.routes.values()]
+            found = self._evidence[outcome] = tuple(max(chance, LEAST) ** TEMPER for chance in chances)
+        return found
+
 
 class Belief:
-    """Of one request. shares: how probable each route is."""
+    """Of one request. speedups: over plain decoding, expected of each drafter."""
 
     def __init__(self, routing: Routing, prompt: Sequence[int]) -> None:
-        self._routes, self._start = routing.routes, routing.of_prompt(prompt)
-        self.shares = dict(self._start)
-        self._speedups: dict[str, float] = {}  # by drafter, until the belief moves
+        start = routing.of_prompt(prompt)
+        self._routing, self._shares = routing, list(start.values())
+        self._floor = [LEAK * share for share in self._shares]
+        self.speedups: dict[str, float] = {}
+        self._expect()
 
-    def speedup(self, drafter: str) -> float:
-        """The expected speedup over plain decoding."""
-        if drafter not in self._speedups:
-            own = {route: self._routes[route].drafters[drafter].speedup for route in self.shares}
-            self._speedups[drafter] = sum(share * own[route] for route, share in self.shares.items())
-        return self._speedups[drafter]
+    @property
+    def shares(self) -> dict[str, float]:
+        """How probable each route is."""
+        return dict(zip(self._routing.routes, self._shares, strict=True))
 
     def chances(self, drafter: str) -> tuple[float, ...]:
         """The expected probability of each draft token to be accepted when all before it are."""
-        found = [(share, self._routes[route].drafters[drafter].chances) for route, share in self.shares.items()]
-        most = min(len(chances) for _, chances in found)
-        return tuple(sum(share * chances[index] for share, chances in found) for index in range(most))
+        of_routes = zip(*(route.drafters[drafter].chances for route in self._routing.routes.values()), strict=False)
+        return tuple(sum(map(mul, self._shares, chances)) for chances in of_routes)
 
     def observe(self, drafter: str, drafted: int, accepted: int) -> None:
         """Learn from a round in which `drafter`'s model drafted."""
-        odds = {
-            route: share * max(self._routes[route].drafters[drafter].chance_of(drafted, accepted), LEAST) ** TEMPER
-            for route, share in self.shares.items()
-        }
-        whole = sum(odds.values())
-        self._speedups = {}
-        self.shares = {route: (1.0 - LEAK) * share / whole + LEAK * self._start[route] for route, share in odds.items()}
+        odds = list(map(mul, self._shares, self._routing.evidence(drafter, drafted, accepted)))
+        scale = (1.0 - LEAK) / sum(odds)
+        self._shares = [scale * share + floor for share, floor in zip(odds, self._floor, strict=True)]
+        self._expect()
+
+    def _expect(self) -> None:
+        shares = self._shares
+        self.speedups = {name: sum(map(mul, shares, own)) for name, own in self._routing.speedups.items()}

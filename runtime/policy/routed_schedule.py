@@ -21,6 +21,9 @@ from .schedule import PROBE_BUDGET, Chance, RouteState
 
 # Plain rounds over which the time to catch up is spread; 24 to 96 give the same (docs/internals/log.md).
 HORIZON = 48
+# The choice is made again in the next round, after 2, 4 and then every 8 rounds, as long as it stays the same. Between
+# passes of the target the CPU's caches are cold: looking took 60 us a round, 1 to 2 % (docs/internals/log.md).
+RAREST = 8
 
 
 @dataclass(frozen=True)
@@ -44,7 +47,8 @@ class Purse:
 class RoutedSchedule:
     """Of one request; implements `Schedule`. schedules: by drafter. drafter: of the newest round.
 
-    Every round that a model drafts updates the estimate of the route. Rounds that are plain or looked up tell nothing,
+    Every round that a model drafts counts in the estimate of the route, from the next look at it on: the longer the
+    choice has stayed the same, the more rounds lie between two looks. Rounds that are plain or looked up tell nothing,
     so there another model is tried once `PROBE_BUDGET` of their time has paid for it.
     """
 
@@ -74,51 +78,63 @@ class RoutedSchedule:
             for name, one in candidates.items()
         }
         self._models = [name for name in candidates if model_of(name) is not None]
-        self._costs = {name: one.costs for name, one in candidates.items()}
         self._alone, self._purse = purse is None, purse or Purse()
         self.drafter = next(iter(candidates))
         self._lacks: Callable[[str], int] | None = None
-        self._missed = dict.fromkeys(candidates, 0)  # rows that its cache lacks, by what this request did
         self._length = 0
-        self._prefill: dict[str, float] = {}  # plain rounds that a row of the cache takes
+        self._fed = dict.fromkeys(candidates, 0)  # how long the sequence was when it last drafted in this request
+        self._heard: list[tuple[int, int]] = []  # outcomes of its rounds that the belief does not have yet
+        self._gap = 0  # rounds from the last look to the next
+        self._left = 0  # rounds without a look, to come
+        plain = {name: one.costs.at(len(prompt)).plain for name, one in candidates.items()}
+        # Plain rounds that a row of the cache takes.
+        self._prefill = {name: one.costs.draft_prefill / plain[name] for name, one in candidates.items()}
 
     def look_at(self, lacks: Callable[[str], int]) -> None:
         """lacks: gives the number of rows that a drafter's cache lacks, by its name."""
         self._lacks = None if self._alone else lacks
 
     def next(self, length: int, behind: int) -> int:
-        """behind: unused, since it is about one drafter."""
-        if not self._prefill:
-            self._prefill = {name: one.draft_prefill / one.at(length).plain for name, one in self._costs.items()}
-        for name in self._missed:
-            self._missed[name] += length - self._length
+        """behind: how many rows the cache of the newest round's drafter lacks."""
         self._length = length
-        lacking = {name: self._lacking(name) for name in self.schedules}
-        promises = {name: self._promise(name, rows) for name, rows in lacking.items()}
-        chosen = max(promises, key=promises.__getitem__)
-        chosen = self._probe(chosen, promises, lacking) or chosen
-        if chosen != self.drafter:
-            self.schedules[chosen].resume()
-        self.drafter = chosen
-        return self.schedules[chosen].next(length, lacking[chosen])
+        if self._left:
+            self._left -= 1
+        else:
+            behind = self._look()
+        return self.schedules[self.drafter].next(length, behind)
 
     def observe(self, num_drafted: int, num_accepted: int) -> None:
         schedule = self.schedules[self.drafter]
         schedule.observe(num_drafted, num_accepted)
-        drafted, accepted = schedule.judged
-        if drafted:
-            self._belief.observe(self.drafter, drafted, accepted)
-            self._missed[self.drafter] = 0
+        if schedule.judged[0]:
+            self._heard.append(schedule.judged)
+            self._fed[self.drafter] = self._length
         else:
             self._purse.saved += PROBE_BUDGET
+
+    def _look(self) -> int:
+        """Choose who drafts. Returns how many rows its cache lacks."""
+        for drafted, accepted in self._heard:
+            self._belief.observe(self.drafter, drafted, accepted)
+        self._heard.clear()
+        lacking = {name: self._lacking(name) for name in self.schedules}
+        promises = {name: self._promise(name, rows) for name, rows in lacking.items()}
+        chosen = max(promises, key=promises.__getitem__)
+        chosen = self._probe(chosen, promises, lacking) or chosen
+        self._gap = min(max(1, 2 * self._gap), RAREST)
+        if chosen != self.drafter:
+            self.schedules[chosen].resume()
+            self._gap = 1
+        self.drafter, self._left = chosen, self._gap - 1
+        return lacking[chosen]
 
     def _lacking(self, drafter: str) -> int:
         if drafter not in self._models:
             return 0
-        return self._missed[drafter] if self._lacks is None else self._lacks(drafter)
+        return self._length - self._fed[drafter] if self._lacks is None else self._lacks(drafter)
 
     def _promise(self, drafter: str, lacking: int) -> float:
-        return self._belief.speedup(drafter) / (1.0 + self._prefill[drafter] * lacking / HORIZON)
+        return self._belief.speedups[drafter] / (1.0 + self._prefill[drafter] * lacking / HORIZON)
 
     def _probe(self, best: str, promises: Mapping[str, float], lacking: Mapping[str, int]) -> str | None:
         """Another model, if enough was saved for what its round loses and for the rows that its cache lacks."""
@@ -128,7 +144,8 @@ class RoutedSchedule:
         if not others:
             return None
         other = max(others, key=promises.__getitem__)
-        loses = max(0.0, 1.0 - self._belief.speedup(other) / self._belief.speedup(best))
+        speedups = self._belief.speedups
+        loses = max(0.0, 1.0 - speedups[other] / speedups[best])
         price = loses + self._prefill[other] * lacking[other]
         if self._purse.saved < price:
             return None

@@ -9,6 +9,7 @@ DRAFTERS, LOOKUP, TRANSLATE = (f"runtime/drafting/{name}.py" for name in ("draft
 MODEL = "runtime/drafting/model_draft.py"
 LOOKUP_WORTH = "runtime/policy/lookup_worth.py"
 SCHEDULE, DEVICE_ROUNDS = "runtime/policy/schedule.py", "runtime/loop/device_rounds.py"
+ROUTED = "runtime/policy/routed_schedule.py"
 DETOKENIZER, CHAT = "runtime/text/detokenizer.py", "runtime/text/chat_template.py"
 IN_LOOP = ("tests/runtime/state", "tests/runtime/loop", "tests/runtime/drafting")
 IN_SCHEDULE = ("tests/runtime/policy",)
@@ -303,6 +304,48 @@ LOOP = (
         "runtime/policy/pace.py",
         "self._purse[drafting] -= max(0.0, 2 * price)",
         "self._purse[drafting] -= 0.0",
+        IN_SCHEDULE,
+    ),
+    Mutant(
+        "a choice of drafts that stays is looked at in every round",
+        ROUTED,
+        "self._gap = min(max(1, 2 * self._gap), RAREST)",
+        "self._gap = 1",
+        IN_SCHEDULE,
+    ),
+    Mutant(
+        "a choice of drafts that has just changed is not looked at",
+        ROUTED,
+        "            self._gap = 1\n",
+        "",
+        IN_SCHEDULE,
+    ),
+    Mutant(
+        "only the last round before a look counts",
+        ROUTED,
+        "for drafted, accepted in self._heard:",
+        "for drafted, accepted in self._heard[-1:]:",
+        IN_SCHEDULE,
+    ),
+    Mutant(
+        "rounds count again at every look",
+        ROUTED,
+        "        self._heard.clear()\n",
+        "",
+        IN_SCHEDULE,
+    ),
+    Mutant(
+        "who drafts after a look is not told what its cache lacks",
+        ROUTED,
+        "behind = self._look()",
+        "self._look()",
+        IN_SCHEDULE,
+    ),
+    Mutant(
+        "a round says the same of all drafters",
+        "runtime/policy/route_belief.py",
+        "outcome = (drafter, drafted, accepted)",
+        'outcome = ("", drafted, accepted)',
         IN_SCHEDULE,
     ),
     Mutant(

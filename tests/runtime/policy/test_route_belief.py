@@ -29,18 +29,28 @@ def test_a_prompt_says_which_route_it_may_be() -> None:
 
 def test_the_belief_is_bayes() -> None:
     belief = Belief(ROUTING, [])
-    assert belief.speedup("x") == pytest.approx(1.5)
+    assert belief.speedups["x"] == pytest.approx(1.5)
     assert belief.chances("y") == pytest.approx((0.5,) * 3)
     belief.observe("x", 3, 1)  # one accepted, one rejected: 0.8 * 0.2 on both routes
     assert belief.shares["a"] == pytest.approx(0.5)
     belief.observe("x", 2, 2)
     odds = (0.8 / 0.2) ** (2 * 0.6)
     assert belief.shares["a"] == pytest.approx(0.98 * odds / (1 + odds) + 0.01)
-    assert belief.speedup("x") > 2 > belief.speedup("y")
+    assert belief.speedups["x"] > 2 > belief.speedups["y"]
     for _ in range(9):
         belief.observe("y", 3, 3)
     assert belief.shares["b"] > 0.9
     assert sum(belief.shares.values()) == pytest.approx(1.0)
+
+
+def test_the_same_outcome_says_something_else_of_another_drafter() -> None:
+    """What rounds say is kept with the routing, for all requests."""
+    for _ in range(2):
+        for drafter, likely in (("x", "a"), ("y", "b")):
+            for accepted in (2, 0):
+                belief = Belief(ROUTING, [])
+                belief.observe(drafter, 2, accepted)
+                assert (belief.shares[likely] > 0.5) == (accepted == 2)
 
 
 def test_more_tokens_than_chances_and_sure_ones_leave_a_belief() -> None:

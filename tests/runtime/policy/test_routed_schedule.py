@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from specexport.runtime.policy.cost_model import CostPoint, Costs, MeasuredTime
 from specexport.runtime.policy.pace import Pace
-from specexport.runtime.policy.route_belief import ROUTING_VERSION, KnownDraft, KnownRoute, Routing
-from specexport.runtime.policy.routed_schedule import HORIZON, Candidate, Purse, RoutedSchedule
+from specexport.runtime.policy.route_belief import ROUTING_VERSION, Belief, KnownDraft, KnownRoute, Routing
+from specexport.runtime.policy.routed_schedule import HORIZON, RAREST, Candidate, Purse, RoutedSchedule
 from specexport.runtime.policy.schedule import PROBE_BUDGET, RouteState, Schedule
 from specexport.runtime.proofs.enumeration import PROBABILITY_TOLERANCE, Chain, outcomes
 from specexport.runtime.sampling.acceptance import VERIFY
@@ -70,6 +70,50 @@ def test_whoever_is_right_drafts_on() -> None:
         schedule.observe(count, count if schedule.drafter == "b" else 0)
     assert chosen[0] == "model"
     assert chosen[-6:] == ["b"] * 6
+
+
+def looks(schedule: RoutedSchedule, rounds: int, right: str, first: int = 0) -> list[int]:
+    """The rounds, from `first` on, in which it asked what the caches lack. right: who is, all others never."""
+    asked: list[int] = []
+    for number in range(first, first + rounds):
+        schedule.look_at(lambda name, number=number: asked.append(number) or 1)  # type: ignore[func-returns-value, misc]
+        count = schedule.next(20, 7)
+        schedule.observe(count, count if schedule.drafter == right else 0)
+    return sorted(set(asked))
+
+
+def test_a_choice_that_stays_is_looked_at_less_and_one_that_changed_at_once() -> None:
+    schedule = routed(purse=Purse())
+    assert looks(schedule, 32, "model") == [0, 1, 3, 7, 7 + RAREST, 7 + 2 * RAREST, 7 + 3 * RAREST]
+    assert schedule.drafter == "model"
+    found = looks(schedule, 2 * RAREST, "b", 32)  # now it fails, which the next look sees
+    assert schedule.drafter == "b"
+    changed = 7 + 4 * RAREST
+    assert found[:4] == [changed, changed + 1, changed + 3, changed + 7]
+
+
+def test_rounds_between_two_looks_all_count() -> None:
+    outcomes = [(2, 2), (2, 0), (2, 1), (1, 1), (2, 2), (1, 0), (2, 2), (2, 2)]
+    schedule, belief = routed(purse=Purse()), Belief(routing(), [])
+    schedule.look_at(caches(b=10**6))
+    for drafted, accepted in outcomes[:7]:  # the looks are in rounds 0, 1, 3 and 7
+        schedule.next(20, 0)
+        schedule.observe(drafted, accepted)
+        belief.observe("model", drafted, accepted)
+    assert schedule._belief.shares != pytest.approx(belief.shares)
+    schedule.next(20, 0)
+    assert schedule._belief.shares == pytest.approx(belief.shares)
+
+
+def test_a_schedule_is_told_what_its_cache_lacks_looking_or_not() -> None:
+    schedule, told = routed(purse=Purse()), []
+    schedule.look_at(caches(model=5, b=10**6))
+    own = schedule.schedules["model"]
+    for _ in range(4):
+        own.next = lambda length, behind: told.append(behind) or 2  # type: ignore[method-assign, func-returns-value]
+        schedule.next(20, 9)
+        schedule.observe(2, 2)
+    assert told == [5, 5, 9, 5]
 
 
 def test_a_draft_that_must_catch_up_promises_less() -> None:
