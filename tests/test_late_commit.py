@@ -11,7 +11,7 @@ from support.hybrids import KINDS, decoder, save_hybrid
 from support.tiny import CONTRACT, VOCAB, export_cached
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
-from late_commit import Plain, compare, without_late_commit
+from late_commit import Asked, Plain, compare, weights_of_the_file, without_late_commit
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -31,5 +31,28 @@ def test_states_that_advance_at_once_give_the_same_logits(
     assert kinds.count("LinearAttention") == (0 if kind == "convolution" else 1)
     assert kinds.count("CausalConvWithState") == 1
     assert not {value.name for value in graph.input} & {"pending", "certain", "past.0.rows"}
-    compare(late, plain, (12, 2, [1, 5]))
-    assert "5 rows: " in capsys.readouterr().out
+    for accepted, checked in ((4, True), (2, False)):
+        compare(path, exported.spec, CONTRACT, Asked(12, 2, (1, 5), accepted), threads=1, sessions=2)
+        told = capsys.readouterr().out
+        assert "5 rows: " in told
+        assert ("logits differ by" in told) == checked
+
+
+def test_sessions_that_are_compared_read_the_same_weights(tmp_path: Path) -> None:
+    """Packed ones lie elsewhere in each, which takes as long as what is measured."""
+    exported = export_cached(save_hybrid(tmp_path / "checkpoint", "convolution"), tmp_path / "graphs", ("ort",))
+    path = exported.folder / exported.spec.graphs["ort"]
+
+    def opened() -> list[str]:
+        found = []
+        for part in (decoder(exported), Plain(path, exported.spec, CONTRACT, 1)):
+            options = part._session.get_session_options()  # type: ignore[union-attr]
+            try:
+                found.append(options.get_session_config_entry("session.disable_prepacking"))
+            except RuntimeError:  # not set
+                found.append("0")
+        return found
+
+    with weights_of_the_file():
+        assert opened() == ["1", "1"]
+    assert opened() == ["0", "0"]

@@ -19,8 +19,7 @@ OWN_GROUPS = Path("/proc/self/cgroup")
 
 
 def configure(options: Any, threads: int) -> None:
-    """Give `options` (a `SessionOptions`) a pool of `threads` threads; 0 for one per physical core within the CPU limit.
-    """
+    """Give `options` (a `SessionOptions`) a pool of `threads` threads; 0 for one per core within the CPU limit."""
     # Always a number: left to choose, ONNX Runtime pins its workers to cores, the same ones for every session.
     options.intra_op_num_threads = threads or max(1, int(min(physical_cores(), cpu_limit())))
     options.add_session_config_entry("session.force_spinning_stop", "1")
