@@ -93,21 +93,6 @@ class TakesTrees(Protocol):
         ...
 
 
-class RollsBack:
-    """A decoder with keys and values alone, which goes on behind any of its rows."""
-
-    has_states = False
-
-    def resumable(self, rows: int) -> int:
-        return rows
-
-    def read_states(self, end: int) -> SavedStates:
-        raise NotImplementedError
-
-    def write_states(self, saved: SavedStates) -> None:
-        raise NotImplementedError
-
-
 def check_rows(end: int, contract: Contract) -> None:
     """Raises `EngineError` for a pass that would write cache rows up to `end`, beyond the buffers' last one."""
     if end > contract.capacity:
