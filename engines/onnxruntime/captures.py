@@ -78,7 +78,7 @@ def _kinds(contract: Contract, states: OrtStates) -> Iterator[Kind]:
             yield Kind(width, pending, states.certain(pending, width))
     if chunk > window:
         for pending in (0, window):
-            yield Kind(chunk, pending, states.certain(pending, chunk, prompt=True))
+            yield Kind(chunk, pending, states.certain(pending, chunk))
 
 
 def _options(ort: Any, number: int) -> Any:

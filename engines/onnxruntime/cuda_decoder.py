@@ -59,8 +59,8 @@ class _Bound:
 class OrtCudaDecoder:
     """A graph of the `ort` dialect. Implements `Decoder`.
 
-    Passes have the contract's widths. Padding would enter states: where layers keep some, the last chunk of a prompt is
-    as wide as what is left.
+    Passes have the contract's widths. Where layers keep states, the last chunk of a prompt is as wide as what is left:
+    with other counts it would be no captured pass, padded or not.
 
     head: the graph's, if any.
 

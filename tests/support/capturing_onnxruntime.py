@@ -25,7 +25,7 @@ class Capturing:
     """A module like onnxruntime. runs: what each did (`captured`, `replayed` or `ran`), and its width and counts."""
 
     def __init__(self) -> None:
-        self.OrtValue, self.RunOptions = ort.OrtValue, ort.RunOptions
+        self.OrtValue, self.RunOptions = _Values, ort.RunOptions
         self.runs: list[tuple[str, Frozen]] = []
         self.frozen: dict[tuple[int, int, str], Frozen] = {}  # by session, thread and number
         self.fails = False
@@ -57,6 +57,17 @@ class Capturing:
         with binding.frozen(frozen):
             for _ in range(3 if captured else 1):
                 real.run_with_iobinding(binding.io)
+
+
+class _Value(ort.OrtValue):  # type: ignore[misc]
+    def numpy(self) -> Any:
+        return super().numpy().copy()  # as from a GPU
+
+
+class _Values:
+    @staticmethod
+    def ortvalue_from_numpy(array: Any, *device: Any) -> _Value:
+        return _Value(ort.OrtValue.ortvalue_from_numpy(array, *device)._ortvalue, array)  # which it aliases
 
 
 class _Binding:

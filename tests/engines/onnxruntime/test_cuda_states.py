@@ -209,6 +209,10 @@ def test_rounds_and_whole_chunks_are_captured_at_load_and_ends_of_prompts_never(
         ("ran", (3, WIDEST, 3)) if not keeps_open else ("replayed", (3, WIDEST, 3)),
     ]
     runtime.runs.clear()
+    ours.feed(TOKENS[: CHUNK - 1], 0)
+    assert runtime.runs == [("ran", (CHUNK - 1, 0, CHUNK - 1 - WIDEST))]
+    ours.feed(TOKENS[: 2 * CHUNK + 3], 0)
+    runtime.runs.clear()
     position = 2 * CHUNK + 3
     ours.step(TOKENS[:2], position)
     for accepted in range(1, WIDEST):
