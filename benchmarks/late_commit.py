@@ -61,7 +61,7 @@ def _recur_at_once(second: onnx.NodeProto, made: dict[str, onnx.NodeProto], grap
     """second: the call of two that computes the rows that stay open."""
     name = second.input[3]
     joined = made[made[made[second.input[0]].input[0]].input[0]]  # split, cut, joined with the rows that were open
-    parts = made[joined.input[1]].input
+    parts = made[joined.input[-1]].input
     del made[name].output[:]
     both = next(node for node in graph.node if second.output[0] in node.input)
     new = next(node for node in graph.node if both.output[0] in node.input)

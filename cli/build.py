@@ -110,7 +110,6 @@ def build(target: str, drafts: tuple[str, ...], output: Path, engines: tuple[str
         raise click.ClickException("; ".join(reasons))
     from ..exporter.checkpoints.source import find_local
     from ..exporter.display import BuildDisplay
-    from ..exporter.early_check import check_request
     from ..exporter.progress import Silent, Timed
     from ..exporter.request.drafts import parse_drafts
     from ..exporter.request.options import BuildOptions
@@ -123,7 +122,7 @@ def build(target: str, drafts: tuple[str, ...], output: Path, engines: tuple[str
     draft, options["draft_name"] = (named[0].source, named[0].name) if named else (None, "draft")
     engines = tuple(dict.fromkeys(engines))
     chosen = BuildOptions(engines=engines, compiling=plans, more_drafts=named[1:], **options)
-    check_request(target, draft, str(output), chosen)
+    chosen.check(draft, str(output))
     check_free(output, chosen.force)
     for source in (target, *(one.source for one in named)):
         find_local(source)

@@ -95,21 +95,6 @@ class TakesTrees(Protocol):
         ...
 
 
-class RollsBack:
-    """Base class of decoders with keys and values only, which can continue from any position."""
-
-    has_states = False
-
-    def resumable(self, rows: int) -> int:
-        return rows
-
-    def read_states(self, end: int) -> SavedStates:
-        raise NotImplementedError
-
-    def write_states(self, saved: SavedStates) -> None:
-        raise NotImplementedError
-
-
 def check_rows(end: int, contract: Contract) -> None:
     """Raises `EngineError` if `end`, where the rows of a pass would end, is beyond the capacity."""
     if end > contract.capacity:

@@ -1,12 +1,12 @@
 """What is known about each engine without loading it. A new engine is one entry here and one module.
 
 Sources of the precisions, as of November 2026. ONNX Runtime: its CPU provider has kernels for int8 and for int4 in
-blocks (`MatMulNBits`), and none for products in fp8 or bf16; its CUDA provider has no attention in fp32. TensorRT: its
-ONNX parser reads fp8 from version 9.0 and int4 from 10.0 on ("ONNX-TensorRT Changelog"), both older than the versions
-that this package compiles for. GPUs: TensorRT-RTX's support matrix ("Hardware and Precision") lists weights in int8 and
-int4, and bf16, from Ampere on, and fp8 from compute capability 8.9 on; TensorRT's guide ("Working with Quantized
-Types") says 8.9 for fp8 too. Measured with TensorRT-RTX 1.7.1: for 8.0 it builds int8 and int4, and refuses fp8 by
-name.
+blocks (`MatMulNBits`), and none for products in fp8 or bf16; its CUDA provider has no attention in fp32, and in bf16 no
+`Pad`, which states need. TensorRT: its ONNX parser reads fp8 from version 9.0 and int4 from 10.0 on ("ONNX-TensorRT
+Changelog"), both older than the versions that this package compiles for. GPUs: TensorRT-RTX's support matrix ("Hardware
+and Precision") lists weights in int8 and int4, and bf16, from Ampere on, and fp8 from compute capability 8.9 on;
+TensorRT's guide ("Working with Quantized Types") says 8.9 for fp8 too. Measured with TensorRT-RTX 1.7.1: for 8.0 it
+builds int8 and int4, and refuses fp8 by name.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class EngineInfo:
     library: the library that compiles its plans, a name of `engines/tensorrt/api.py`; empty if it runs graphs as they
     are.
     least: the lowest compute capability for a precision, where it is higher than the engine's own.
-    states: whether it runs models whose layers keep states in addition to keys and values.
+    states: the precisions in which it runs models whose layers keep states in addition to keys and values.
     """
 
     module: str
@@ -36,20 +36,20 @@ class EngineInfo:
     on_gpu: bool = True
     library: str = ""
     least: Mapping[str, Capability] = field(default_factory=dict)
-    states: bool = False
+    states: tuple[str, ...] = ()
 
 
 ENGINES = {
     "onnxruntime": EngineInfo(
-        "onnxruntime.cpu", "onnxruntime", ("fp32", "fp16", "int8", "int4"), on_gpu=False, states=True
+        "onnxruntime.cpu", "onnxruntime", ("fp32", "fp16", "int8", "int4"), on_gpu=False, states=("fp32", "fp16")
     ),
-    "onnxruntime-cuda": EngineInfo("onnxruntime.cuda", "onnxruntime", ("fp16", "bf16")),
+    "onnxruntime-cuda": EngineInfo("onnxruntime.cuda", "onnxruntime", ("fp16", "bf16"), states=("fp16",)),
     "tensorrt": EngineInfo(
         "tensorrt.enterprise",
         "tensorrt",
         ("fp32", "fp16", "bf16", "int8", "int4", "fp8"),
         library="tensorrt",
-        states=True,
+        states=("fp32", "fp16", "bf16"),
         least={"bf16": (8, 0), "fp8": (8, 9)},
     ),
     "tensorrt-rtx": EngineInfo(
@@ -57,7 +57,7 @@ ENGINES = {
         "tensorrt",
         ("fp32", "fp16", "bf16", "int8", "int4", "fp8"),
         library="tensorrt_rtx",
-        states=True,
+        states=("fp32", "fp16", "bf16"),
         least={"bf16": (8, 0), "int8": (8, 0), "int4": (8, 0), "fp8": (8, 9)},
     ),
 }

@@ -38,9 +38,13 @@ class OpenRows:
                 f"a pass cannot continue after {position} rows: the states hold {self.start} to {self.end}; start at 0"
             )
         pending = position - self.start if position else 0
-        still_open = min(self._window, count + (pending if self._keeps or prompt else 0))
         self.start = self.end = 0
-        return pending, pending + count - still_open
+        return pending, self.certain(pending, count, prompt)
+
+    def certain(self, pending: int, count: int, prompt: bool = False) -> int:
+        """How many rows become certain in a pass of `count` rows, of these and of the open ones that count."""
+        still_open = min(self._window, count + (pending if self._keeps or prompt else 0))
+        return pending + count - still_open
 
     def finish(self, start: int, end: int) -> None:
         """The pass has run: rows up to `start` are certain, rows up to `end` are open."""

@@ -45,10 +45,11 @@ def load_engine(bundle: Bundle, name: str | None = None, threads: int = 0, devic
             else f"build it with --engine {name}"
         )
         raise EngineError(f"the bundle was built for {', '.join(built)}, not for {name}; {remedy}")
-    if not ENGINES[name].states and any(model.has_states for model in bundle.manifest.models.values()):
+    runs, precision = ENGINES[name].states, bundle.manifest.contract.precision
+    if bundle.manifest.has_states and precision not in runs:
         raise EngineError(
-            f"{bundle.root} has layers that keep recurrent or convolution states, which {name} cannot run yet; "
-            "run it with --engine onnxruntime"
+            f"{bundle.root} is in {precision} and has layers that keep recurrent or convolution states, which {name} "
+            f"runs in {' and '.join(runs)} only; build it with --precision {runs[-1]}"
         )
     found = module.availability()
     if not found.usable:

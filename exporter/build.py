@@ -19,7 +19,7 @@ from .checkpoints.shared_vocabulary import Translation
 from .compile import compile_bundle
 from .context import BuildContext
 from .dialects import Dialect
-from .early_check import check_request, refuse_states
+from .early_check import refuse_states
 from .export_model import ModelExport, export_model
 from .progress import BuildProgress, Silent, StageTime, Timed
 from .prompt_chunk import prompt_chunk, require_memory_for_copies
@@ -121,7 +121,7 @@ def build(
     options = options or BuildOptions()
     timed = Timed(progress or Silent())
     cache = open_cache(options.cache or user_cache())
-    targets = check_request(target, draft, str(output), options)
+    targets = options.check(draft, str(output))
     for note in targets.notes:
         timed.note(note)
     texts = options.texts

@@ -12,7 +12,7 @@ from typing import Any
 
 import onnx_ir as ir
 
-from ..bundle import ELEMENT_BYTES, CacheLayer, Contract, Fidelity, Format, ModelSpec, Role
+from ..bundle import ELEMENT_BYTES, CacheLayer, Contract, Fidelity, Format, ModelSpec, Precision, Role
 from ..calibration.weights.fake_quant import fake_quantized
 from ..calibration.weights.search import RECIPE_STEPS
 from ..engines.catalogue import LIBRARIES
@@ -112,11 +112,11 @@ class ModelExport:
                 "allow more with --max-divergence"
             )
 
-    def check_states(self, layers: tuple[CacheLayer, ...]) -> tuple[Dialect, ...]:
+    def check_states(self, layers: tuple[CacheLayer, ...], precision: Precision) -> tuple[Dialect, ...]:
         """The dialects to make. Raises `UnsupportedModelError` for states that an engine or a proof cannot have."""
         if not any(layer.states for layer in layers):
             return self.dialects
-        refuse_engines(self.checkpoint.architecture, self.engines, self.dialects)
+        refuse_engines(self.checkpoint.architecture, self.engines, self.dialects, precision)
         return tuple(dialect for dialect in self.dialects if dialect == "ort" or self._compiled)
 
     def weight_bytes(self, contract: Contract) -> int:
@@ -149,7 +149,7 @@ def export_model(export: ModelExport, context: BuildContext) -> ModelSpec:
             stage = make_stage(context.cache, key, lambda folder: _export(export, context, folder, step))
         gc.collect()  # models and graphs refer to each other in cycles, and hold the weights
     spec = parse(ModelSpec, read_json(stage / SPEC) | {"source": checkpoint.source}, SPEC)
-    export.check_states(spec.layers)  # a finished stage may be of a build for other engines
+    export.check_states(spec.layers, contract.precision)  # a finished stage may be of a build for other engines
     if spec.fidelity is not None:
         export.refuse_far(spec.fidelity)  # a finished stage may be of a build that allowed more
     for name in (*spec.graphs.values(), spec.weights):
@@ -163,7 +163,7 @@ def _export(export: ModelExport, context: BuildContext, folder: Path, step: Call
     checkpoint, contract = export.checkpoint, context.contract.of(export.role)
     model = checkpoint.load(contract.precision)
     layers = probe_cache(model)
-    dialects, has_states = export.check_states(layers), any(layer.states for layer in layers)
+    dialects, has_states = export.check_states(layers, contract.precision), any(layer.states for layer in layers)
     vocab_size, parameters = int(model.get_output_embeddings().weight.shape[0]), model.num_parameters()
     kept = KeptTokens(checkpoint.kept, vocab_size) if checkpoint.kept is not None else None
     if kept is not None:

@@ -132,7 +132,7 @@ def test_without_a_gpu_it_says_in_one_line_what_is_missing(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--shape", "tiny,huge"], "'huge' is none of tiny, small, demo, 1b, 8b"),
+        (["--shape", "tiny,huge"], "'huge' is none of tiny, hybrid, small, demo, 1b, 8b"),
         (["--precision", "fp4"], "'fp4' is none of fp32, fp16, bf16, int8, int4, fp8"),
         (["--engine", "onnxruntime"], "'onnxruntime' is not one of"),
     ],

@@ -27,7 +27,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "scripts"))
 
 from gpucheck.case import News, examine
 from gpucheck.finding import Finding
-from gpucheck.llama import Llama
+from gpucheck.llama import Hybrid, Llama
 from gpucheck.measurements import measure
 from gpucheck.measurements.passes import pass_samples
 from gpucheck.measurements.rounds import RoundKey, timed_round
@@ -35,7 +35,7 @@ from gpucheck.meter import Counts, Meter
 from gpucheck.presets import Effort
 from gpucheck.proofs import prove, samples
 from gpucheck.proofs.ladder import prove_ladder
-from gpucheck.proofs.parity import prove_parity
+from gpucheck.proofs.parity import decoders, prove_parity
 from gpucheck.proofs.requests import prove_requests
 from gpucheck.proofs.rounds import prove_rounds
 from gpucheck.proofs.rules import prove_rules
@@ -77,6 +77,22 @@ def subject(cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Subject:
 @pytest.fixture(scope="module")
 def prompts(subject: Subject) -> list[list[int]]:
     return [prompt[:12] for prompt in SHAPE.prompts(subject.session, EFFORT.prompts)]
+
+
+def test_a_hybrid_is_proved(cache: Path, tmp_path: Path) -> None:
+    """By the CPU engine: what is asked of it must be what states can give."""
+    model = Hybrid(2, 32, 4, 2, 48, 16, tied=True, positions=64, spread=0.35, state_dim=8)
+    shape = Shape("hybrid", model, model, capacity=64, max_draft_tokens=2, strangeness=0.1)
+    shape.write(tmp_path)
+    checkpoints = shape.checkpoints(tmp_path)
+    options = BuildOptions(shape.capacity, shape.max_draft_tokens, prompt_chunk=8, cache=cache)
+    build(str(checkpoints["target"]), str(checkpoints["draft"]), tmp_path / "hybrid.bundle", options)
+    subject = open_subject(tmp_path / "hybrid.bundle", "onnxruntime", checkpoints)
+    assert all(decoder.has_states for _, decoder in decoders(subject.session))
+    prompts = [prompt[:12] for prompt in shape.prompts(subject.session, EFFORT.prompts)]
+    findings = list(prove(subject, prompts, EFFORT, walks=False, sampled=False))
+    assert len(findings) > 4
+    assert all(finding.passed for finding in findings), findings
 
 
 def with_engine(subject: Subject, **changes: Any) -> Subject:

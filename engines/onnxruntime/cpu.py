@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 from weakref import WeakSet
@@ -23,6 +24,7 @@ from ..versions import dotted, version_numbers
 from .confidence_head import OrtHead, head_shapes
 from .graph_check import Signature, check_graph, still_open
 from .graphs import OrtGraph, open_graph, open_session
+from .state_memory import HostState
 from .states import OrtStates, state_signatures
 from .trees import ANCESTOR, DEPTH, OrtTrees
 
@@ -167,7 +169,8 @@ class OrtDecoder:
         self._caches = [self._rows(layer, contract.capacity) for _, layer in spec.cache_names("past")]
         self._cache_values = [self._value(array) for array in self._caches]
         self._trees = OrtTrees() if contract.tree_rows else None
-        states = (spec, contract, self._value, NUMPY_DTYPES, keeps_open, dialect == DIALECT)
+        memory = partial(HostState, value=self._value, in_place=dialect == DIALECT)
+        states = (spec, contract, keeps_open, NUMPY_DTYPES, memory, self._value)
         self._states = OrtStates(*states) if spec.has_states else None
         self._bindings = {
             (width, span): self._bind(width, span) for width in contract.widths for span in self._spans or (0,)

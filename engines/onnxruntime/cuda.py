@@ -80,14 +80,15 @@ def load(bundle: Bundle, threads: int = 0, device: int = 0) -> Engine:
     if device and (problem := _probe(ort, place)):  # `availability` has already probed the first one
         raise EngineError(f"GPU {device}: {problem.detail}; {problem.remedy}")
 
-    def decoder(spec: ModelSpec) -> OrtCudaDecoder:
+    def decoder(spec: ModelSpec, drafts: bool) -> OrtCudaDecoder:
         if DIALECT not in spec.graphs:
             raise BundleError(f"{bundle.root} has no {DIALECT} graph of {spec.source}; build the bundle again")
         path = bundle.path(spec.graphs[DIALECT])
-        return OrtCudaDecoder(ort, _session(ort, path, threads, device), place, path, spec, manifest.contract)
+        session = _session(ort, path, threads, device)
+        return OrtCudaDecoder(ort, session, place, path, spec, manifest.contract, keeps_open=drafts)
 
-    target = decoder(manifest.target)  # the larger one first
-    draft = decoder(manifest.draft) if manifest.draft else None
+    target = decoder(manifest.target, drafts=False)  # the larger one first
+    draft = decoder(manifest.draft, drafts=True) if manifest.draft else None
 
     def close() -> None:
         for decoder in (draft, target):

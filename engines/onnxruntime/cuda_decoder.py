@@ -2,13 +2,14 @@
 
 ONNX Runtime captures a graph when it first runs a binding under a `gpu_graph_id`, and replays it from then on: only the
 contents of buffers may change between passes. It keeps separate graphs for each thread, so in a thread other than the
-one that loaded the model, the first pass of each width is slow. See docs/internals/onnxruntime-cuda.md.
+one that loaded the model, the first pass of each kind is slow. See docs/internals/onnxruntime-cuda.md.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -16,12 +17,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...bundle import Contract, ModelSpec, Precision
-from ..base import Logits, RollsBack, Rows, check_rows
+from ..base import Logits, Rows, SavedStates, check_rows
 from ..chunks import feed_passes
 from ..cuda.driver import size_text
+from .captures import Captures
 from .confidence_head import OrtCudaHead, head_shapes
 from .cuda_errors import explain
 from .graph_check import Signature, check_graph, still_open
+from .state_memory import DeviceState
+from .states import OrtStates, state_signatures
 
 # By precision: numpy's type of a cache element (its bits, if numpy lacks the type), the type as `bind_input` takes it,
 # and ONNX Runtime's name.
@@ -45,7 +49,6 @@ class _Bound:
     """Everything that is bound for one width."""
 
     io: Any  # IOBinding
-    options: Any  # RunOptions, with the number of the width's CUDA graph
     tokens: NDArray[np.int64]  # [1, T], on the host
     tokens_value: Any
     logits: Logits  # [1, rows, vocab], on the host
@@ -53,17 +56,30 @@ class _Bound:
     device_logits: Any
 
 
-class OrtCudaDecoder(RollsBack):
-    """A graph of the `ort` dialect. Implements `Decoder`; every pass has one of the contract's widths.
+class OrtCudaDecoder:
+    """A graph of the `ort` dialect. Implements `Decoder`.
+
+    Passes have the contract's widths. Where layers keep states, the last chunk of a prompt is as wide as what is left:
+    with other counts it would be no captured pass, padded or not.
 
     head: the graph's confidence head, if it has one.
 
     ort: the module onnxruntime. session: the graph at `path`, loaded. place: a GPU, or the CPU for tests without one.
-    Raises `BundleError` for a graph that does not match the manifest, `EngineError` if the GPU lacks the memory.
+    keeps_open: whether states can be rolled back over several passes, as a draft's must (`OpenRows`). Raises
+    `BundleError` for a graph that does not match the manifest, `EngineError` if the GPU lacks the memory.
     """
 
-    def __init__(self, ort: Any, session: Any, place: Place, path: Path, spec: ModelSpec, contract: Contract) -> None:
-        self.vocab_size = spec.vocab_size
+    def __init__(
+        self,
+        ort: Any,
+        session: Any,
+        place: Place,
+        path: Path,
+        spec: ModelSpec,
+        contract: Contract,
+        keeps_open: bool = False,
+    ) -> None:
+        self.vocab_size, self.has_states = spec.vocab_size, spec.has_states
         self._ort, self._session, self._where = ort, session, place
         self._path, self._spec, self._contract = path, spec, contract
         self._check()
@@ -74,25 +90,36 @@ class OrtCudaDecoder(RollsBack):
             self._caches = [
                 self._place(np.zeros(shape, ELEMENTS[contract.precision][0])) for shape in self._cache_shapes()
             ]
+            self._states = self._make_states(keeps_open) if spec.has_states else None
             self.head = OrtCudaHead(spec.features, ort, self._place) if spec.features else None
-            self._bound = {width: self._bind(width) for width in contract.widths}
+            self._bound: dict[int, _Bound] = {}
+            for width in contract.widths:
+                self._bound[width] = self._bind(width)
         except Exception as error:  # onnxruntime raises its own types straight from C++
             raise explain(error, f"buffers of {path} (caches of {size_text(spec.cache_bytes(contract))})") from None
-        for width in self._bound:
-            self._run(width, [0] * width, 0)  # captures the graph; the rows that it writes are overwritten later
+        self._captures = Captures(ort, contract, self._states)
+        for kind in self._captures.kinds:  # the rows that they write are overwritten later
+            try:
+                self._captures.capture(session, self._bound[kind.width].io, kind)
+            except Exception as error:  # onnxruntime raises its own types straight from C++
+                raise explain(error, f"{path} failed on {kind.width} tokens at position 0") from None
 
     def step(self, tokens: Sequence[int], position: int) -> Logits:
         count = len(tokens)
         still_open(self._session, self._path)
-        if count not in self._bound:  # a padded chunk would return the logits of its padding, which comes last
+        if count not in self._bound and not (self.has_states and count < self._contract.prompt_chunk):
+            # A padded chunk would return the logits of its padding, which comes last.
             self.feed(tokens[:-1], position)
             return self.step(tokens[-1:], position + count - 1)
         logits: Logits = self._run(count, tokens, position, read=True).logits[0]
         return logits
 
     def feed(self, tokens: Sequence[int], position: int) -> None:
-        for width, part, start in feed_passes(tokens, position, self._contract, self._contract.widest_step + 1):
-            self._run(width, part, start)
+        for width, part, start in self._passes(tokens, position):
+            self._run(width, part, start, prompt=True)
+
+    def resumable(self, rows: int) -> int:
+        return rows if self._states is None else self._states.resumable(rows)
 
     def overwrite_rows(self, start: int, value: float) -> None:
         # numpy has no bf16, so the element is given by its bits: the upper half of a float's.
@@ -101,6 +128,8 @@ class OrtCudaDecoder(RollsBack):
             rows = cache.numpy()
             rows[:, :, start:] = element
             cache.update_inplace(rows)
+        if self._states is not None:
+            self._states.overwrite_rows(start, value)
 
     def read_rows(self, end: int) -> list[Rows]:
         return [cache.numpy()[0, :, :end].copy() for cache in self._caches]
@@ -111,31 +140,56 @@ class OrtCudaDecoder(RollsBack):
             rows[0, :, start:end] = part[:, start:end]
             cache.update_inplace(rows)
 
+    def read_states(self, end: int) -> SavedStates:
+        assert self._states is not None
+        return self._states.read(end)
+
+    def write_states(self, saved: SavedStates) -> None:
+        assert self._states is not None
+        self._states.write(saved)
+
     def close(self) -> None:
         """Release model, captured graphs and buffers. Closing again does nothing."""
         self._bound.clear()  # bindings before what they bind
         if self.head is not None:
             self.head.close()
         self._caches.clear()
-        self._session = self._position_value = None
+        self._session = self._position_value = self._states = None
 
-    def _run(self, width: int, tokens: Sequence[int], position: int, read: bool = False) -> _Bound:
+    def _passes(self, tokens: Sequence[int], position: int) -> Iterator[tuple[int, Sequence[int], int]]:
+        if not self.has_states:
+            yield from feed_passes(tokens, position, self._contract, self._contract.widest_step + 1)
+            return
+        widest = self._contract.widths[-1]
+        for start in range(0, len(tokens), widest):
+            part = tokens[start : start + widest]
+            yield len(part), part, position + start
+
+    def _run(
+        self, width: int, tokens: Sequence[int], position: int, read: bool = False, prompt: bool = False
+    ) -> _Bound:
+        count = len(tokens)
         check_rows(position + width, self._contract)
         session = still_open(self._session, self._path)
-        bound, count = self._bound[width], len(tokens)
+        if width not in self._bound:
+            self._bound[width] = self._bind(width)
+        bound = self._bound[width]
+        certain = self._states.begin(position, count, prompt) if self._states is not None else 0
         bound.tokens[0, :count] = tokens
         bound.tokens[0, count:] = 0
         self._position[0] = position
         try:
             bound.tokens_value.update_inplace(bound.tokens)
             self._position_value.update_inplace(self._position)
-            session.run_with_iobinding(bound.io, bound.options)  # returns when the GPU is done
+            self._captures.run(session, bound.io, width)
             if read:
                 bound.logits_value.update_inplace(bound.device_logits)
                 if self.head is not None:
                     self.head.width = width
         except Exception as error:  # onnxruntime raises its own types straight from C++
             raise explain(error, f"{self._path} failed on {width} tokens at position {position}") from None
+        if self._states is not None:
+            self._states.finish(certain, position + count)
         return bound
 
     def _bind(self, width: int) -> _Bound:
@@ -154,11 +208,15 @@ class OrtCudaDecoder(RollsBack):
                 self._spec.cache_names(side), self._cache_shapes(), self._caches, strict=True
             ):
                 bind(name, *self._where, element, shape, value.data_ptr())
-        options = self._ort.RunOptions()
-        options.add_run_config_entry("gpu_graph_id", str(width))
-        return _Bound(
-            io, options, tokens, tokens_value, logits, self._ort.OrtValue.ortvalue_from_numpy(logits), device_logits
-        )
+        if self._states is not None:
+            self._states.bind(io)
+        return _Bound(io, tokens, tokens_value, logits, self._ort.OrtValue.ortvalue_from_numpy(logits), device_logits)
+
+    def _make_states(self, keeps_open: bool) -> OrtStates:
+        dtypes = {precision: element for precision, (element, _, _) in ELEMENTS.items()}
+        memory = partial(DeviceState, place=self._place)
+        on_host = self._ort.OrtValue.ortvalue_from_numpy
+        return OrtStates(self._spec, self._contract, keeps_open, dtypes, memory, on_host)
 
     def _place(self, array: NDArray[Any]) -> Any:
         """A copy of the array on the device, as an OrtValue."""
@@ -175,6 +233,7 @@ class OrtCudaDecoder(RollsBack):
         for side in SIDES:
             for (name, _), shape in zip(self._spec.cache_names(side), self._cache_shapes(), strict=True):
                 expected[name] = (kind, shape)
+        expected |= state_signatures(self._spec, self._contract)
         head = head_shapes(self._spec.features, rows_name)
         by_row: dict[str, list[int | str]] = {"logits": [1, rows_name, self.vocab_size], **head}
         expected |= {name: ("tensor(float)", shape) for name, shape in by_row.items()}

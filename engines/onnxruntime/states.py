@@ -1,8 +1,8 @@
-"""The states of a model on the CPU: arrays bound as `past` and `present`, and how many of their rows count."""
+"""The states of a model on ONNX Runtime: what is bound as `past` and `present`, and how many of their rows count."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -13,65 +13,71 @@ from ...bundle import COUNTS, Contract, ModelSpec, Precision, State
 from ..base import SavedStates
 from ..open_rows import OpenRows
 from .graph_check import Signature
+from .state_memory import StateMemory
 
 PENDING, CERTAIN = COUNTS
 
 
 @dataclass(frozen=True)
 class _Kept:
-    """One state: its array, and the array that a pass writes. name: without `past` or `present`."""
+    """One state and its memory. name: without `past` or `present`."""
 
     name: str
     state: State
-    array: NDArray[np.floating]
-    written: NDArray[np.floating]
+    memory: StateMemory
 
 
 class OrtStates:
-    """The states of one model. value: makes an OrtValue that aliases an array. keeps: see `OpenRows`.
+    """The states of one model. keeps: see `OpenRows`. dtypes: numpy's types of their elements.
 
-    in_place: whether the graph reads all of the past before it writes the present, so that both can share memory.
+    memory: makes the memory of a state. value: makes an OrtValue that aliases an array: graphs read counts on the host.
     """
 
     def __init__(
         self,
         spec: ModelSpec,
         contract: Contract,
-        value: Any,
-        dtypes: Mapping[Precision, type],
         keeps: bool,
-        in_place: bool,
+        dtypes: Mapping[Precision, type[np.generic]],
+        memory: Callable[[NDArray[Any]], StateMemory],
+        value: Callable[[NDArray[Any]], Any],
     ) -> None:
-        self._rows, self._value, self._in_place = OpenRows(contract.widest_step, keeps), value, in_place
+        self._rows = OpenRows(contract.widest_step, keeps)
         self._kept = []
         for name, state in spec.state_names("past"):
-            array: NDArray[np.floating] = np.zeros(state.shape(contract), dtypes[state.precision(contract)])
-            written = array if in_place else np.zeros_like(array)
-            self._kept.append(_Kept(name.partition(".")[2], state, array, written))
+            array: NDArray[Any] = np.zeros(state.shape(contract), dtypes[state.precision(contract)])
+            self._kept.append(_Kept(name.partition(".")[2], state, memory(array)))
         self._counts = {name: np.zeros(1, np.int64) for name in COUNTS}
         self._count_values = {name: value(array) for name, array in self._counts.items()}
-        self.resumable = self._rows.resumable
+        self.resumable, self.certain = self._rows.resumable, self._rows.certain
+
+    @property
+    def counts(self) -> tuple[int, int]:
+        """Pending and certain, as the next pass will read them."""
+        return int(self._counts[PENDING][0]), int(self._counts[CERTAIN][0])
+
+    @counts.setter
+    def counts(self, counts: tuple[int, int]) -> None:
+        self._counts[PENDING][0], self._counts[CERTAIN][0] = counts
 
     def bind(self, io: Any) -> None:
         for name, value in self._count_values.items():
             io.bind_ortvalue_input(name, value)
         for kept in self._kept:
-            io.bind_ortvalue_input(f"past.{kept.name}", self._value(kept.array))
-            io.bind_ortvalue_output(f"present.{kept.name}", self._value(kept.written))
+            kept.memory.bind(io, kept.name)
 
     def begin(self, position: int, count: int, prompt: bool = False) -> int:
         """Prepare a pass of `count` rows at `position`; returns how many rows are certain after it, for `finish`."""
         before = self._rows.start if position else 0
-        pending, certain = self._rows.begin(position, count, prompt)
+        self.counts = self._rows.begin(position, count, prompt)
         if not position:
             self._fill(0.0)
-        self._counts[PENDING][0], self._counts[CERTAIN][0] = pending, certain
-        return before + certain
+        return before + self.counts[1]
 
     def finish(self, start: int, end: int) -> None:
         """The pass has run: rows up to `start` are certain, rows up to `end` are open."""
-        for kept in () if self._in_place else self._kept:
-            kept.array[:] = kept.written
+        for kept in self._kept:
+            kept.memory.settle()
         self._rows.finish(start, end)
 
     def overwrite_rows(self, start: int, value: float) -> None:
@@ -82,20 +88,29 @@ class OrtStates:
             return
         for kept in self._kept:
             if kept.state.part != "state":
-                kept.array[:, kept.state.ahead + start - self._rows.start :] = value
+                array = kept.memory.read()
+                array[:, kept.state.ahead + start - self._rows.start :] = value
+                kept.memory.write(array)
+
+    def contents(self) -> list[NDArray[Any]]:
+        """A copy on the host, whatever rows it is behind."""
+        return [kept.memory.read().copy() for kept in self._kept]
+
+    def restore(self, contents: Sequence[NDArray[Any]]) -> None:
+        for kept, array in zip(self._kept, contents, strict=True):
+            kept.memory.write(array)
 
     def read(self, end: int) -> SavedStates:
-        return SavedStates(self._rows.start, end, [kept.array.copy() for kept in self._kept])
+        return SavedStates(self._rows.start, end, self.contents())
 
     def write(self, saved: SavedStates) -> None:
         self._rows.forget()  # until all of them are written
-        for kept, array in zip(self._kept, saved.arrays, strict=True):
-            kept.array[:] = array
+        self.restore(saved.arrays)
         self._rows.finish(saved.start, saved.end)
 
     def _fill(self, value: float) -> None:
         for kept in self._kept:
-            kept.array.fill(value)
+            kept.memory.fill(value)
 
 
 def state_signatures(spec: ModelSpec, contract: Contract) -> dict[str, Signature | None]:

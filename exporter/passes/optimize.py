@@ -18,8 +18,10 @@ from .clean_up import CLEAN_UP, adopt_constants
 from .fuse_skip import fuse_skip_rms_normalization
 from .fuse_transpose import fuse_transpose_into_matmul
 from .gqa_lengths import keep_lengths_on_device
+from .narrow_splits import narrow_splits
 from .node_names import name_nodes
 from .standard_norms import expand_rms_normalization
+from .state_counts import keep_counts_on_host
 from .weight_names import PREFIX
 
 # Tensors from this size on live in the weights file.
@@ -56,7 +58,8 @@ def optimize(model: ir.Model, dialect: Dialect) -> None:
             fuse_skip_layer_normalization,
             fuse_transpose_into_matmul,
         )
-        for change in (*fuses, expand_rms_normalization, keep_lengths_on_device):
+        captured = (keep_lengths_on_device, keep_counts_on_host, narrow_splits)  # what CUDA graphs need
+        for change in (*fuses, expand_rms_normalization, *captured):
             change(model)
         model.opset_imports.setdefault("com.microsoft", 1)
         _fold(model)

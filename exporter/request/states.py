@@ -4,25 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from ...bundle import Precision
 from ...engines.catalogue import ENGINES
 from ...errors import UnsupportedModelError
 from ..dialects import Dialect
 
 
-def engines_without_states(engines: Iterable[str]) -> list[str]:
-    return [engine for engine in engines if engine in ENGINES and not ENGINES[engine].states]
-
-
-def refuse_engines(model: str, engines: Iterable[str], dialects: Iterable[Dialect]) -> None:
+def refuse_engines(model: str, engines: Iterable[str], dialects: Iterable[Dialect], precision: Precision) -> None:
     """Raises `UnsupportedModelError` where one of the engines cannot run a model that keeps states.
 
-    model: its architecture, for the message. dialects: of the graphs that the engines ask for.
+    model: its architecture, for the message. dialects: of the graphs that the engines ask for. precision: the
+    bundle's.
     """
-    lacking = engines_without_states(engines)
+    keeps = f"{model} keeps recurrent or convolution states"
     if "rows" in dialects:
-        lacking.append("TensorRT before 10.15")
-    if lacking:
         raise UnsupportedModelError(
-            f"{model} keeps recurrent or convolution states, which {', '.join(lacking)} cannot run yet; build it with "
-            "--engine onnxruntime"
+            f"{keeps}, which TensorRT before 10.15 cannot run yet; build it with --engine onnxruntime"
         )
+    for engine in engines:
+        runs = ENGINES[engine].states if engine in ENGINES else (precision,)
+        if precision not in runs:
+            raise UnsupportedModelError(
+                f"{keeps}, which {engine} runs in {' and '.join(runs)} only; build it with --precision {runs[-1]}"
+            )

@@ -48,11 +48,14 @@ def advance(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """new: `[1, T, all parts]`. Outputs `[1, T, heads * value_dim]` of these rows; what rows and state become."""
     length, most = new.shape[1], states.window
-    joined = _concat(_rows(past["rows"], 0, states.pending, most), new)
-    taken, left = _rows(joined, 0, states.certain, most), _rows(joined, states.certain, END, length)
+    # The CUDA kernel refuses a call without rows. Where none becomes certain, one of zeros leaves the state as it is.
+    blank = torch.where(states.certain > 0, 0, 1)
+    certain, pending = states.certain + blank, states.pending + blank
+    joined = _concat(_zeros(blank, new), _rows(past["rows"], 0, states.pending, most), new)
+    taken, left = _rows(joined, 0, certain, most), _rows(joined, certain, END, length)
     first, state = _recur(given, taken, past["state"])
     second, _ = _recur(given, left, state)
-    output = _rows(_concat(first, second), states.pending, END, length)
+    output = _rows(_concat(first, second), pending, END, length)
     return output, _padded(states, left, past["rows"], length), state
 
 
@@ -90,9 +93,15 @@ def _rows(values: Tensor, start: Tensor | int, end: Tensor | int, length: Any) -
     )
 
 
-def _concat(first: Tensor, second: Tensor) -> Tensor:
-    shape = (1, first.shape[1] + second.shape[1], first.shape[2])
-    return symbolic("Concat", (first, second), dict(axis=1), dtype=first.dtype, shape=shape, version=VERSION)
+def _zeros(count: Tensor, like: Tensor) -> Tensor:
+    """`[1, count, width]`, with the width of `like`, in fp32."""
+    shape = torch.cat([torch.tensor([1]), count, torch.tensor([like.shape[2]])])
+    return symbolic("ConstantOfShape", (shape,), dtype=like.dtype, shape=(1, 1, like.shape[2]), version=VERSION)
+
+
+def _concat(*parts: Tensor) -> Tensor:
+    shape = (1, sum(part.shape[1] for part in parts), parts[0].shape[2])
+    return symbolic("Concat", parts, dict(axis=1), dtype=parts[0].dtype, shape=shape, version=VERSION)
 
 
 def _padded(states: OpenStates, rows: Tensor, past: Tensor, length: int) -> Tensor:

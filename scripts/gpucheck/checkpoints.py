@@ -1,4 +1,4 @@
-"""Makes random checkpoints of Llama's shape, without a hub, with only a few layers in memory at a time."""
+"""Makes random checkpoints without a hub; of Llama's shape with only a few layers in memory at a time."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import torch
 from safetensors.torch import save_file
 from tokenizers import Tokenizer, models, pre_tokenizers
 from torch import Tensor
-from transformers import LlamaConfig, PreTrainedTokenizerFast
+from transformers import LlamaConfig, PreTrainedTokenizerFast, Qwen3_5ForCausalLM, Qwen3_5TextConfig
 
-from .llama import Llama
+from .llama import Hybrid, Llama
 
 WORDS = ["<s>", "</s>", *"abcdefghijklmn"]
 MOST_AT_ONCE = 8  # parts that are drawn in parallel: a layer of an 8B model takes 4 s on one core
@@ -26,6 +26,9 @@ def write_checkpoint(folder: Path, model: Llama, seed: int, strangeness: float =
     spread. A draft that differs a little from its target is accepted now and then.
     """
     folder.mkdir(parents=True, exist_ok=True)
+    if isinstance(model, Hybrid):
+        _write_hybrid(folder, model, seed, strangeness)
+        return
 
     def write(index: int) -> dict[str, int]:
         tensors = _part(model, index, _Dice(seed, index, model.spread, strangeness))
@@ -40,6 +43,35 @@ def write_checkpoint(folder: Path, model: Llama, seed: int, strangeness: float =
     (folder / "model.safetensors.index.json").write_text(json.dumps(index_file))
     _tokenizer().save_pretrained(folder)
     _config(model).save_pretrained(folder)  # last, as the sign that the checkpoint is complete
+
+
+def _write_hybrid(folder: Path, model: Hybrid, seed: int, strangeness: float) -> None:
+    config = Qwen3_5TextConfig(
+        vocab_size=model.vocab_size,
+        hidden_size=model.hidden,
+        intermediate_size=model.intermediate,
+        num_hidden_layers=model.layers,
+        layer_types=["linear_attention"] * (model.layers - 1) + ["full_attention"],
+        num_attention_heads=model.heads,
+        num_key_value_heads=model.kv_heads,
+        head_dim=model.head_dim,
+        linear_num_key_heads=model.kv_heads,
+        linear_num_value_heads=model.heads,
+        linear_key_head_dim=model.state_dim,
+        linear_value_head_dim=model.state_dim,
+        max_position_embeddings=model.positions,
+        tie_word_embeddings=model.tied,
+        initializer_range=model.spread,
+        bos_token_id=0,
+        eos_token_id=1,
+    )
+    torch.manual_seed(seed)
+    hybrid = Qwen3_5ForCausalLM(config)
+    with torch.no_grad():
+        for parameter in hybrid.parameters() if strangeness else ():
+            parameter += strangeness * parameter.abs().mean() * torch.randn_like(parameter)
+    _tokenizer().save_pretrained(folder)
+    hybrid.half().save_pretrained(folder)
 
 
 def _file(index: int) -> str:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 CPU_ENGINE = "onnxruntime"
 GPU_ENGINES = tuple(name for name, info in ENGINES.items() if info.on_gpu)
-SHAPE_NAMES = ("tiny", "small", "demo", "1b", "8b")
+SHAPE_NAMES = ("tiny", "hybrid", "small", "demo", "1b", "8b")
 NUMBERS = (*PRECISIONS, *(name for name in FORMATS if name != "float"))
 OUTPUT = Path(__file__).parents[2] / "docs/measurements"
 

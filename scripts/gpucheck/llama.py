@@ -1,4 +1,4 @@
-"""Sizes of models of Llama's shape."""
+"""Sizes of models of Llama's shape, and of a hybrid."""
 
 from __future__ import annotations
 
@@ -28,3 +28,14 @@ class Llama:
         attention = 2 * self.hidden * (self.hidden + self.kv_heads * self.head_dim)
         layer = attention + 3 * self.hidden * self.intermediate + 2 * self.hidden
         return self.layers * layer + self.hidden + (1 if self.tied else 2) * self.vocab_size * self.hidden
+
+
+@dataclass(frozen=True)
+class Hybrid(Llama):
+    """All layers but the last keep the states of a gated delta rule and a convolution, as Qwen3.5's do.
+
+    num_parameters is about right: their weights are taken to be as many as those of attention. state_dim: rows and
+    columns of each head's state.
+    """
+
+    state_dim: int = 64

@@ -12,7 +12,7 @@ from specexport.engines.cuda.driver import Gpu
 from specexport.runtime.session import Session
 from specexport.runtime.text.prompt_file import read_prompts
 
-from .llama import Llama
+from .llama import Hybrid, Llama
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 LLAMA_1B = Llama(16, 2048, 32, 8, 8192, 128256, tied=True, positions=4096)
@@ -22,6 +22,8 @@ SMALL = Llama(5, 512, 8, 4, 1408, 4096, tied=True, positions=1024)
 SMALL_DRAFT = Llama(2, 192, 6, 2, 512, 4096, tied=True, positions=1024)
 # Few tokens, so that every pair of them occurs often enough for a test; weights large enough that positions matter.
 TINY = Llama(2, 64, 4, 2, 128, 16, tied=False, positions=2048, spread=0.15)
+# The kernels for states of 64 rows are those of real hybrids.
+HYBRID = Hybrid(4, 256, 4, 2, 512, 512, tied=True, positions=1024, spread=0.1)
 
 
 @dataclass(frozen=True)
@@ -86,6 +88,7 @@ SHAPES = {
     shape.name: shape
     for shape in (
         Shape("tiny", TINY, TINY, 2048, 4, strangeness=0.1, sampled=True, walks=True),
+        Shape("hybrid", HYBRID, HYBRID, 1024, 4, strangeness=0.1),
         Shape("small", SMALL, SMALL_DRAFT, 1024, 7, walks=True),
         Shape("demo", None, None, 1024, 7, walks=True),
         Shape("1b", LLAMA_1B, LLAMA_1B, 2048, 7),

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import onnxruntime
 import pytest
-from specexport.bundle import Bundle, State
+from specexport.bundle import Bundle, Precision, State
 from specexport.engines import registry
 from specexport.engines.base import Availability
 from specexport.engines.catalogue import ENGINES
@@ -98,10 +98,18 @@ def with_states(opened: Bundle, *engines: str) -> Bundle:
     return Bundle(opened.root, dataclasses.replace(opened.manifest, engines=engines, target=target))
 
 
-@pytest.mark.parametrize("name", [name for name, info in ENGINES.items() if not info.states])
-def test_engines_that_run_no_states_refuse_them(refused: Refused, opened: Bundle, name: str) -> None:
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_a_precision_that_an_engine_runs_no_states_in(precision: Precision, refused: Refused, opened: Bundle) -> None:
+    hybrid = with_states(opened, "onnxruntime-cuda")
+    contract = dataclasses.replace(hybrid.manifest.contract, precision=precision)
     with refused(EngineError):
-        load_engine(with_states(opened, name), name)
+        load_engine(Bundle(hybrid.root, dataclasses.replace(hybrid.manifest, contract=contract)), "onnxruntime-cuda")
+
+
+def test_every_engine_runs_states_in_a_precision_that_it_runs() -> None:
+    for info in ENGINES.values():
+        assert info.states
+        assert set(info.states) <= set(info.formats)
 
 
 def test_an_onnxruntime_before_the_operators_for_states(

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from specexport.errors import ParameterError, UnsupportedModelError
+from specexport.errors import UnsupportedModelError
 from specexport.exporter.build import build
 from specexport.exporter.checkpoints.checkpoint import Checkpoint
 from specexport.exporter.checkpoints.states import keeps_states
-from specexport.exporter.early_check import check_request, refuse_states
+from specexport.exporter.early_check import refuse_states
 from specexport.exporter.request.options import BuildOptions
 from specexport.exporter.tracing.trace import probe_cache
 from support.hybrids import KINDS, MORE, OPTIONS, SHARED, save_hybrid
@@ -58,8 +58,8 @@ def test_trees_are_refused_before_an_export(refused: Refused, hybrid: Path, pair
 @pytest.mark.parametrize(
     "options",
     [
-        dict(engines=("onnxruntime-cuda",), precision="fp16"),
-        dict(engines=("onnxruntime", "onnxruntime-cuda"), precision="fp16"),
+        dict(engines=("onnxruntime-cuda",), precision="bf16"),
+        dict(engines=("tensorrt", "onnxruntime-cuda"), precision="bf16"),
         dict(engines=("tensorrt",), tensorrt_version="10.3"),
     ],
     ids=["cuda", "both", "old TensorRT"],
@@ -73,23 +73,9 @@ def test_engines_are_refused_before_an_export(
         attempt(*models, tmp_path / "out.bundle", **options)
 
 
-def test_a_wrong_precision_is_not_named_where_none_would_be_right(
-    refused: Refused, hybrid: Path, pair: Pair, tmp_path: Path
-) -> None:
-    """The engine runs no fp32; told so, a user would come back with fp16, to be refused again."""
-    with refused(UnsupportedModelError):
-        attempt(hybrid, None, tmp_path / "out.bundle", engines=("onnxruntime-cuda",))
-    with refused(ParameterError):
-        attempt(pair.target, None, tmp_path / "out.bundle", engines=("onnxruntime-cuda",))
-
-
-@pytest.mark.parametrize("source", ["org/name", "org/name:model.gguf"])
-def test_nothing_is_downloaded_for_a_wrong_option(
-    source: str, refused: Refused, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Checkpoint, "find", lambda source: pytest.fail(f"looked for {source}"))
-    with refused(ParameterError):
-        check_request(source, None, "out.bundle", BuildOptions(engines=("onnxruntime-cuda",)))
+def test_a_precision_that_the_engine_runs_states_in(hybrid: Path) -> None:
+    options = BuildOptions(engines=("onnxruntime", "onnxruntime-cuda"), precision="fp16")
+    refuse_states({"target": Checkpoint.find(str(hybrid))}, options, ("ort",))
 
 
 def test_a_hybrid_may_draft_beside_trees(hybrid: Path, pair: Pair) -> None:

@@ -224,7 +224,7 @@ def test_old_versions_of_tensorrt_have_no_states(refused: Refused, tmp_path: Pat
     with refused(UnsupportedModelError):
         trace(model, probe_cache(model), "rows", CONTRACT)
     with refused(UnsupportedModelError):
-        ModelExport(checkpoint, "target", ("rows",), engines=("tensorrt",)).check_states(probe_cache(model))
+        ModelExport(checkpoint, "target", ("rows",), engines=("tensorrt",)).check_states(probe_cache(model), "fp32")
 
 
 @pytest.mark.parametrize("kind", ORT_ALONE)
@@ -242,17 +242,18 @@ def test_states_in_half_precision(precision: Any, tmp_path: Path) -> None:
     )
     assert exported.error("ort") <= LOGIT_TOLERANCE["fp16"]
     assert exported.error("onnx") <= LOGIT_TOLERANCE["fp16"]
-    dtypes = {kept.state.part: kept.array.dtype for kept in exported.decoder("ort")._states._kept}  # type: ignore[union-attr]
+    dtypes = {kept.state.part: kept.memory.read().dtype for kept in exported.decoder("ort")._states._kept}  # type: ignore[union-attr]
     assert dtypes == {"window": np.float16, "state": np.float32, "rows": np.float32}
 
 
-def test_engines_that_run_no_states(refused: Refused, tmp_path: Path) -> None:
+def test_a_precision_that_an_engine_runs_no_states_in(refused: Refused, tmp_path: Path) -> None:
     """Before a minute is spent on graphs; where they are at hand from another build, all the same."""
     checkpoint = Checkpoint.find(str(save_hybrid(tmp_path / "checkpoint", "convolution")))
     layers = probe_cache(checkpoint.load("fp32"))
     export = ModelExport(checkpoint, "target", ("onnx", "ort"), engines=("onnxruntime", "onnxruntime-cuda"))
     with refused(UnsupportedModelError):
-        export.check_states(layers)
+        export.check_states(layers, "bf16")
+    assert export.check_states(layers, "fp16") == ("ort",)
 
 
 def test_the_dialects_of_a_hybrid(tmp_path: Path) -> None:
@@ -264,9 +265,9 @@ def test_the_dialects_of_a_hybrid(tmp_path: Path) -> None:
         ("onnxruntime", "tensorrt-rtx"): ("onnx", "ort"),
     }
     exports = [ModelExport(checkpoint, "target", ("onnx", "ort"), engines=names) for names in engines]
-    assert [export.check_states(layers) for export in exports] == list(engines.values())
+    assert [export.check_states(layers, "fp32") for export in exports] == list(engines.values())
     assert len({export.key(CONTRACT) for export in exports}) == 2, "else one would get the other's graphs"
-    assert ModelExport(checkpoint, "target", ("onnx",), engines=("tensorrt",)).check_states(layers) == ("onnx",)
+    assert ModelExport(checkpoint, "target", ("onnx",), engines=("tensorrt",)).check_states(layers, "fp32") == ("onnx",)
 
 
 @pytest.mark.slow

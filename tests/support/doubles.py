@@ -19,11 +19,13 @@ from specexport.bundle import (
     TextSpec,
     list_files,
 )
-from specexport.engines.base import Engine, Logits, RollsBack, SavedStates
+from specexport.engines.base import Engine, Logits, SavedStates
 from specexport.engines.open_rows import OpenRows
 from specexport.runtime.session import Session
 from specexport.runtime.state.context import Context
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+from support.rolls_back import RollsBack
 
 CONTRACT = Contract(capacity=48, max_draft_tokens=4, prompt_chunk=8, precision="fp32")
 BYTES = 256  # token id = byte; special tokens follow

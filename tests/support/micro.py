@@ -17,10 +17,11 @@ from ml_dtypes import bfloat16
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 from specexport.bundle import Bundle, CacheLayer, Contract, ModelSpec, Precision, RuleSpec
-from specexport.engines.base import Engine, Logits, RollsBack
+from specexport.engines.base import Engine, Logits
 from specexport.exporter.rules.write import _rules
 
 from support.doubles import write_bundle
+from support.rolls_back import RollsBack
 
 VOCAB = 23
 # No two layers alike, so that no size can stand for another.

@@ -221,8 +221,10 @@ def test_a_bundle_becomes_an_engine(
     fake, made = install(), []
     closed: list[str] = []
 
-    def decoder(runtime: Any, session: Any, place: Place, path: Path, spec: ModelSpec, contract: Contract) -> Any:
-        made.append((runtime, session.get_providers()[0], place, spec.source, contract.precision))
+    def decoder(
+        runtime: Any, session: Any, place: Place, path: Path, spec: ModelSpec, contract: Contract, keeps_open: bool
+    ) -> Any:
+        made.append((runtime, session.get_providers()[0], place, spec.source, contract.precision, keeps_open))
         return SimpleNamespace(file=path.name, head=f"head of {spec.source}", close=lambda: closed.append(spec.source))
 
     monkeypatch.setattr(cuda, "OrtCudaDecoder", decoder)
@@ -239,7 +241,8 @@ def test_a_bundle_becomes_an_engine(
     engine.close()
     assert closed == ["org/draft", "org/target"]
     assert sorted(made, key=lambda entry: entry[3]) == [
-        (fake, "CUDAExecutionProvider", ("cuda", 1), f"org/{role}", precision) for role in ("draft", "target")
+        (fake, "CUDAExecutionProvider", ("cuda", 1), f"org/{role}", precision, role == "draft")
+        for role in ("draft", "target")
     ]
     manifest = dataclasses.replace(
         bundle.manifest, draft=None, references={"target": "x"}, proofs=bundle.manifest.proofs[:1]

@@ -12,6 +12,8 @@ from onnx_ir import serde
 from specexport.bundle import Role
 from specexport.engines.onnxruntime.graphs import open_session
 from specexport.exporter.passes.gqa_lengths import keep_lengths_on_device
+from support.hybrids import KINDS, MORE, OPTIONS, SHARED, save_hybrid
+from support.placement import copies, of_many_parts
 from support.tiny import LLAMA, export_cached, save_model
 
 CAPACITY, WIDTH, VOCAB = 16, 8, 32
@@ -72,35 +74,6 @@ def converted(proto: onnx.ModelProto) -> ir.Model:
 
 def attention(model: ir.Model) -> list[ir.Node]:
     return [node for node in model.graph if node.op_type == "GroupQueryAttention"]
-
-
-# Inputs that ONNX Runtime's CUDA kernels read on the host.
-ON_HOST = {"GroupQueryAttention": {6}, "Range": {0, 1, 2}, "Reshape": {1}, "Expand": {1}, "Slice": {1, 2, 3, 4}}
-ON_HOST |= {"Squeeze": {1}, "Unsqueeze": {1}, "TopK": {1}}
-
-
-def copies(model: ir.Model) -> list[str]:
-    """Values that ONNX Runtime would copy between host and device by its rules of placement.
-
-    See docs/internals/onnxruntime-cuda.md.
-    """
-    host: set[ir.Value] = set()
-    copied = []
-    for node in model.graph:
-        wanted = ON_HOST.get(node.op_type, set())
-        given = [
-            (index in wanted, value)
-            for index, value in enumerate(node.inputs)
-            if value is not None and not value.is_initializer()
-        ]
-        from_host = any(value in host and not read_there for read_there, value in given)
-        if node.op_type == "Shape" or (
-            from_host and all(value in host or value.is_graph_input() for _, value in given)
-        ):
-            host.update(node.outputs)
-        else:
-            copied += [str(value.name) for read_there, value in given if (value in host) is not read_there]
-    return copied
 
 
 def test_the_rules_of_placement_find_what_onnx_runtime_reported() -> None:
@@ -208,3 +181,13 @@ def test_graphs_as_exported(family: str, role: Role, tmp_path: Path) -> None:
     ir.save(model, path)
     assert copies(model) == []
     assert exported.error("ort") < 1e-4
+
+
+@pytest.mark.parametrize(
+    "kind", [*KINDS, *(pytest.param(kind, marks=pytest.mark.slow) for kind in MORE | OPTIONS | SHARED)]
+)
+def test_graphs_with_states_as_exported(kind: str, tmp_path: Path) -> None:
+    exported = export_cached(save_hybrid(tmp_path / "checkpoint", kind), tmp_path / "graphs", ("ort",))
+    model = ir.load(exported.folder / exported.spec.graphs["ort"])
+    assert copies(model) == []
+    assert of_many_parts(model) == []
