@@ -25,8 +25,8 @@ STATES = (
     Mutant(
         "a commit is off by one",
         ROWS,
-        "return pending, pending + count - still_open",
-        "return pending, max(0, pending + count - still_open - 1)",
+        "return pending + count - still_open",
+        "return max(0, pending + count - still_open - 1)",
         (*COUNTED, *GRAPHS),
     ),
     Mutant(
