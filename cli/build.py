@@ -192,8 +192,9 @@ def _what_is_next(bundle: Bundle, place: str) -> str:
     planned = {plan.engine for plan in manifest.plans}
     waiting = [engine for engine in manifest.engines if engine in LIBRARIES and engine not in planned]
     found = availabilities()
-    asked = f"chat {place}" if manifest.text.chat_template else f'generate {place} --prompt "..."'
-    use = f"specexport {asked}, specexport calibrate {place} --prompts FILE"
+    asked = f'specexport generate {place} --prompt "..."'
+    chat = f"specexport chat {place} (if it was trained to chat), " if manifest.text.chat_template else ""
+    use = f"{chat}{asked}, specexport calibrate {place} --prompts FILE"
     compiling = ", ".join(f"specexport compile {place} --engine {engine}" for engine in waiting)
     if any(found[engine].usable for engine in manifest.engines if engine not in waiting):
         return f"next: {use}" + (f"; on the device: {compiling}" if waiting else "")

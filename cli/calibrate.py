@@ -51,6 +51,7 @@ from .prompt_requests import requests_of
     help="Write a policy with a fixed number of draft tokens instead of an adaptive one.",
 )
 @click.option("--report", type=click.Path(path_type=Path), help="HTML report. [default: BUNDLE/report.html]")
+@click.option("--details", is_flag=True, help="Also print the report's tables: acceptance, costs, speedups and so on.")
 @running
 @JSON
 def calibrate(
@@ -62,6 +63,7 @@ def calibrate(
     fixed: bool,
     report: Path | None,
     where: dict[str, Any],
+    details: bool,
     as_json: bool,
     **options: Any,
 ) -> None:
@@ -117,8 +119,10 @@ def calibrate(
     except KeyboardInterrupt:
         click.echo("interrupted; run the same command again to resume", err=True)
         raise SystemExit(130) from None
-    click.echo(json.dumps(analysis.as_dict()) if as_json else render(analysis))
+    click.echo(json.dumps(analysis.as_dict()) if as_json else render(analysis, details))
     report = report or session.bundle.root / "report.html"
     write_report(analysis, report)
-    click.echo(f"\n{answer(analysis)} ({timedelta(seconds=round(perf_counter() - start))})", err=True)
-    click.echo(f"sessions follow {session.bundle.root / 'policy.json'}; why: {report}", err=True)
+    took = timedelta(seconds=round(perf_counter() - start))
+    click.echo(f"\n{answer(analysis)}; calibration took {took}", err=True)
+    rest = "" if details or as_json else "; --details prints its tables"
+    click.echo(f"sessions follow {session.bundle.root / 'policy.json'}; why: {report}{rest}", err=True)

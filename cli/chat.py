@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from .options import BUNDLE, CHAT_TEMPLATE, running
-from .sampling_options import sampling_options
+from .sampling_options import note_route, sampling_options
 
 PROBE = [{"role": "user", "content": "a"}]
 KEY = "\\C-t"  # as readline writes Ctrl-T
@@ -48,6 +48,7 @@ def chat(
     parameters = {"max_new_tokens": max_new_tokens, **options}
     # The budget lets a model that keeps states go on from an earlier turn.
     with load(bundle, prompt_cache_bytes=None, chat_template=chat_template, **where) as session:
+        note_route(session, options["route"])
         session.stream(PROBE, **parameters).close()  # a wrong option ends the command, not every answer
         Conversation(session, Console(highlight=False, soft_wrap=True), system, parameters).run(_ask)
 

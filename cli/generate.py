@@ -11,7 +11,7 @@ import click
 
 from .grammar_options import grammars
 from .options import BUNDLE, CHAT_TEMPLATE, JSON, running
-from .sampling_options import sampling_options
+from .sampling_options import note_route, sampling_options
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -68,6 +68,7 @@ def generate(
         given = _stdin() if prompt == "-" else prompt
     expected = _text(prediction) if prediction is not None else None
     session = load(bundle, chat_template=chat_template, **where)
+    note_route(session, options["route"])
     reader = None
     if options.get("grammar") is not None and prompt is None:
         given, reader = _behind_thoughts(session, given, options)
@@ -167,10 +168,11 @@ def summary(statistics: Statistics) -> str:
             f"{row.mean_acceptance_length:.2f} tokens/round",
             f"accepted {row.acceptance_rate:.0%} of {row.drafted} ({by_position})",
         ]
-        parts += [f"leaves caught {row.caught} of {row.leaves}"] if row.leaves else []
-        if len(row.rounds_by_drafter) > 1:
-            rounds = ", ".join(f"{count} rounds by {name}" for name, count in row.rounds_by_drafter.items())
-            parts += [f"drafted {rounds}"]
+        parts += [f"second choices accepted {row.caught} of {row.leaves}"] if row.leaves else []
+        rounds = ", ".join(
+            f"{count} round{'s' * (count > 1)} by {name}" for name, count in row.rounds_by_drafter.items()
+        )
+        parts += [f"drafted {rounds}"]
         parts += [f"{row.looked_up} of {row.drafted} draft tokens looked up"] if row.looked_up else []
         parts += (
             [f"{row.predicted} from the prediction, {row.predicted_accepted} of them accepted"] if row.predicted else []

@@ -20,7 +20,7 @@ RUNNING = (
     click.option("--engine", help="Engine to run on. [default: the first of the bundle that this host can run]"),
     click.option(
         "--threads",
-        type=click.IntRange(0, 1024),
+        type=click.IntRange(0),
         default=0,
         help="CPU threads, 0 for the engine's choice; more than the host has cores are slower. "
         "[default: the engine's choice]",

@@ -19,7 +19,12 @@ def remove_draft(bundle: Path, name: str) -> None:
     """
     from ..bundle import Bundle
     from ..exporter.remove_draft import remove_draft as remove
+    from ..runtime.policy.routes import POLICY
 
-    left = remove(Bundle.open(bundle), name)
-    click.echo(f"{bundle} has the drafts {', '.join(left.manifest.draft_names)}", err=True)
+    opened = Bundle.open(bundle)
+    calibrated = opened.path(POLICY).exists()
+    left = remove(opened, name)
+    click.echo(f"removed {name}; left: {', '.join(left.manifest.draft_names)}", err=True)
+    if calibrated:
+        click.echo("the calibration may have used it and was removed; run specexport calibrate again", err=True)
     click.echo(str(bundle))

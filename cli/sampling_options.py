@@ -4,20 +4,52 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import MISSING, Field, fields
-from typing import Any
+from functools import wraps
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from ..runtime.sampling.options import Biases, Choice, Flag, Number, Option, Texts, TokenIds, Whole
 from ..runtime.sampling.parameters import SamplingParameters
 
+if TYPE_CHECKING:
+    from ..runtime.session import Session
+
+
+OF_DRAFTS = ("num_draft_tokens", "num_leaves", "drafter")
+
 
 def sampling_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Adds them; the command gets each under its field's name."""
+    """Adds them; the command gets each under its field's name. --plain with an option of drafts is a usage error."""
+
+    @wraps(command)
+    def run(**options: Any) -> None:
+        given = next((name for name in OF_DRAFTS if options.get(name)), None)
+        if given is not None and not options["speculate"]:
+            raise click.UsageError(
+                f"--{given.replace('_', '-')} is for drafts, and --plain does not draft; give only one"
+            )
+        command(**options)
+
+    found: Callable[..., None] = run
     for one in reversed(fields(SamplingParameters)):
         if one.metadata["option"].flag != "":
-            command = _click_option(one, one.metadata["option"])(command)
-    return command
+            found = _click_option(one, one.metadata["option"])(found)
+    return found
+
+
+def note_route(session: Session, route: str | None) -> None:
+    """Says on stderr that a route has no effect, where the policy does not know it."""
+    policy = session.decisions.policy
+    if route is None or (policy is not None and route in policy.routes):
+        return
+    if policy is None:
+        told = "this bundle is not calibrated; specexport calibrate decides by route"
+    else:
+        told = (
+            f"the policy has {', '.join(policy.routes) or 'no routes'}; the request is decoded like one without a route"
+        )
+    click.echo(f"--route {route} has no effect: {told}", err=True)
 
 
 def _click_option(one: Field[Any], option: Option) -> Callable[[Callable[..., None]], Callable[..., None]]:

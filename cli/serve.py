@@ -70,6 +70,11 @@ WHERE = ("host", "port", "uds", "drain_delay", "drain_timeout", "trust_forwarded
     show_default=True,
     help="Temperature of requests that do not set one.",
 )
+@click.option(
+    "--drafter",
+    help="Drafter of requests that name none, as for generate. [default: the policy's where calibrated, else model if "
+    "the bundle has one, else ngram]",
+)
 @click.option("--max-tokens", type=click.IntRange(1), help="Maximum new tokens per request. [default: the capacity]")
 @click.option(
     "--max-body", type=click.IntRange(1), default=1 << 20, show_default=True, help="Maximum bytes per request."

@@ -163,6 +163,7 @@ def main() -> None:
         "Where the draft cannot predict the text, a fixed number of draft tokens costs time. An uncalibrated\n"
         "session learns that as it runs, and calibration finds it out beforehand:\n"
     )
+    console.print(f"Calibrating on {CALIBRATED.stop - CALIBRATED.start} other prompts per route ...\n")
     with calibrated(bundle) as session, specexport.load(bundle) as uncalibrated:
         show_policy(session, uncalibrated, console)
     console.print("So measure on your own prompts: specexport calibrate demo.bundle --prompts FILE")

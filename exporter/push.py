@@ -6,7 +6,7 @@ from pathlib import Path
 
 from ..bundle import MANIFEST, Bundle
 from ..errors import MissingPackageError, OutputError
-from ..runtime.hub import ON_HUB
+from ..runtime.hub import ON_HUB, hub_reason
 
 CARD = "README.md"
 
@@ -34,15 +34,19 @@ def push(bundle: Bundle, repository: str, private: bool = False) -> str:
         files = [MANIFEST, *bundle.manifest.files]
         api.upload_folder(repo_id=repository, folder_path=bundle.root, allow_patterns=files)
     except Exception as error:  # those of its HTTP library come through
-        reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
-        raise OutputError(f"the hub refused {repository}: {reason}; log in with: hf auth login") from None
+        raise OutputError(
+            f"{repository} could not be uploaded: {hub_reason(error)}; if you are not logged in: hf auth login"
+        ) from None
     return address
 
 
 def _card(bundle: Bundle, repository: str) -> str:
     manifest = bundle.manifest
-    made_of = [model.source for model in manifest.models.values()]
-    bases = "".join(f"- {source}\n" for source in made_of if ON_HUB.fullmatch(source) and not Path(source).exists())
+    sources = [model.source for model in manifest.models.values()]
+    on_hub = [ON_HUB.fullmatch(source) is not None and not Path(source).exists() for source in sources]
+    bases = "".join(f"- {source}\n" for source, known in zip(sources, on_hub, strict=True) if known)
+    # A path on this host tells others nothing, and may name its user.
+    made_of = [source if known else Path(source).name for source, known in zip(sources, on_hub, strict=True)]
     drafts = f", with drafts from {made_of[1]}" if manifest.draft is not None else ""
     return f"""---
 library_name: specexport

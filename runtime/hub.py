@@ -9,6 +9,7 @@ from pathlib import Path
 from ..errors import BundleError, MissingPackageError
 
 SUFFIX = ".bundle"  # of a folder: a mistyped path is not looked for on the hub
+UNREACHABLE = {"TransportError", "ConnectionError", "LocalEntryNotFoundError"}
 ON_HUB = re.compile(r"(?P<repository>[\w-][\w.-]*/[\w-][\w.-]*)(@(?P<revision>[\w./-]+))?")
 
 
@@ -30,10 +31,16 @@ def local_bundle(path: str | os.PathLike[str]) -> Path:
     try:
         return Path(snapshot_download(match["repository"], revision=match["revision"]))
     except Exception as error:  # errors of its HTTP library come through
-        reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
         raise BundleError(
-            f"there is no folder {path}, and no such bundle could be downloaded from the hub: {reason}"
+            f"there is no folder {path}, and no such bundle could be downloaded: {hub_reason(error)}"
         ) from None
+
+
+def hub_reason(error: Exception) -> str:
+    """Why a call of huggingface_hub failed, in one line. Its HTTP library may be requests or httpx."""
+    if UNREACHABLE & {kind.__name__ for kind in type(error).__mro__}:
+        return "the hub cannot be reached from here"
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)
 
 
 def bundle_name(root: Path) -> str:

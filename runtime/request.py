@@ -131,9 +131,9 @@ def _leaves(bundle: Bundle, parameters: SamplingParameters, drafter: str | None,
             "second choices of a draft model, so name one, or leave num_leaves out"
         )
     drafts = drafter is not None and model_of(drafter) is not None
-    siblings = drafts and not parameters.greedy and parameters.verification in SIBLINGS
+    siblings = drafter is not None and not parameters.greedy and parameters.verification in SIBLINGS
     if siblings:
-        _check_siblings(parameters, most)
+        _check_siblings(bundle, parameters, most)
     if not most or asked == 0 or not drafts or parameters.grammar is not None:
         return None
     worth = schedule.leaves if isinstance(schedule, AdaptiveSchedule) else None
@@ -142,8 +142,12 @@ def _leaves(bundle: Bundle, parameters: SamplingParameters, drafter: str | None,
     return LeafPlan(most, worth) if worth is not None else None
 
 
-def _check_siblings(parameters: SamplingParameters, most: int) -> None:
+def _check_siblings(bundle: Bundle, parameters: SamplingParameters, most: int) -> None:
     asked = f"verification is {parameters.verification!r}, which judges several candidates per position"
+    if bundle.manifest.draft is None:
+        raise ParameterError(f"{asked}, draws of a draft model, and this bundle has none; build it with --draft")
+    if parameters.drafter is not None and model_of(parameters.drafter) is None:
+        raise ParameterError(f"{asked}, draws of a draft model; drafter {parameters.drafter!r} only looks tokens up")
     if not most:
         raise ParameterError(f"{asked}, but this bundle has no rows for them; build it with --tree-rows 8")
     if parameters.grammar is not None:

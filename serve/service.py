@@ -9,6 +9,7 @@ from hashlib import sha256
 from time import monotonic
 from typing import Any, TypeVar
 
+from ..runtime.drafting.names import check_drafter
 from ..runtime.grammar.grammar import Grammar
 from ..runtime.hub import bundle_name
 from ..runtime.session import Session
@@ -39,6 +40,9 @@ class Service:
         self.name = settings.model or checks.model("model", bundle_name(session.bundle.root))
         self.fingerprint = f"fp_{_digest(session)}-{session.engine.name}"
         self.metrics = self._metrics(session)
+        if settings.drafter is not None:
+            manifest = session.bundle.manifest
+            check_drafter(settings.drafter, manifest.draft is not None, manifest.draft_names)
 
     def _metrics(self, session: Session) -> Metrics:
         policy = session.decisions.policy
@@ -86,6 +90,7 @@ class Service:
             "draft_precision": manifest.draft and _stored(manifest.draft.format, computed),
             "chat": self.session.chats,
             "default_temperature": self.settings.default_temperature,
+            "drafter": self.settings.drafter,
             "max_tokens": self.settings.max_tokens,
         }
         return Model(id=self.name, created=self.created, max_model_len=session.capacity, meta=dict(meta))

@@ -8,7 +8,7 @@ from ipaddress import ip_address
 from typing import Any
 
 from ..errors import ParameterError
-from ..runtime.sampling.options import Flag
+from ..runtime.sampling.options import Flag, Name
 from . import checks
 
 LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
@@ -20,6 +20,7 @@ CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "allowed_hosts": checks.hosts,
     "cors_origins": checks.origins,
     "default_temperature": checks.temperature,
+    "drafter": Name().check,
     "metrics_prefix": checks.prefix,
     "replica": checks.name,
     **dict.fromkeys(("max_tokens", "max_body", "max_requests", "max_queue", "max_queue_per_key"), checks.count),
@@ -27,7 +28,7 @@ CHECKS: dict[str, Callable[[str, Any], Any]] = {
     **dict.fromkeys(("body_timeout", "send_timeout", "ping_interval"), checks.some_seconds),
     **dict.fromkeys(("public_metrics", "allow_grammars", "strict_fields", "access_log"), Flag().check),
 }
-OPTIONAL = ("model", "allowed_hosts", "max_tokens", "max_queue_per_key", "replica")  # which may be None
+OPTIONAL = ("model", "allowed_hosts", "max_tokens", "max_queue_per_key", "replica", "drafter")  # which may be None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,12 +41,13 @@ class ServerSettings:
     names; "*" for any, if something in front of the server checks it. By default none without keys, and any with keys.
     cors_origins: exact origins whose pages may send requests from a browser.
 
-    default_temperature: of requests that set none. max_tokens: upper limit of a request's own, None for the capacity.
-    max_body: of a request. body_timeout: for receiving all of it. max_requests: open at once, waiting ones included.
-    max_queue, queue_timeout, grammar_timeout: see `AsyncSession`. max_queue_per_key: of one key, or without keys of one
-    address; None for 4 with several keys, and for `max_queue` otherwise. stall_timeout: time without a prompt chunk or
-    a round after which `/health` returns 503. send_timeout: a stream whose reader takes nothing for so long is ended.
-    ping_interval: between comments in a silent stream. header_timeout: how long a stream's status waits for the engine.
+    default_temperature: of requests that set none. drafter: of requests that name none, instead of the policy's.
+    max_tokens: upper limit of a request's own, None for the capacity. max_body: of a request. body_timeout: for
+    receiving all of it. max_requests: open at once, waiting ones included. max_queue, queue_timeout, grammar_timeout:
+    see `AsyncSession`. max_queue_per_key: of one key, or without keys of one address; None for 4 with several keys, and
+    for `max_queue` otherwise. stall_timeout: time without a prompt chunk or a round after which `/health` returns 503.
+    send_timeout: a stream whose reader takes nothing for so long is ended. ping_interval: between comments in a silent
+    stream. header_timeout: how long a stream's status waits for the engine.
 
     allow_grammars: requests may contain context-free grammars (Lark), not only schemas, regexes and choices.
     strict_fields: unknown fields are refused instead of ignored. metrics_prefix: of the names at `/metrics`.
@@ -59,6 +61,7 @@ class ServerSettings:
     allowed_hosts: tuple[str, ...] | None = None
     cors_origins: tuple[str, ...] = ()
     default_temperature: float = 1.0
+    drafter: str | None = None
     max_tokens: int | None = None
     max_body: int = 1 << 20
     body_timeout: float = 30.0

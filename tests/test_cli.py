@@ -318,6 +318,20 @@ def test_every_drafter_gives_the_same(drafter: str, run: Run, built: Path) -> No
     assert ("ngram" in drafter or "suffix" in drafter) == (found["statistics"]["looked_up"] > 0)
 
 
+@pytest.mark.parametrize("option", ["--num-draft-tokens=2", "--num-leaves=1", "--drafter=ngram"])
+@pytest.mark.parametrize("command", [("generate", "--prompt=a"), ("chat",)])
+def test_plain_decoding_takes_no_option_of_drafts(command: tuple[str, ...], option: str, run: Run, built: Path) -> None:
+    found = run(command[0], built, *command[1:], "--plain", option)
+    assert found.exit_code == 2
+    assert f"{option.partition('=')[0]} is for drafts, and --plain does not draft; give only one" in found.stderr
+
+
+def test_a_route_that_has_no_effect_is_told(run: Run, built: Path) -> None:
+    found = run("generate", built, "--prompt=a", "--max-new-tokens", 2, "--route", "code")
+    assert found.exit_code == 0
+    assert found.stderr.startswith("--route code has no effect: this bundle is not calibrated; ")
+
+
 def test_a_prediction_comes_from_a_file(run: Run, built: Path, tmp_path: Path) -> None:
     arguments = ("generate", built, "--prompt", "def add(a):\n", "--max-new-tokens", 24)
     plain = run(*arguments, "--plain")

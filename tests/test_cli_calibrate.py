@@ -66,6 +66,11 @@ def test_calibrate_writes_what_generate_and_inspect_follow(
     generated = run("generate", "--prompt", "def", "--max-new-tokens", 8, "--route", "code", "--json")
     assert json.loads(generated.stdout)["statistics"]["drafted"] == 0
     assert "code: OFF, plain decoding" in run("inspect").stdout
+    known, unknown = (
+        run("generate", "--prompt", "def", "--max-new-tokens", 2, "--route", route) for route in ("code", "prose2")
+    )
+    assert "has no effect" not in known.stderr
+    assert unknown.stderr.startswith("--route prose2 has no effect: the policy has code, prose; ")
     forced = run(
         "generate", "--prompt", "def", "--max-new-tokens", 8, "--route", "code", "--num-draft-tokens", 2, "--json"
     )
@@ -106,7 +111,8 @@ def test_the_summary_is_for_people(run: Run, prompts: Path, tmp_path: Path) -> N
     result = run("calibrate", "--prompts", prompts, "--max-new-tokens", 4, "--limit", 2, "--report", report, "--fixed")
     assert result.exit_code == 0, result.stderr
     assert "UNDECIDED" in result.stdout
-    assert f"policy.json; why: {report}" in result.stderr
+    assert "Speedup by k" not in result.stdout
+    assert f"policy.json; why: {report}; --details prints its tables\n" in result.stderr
     assert report.exists()
 
 

@@ -65,7 +65,8 @@ S(k) = a(k) / a*(k), with its 95 % interval, resampled by request: the tokens of
 each of them as separate evidence would make the interval too narrow.
 
 All of these are replayed from the same recorded runs. The best of many looks slightly too good by chance; the measured
-speedups below do not. The drafter of the recorded runs is kept unless another is {better_by} % better.
+speedups below do not. The drafter of the recorded runs is kept unless another is {better_by} % better. Drafters that
+--drafter leaves out are replayed for comparison, and not chosen.
 """
 
 DISTRIBUTION = """

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ..statistics.results import Analysis
+from ..statistics.results import Analysis, RouteAnalysis
 from ..statistics.sample_size import what_samples_tell
+from ..verdicts.verdict import SHORTEST_RESPONSE
 from .explanations import SAMPLED, TITLES, explanation
 from .round_tables import acceptance_tables, cost_tables, length_tables, signal_tables
 from .speed_tables import distribution_tables, latency_tables, prediction_tables, speedup_tables, verdict_tables
@@ -60,7 +61,7 @@ def answer(analysis: Analysis) -> str:
     verdicts = [entry.policy.verdict for entry in analysis.routes]
     on, open_ones, all_of_them = verdicts.count("on"), verdicts.count("undecided"), len(verdicts)
     if all_of_them == 1:
-        return {"on": "Speculation pays", "off": "Speculation does not pay"}.get(verdicts[0], "Not decided yet")
+        return {"on": "Speculation pays", "off": "Speculation does not pay"}.get(verdicts[0], "Undecided")
     if on == all_of_them:
         return f"Speculation pays on all {on} routes"
     if not on and not open_ones:
@@ -75,13 +76,20 @@ def _findings(analysis: Analysis) -> dict[str, tuple[str, ...]]:
     prefill = f"Prefill: target {rate(costs.target_prefill)}, draft {rate(costs.draft_prefill)}."
     return {
         "verdicts": (
-            *(f"{printable(entry.route)}: {what_samples_tell(len(entry.speedups))}" for entry in analysis.routes),
+            *(f"{printable(entry.route)}: {_samples(entry)}" for entry in analysis.routes),
             *([printable(analysis.unnamed)] if analysis.unnamed else []),
         ),
         "costs": (prefill,),
         "signals": (f"Chosen: {analysis.signal or 'none'}.",) if analysis.signals else (),
         "provenance": (SAMPLED,) if analysis.temperature else (),
     }
+
+
+def _samples(entry: RouteAnalysis) -> str:
+    counted = len(entry.speedups)
+    short = entry.requests - counted
+    left_out = f" ({short} of {entry.requests} with less than {SHORTEST_RESPONSE} tokens do not count)" if short else ""
+    return what_samples_tell(counted) + left_out
 
 
 def _provenance_tables(analysis: Analysis) -> tuple[Table, ...]:

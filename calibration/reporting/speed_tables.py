@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from ..statistics.results import Analysis, RouteAnalysis
+from ..statistics.results import Analysis, DraftCandidate, RouteAnalysis
 from .explanations import PREDICTION_TOLERANCE
 from .tables import NOTHING, Table, between, milliseconds, number, percent, printable, quantile, times
 
@@ -34,21 +34,26 @@ def verdict_tables(analysis: Analysis) -> tuple[Table, ...]:
 
 
 def speedup_tables(analysis: Analysis) -> tuple[Table, ...]:
+    def remark(entry: RouteAnalysis, candidate: DraftCandidate) -> str:
+        if candidate == entry.judged:
+            return "chosen"
+        return "best fixed k" if candidate == entry.chosen else ""
+
     rows = tuple(
         (
             printable(entry.route),
             printable(candidate.drafter),
-            str(candidate.num_draft_tokens),
+            "adaptive" if candidate.adapts else str(candidate.num_draft_tokens),
             number(candidate.acceptance_length),
             number(candidate.break_even),
             times(candidate.speedup.value),
             between(candidate.speedup),
             times(candidate.p10),
             percent(candidate.slower),
-            "best" if candidate == entry.chosen else "",
+            remark(entry, candidate),
         )
         for entry in analysis.routes
-        for candidate in entry.candidates
+        for candidate in (*entry.adapting, *entry.candidates)
     )
     columns = ("route", "drafter", "k", "a(k)", "a*(k)", "S(k)", "95 %", "p10", "slower", "")
     return (Table(columns, rows, texts=2, remark=True),)

@@ -1,4 +1,4 @@
-"""An analysis as text for a terminal: the report's sections without figures and explanations."""
+"""An analysis as text for a terminal: the report's sections, or only the verdicts, without figures and explanations."""
 
 from __future__ import annotations
 
@@ -14,10 +14,12 @@ GAP = "  "
 NARROWEST = 12
 
 
-def render(analysis: Analysis) -> str:
-    """Lines of at most `WIDTH` columns, verdicts first, no colours; the same numbers as in the report."""
+def render(analysis: Analysis, details: bool = True) -> str:
+    """Lines of at most `WIDTH` columns, no colours; the same numbers as in the report. details: all sections, and not
+    only the verdicts.
+    """
     lines: list[str] = []
-    for section in sections(analysis):
+    for section in sections(analysis)[: None if details else 1]:
         lines += ["", section.title] if lines else [section.title]
         for one in section.decided:
             lines += _wrapped(f"{one.verdict} {one.route}: {one.words}")

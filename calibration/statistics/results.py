@@ -84,8 +84,8 @@ class RouteAnalysis:
 
     policy: the route's entry of policy.json. words: its verdict in a sentence. missing: requests still needed for a
     verdict, 0 if there is one. chosen: the best fixed number of draft tokens. adaptive: the schedule that will run,
-    with the same drafter; None if a fixed number will run. speedups: the predicted speedup of what will run, for each
-    request whose response is not too short.
+    with the same drafter; None if a fixed number will run. adapting: the same schedule with each drafter. speedups: the
+    predicted speedup of what will run, for each request whose response is not too short.
     """
 
     route: str
@@ -106,6 +106,7 @@ class RouteAnalysis:
     speedups: tuple[float, ...]
     measured: MeasuredRuns
     adaptive: DraftCandidate | None = None
+    adapting: tuple[DraftCandidate, ...] = ()
 
     @property
     def judged(self) -> DraftCandidate:

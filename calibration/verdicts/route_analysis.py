@@ -75,6 +75,7 @@ def analyze_route(route: str, drafted: Sequence[Drafted], possible: Sequence[str
         speedups=chosen.speedups,
         measured=_measured(records, costs),
         adaptive=candidate if candidate.adapts else None,
+        adapting=tuple(one.candidate for one in adaptive),
     )
 
 

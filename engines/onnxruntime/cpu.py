@@ -18,12 +18,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...bundle import Bundle, CacheLayer, Contract, ModelSpec, Precision
-from ...errors import BundleError, EngineError, ParameterError
+from ...errors import BundleError, EngineError
 from ..base import Availability, Engine, Logits, OpenedDraft, Rows, SavedStates, check_rows
 from ..versions import dotted, version_numbers
 from .confidence_head import OrtHead, head_shapes
 from .graph_check import Signature, check_graph, still_open
 from .graphs import OrtGraph, open_graph, open_session
+from .pool import check_threads
 from .state_memory import HostState
 from .states import OrtStates, state_signatures
 from .trees import ANCESTOR, DEPTH, OrtTrees
@@ -65,8 +66,7 @@ def load(bundle: Bundle, threads: int = 0, device: int = 0) -> Engine:
     Raises `ParameterError` for a number of threads out of range, `BundleError` for a graph that does not fit the
     manifest, and `EngineError` for a bundle that ONNX Runtime cannot run.
     """
-    if not 0 <= threads <= 1024:
-        raise ParameterError(f"threads is {threads}; it must be 0 (the engine's choice) or from 1 to 1024")
+    check_threads(threads)
     manifest = bundle.manifest
     if manifest.has_states:
         _check_version()

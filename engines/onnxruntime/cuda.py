@@ -17,11 +17,11 @@ from typing import Any
 import numpy as np
 
 from ...bundle import Bundle, ModelSpec
-from ...errors import BundleError, EngineError, ParameterError
+from ...errors import BundleError, EngineError
 from ..base import Availability, Engine
 from .cuda_decoder import OrtCudaDecoder, Place
 from .cuda_errors import explain, reason
-from .pool import configure
+from .pool import check_threads, configure
 
 NAME = "onnxruntime-cuda"
 DIALECT = "ort"
@@ -66,8 +66,7 @@ def load(bundle: Bundle, threads: int = 0, device: int = 0) -> Engine:
     Raises `ParameterError` for a number of threads out of range, `BundleError` for a graph that does not fit the
     manifest, and `EngineError` for a bundle in fp32, and where the GPU cannot be used or lacks the memory.
     """
-    if not 0 <= threads <= 1024:
-        raise ParameterError(f"threads is {threads}; it must be 0 (the engine's choice) or from 1 to 1024")
+    check_threads(threads)
     manifest = bundle.manifest
     if manifest.contract.precision == "fp32":  # attention would run on the CPU
         raise EngineError(

@@ -13,9 +13,22 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from ...errors import ParameterError
+
+MOST_PER_CPU = 8  # above one per core they only take turns; a bundle's costs may be of a host with more cores
 CPUS = Path("/sys/devices/system/cpu")
 GROUPS = Path("/sys/fs/cgroup")
 OWN_GROUPS = Path("/proc/self/cgroup")
+
+
+def check_threads(threads: int) -> None:
+    """Raises `ParameterError` for a number with which a pass would take minutes instead of milliseconds."""
+    if threads < 0:
+        raise ParameterError(f"threads is {threads}; it must be 0 (the engine's choice) or more")
+    if threads > MOST_PER_CPU * (os.cpu_count() or 1):
+        raise ParameterError(
+            f"threads is {threads}, more than {MOST_PER_CPU} per CPU of this host; give 0 for the engine's choice"
+        )
 
 
 def configure(options: Any, threads: int) -> None:

@@ -26,6 +26,7 @@ from ...bundle import ELEMENT_BYTES, Precision, sha256
 from ...calibration.weights.experts import stack_experts
 from ...calibration.weights.layers import check_finite
 from ...errors import CheckpointError, UnsupportedModelError
+from ...runtime.hub import hub_reason
 from .half_precision import TORCH_DTYPES
 from .own_code import note_of_own_code, refuse_own_code
 from .source import check_folder, find_local, first_line, is_gguf
@@ -238,7 +239,7 @@ def download(source: str, wanted: list[str] = WANTED) -> Path:
         return Path(snapshot_download(source, allow_patterns=wanted, ignore_patterns=UNWANTED))
     except Exception as error:  # network, permission and name errors, each of another type
         raise CheckpointError(
-            f"{source} is neither a local folder nor a hub id that can be downloaded: {first_line(error)}"
+            f"{source} is no folder here, and it could not be downloaded from the hub: {hub_reason(error)}"
         ) from None
 
 

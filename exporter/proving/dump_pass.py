@@ -18,7 +18,7 @@ from ...bundle import Bundle, Contract, ModelSpec
 from ...engines.base import Arrays
 from ...engines.onnxruntime.cpu import DIALECT, NUMPY_DTYPES, OrtDecoder
 from ...engines.onnxruntime.trees import chain_inputs
-from ...errors import BundleError, MissingPackageError, ParameterError
+from ...errors import BundleError, MissingPackageError, OutputError, ParameterError
 from ...runtime.proofs.parity import (
     LOGIT_TOLERANCE,
     POISON,
@@ -99,7 +99,7 @@ def dump_pass(bundle: Bundle, model: str = "target", dialect: str | None = None,
 def write_pass(dumped: DumpedPass, folder: Path) -> None:
     """`inputs.json` and, where there are logits, `outputs.json`, in a folder that may exist.
 
-    Raises `MissingPackageError` without polygraphy.
+    Raises `MissingPackageError` without polygraphy, `OutputError` if there can be no such folder.
     """
     try:
         from polygraphy.comparator import RunResults
@@ -108,7 +108,10 @@ def write_pass(dumped: DumpedPass, folder: Path) -> None:
         from polygraphy.logger import G_LOGGER
     except ModuleNotFoundError:
         raise MissingPackageError("polygraphy", "debug") from None
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OutputError(f"{folder} cannot be made a folder ({error.strerror}); give another --output") from None
     with G_LOGGER.verbosity(G_LOGGER.ERROR):
         save_json([dict(dumped.inputs)], str(folder / INPUTS))
         if dumped.logits is not None:

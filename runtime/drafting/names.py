@@ -82,9 +82,7 @@ def check_drafter(name: str | None, has_model: bool, drafts: Sequence[str] = ())
     found = first.get(name, name) if isinstance(name, str) else name
     if found not in usable:
         lacking = "" if has_model else ", since this bundle was built without --draft"
-        chains = (
-            ", or a lookup or another draft that drafts for one of the models, such as ngram:model" if has_model else ""
-        )
+        chains = f", or a chain: {', '.join(all_chains(drafts or (FIRST,)))}" if has_model else ""
         own = f" ({FIRST} is the draft {drafts[0]!r})" if first else ""
         raise ParameterError(f"drafter is {name!r}; it must be one of {', '.join(usable)}{own}{chains}{lacking}")
     return found

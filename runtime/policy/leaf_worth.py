@@ -20,6 +20,9 @@ BEST_SHARE = 0.5
 # No row counts as less than this share of the mean of all measured rows: on a busy host, neighbouring widths may seem
 # equally fast. Chosen after SmolLM2's costs were known, whose rows 4 to 6 take half of the mean.
 LEAST_OF_MEAN = 0.5
+# Tokens per round that leaves must be worth beyond the time of their rows. Chosen after SmolLM2's costs were known:
+# they change by 2 % of a pass from one measurement to the next, and sessions whose leaves were worth less gained none.
+LEAST_GAIN = 0.05
 # From this rank on, all choices share one estimate.
 RANKS = 8
 # How many observed tokens the draft's own probabilities count for; and about how many observations are remembered.
@@ -81,10 +84,12 @@ class LeafWorth:
         for chance in self._expected:
             most = max(most, alive * (1.0 - chance))
             alive *= chance
-        return BEST_SHARE * most > self._rate * (max(self._least_step, min(self._steps)) + HOST_SECONDS)
+        cost = self._rate * (max(self._least_step, min(self._steps)) + HOST_SECONDS)
+        return BEST_SHARE * most > cost + LEAST_GAIN
 
     def costs(self, rows: int, most: int) -> Probabilities:
-        return self._rate * np.array([self._seconds(rows, count) for count in range(most + 1)])
+        seconds = [self._seconds(rows, count) for count in range(most + 1)]
+        return self._rate * np.array(seconds) + LEAST_GAIN * (np.arange(most + 1) > 0)
 
     def add_leaves(self, rows: int, count: int) -> None:
         self.seconds = self._seconds(rows, count)

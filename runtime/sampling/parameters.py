@@ -56,8 +56,8 @@ class SamplingParameters:
 
     num_leaves: additional rows per round, in a bundle built with `--tree-rows`: second choices of the draft model,
     which give one more token if the target chooses one (docs/which-draft.md). By default as many as pay if the session
-    knows what rows cost, else none. There are none, whatever is given, where no model drafts: with `speculate` False,
-    num_draft_tokens 0, a route that only looks up, or a grammar. With a `drafter` that only looks up it is refused.
+    knows what rows cost, else none. There are none, whatever is given, where no model drafts: with `speculate` False, a
+    route that only looks up, or a grammar. With num_draft_tokens 0, or a `drafter` that only looks up, it is refused.
 
     prediction: a text, or token ids, that the output may largely repeat, such as a file to be changed in a few places
     (OpenAI's Predicted Outputs). Drafts are looked up in it first, as many as the bundle can take unless
@@ -160,7 +160,11 @@ class SamplingParameters:
                 f"min_new_tokens is {self.min_new_tokens}; "
                 f"it must be at most max_new_tokens, which is {self.max_new_tokens}"
             )
-
+        if self.num_leaves and self.num_draft_tokens == 0:
+            raise ParameterError(
+                f"num_leaves is {self.num_leaves} with num_draft_tokens 0; leaves are second choices of drafts; "
+                "leave one of them out"
+            )
         if self.grammar is not None and self.min_new_tokens:
             raise ParameterError(
                 f"min_new_tokens is {self.min_new_tokens} with a grammar, which may end earlier; leave one of them out"

@@ -30,6 +30,20 @@ LEAVES = (
         IN_WORTH,
     ),
     Mutant(
+        "leaves are taken for any gain, however small",
+        WORTH,
+        "+ LEAST_GAIN * (np.arange(most + 1) > 0)",
+        "",
+        IN_WORTH,
+    ),
+    Mutant(
+        "the host searches for leaves that could gain next to nothing",
+        WORTH,
+        "> cost + LEAST_GAIN",
+        "> cost",
+        IN_WORTH,
+    ),
+    Mutant(
         "leaves are priced as if the pass had no other rows",
         CHOICES,
         "gains -= budget.costs(rows, len(gains) - 1)",

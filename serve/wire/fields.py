@@ -56,6 +56,7 @@ REFUSED: dict[str, str] = {
     "guided_regex": "give structured_outputs instead",
     "guided_choice": "give structured_outputs instead",
     "guided_grammar": "give structured_outputs instead",
+    **dict.fromkeys(("drafter", "num_draft_tokens", "speculate", "show_drafts"), "put it into the object specexport"),
     "tools": "only conversations call tools; use /v1/chat/completions",
     "tool_choice": "only conversations call tools; use /v1/chat/completions",
 }

@@ -126,8 +126,7 @@ def test_leaves_are_off_where_nobody_knows_what_they_cost(session: Session) -> N
     assert session.generate(PROMPTS[0], FREE).statistics.leaves == 0
     assert session.generate(PROMPTS[0], FREE, schedule=FixedSchedule(3)).statistics.leaves == 0
     assert session.generate(PROMPTS[0], FREE, num_leaves=0).statistics.leaves == 0
-    for params in ({"speculate": False}, {"num_draft_tokens": 0}):
-        assert session.generate(PROMPTS[0], FREE, num_leaves=8, **params).statistics.leaves == 0
+    assert session.generate(PROMPTS[0], FREE, num_leaves=8, speculate=False).statistics.leaves == 0
 
 
 def test_what_a_bundle_has_no_room_for_is_refused(session: Session, built: Path, refused: Refused) -> None:
@@ -135,6 +134,10 @@ def test_what_a_bundle_has_no_room_for_is_refused(session: Session, built: Path,
         session.generate(PROMPTS[0], FREE, num_leaves=9)
     with refused(ParameterError):
         session.generate(PROMPTS[0], FREE, drafter="ngram", num_leaves=8)
+    with refused(ParameterError):
+        session.generate(PROMPTS[0], FREE, num_draft_tokens=0, num_leaves=8)
+    with refused(ParameterError):
+        session.generate(PROMPTS[0], temperature=1.0, verification="spectr", drafter="ngram")
     with load(built) as chains:
         with refused(ParameterError):
             chains.generate(PROMPTS[0], num_leaves=2)

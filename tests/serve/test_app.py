@@ -17,10 +17,12 @@ from typing import Any
 
 import pytest
 from specexport.bundle import Contract
+from specexport.errors import ParameterError
 from specexport.serve import AsyncSession, ServerSettings, create_app
 from starlette.applications import Starlette
 from starlette.routing import Mount
 from support.doubles import FakeDecoder, fake_session
+from support.messages import Refused
 from support.serving import ServerProcess, served, slow_session
 
 CONTRACT = Contract(capacity=256, max_draft_tokens=4, prompt_chunk=8, precision="fp32")
@@ -51,6 +53,29 @@ async def ask(
     await app(scope, receive, send)
     whole = b"".join(part["body"] for part in sent[1:])
     return sent[0]["status"], json.loads(whole) if len(sent) <= most else whole
+
+
+def test_the_drafter_of_requests_that_name_none(tmp_path: Path, refused: Refused) -> None:
+    async def main() -> None:
+        app = create_app(session, ServerSettings(drafter="suffix"))
+        metrics = app.state.service.metrics
+        for own in ({}, {"specexport": {"drafter": "ngram"}}):
+            fields = {"prompt": "ab ab ab ab", "max_tokens": 12, "temperature": 0, "stop_token_ids": []}
+            assert (await ask(app, "POST", "/v1/completions", {}, fields | own))[0] == 200
+        counted = metrics.exposition("")[0].decode()
+        for name in ("suffix", "ngram"):
+            assert f'num_drafts_by_drafter_total{{drafter="{name}"' in counted
+
+    session, _ = slow_session(tmp_path, CONTRACT)
+    asyncio.run(main())
+    with refused(ParameterError):
+        create_app(session, ServerSettings(drafter="model"))
+
+
+def test_a_path_with_a_slash_too_many_is_not_redirected(tmp_path: Path) -> None:
+    """Starlette would name an http address, behind a proxy that speaks https too."""
+    session, _ = slow_session(tmp_path, CONTRACT)
+    assert asyncio.run(ask(create_app(session), "GET", "/health/", {}))[0] == 404
 
 
 def test_mounted_in_another_app_with_two_bundles(tmp_path: Path) -> None:

@@ -56,6 +56,7 @@ WRONG: list[dict[str, Any]] = [
     {"metrics_prefix": "1 2"},
     {"replica": "a\r\nb"},
     {"replica": 5},
+    {"drafter": 5},
 ]
 
 

@@ -113,7 +113,7 @@ def test_the_names_of_routes_are_not_laid_out_and_are_cut() -> None:
     [
         (["on"], "Speculation pays"),
         (["off"], "Speculation does not pay"),
-        (["undecided"], "Not decided yet"),
+        (["undecided"], "Undecided"),
         (["on", "on"], "Speculation pays on all 2 routes"),
         (["off", "off"], "Speculation pays on none of 2 routes"),
         (["on", "off"], "Speculation pays on 1 of 2 routes"),

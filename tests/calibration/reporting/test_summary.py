@@ -12,6 +12,7 @@ from specexport.calibration.reporting.tables import Table, printable
 from specexport.calibration.statistics.intervals import UNBOUNDED
 from specexport.calibration.statistics.results import Bucket, Interval
 from specexport.calibration.survival.fit import LEAST_TOKENS
+from specexport.calibration.verdicts.verdict import SHORTEST_RESPONSE
 from support import analyses
 
 ANALYSIS = analyses.analysis()
@@ -206,13 +207,34 @@ def test_the_chosen_signal_and_its_errors() -> None:
     )
 
 
-def test_the_best_of_the_candidates_is_marked_once() -> None:
+def test_what_was_chosen_is_marked_once() -> None:
     (section,) = (one for one in sections(ANALYSIS) if one.key == "speedups")
-    best = [row[:3] for row in section.tables[0].rows if row[-1] == "best"]
+    best = [row[:3] for row in section.tables[0].rows if row[-1] == "chosen"]
     assert best == [
         (route.route, route.chosen.drafter, str(route.chosen.num_draft_tokens)) for route in ANALYSIS.routes
     ]
     assert len(section.tables[0].rows) == sum(len(route.candidates) for route in ANALYSIS.routes)
+
+
+def test_drafters_that_adapt_are_compared_too() -> None:
+    entry = analyses.route("one", "on", 0.5)
+    adapting = tuple(replace(entry.chosen, drafter=name, adapts=True) for name in ("model", "ngram"))
+    entry = replace(entry, adaptive=adapting[1], adapting=adapting)
+    (section,) = (one for one in sections(analyses.analysis([entry])) if one.key == "speedups")
+    rows = [(row[1], row[2], row[-1]) for row in section.tables[0].rows]
+    assert rows[:2] == [("model", "adaptive", ""), ("ngram", "adaptive", "chosen")]
+    assert (entry.chosen.drafter, str(entry.chosen.num_draft_tokens), "best fixed k") in rows
+
+
+def test_without_details_the_verdicts_alone_are_shown() -> None:
+    assert render(ANALYSIS).startswith(render(ANALYSIS, details=False))
+    assert not any(TITLES[key] in render(ANALYSIS, details=False).splitlines() for key in TITLES if key != "verdicts")
+
+
+def test_requests_that_do_not_count_are_told() -> None:
+    entry = replace(analyses.route("one", "on", 0.5), requests=62)
+    text = " ".join(render(analyses.analysis([entry]), details=False).split())
+    assert f"(2 of 62 with less than {SHORTEST_RESPONSE} tokens do not count)" in text
 
 
 def test_latency_plain_and_speculative() -> None:

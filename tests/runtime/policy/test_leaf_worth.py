@@ -6,9 +6,18 @@ import numpy as np
 import pytest
 from specexport.runtime.drafting.leaves import Choices
 from specexport.runtime.policy.cost_model import CostPoint, Costs, MeasuredTime
-from specexport.runtime.policy.leaf_worth import HOST_SECONDS, LEAST_OF_MEAN, RANKS, LeafBeliefs
+from specexport.runtime.policy.leaf_worth import (
+    BEST_SHARE,
+    HOST_SECONDS,
+    LEAST_GAIN,
+    LEAST_OF_MEAN,
+    RANKS,
+    LeafBeliefs,
+    LeafWorth,
+)
 from specexport.runtime.policy.routes import RoutePolicy
 from specexport.runtime.policy.schedule import AdaptiveSchedule, RouteState
+from specexport.runtime.sampling.distribution import Probabilities
 
 
 def schedule(
@@ -36,22 +45,37 @@ def choices(*found: tuple[int, int, float]) -> Choices:
     return Choices(places, places + 7, ranks, 0.0 * shares, shares)
 
 
+def for_rows(costs: Probabilities) -> Probabilities:
+    """The part of `costs` that is for rows: without what leaves have to gain besides."""
+    return costs - LEAST_GAIN * (np.arange(len(costs)) > 0)
+
+
 def test_a_row_costs_what_its_place_does_and_beyond_what_was_measured_the_most() -> None:
     steps = schedule((1.0, 1.01, 1.02, 1.3, 1.32))
     rate = (1 + 0.8 + 0.4) / (1.02 + 0.2)  # the tokens a second of the best, k = 2
     least = LEAST_OF_MEAN * 0.31 / 3
     expected = rate * np.array([0.0, least, 0.29, 0.31, 0.31 + 0.28, 0.31 + 2 * 0.28])
-    assert steps.leaves.costs(2, 5) == pytest.approx(expected)
-    assert steps.leaves.costs(5, 1) == pytest.approx([0.0, rate * 0.28])
+    assert for_rows(steps.leaves.costs(2, 5)) == pytest.approx(expected)
+    assert for_rows(steps.leaves.costs(5, 1)) == pytest.approx([0.0, rate * 0.28])
     wider = schedule((1.0, 1.01, 1.02, 1.3, 1.32), tree=(1.33, 1.6))
     expected = rate * np.array([0.0, LEAST_OF_MEAN * 0.59 / 5, 0.28, 0.28 + 0.28])
-    assert wider.leaves.costs(5, 3) == pytest.approx(expected)
+    assert for_rows(wider.leaves.costs(5, 3)) == pytest.approx(expected)
 
 
 def test_no_row_is_free_where_the_measurement_found_none_dearer() -> None:
     """A busy host: widths 2 to 5 look equally fast, 6 to 8 do not."""
     noisy = schedule((1.0, 1.2, 1.2, 1.2, 1.2), tree=(1.2, 1.5, 1.8))
-    assert noisy.leaves.costs(3, 2) == pytest.approx(noisy.leaves._rate * LEAST_OF_MEAN * np.array([0.0, 0.1, 0.2]))
+    expected = noisy.leaves._rate * LEAST_OF_MEAN * np.array([0.0, 0.1, 0.2])
+    assert for_rows(noisy.leaves.costs(3, 2)) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(("ending", "pays"), [(0.9, False), (1.1, True)])
+def test_a_gain_below_the_error_of_the_costs_is_left_out(ending: float, pays: bool) -> None:
+    """ending: the probability that the draft ends, in what makes a free row gain just enough at best."""
+    free = LeafWorth(LeafBeliefs())
+    free.begin([], [1.0 - ending * LEAST_GAIN / BEST_SHARE], 1.0, [1.0] * 5)
+    assert free.costs(3, 2).tolist() == [0.0, LEAST_GAIN, LEAST_GAIN]
+    assert free.could_pay() == pays
 
 
 def test_the_step_to_two_rows_is_none_of_a_leafs() -> None:
