@@ -23,7 +23,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from specexport.engines.onnxruntime.pool import physical_cores
+from specexport.engines.cpus import physical_cores
 
 PROMPTS = Path(__file__).parent.parent / "examples/prompts"
 POOLS = ("global", "session", "stop", "quiet")

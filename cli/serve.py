@@ -176,7 +176,7 @@ def _run(session: Any, settings: ServerSettings, listening: Listening) -> int:
         if listening.uds is not None:
             own.append(listening.uds.stat().st_ino)
         where = {"uds": str(listening.uds)} if listening.uds else {"host": listening.host, "port": port}
-        click.echo(json.dumps({"ready": True, **where, "model": app.state.service.name}))
+        _say(json.dumps({"ready": True, **where, "model": app.state.service.name}))
 
     async def main() -> int:
         listener = Listener(app, listening)
@@ -191,6 +191,19 @@ def _run(session: Any, settings: ServerSettings, listening: Listening) -> int:
         if listening.uds is not None and listening.uds.stat().st_ino in own:
             listening.uds.unlink()
     return code
+
+
+def _say(line: str) -> None:
+    """Prints it to whoever still reads stdout: a server goes on without."""
+    import os
+    import sys
+
+    try:
+        click.echo(line)
+    except BrokenPipeError:
+        nowhere = os.open(os.devnull, os.O_WRONLY)  # else Python fails to write the line once more at its end
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
 
 
 def _check_alone() -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from ...bundle import Bundle
 from ...engines.catalogue import ENGINES
+from ...engines.cpus import cpu_limit
 from ...errors import EngineError
 
 
@@ -32,7 +33,9 @@ def bundle_identity(bundle: Bundle) -> str:
 
 
 def describe_host(engine: str, device: int = 0) -> str:
-    """The processor, its cores and vector extensions; for engines on a GPU the name of GPU `device` as well."""
+    """The processor, its cores and vector extensions, and a container's limit on CPU time; for engines on a GPU the
+    name of GPU `device` as well.
+    """
     lines = _lines("/proc/cpuinfo")
     values = {
         key: next((line.partition(":")[2].strip() for line in lines if line.startswith(key)), "")
@@ -43,7 +46,8 @@ def describe_host(engine: str, device: int = 0) -> str:
     flags = set(values["flags"].split())
     extensions = [flag for flag in ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_int8") if flag in flags]
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    parts = [f"{name}, {cores} cores", *extensions]
+    limit = cpu_limit()
+    parts = [f"{name}, {cores} cores" + (f" limited to {limit:g}" if limit < (cores or 1) else ""), *extensions]
     info = ENGINES.get(engine)  # costs.json may name an engine of a later version
     if info is not None and info.on_gpu:
         parts.append(_gpu(device))

@@ -13,6 +13,10 @@ ALONE, ROUNDS = ("tests/exporter/tracing/test_standard_states.py",), ("tests/eng
 CONTEXT, PLACES = "runtime/state/context.py", ("tests/runtime/state/test_places.py",)
 APPLIED, TOLD = "exporter/quantize/apply.py", "exporter/proving/told.py"
 QUANTIZED = ("tests/exporter/proving/test_prove_states.py",)
+CAPTURES, ON_DEVICE = "engines/onnxruntime/captures.py", ("tests/engines/onnxruntime/test_cuda_states.py",)
+MEMORY = "engines/onnxruntime/state_memory.py"
+SPLITS, SPLIT = "exporter/passes/narrow_splits.py", ("tests/exporter/passes/test_narrow_splits.py",)
+ON_HOST, HELD = "exporter/passes/state_counts.py", ("tests/exporter/passes/test_state_counts.py",)
 
 STATES = (
     Mutant(
@@ -208,5 +212,60 @@ STATES = (
 """,
         "",
         QUANTIZED,
+    ),
+    Mutant(
+        "a split of five parts is held by no CUDA graph",
+        SPLITS,
+        "MOST_PARTS = 4",
+        "MOST_PARTS = 5",
+        SPLIT,
+    ),
+    Mutant(
+        "the rest of a cut split begins one part too early",
+        SPLITS,
+        "sizes = sizes[MOST_PARTS - 1 :]",
+        "sizes = sizes[MOST_PARTS - 2 :]",
+        SPLIT,
+    ),
+    Mutant(
+        "of two counts only the first stays on the host",
+        ON_HOST,
+        "    for count in counts:\n        readers",
+        "    for count in counts[:1]:\n        readers",
+        HELD,
+    ),
+    Mutant(
+        "counts get a zero that no shape gives",
+        ON_HOST,
+        """tape.op("Sub", [width, width])""",
+        """tape.op("Sub", [counts[0], counts[0]])""",
+        HELD,
+    ),
+    Mutant(
+        "a captured pass takes its rows into the state twice",
+        CAPTURES,
+        "            self._states.restore(before)\n",
+        "",
+        ON_DEVICE,
+    ),
+    Mutant(
+        "passes with other counts share a captured graph",
+        CAPTURES,
+        "kind = Kind(width, *(self._states.counts if self._states is not None else ()))",
+        "kind = next((kind for kind in self._options if kind.width == width), Kind(width))",
+        ON_DEVICE,
+    ),
+    Mutant(
+        "a state on the device is written where nobody reads it",
+        MEMORY,
+        """io.bind_ortvalue_output(f"present.{name}", self._value)
+
+    def settle(self) -> None:
+        \"\"\"Nothing""",
+        """io.bind_output(f"present.{name}", "cuda")
+
+    def settle(self) -> None:
+        \"\"\"Nothing""",
+        ON_DEVICE,
     ),
 )

@@ -100,16 +100,22 @@ def test_a_unix_socket_ready_with_its_costs_measured(served_bundle: Path, tmp_pa
     assert not path.exists()
 
 
-def test_nobody_reads_that_it_is_ready(served_bundle: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("closed", [True, False], ids=["no stdout", "a pipe without a reader"])
+def test_nobody_reads_that_it_is_ready(closed: bool, served_bundle: Path, tmp_path: Path) -> None:
     """A supervisor may have closed stdout."""
     path = tmp_path / "socket"
     command = [sys.executable, "-m", "specexport", "serve", str(served_bundle), "--uds", str(path)]
-    closed = ["sh", "-c", 'exec "$@" >&-', "sh", *command]
-    with subprocess.Popen(closed, stderr=subprocess.PIPE, text=True) as process:
+    wrapped = ["sh", "-c", 'exec "$@" >&-', "sh", *command] if closed else command
+    reader, writer = os.pipe()
+    os.close(reader)
+    with subprocess.Popen(wrapped, stdout=writer, stderr=subprocess.PIPE, text=True) as process:
+        os.close(writer)
         wait_for(lambda: path.is_socket() or process.poll() is not None)
         process.send_signal(signal.SIGTERM)
         _, errors = process.communicate()
     assert process.returncode == 0, errors
+    assert "Traceback" not in errors
+    assert "Exception ignored" not in errors
 
 
 @pytest.mark.parametrize("where", [("--port", "8000"), ("--host", "127.0.0.1")], ids=str)

@@ -8,8 +8,10 @@ from pathlib import Path
 
 import onnxruntime as ort
 import pytest
+from specexport.engines import cpus
+from specexport.engines.cpus import cpu_limit, physical_cores
 from specexport.engines.onnxruntime import pool
-from specexport.engines.onnxruntime.pool import configure, physical_cores
+from specexport.engines.onnxruntime.pool import configure
 
 # ONNX Runtime's thread pools belong to the process, so what a host finds must be tried in one of its own.
 HOST = """
@@ -67,10 +69,10 @@ def test_a_pool_is_no_larger_than_a_containers_limit(
     for name, content in {"own": own, **files}.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(content + "\n")
-    monkeypatch.setattr(pool, "GROUPS", tmp_path)
-    monkeypatch.setattr(pool, "OWN_GROUPS", tmp_path / "own")
+    monkeypatch.setattr(cpus, "GROUPS", tmp_path)
+    monkeypatch.setattr(cpus, "OWN_GROUPS", tmp_path / "own")
     monkeypatch.setattr(pool, "physical_cores", lambda: 4)
-    assert pool.cpu_limit() == (float("inf") if limit is None else limit)
+    assert cpu_limit() == (float("inf") if limit is None else limit)
     options = ort.SessionOptions()
     for threads, expected in ((0, {None: 4, 3.0: 3, 2.0: 2}.get(limit, 1)), (6, 6)):
         configure(options, threads)
@@ -83,7 +85,7 @@ def test_a_core_counts_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         file = tmp_path / f"cpu{number}/topology/thread_siblings_list"
         file.parent.mkdir(parents=True)
         file.write_text(siblings + "\n")
-    monkeypatch.setattr(pool, "CPUS", tmp_path)
+    monkeypatch.setattr(cpus, "CPUS", tmp_path)
     monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1, 2})
     assert physical_cores() == 2
     options = ort.SessionOptions()
@@ -94,6 +96,6 @@ def test_a_core_counts_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 def test_hardware_threads_where_the_system_does_not_tell_cores_apart(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pool, "CPUS", tmp_path)
+    monkeypatch.setattr(cpus, "CPUS", tmp_path)
     monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1, 5})
     assert physical_cores() == 3

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 from specexport.bundle import Bundle
 from specexport.engines.base import Engine
 from specexport.errors import BundleError, OutputError, ParameterError
+from specexport.runtime.policy import host_identity
 from specexport.runtime.policy.cost_model import COSTS, CostPoint, Costs, MeasuredTime
 from specexport.runtime.policy.decisions import Decisions, stale
 from specexport.runtime.policy.files import check_writable, write_decision
@@ -386,3 +388,15 @@ def test_costs_of_fewer_draft_tokens_are_refused(refused: Refused, bundle: Bundl
     write_decision(bundle, replace(costs, points=(short,)), COSTS)
     with refused(BundleError):
         Decisions.load(bundle, engine(), 0)
+
+
+@pytest.mark.parametrize(
+    ("limit", "told"), [(0.5, " 2 cores limited to 0.5"), (2.0, " 2 cores"), (math.inf, " 2 cores")]
+)
+def test_a_host_is_another_under_another_limit(limit: float, told: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the time of CPUs, as of a container: costs that were measured under one do not hold under the other."""
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1})
+    monkeypatch.setattr(host_identity, "cpu_limit", lambda: limit)
+    text = describe_host("onnxruntime")
+    assert text.partition(",")[2].startswith(told)
+    assert ("limited" in text) == ("limited" in told)
