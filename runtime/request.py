@@ -143,11 +143,11 @@ def _leaves(bundle: Bundle, parameters: SamplingParameters, drafter: str | None,
 
 
 def _check_siblings(bundle: Bundle, parameters: SamplingParameters, most: int) -> None:
-    asked = f"verification is {parameters.verification!r}, which judges several candidates per position"
+    asked = f"verification is {parameters.verification!r}, which judges several draws of a draft model per position"
     if bundle.manifest.draft is None:
-        raise ParameterError(f"{asked}, draws of a draft model, and this bundle has none; build it with --draft")
+        raise ParameterError(f"{asked}, and this bundle has no draft model; build it with --draft")
     if parameters.drafter is not None and model_of(parameters.drafter) is None:
-        raise ParameterError(f"{asked}, draws of a draft model; drafter {parameters.drafter!r} only looks tokens up")
+        raise ParameterError(f"{asked}; drafter {parameters.drafter!r} only looks tokens up")
     if not most:
         raise ParameterError(f"{asked}, but this bundle has no rows for them; build it with --tree-rows 8")
     if parameters.grammar is not None:

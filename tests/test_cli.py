@@ -231,13 +231,15 @@ def test_leaves_are_counted_where_there_were_any() -> None:
     row = Statistics(rounds=15, drafted_by_position=[15], accepted_by_position=[9], caught=5)
     assert "leaves" not in summary(row)
     row.leaves = 28
-    assert ", leaves caught 5 of 28" in summary(row)
+    assert ", second choices accepted 5 of 28" in summary(row)
 
 
 def test_several_drafters_are_told_apart() -> None:
     row = Statistics(rounds=15, drafted_by_position=[15], accepted_by_position=[9])
+    assert "drafted" not in summary(row)
+    row.rounds_by_drafter = {"model": 1}
+    assert ", drafted 1 round by model" in summary(row)
     row.rounds_by_drafter = {"model": 12}
-    assert "rounds by" not in summary(row)
     row.rounds_by_drafter["ngram+code"] = 3
     assert ", drafted 12 rounds by model, 3 rounds by ngram+code" in summary(row)
 
@@ -431,7 +433,6 @@ def test_a_prompt_on_stdin_that_is_no_text(refused: Refused, run: Run, built: Pa
     [
         ("--messages", "/dev/null"),
         ("--threads", "-1"),
-        ("--threads", "10000000000"),
         ("--top-k", "many"),
         ("--ban-token", "x"),
         ("--logit-bias", "3"),

@@ -179,7 +179,7 @@ def test_a_bundle_on_the_hub(built: Path, tmp_path: Path, monkeypatch: pytest.Mo
 
     found = run("calibrate", "--prompts", prompts, "--max-new-tokens", 4, "--limit", 1)
     assert found.exit_code == 0, found.stderr
-    assert f"sessions follow {snapshot / 'policy.json'}; why: {snapshot / 'report.html'}\n" in found.stderr
+    assert f"sessions follow {snapshot / 'policy.json'}; why: {snapshot / 'report.html'};" in found.stderr
     assert "<title>Does speculation pay? tiny</title>" in (snapshot / "report.html").read_text()
     assert json.loads(run("inspect", "--json").stdout)["policy"]["routes"].keys() == {"code", "prose"}
 

@@ -13,6 +13,7 @@ from ...errors import ParameterError
 
 LOOKUP_NAMES = LOOKUPS
 FIRST = "model"
+SHOWN_CHAINS = 4
 
 
 def drafters_of(model: str) -> tuple[str, ...]:
@@ -82,7 +83,9 @@ def check_drafter(name: str | None, has_model: bool, drafts: Sequence[str] = ())
     found = first.get(name, name) if isinstance(name, str) else name
     if found not in usable:
         lacking = "" if has_model else ", since this bundle was built without --draft"
-        chains = f", or a chain: {', '.join(all_chains(drafts or (FIRST,)))}" if has_model else ""
+        several = all_chains(drafts or (FIRST,)) if has_model else ()
+        more = " and so on" if len(several) > SHOWN_CHAINS else ""
+        chains = f", or a chain: {', '.join(several[:SHOWN_CHAINS])}{more}" if several else ""
         own = f" ({FIRST} is the draft {drafts[0]!r})" if first else ""
         raise ParameterError(f"drafter is {name!r}; it must be one of {', '.join(usable)}{own}{chains}{lacking}")
     return found

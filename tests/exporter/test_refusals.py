@@ -52,7 +52,7 @@ def refusal(folder: Path | str, kind: type[CheckpointError] = CheckpointError) -
 
 
 def test_a_name_that_is_neither_folder_nor_hub_id() -> None:
-    assert refusal("no/such").startswith("no/such is neither a local folder nor a hub id")
+    assert refusal("no/such").startswith("no/such is no folder here, and it could not be downloaded from the hub: ")
     assert refusal("no/such/folder").startswith("there is no folder no/such/folder")
 
 

@@ -57,25 +57,29 @@ async def ask(
 
 def test_the_drafter_of_requests_that_name_none(tmp_path: Path, refused: Refused) -> None:
     async def main() -> None:
-        app = create_app(session, ServerSettings(drafter="suffix"))
-        metrics = app.state.service.metrics
-        for own in ({}, {"specexport": {"drafter": "ngram"}}):
-            fields = {"prompt": "ab ab ab ab", "max_tokens": 12, "temperature": 0, "stop_token_ids": []}
-            assert (await ask(app, "POST", "/v1/completions", {}, fields | own))[0] == 200
-        counted = metrics.exposition("")[0].decode()
-        for name in ("suffix", "ngram"):
-            assert f'num_drafts_by_drafter_total{{drafter="{name}"' in counted
+        async with AsyncSession(session) as sessions:
+            app = create_app(sessions, ServerSettings(drafter="suffix"))
+            for own in ({}, {"specexport": {"drafter": "ngram"}}):
+                fields = {"prompt": "ab ab ab ab", "max_tokens": 12, "temperature": 0, "stop_token_ids": []}
+                assert (await ask(app, "POST", "/v1/completions", {}, fields | own))[0] == 200
+            counted = app.state.service.metrics.exposition("")[0].decode()
+            for name in ("suffix", "ngram"):
+                assert f'num_drafts_by_drafter_total{{drafter="{name}"' in counted
+            with refused(ParameterError):
+                create_app(sessions, ServerSettings(drafter="model"))
 
     session, _ = slow_session(tmp_path, CONTRACT)
     asyncio.run(main())
-    with refused(ParameterError):
-        create_app(session, ServerSettings(drafter="model"))
 
 
 def test_a_path_with_a_slash_too_many_is_not_redirected(tmp_path: Path) -> None:
     """Starlette would name an http address, behind a proxy that speaks https too."""
-    session, _ = slow_session(tmp_path, CONTRACT)
-    assert asyncio.run(ask(create_app(session), "GET", "/health/", {}))[0] == 404
+
+    async def main() -> int:
+        async with AsyncSession(slow_session(tmp_path, CONTRACT)[0]) as sessions:
+            return (await ask(create_app(sessions), "GET", "/health/", {}))[0]
+
+    assert asyncio.run(main()) == 404
 
 
 def test_mounted_in_another_app_with_two_bundles(tmp_path: Path) -> None:
