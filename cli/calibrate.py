@@ -114,7 +114,7 @@ def calibrate(
             err=True,
         )
     try:
-        with bar("calibrate", "deciding by route") as advance:
+        with bar("calibrate, requests", "deciding by route") as advance:
             analysis = run(session, requests, chosen, shlex.join(["specexport", *sys.argv[1:]]), advance)
     except KeyboardInterrupt:
         click.echo("interrupted; run the same command again to resume", err=True)

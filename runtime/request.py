@@ -123,7 +123,7 @@ def _leaves(bundle: Bundle, parameters: SamplingParameters, drafter: str | None,
         raise ParameterError(
             f"num_leaves is {asked}; this bundle was built for 0 to {most} (--tree-rows)"
             if most
-            else f"num_leaves is {asked}, but this bundle has no room for leaves; build it with --tree-rows {asked}"
+            else f"num_leaves is {asked}, but this bundle has no room for leaves; {_rows_by(bundle, asked)}"
         )
     if asked and parameters.drafter is not None and model_of(parameters.drafter) is None:
         raise ParameterError(
@@ -142,6 +142,16 @@ def _leaves(bundle: Bundle, parameters: SamplingParameters, drafter: str | None,
     return LeafPlan(most, worth) if worth is not None else None
 
 
+def _rows_by(bundle: Bundle, count: int) -> str:
+    """How to build such a bundle with rows for `count` leaves, or why there can be none."""
+    target = bundle.manifest.target
+    if target.format != "float":
+        return f"targets in {target.format} cannot have any, those in fp32 and fp16 can"
+    if target.has_states:
+        return "models with recurrent or convolution states cannot have any"
+    return f"build it with --tree-rows {count}"
+
+
 def _check_siblings(bundle: Bundle, parameters: SamplingParameters, most: int) -> None:
     asked = f"verification is {parameters.verification!r}, which judges several draws of a draft model per position"
     if bundle.manifest.draft is None:
@@ -149,6 +159,6 @@ def _check_siblings(bundle: Bundle, parameters: SamplingParameters, most: int) -
     if parameters.drafter is not None and model_of(parameters.drafter) is None:
         raise ParameterError(f"{asked}; drafter {parameters.drafter!r} only looks tokens up")
     if not most:
-        raise ParameterError(f"{asked}, but this bundle has no rows for them; build it with --tree-rows 8")
+        raise ParameterError(f"{asked}, but this bundle has no rows for them; {_rows_by(bundle, 8)}")
     if parameters.grammar is not None:
         raise ParameterError(f"{asked}, and a grammar allows only one; leave one of them out")

@@ -87,5 +87,7 @@ def check_drafter(name: str | None, has_model: bool, drafts: Sequence[str] = ())
         more = " and so on" if len(several) > SHOWN_CHAINS else ""
         chains = f", or a chain: {', '.join(several[:SHOWN_CHAINS])}{more}" if several else ""
         own = f" ({FIRST} is the draft {drafts[0]!r})" if first else ""
+        if name == "lookup":
+            raise ParameterError(f"drafter is 'lookup'; the lookups are called {' and '.join(LOOKUP_NAMES)}")
         raise ParameterError(f"drafter is {name!r}; it must be one of {', '.join(usable)}{own}{chains}{lacking}")
     return found

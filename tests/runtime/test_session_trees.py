@@ -6,6 +6,8 @@ import dataclasses
 import json
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import torch
@@ -19,6 +21,7 @@ from specexport.runtime.policy.schedule import FixedSchedule
 from specexport.runtime.proofs.equality import judge
 from specexport.runtime.proofs.output import decode_request
 from specexport.runtime.proofs.verify import render, verify_session
+from specexport.runtime.request import _rows_by
 from specexport.runtime.sampling.parameters import SamplingParameters, Verification
 from support.messages import Refused
 from support.pair import Pair
@@ -181,3 +184,16 @@ def test_builds_that_cannot_have_trees_are_refused(options: dict[str, object], r
 def test_trees_without_a_draft_are_refused(refused: Refused) -> None:
     with refused(ParameterError):
         BuildOptions(tree_rows=4).check(None, "out.bundle")
+
+
+@pytest.mark.parametrize(
+    ("stored", "states", "told"),
+    [
+        ("int8", False, "targets in int8 cannot have any, those in fp32 and fp16 can"),
+        ("float", True, "models with recurrent or convolution states cannot have any"),
+        ("float", False, "build it with --tree-rows 4"),
+    ],
+)
+def test_nobody_is_told_to_build_what_a_build_refuses(stored: str, states: bool, told: str) -> None:
+    target = SimpleNamespace(format=stored, has_states=states)
+    assert _rows_by(cast(Any, SimpleNamespace(manifest=SimpleNamespace(target=target))), 4) == told
