@@ -95,7 +95,7 @@ class Plain:
         options = ort.SessionOptions()
         graphs.configure(options, threads)
         keep_exact(options)
-        options.log_severity_level = 3  # of what the removed nodes leave unused
+        options.log_severity_level = 3  # no warnings about weights that the removed nodes leave unused
         options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(path.parent))
         where = dict(providers=["CPUExecutionProvider"], disabled_optimizers=UNUSED_OPTIMIZERS)
         self._session = ort.InferenceSession(model.SerializeToString(), options, **where)

@@ -88,7 +88,13 @@ def calibrate(
     if report is not None and (report.is_dir() or not report.parent.is_dir()):
         raise click.ClickException(f"--report is {report}; expected a file in a folder that exists")
     if prompts is None:
-        of_prompts = {"--report": report, "--fixed": fixed, "--limit": limit, "--skip-invalid": skip_invalid}
+        of_prompts = {
+            "--report": report,
+            "--fixed": fixed,
+            "--limit": limit,
+            "--skip-invalid": skip_invalid,
+            "--details": details,
+        }
         if useless := [name for name, given in of_prompts.items() if given]:
             raise click.UsageError(f"{useless[0]} needs --prompts: without them only costs are measured")
         session = load(bundle, **where, policy=False)

@@ -44,7 +44,7 @@ def note_route(session: Session, route: str | None) -> None:
     if route is None or (policy is not None and route in policy.routes):
         return
     if policy is None:
-        told = "this bundle is not calibrated; specexport calibrate decides by route"
+        told = "this bundle has no policy; specexport calibrate --prompts FILE makes one"
     else:
         told = (
             f"the policy has {', '.join(policy.routes) or 'no routes'}; the request is decoded like one without a route"

@@ -11,10 +11,14 @@ GROUPS = Path("/sys/fs/cgroup")
 OWN_GROUPS = Path("/proc/self/cgroup")
 
 
+def allowed_cpus() -> list[int]:
+    """The hardware threads that this process may use, by their numbers."""
+    return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
+
+
 def physical_cores() -> int:
     """How many physical cores this process may use; hardware threads if the system does not tell them apart."""
-    allowed = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
-    siblings = {_read(CPUS / f"cpu{number}/topology/thread_siblings_list") or str(number) for number in allowed}
+    siblings = {_read(CPUS / f"cpu{number}/topology/thread_siblings_list") or str(number) for number in allowed_cpus()}
     return len(siblings)
 
 

@@ -46,7 +46,10 @@ def _card(bundle: Bundle, repository: str) -> str:
     on_hub = [ON_HUB.fullmatch(source) is not None and not Path(source).exists() for source in sources]
     bases = "".join(f"- {source}\n" for source, known in zip(sources, on_hub, strict=True) if known)
     # A path on this host tells others nothing, and may name its user.
-    made_of = [source if known else Path(source).name for source, known in zip(sources, on_hub, strict=True)]
+    made_of = [
+        source if known else Path(source).name or "a local folder"
+        for source, known in zip(sources, on_hub, strict=True)
+    ]
     drafts = f", with drafts from {made_of[1]}" if manifest.draft is not None else ""
     return f"""---
 library_name: specexport

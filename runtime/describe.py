@@ -74,9 +74,9 @@ def render(description: dict[str, Any]) -> str:
     if description["draft_vocabulary"] is not None:
         lines.append(f"vocabulary the draft can propose {DraftVocabulary(**description['draft_vocabulary']).summary}")
     for name, draft in description["more_drafts"].items():
-        lines += _model(name, draft["model"], description["memory_of_more_drafts"][name])
+        lines += _model("draft", draft["model"], description["memory_of_more_drafts"][name])
         lines += [
-            f"           a further draft; requests choose it with --drafter {name}",
+            f"           the draft {name}; requests choose it with --drafter {name}",
             *_shared(draft["vocabulary"]),
         ]
     lines += [

@@ -9,7 +9,7 @@ from pathlib import Path
 from ..errors import BundleError, MissingPackageError
 
 SUFFIX = ".bundle"  # of a folder: a mistyped path is not looked for on the hub
-UNREACHABLE = {"TransportError", "ConnectionError", "LocalEntryNotFoundError"}
+UNREACHABLE = {"TransportError", "ConnectionError"}  # of httpx and of requests
 ON_HUB = re.compile(r"(?P<repository>[\w-][\w.-]*/[\w-][\w.-]*)(@(?P<revision>[\w./-]+))?")
 
 
@@ -36,9 +36,12 @@ def local_bundle(path: str | os.PathLike[str]) -> Path:
         ) from None
 
 
-def hub_reason(error: Exception) -> str:
+def hub_reason(error: BaseException) -> str:
     """Why a call of huggingface_hub failed, in one line. Its HTTP library may be requests or httpx."""
-    if UNREACHABLE & {kind.__name__ for kind in type(error).__mro__}:
+    kinds = {kind.__name__ for kind in type(error).__mro__}
+    if "LocalEntryNotFoundError" in kinds and error.__cause__ is not None:  # whatever kept it from downloading
+        return hub_reason(error.__cause__)
+    if UNREACHABLE & kinds:
         return "the hub cannot be reached from here"
     return next(iter(str(error).strip().splitlines()), type(error).__name__)
 

@@ -9,7 +9,6 @@ from hashlib import sha256
 from time import monotonic
 from typing import Any, TypeVar
 
-from ..runtime.drafting.names import check_drafter
 from ..runtime.grammar.grammar import Grammar
 from ..runtime.hub import bundle_name
 from ..runtime.session import Session
@@ -40,9 +39,8 @@ class Service:
         self.name = settings.model or checks.model("model", bundle_name(session.bundle.root))
         self.fingerprint = f"fp_{_digest(session)}-{session.engine.name}"
         self.metrics = self._metrics(session)
-        if settings.drafter is not None:
-            manifest = session.bundle.manifest
-            check_drafter(settings.drafter, manifest.draft is not None, manifest.draft_names)
+        if settings.drafter is not None:  # one that cannot run here is refused now, and not with every request
+            session.stream([0], drafter=settings.drafter).close()
 
     def _metrics(self, session: Session) -> Metrics:
         policy = session.decisions.policy

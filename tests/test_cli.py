@@ -331,7 +331,7 @@ def test_plain_decoding_takes_no_option_of_drafts(command: tuple[str, ...], opti
 def test_a_route_that_has_no_effect_is_told(run: Run, built: Path) -> None:
     found = run("generate", built, "--prompt=a", "--max-new-tokens", 2, "--route", "code")
     assert found.exit_code == 0
-    assert found.stderr.startswith("--route code has no effect: this bundle is not calibrated; ")
+    assert found.stderr.startswith("--route code has no effect: this bundle has no policy; ")
 
 
 def test_a_prediction_comes_from_a_file(run: Run, built: Path, tmp_path: Path) -> None:

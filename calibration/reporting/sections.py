@@ -88,7 +88,11 @@ def _findings(analysis: Analysis) -> dict[str, tuple[str, ...]]:
 def _samples(entry: RouteAnalysis) -> str:
     counted = len(entry.speedups)
     short = entry.requests - counted
-    left_out = f" ({short} of {entry.requests} with less than {SHORTEST_RESPONSE} tokens do not count)" if short else ""
+    left_out = (
+        f" ({short} of {entry.requests} with fewer than {SHORTEST_RESPONSE} tokens do not count for p10)"
+        if short
+        else ""
+    )
     return what_samples_tell(counted) + left_out
 
 

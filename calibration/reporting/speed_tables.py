@@ -36,7 +36,7 @@ def verdict_tables(analysis: Analysis) -> tuple[Table, ...]:
 def speedup_tables(analysis: Analysis) -> tuple[Table, ...]:
     def remark(entry: RouteAnalysis, candidate: DraftCandidate) -> str:
         if candidate == entry.judged:
-            return "chosen"
+            return "judged, but not used" if entry.policy.verdict == "off" else "chosen"
         return "best fixed k" if candidate == entry.chosen else ""
 
     rows = tuple(

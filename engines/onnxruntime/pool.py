@@ -8,11 +8,10 @@ session's run returns (docs/benchmarks.md).
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 from ...errors import ParameterError
-from ..cpus import cpu_limit, physical_cores
+from ..cpus import allowed_cpus, cpu_limit, physical_cores
 
 MOST_PER_CPU = 8  # above one per core they only take turns; a bundle's costs may be of a host with more cores
 
@@ -21,9 +20,9 @@ def check_threads(threads: int) -> None:
     """Raises `ParameterError` for a number with which a pass would take minutes instead of milliseconds."""
     if threads < 0:
         raise ParameterError(f"threads is {threads}; it must be 0 (the engine's choice) or more")
-    if threads > MOST_PER_CPU * (os.cpu_count() or 1):
+    if threads > MOST_PER_CPU * len(allowed_cpus()):
         raise ParameterError(
-            f"threads is {threads}, more than {MOST_PER_CPU} per CPU of this host; give 0 for the engine's choice"
+            f"threads is {threads}, more than {MOST_PER_CPU} per CPU that it may use; give 0 for the engine's choice"
         )
 
 

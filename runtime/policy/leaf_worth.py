@@ -80,12 +80,12 @@ class LeafWorth:
         self._beliefs.add(choices.ranks, self._word(choices), hit)
 
     def could_pay(self) -> bool:
-        alive, most = 1.0, 0.0  # the largest probability that the draft ends at one position
+        alive, most = 1.0, 0.0  # most: what the likeliest choice of each position could gain in all
+        row = self._rate * max(self._least_step, min(self._steps))
         for chance in self._expected:
-            most = max(most, alive * (1.0 - chance))
+            most += max(0.0, BEST_SHARE * alive * (1.0 - chance) - row)
             alive *= chance
-        cost = self._rate * (max(self._least_step, min(self._steps)) + HOST_SECONDS)
-        return BEST_SHARE * most > cost + LEAST_GAIN
+        return most > self._rate * HOST_SECONDS + LEAST_GAIN
 
     def costs(self, rows: int, most: int) -> Probabilities:
         seconds = [self._seconds(rows, count) for count in range(most + 1)]

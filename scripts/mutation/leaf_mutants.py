@@ -39,8 +39,15 @@ LEAVES = (
     Mutant(
         "the host searches for leaves that could gain next to nothing",
         WORTH,
-        "> cost + LEAST_GAIN",
-        "> cost",
+        "return most > self._rate * HOST_SECONDS + LEAST_GAIN",
+        "return most > self._rate * HOST_SECONDS",
+        IN_WORTH,
+    ),
+    Mutant(
+        "only the best position counts when it is decided whether leaves could pay",
+        WORTH,
+        "most += max(0.0, BEST_SHARE * alive * (1.0 - chance) - row)",
+        "most = max(most, BEST_SHARE * alive * (1.0 - chance) - row)",
         IN_WORTH,
     ),
     Mutant(

@@ -183,7 +183,7 @@ def parameters(
         "logit_bias": None if request.logit_bias is None else _biases(request.logit_bias),
         "seed": None if request.seed is None else request.seed % SEEDS,
         "route": extension.route,
-        "drafter": extension.drafter or settings.drafter,
+        "drafter": settings.drafter if extension.drafter is None else extension.drafter,
         "num_draft_tokens": extension.num_draft_tokens,
         "speculate": extension.speculate,
         "prediction": prediction or None,

@@ -87,6 +87,7 @@ WRONG: list[tuple[str, bytes, int, str, str | None]] = [
     (CHAT, chat(specexport={"k": 1}), 400, "unknown_parameter", "specexport.k"),
     (CHAT, chat(specexport={"num_draft_tokens": 99}), 400, "invalid_value", "specexport.num_draft_tokens"),
     (CHAT, chat(specexport={"drafter": "magic"}), 400, "invalid_value", "specexport.drafter"),
+    (CHAT, chat(specexport={"drafter": ""}), 400, "invalid_value", "specexport.drafter"),
     (CHAT, chat(drafter="ngram"), 400, "unsupported_parameter", "drafter"),
     (CHAT, chat(num_draft_tokens=2), 400, "unsupported_parameter", "num_draft_tokens"),
     (CHAT, chat(prediction={"type": "content", "content": IMAGE}), 400, "unsupported_parameter", None),

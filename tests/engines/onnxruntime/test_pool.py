@@ -11,7 +11,9 @@ import pytest
 from specexport.engines import cpus
 from specexport.engines.cpus import cpu_limit, physical_cores
 from specexport.engines.onnxruntime import pool
-from specexport.engines.onnxruntime.pool import configure
+from specexport.engines.onnxruntime.pool import check_threads, configure
+from specexport.errors import ParameterError
+from support.messages import Refused
 
 # ONNX Runtime's thread pools belong to the process, so what a host finds must be tried in one of its own.
 HOST = """
@@ -39,6 +41,16 @@ def test_a_host_keeps_its_own_sessions_beside_two_bundles_with_different_threads
     command = [sys.executable, "-c", HOST, str(built), str(graph)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.stdout == "the host goes on\n", done.stderr
+
+
+@pytest.mark.parametrize("threads", [-1, 17])
+def test_threads_that_would_only_wait_for_each_other(
+    threads: int, refused: Refused, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 5})
+    check_threads(16)
+    with refused(ParameterError):
+        check_threads(threads)
 
 
 def test_workers_stop_spinning_when_a_run_returns() -> None:

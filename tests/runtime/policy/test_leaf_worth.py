@@ -78,6 +78,14 @@ def test_a_gain_below_the_error_of_the_costs_is_left_out(ending: float, pays: bo
     assert free.could_pay() == pays
 
 
+def test_leaves_of_several_positions_may_pay_together() -> None:
+    """A good draft ends at any of its positions with less than what a single leaf would have to gain."""
+    free = LeafWorth(LeafBeliefs())
+    for chances, pays in (([0.92], False), ([0.92] * 4, True)):
+        free.begin([], chances, 1.0, [1.0] * 5)
+        assert free.could_pay() == pays
+
+
 def test_the_step_to_two_rows_is_none_of_a_leafs() -> None:
     """A round with a draft has two rows without any leaf."""
     assert schedule((1.0, 1.3, 1.31, 1.32, 1.33), draft=0.01).leaves.could_pay()
