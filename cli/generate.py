@@ -54,8 +54,6 @@ def generate(
         raise click.UsageError(f"found {extra[0]!r} after the bundle; give text with --prompt or --chat")
     if sum(given is not None for given in (prompt, chat, messages)) != 1:
         raise click.UsageError("give one of --prompt, --chat and --messages")
-    if prediction is not None and not options["speculate"]:
-        raise click.UsageError("--prediction is text to draft from, and --plain does not draft; give only one of them")
     if prediction is not None and prediction.name == "<stdin>" and "-" in (prompt, chat):
         raise click.UsageError("the prompt and the prediction cannot both come from stdin; give one as a file")
     from ..runtime.load import load

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import sys
+import warnings
 from typing import Any
 
 import click
@@ -11,6 +10,7 @@ import click
 from ..errors import SpecExportError
 from ..version import VERSION
 from .export_packages import EXPORTER_EXTRA
+from .stdout import drop
 
 
 class Commands(click.Group):
@@ -18,7 +18,10 @@ class Commands(click.Group):
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
-            return super().invoke(ctx)
+            with warnings.catch_warnings():
+                # Of one library to another: nothing that a user could do.
+                warnings.filterwarnings("ignore", ".* is deprecated and will be removed in version", FutureWarning)
+                return super().invoke(ctx)
         except SpecExportError as error:
             raise click.ClickException(str(error)) from None
         except ImportError as error:
@@ -31,8 +34,7 @@ class Commands(click.Group):
                 message = f"{name.partition('.')[0]} is installed, but cannot be imported: {reason}; install it again"
             raise click.ClickException(message) from None
         except BrokenPipeError:
-            # The reader of stdout is gone; so that Python's own flush at exit does not complain.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            drop()
             raise SystemExit(1) from None
         except OSError as error:
             raise click.ClickException(str(error)) from None

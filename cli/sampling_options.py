@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ..runtime.session import Session
 
 
-OF_DRAFTS = ("num_draft_tokens", "num_leaves", "drafter")
+OF_DRAFTS = ("num_draft_tokens", "num_leaves", "drafter", "prediction")
 
 
 def sampling_options(command: Callable[..., None]) -> Callable[..., None]:

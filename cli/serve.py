@@ -11,6 +11,7 @@ import click
 from click.core import ParameterSource
 
 from .options import BUNDLE, CHAT_TEMPLATE, running
+from .stdout import drop
 
 if TYPE_CHECKING:
     from ..serve.listen import Listener, Listening
@@ -195,15 +196,10 @@ def _run(session: Any, settings: ServerSettings, listening: Listening) -> int:
 
 def _say(line: str) -> None:
     """Prints it to whoever still reads stdout: a server goes on without."""
-    import os
-    import sys
-
     try:
         click.echo(line)
     except BrokenPipeError:
-        nowhere = os.open(os.devnull, os.O_WRONLY)  # else Python fails to write the line once more at its end
-        os.dup2(nowhere, sys.stdout.fileno())
-        os.close(nowhere)
+        drop()
 
 
 def _check_alone() -> None:

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
-from warnings import filterwarnings
 
 from safetensors import SafetensorError, safe_open
 from transformers import (
@@ -60,8 +59,6 @@ class Checkpoint:
 
         disable_progress_bar()  # the build shows its own
         set_verbosity_error()
-        # Of transformers to its own callers, inside it.
-        filterwarnings("ignore", r".* is deprecated and will be removed in version", FutureWarning)
         if is_gguf(source):
             return find_gguf(source)
         folder = find_local(source)

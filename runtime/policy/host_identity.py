@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import platform
 from dataclasses import asdict
 from pathlib import Path
 
 from ...bundle import Bundle
 from ...engines.catalogue import ENGINES
-from ...engines.cpus import cpu_limit
+from ...engines.cpus import allowed_cpus, cpu_limit
 from ...errors import EngineError
 
 
@@ -45,9 +44,8 @@ def describe_host(engine: str, device: int = 0) -> str:
     name = values["model name"] or board or platform.processor() or platform.machine()
     flags = set(values["flags"].split())
     extensions = [flag for flag in ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_int8") if flag in flags]
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    limit = cpu_limit()
-    parts = [f"{name}, {cores} cores" + (f" limited to {limit:g}" if limit < (cores or 1) else ""), *extensions]
+    cores, limit = len(allowed_cpus()), cpu_limit()
+    parts = [f"{name}, {cores} cores" + (f" limited to {limit:g}" if limit < cores else ""), *extensions]
     info = ENGINES.get(engine)  # costs.json may name an engine of a later version
     if info is not None and info.on_gpu:
         parts.append(_gpu(device))

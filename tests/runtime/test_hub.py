@@ -7,11 +7,12 @@ from pathlib import Path
 import pytest
 from specexport.bundle import Bundle
 from specexport.errors import BundleError
-from specexport.runtime.hub import bundle_name, local_bundle
+from specexport.runtime.hub import bundle_name, hub_reason, local_bundle
 from support.hub_cache import COMMIT, hub_with
 from support.messages import Refused
 
 huggingface_hub = pytest.importorskip("huggingface_hub")
+httpx = pytest.importorskip("httpx")
 pytest.importorskip("transformers", reason="the bundle that is looked for is built here")
 
 
@@ -47,3 +48,18 @@ def test_what_is_neither_says_both(hub: Path, refused: Refused, monkeypatch: pyt
     monkeypatch.setitem(__import__("sys").modules, "huggingface_hub", None)
     with refused(BundleError):
         local_bundle("org/other")
+
+
+def test_a_hub_that_refuses_is_told_from_one_that_cannot_be_reached() -> None:
+    """huggingface_hub raises one error for both, when it has nothing in its cache."""
+    for cause, told in (
+        (ConnectionError("no route"), "the hub cannot be reached from here"),
+        (httpx.ConnectTimeout("late"), "the hub cannot be reached from here"),
+        (OSError("429 Client Error\nand more"), "429 Client Error"),
+        (None, "nothing in the cache"),
+    ):
+        error = huggingface_hub.errors.LocalEntryNotFoundError("nothing in the cache")
+        error.__cause__ = cause
+        assert hub_reason(error) == told
+        if cause is not None:
+            assert hub_reason(cause) == told
