@@ -171,7 +171,8 @@ def summary(statistics: Statistics) -> str:
             f"{count} round{'s' * (count > 1)} by {name}" for name, count in row.rounds_by_drafter.items()
         )
         parts += [f"drafted {rounds}"] if rounds and not row.predicted else []
-        parts += [f"{row.draft_passes} passes of the draft"] if row.draft_passes else []
+        passes = f"{row.draft_passes} draft pass{'es' * (row.draft_passes > 1)}"
+        parts += [passes] if row.draft_passes else []
         parts += [f"{row.looked_up} of {row.drafted} draft tokens looked up"] if row.looked_up else []
         parts += (
             [f"{row.predicted} from the prediction, {row.predicted_accepted} of them accepted"] if row.predicted else []
