@@ -90,13 +90,18 @@ def test_a_sweep_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_families_that_are_refused_alike_share_an_entry() -> None:
     refusals = {
-        "one": "OneForCausalLM cannot be exported: 2 of 2 layers attend by code of their own",
-        "two": "TwoForCausalLM cannot be exported: 2 of 2 layers attend by code of their own",
+        "one": "OneForCausalLM cannot be exported: its layers compute attention in code of the model's own",
+        "two": "TwoForCausalLM cannot be exported: its layers compute attention in code of the model's own",
         "three": "ThreeForCausalLM: layer 0 keeps a state that is no key-value cache (LinearAttentionLayer)",
     }
     text = families(Results("1", {family: Outcome("refused", reason) for family, reason in refusals.items()}))
-    assert "- one, two: 2 of 2 layers attend by code of their own" in text
+    assert "- one, two: its layers compute attention in code of the model's own" in text
     assert cause(refusals["three"]).startswith("layer 0 keeps")
+
+
+def test_families_whose_decoders_alone_were_tried_are_marked() -> None:
+    proved = families(Results("1", dict.fromkeys(("llama", "t5gemma", "whisper"), Outcome("proved"))))
+    assert "\nllama, t5gemma (decoder), whisper (decoder).\n" in proved
 
 
 def test_a_graph_that_is_not_the_model_is_no_refusal() -> None:

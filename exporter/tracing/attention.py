@@ -265,13 +265,32 @@ def static_cache_attention(model: PreTrainedModel, cache: StaticCache, dialect: 
         yield
 
 
-def seen_by_attention(model: PreTrainedModel, tokens: Tensor) -> dict[int, KeyValue]:
+@dataclass
+class Seen:
     """By layer the keys and values that the model's attention is given for `tokens [1, T]`.
 
     They are `[1, num_kv_heads, T, width]`, each of its own width; a cache of transformers may hold them compressed.
-    A layer with code of its own is not among them, nor one that comes after code that fails without a mask.
+    The number is the layer's own, which may differ from its place in the cache. A layer with code of its own is not
+    among them. whole: whether the pass came to its end; if not, as with code that fails without a mask, the layers that
+    come later are missing too.
     """
-    seen: dict[int, KeyValue] = {}
+
+    layers: dict[int, KeyValue] = field(default_factory=dict)
+    whole: bool = False
+
+
+def own_code(layers: int, of: int) -> str:
+    """Why a model is refused."""
+    which = "its layers compute" if layers == of else f"{layers} of its {of} layers compute"
+    return (
+        f"{which} attention in code of the model's own; expected transformers' attention interface: choose a model of "
+        "another family"
+    )
+
+
+def seen_by_attention(model: PreTrainedModel, tokens: Tensor) -> Seen:
+    found = Seen()
+    seen = found.layers
 
     def attention(
         module: torch.nn.Module, query: Tensor, key: Tensor, value: Tensor, *rest: Any, **options: Any
@@ -281,7 +300,8 @@ def seen_by_attention(model: PreTrainedModel, tokens: Tensor) -> dict[int, KeyVa
 
     with torch.no_grad(), _attention_by(model, attention), suppress(Exception):  # the trace tells what is wrong
         model(input_ids=tokens, use_cache=True)
-    return seen
+        found.whole = True
+    return found
 
 
 @contextmanager

@@ -24,7 +24,7 @@ from ..checkpoints.half_precision import TORCH_DTYPES
 from ..checkpoints.kept_tokens import KeptTokens
 from ..checkpoints.source import first_line
 from ..dialects import OPSETS, Dialect
-from .attention import seen_by_attention, static_cache_attention
+from .attention import own_code, seen_by_attention, static_cache_attention
 from .complex_numbers import complex_as_pairs
 from .confidence_head import HEADED, OUTPUTS, WEIGHTS, confidence, embeddings_seen
 from .open_states import OpenStates
@@ -65,10 +65,13 @@ def probe_cache(model: PreTrainedModel) -> tuple[CacheLayer, ...]:
             raise UnsupportedModelError(
                 f"{name}: layer {index} keeps a state that is no key-value cache ({type(layer).__name__})"
             )
-        keys, values = seen.get(index, (keys, values))
+        keys, values = seen.layers.get(index, (keys, values))
         layers.append(CacheLayer(int(keys.shape[1]), int(max(keys.shape[3], values.shape[3])), states.get(index, ())))
+    attending = sum(layer.num_kv_heads > 0 for layer in layers)
     if not any(layer.num_kv_heads or layer.states for layer in layers):
         raise UnsupportedModelError(f"{name} returns no key-value cache, so there is nothing to make static")
+    if seen.whole and not seen.layers and attending:  # of some layers the trace tells, after much more work
+        raise UnsupportedModelError(f"{name} cannot be exported: {own_code(attending, attending)}")
     if "position_ids" in inspect.signature(model.forward).parameters:
         _refuse_other_positions(model, tokens, output.logits)
     return tuple(layers)
@@ -203,9 +206,7 @@ class StaticDecoder(torch.nn.Module):
             else self._with_head(tokens, position, cache, weights)
         )
         if len(cache.written) != len(cache.past):
-            raise UnsupportedModelError(
-                f"{len(cache.past) - len(cache.written)} of {len(cache.past)} layers attend by code of their own"
-            )
+            raise UnsupportedModelError(own_code(len(cache.past) - len(cache.written), len(cache.past)))
         states = cache.states.in_order(self.layers) if cache.states is not None else []
         return *by_row, *(half for _, pair in sorted(cache.written.items()) for half in pair), *states
 

@@ -32,10 +32,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if unknown:
         print(f"transformers knows no causal language model {unknown[0]!r}", file=sys.stderr)
         return 2
+    warnings.simplefilter("ignore")
+    disable_progress_bar()
+    set_verbosity_error()
     if not given.page_only:
-        warnings.simplefilter("ignore")
-        disable_progress_bar()
-        set_verbosity_error()
         torch.set_num_threads(1)
         sweep(given.families or list(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES), RESULTS, given.seconds, bool(given.families))
     PAGE.write_text(written(read(RESULTS)), encoding="utf-8")

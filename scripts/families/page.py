@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 
+from transformers import CONFIG_MAPPING
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from .attempt import Outcome
@@ -18,6 +19,11 @@ BEGIN = "<!-- from here on written by scripts/model_families -->"
 WIDTH = 120
 WRONG = "The exporter makes a graph of these that is not the model. A build ends with this error:"
 UNMADE = "What kept the script from an answer:"
+MARK = "decoder"
+DECODERS = (
+    f'With "({MARK})", only the decoder of an encoder-decoder was tried, which transformers can load by itself. A '
+    "whole checkpoint of these families, as they are published, is refused."
+)
 
 
 def written(results: Results) -> str:
@@ -44,7 +50,8 @@ def families(results: Results) -> str:
         "of each type that its family mixes. A checkpoint of a proved family may still be refused for an option that "
         "the tiny one does not use.",
         "### Proved",
-        ", ".join(proved) + ".",
+        DECODERS,
+        ", ".join(f"{family} ({MARK})" if has_encoder(family) else family for family in proved) + ".",
         "### Refused",
         *_by_cause(refused),
         *(("### Failed their proof", WRONG, *_by_cause(failed)) if failed else ()),
@@ -52,6 +59,11 @@ def families(results: Results) -> str:
         *(("### Not tried yet", ", ".join(untried) + ".") if untried else ()),
     ]
     return "\n\n".join(_wrapped(part) for part in parts) + "\n"
+
+
+def has_encoder(family: str) -> bool:
+    """Whether the family's whole models are encoder-decoders: `AutoModelForCausalLM` loads their decoders alone."""
+    return family in CONFIG_MAPPING and bool(CONFIG_MAPPING[family]().is_encoder_decoder)
 
 
 def cause(reason: str) -> str:

@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import shutil
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +22,12 @@ from specexport.exporter.checkpoints.pair import OwnTokens, check_models
 from specexport.exporter.put_draft import FoundDraft
 from specexport.exporter.request.drafts import NamedDraft
 from specexport.exporter.request.options import BuildOptions, CalibrationTexts
-from specexport.exporter.tracing.trace import probe_cache
+from specexport.exporter.tracing.trace import probe_cache, trace
 from support.hybrids import SCAN
 from support.messages import Refused
 from support.pair import Notes, Pair
 from support.tiny import CONTRACT, LLAMA, edit_json, export, save_model
+from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.utils import logging
 
 
@@ -395,3 +397,16 @@ def test_a_model_that_cannot_keep_the_contract(
         export(folder, tmp_path / "graphs", ("ort",), CONTRACT)
     assert "ForCausalLM" in str(caught.value) or str(folder) in str(caught.value)
     assert not (tmp_path / "graphs").exists()
+
+
+def test_code_of_its_own_is_refused_before_a_trace_and_in_one_layer_by_it(refused: Refused, tmp_path: Path) -> None:
+    bloom = AutoModelForCausalLM.from_config(AutoConfig.for_model("bloom", **BLOOM)).eval()
+    with refused(UnsupportedModelError):
+        probe_cache(bloom)
+    mixed = Checkpoint.find(str(save_model(tmp_path, "llama", config=LLAMA))).load("fp32")
+    layers: Any = mixed.model.layers
+    layers[1].self_attn.config = deepcopy(mixed.config)  # whose attention stays as it is
+    found = probe_cache(mixed)
+    assert len(found) == 2
+    with refused(UnsupportedModelError):
+        trace(mixed, found, "ort", CONTRACT)
