@@ -12,6 +12,7 @@ from ..runtime.drafting.names import (
     all_drafters,
     beside_first,
     check_drafter,
+    guessable,
     guesser_of,
     model_of,
 )
@@ -40,7 +41,7 @@ def possible_drafters(session: Session) -> tuple[str, ...]:
         return (FIRST,)
     names = session.bundle.manifest.draft_names
     names = names if session.engine.open_draft is not None else names[:1]
-    chains = (chain for chain in all_chains(names) if not _keeps_states(session, chain))
+    chains = (chain for chain in all_chains(names) if guessable(chain, session.bundle.manifest))
     return (*all_drafters(names), *chains)
 
 
@@ -66,10 +67,3 @@ def _called(session: Session, name: str) -> str:
     with suppress(ParameterError):
         return check_drafter(name, session.engine.draft is not None, manifest.draft_names)
     return name
-
-
-def _keeps_states(session: Session, chain: str) -> bool:
-    """Whether the draft of `chain` keeps states; nothing can guess for such a draft."""
-    model, manifest = model_of(chain), session.bundle.manifest
-    spec = manifest.draft if model == FIRST else manifest.more_drafts[str(model)].model
-    return spec is not None and spec.has_states

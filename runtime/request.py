@@ -9,7 +9,7 @@ from typing import cast
 from ..bundle import Bundle
 from ..errors import ParameterError
 from .drafting.leaves import LeafPlan
-from .drafting.names import check_drafter, model_of, unguessed
+from .drafting.names import check_chain, check_drafter, model_of, unguessed
 from .grammar.matcher import Matcher
 from .policy.decisions import Decisions
 from .policy.forced import BesideForced
@@ -67,6 +67,8 @@ def make_request(
     stop_tokens = frozenset(manifest.text.stop_token_ids if stops is None else cast(Sequence[int], stops))
     rule = make_rule(parameters, manifest.target.vocab_size, prompt, stop_tokens, matcher and matcher.copy())
     drafter, chosen = _schedule(bundle, decisions, parameters, schedule, rule, prompt)
+    if drafter is not None and rule.constrained:  # a lookup that drafts for a model must not be shown forced tokens
+        drafter = unguessed(drafter)
     leaves = _leaves(bundle, parameters, drafter, chosen)
     limit = min(parameters.max_new_tokens, manifest.longest - len(prompt))
     return Request(prompt, parameters, rule, limit, stop_tokens, drafter, chosen, given.prediction, matcher, leaves)
@@ -85,6 +87,7 @@ def _schedule(
     if k is not None and k > most:
         raise ParameterError(f"num_draft_tokens is {k}; this bundle was built for 0 to {most} (--max-draft-tokens)")
     name = check_drafter(parameters.drafter, bundle.manifest.draft is not None, bundle.manifest.draft_names)
+    check_chain(name, bundle.manifest)
     if not parameters.speculate or k == 0:
         return None, FixedSchedule(0)
     if schedule is not None:

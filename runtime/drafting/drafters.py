@@ -163,7 +163,7 @@ def _model(
 ) -> ModelDraft:
     """The draft model `asked` by `name`, with what drafts for it in a chain."""
     guesser = guesser_of(name)
-    if guesser is None or rule.constrained:  # a lookup must not be shown forced tokens
+    if guesser is None:
         return ModelDraft(context.of(asked), rule, statistics, guide)
     guess: Guess
     if guesser in LOOKUPS:

@@ -64,8 +64,8 @@ class GuessedDraft(ModelDraft):
         guide: Guide | None = None,
     ) -> None:
         super().__init__(cached, rule, statistics, guide)
-        # States cannot be rolled back to any row within a round.
-        self._guess, self._most = guess, 0 if cached.decoder.has_states else GUESSES
+        assert not cached.decoder.has_states  # `check_chain`: states cannot be rolled back to any row within a round
+        self._guess = guess
 
     def one_by_one(self, tokens: Sequence[int], count: int) -> Iterator[int]:
         cached, drafted = self._cached, list[int]()
@@ -77,7 +77,7 @@ class GuessedDraft(ModelDraft):
                 cached.prefill(tokens, max(len(tokens) - self._at_once, min(cached.rows, len(tokens) - 2)))
                 place = max(0, min(cached.rows, len(tokens) - 2))
                 fed = list(tokens[place:])
-            room = min(self._most, count - len(drafted) - 1, cached.widest - len(fed))
+            room = min(GUESSES, count - len(drafted) - 1, cached.widest - len(fed))
             guesses = self._guess.find(tokens, room, drafted) if room > 0 else []
             logits = cached.step([*fed, *guesses], place)
             self._statistics.draft_seconds += perf_counter() - start

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ...bundle import Manifest
 from ...bundle.drafts import LOOKUPS
 from ...errors import ParameterError
 
@@ -91,3 +92,23 @@ def check_drafter(name: str | None, has_model: bool, drafts: Sequence[str] = ())
             raise ParameterError(f"drafter is 'lookup'; the lookups are called {' and '.join(LOOKUP_NAMES)}")
         raise ParameterError(f"drafter is {name!r}; it must be one of {', '.join(usable)}{own}{chains}{lacking}")
     return found
+
+
+def guessable(drafter: str, manifest: Manifest) -> bool:
+    """Whether something can draft for the model of `drafter`, a chain: not if it keeps states, which cannot be rolled
+    back to any row within a round.
+    """
+    model = unguessed(drafter)
+    draft = manifest.draft if model == FIRST else manifest.more_drafts[model].model
+    return draft is not None and not draft.has_states
+
+
+def check_chain(drafter: str, manifest: Manifest) -> str:
+    """Return `drafter`, a name from `check_drafter`. Raises `ParameterError` for a chain that cannot run."""
+    if guesser_of(drafter) is not None and not guessable(drafter, manifest):
+        model = unguessed(drafter)
+        raise ParameterError(
+            f"drafter is {drafter!r}, but the layers of {model!r} keep recurrent or convolution states, so nothing can "
+            f"draft for it; name {model!r} alone"
+        )
+    return drafter

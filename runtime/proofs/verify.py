@@ -9,7 +9,7 @@ from typing import Any
 
 from ...bundle import Manifest, Proof, Role
 from ...errors import BundleError, PromptError
-from ..drafting.names import FIRST, check_drafter
+from ..drafting.names import FIRST, check_chain, check_drafter
 from ..sampling.acceptance import VERIFY
 from ..sampling.parameters import SamplingParameters
 from ..session import Session
@@ -90,12 +90,12 @@ def verify_session(
     drafter: of the generations, by default every draft in turn, and the first for the trials. prompts: JSONL as for
     `specexport bench`, with or without routes. Raises `ParameterError` naming an invalid line.
     """
-    check_drafter(drafter, session.engine.draft is not None, session.bundle.manifest.draft_names)
+    manifest = session.bundle.manifest
+    check_chain(check_drafter(drafter, session.engine.draft is not None, manifest.draft_names), manifest)
     if prompts is not None:
         given = _given(session, prompts, max_new_tokens)
     else:
         given = [(prompt, max_new_tokens) for prompt in _proof_prompts(session)]
-    manifest = session.bundle.manifest
     proofs = [_parity(session, manifest, role) for role in manifest.roles]
     others = tuple(manifest.more_drafts) if session.engine.open_draft is not None else ()
     proofs += [_parity(session, manifest.with_draft(name), "draft", name) for name in others]

@@ -7,9 +7,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from specexport.bundle import OLDEST_SCHEMA, SCHEMA_VERSION, ModelSpec
+from specexport.bundle import OLDEST_SCHEMA, SCHEMA_VERSION, Bundle, ModelSpec, State
+from specexport.calibration.bench.interleaved import check as check_bench
+from specexport.calibration.bench.results import BenchOptions
+from specexport.calibration.choices import possible_drafters
+from specexport.calibration.measuring.prompts import Request
 from specexport.engines.base import Logits, OpenedDraft
-from specexport.errors import EngineError, ParameterError, SessionClosedError
+from specexport.errors import BundleError, EngineError, ParameterError, SessionClosedError
 from specexport.runtime.drafting.names import (
     DRAFTERS,
     all_chains,
@@ -21,11 +25,12 @@ from specexport.runtime.drafting.names import (
     model_of,
 )
 from specexport.runtime.policy.cost_model import CostPoint, Costs, DraftCosts, MeasuredTime
-from specexport.runtime.policy.decisions import Decisions
+from specexport.runtime.policy.decisions import Decisions, check_policy
 from specexport.runtime.policy.files import write_decision
 from specexport.runtime.policy.host_identity import bundle_identity
 from specexport.runtime.policy.routes import GUESS, POLICY, POLICY_VERSION, Evidence, Policy, RoutePolicy
 from specexport.runtime.policy.schedule import AdaptiveSchedule, FixedSchedule
+from specexport.runtime.proofs.verify import verify_session
 from specexport.runtime.session import Session
 from specexport.runtime.stream import holds
 from support.doubles import CONTRACT, FakeDecoder, StatefulDecoder, check_invariant, greedy_tokens
@@ -138,6 +143,29 @@ def test_drafters_that_this_bundle_or_engine_lacks(refused: Refused, tmp_path: P
     with refused(ParameterError):
         session.stream(PROMPT, drafter="b")
     assert session.generate(PROMPT, max_new_tokens=4).statistics.emitted == 4  # the lock is free
+
+
+def test_nothing_drafts_for_a_draft_that_keeps_states(refused: Refused, tmp_path: Path) -> None:
+    plain = make(tmp_path)
+    manifest, b = plain.bundle.manifest, plain.bundle.manifest.more_drafts["b"]
+    layers = tuple(replace(layer, states=(State("window", (2, 8)),)) for layer in b.model.layers)
+    hybrid = replace(b, model=replace(b.model, layers=layers))
+    bundle = Bundle(tmp_path, replace(manifest, more_drafts={**manifest.more_drafts, "b": hybrid}))
+    session = Session(bundle, plain.engine)
+    for drafter in ("ngram:b", "model:b"):
+        with refused(ParameterError):
+            session.stream(PROMPT, drafter=drafter)
+    with refused(ParameterError):
+        verify_session(session, None, 4, drafter="suffix:b")
+    with refused(ParameterError):
+        check_bench(session, [Request(1, "route", tuple(PROMPT), 4)], BenchOptions(drafter="c:b"))
+    entry = RoutePolicy("on", "ngram:b", 2, "adaptive", (0.9,), None, 0.5)
+    with refused(BundleError):
+        check_policy(Policy(POLICY_VERSION, bundle_identity(bundle), "fake", "", 0.0, 0.9, entry, {}), bundle)
+    for drafter in ("b", "ngram+b", "b:model", "ngram:model"):
+        assert session.generate(PROMPT, drafter=drafter, max_new_tokens=4).statistics.emitted == 4
+    assert {"b:model", "b:c"} < {chain for chain in possible_drafters(session) if ":" in chain}
+    assert not [chain for chain in possible_drafters(session) if chain.endswith(":b")]
 
 
 def test_a_draft_that_has_left_the_bundle_is_refused(refused: Refused, tmp_path: Path) -> None:
