@@ -32,18 +32,17 @@ class Bundle:
         with _readable(root, "give the path of another bundle"):
             found = root.is_dir()
         if not found:
-            made = (
-                "a bundle is a folder"
+            problem = (
+                "is a file; a bundle is a folder made by 'specexport build'"
                 if root.exists()
-                else f"make it with: specexport build --target ... --draft ... -o {root}"
+                else f"does not exist; check the path, or make a bundle there: specexport build --target ... -o {root}"
             )
-            raise BundleError(f"{root} {'is a file' if root.exists() else 'does not exist'}; {made}")
+            raise BundleError(f"{root} {problem}")
         raw = read_json(root / MANIFEST)
         if isinstance(raw, dict) and "schema_version" not in raw:
             raise BundleError(
-                f"{root / MANIFEST} has no schema version, so it is not a bundle's manifest; a bundle is a folder "
-                "made by "
-                "'specexport build'"
+                f"{root / MANIFEST} has no schema version, so it is not a bundle's manifest; a bundle is a folder made "
+                "by 'specexport build'"
             )
         version = raw.get("schema_version") if isinstance(raw, dict) else None
         if isinstance(version, int) and not OLDEST_SCHEMA <= version <= SCHEMA_VERSION:

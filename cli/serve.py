@@ -223,14 +223,9 @@ def _handle_signals(listener: Listener) -> None:
 
 
 def _keys(file: Any) -> tuple[str, ...]:
-    import os
+    from ..serve.settings import keys_of_host
 
-    lines = file.read().splitlines() if file is not None else []
-    lines.append(os.environ.get("SPECEXPORT_API_KEY", ""))
-    found = tuple(line.strip() for line in lines if line.strip())
-    if file is not None and not found:
-        raise click.ClickException(f"{file.name} holds no API key; write one key per line")
-    return found
+    return keys_of_host() if file is None else keys_of_host(file.read(), file.name)
 
 
 def _log_to_stderr() -> None:

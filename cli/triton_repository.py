@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from shlex import join
 from typing import Any
 
 import click
@@ -58,4 +59,6 @@ def triton_repository(bundle: Path, output: Path, **options: Any) -> None:
     chosen = RepositoryOptions(**options)
     names = write_repository(bundle, output, chosen)
     click.echo(f"models {' and '.join(names)}", err=True)
+    start = join(["tritonserver", "--model-repository", str(output), "--disable-auto-complete-config"])
+    click.echo(f"next: {start}", err=True)
     click.echo(str(output))

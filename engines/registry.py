@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from importlib import import_module
 from typing import cast
 
@@ -28,12 +29,7 @@ def load_engine(bundle: Bundle, name: str | None = None, threads: int = 0, devic
     """
     built = bundle.manifest.engines
     if name is None:
-        usable = [engine for engine in built if engine in ENGINES and engine_module(engine).availability().usable]
-        if not usable:
-            raise EngineError(
-                f"the bundle was built for {', '.join(built)}, none of which this host can run; see: specexport doctor"
-            )
-        name = usable[0]
+        name = _first_usable(built)
     module = engine_module(name)
     if device is not None and not (ENGINES[name].on_gpu and device >= 0):
         expected = "it must be 0 or more" if ENGINES[name].on_gpu else f"engine {name} runs on the CPU; leave it out"
@@ -55,6 +51,20 @@ def load_engine(bundle: Bundle, name: str | None = None, threads: int = 0, devic
     if not found.usable:
         raise EngineError(f"engine {name}: {found.detail}; {found.remedy}")
     return module.load(bundle, threads, device or 0)
+
+
+def _first_usable(built: Sequence[str]) -> str:
+    """The first of these engines that this host can run. Raises `EngineError` that says what each of them lacks."""
+    lacking = []
+    for engine in built:
+        if engine not in ENGINES:
+            lacking.append(f"{engine} (not known to this specexport; update specexport)")
+            continue
+        found = engine_module(engine).availability()
+        if found.usable:
+            return engine
+        lacking.append(f"{engine} ({found.detail}; {found.remedy})")
+    raise EngineError(f"this host can run no engine that the bundle was built for: {', '.join(lacking)}")
 
 
 def availabilities() -> dict[str, Availability]:

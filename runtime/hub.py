@@ -9,6 +9,7 @@ from pathlib import Path
 from ..errors import BundleError, MissingPackageError
 
 SUFFIX = ".bundle"  # of a folder: a mistyped path is not looked for on the hub
+MADE = "'specexport build' makes bundles"
 UNREACHABLE = {"TransportError", "ConnectionError"}  # of httpx and of requests
 ON_HUB = re.compile(r"(?P<repository>[\w-][\w.-]*/[\w-][\w.-]*)(@(?P<revision>[\w./-]+))?")
 
@@ -27,12 +28,15 @@ def local_bundle(path: str | os.PathLike[str]) -> Path:
         from huggingface_hub import snapshot_download
     except ModuleNotFoundError:
         missing = MissingPackageError("huggingface_hub", "hub")
-        raise BundleError(f"there is no folder {path}; to look for it on the hub: {missing}") from None
+        raise BundleError(
+            f"there is no folder {path}; check the path ({MADE}), or to look for it on the hub: {missing}"
+        ) from None
     try:
         return Path(snapshot_download(match["repository"], revision=match["revision"]))
     except Exception as error:  # errors of its HTTP library come through
         raise BundleError(
-            f"there is no folder {path}, and no such bundle could be downloaded: {hub_reason(error)}"
+            f"there is no folder {path}, and no such bundle could be downloaded: {hub_reason(error)}; check the path "
+            f"({MADE})"
         ) from None
 
 

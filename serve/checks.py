@@ -39,9 +39,14 @@ def texts(name: str, value: Any) -> tuple[str, ...]:
 
 def keys(name: str, value: Any) -> tuple[str, ...]:
     found = texts(name, value)
-    if any(not (key.isascii() and key.isprintable()) or " " in key for key in found):  # no client can send such a key
-        raise ParameterError("an API key has spaces or characters beyond ASCII; give one key per line")
+    if not all(map(is_key, found)):
+        raise ParameterError(f"{name} holds one with spaces or characters beyond ASCII; give keys without them")
     return found
+
+
+def is_key(key: str) -> bool:
+    """Whether clients can send `key` in a header."""
+    return key.isascii() and key.isprintable() and " " not in key
 
 
 def hosts(name: str, value: Any) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from ipaddress import ip_address
@@ -13,6 +14,7 @@ from . import checks
 
 LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 ANY_HOST = "*"
+KEY_VARIABLE = "SPECEXPORT_API_KEY"
 PER_KEY = 4
 CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "model": checks.model,
@@ -111,6 +113,27 @@ def check_listening(host: str, settings: ServerSettings, without_keys: bool = Fa
     if not (loopback or settings.api_keys or without_keys):
         raise ParameterError(
             f"host {host} can be reached from other machines and there is no API key; "
-            "give --api-key-file; or, if something in front of this server checks keys, --no-auth and an "
-            "--allowed-host for each name or address that clients use"
+            f"give --api-key-file or set {KEY_VARIABLE}; or, if something in front of this server checks keys, give "
+            "--no-auth, and --allowed-host for each name or address that clients use"
         )
+
+
+def keys_of_host(text: str = "", file: str | None = None) -> tuple[str, ...]:
+    """The keys in the text of `file`, one per line, and the one in the environment.
+
+    Raises `ParameterError` for a key that no client can send, and for a file without any if the environment has none.
+    The message names the place and never the key.
+    """
+    unfit, found = "an API key has spaces or characters beyond ASCII", []
+    for number, line in enumerate(text.splitlines(), start=1):
+        if key := line.strip():
+            if not checks.is_key(key):
+                raise ParameterError(f"{file}, line {number}: {unfit}; write one key per line and nothing else")
+            found.append(key)
+    if key := os.environ.get(KEY_VARIABLE, "").strip():
+        if not checks.is_key(key):
+            raise ParameterError(f"{KEY_VARIABLE}: {unfit}; set it to a single key")
+        found.append(key)
+    if file is not None and not found:
+        raise ParameterError(f"{file} holds no API key; write one key per line")
+    return tuple(found)

@@ -121,9 +121,9 @@ def test_compile_needs_no_torch(bundle: Path) -> None:
 def test_running_without_an_engine_says_what_to_do(built: Path) -> None:
     result = python(CLI, "generate", built, "--prompt", "x", block=("onnxruntime",))
     assert result.returncode == 1
-    assert (
-        result.stderr
-        == "Error: the bundle was built for onnxruntime, none of which this host can run; see: specexport doctor\n"
+    assert result.stderr == (
+        "Error: this host can run no engine that the bundle was built for: onnxruntime (onnxruntime is not installed; "
+        "pip install 'specexport[onnxruntime]')\n"
     )
 
 

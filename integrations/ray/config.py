@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from dataclasses import MISSING, fields
 from pathlib import Path
@@ -11,12 +10,11 @@ from typing import Any, TypeVar, get_type_hints
 import msgspec
 
 from ...errors import ParameterError
-from ...serve.settings import ServerSettings
+from ...serve.settings import ServerSettings, keys_of_host
 
 T = TypeVar("T")
 PLACE = re.compile(r"(.*?)(?: - at `\$(.*)`)?", re.DOTALL)
 UNKNOWN = "Object contains unknown field"
-KEY_VARIABLE = "SPECEXPORT_API_KEY"
 NOT_IN_A_FILE = ("api_keys", "model", "replica")  # secret; set in `Config`; different for each replica
 
 # `ServerSettings` as a struct that refuses other keys and types.
@@ -118,18 +116,14 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     def keys(self) -> tuple[str, ...]:
         """The API keys of this host. Raises `ParameterError` for a file that cannot be read or has no key."""
-        lines = [os.environ.get(KEY_VARIABLE, "")]
-        if self.api_key_file is not None:
-            try:
-                text = Path(self.api_key_file).read_text(encoding="utf-8", errors="surrogateescape")
-                lines += text.splitlines()
-            except OSError as error:
-                message = f"api_key_file {self.api_key_file} cannot be read: {error.strerror}; it must be on every host"
-                raise ParameterError(message) from None
-        found = tuple(line.strip() for line in lines if line.strip())
-        if self.api_key_file is not None and not found:
-            raise ParameterError(f"api_key_file {self.api_key_file} holds no API key; write one key per line")
-        return found
+        if self.api_key_file is None:
+            return keys_of_host()
+        try:
+            text = Path(self.api_key_file).read_text(encoding="utf-8", errors="surrogateescape")
+        except OSError as error:
+            message = f"api_key_file {self.api_key_file} cannot be read: {error.strerror}; it must be on every host"
+            raise ParameterError(message) from None
+        return keys_of_host(text, f"api_key_file {self.api_key_file}")
 
 
 def _converted(kind: type[T], value: Any, where: str) -> T:

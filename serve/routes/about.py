@@ -74,9 +74,13 @@ async def health(service: Service, exchange: Exchange) -> None:
 
 async def ready(service: Service, exchange: Exchange) -> None:
     """Readiness: whether new requests are accepted; for load balancers."""
-    trouble = "shutting_down" if service.sessions.thread.draining else service.trouble
+    if service.sessions.thread.draining:
+        raise ApiError(
+            503, "shutting_down", "this server is shutting down and takes no new requests; send them to another one"
+        )
+    trouble = service.trouble
     if trouble is not None:
-        raise ApiError(503, "shutting_down" if service.sessions.thread.draining else "engine_stuck", trouble)
+        raise ApiError(503, "engine_stuck", trouble)
     await exchange.answer(200, b'{"status":"ready"}')
 
 

@@ -42,6 +42,8 @@ def test_the_repository_has_two_models_and_one_bundle(write: Write, tmp_path: Pa
     done = write()
     models = tmp_path / "models"
     assert (done.exit_code, done.stdout) == (0, f"{models}\n")
+    start = f"tritonserver --model-repository {models} --disable-auto-complete-config"
+    assert done.stderr == f"models tiny and tiny_whole\nnext: {start}\n"
     files = {str(path.relative_to(models)) for path in models.rglob("*") if path.is_file()}
     of_bundle = {f"tiny/bundle/{path.relative_to(built)}" for path in built.rglob("*") if path.is_file()}
     own = {f"{name}/{file}" for name in ("tiny", "tiny_whole") for file in ("config.pbtxt", "1/model.py")}

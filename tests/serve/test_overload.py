@@ -339,7 +339,9 @@ def test_a_drain_ends_streams_and_refuses_what_is_new(tmp_path: Path) -> None:
         client.app.state.service.sessions.thread.drain()  # type: ignore[attr-defined]
         idle.request("GET", "/ready")
         answer = idle.getresponse()
-        assert (answer.status, json.loads(answer.read())["error"]["code"]) == (503, "shutting_down")
+        error = json.loads(answer.read())["error"]
+        assert (answer.status, error["code"]) == (503, "shutting_down")
+        assert "takes no new requests" in error["message"]
         status, headers, _ = client.ask("POST", "/v1/chat/completions", {"messages": MESSAGES})
         assert (status, "retry-after" in headers) == (503, True)
         idle.close()

@@ -14,7 +14,7 @@ from specexport.cli import main
 from specexport.cli.serve import serve
 from specexport.errors import ParameterError
 from specexport.serve import AsyncSession, ServerSettings, create_app
-from specexport.serve.settings import CHECKS, OPTIONAL
+from specexport.serve.settings import CHECKS, KEY_VARIABLE, OPTIONAL, keys_of_host
 from support.messages import Refused
 from support.serving import slow_session
 
@@ -130,12 +130,36 @@ def test_times_that_are_none_on_the_command_line(name: str, value: str) -> None:
     assert re.search(rf"Invalid value for '--{name}-timeout': {value}\S* is not ", found.stderr), found.stderr
 
 
-def test_a_file_of_keys_that_is_no_text(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("content", "variable"),
+    [
+        (b"good\n\nsecret\xff\n", ""),
+        (b"# of the web page\nsecret\n", ""),
+        (b"  \n", ""),
+        (b"good\n", "secret and more"),
+    ],
+    ids=["no text", "a comment", "no key", "in the environment"],
+)
+def test_keys_that_no_client_can_send(
+    content: bytes, variable: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: Refused
+) -> None:
+    """The message names the place, and no key."""
     file = tmp_path / "keys"
-    file.write_bytes(b"secret\xff\n")
+    file.write_bytes(content)
+    monkeypatch.setenv(KEY_VARIABLE, variable)
     found = CliRunner().invoke(main, ["serve", "some.bundle", "--api-key-file", str(file)])
     assert (found.exit_code, found.stdout) == (1, "")
-    assert found.stderr == "Error: an API key has spaces or characters beyond ASCII; give one key per line\n"
+    assert "secret" not in found.stderr
+    refused.says(found.stderr)
+
+
+def test_keys_of_a_file_and_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(KEY_VARIABLE, raising=False)
+    assert keys_of_host() == ()
+    assert keys_of_host("one\n\n two \r\n", "keys") == ("one", "two")
+    monkeypatch.setenv(KEY_VARIABLE, " three\n")
+    assert keys_of_host("one\n", "keys") == ("one", "three")
+    assert keys_of_host("\n", "keys") == keys_of_host() == ("three",)
 
 
 def test_the_name_of_a_bundle_that_no_answer_can_hold(tmp_path: Path, refused: Refused) -> None:

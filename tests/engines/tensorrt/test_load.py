@@ -212,7 +212,7 @@ def test_a_host_that_cannot_run_it(
     bundle = planned(unplanned)
     lacking(host)
     assert line(bundle, "--engine", "tensorrt") == f"engine tensorrt: {message}"
-    assert line(bundle) == "the bundle was built for tensorrt, none of which this host can run; see: specexport doctor"
+    assert line(bundle) == f"this host can run no engine that the bundle was built for: tensorrt ({message})"
     with pytest.raises(EngineError) as caught:
         enterprise._describe()
     assert str(caught.value) == message
