@@ -14,8 +14,12 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,31}")
 # Drafters that look tokens up in the text; `runtime/drafting/drafters.py` has one class for each.
 LOOKUPS = ("ngram", "suffix")
 _WITH_MODEL = [f"{lookup}+model" for lookup in LOOKUPS]
-# All drafters of a bundle with one draft, for help texts.
-LISTED = f"{', '.join(('model', *LOOKUPS, *_WITH_MODEL[:-1]))} or {_WITH_MODEL[-1]}"
+# All drafters, for help texts.
+DRAFTERS_HELP = (
+    f"{', '.join(('model', *LOOKUPS, *_WITH_MODEL[:-1]))} or {_WITH_MODEL[-1]}. model is the bundle's first draft; the "
+    "NAME of another (--draft NAME=MODEL) can take its place. A:B lets A draft for the draft model B: ngram:model, or "
+    "small:model with a draft called small."
+)
 # Words that drafters' names contain already, or that have another meaning in options.
 RESERVED = frozenset((*LOOKUPS, "model", "lookup", "target", "all", "none"))
 

@@ -38,10 +38,11 @@ class LayerProof:
         """The proof's figures in one line."""
         how = "" if self.as_run else " (with fp32 kernels in place of this host's)"
         return (
-            f"{self.dialect}: {self.layers} quantized layers right to their last rounding{how}, what lies between to "
-            f"{self.exact_error:.1e}; over {self.rows} rows {self.rounded_divergence:.4f} nats from the rounded "
-            f"reference, {self.exact_divergence:.4f} from the exact model (the same likeliest token "
-            f"{self.rounded_agreement:.1%} and {self.exact_agreement:.1%} of the time)"
+            f"{self.dialect}: quantized layers ({self.layers}) equal their references within rounding{how}, the parts "
+            f"between them within {self.exact_error:.1e}; over {self.rows} rows the graph is "
+            f"{self.rounded_divergence:.4f} nats from the model rounded like it (same top-1 token "
+            f"{self.rounded_agreement:.1%}), {self.exact_divergence:.4f} from the model before quantization "
+            f"({self.exact_agreement:.1%})"
         )
 
 

@@ -15,8 +15,13 @@ from .stage_times import time_lines
 
 @click.command("add-draft")
 @BUNDLE
-@click.option("--draft", required=True, help="Draft model: a checkpoint folder, a GGUF file, or either on the hub.")
-@click.option("--name", help="Name that requests use. [default: the last part of its path]")
+@click.option(
+    "--draft",
+    required=True,
+    metavar="[NAME=]MODEL",
+    help="Draft model: a checkpoint folder, a GGUF file, or either on the hub. NAME is what requests call it.",
+)
+@click.option("--name", help="NAME as an option of its own. [default: the last part of the path]")
 @click.option("--draft-precision", "precision", help="Weight precision. [default: that of the bundle's first draft]")
 @MIN_OVERLAP
 @click.option(

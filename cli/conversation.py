@@ -69,11 +69,11 @@ class Conversation:
         elif command == "/system":
             had, self.system = self.system, text or None
             gone = "the system message is removed" if had else "there is no system message; /system TEXT sets one"
-            self.say("the system message is set; /reset starts over" if text else gone)
+            self.say("the system message is set; /reset drops the conversation before it" if text else gone)
         elif command == "/reset":
             self.messages.clear()
             self.session.reset()
-            self.say("a new conversation")
+            self.say("a new conversation" + (" with the same system message" if self.system else ""))
         else:
             self.say(
                 f"there is no command {command}; the commands are {HELP}; put a space before it to send it as a message"

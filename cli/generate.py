@@ -150,6 +150,18 @@ def _messages(file: Any) -> list[Any]:
     return found
 
 
+def _sources(row: Statistics) -> str:
+    """How many draft tokens came from where; empty if the model drew all of them."""
+    drawn = row.drafted - row.looked_up - row.forced
+    counts = {
+        "by the model": drawn,
+        "looked up in the text": row.looked_up - row.predicted,
+        f"looked up in the prediction ({row.predicted_accepted} accepted)": row.predicted,
+        "forced by the grammar": row.forced,
+    }
+    return " + ".join(f"{count} {source}" for source, count in counts.items() if count) if drawn < row.drafted else ""
+
+
 def summary(statistics: Statistics) -> str:
     """One line for people: what the request did and where its time went."""
     row = statistics
@@ -166,18 +178,14 @@ def summary(statistics: Statistics) -> str:
             f"{row.mean_acceptance_length:.2f} tokens/round",
             f"accepted {row.acceptance_rate:.0%} of {row.drafted} ({by_position})",
         ]
-        parts += [f"second choices accepted {row.caught} of {row.leaves}"] if row.leaves else []
-        rounds = ", ".join(
-            f"{count} round{'s' * (count > 1)} by {name}" for name, count in row.rounds_by_drafter.items()
-        )
-        parts += [f"drafted {rounds}"] if rounds and not row.predicted else []
+        parts += [f"{row.caught} of {row.leaves} leaves caught"] if row.leaves else []
+        used = row.rounds_by_drafter
+        rounds = ", ".join(f"{name} in {count}" for name, count in used.items())
+        of = f"of {row.rounds} round{'s' * (row.rounds > 1)}"
+        parts += [f"drafter{'s' * (len(used) > 1)} {rounds} {of}"] if used else []
         passes = f"{row.draft_passes} draft pass{'es' * (row.draft_passes > 1)}"
         parts += [passes] if row.draft_passes else []
-        parts += [f"{row.looked_up} of {row.drafted} draft tokens looked up"] if row.looked_up else []
-        parts += (
-            [f"{row.predicted} from the prediction, {row.predicted_accepted} of them accepted"] if row.predicted else []
-        )
-        parts += [f"{row.forced} of {row.drafted} forced by the grammar"] if row.forced else []
+        parts += [f"draft tokens: {sources}"] if (sources := _sources(row)) else []
     whole = row.total_seconds or 1.0
     shares = (  # they add up to the whole
         ("setup", row.setup_seconds),

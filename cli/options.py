@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..bundle.drafts import LISTED
+from ..bundle.drafts import DRAFTERS_HELP
 
 if TYPE_CHECKING:
     from ..engines.tensorrt.compile import CompileOptions
@@ -29,9 +29,7 @@ RUNNING = (
 )
 DRAFTER = click.option(
     "--drafter",
-    help=f"{LISTED}; with ngram:model, ngram drafts for the model; with several drafts, also their names instead of "
-    "model. "
-    "[default: the policy's where calibrated, else model if the bundle has one, else ngram]",
+    help=f"{DRAFTERS_HELP} [default: the policy's where calibrated, else model if the bundle has one, else ngram]",
 )
 SKIP_INVALID = click.option("--skip-invalid", is_flag=True, help="Skip invalid lines instead of refusing the file.")
 LIMIT = click.option("--limit", type=click.IntRange(1), help="Maximum requests per route. [default: all]")

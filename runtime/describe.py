@@ -60,7 +60,8 @@ def render(description: dict[str, Any]) -> str:
     lines = [
         f"built      {description['created']}  {description['command']}",
         f"engines    {', '.join(description['engines'])}; {_precision(description)}",
-        f"sequence   up to {description['longest']} tokens{room}, {contract['max_draft_tokens']} draft tokens a round, "
+        f"sequence   up to {_counted(description['longest'], 'token')}{room}, "
+        f"{_counted(contract['max_draft_tokens'], 'draft token')} per round, "
         f"prompt chunks of {contract['prompt_chunk']}, widths {' '.join(map(str, description['widths']))}, "
         f"spans {' '.join(map(str, description['spans']))}",
         f"stops at   {', '.join(map(str, description['text']['stop_token_ids'])) or 'no token'}; "
@@ -95,6 +96,10 @@ def render(description: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}{'s' * (number != 1)}"
+
+
 def render_files(description: dict[str, Any]) -> str:
     """Beginnings of the files' digests, their sizes in bytes, and the packages that the build ran with."""
     lines = [f"{entry['sha256'][:16]}  {entry['bytes']:>12,}  {name}" for name, entry in description["files"].items()]
@@ -106,7 +111,7 @@ def _model(role: str, model: dict[str, Any], memory: dict[str, int]) -> list[str
     notes = (*_fidelity(model["fidelity"]), *_layers(model["layer_proofs"]), *model["notes"])
     return [
         f"{role:<10} {model['architecture']} from {model['source']}: {model['num_parameters'] / 1e6:.1f} M parameters, "
-        f"{len(model['layers'])} layers, vocabulary {model['vocab_size']}",
+        f"{_counted(len(model['layers']), 'layer')}, vocabulary {model['vocab_size']}",
         f"           weights {memory['weights'] / 1e6:.1f} MB{_stored(model['format'])}, cache "
         f"{memory['cache'] / 1e6:.1f} MB{_states(model['layers'], memory)}; "
         f"checkpoint {model['checkpoint_sha256'][:16]}",
@@ -117,7 +122,7 @@ def _model(role: str, model: dict[str, Any], memory: dict[str, int]) -> list[str
 def _states(layers: Sequence[dict[str, Any]], memory: dict[str, int]) -> str:
     """Of a hybrid, how much of the cache its layers' states are."""
     count = sum(bool(layer["states"]) for layer in layers)
-    return f", of it {memory['states'] / 1e6:.1f} MB of states in {count} layers" if count else ""
+    return f", of it {memory['states'] / 1e6:.1f} MB of states in {_counted(count, 'layer')}" if count else ""
 
 
 def _shared(vocabulary: dict[str, Any] | None) -> list[str]:
@@ -140,9 +145,8 @@ def _fidelity(measured: dict[str, Any] | None) -> Iterator[str]:
     if measured is not None:
         found = Fidelity(**measured)
         yield (
-            f"perplexity {found.perplexity:.3f}, {found.exact_perplexity:.3f} before it was quantized "
-            f"({found.loss:+.2%}), {found.divergence:.4f} nats apart, "
-            f"the same likeliest token {found.agreement:.1%} of the time; {found.measured_on}"
+            f"perplexity {found.perplexity:.3f}, {found.exact_perplexity:.3f} before quantization ({found.loss:+.2%}), "
+            f"KL divergence {found.divergence:.4f} nats, same top-1 token {found.agreement:.1%}; {found.measured_on}"
         )
 
 
@@ -180,12 +184,14 @@ def _decisions(policy: dict[str, Any] | None, costs: dict[str, Any] | None) -> l
         lines.append("costs      none: routes that adapt draft their fixed numbers; specexport calibrate measures them")
     if costs is not None:
         lines.append(
-            f"costs      {costs['engine']}, {costs['threads'] or 'its own number of'} threads, {costs['host']}, "
-            f"made {costs['made']}"
+            f"costs      {costs['engine']}, "
+            f"{_counted(costs['threads'], 'thread') if costs['threads'] else 'its own number of threads'}, "
+            f"{costs['host']}, made {costs['made']}"
         )
         for point in costs["points"]:
             rounds = " ".join(f"{time['median'] * 1e3:.2f}" for time in point["rounds"])
-            lines.append(f"           with {point['context']} tokens, a round of 0, 1, ... draft tokens: {rounds} ms")
+            context = _counted(point["context"], "token")
+            lines.append(f"           with {context}, a round of 0, 1, ... draft tokens: {rounds} ms")
         if costs["stale"]:
             lines.append(f"           not used here: {costs['stale']}; run specexport calibrate on this host")
     return lines
@@ -195,21 +201,20 @@ def _entry(entry: dict[str, Any]) -> str:
     verdict, evidence = entry["verdict"].upper(), entry["evidence"]
     if entry["mode"] == "fixed":
         k = entry["num_draft_tokens"] if entry["verdict"] != "off" else 0
-        how = f"{k} draft token{'s' * (k > 1)} a round by {entry['drafter']}" if k else "plain decoding"
+        how = f"{_counted(k, 'draft token')} per round by {entry['drafter']}" if k else "plain decoding"
     else:
         how = f"as many draft tokens by {entry['drafter']} as pay" + (
             ", none until probes succeed" if entry["verdict"] == "off" else ""
         )
     if evidence is None:
         return f"{verdict}, {how}"
-    requests = evidence["requests"]
     bounded = evidence["high"] < UNBOUNDED
     between = f"{evidence['low']:.2f} to {evidence['high']:.2f}" if bounded else "interval unknown"
     return (
         f"{verdict}, {how}; "
         f"a = {evidence['acceptance_length']:.2f} tokens per round, a* = {evidence['break_even']:.2f}: "
         f"{evidence['speedup']:.2f}x ({between}), p10 {evidence['p10']:.2f}x, "
-        f"{requests} request{'s' * (requests != 1)}"
+        f"{_counted(evidence['requests'], 'request')}"
     )
 
 

@@ -131,7 +131,7 @@ def _leaves(bundle: Bundle, parameters: SamplingParameters, drafter: str | None,
     if asked and parameters.drafter is not None and model_of(parameters.drafter) is None:
         raise ParameterError(
             f"num_leaves is {asked} with drafter {parameters.drafter!r}, which only looks tokens up; leaves are "
-            "second choices of a draft model, so name one, or leave num_leaves out"
+            "alternatives to the tokens of a draft model, so name one, or leave num_leaves out"
         )
     drafts = drafter is not None and model_of(drafter) is not None
     siblings = drafter is not None and not parameters.greedy and parameters.verification in SIBLINGS

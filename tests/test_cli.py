@@ -231,17 +231,28 @@ def test_leaves_are_counted_where_there_were_any() -> None:
     row = Statistics(rounds=15, drafted_by_position=[15], accepted_by_position=[9], caught=5)
     assert "leaves" not in summary(row)
     row.leaves = 28
-    assert ", second choices accepted 5 of 28" in summary(row)
+    assert ", 5 of 28 leaves caught" in summary(row)
 
 
 def test_several_drafters_are_told_apart() -> None:
     row = Statistics(rounds=15, drafted_by_position=[15], accepted_by_position=[9])
     assert "drafted" not in summary(row)
     row.rounds_by_drafter = {"model": 1}
-    assert ", drafted 1 round by model" in summary(row)
+    assert ", drafter model in 1 of 15 rounds;" in summary(row)
     row.rounds_by_drafter = {"model": 12}
     row.rounds_by_drafter["ngram+code"] = 3
-    assert ", drafted 12 rounds by model, 3 rounds by ngram+code" in summary(row)
+    assert ", drafters model in 12, ngram+code in 3 of 15 rounds;" in summary(row)
+
+
+def test_sources_of_draft_tokens_add_up() -> None:
+    row = Statistics(rounds=9, drafted_by_position=[9, 6], accepted_by_position=[9, 2])
+    assert "draft tokens:" not in summary(row)
+    row.looked_up, row.predicted, row.predicted_accepted = 9, 4, 3
+    told = "draft tokens: 6 by the model + 5 looked up in the text + 4 looked up in the prediction (3 accepted);"
+    assert told in summary(row)
+    row.forced = 6
+    assert summary(row).partition("draft tokens: ")[2].startswith("5 looked up in the text + 4 looked up in the ")
+    assert "(3 accepted) + 6 forced by the grammar;" in summary(row)
 
 
 def test_generate_json_is_one_object_and_nothing_else(run: Run, built: Path) -> None:
@@ -341,7 +352,7 @@ def test_a_prediction_comes_from_a_file(run: Run, built: Path, tmp_path: Path) -
     found = run(*arguments, "--prediction", tmp_path / "expected.txt")
     assert found.stdout == plain.stdout
     row = json.loads(run(*arguments, "--prediction", tmp_path / "expected.txt", "--json").stdout)["statistics"]
-    told = f"{row['predicted']} from the prediction, {row['predicted_accepted']} of them accepted"
+    told = f"{row['predicted']} looked up in the prediction ({row['predicted_accepted']} accepted)"
     assert told in found.stderr
     for other, why in (("--plain", "--plain does not draft"), ("--prompt=-", "cannot both come from stdin")):
         source = "-" if other != "--plain" else tmp_path / "expected.txt"
@@ -462,7 +473,7 @@ HARM: dict[str, tuple[Callable[[Path], object], str]] = {
         lambda b: edit(b, lambda m: m["files"].update({"../x": {"bytes": 1, "sha256": ""}})),
         "lies outside the bundle",
     ),
-    "no bundle": (shutil.rmtree, "does not exist; make it with"),
+    "no bundle": (shutil.rmtree, "does not exist; check the path"),
 }
 
 

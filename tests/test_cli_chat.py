@@ -66,7 +66,8 @@ def test_the_system_message_stands_in_front(session: Session, monkeypatch: pytes
     given = []
     stream = session.stream
     monkeypatch.setattr(session, "stream", lambda messages, **options: given.append(messages) or stream(messages))
-    Terminal(session, system="be brief").type("a", "/reset", "/system be long", "b", "/reset", "/system", "c")
+    shown = Terminal(session, system="be brief").type("a", "/reset", "/system be long", "b", "/reset", "/system", "c")
+    assert shown.count("a new conversation with the same system message") == 2
     assert [[message["content"] for message in messages] for messages in given] == [
         ["be brief", "a"],
         ["be long", "b"],

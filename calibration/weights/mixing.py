@@ -105,7 +105,7 @@ def mix(
     chosen = {group: turns[group] for group in turns if group.layers[0].weight in taken}
     changed = {group: turned(group, turn) for group, turn in chosen.items()}
     if chosen:
-        notes.append(f"the inputs of {len(chosen)} of them are rotated by Hadamard matrices at run time")
+        notes.append(f"of these, {len(chosen)} rotate their inputs by Hadamard matrices at run time")
     kept = tuple(changed.get(group, group) for group in observations.groups)
     return Mixed(replace(observations, groups=kept), mixed, tuple(notes))
 

@@ -20,7 +20,7 @@ def rounding_notes(
         yield f"{static} of {len(rounding)} layers in int8 round activations by a static scale, the others row by row"
     others = [own for name, own in weights.items() if name not in stacks]
     if chosen := sum(own.stored is not None for own in others):
-        yield f"{chosen} of {len(others)} weights are rounded to second order (GPTQ)"
+        yield f"{chosen} of {len(others)} weights are rounded by GPTQ"
 
 
 def limit_notes(weights: Mapping[str, WeightRecipe], layers: Set[str], by_row: bool) -> Iterator[str]:
@@ -28,6 +28,6 @@ def limit_notes(weights: Mapping[str, WeightRecipe], layers: Set[str], by_row: b
     largest = max((own.limit for name, own in weights.items() if name in layers and own.format == "int8"), default=0)
     if by_row and largest > SATURATING_LIMIT:
         yield (
-            f"weights reach {largest}: hosts without VNNI or ARM's dot product take slower products, "
-            "which are exact too"
+            f"weights use int8 up to {largest}: CPUs without VNNI (x86) or dot products (ARM) run them by slower "
+            "kernels, with the same results"
         )

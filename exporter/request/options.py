@@ -43,7 +43,7 @@ class BuildOptions:
 
     precision: a name of `numbers.NAMES`, or `auto`, which measures and lets the target move by max_divergence nats
     (None: 0.02).
-    tree_rows: most rows of a step in addition to its chain, for the draft's second choices; 0 for chains alone.
+    tree_rows: most leaves of a round, in rows of a step in addition to its chain; 0 for chains alone.
     draft_precision: the target's. calibration_texts: JSONL of prompts, by default a shipped set.
     min_overlap: the part of the tokens in the calibration texts that a draft of another tokenizer must have.
     draft_vocabulary: how many tokens the draft's output layer keeps, or `auto`; None for all.
@@ -166,8 +166,7 @@ class BuildOptions:
             )
         if draft is None and self.tree_rows:
             raise ParameterError(
-                f"--tree-rows is {self.tree_rows}, but there is no --draft whose second choices they could hold; "
-                "leave it out"
+                f"--tree-rows is {self.tree_rows}, but there is no --draft to give leaves for them; leave it out"
             )
         if self.more_drafts and "onnxruntime" not in self.engines:
             raise ParameterError(

@@ -1,4 +1,4 @@
-"""Leaves, the draft's second choices: tokens for additional rows of the verify pass, from logits that the draft has
+"""Leaves, alternatives to draft tokens: tokens for additional rows of the verify pass, from logits that the draft has
 given.
 
 A leaf is never judged. It only says whose row the target computes in the same pass, so it may be chosen after the draft
@@ -72,7 +72,7 @@ class LeafPlan:
     budget: LeafBudget | None = None
 
 
-class SecondChoices:
+class LeafChoices:
     """A rule that also records, for each row, the likeliest tokens apart from the one that was drafted from it."""
 
     def __init__(self, rule: Rule, plan: LeafPlan, never: Collection[int], vocab_size: int) -> None:
@@ -87,7 +87,7 @@ class SecondChoices:
         self._choices: Choices | None = None
 
     def begin(self, count: int) -> None:
-        """Nothing to do: second choices are found after drafting, in the rows that the draft gave."""
+        """Nothing to do: leaves are found after drafting, in the rows that the draft gave."""
 
     def propose(self, draft_logits: Row) -> int | None:
         token = self._rule.propose(draft_logits)

@@ -14,7 +14,7 @@ from ...bundle import Bundle
 from ...engines.base import Engine
 from ...errors import EngineError
 from ..drafting.drafters import Draft, ForcedDraft, LookupDraft, NoDraft, make_draft
-from ..drafting.leaves import SecondChoices
+from ..drafting.leaves import LeafChoices
 from ..drafting.lookup import PredictionLookup
 from ..drafting.names import model_of
 from ..drafting.switched import SwitchedDraft
@@ -177,7 +177,7 @@ class Decoding:
                 siblings.allow(request.leaves.most, request.stop_tokens, budget.add_leaves if budget else None)
             else:
                 vocab_size = context.target.decoder.vocab_size
-                rule = leaves = SecondChoices(noted, request.leaves, request.stop_tokens, vocab_size)
+                rule = leaves = LeafChoices(noted, request.leaves, request.stop_tokens, vocab_size)
         draft: Draft = NoDraft()
         if isinstance(schedule, RoutedSchedule):
             draft = self._switched(schedule, rule, statistics)

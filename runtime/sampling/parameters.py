@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, get_args
 
-from ...bundle.drafts import LISTED
+from ...bundle.drafts import DRAFTERS_HELP
 from ...errors import ParameterError
 from ..grammar.grammar import Grammar
 from .options import Biases, Bound, Choice, Flag, Name, Number, Text, TextOrIds, Texts, TokenIds, Whole, option
@@ -48,16 +48,18 @@ class SamplingParameters:
     there is a match, also after tokens of the model in the same round); `ngram:model` or `suffix:model` (chains: looked
     up for the model, which then needs fewer passes for its tokens). By default the model, or `ngram` in a bundle
     without one. In a bundle with several drafts `model` is the first; the name of any draft can take its place, as in
-    `code` and `ngram+code`, and a smaller one may draft for it, as in `small:code`.
+    `code` and `ngram+code`, and a smaller one may draft for it, as in `small:code`. A chain is refused if the draft
+    right of the colon keeps recurrent or convolution states.
 
     num_draft_tokens: k of every round, 0 for plain decoding. If neither it nor a drafter is given, the bundle's policy
     decides for the `route` of the request (its default for no route, or an unknown one); without a policy, as many are
     drafted as pay.
 
-    num_leaves: additional rows per round, in a bundle built with `--tree-rows`: second choices of the draft model,
-    which give one more token if the target chooses one (docs/which-draft.md). By default as many as pay if the session
-    knows what rows cost, else none. There are none, whatever is given, where no model drafts: with `speculate` False, a
-    route that only looks up, or a grammar. With num_draft_tokens 0, or a `drafter` that only looks up, it is refused.
+    num_leaves: leaves per round, in a bundle built with `--tree-rows`: alternatives to draft tokens in rows of their
+    own, which give one more token if the target chooses one (docs/which-draft.md). By default as many as pay if the
+    session knows what rows cost, else none. There are none, whatever is given, where no model drafts: with `speculate`
+    False, a route that only looks up, or a grammar. With num_draft_tokens 0, or a `drafter` that only looks up, it is
+    refused.
 
     prediction: a text, or token ids, that the output may largely repeat, such as a file to be changed in a few places
     (OpenAI's Predicted Outputs). Drafts are looked up in it first, as many as the bundle can take unless
@@ -133,18 +135,14 @@ class SamplingParameters:
         metadata=option(
             Whole(
                 optional=True,
-                help="Second choices of the draft verified per round, 0 for none. [default: as many as pay]",
+                help="Leaves per round, alternatives to draft tokens that are verified with them; 0 for none. "
+                "[default: as many as pay]",
             )
         ),
     )
     drafter: str | None = field(
         default=None,
-        metadata=option(
-            Name(
-                help=f"{LISTED}; with ngram:model, ngram drafts for the model. "
-                "[default: model if the bundle has one, else ngram]"
-            )
-        ),
+        metadata=option(Name(help=f"{DRAFTERS_HELP} [default: model if the bundle has one, else ngram]")),
     )
     route: str | None = field(default=None, metadata=option(Name(help="Route of the request in the bundle's policy.")))
     prediction: str | Iterable[int] | None = field(default=None, metadata=option(TextOrIds(flag="")))
@@ -162,8 +160,8 @@ class SamplingParameters:
             )
         if self.num_leaves and self.num_draft_tokens == 0:
             raise ParameterError(
-                f"num_leaves is {self.num_leaves} with num_draft_tokens 0; leaves are second choices of drafts; "
-                "leave one of them out"
+                f"num_leaves is {self.num_leaves} with num_draft_tokens 0; leaves are alternatives to draft tokens, so "
+                "give only one of the two"
             )
         if self.grammar is not None and self.min_new_tokens:
             raise ParameterError(

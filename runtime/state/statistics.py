@@ -17,7 +17,7 @@ class Statistics:
     prediction; predicted_accepted: those of these that were accepted. forced: drafted tokens that the request's grammar
     forced.
 
-    leaves: rows of verify passes that held second choices of the draft; caught: how many of them were the target's own
+    leaves: rows of verify passes for alternatives to draft tokens; caught: how many of them were the target's own
     token, and so gave one more; fed_again: rows of caught leaves, which the next pass begins with.
 
     draft_passes: passes of the draft model, run by the host: one or more for every token it drafted, fewer in a chain;

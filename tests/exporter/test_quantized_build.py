@@ -58,7 +58,7 @@ def test_the_bundle_says_what_was_done_and_what_it_cost(mixed: Path, built: Path
     text = render(describe(bundle))
     assert "up to 63 tokens (64 less one that quantized passes keep free), " in text
     assert "in int8, cache" in text
-    assert "before it was quantized" in text
+    assert "before quantization" in text
     plain = Bundle.open(built).manifest
     assert manifest.files[manifest.target.weights].bytes < 0.5 * plain.files[plain.target.weights].bytes
 

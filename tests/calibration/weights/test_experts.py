@@ -196,4 +196,4 @@ def test_stacks_are_not_among_the_weights_that_gptq_is_said_to_have_rounded(make
     assert any(recipe.weights[name].stored is not None for name in stacks)
     others = [own for name, own in recipe.weights.items() if name not in stacks]
     chosen = sum(own.stored is not None for own in others)
-    assert f"{chosen} of {len(others)} weights are rounded to second order (GPTQ)" in recipe.notes
+    assert f"{chosen} of {len(others)} weights are rounded by GPTQ" in recipe.notes

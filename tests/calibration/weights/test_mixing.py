@@ -150,7 +150,7 @@ def test_inputs_of_raised_layers_only_are_turned(
     single = {name for name in recipe.weights if "down_proj" in name or "o_proj" in name}
     assert turned == {name for name in single if recipe.weights[name].format == "int8"}
     assert 0 < len(turned) < len(single)
-    assert f"the inputs of {len(turned)} of them are rotated by Hadamard matrices at run time" in recipe.notes
+    assert f"of these, {len(turned)} rotate their inputs by Hadamard matrices at run time" in recipe.notes
     with torch.no_grad():
         off = (model(input_ids=batches[0]).logits - exact).abs().max()
     assert off < 1e-4 * exact.std()

@@ -125,9 +125,10 @@ def test_what_was_done_is_noted_and_tables_are_rounded_to_nearest(make: Make, ba
     model = make("llama", tie_word_embeddings=False)
     recipe = choose(model, batches, "int8", "onnxruntime", RecipeOptions(limit=127))
     assert recipe.notes == (
-        "15 of 16 weights are rounded to second order (GPTQ)",
+        "15 of 16 weights are rounded by GPTQ",
         "the residual stream is rotated (5 norms folded into the layers that read them)",
-        "weights reach 127: hosts without VNNI or ARM's dot product take slower products, which are exact too",
+        "weights use int8 up to 127: CPUs without VNNI (x86) or dot products (ARM) run them by slower kernels, "
+        "with the same results",
     )
     table = recipe.weights["model.embed_tokens.weight"]
     assert (table.format, table.block, table.stored) == ("int8", 32, None)  # looked up only: a finer scale is free

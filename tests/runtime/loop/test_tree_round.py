@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from specexport.bundle import Contract
 from specexport.runtime.drafting.drafters import make_draft
-from specexport.runtime.drafting.leaves import Choices, LeafPlan, SecondChoices
+from specexport.runtime.drafting.leaves import Choices, LeafChoices, LeafPlan
 from specexport.runtime.loop.notes import NotedRound, NotedRule, Notes
 from specexport.runtime.loop.speculate import decode
 from specexport.runtime.loop.tree_round import TreeRound
@@ -40,7 +40,7 @@ class Rounds:
 
     def run(self) -> Iterator[list[int]]:
         rule = NotedRule(make_rule(SamplingParameters(**self.options), VOCAB, self.context.tokens, ()), self.notes)
-        choices = SecondChoices(rule, LeafPlan(self.most), self.stops, VOCAB)
+        choices = LeafChoices(rule, LeafPlan(self.most), self.stops, VOCAB)
         draft = make_draft(self.drafter, self.context, choices, self.statistics)
         round = TreeRound(self.context.target, draft, choices, choices, self.statistics, self.target, TINY)
         noted = NotedRound(round, self.notes)
@@ -116,7 +116,7 @@ def test_a_sampled_request_draws_behind_a_leaf_and_penalties_count_it() -> None:
 
 
 def test_stop_tokens_and_the_drafted_token_are_never_leaves() -> None:
-    choices = SecondChoices(GreedyRule(VOCAB), LeafPlan(VOCAB), (7,), VOCAB)
+    choices = LeafChoices(GreedyRule(VOCAB), LeafPlan(VOCAB), (7,), VOCAB)
     logits = np.linspace(1.0, 2.0, VOCAB + 3, dtype=np.float32)  # a draft that knows more ids than the target
     assert choices.propose(logits) == VOCAB - 1
     assert choices.take(2, 99) == [Leaf(0, token) for token in (6, 5, 4, 3, 2, 1, 0)]
@@ -150,7 +150,7 @@ class Budget:
 
 def test_the_likeliest_come_first_over_all_places_while_they_are_worth_their_row() -> None:
     budget = Budget()
-    choices = SecondChoices(GreedyRule(VOCAB), LeafPlan(4, budget), (), VOCAB)
+    choices = LeafChoices(GreedyRule(VOCAB), LeafPlan(4, budget), (), VOCAB)
     first = np.log(np.array([0.5, 0.3, 0.16, 0.005, 0.009, 0.008, 0.008, 0.007, 0.003], np.float32))
     second = first[[1, 0, 2, *range(3, VOCAB)]]
     choices.propose(first)
@@ -186,7 +186,7 @@ def test_the_likeliest_come_first_over_all_places_while_they_are_worth_their_row
 def test_a_dear_row_is_taken_for_those_behind_it_that_are_cheap() -> None:
     """Kernels work on some rows at a time: the first of them costs, the others hardly do."""
     budget = Budget()
-    choices = SecondChoices(GreedyRule(VOCAB), LeafPlan(4, budget), (), VOCAB)
+    choices = LeafChoices(GreedyRule(VOCAB), LeafPlan(4, budget), (), VOCAB)
     row = np.log(np.array([0.4, 0.2, 0.19, 0.18, 0.006, 0.006, 0.006, 0.006, 0.006], np.float32))
     for steps, count in (((0.3, 0.01, 0.01, 0.5), 3), ((0.3, 0.15, 0.15, 0.5), 0), ((0.1, 0.3, 0.3, 0.3), 1)):
         budget.steps = (0.0, 0.0, *steps)
