@@ -10,11 +10,26 @@ MODEL = "runtime/drafting/model_draft.py"
 LOOKUP_WORTH = "runtime/policy/lookup_worth.py"
 SCHEDULE, DEVICE_ROUNDS = "runtime/policy/schedule.py", "runtime/loop/device_rounds.py"
 ROUTED = "runtime/policy/routed_schedule.py"
+REQUEST = "runtime/request.py"
 DETOKENIZER, CHAT = "runtime/text/detokenizer.py", "runtime/text/chat_template.py"
 IN_LOOP = ("tests/runtime/state", "tests/runtime/loop", "tests/runtime/drafting")
 IN_SCHEDULE = ("tests/runtime/policy",)
 
 LOOP = (
+    Mutant(
+        "a chain may have a draft that keeps states",
+        REQUEST,
+        "    check_chain(name, bundle.manifest)\n",
+        "",
+        ("tests/runtime/test_several_drafts.py",),
+    ),
+    Mutant(
+        "under a grammar a chain is kept",
+        REQUEST,
+        "        drafter = unguessed(drafter)",
+        "        pass",
+        ("tests/runtime/grammar/test_sessions.py",),
+    ),
     Mutant(
         "roll-back forgets a draft beside the first",
         CONTEXT,
