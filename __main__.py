@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from importlib.util import find_spec
 
 
@@ -11,6 +12,9 @@ def main() -> None:
         raise SystemExit(
             f"Error: the command specexport needs {' and '.join(missing)}; install with: pip install 'specexport[cli]'"
         )
+    # torch's threads spin while they wait for each other. Where other processes need the cores, that made an int8 build
+    # three times slower (docs/benchmarks.md). OpenMP reads this once, when torch is imported.
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     from .cli import main as command
 
     command(prog_name="specexport")

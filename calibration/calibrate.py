@@ -121,8 +121,12 @@ def _record_all(
     for number, request in enumerate(_in_turn(requests)):
         progress(number, len(requests))
         if number in goes:
+
+            def still_at(_: str, done: int = number) -> None:
+                progress(done, len(requests))
+
             for meter in meters.values():
-                meter.measure(options.bursts)
+                meter.measure(options.bursts, still_at)
             _warm_up(session, request)
         for model, (records, features) in recorded.items():
             key = str(request.line) if model == FIRST else f"{request.line} {model}"

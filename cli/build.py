@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     type=int,
     default=0,
     show_default=True,
-    help="Maximum rows per round for the draft's second choices; fp32 and fp16 on onnxruntime.",
+    help="Maximum leaves per round, alternatives to draft tokens; fp32 and fp16 on onnxruntime.",
 )
 @click.option(
     "--prompt-chunk",

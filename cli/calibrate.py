@@ -119,6 +119,11 @@ def calibrate(
             "with --drafter makes this shorter",
             err=True,
         )
+    click.echo(
+        f"{len(requests)} requests; costs are measured before the first and after each quarter of them, which can take "
+        "longer than the requests; an interrupted run resumes",
+        err=True,
+    )
     try:
         with bar("calibrate, requests", "deciding by route") as advance:
             analysis = run(session, requests, chosen, shlex.join(["specexport", *sys.argv[1:]]), advance)

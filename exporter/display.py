@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import timedelta
+from threading import Event, Thread
 from time import perf_counter
 
 from rich.console import Console
@@ -18,6 +20,8 @@ from rich.progress import (
 
 # Between lines of a stage where there is no terminal to draw a bar on.
 SECONDS = 15.0
+# Steps that have ended before the rest is estimated from them: they differ in length.
+ENOUGH = 3
 
 
 class BuildDisplay:
@@ -49,20 +53,52 @@ class BuildDisplay:
     @contextmanager
     def stage(self, label: str, steps: int) -> Iterator[Callable[[str], None]]:
         if not self._console.is_terminal:
-            self._console.print(label, highlight=False, soft_wrap=True)
+            with self._lines(label, steps) as announce:
+                yield announce
+            return
         task = self._progress.add_task(label, total=steps, step="")
-        announced, told = 0, perf_counter()
+        announced = 0
 
-        def announce(step: str) -> None:
-            nonlocal announced, told
+        def update(step: str) -> None:
+            nonlocal announced
             self._progress.update(task, completed=announced, step=step)
             announced += 1
-            if not self._console.is_terminal and perf_counter() - told > SECONDS:
-                self._console.print(f"{label}: {step}, {announced} of {steps}", highlight=False, soft_wrap=True)
-                told = perf_counter()
 
-        yield announce
+        yield update
         self._progress.update(task, completed=steps, step="")
+
+    @contextmanager
+    def _lines(self, label: str, steps: int) -> Iterator[Callable[[str], None]]:
+        """Prints the stage now, and every SECONDS the step that it is at: a step may take minutes."""
+        self.note(label)
+        started, ended = perf_counter(), Event()
+        announced, current = 0, ""
+
+        def announce(step: str) -> None:
+            nonlocal announced, current
+            announced, current = announced + 1, step
+
+        def tell() -> None:
+            while not ended.wait(SECONDS):
+                if current:
+                    self.note(f"{label}: {current}, {announced} of {steps}{_left(announced, steps, started)}")
+
+        teller = Thread(target=tell, daemon=True)
+        teller.start()
+        try:
+            yield announce
+        finally:
+            ended.set()
+            teller.join()
 
     def note(self, message: str) -> None:
         self._console.print(message, highlight=False, soft_wrap=True)
+
+
+def _left(announced: int, steps: int, started: float) -> str:
+    """About how long the other steps take, if they are like those that have ended."""
+    done = announced - 1
+    if done < ENOUGH:
+        return ""
+    left = (perf_counter() - started) / done * (steps - done)
+    return f", about {timedelta(seconds=round(left))} left"

@@ -14,7 +14,7 @@ import onnx_ir as ir
 
 from ..bundle import ELEMENT_BYTES, CacheLayer, Contract, Fidelity, Format, ModelSpec, Precision, Role
 from ..calibration.weights.fake_quant import fake_quantized
-from ..calibration.weights.search import RECIPE_STEPS
+from ..calibration.weights.search import recipe_steps
 from ..engines.catalogue import LIBRARIES
 from ..errors import ProofError
 from ..runtime.proofs.parity import save_reference
@@ -81,7 +81,7 @@ class ModelExport:
     @property
     def steps(self) -> int:
         """Announced while the model is exported."""
-        quantizing = len(RECIPE_STEPS) + 1 + 2 * len(self.dialects) if self.quantizing else 0
+        quantizing = len(recipe_steps(self.format)) + 1 + 2 * len(self.dialects) if self.quantizing else 0
         return 2 + 2 * len(self.dialects) + 1 + quantizing
 
     def key(self, contract: Contract) -> str:

@@ -38,7 +38,6 @@ LM_HEAD_DIVERGENCE_LIMIT = 2e-3
 TABLE_BLOCK = 32
 # Names listed in a note.
 SHOWN = 3
-RECIPE_STEPS = ("rotate", "read activations", "migrate outliers", "choose scales", "round weights", "mix formats")
 
 
 @dataclass(frozen=True)
@@ -66,6 +65,12 @@ class RecipeOptions:
     hold: Hold = as_they_are
 
 
+def recipe_steps(format: Format) -> tuple[str, ...]:
+    """What `choose` announces for weights in this format, which is not `float`."""
+    first, last = ("rotate",) if format == "int8" else (), ("mix formats",) if format == "int4" else ()
+    return (*first, "read activations", "migrate outliers", "choose scales", "round weights", *last)
+
+
 def choose(
     model: nn.Module,
     token_batches: Sequence[Tensor],
@@ -79,7 +84,7 @@ def choose(
     Changes the model's weights in place, but its logits stay the same except for rounding (`rotation.py`,
     `smoothing.py`).
     The weights are finite (`check_finite`). token_batches: calibration data, each [1, T] int64. step: called with each
-    of RECIPE_STEPS as it begins. Raises `ParameterError` for fp8 on ONNX Runtime and for a block size that no kernel
+    of `recipe_steps` as it begins. Raises `ParameterError` for fp8 on ONNX Runtime and for a block size that no kernel
     supports.
     """
     search = _Search(model, token_batches, format, family, options or RecipeOptions())
@@ -109,28 +114,29 @@ class _Search:
     def recipe(self, step: Callable[[str], None]) -> Recipe:
         if self.format == "float":
             return Recipe({})
-        step(RECIPE_STEPS[0])
         rotated = None
         # The steps of fp8 grow with the values; int4 gains less than the same bytes would gain elsewhere
         # (docs/internals/log.md).
-        if self.options.rotating and self.format == "int8":
-            rotated = rotate(self.model, self.token_batches[0])
-        step(RECIPE_STEPS[1])
+        if self.format == "int8":
+            step("rotate")
+            rotated = rotate(self.model, self.token_batches[0]) if self.options.rotating else None
+        step("read activations")
         observations = observe(self.model, self.token_batches)
-        step(RECIPE_STEPS[2])
+        step("migrate outliers")
         observations = self.without_outliers(observations, norms=rotated is None)
-        step(RECIPE_STEPS[3])
+        step("choose scales")
         self.decide(observations)
         self.decide_head(observations)
         self.decide_tables()
         self.decide_experts()
         self.note_the_rest()
-        step(RECIPE_STEPS[4])
+        step("round weights")
         self.choose_integers(observations, self.weights)
         self.round_experts()
-        step(RECIPE_STEPS[5])
-        if self.options.mixing and self.format == "int4":
-            self.mix(observations)
+        if self.format == "int4":
+            step("mix formats")
+            if self.options.mixing:
+                self.mix(observations)
         stacks = {layer.weight for layer in expert_layers(self.model)}
         layers = {layer.weight for layer in linear_layers(self.model)} | stacks
         self.notes += rounding_notes(self.weights, layers, stacks, self.family == "onnxruntime")
@@ -147,7 +153,8 @@ class _Search:
         if self.options.turning and self.format == "int8" and self.family == "onnxruntime":
             observations, turned = turn_inputs(self.model, observations, tokens, self.of_layer)
             if turned:
-                self.notes.append(f"the inputs of {len(turned)} layers are rotated by Hadamard matrices at run time")
+                rotate = "layers rotate their" if len(turned) > 1 else "layer rotates its"
+                self.notes.append(f"{len(turned)} {rotate} inputs by Hadamard matrices at run time")
         if self.options.migrating:
             rule: Literal["smoothquant", "awq"] = "awq" if self.format == "int4" else "smoothquant"
             observations, _ = migrate(self.model, observations, tokens, rule, self.of_layer, norms)

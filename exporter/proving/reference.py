@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -21,6 +21,7 @@ from ...errors import UnsupportedModelError
 from ...runtime.proofs.parity import ReferenceStep, Step, contexts, schedule
 from ..checkpoints.half_precision import fp32_arithmetic
 from ..checkpoints.source import first_line
+from ..tracing.cache_argument import cache_argument
 
 
 def record_reference(
@@ -76,7 +77,8 @@ class Continued:
             if layer.is_initialized:  # not by its own `crop`, whose meaning changed within transformers 5
                 layer.keys, layer.values = layer.keys[..., :position, :], layer.values[..., :position, :]
         with torch.no_grad():
-            output = self._model(input_ids=torch.from_numpy(tokens)[None], past_key_values=self._cache, use_cache=True)
+            given: dict[str, Any] = {cache_argument(self._model): self._cache}
+            output = self._model(input_ids=torch.from_numpy(tokens)[None], use_cache=True, **given)
         logits: NDArray[np.float32] = output.logits[0].float().numpy()
         return logits
 

@@ -13,6 +13,7 @@ from transformers import PreTrainedModel
 
 from ...bundle import State
 from ...errors import UnsupportedModelError
+from .cache_argument import cache_of
 from .recurrences import RECURRENCES, Recurrence
 from .states import functions_of
 
@@ -32,7 +33,7 @@ def probe_states(model: PreTrainedModel, tokens: Tensor) -> tuple[Any, dict[int,
         output = model(input_ids=tokens, use_cache=True)
     recurrences = iter(seen)
     found: dict[int, tuple[State, ...]] = {}
-    for index, layer in enumerate(getattr(getattr(output, "past_key_values", None), "layers", ())):
+    for index, layer in enumerate(getattr(cache_of(output), "layers", ())):
         states = []
         for place, inputs in _states(layer, "conv_states").items():
             states.append(State("window", (int(inputs.shape[-1]) - 1, int(inputs.shape[1])), place))

@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
+from typing import Any
 
 import onnx_ir as ir
 import torch
@@ -25,6 +26,7 @@ from ..checkpoints.kept_tokens import KeptTokens
 from ..checkpoints.source import first_line
 from ..dialects import OPSETS, Dialect
 from .attention import own_code, seen_by_attention, static_cache_attention
+from .cache_argument import cache_argument, cache_of
 from .complex_numbers import complex_as_pairs
 from .confidence_head import HEADED, OUTPUTS, WEIGHTS, confidence, embeddings_seen
 from .open_states import OpenStates
@@ -49,7 +51,7 @@ def probe_cache(model: PreTrainedModel) -> tuple[CacheLayer, ...]:
         raise
     except Exception as error:
         raise UnsupportedModelError(f"{name} cannot continue two tokens: {first_line(error)}") from error
-    cache = getattr(output, "past_key_values", None)
+    cache = cache_of(output)
     seen = seen_by_attention(model, tokens)
     layers, dummy = [], getattr(cache, "is_dummy", None) or [False] * len(getattr(cache, "layers", ()))
     for index, layer in enumerate(getattr(cache, "layers", ())):
@@ -238,7 +240,8 @@ class StaticDecoder(torch.nn.Module):
             options["position_ids"] = (position + depth)[None]
         attention = static_cache_attention(self.model, cache, self.dialect)
         with attention, static_states(self.model, cache, self.dialect), complex_as_pairs():
-            logits: Tensor = self.model(input_ids=tokens, past_key_values=cache, use_cache=True, **options).logits
+            given: dict[str, Any] = {cache_argument(self.model): cache, **options}
+            logits: Tensor = self.model(input_ids=tokens, use_cache=True, **given).logits
         logits = logits.float()
         return logits if self.kept is None else self.kept.spread(logits, self.rows_of_tokens)
 

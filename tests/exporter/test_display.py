@@ -1,15 +1,68 @@
-"""Progress where no terminal is: each report stays on one line."""
+"""Progress where no terminal is: a line at intervals, also within a long step."""
 
 from __future__ import annotations
 
+import re
+from time import sleep
+
 import pytest
+from specexport.errors import ProofError
 from specexport.exporter import display
 
 
-def test_a_long_report_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def lines(capsys: pytest.CaptureFixture[str], least: int) -> list[str]:
+    """What stderr has, once it is this many lines."""
+    text = ""
+    for _ in range(1000):
+        text += capsys.readouterr().err
+        if text.count("\n") >= least:
+            return text.splitlines()
+        sleep(0.01)
+    raise AssertionError(text)
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(display, "SECONDS", 0.01)
+
+
+def test_a_long_step_is_told_again_on_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setenv("COLUMNS", "40")
-    monkeypatch.setattr(display, "SECONDS", -1.0)
     step = "graphs/target-onnx.onnx: timing of tactics " * 3
     with display.BuildDisplay() as shown, shown.stage("compile tensorrt", 160) as announce:
         announce(step)
-    assert capsys.readouterr().err.splitlines() == ["compile tensorrt", f"compile tensorrt: {step}, 1 of 160"]
+        told = lines(capsys, 3)
+    assert told[0] == "compile tensorrt"
+    assert set(told[1:]) == {f"compile tensorrt: {step}, 1 of 160"}
+
+
+def test_the_rest_is_estimated_from_steps_that_ended(capsys: pytest.CaptureFixture[str]) -> None:
+    with display.BuildDisplay() as shown, shown.stage("export target", 7) as announce:
+        for step in ("load", "reference logits", "trace"):
+            announce(step)
+        assert not any("left" in line for line in lines(capsys, 2))
+        announce("optimize")
+        for _ in range(3):
+            last = lines(capsys, 1)[-1]
+    assert re.fullmatch(r"export target: optimize, 4 of 7, about 0:00:0\d left", last), last
+
+
+def test_the_estimate_is_for_the_steps_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(display, "perf_counter", lambda: 70.0)
+    assert display._left(4, 7, 10.0) == ", about 0:01:20 left"  # three steps took 60 s, four are left
+    assert display._left(3, 7, 10.0) == ""
+
+
+def test_a_stage_that_fails_stops_telling(capsys: pytest.CaptureFixture[str]) -> None:
+    def fail() -> None:
+        with display.BuildDisplay() as shown, shown.stage("prove", 2) as announce:
+            announce("target")
+            raise ProofError("wrong")
+
+    with pytest.raises(ProofError, match="wrong"):
+        fail()
+    capsys.readouterr()
+    sleep(0.05)
+    assert capsys.readouterr().err == ""

@@ -145,7 +145,7 @@ def test_what_was_done_is_noted_and_tables_are_rounded_to_nearest(make: Make, ba
 def test_layers_that_are_turned_are_noted(make: Make, batches: list[Tensor], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(turning, "WORTH", 10.0)
     recipe = choose(make("llama"), batches, "int8", "onnxruntime")
-    assert recipe.notes[0] == "the inputs of 4 layers are rotated by Hadamard matrices at run time"
+    assert recipe.notes[0] == "4 layers rotate their inputs by Hadamard matrices at run time"
     for form, family in (("int8", "tensorrt"), ("int4", "onnxruntime")):
         assert not any(
             "turned" in note for note in choose(make("llama"), batches, form, family, RecipeOptions(mixing=False)).notes

@@ -60,11 +60,9 @@ def no_logits_to_keep(monkeypatch: pytest.MonkeyPatch) -> None:
     forward = GPT2LMHeadModel.forward
 
     def plain(
-        self: Any, input_ids: Any = None, past_key_values: Any = None, position_ids: Any = None, use_cache: Any = None
+        self: Any, input_ids: Any = None, cache: Any = None, position_ids: Any = None, use_cache: Any = None
     ) -> Any:
-        return forward(
-            self, input_ids=input_ids, past_key_values=past_key_values, position_ids=position_ids, use_cache=use_cache
-        )
+        return forward(self, input_ids=input_ids, cache=cache, position_ids=position_ids, use_cache=use_cache)
 
     monkeypatch.setattr(GPT2LMHeadModel, "forward", plain)
 
