@@ -13,6 +13,7 @@ from support.pair import Pair
 # No test asks the hub, and every refusal of a name that is no folder comes at once.
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
+os.environ["OMP_WAIT_POLICY"] = "passive"  # torch's waiting threads would take the cores from the other workers
 
 pytest_plugins = ["support.messages", "pytester"]  # the fixture `refused`; pytest within tests
 
