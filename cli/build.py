@@ -143,10 +143,10 @@ def build(target: str, drafts: tuple[str, ...], output: Path, engines: tuple[str
         click.echo("\n".join(table_lines(asdict(table))), err=True)
     for role, model in report.bundle.manifest.models.items():
         if found := model.fidelity:
-            moved = f"{found.divergence:.4f} nats from the exact model"
-            agrees = f"its likeliest token {found.agreement:.1%} of the time"
+            moved = f"KL divergence {found.divergence:.4f} nats from the exact model"
+            agrees = f"same top-1 token {found.agreement:.1%}"
             click.echo(
-                f"{role} in {model.format}: {moved}, {agrees}, perplexity {found.loss:+.2%}, on {found.measured_on}",
+                f"{role} in {model.format}: {moved}, {agrees}, perplexity {found.loss:+.2%}; {found.measured_on}",
                 err=True,
             )
         for line in (*model.notes, *(layers.summary for layers in model.layer_proofs)):
