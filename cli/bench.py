@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from .busy_host import note_busy_host
 from .options import BUNDLE, DRAFTER, JSON, LIMIT, MAX_NEW_TOKENS, SEED, SKIP_INVALID, TOP_K, TOP_P, running
 from .progress_bar import bar
 from .prompt_requests import requests_of
@@ -89,6 +90,7 @@ def bench(
     session = load(bundle, **where)
     requests = choose(requests_of(session, read, chosen.max_new_tokens, skip_invalid), routes, limit)
     check(session, requests, chosen)
+    note_busy_host()
     path, pairs = journal or session.bundle.root / "calibration" / "bench.jsonl", len(requests) * chosen.repeats
     with Journal.open(path, journal_header(session, requests, chosen)) as kept:
         _say_resumed(kept, pairs)

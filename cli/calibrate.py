@@ -13,6 +13,7 @@ from typing import Any
 
 import click
 
+from .busy_host import note_busy_host
 from .options import BUNDLE, JSON, LIMIT, MAX_NEW_TOKENS, SEED, SKIP_INVALID, TOP_K, TOP_P, running
 from .progress_bar import bar
 from .prompt_requests import requests_of
@@ -98,6 +99,7 @@ def calibrate(
         if useless := [name for name, given in of_prompts.items() if given]:
             raise click.UsageError(f"{useless[0]} needs --prompts: without them only costs are measured")
         session = load(bundle, **where, policy=False)
+        note_busy_host()
         with bar("costs") as advance:
             costs = measure_only(session, chosen, advance)
         click.echo(json.dumps(asdict(costs)) if as_json else str(session.bundle.root / "costs.json"))
@@ -119,6 +121,7 @@ def calibrate(
             "with --drafter makes this shorter",
             err=True,
         )
+    note_busy_host()
     click.echo(
         f"{len(requests)} requests; costs are measured before the first and after each quarter of them, which can take "
         "longer than the requests; an interrupted run resumes",
@@ -135,5 +138,4 @@ def calibrate(
     write_report(analysis, report)
     took = timedelta(seconds=round(perf_counter() - start))
     click.echo(f"\n{answer(analysis)}; calibration took {took}", err=True)
-    rest = "" if details or as_json else "; --details prints its tables"
-    click.echo(f"sessions follow {session.bundle.root / 'policy.json'}; why: {report}{rest}", err=True)
+    click.echo(f"sessions follow {session.bundle.root / 'policy.json'}; why, with all tables: {report}", err=True)

@@ -112,7 +112,7 @@ def test_the_summary_is_for_people(run: Run, prompts: Path, tmp_path: Path) -> N
     assert result.exit_code == 0, result.stderr
     assert "UNDECIDED" in result.stdout
     assert "Speedup by k" not in result.stdout
-    assert f"policy.json; why: {report}; --details prints its tables\n" in result.stderr
+    assert f"policy.json; why, with all tables: {report}\n" in result.stderr
     assert report.exists()
 
 
@@ -179,7 +179,8 @@ def test_a_bundle_on_the_hub(built: Path, tmp_path: Path, monkeypatch: pytest.Mo
 
     found = run("calibrate", "--prompts", prompts, "--max-new-tokens", 4, "--limit", 1)
     assert found.exit_code == 0, found.stderr
-    assert f"sessions follow {snapshot / 'policy.json'}; why: {snapshot / 'report.html'};" in found.stderr
+    told = f"sessions follow {snapshot / 'policy.json'}; why, with all tables: {snapshot / 'report.html'}"
+    assert told in found.stderr
     assert "<title>Does speculation pay? tiny</title>" in (snapshot / "report.html").read_text()
     assert json.loads(run("inspect", "--json").stdout)["policy"]["routes"].keys() == {"code", "prose"}
 

@@ -7,9 +7,16 @@ from collections.abc import Callable
 from ..statistics.results import Analysis, RouteAnalysis
 from ..statistics.sample_size import what_samples_tell
 from ..verdicts.verdict import SHORTEST_RESPONSE
-from .explanations import SAMPLED, TITLES, explanation
+from .explanations import PREDICTION_TOLERANCE, SAMPLED, TITLES, explanation
 from .round_tables import acceptance_tables, cost_tables, length_tables, signal_tables
-from .speed_tables import distribution_tables, latency_tables, prediction_tables, speedup_tables, verdict_tables
+from .speed_tables import (
+    distribution_tables,
+    latency_tables,
+    prediction_error,
+    prediction_tables,
+    speedup_tables,
+    verdict_tables,
+)
 from .tables import Decision, Section, Table, between, printable, rate, times
 
 Tables = Callable[[Analysis], tuple[Table, ...]]
@@ -77,12 +84,22 @@ def _findings(analysis: Analysis) -> dict[str, tuple[str, ...]]:
     return {
         "verdicts": (
             *(f"{printable(entry.route)}: {_samples(entry)}" for entry in analysis.routes),
+            *(_missed(entry) for entry in analysis.routes if abs(prediction_error(entry)) > PREDICTION_TOLERANCE),
             *([printable(analysis.unnamed)] if analysis.unnamed else []),
         ),
         "costs": (prefill,),
         "signals": (f"Chosen: {analysis.signal or 'none'}.",) if analysis.signals else (),
         "provenance": (SAMPLED,) if analysis.temperature else (),
     }
+
+
+def _missed(entry: RouteAnalysis) -> str:
+    measured = entry.measured
+    return (
+        f"{printable(entry.route)}: {entry.recorded_drafter} with {measured.num_draft_tokens} draft tokens was "
+        f"predicted at {times(measured.predicted)} and measured at {times(measured.speedup.value)}: measure again on a "
+        "quiet host before you rely on a close verdict"
+    )
 
 
 def _samples(entry: RouteAnalysis) -> str:

@@ -64,7 +64,14 @@ def distribution_tables(analysis: Analysis) -> tuple[Table, ...]:
     for entry in analysis.routes:
         chosen, measured = entry.judged, entry.measured
         ways = (
-            ("expected", chosen.drafter, chosen.num_draft_tokens, entry.speedups, chosen.p10, chosen.slower),
+            (
+                "expected",
+                chosen.drafter,
+                "adaptive" if chosen.adapts else chosen.num_draft_tokens,
+                entry.speedups,
+                chosen.p10,
+                chosen.slower,
+            ),
             (
                 "measured",
                 entry.recorded_drafter,
@@ -92,10 +99,15 @@ def distribution_tables(analysis: Analysis) -> tuple[Table, ...]:
     return (Table(columns, tuple(rows), texts=3),)
 
 
+def prediction_error(entry: RouteAnalysis) -> float:
+    """How far the speedup that costs and acceptance predict is from the measured one, as a share of it; NaN without."""
+    measured = entry.measured
+    return measured.predicted / measured.speedup.value - 1 if measured.speedup.value > 0 else math.nan
+
+
 def prediction_tables(analysis: Analysis) -> tuple[Table, ...]:
     def row(entry: RouteAnalysis) -> tuple[str, ...]:
-        measured = entry.measured
-        apart = measured.predicted / measured.speedup.value - 1 if measured.speedup.value > 0 else math.nan
+        measured, apart = entry.measured, prediction_error(entry)
         return (
             printable(entry.route),
             printable(entry.recorded_drafter),

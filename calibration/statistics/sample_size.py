@@ -32,7 +32,7 @@ def what_samples_tell(requests: int) -> str:
     """A sentence on how much this number of requests says about the p10 speedup and the p99 latency."""
     number = "1 request" if requests == 1 else f"{requests} requests"
     if requests < FEW:
-        return f"{number}: too few to say anything"
+        return f"{number}: too few to bound the p10 speedup or the p99 latency"
     slow, _ = quantile_ranks(requests, 0.1)
     _, largest = quantile_ranks(requests, 0.99)
     p10 = "p10 speedup without a lower end" if slow is None else f"p10 speedup at least the {_nth(slow)}smallest"

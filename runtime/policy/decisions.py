@@ -92,9 +92,10 @@ class Decisions:
         entries = (policy.default, *policy.routes.values())
         if reason and any(entry.mode == "adaptive" or (costs and entry.verdict != "off") for entry in entries):
             LOG.warning(
-                "%s; until specexport calibrate %s is run here, its policy drafts fixed numbers of tokens",
+                "%s; until specexport calibrate %s%s is run here, its policy drafts fixed numbers of tokens",
                 reason,
                 bundle.root,
+                f" --threads {threads}" if threads else "",
             )
         if costs is not None and costs.max_draft_tokens != most:
             raise BundleError(
@@ -233,12 +234,16 @@ def stale(costs: Costs | None, engine: str, threads: int, device: int = 0) -> st
         return f"there is no {COSTS}"
     for place, theirs, ours in (
         ("with --engine", costs.engine, engine),
-        ("with --threads", costs.threads, threads),
+        ("with", _threads(costs.threads), _threads(threads)),
         ("on", costs.host, describe_host(engine, device)),
     ):
         if theirs != ours:
             return f"{COSTS} was measured {place} {theirs}, not {place} {ours}"
     return None
+
+
+def _threads(number: int) -> str:
+    return f"--threads {number}" if number else "the engine's own number of threads"
 
 
 def _is_of(costs: DraftCosts, name: str, bundle: Bundle) -> bool:

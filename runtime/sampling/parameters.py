@@ -142,7 +142,12 @@ class SamplingParameters:
     )
     drafter: str | None = field(
         default=None,
-        metadata=option(Name(help=f"{DRAFTERS_HELP} [default: model if the bundle has one, else ngram]")),
+        metadata=option(
+            Name(
+                help=f"{DRAFTERS_HELP} [default: the policy's where calibrated, "
+                "else model if the bundle has one, else ngram]"
+            )
+        ),
     )
     route: str | None = field(default=None, metadata=option(Name(help="Route of the request in the bundle's policy.")))
     prediction: str | Iterable[int] | None = field(default=None, metadata=option(TextOrIds(flag="")))

@@ -13,13 +13,13 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 def hub_with(root: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The snapshot of `org/tiny`, the bundle at `root`, in a cache that huggingface_hub looks into; no hub is asked."""
-    huggingface_hub = pytest.importorskip("huggingface_hub")
+    constants = pytest.importorskip("huggingface_hub.constants")
     repository = folder / "hub/models--org--tiny"
     snapshot = in_the_hubs_layout(root, repository)
     (repository / "refs").mkdir()
     (repository / "refs/main").write_text(COMMIT)
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(folder / "hub"))
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(folder / "hub"))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     monkeypatch.chdir(folder)
     return snapshot
 

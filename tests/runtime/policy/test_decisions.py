@@ -219,7 +219,7 @@ def test_the_head_beside_the_probability(bundle: Bundle) -> None:
     [
         ("on another, not on ", {"host": "another"}),
         ("with --engine tensorrt, not with --engine onnxruntime", {"engine": "tensorrt"}),
-        ("with --threads 2, not with --threads 0", {"threads": 2}),
+        ("with --threads 2, not with the engine's own number of threads", {"threads": 2}),
     ],
 )
 def test_costs_of_another_host_make_the_policy_fixed(
