@@ -52,6 +52,7 @@ class Work:
     thinking: Thinking | None = None
     outputs: list[Output] = field(default_factory=list)
     job: Job | None = None  # the job that waits or runs
+    refused: bool = False  # whether the queue had no place for the last prompt
 
     @property
     def extension(self) -> Extension:
@@ -65,8 +66,9 @@ class Work:
     def output(self, index: int) -> Iterator[Output]:
         """The prompt's job in the queue; counted and removed at the end, however that comes."""
         sessions, again = self.service.sessions, index > 0
+        self.refused = True
         job = sessions.submit(self.prompts[index], self.parameters[index], key=self.key, again=again)
-        self.job = job
+        self.job, self.refused = job, False
         calls = None if self.calls is None else CallReader(self.calls.form, self.calls.bounded)
         reader = None if calls is None and self.thinking is None else AnswerReader(self.thinking, calls)
         found = Output(self.service, job, bool(self.extension.show_drafts), reader)
@@ -90,6 +92,11 @@ class Work:
     @property
     def usage(self) -> Usage:
         return usage_of(*self.statistics, thought=sum(output.thought for output in self.outputs))
+
+    @property
+    def finish_reasons(self) -> list[str]:
+        """Of each prompt that was begun."""
+        return [output.finish_reason for output in self.outputs] + ["refused"] * self.refused
 
     @property
     def queue_seconds(self) -> float:
@@ -296,6 +303,6 @@ def _told(work: Work) -> dict[str, object]:
     return {
         "prompt_tokens": sum(row.prompt_tokens for row in rows),
         "completion_tokens": sum(row.emitted for row in rows),
-        "finish_reason": ",".join(output.finish_reason for output in work.outputs),
+        "finish_reason": ",".join(work.finish_reasons) or "abort",  # if it left before its first prompt's turn
         "queue_seconds": round(work.queue_seconds, 4),
     }

@@ -241,12 +241,23 @@ def test_logs_say_what_happened_and_nothing_of_what_was_said(served_bundle: Path
     process.ask("POST", CHAT, b'{"messages": "a secret of mine"}')
     assert process.end() == 0
     rows = logged(process)
-    assert [row["status"] for row in rows if "status" in row] == [200, 404, 400]
+    assert [(row["status"], row.get("error")) for row in rows if "status" in row] == [
+        (200, None),
+        (404, "not_found"),
+        (400, "invalid_value"),
+    ]
     assert all(row["level"] == "info" for row in rows)
     assert (rows[0]["prompt_tokens"], rows[0]["completion_tokens"]) == (answer["usage"]["prompt_tokens"], 12)
     text = process.log.read_text(encoding="utf-8")
     assert "secret" not in text
     assert answer["choices"][0]["message"]["content"][:6] not in text
+
+
+def test_no_access_log(served_bundle: Path, tmp_path: Path) -> None:
+    process = ServerProcess(served_bundle, tmp_path / "log", "--no-access-log")
+    assert process.ask("GET", "/version")[0] == 200
+    assert process.end() == 0
+    assert [row["logger"] for row in logged(process)] == ["specexport.serve"]  # that it drains
 
 
 def sockets_of(process: ServerProcess) -> int:
