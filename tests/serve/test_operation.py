@@ -20,6 +20,7 @@ from click.testing import CliRunner
 from specexport.cli.serve import serve
 from specexport.errors import ParameterError
 from specexport.serve import ServerSettings
+from specexport.serve.listen import GRACE
 from specexport.serve.settings import LOOPBACK, check_listening
 from support.messages import Refused
 from support.serving import ServerProcess, wait_for
@@ -364,3 +365,19 @@ def test_the_container_file_starts_what_there_is() -> None:
     assert lines["EXPOSE"] == str(parsed["port"])
     assert f"useradd --system --create-home {lines['USER']}" in text
     assert "--constraint /src/constraints.txt" in lines["RUN"]
+    cache = f"/home/{lines['USER']}/.cache/specexport"  # both made for the user, and named as the volume to mount
+    assert f"install -d -o {lines['USER']} {cache}" in text
+    assert f":{cache} " in text
+
+
+def test_the_systemd_unit_waits_for_a_drain() -> None:
+    """And has nothing that is newer than systemd 247, such as `%d`."""
+    text = (Path(__file__).parents[2] / "examples/serve/specexport.service").read_text()
+    command = text.partition("ExecStart=")[2].partition("\nLoad")[0].replace("\\\n", " ")
+    _, name, *given = command.replace("$SPECEXPORT_OPTIONS", "").split()
+    assert (name, "%d" in text) == (serve.name, False)
+    found = serve.make_parser(serve.make_context("serve", ["--help"], resilient_parsing=True)).parse_args(given)[0]
+    assert found["api_key_file"] == "${CREDENTIALS_DIRECTORY}/keys"
+    defaults = {param.name: param.default for param in serve.params}
+    stop = int(text.partition("TimeoutStopSec=")[2].partition("\n")[0])
+    assert stop > defaults["drain_delay"] + defaults["drain_timeout"] + GRACE
