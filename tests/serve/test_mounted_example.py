@@ -10,7 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from support.serving import PATIENCE, STARTED
+from support.serving import PATIENCE, STARTED, wait_for
 
 PAGE = Path(__file__).resolve().parents[2] / "docs/embedding.md"
 DRAIN = "queue.drain(30)"
@@ -31,10 +31,9 @@ def stopped_stream(app: str, bundle: Path, folder: Path, *options: str) -> bytes
     with log.open("wb") as errors:
         process = subprocess.Popen(command, cwd=folder, stderr=errors, stdout=subprocess.PIPE, text=True)
     STARTED.append(process)
-    port = None
-    while port is None:
-        assert process.poll() is None, log.read_text()
-        port = re.search(r"running on http://127\.0\.0\.1:(\d+)", log.read_text())
+    wait_for(lambda: process.poll() is not None or "running on http" in log.read_text())
+    port = re.search(r"running on http://127\.0\.0\.1:(\d+)", log.read_text())
+    assert port is not None, log.read_text()
     asked = {"prompt": "Hello", "max_tokens": 1100, "stop_token_ids": [], "stream": True, "temperature": 0}
     body = json.dumps({**asked, "specexport": {"speculate": False}}).encode()
     head = "POST /llm/v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
