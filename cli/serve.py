@@ -115,7 +115,7 @@ WHERE = ("host", "port", "uds", "drain_delay", "drain_timeout", "trust_forwarded
     type=SECONDS,
     default=30.0,
     show_default=True,
-    help="Seconds from SIGTERM that requests may take to end.",
+    help="Seconds after --drain-delay that open requests may take to finish.",
 )
 @click.option(
     "--prompt-cache-mib",
@@ -124,6 +124,7 @@ WHERE = ("host", "port", "uds", "drain_delay", "drain_timeout", "trust_forwarded
 )
 @click.option("--allow-grammars", is_flag=True, help="Accept context-free grammars (Lark) in requests.")
 @click.option("--strict-fields", is_flag=True, help="Refuse unknown fields of requests instead of ignoring them.")
+@click.option("--no-access-log", is_flag=True, help="Log no line per request.")
 @click.option("--metrics-prefix", default="specexport", show_default=True, help="Prefix of the names at /metrics.")
 @running
 def serve(
@@ -131,6 +132,7 @@ def serve(
     where: dict[str, Any],
     api_key_file: Any,
     no_auth: bool,
+    no_access_log: bool,
     prompt_cache_mib: int | None,
     chat_template: Path | None,
     **options: Any,
@@ -151,7 +153,7 @@ def serve(
     if listening.uds is not None:
         _check_alone()
     options["allowed_hosts"] = options["allowed_hosts"] or None
-    settings = ServerSettings(api_keys=_keys(api_key_file), **options)
+    settings = ServerSettings(api_keys=_keys(api_key_file), access_log=not no_access_log, **options)
     if listening.uds is None:
         check_listening(listening.host, settings, no_auth)
     _log_to_stderr()

@@ -172,7 +172,7 @@ def _decisions(policy: dict[str, Any] | None, costs: dict[str, Any] | None) -> l
     """The policy that sessions follow, and why."""
     lines = []
     if policy is None:
-        lines.append("policy     none: sessions adapt from a guess; specexport calibrate measures and decides")
+        lines.append("policy     none: sessions adapt to measured costs; specexport calibrate finds out more")
     else:
         sampling = f"temperature {policy['temperature']:g}, floor of p10 {policy['floor']:g}"
         lines.append(f"policy     made {policy['made']} on {policy['engine']}, {sampling}")
@@ -180,8 +180,11 @@ def _decisions(policy: dict[str, Any] | None, costs: dict[str, Any] | None) -> l
             f"           {name}: {_entry(entry)}"
             for name, entry in [*policy["routes"].items(), ("other requests", policy["default"])]
         ]
-    if policy is not None and costs is None:
-        lines.append("costs      none: routes that adapt draft their fixed numbers; specexport calibrate measures them")
+    if costs is None:
+        without = "routes that adapt draft their fixed numbers; specexport calibrate measures them"
+        if policy is None:
+            without = "a host's first session measures them, about half a second, and keeps them in the user's cache"
+        lines.append(f"costs      none: {without}")
     if costs is not None:
         lines.append(
             f"costs      {costs['engine']}, "

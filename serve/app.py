@@ -88,6 +88,7 @@ async def _unrouted(request: Request, error: Exception) -> Response:
             "method_not_allowed",
             f"the method {request.method[:20]} is not allowed for {request.url.path[:200]!r}",
         )
+    request.scope["state"]["notes"]["error"] = code
     headers: dict[str, Any] = dict(error.headers or {})
     body = ApiError(error.status_code, code, told).body
     return Response(body, error.status_code, headers, media_type="application/json")

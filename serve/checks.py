@@ -24,8 +24,8 @@ def texts(name: str, value: Any) -> tuple[str, ...]:
     """Several texts. One alone is refused: each of its letters would count as one of them."""
     advice = f'give a list or a tuple, with its comma: {name}=("...",)'
     if isinstance(value, str | bytes):
-        kind = "a text" if isinstance(value, str) else "of type bytes"
-        raise ParameterError(f"{name} is {kind} and not several; {advice}")
+        kind = "a single string" if isinstance(value, str) else "of type bytes"
+        raise ParameterError(f"{name} is {kind}; {advice}")
     found = None if isinstance(value, Mapping) else items(value)
     if found is None:
         raise ParameterError(f"{name} is of type {type(value).__name__}; {advice}")

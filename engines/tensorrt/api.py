@@ -14,8 +14,9 @@ from importlib.metadata import version as installed_version
 from typing import Any, Literal
 
 from ...bundle import Bundle, Plan
-from ...errors import EngineError
+from ...errors import EngineError, MissingPackageError
 from ..base import Availability
+from ..cuda.driver import Gpu, find_gpu
 from ..jetson import FROM_JETPACK, missing_package, on_jetson
 from ..versions import dotted, version_numbers
 
@@ -133,6 +134,17 @@ def found(find: Callable[[], str]) -> Availability:
     except EngineError as error:
         detail, _, remedy = str(error).partition("; ")
         return Availability(False, detail, remedy)
+
+
+def gpu_for(find_library: Callable[[], Library]) -> Gpu:
+    """The first GPU. Without the CUDA bindings, the error is that of the library if it is missing too: the extra that
+    installs it brings both.
+    """
+    try:
+        return find_gpu()
+    except MissingPackageError:
+        find_library()
+        raise
 
 
 def dialect_for(name: str, version: tuple[int, ...]) -> Literal["onnx", "rows"]:

@@ -9,8 +9,7 @@ from ...bundle import Bundle
 from ...errors import EngineError, MissingPackageError
 from ..base import Availability, Engine
 from ..cuda.device import CudaDevice
-from ..cuda.driver import find_gpu
-from .api import LEAN, Library, dialect_for, found, library, plans_of
+from .api import LEAN, Library, dialect_for, found, gpu_for, library, plans_of
 from .engine import load_bundle
 
 NAME = "tensorrt"
@@ -44,7 +43,7 @@ def _runtime() -> Library:
 
 
 def _describe() -> str:
-    gpu = find_gpu()
+    gpu = gpu_for(_runtime)
     major, minor = gpu.compute_capability
     lib = _runtime()
     dialect_for(lib.name, lib.version)  # raises if it is too old

@@ -7,8 +7,7 @@ from dataclasses import replace
 from ...bundle import Bundle
 from ..base import Availability, Engine
 from ..cuda.device import CudaDevice
-from ..cuda.driver import find_gpu
-from .api import dialect_for, found, library, plans_of
+from .api import dialect_for, found, gpu_for, library, plans_of
 from .engine import load_bundle
 from .rtx_cache import RuntimeCaches, default_folder
 
@@ -36,7 +35,7 @@ def load(bundle: Bundle, threads: int = 0, device: int = 0) -> Engine:
 
 
 def _describe() -> str:
-    gpu = find_gpu()
+    gpu = gpu_for(lambda: library("tensorrt_rtx"))
     major, minor = gpu.compute_capability
     lib = library("tensorrt_rtx")
     dialect_for(lib.name, lib.version)  # raises if it is too old

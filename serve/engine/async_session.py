@@ -147,7 +147,7 @@ class AsyncSession:
         done = await asyncio.to_thread(partial(self.thread.wait_idle, timeout))
         if not done:
             self.thread.cancel_all(
-                QueueError("shutting_down", "the server shut down before the answer was complete", 1)
+                QueueError("shutting_down", "the answer was not complete at the shutdown; send the request again", 1)
             )
             await asyncio.to_thread(self.thread.wait_idle)
         return done

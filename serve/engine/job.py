@@ -65,6 +65,7 @@ class Job:
             self.error = error
         self.cancelled = True  # first: the engine thread looks at it after setting `stream`
         if self._withdraw(self):
+            self.queue_seconds = self.waited
             self.deliver(self.error or Chunk("", (), "cancelled", Statistics()))
             return
         stream = self.stream

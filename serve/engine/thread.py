@@ -23,6 +23,7 @@ from .fair_queue import FairQueue, Full
 from .job import STARTED, Event, Job
 
 LONGEST_RETRY = 60
+SHUTTING_DOWN = "no new requests are taken during the shutdown; send this one to another replica, or later"
 SHARE_OF_NEWEST = 0.3  # in the running mean of the duration of requests
 
 
@@ -87,7 +88,7 @@ class EngineThread:
             if self._stopped:
                 raise SessionClosedError("this AsyncSession is closed; make another one")
             if self._draining:
-                raise QueueError("shutting_down", "this server is shutting down; try another one, or retry later", 1)
+                raise QueueError("shutting_down", SHUTTING_DOWN, 1)
             try:
                 # A burst comes before the thread takes the first one up.
                 self._queue.put(job.key, job, idle=self._running is None, again=again)

@@ -158,7 +158,8 @@ class Exchange:
         await self._bounded({"type": "http.response.body", "body": b""})
 
     async def fail(self, error: ApiError) -> None:
-        """Send the error as the answer, or as a stream's last event, which no [DONE] follows."""
+        """Send the error as the answer, or as a stream's last event, which no [DONE] follows. The log gets its code."""
+        self.scope["state"].setdefault("notes", {})["error"] = error.code
         if self.begun:
             await self.event(error.body)
             await self.end()

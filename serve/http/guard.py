@@ -69,7 +69,7 @@ class Guard:
         digest = sha256(given.encode()).digest()
         known = [hmac.compare_digest(digest, own) for own in self._digests]
         if not any(known) and not free:
-            told = "found no valid API key; send it as Authorization: Bearer KEY"
+            told = "found no valid API key; send one as Authorization: Bearer KEY"
             raise ApiError(401, "invalid_api_key", told, headers={"WWW-Authenticate": "Bearer"})
         return digest.hex() if any(known) else peer
 

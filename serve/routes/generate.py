@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import aclosing, contextmanager
-from dataclasses import dataclass, field, replace
+from contextlib import aclosing
+from dataclasses import replace
 from functools import partial
 from itertools import accumulate
 
@@ -14,86 +14,25 @@ from ...errors import GrammarError
 from ...runtime.grammar.grammar import Grammar
 from ...runtime.grammar.thinking import Thinking
 from ...runtime.sampling.logprobs import TokenLogprobs
-from ...runtime.sampling.parameters import SamplingParameters
-from ...runtime.state.statistics import Statistics
 from ...runtime.text.chat_template import Variables
 from ...runtime.text.encode import Prompt
-from ...runtime.tools.answer import AnswerReader
-from ...runtime.tools.calls import CallReader
-from ..engine.job import Job
 from ..http.exchange import ClientGone, Exchange
 from ..service import Service
-from ..wire.answers import Chunk, Usage, metrics_of, usage_of
+from ..wire.answers import Chunk, metrics_of
 from ..wire.body import parse
 from ..wire.calls import Calls, bounded, calls_of
 from ..wire.constraints import grammar_of
 from ..wire.errors import of_engine, of_grammar
-from ..wire.requests import ChatRequest, CompletionRequest, Extension, StreamOptions
+from ..wire.requests import ChatRequest, CompletionRequest, StreamOptions
 from ..wire.translate import chat_messages, check_size, check_template, parameters, prediction_text, prompts
 from ..wire.variables import variables_of
 from .output import Output, Piece
 from .shapes import ChatShape, Shape, TextShape, Whole
+from .work import Work
 
 IGNORED_HEADER = "x-specexport-ignored"
 RELAXED_HEADER = "x-specexport-relaxed"
 LONGEST_HEADER = 1000
-
-
-@dataclass
-class Work:
-    """What a request asks for: prompts, one after the other, all with the same parameters except for their room."""
-
-    service: Service
-    request: ChatRequest | CompletionRequest
-    prompts: list[list[int]]
-    parameters: list[SamplingParameters]
-    key: str
-    calls: Calls | None = None
-    thinking: Thinking | None = None
-    outputs: list[Output] = field(default_factory=list)
-    job: Job | None = None  # the job that waits or runs
-
-    @property
-    def extension(self) -> Extension:
-        return self.request.specexport or Extension()
-
-    def leave(self) -> None:
-        if self.job is not None:
-            self.job.leave()
-
-    @contextmanager
-    def output(self, index: int) -> Iterator[Output]:
-        """The prompt's job in the queue; counted and removed at the end, however that comes."""
-        sessions, again = self.service.sessions, index > 0
-        job = sessions.submit(self.prompts[index], self.parameters[index], key=self.key, again=again)
-        self.job = job
-        calls = None if self.calls is None else CallReader(self.calls.form, self.calls.bounded)
-        reader = None if calls is None and self.thinking is None else AnswerReader(self.thinking, calls)
-        found = Output(self.service, job, bool(self.extension.show_drafts), reader)
-        self.outputs.append(found)
-        try:
-            yield found
-        except (ClientGone, GeneratorExit):
-            raise
-        except Exception:
-            found.finish_reason = "error" if found.rounds else "refused"
-            raise
-        finally:
-            job.leave()
-            if found.finish_reason != "refused":
-                found.count()
-
-    @property
-    def statistics(self) -> tuple[Statistics, ...]:
-        return tuple(output.statistics for output in self.outputs if output.statistics is not None)
-
-    @property
-    def usage(self) -> Usage:
-        return usage_of(*self.statistics, thought=sum(output.thought for output in self.outputs))
-
-    @property
-    def queue_seconds(self) -> float:
-        return sum(output.job.queue_seconds for output in self.outputs)
 
 
 async def chat(service: Service, exchange: Exchange) -> None:
@@ -177,7 +116,7 @@ async def _answer(work: Work, exchange: Exchange, shape: Shape) -> None:
             else:
                 await _whole(work, exchange, shape)
         finally:
-            notes.update(_told(work))
+            notes.update(work.told)
             if exchange.gone:
                 notes["status"] = 499
 
@@ -289,13 +228,3 @@ def _listed(names: list[str]) -> str:
     """As many names as a header holds, never part of one."""
     sizes = accumulate(len(name) + len(", ") for name in names)
     return ", ".join(name for name, size in zip(names, sizes, strict=True) if size <= LONGEST_HEADER)
-
-
-def _told(work: Work) -> dict[str, object]:
-    rows = work.statistics
-    return {
-        "prompt_tokens": sum(row.prompt_tokens for row in rows),
-        "completion_tokens": sum(row.emitted for row in rows),
-        "finish_reason": ",".join(output.finish_reason for output in work.outputs),
-        "queue_seconds": round(work.queue_seconds, 4),
-    }

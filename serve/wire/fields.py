@@ -32,6 +32,7 @@ WITHOUT_EFFECT: dict[str, tuple[Any, ...]] = {
     "add_generation_prompt": (True,),
     "skip_special_tokens": (True,),
 }
+OWN = ("drafter", "num_draft_tokens", "speculate", "show_drafts")  # fields of the object `specexport`
 REFUSED: dict[str, str] = {
     "n": "one answer per request; send more requests for more",
     "best_of": "one answer at a time",
@@ -56,7 +57,6 @@ REFUSED: dict[str, str] = {
     "guided_regex": "give structured_outputs instead",
     "guided_choice": "give structured_outputs instead",
     "guided_grammar": "give structured_outputs instead",
-    **dict.fromkeys(("drafter", "num_draft_tokens", "speculate", "show_drafts"), "put it into the object specexport"),
     "tools": "only conversations call tools; use /v1/chat/completions",
     "tool_choice": "only conversations call tools; use /v1/chat/completions",
 }
@@ -82,6 +82,9 @@ def check_fields(raw: Mapping[str, Any], honoured: frozenset[str], strict: bool)
             continue
         if name in WITHOUT_EFFECT and any(_same(value, allowed) for allowed in WITHOUT_EFFECT[name]):
             continue
+        if name in OWN:
+            told = f'{name} belongs in the object specexport: "specexport": {{"{name}": ...}}'
+            raise ApiError(400, "unsupported_parameter", told, name)
         if name in REFUSED:
             raise unsupported(name, REFUSED[name])
         if strict:

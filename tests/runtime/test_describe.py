@@ -1,4 +1,4 @@
-"""`specexport inspect` of a hybrid: how many layers keep states, and what these take."""
+"""`specexport inspect`: how many layers of a hybrid keep states, what these take, and where costs are."""
 
 from __future__ import annotations
 
@@ -26,3 +26,9 @@ def test_states_are_in_the_short_form(tmp_path: Path) -> None:
     lines = [line for line in render(described).splitlines() if "states" in line]
     assert len(lines) == 1, "the draft has none"
     assert ", of it 4.3 MB of states in 3 layers; checkpoint" in lines[0]
+
+
+def test_where_the_costs_are_of_a_bundle_that_was_not_calibrated(tmp_path: Path) -> None:
+    text = render(describe(write_bundle(tmp_path)))
+    assert "policy     none: sessions adapt to measured costs; specexport calibrate finds out more\n" in text
+    assert "costs      none: a host's first session measures them, about half a second, and keeps them in " in text

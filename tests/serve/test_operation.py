@@ -20,6 +20,7 @@ from click.testing import CliRunner
 from specexport.cli.serve import serve
 from specexport.errors import ParameterError
 from specexport.serve import ServerSettings
+from specexport.serve.listen import GRACE
 from specexport.serve.settings import LOOPBACK, check_listening
 from support.messages import Refused
 from support.serving import ServerProcess, wait_for
@@ -241,12 +242,23 @@ def test_logs_say_what_happened_and_nothing_of_what_was_said(served_bundle: Path
     process.ask("POST", CHAT, b'{"messages": "a secret of mine"}')
     assert process.end() == 0
     rows = logged(process)
-    assert [row["status"] for row in rows if "status" in row] == [200, 404, 400]
+    assert [(row["status"], row.get("error")) for row in rows if "status" in row] == [
+        (200, None),
+        (404, "not_found"),
+        (400, "invalid_value"),
+    ]
     assert all(row["level"] == "info" for row in rows)
     assert (rows[0]["prompt_tokens"], rows[0]["completion_tokens"]) == (answer["usage"]["prompt_tokens"], 12)
     text = process.log.read_text(encoding="utf-8")
     assert "secret" not in text
     assert answer["choices"][0]["message"]["content"][:6] not in text
+
+
+def test_no_access_log(served_bundle: Path, tmp_path: Path) -> None:
+    process = ServerProcess(served_bundle, tmp_path / "log", "--no-access-log")
+    assert process.ask("GET", "/version")[0] == 200
+    assert process.end() == 0
+    assert [row["logger"] for row in logged(process)] == ["specexport.serve"]  # that it drains
 
 
 def sockets_of(process: ServerProcess) -> int:
@@ -353,3 +365,19 @@ def test_the_container_file_starts_what_there_is() -> None:
     assert lines["EXPOSE"] == str(parsed["port"])
     assert f"useradd --system --create-home {lines['USER']}" in text
     assert "--constraint /src/constraints.txt" in lines["RUN"]
+    cache = f"/home/{lines['USER']}/.cache/specexport"  # both made for the user, and named as the volume to mount
+    assert f"install -d -o {lines['USER']} {cache}" in text
+    assert f":{cache} " in text
+
+
+def test_the_systemd_unit_waits_for_a_drain() -> None:
+    """And has nothing that is newer than systemd 247, such as `%d`."""
+    text = (Path(__file__).parents[2] / "examples/serve/specexport.service").read_text()
+    command = text.partition("ExecStart=")[2].partition("\nLoad")[0].replace("\\\n", " ")
+    _, name, *given = command.replace("$SPECEXPORT_OPTIONS", "").split()
+    assert (name, "%d" in text) == (serve.name, False)
+    found = serve.make_parser(serve.make_context("serve", ["--help"], resilient_parsing=True)).parse_args(given)[0]
+    assert found["api_key_file"] == "${CREDENTIALS_DIRECTORY}/keys"
+    defaults = {param.name: param.default for param in serve.params}
+    stop = int(text.partition("TimeoutStopSec=")[2].partition("\n")[0])
+    assert stop > defaults["drain_delay"] + defaults["drain_timeout"] + GRACE

@@ -183,3 +183,10 @@ def test_streams_are_refused_with_a_status_too(server: ServerProcess) -> None:
     for fields in ({"temperature": 3}, {"specexport": {"num_draft_tokens": 99}}, {"n": 2}):
         status, headers, _ = server.ask("POST", CHAT, chat(stream=True, **fields))
         assert (status, headers["content-type"]) == (400, "application/json")
+
+
+@pytest.mark.parametrize("name", ["drafter", "num_draft_tokens", "speculate", "show_drafts"])
+def test_where_fields_of_its_own_belong(server: ServerProcess, name: str) -> None:
+    error = json.loads(server.ask("POST", CHAT, chat(**{name: 1}))[2])["error"]
+    assert (error["code"], error["param"]) == ("unsupported_parameter", name)
+    assert error["message"] == f'{name} belongs in the object specexport: "specexport": {{"{name}": ...}}'

@@ -186,9 +186,14 @@ def placeholder(host: Host) -> None:
 
 def no_bindings(host: Host) -> None:
     def missing() -> Driver:
-        raise MissingPackageError("cuda-bindings", "tensorrt")
+        raise MissingPackageError("cuda-bindings", "cuda")
 
     host._patch.setattr(driver, "load_driver", missing)
+
+
+def neither(host: Host) -> None:
+    no_bindings(host)
+    no_package(host)
 
 
 UNUSABLE: list[tuple[Callable[[Host], None], str]] = [
@@ -201,7 +206,8 @@ UNUSABLE: list[tuple[Callable[[Host], None], str]] = [
     (no_package, "the package tensorrt is not installed; install it with: pip install 'specexport[tensorrt]'"),
     (old_library, "TensorRT 8.6.1 is too old; 10.3 or newer is needed"),
     (placeholder, PLACEHOLDER),
-    (no_bindings, "the package cuda-bindings is not installed; install it with: pip install 'specexport[tensorrt]'"),
+    (no_bindings, "the package cuda-bindings is not installed; install it with: pip install 'specexport[cuda]'"),
+    (neither, "the package tensorrt is not installed; install it with: pip install 'specexport[tensorrt]'"),
 ]
 
 

@@ -1,0 +1,95 @@
+"""What a request asks for, from the queue to its counts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from ...runtime.grammar.thinking import Thinking
+from ...runtime.sampling.parameters import SamplingParameters
+from ...runtime.state.statistics import Statistics
+from ...runtime.tools.answer import AnswerReader
+from ...runtime.tools.calls import CallReader
+from ..engine.job import Job
+from ..http.exchange import ClientGone
+from ..service import Service
+from ..wire.answers import Usage, usage_of
+from ..wire.calls import Calls
+from ..wire.requests import ChatRequest, CompletionRequest, Extension
+from .output import Output
+
+
+@dataclass
+class Work:
+    """What a request asks for: prompts, one after the other, all with the same parameters except for their room."""
+
+    service: Service
+    request: ChatRequest | CompletionRequest
+    prompts: list[list[int]]
+    parameters: list[SamplingParameters]
+    key: str
+    calls: Calls | None = None
+    thinking: Thinking | None = None
+    outputs: list[Output] = field(default_factory=list)
+    job: Job | None = None  # the job that waits or runs
+    refused: bool = False  # whether the queue had no place for the last prompt
+
+    @property
+    def extension(self) -> Extension:
+        return self.request.specexport or Extension()
+
+    def leave(self) -> None:
+        if self.job is not None:
+            self.job.leave()
+
+    @contextmanager
+    def output(self, index: int) -> Iterator[Output]:
+        """The prompt's job in the queue; counted and removed at the end, however that comes."""
+        sessions, again = self.service.sessions, index > 0
+        self.refused = True
+        job = sessions.submit(self.prompts[index], self.parameters[index], key=self.key, again=again)
+        self.job, self.refused = job, False
+        calls = None if self.calls is None else CallReader(self.calls.form, self.calls.bounded)
+        reader = None if calls is None and self.thinking is None else AnswerReader(self.thinking, calls)
+        found = Output(self.service, job, bool(self.extension.show_drafts), reader)
+        self.outputs.append(found)
+        try:
+            yield found
+        except (ClientGone, GeneratorExit):
+            raise
+        except Exception:
+            found.finish_reason = "error" if found.rounds else "refused"
+            raise
+        finally:
+            job.leave()
+            if found.finish_reason != "refused":
+                found.count()
+
+    @property
+    def statistics(self) -> tuple[Statistics, ...]:
+        return tuple(output.statistics for output in self.outputs if output.statistics is not None)
+
+    @property
+    def usage(self) -> Usage:
+        return usage_of(*self.statistics, thought=sum(output.thought for output in self.outputs))
+
+    @property
+    def finish_reasons(self) -> list[str]:
+        """Of each prompt that was begun."""
+        return [output.finish_reason for output in self.outputs] + ["refused"] * self.refused
+
+    @property
+    def queue_seconds(self) -> float:
+        return sum(output.job.queue_seconds for output in self.outputs)
+
+    @property
+    def told(self) -> dict[str, object]:
+        """What the log says of it."""
+        rows = self.statistics
+        return {
+            "prompt_tokens": sum(row.prompt_tokens for row in rows),
+            "completion_tokens": sum(row.emitted for row in rows),
+            "finish_reason": ",".join(self.finish_reasons) or "abort",  # if it left before its first prompt's turn
+            "queue_seconds": round(self.queue_seconds, 4),
+        }
