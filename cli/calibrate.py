@@ -70,8 +70,8 @@ def calibrate(
 ) -> None:
     """Decide per route whether to speculate.
 
-    Measures costs and acceptance on this host with your prompts. Writes costs.json, survival.json and policy.json into
-    the bundle, which sessions then follow, and an HTML report. An interrupted run resumes where it stopped.
+    Measures costs and acceptance on this host with your prompts. Writes costs.json and policy.json into the bundle,
+    which sessions then follow, and an HTML report. An interrupted run resumes where it stopped.
     """
     from ..calibration.calibrate import calibrate as run
     from ..calibration.calibrate import check_packages, measure_only

@@ -15,5 +15,5 @@ def time_lines(stages: Sequence[StageTime], seconds: float) -> list[str]:
     rest = max(0.0, round(seconds - sum(told), 1))
     shown = ["reused" if stage.reused else f"{time:6.1f} s" for stage, time in zip(stages, told, strict=True)]
     lines = [(stage.label, time) for stage, time in zip(stages, shown, strict=True)]
-    lines += [("everything else", f"{rest:6.1f} s"), ("in all", f"{sum(told) + rest:6.1f} s")]
+    lines += [("everything else", f"{rest:6.1f} s"), ("total", f"{sum(told) + rest:6.1f} s")]
     return [f"{label:<20} {time}" for label, time in lines]

@@ -64,7 +64,7 @@ def render(description: dict[str, Any]) -> str:
         f"{_counted(contract['max_draft_tokens'], 'draft token')} per round, "
         f"prompt chunks of {contract['prompt_chunk']}, widths {' '.join(map(str, description['widths']))}, "
         f"spans {' '.join(map(str, description['spans']))}",
-        f"stops at   {', '.join(map(str, description['text']['stop_token_ids'])) or 'no token'}; "
+        f"stops at   token {', '.join(map(str, description['text']['stop_token_ids'])) or '-'}; "
         f"chat template: {'yes' if description['text']['chat_template'] else 'no'}",
     ]
     for role, memory in description["memory"].items():

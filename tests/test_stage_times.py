@@ -20,7 +20,7 @@ def test_what_no_stage_took_has_a_line_of_its_own() -> None:
         "export target        reused",
         "prove                   2.0 s",
         "everything else         4.2 s",
-        "in all                  6.3 s",
+        "total                   6.3 s",
     ]
 
 

@@ -289,9 +289,8 @@ def _in_words(policy: RoutePolicy, chosen: DraftCandidate, lacking: int, floor: 
         if why and policy.mode == "adaptive":
             why = "; every fixed number of draft tokens loses, and adapting has no significant gain"
         return f"Do not speculate: the best setting is {setting}, {found}{why}."
+    more = f"{lacking} more request{'s' * (lacking != 1)} of {SHORTEST_RESPONSE} tokens or more"
     if policy.evidence is not None and policy.evidence.requests < LEAST_REQUESTS:
-        why = f"fewer than {LEAST_REQUESTS} requests"
-    else:
-        why = "p10 is near the floor" if speedup.low > 1 else "the interval includes 1"
-    more = f"about {lacking} more request{'s' * (lacking != 1)} of {SHORTEST_RESPONSE} tokens or more would decide"
-    return f"Undecided, {why}: {setting}, {found}; {more}."
+        return f"Undecided, fewer than {LEAST_REQUESTS} requests: {setting}, {found}; it takes at least {more}."
+    why = "p10 is near the floor" if speedup.low > 1 else "the interval includes 1"
+    return f"Undecided, {why}: {setting}, {found}; about {more} would decide."

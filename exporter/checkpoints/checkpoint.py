@@ -239,7 +239,8 @@ def download(source: str, wanted: list[str] = WANTED) -> Path:
         return Path(snapshot_download(source, allow_patterns=wanted, ignore_patterns=UNWANTED))
     except Exception as error:  # network, permission and name errors, each of another type
         raise CheckpointError(
-            f"{source} is no folder here, and it could not be downloaded from the hub: {hub_reason(error)}"
+            f"{source} is no folder here, and it could not be downloaded from the hub: {hub_reason(error)}; check "
+            "the path or name"
         ) from None
 
 
