@@ -8,7 +8,8 @@ export TOKENIZERS_PARALLELISM := false
 
 PYTHON_FLOOR := import sys; sys.exit(sys.version_info < (3, 11) and "specexport needs Python 3.11 or newer, this is " + sys.version)
 # Modules are compiled when first imported: pip would take as long for all of them as for the rest of its work.
-INSTALL := $(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check --constraint constraints.txt --editable
+INSTALL := $(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check \
+	--constraint constraints.txt --editable
 
 # What a contributor needs.
 .venv/ready: pyproject.toml constraints.txt

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from datetime import datetime, timezone
+from functools import partial
 from importlib.util import find_spec
 
 from ..errors import BundleError, MissingPackageError, OutputError
@@ -121,12 +122,8 @@ def _record_all(
     for number, request in enumerate(_in_turn(requests)):
         progress(number, len(requests))
         if number in goes:
-
-            def still_at(_: str, done: int = number) -> None:
-                progress(done, len(requests))
-
             for meter in meters.values():
-                meter.measure(options.bursts, still_at)
+                meter.measure(options.bursts, partial(_still_at, progress, number, len(requests)))
             _warm_up(session, request)
         for model, (records, features) in recorded.items():
             key = str(request.line) if model == FIRST else f"{request.line} {model}"
@@ -140,6 +137,10 @@ def _record_all(
             records.append(found)
             features.append(numbers)
     return recorded
+
+
+def _still_at(progress: Progress, number: int, requests: int, _: str) -> None:
+    progress(number, requests)
 
 
 def _warm_up(session: Session, request: Request) -> None:

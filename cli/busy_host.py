@@ -12,16 +12,14 @@ SPARE = 0.5
 
 def note_busy_host() -> None:
     """Says on stderr that other processes need the CPUs, if they do."""
-    from ..engines.cpus import allowed_cpus
-
     try:
         load = os.getloadavg()[0]
     except (AttributeError, OSError):
         return
-    cpus = len(allowed_cpus())
+    cpus = os.cpu_count() or 1
     if load > cpus + SPARE:
         click.echo(
-            f"this host is busy: {load:.1f} processes want to run on {cpus} CPU{'s' * (cpus > 1)}, so times vary more "
-            "than these figures say; fewer --threads may be faster here",
+            f"this host may be busy: its load over the last minute is {load:.1f} on {cpus} CPU{'s' * (cpus > 1)}, so "
+            "times vary more than usual; fewer --threads may be faster",
             err=True,
         )

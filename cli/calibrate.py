@@ -123,8 +123,8 @@ def calibrate(
         )
     note_busy_host()
     click.echo(
-        f"{len(requests)} requests; costs are measured before the first and after each quarter of them, which can take "
-        "longer than the requests; an interrupted run resumes",
+        f"costs are measured before each quarter of the requests ({len(requests)}), which can take longer than the "
+        "requests; an interrupted run resumes",
         err=True,
     )
     try:

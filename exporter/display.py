@@ -72,16 +72,16 @@ class BuildDisplay:
         """Prints the stage now, and every SECONDS the step that it is at: a step may take minutes."""
         self.note(label)
         started, ended = perf_counter(), Event()
-        announced, current = 0, ""
+        announced, current, since = 0, "", started
 
         def announce(step: str) -> None:
-            nonlocal announced, current
-            announced, current = announced + 1, step
+            nonlocal announced, current, since
+            announced, current, since = announced + 1, step, perf_counter()
 
         def tell() -> None:
             while not ended.wait(SECONDS):
                 if current:
-                    self.note(f"{label}: {current}, {announced} of {steps}{_left(announced, steps, started)}")
+                    self.note(f"{label}: {current}, {announced} of {steps}{_left(announced, steps, started, since)}")
 
         teller = Thread(target=tell, daemon=True)
         teller.start()
@@ -95,10 +95,10 @@ class BuildDisplay:
         self._console.print(message, highlight=False, soft_wrap=True)
 
 
-def _left(announced: int, steps: int, started: float) -> str:
-    """About how long the other steps take, if they are like those that have ended."""
+def _left(announced: int, steps: int, started: float, since: float) -> str:
+    """About how long this step, begun at `since`, and the later ones take, if they are like those that have ended."""
     done = announced - 1
     if done < ENOUGH:
         return ""
-    left = (perf_counter() - started) / done * (steps - done)
-    return f", about {timedelta(seconds=round(left))} left"
+    left = (since - started) / done * (steps - done) - (perf_counter() - since)
+    return f", about {timedelta(seconds=round(left))} left" if left > 0 else ""

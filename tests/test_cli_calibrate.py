@@ -83,6 +83,16 @@ def test_calibrate_writes_what_generate_and_inspect_follow(
     assert run("calibrate", "--prompts", prompts, "--max-new-tokens", 4).exit_code == 0  # which mends it
 
 
+def test_a_busy_host_is_told_before_costs_are_measured(
+    run: Run, prompts: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.getloadavg", lambda: (1000.0, 0.0, 0.0))
+    result = run("calibrate", "--prompts", prompts, "--max-new-tokens", 4, "--limit", 1)
+    busy, costs = result.stderr.splitlines()[:2]
+    assert busy.startswith("this host may be busy: its load over the last minute is 1000.0 on ")
+    assert costs.startswith("costs are measured before each quarter of the requests (2), ")
+
+
 def test_one_request_gives_no_interval(run: Run, bundle: Path, prompts: Path) -> None:
     assert run("calibrate", "--prompts", prompts, "--max-new-tokens", 16, "--limit", 1).exit_code == 0
     evidence = json.loads((bundle / "policy.json").read_text())["routes"]["code"]["evidence"]

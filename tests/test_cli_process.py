@@ -19,6 +19,7 @@ def python(
     return subprocess.run(command, capture_output=True, text=True, input=stdin, check=False)
 
 
+MAIN = "from specexport.__main__ import main; main()"
 CLI = "from specexport.cli import main; main(prog_name='specexport')"
 HEAVY = (
     "torch",
@@ -173,3 +174,12 @@ def test_a_package_that_is_installed_but_broken(pair: Pair, tmp_path: Path) -> N
         "safetensors is installed, but cannot be imported: libx.so.1: cannot open shared object file; install it again"
     )
     assert (result.returncode, result.stderr) == (1, f"Error: {expected}\n")
+
+
+def test_threads_of_torch_wait_without_spinning(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unless the user says otherwise."""
+    script = "import atexit, os; atexit.register(lambda: print(os.environ['OMP_WAIT_POLICY'])); " + MAIN
+    monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
+    assert python(script).stdout == "passive\n"
+    monkeypatch.setenv("OMP_WAIT_POLICY", "active")
+    assert python(script).stdout == "active\n"

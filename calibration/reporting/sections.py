@@ -84,7 +84,7 @@ def _findings(analysis: Analysis) -> dict[str, tuple[str, ...]]:
     return {
         "verdicts": (
             *(f"{printable(entry.route)}: {_samples(entry)}" for entry in analysis.routes),
-            *(_missed(entry) for entry in analysis.routes if abs(prediction_error(entry)) > PREDICTION_TOLERANCE),
+            *(_missed(entry) for entry in analysis.routes if _misses(entry)),
             *([printable(analysis.unnamed)] if analysis.unnamed else []),
         ),
         "costs": (prefill,),
@@ -93,10 +93,17 @@ def _findings(analysis: Analysis) -> dict[str, tuple[str, ...]]:
     }
 
 
+def _misses(entry: RouteAnalysis) -> bool:
+    """Whether the costs predict another speedup than was measured, by more than either is exact to."""
+    measured = entry.measured
+    inside = measured.speedup.low <= measured.predicted <= measured.speedup.high
+    return abs(prediction_error(entry)) > PREDICTION_TOLERANCE and not inside
+
+
 def _missed(entry: RouteAnalysis) -> str:
     measured = entry.measured
     return (
-        f"{printable(entry.route)}: {entry.recorded_drafter} with {measured.num_draft_tokens} draft tokens was "
+        f"{printable(entry.route)}: {printable(entry.recorded_drafter)} with k = {measured.num_draft_tokens} was "
         f"predicted at {times(measured.predicted)} and measured at {times(measured.speedup.value)}: measure again on a "
         "quiet host before you rely on a close verdict"
     )

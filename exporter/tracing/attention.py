@@ -7,7 +7,7 @@ function. Ours emits ONNX operators instead of computing, and so serves any arch
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -261,51 +261,12 @@ def static_cache_attention(model: PreTrainedModel, cache: StaticCache, dialect: 
         output, cache.written[layer] = EMITTERS[dialect](*wide, asked)
         return output[..., : value.shape[-1]].transpose(1, 2), None
 
-    with _attention_by(model, attention):
+    with attention_by(model, attention):
         yield
 
 
-@dataclass
-class Seen:
-    """By layer the keys and values that the model's attention is given for `tokens [1, T]`.
-
-    They are `[1, num_kv_heads, T, width]`, each of its own width; a cache of transformers may hold them compressed.
-    The number is the layer's own, which may differ from its place in the cache. A layer with code of its own is not
-    among them. whole: whether the pass came to its end; if not, as with code that fails without a mask, the layers that
-    come later are missing too.
-    """
-
-    layers: dict[int, KeyValue] = field(default_factory=dict)
-    whole: bool = False
-
-
-def own_code(layers: int, of: int) -> str:
-    """Why a model is refused."""
-    which = "its layers compute" if layers == of else f"{layers} of its {of} layers compute"
-    return (
-        f"{which} attention in code of the model's own; expected transformers' attention interface: choose a model of "
-        "another family"
-    )
-
-
-def seen_by_attention(model: PreTrainedModel, tokens: Tensor) -> Seen:
-    found = Seen()
-    seen = found.layers
-
-    def attention(
-        module: torch.nn.Module, query: Tensor, key: Tensor, value: Tensor, *rest: Any, **options: Any
-    ) -> Any:
-        seen[int(getattr(module, "layer_idx", len(seen)))] = key, value
-        return value.new_zeros(1, query.shape[2], query.shape[1], value.shape[3]), None
-
-    with torch.no_grad(), _attention_by(model, attention), suppress(Exception):  # the trace tells what is wrong
-        model(input_ids=tokens, use_cache=True)
-        found.whole = True
-    return found
-
-
 @contextmanager
-def _attention_by(model: PreTrainedModel, attention: Callable[..., Any]) -> Iterator[None]:
+def attention_by(model: PreTrainedModel, attention: Callable[..., Any]) -> Iterator[None]:
     before = model.config._attn_implementation
     AttentionInterface.register(IMPLEMENTATION, attention)
     AttentionMaskInterface.register(IMPLEMENTATION, lambda *args, **kwargs: None)

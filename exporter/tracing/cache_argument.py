@@ -17,5 +17,5 @@ def cache_argument(model: nn.Module) -> str:
 
 def cache_of(output: Any) -> Any:
     """The cache that a model returned with its output; None if it has none."""
-    cache = getattr(output, NEW, None)
-    return getattr(output, OLD, None) if cache is None else cache
+    fields = getattr(output, "__dict__", {})  # the old name is also a property, which logs that it is old
+    return fields.get(NEW, fields.get(OLD))

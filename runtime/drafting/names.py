@@ -103,12 +103,11 @@ def guessable(drafter: str, manifest: Manifest) -> bool:
     return draft is not None and not draft.has_states
 
 
-def check_chain(drafter: str, manifest: Manifest) -> str:
-    """Return `drafter`, a name from `check_drafter`. Raises `ParameterError` for a chain that cannot run."""
+def check_chain(drafter: str, manifest: Manifest) -> None:
+    """Raises `ParameterError` for a chain that cannot run. drafter: a name from `check_drafter`."""
     if guesser_of(drafter) is not None and not guessable(drafter, manifest):
         model = unguessed(drafter)
         raise ParameterError(
             f"drafter is {drafter!r}, but the layers of {model!r} keep recurrent or convolution states, so nothing can "
             f"draft for it; name {model!r} alone"
         )
-    return drafter

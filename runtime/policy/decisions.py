@@ -95,7 +95,8 @@ class Decisions:
                 "%s; until specexport calibrate %s%s is run here, its policy drafts fixed numbers of tokens",
                 reason,
                 bundle.root,
-                f" --threads {threads}" if threads else "",
+                (f" --engine {engine.name}" if costs and costs.engine != engine.name else "")
+                + (f" --threads {threads}" if threads else ""),
             )
         if costs is not None and costs.max_draft_tokens != most:
             raise BundleError(

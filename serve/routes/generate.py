@@ -115,6 +115,9 @@ async def _answer(work: Work, exchange: Exchange, shape: Shape) -> None:
                 await _stream(work, exchange, shape)
             else:
                 await _whole(work, exchange, shape)
+        except ClientGone:  # also a reader that takes nothing
+            notes["status"] = 499
+            raise
         finally:
             notes.update(work.told)
             if exchange.gone:

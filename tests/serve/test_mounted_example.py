@@ -14,6 +14,13 @@ from support.serving import PATIENCE, STARTED, wait_for
 
 PAGE = Path(__file__).resolve().parents[2] / "docs/embedding.md"
 DRAIN = "queue.drain(30)"
+# So that the stream lasts longer than stopping takes.
+SLOWLY = """
+import time
+from specexport.serve.engine.job import Job
+note = Job.note
+Job.note = lambda job, chunk: (time.sleep(0.02), note(job, chunk))[1]
+"""
 
 
 def example() -> str:
@@ -23,7 +30,7 @@ def example() -> str:
     return found.replace("from fastapi import FastAPI", "from starlette.applications import Starlette as FastAPI")
 
 
-def stopped_stream(app: str, bundle: Path, folder: Path, *options: str) -> bytes:
+def stopped_stream(app: str, bundle: Path, folder: Path, *options: str, tokens: int = 1100) -> bytes:
     """What a client reads of a stream during which uvicorn is told to stop."""
     (folder / "example.py").write_text(app.replace("pair.bundle", str(bundle)))
     log = folder / "log"
@@ -34,7 +41,7 @@ def stopped_stream(app: str, bundle: Path, folder: Path, *options: str) -> bytes
     wait_for(lambda: process.poll() is not None or "running on http" in log.read_text())
     port = re.search(r"running on http://127\.0\.0\.1:(\d+)", log.read_text())
     assert port is not None, log.read_text()
-    asked = {"prompt": "Hello", "max_tokens": 1100, "stop_token_ids": [], "stream": True, "temperature": 0}
+    asked = {"prompt": "Hello", "max_tokens": tokens, "stop_token_ids": [], "stream": True, "temperature": 0}
     body = json.dumps({**asked, "specexport": {"speculate": False}}).encode()
     head = "POST /llm/v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
     with socket.create_connection(("127.0.0.1", int(port[1])), timeout=PATIENCE) as stream:
@@ -48,20 +55,21 @@ def stopped_stream(app: str, bundle: Path, folder: Path, *options: str) -> bytes
 
 
 def test_a_stream_ends_before_the_application_does(served_bundle: Path, tmp_path: Path) -> None:
-    found = stopped_stream(example(), served_bundle, tmp_path)
+    """With the drain and without: what the drain is for, the others test."""
+    found = stopped_stream(SLOWLY + example(), served_bundle, tmp_path, tokens=60)
     assert b"data: [DONE]" in found
     assert b'"error"' not in found
 
 
 def test_a_stream_that_is_left_ends_with_an_error(served_bundle: Path, tmp_path: Path) -> None:
-    found = stopped_stream(example().replace(DRAIN, "queue.drain(0)"), served_bundle, tmp_path)
+    found = stopped_stream(SLOWLY + example().replace(DRAIN, "queue.drain(0)"), served_bundle, tmp_path)
     assert b'"code":"shutting_down"' in found
     assert b"[DONE]" not in found
 
 
 def test_without_a_drain_uvicorn_breaks_streams_off(served_bundle: Path, tmp_path: Path) -> None:
     """As the page says; otherwise the example would do more than is needed."""
-    app = example().replace("signal.signal(signal.SIGTERM, stop)", "")
+    app = SLOWLY + example().replace("signal.signal(signal.SIGTERM, stop)", "")
     found = stopped_stream(app, served_bundle, tmp_path, "--timeout-graceful-shutdown", "0")
     assert b"[DONE]" not in found
     assert b'"error"' not in found

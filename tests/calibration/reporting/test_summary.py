@@ -267,3 +267,22 @@ def test_a_draft_of_too_few_judged_tokens_is_not_called_none() -> None:
     shown = " ".join(render(replace(ANALYSIS, signals=(), signal=None)).split())
     assert f"That needs a draft model whose confidence can be read, and at least {LEAST_TOKENS} of its tokens" in shown
     assert "no draft model" not in shown
+
+
+def test_a_wrong_prediction_is_told_beside_the_verdicts() -> None:
+    """Not one within the interval of what was measured."""
+    within, outside = analyses.route("within", "on", 0.5), analyses.route("outside", "on", 0.5)
+    within = replace(within, measured=replace(within.measured, predicted=0.94, speedup=Interval(1.0, 0.9, 1.1)))
+    outside = replace(outside, measured=replace(outside.measured, predicted=0.89, speedup=Interval(1.0, 0.9, 1.1)))
+    text = " ".join(render(analyses.analysis([within, outside]), details=False).split())
+    k = outside.measured.num_draft_tokens
+    told = f"with k = {k} was predicted at 0.89x and measured at 1.00x: measure again on a quiet host"
+    assert f"outside: {outside.recorded_drafter} {told}" in text
+    assert text.count("was predicted at") == 1
+
+
+def test_a_session_that_adapts_has_no_k() -> None:
+    entry = analyses.route("one", "on", 0.5)
+    entry = replace(entry, adaptive=replace(entry.chosen, adapts=True))
+    (section,) = (one for one in sections(analyses.analysis([entry])) if one.key == "distribution")
+    assert [row[3] for row in section.tables[0].rows] == ["adaptive", str(entry.measured.num_draft_tokens)]

@@ -13,7 +13,7 @@ from specexport.calibration.weights import output_error, search, turning
 from specexport.calibration.weights.fake_quant import fake_quantized
 from specexport.calibration.weights.layers import check_finite, linear_layers
 from specexport.calibration.weights.recipe import Recipe, WeightRecipe
-from specexport.calibration.weights.search import RecipeOptions, choose
+from specexport.calibration.weights.search import RecipeOptions, choose, recipe_steps
 from specexport.errors import CheckpointError, ParameterError
 from support.messages import Refused
 from torch import Tensor
@@ -95,7 +95,9 @@ def test_the_quantized_model_answers_nearly_as_before(
                 parameter *= 0.5
         exact = [model(input_ids=batch).logits.log_softmax(-1) for batch in batches]
     options = RecipeOptions(block=16 if family == "onnxruntime" else 32)
-    recipe = choose(model, batches, form, family, options)
+    steps: list[str] = []
+    recipe = choose(model, batches, form, family, options, steps.append)
+    assert tuple(steps) == recipe_steps(form)
     assert divergence(model, recipe, exact, batches) < (0.3 if form == "int4" else 0.05)
 
 
