@@ -36,7 +36,7 @@ SERVE = (
     ),
     Mutant(
         "a list of prompts is refused half-way",
-        "serve/routes/generate.py",
+        "serve/routes/work.py",
         "sessions, again = self.service.sessions, index > 0",
         "sessions, again = self.service.sessions, False",
         ("tests/serve/test_overload.py",),

@@ -297,7 +297,7 @@ def test_a_quantized_build_of_a_hybrid(kind: str, precision: Any, tmp_path: Path
     (proof,) = bundle.manifest.target.layer_proofs
     assert proof.layers == 10
     assert proof.layer_error < 1
-    assert any("second order" in note for note in bundle.manifest.target.notes)
+    assert any("GPTQ" in note for note in bundle.manifest.target.notes)
     with load(bundle.root) as session:
         assert verify_session(session, None, 8).passed
         speculative = session.generate([3, 4, 5], max_new_tokens=20, stop_token_ids=())
