@@ -34,9 +34,8 @@ SIZES: dict[str, Any] = (
     | dict.fromkeys(("qk_rope_head_dim", "qk_nope_head_dim"), HEAD)
     | dict.fromkeys(("linear_key_head_dim", "linear_value_head_dim", "mamba_d_head", "mamba_head_dim"), HEAD)
     | dict.fromkeys(("state_size", "mamba_d_state", "ssm_state_size"), HEAD)
-    | dict(
-        linear_num_key_heads=2, linear_num_value_heads=4, vocab_size=VOCAB, v_head_dim=4, shared_intermediate_size=16
-    )
+    | dict.fromkeys(("vocab_size", "unpadded_vocab_size"), VOCAB)
+    | dict(linear_num_key_heads=2, linear_num_value_heads=4, v_head_dim=4, shared_intermediate_size=16)
     | dict(pad_token_id=1, bos_token_id=0, eos_token_id=1, is_decoder=True, is_encoder_decoder=False)
 )
 
@@ -65,7 +64,7 @@ def _small(given: PretrainedConfig) -> dict[str, Any]:
     for name in given.sub_configs:
         part = getattr(given, name, None)
         if isinstance(part, PretrainedConfig):
-            small[name] = _small(part)
+            small[name] = _small(part) | OVERRIDES.get(part.model_type, {})
     return small
 
 
@@ -78,6 +77,10 @@ def one_of_each(kinds: Iterable[str]) -> list[str]:
 # One attention layer that is shared by several places.
 SHARED: dict[str, Any] = dict(num_hidden_layers=4, num_key_value_heads=HEADS) | dict.fromkeys(
     ("layer_types", "layers_block_type"), ["linear_attention", "hybrid"] * 2
+)
+# Attention that reads the keys which an indexer of its own selects.
+INDEXED: dict[str, Any] = dict(
+    indexer_n_heads=HEADS, indexer_kv_heads=1, indexer_head_dim=HEAD, indexer_budget=8, indexer_compress_ratio=4
 )
 # Families whose sizes depend on each other in their own way.
 OVERRIDES: dict[str, dict[str, Any]] = {
@@ -105,6 +108,7 @@ OVERRIDES: dict[str, dict[str, Any]] = {
     "zaya": dict(num_experts_per_tok=1),
     "jamba": dict(attn_layer_period=2, attn_layer_offset=1, expert_layer_period=2, mamba_dt_rank=4),
     "recurrent_gemma": dict(num_hidden_layers=3),
+    "qwen4_exp_text": INDEXED,
     "reformer": dict(axial_pos_embds=False, attn_layers=["local", "local"]),
     "xlnet": dict(d_head=HEAD),
     "xmod": dict(default_language="en_XX"),
