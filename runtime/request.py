@@ -9,7 +9,7 @@ from typing import cast
 from ..bundle import Bundle
 from ..errors import ParameterError
 from .drafting.leaves import LeafPlan
-from .drafting.names import check_chain, check_drafter, model_of, unguessed
+from .drafting.names import model_of, runnable_drafter, unguessed
 from .grammar.matcher import Matcher
 from .policy.decisions import Decisions
 from .policy.forced import BesideForced
@@ -86,8 +86,7 @@ def _schedule(
     most, k = bundle.manifest.contract.max_draft_tokens, parameters.num_draft_tokens
     if k is not None and k > most:
         raise ParameterError(f"num_draft_tokens is {k}; this bundle was built for 0 to {most} (--max-draft-tokens)")
-    name = check_drafter(parameters.drafter, bundle.manifest.draft is not None, bundle.manifest.draft_names)
-    check_chain(name, bundle.manifest)
+    name = runnable_drafter(parameters.drafter, bundle.manifest)
     if not parameters.speculate or k == 0:
         return None, FixedSchedule(0)
     if schedule is not None:

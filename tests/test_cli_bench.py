@@ -91,6 +91,13 @@ def found(result: Result) -> dict[str, Any]:
     return parsed
 
 
+def test_a_busy_host_is_told_before_times_are_measured(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.getloadavg", lambda: (1000.0, 0.0, 0.0))
+    result = run("--limit", 1)
+    assert result.exit_code == 0, result.stderr
+    assert result.stderr.startswith("this host may be busy: its load over the last minute is 1000.0 on ")
+
+
 def test_the_table(run: Run, journal: Path) -> None:
     result = run()
     assert result.exit_code == 0, result.stderr

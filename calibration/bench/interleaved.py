@@ -14,7 +14,7 @@ from typing import Any
 
 from ...bundle import sha256
 from ...errors import BundleError, OutputError, ParameterError
-from ...runtime.drafting.names import check_chain, check_drafter
+from ...runtime.drafting.names import runnable_drafter
 from ...runtime.hub import bundle_name
 from ...runtime.policy.host_identity import bundle_identity, describe_host
 from ...runtime.session import Session
@@ -69,8 +69,7 @@ def check(session: Session, requests: Sequence[Request], options: BenchOptions) 
     """Raise `ParameterError` if there is no request or the session cannot do what the options ask for."""
     if not requests:
         raise ParameterError("there are no requests to run; give at least one")
-    manifest = session.bundle.manifest
-    check_chain(check_drafter(options.drafter, session.engine.draft is not None, manifest.draft_names), manifest)
+    runnable_drafter(options.drafter, session.bundle.manifest)
     if (options.num_draft_tokens or 0) > session.max_draft_tokens:
         most = session.max_draft_tokens
         raise ParameterError(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from ...runtime.drafting.names import FIRST, LOOKUP_NAMES, check_drafter, guesser_of, model_of
+from ...runtime.drafting.names import FIRST, LOOKUP_NAMES, guesser_of, model_of, runnable_drafter
 from ...runtime.policy.cost_model import Costs
 from ...runtime.session import Session
 from .results import BenchOptions, PairedRun, Predict
@@ -43,7 +43,7 @@ def drafter_by_route(session: Session, options: BenchOptions) -> Callable[[str],
     """A function that returns the drafter of a route's requests in this session. Raises `ParameterError`."""
     policy, asked = session.decisions.policy, options.drafter
     if asked is not None:
-        asked = check_drafter(asked, session.engine.draft is not None, session.bundle.manifest.draft_names)
+        asked = runnable_drafter(asked, session.bundle.manifest)
 
     def drafter_of(route: str) -> str:
         return asked or (FIRST if policy is None else policy.of(route).drafter)

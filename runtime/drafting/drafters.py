@@ -141,7 +141,7 @@ def make_draft(
     guide: Guide | None = None,
     first: Sequence[LookupDraft] = (),
 ) -> Draft:
-    """`name`: from `check_drafter`; its model, where it has one, must be open.
+    """`name`: from `runnable_drafter`; its model, where it has one, must be open.
 
     guide: asked between the draft model's passes. first: lookups that come before all others.
     """

@@ -34,7 +34,7 @@ class Drafts:
     closed: bool = False
 
     def use(self, drafter: str | None) -> None:
-        """Let the context draft with the model of `drafter` (a name from `check_drafter`), which is opened if
+        """Let the context draft with the model of `drafter` (a name from `runnable_drafter`), which is opened if
         necessary.
 
         None for plain decoding. Raises `ParameterError` if the engine runs only the first draft, and if the draft is no

@@ -64,7 +64,7 @@ class GuessedDraft(ModelDraft):
         guide: Guide | None = None,
     ) -> None:
         super().__init__(cached, rule, statistics, guide)
-        assert not cached.decoder.has_states  # `check_chain`: states cannot be rolled back to any row within a round
+        assert not cached.decoder.has_states  # states cannot be rolled back to any row; `runnable_drafter` refuses
         self._guess = guess
 
     def one_by_one(self, tokens: Sequence[int], count: int) -> Iterator[int]:

@@ -103,11 +103,13 @@ def guessable(drafter: str, manifest: Manifest) -> bool:
     return draft is not None and not draft.has_states
 
 
-def check_chain(drafter: str, manifest: Manifest) -> None:
-    """Raises `ParameterError` for a chain that cannot run. drafter: a name from `check_drafter`."""
-    if guesser_of(drafter) is not None and not guessable(drafter, manifest):
-        model = unguessed(drafter)
+def runnable_drafter(name: str | None, manifest: Manifest) -> str:
+    """`check_drafter` for the drafts of a bundle. Raises `ParameterError` also for a chain that cannot run."""
+    found = check_drafter(name, manifest.draft is not None, manifest.draft_names)
+    if guesser_of(found) is not None and not guessable(found, manifest):
+        model = unguessed(found)
         raise ParameterError(
-            f"drafter is {drafter!r}, but the layers of {model!r} keep recurrent or convolution states, so nothing can "
+            f"drafter is {found!r}, but the layers of {model!r} keep recurrent or convolution states, so nothing can "
             f"draft for it; name {model!r} alone"
         )
+    return found

@@ -14,7 +14,7 @@ import numpy as np
 from ...bundle import Bundle
 from ...engines.base import Engine, Head, Logits, OpenedDraft
 from ...errors import BundleError, ParameterError
-from ..drafting.names import FIRST, beside_first, check_chain, check_drafter, model_of
+from ..drafting.names import FIRST, beside_first, model_of, runnable_drafter
 from ..state.cancellation import Cancelled
 from .cost_model import COSTS, Costs, DraftCosts
 from .files import read_decision, remedy
@@ -275,8 +275,7 @@ def check_routing(routing: Routing, bundle: Bundle) -> None:
 
 def _check_drafter(name: str, bundle: Bundle, where: str) -> None:
     try:
-        found = check_drafter(name, bundle.manifest.draft is not None, bundle.manifest.draft_names)
-        check_chain(found, bundle.manifest)
+        runnable_drafter(name, bundle.manifest)
     except ParameterError as error:
         raise BundleError(f"{where}: {error}") from None
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from ...engines.base import Decoder
 from ...errors import ParameterError
-from ..drafting.names import check_drafter
+from ..drafting.names import runnable_drafter
 from ..sampling.adjustment import LogitAdjustment
 from ..sampling.distribution import Distribution
 from ..sampling.parameters import SamplingParameters
@@ -113,7 +113,7 @@ def sample_session(
         accepted += generation.statistics.accepted + generation.statistics.caught
         drafted += generation.statistics.drafted
     statistic, limit, cells = chi_squared(expected, found)
-    drafter = check_drafter(params.drafter, session.engine.draft is not None, session.bundle.manifest.draft_names)
+    drafter = runnable_drafter(params.drafter, session.bundle.manifest)
     length_accepted = (rounds + accepted) / rounds
     return Sampled(drafter, params.verification, trials, cells, statistic, limit, length_accepted, drafted)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from ...bundle import Manifest, Proof, Role
 from ...errors import BundleError, PromptError
-from ..drafting.names import FIRST, check_chain, check_drafter
+from ..drafting.names import FIRST, runnable_drafter
 from ..sampling.acceptance import VERIFY
 from ..sampling.parameters import SamplingParameters
 from ..session import Session
@@ -91,7 +91,7 @@ def verify_session(
     `specexport bench`, with or without routes. Raises `ParameterError` naming an invalid line.
     """
     manifest = session.bundle.manifest
-    check_chain(check_drafter(drafter, session.engine.draft is not None, manifest.draft_names), manifest)
+    runnable_drafter(drafter, manifest)
     if prompts is not None:
         given = _given(session, prompts, max_new_tokens)
     else:

@@ -6,7 +6,7 @@ from .mutant import Mutant
 
 CONTEXT, LOOP_FILE = "runtime/state/context.py", "runtime/loop/speculate.py"
 DRAFTERS, LOOKUP, TRANSLATE = (f"runtime/drafting/{name}.py" for name in ("drafters", "lookup", "translate"))
-MODEL = "runtime/drafting/model_draft.py"
+MODEL, NAMES = "runtime/drafting/model_draft.py", "runtime/drafting/names.py"
 LOOKUP_WORTH = "runtime/policy/lookup_worth.py"
 SCHEDULE, DEVICE_ROUNDS = "runtime/policy/schedule.py", "runtime/loop/device_rounds.py"
 ROUTED = "runtime/policy/routed_schedule.py"
@@ -18,9 +18,9 @@ IN_SCHEDULE = ("tests/runtime/policy",)
 LOOP = (
     Mutant(
         "a chain may have a draft that keeps states",
-        REQUEST,
-        "    check_chain(name, bundle.manifest)\n",
-        "",
+        NAMES,
+        "    if guesser_of(found) is not None and not guessable(found, manifest):",
+        "    if False:",
         ("tests/runtime/test_several_drafts.py",),
     ),
     Mutant(

@@ -6,7 +6,7 @@ from .mutant import Mutant
 
 ENGINE = "serve/engine/"
 IN_PROCESS = ("tests/serve/test_async_session.py", "tests/serve/test_fair_queue.py")
-OVER_SOCKETS = ("tests/serve/test_overload.py",)
+OVER_SOCKETS = ("tests/serve/test_overload.py", "tests/serve/test_shutdown.py")
 ANSWERS = ("tests/serve/test_answers.py",)
 BOUNDS = ("tests/serve/test_grammar_bounds.py",)
 OPERATION = ("tests/serve/test_operation.py",)

@@ -32,7 +32,8 @@ WITHOUT_EFFECT: dict[str, tuple[Any, ...]] = {
     "add_generation_prompt": (True,),
     "skip_special_tokens": (True,),
 }
-OWN = ("drafter", "num_draft_tokens", "speculate", "show_drafts")  # fields of the object `specexport`
+# Fields of the object `specexport`. Its `route` is none: as a field of the request, it may be another server's.
+OWN = ("drafter", "num_draft_tokens", "speculate", "show_drafts")
 REFUSED: dict[str, str] = {
     "n": "one answer per request; send more requests for more",
     "best_of": "one answer at a time",

@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import pytest
+from specexport.serve.wire.requests import Extension
 from support.ray_server import RayServer
 from support.serving import ServerProcess
 
@@ -185,7 +186,7 @@ def test_streams_are_refused_with_a_status_too(server: ServerProcess) -> None:
         assert (status, headers["content-type"]) == (400, "application/json")
 
 
-@pytest.mark.parametrize("name", ["drafter", "num_draft_tokens", "speculate", "show_drafts"])
+@pytest.mark.parametrize("name", sorted(set(Extension.__struct_fields__) - {"route"}))
 def test_where_fields_of_its_own_belong(server: ServerProcess, name: str) -> None:
     error = json.loads(server.ask("POST", CHAT, chat(**{name: 1}))[2])["error"]
     assert (error["code"], error["param"]) == ("unsupported_parameter", name)

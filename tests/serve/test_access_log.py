@@ -1,0 +1,77 @@
+"""What the access log says of requests that were refused or left."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.serving import wait_for
+from support.slow_server import MESSAGES, raw, running, slow_server, waiting
+
+
+def access_lines(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
+    """Those of requests that generate."""
+    found = [json.loads(record.message) for record in caplog.records if record.name == "specexport.access"]
+    return [row for row in found if row["method"] == "POST"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_the_log_says_why_a_request_was_refused(tmp_path: Path, caplog: pytest.LogCaptureFixture, stream: bool) -> None:
+    caplog.set_level(logging.INFO, "specexport.access")
+    with slow_server(tmp_path, max_queue=1) as (client, decoder):
+        sessions = client.app.state.service.sessions  # type: ignore[attr-defined]
+        patient = sessions.queue_timeout
+
+        def ask(path: str = "/v1/chat/completions", **fields: Any) -> int:
+            return client.ask("POST", path, {"messages": MESSAGES, "stream": stream, **fields})[0]
+
+        decoder.gate.clear()
+        first = raw(client, max_tokens=2)
+        wait_for(lambda: running(client) == 1)
+        sessions.queue_timeout = 0.2
+        assert ask() == 503  # it waits too long
+        sessions.queue_timeout = patient
+        second = raw(client, max_tokens=2, stream=True)
+        wait_for(lambda: waiting(client) == 1)
+        assert ask() == 429
+        second.close()  # it leaves while it waits
+        wait_for(lambda: waiting(client) == 0)
+        assert [ask(temperature=9), ask(path="/nowhere"), ask(model="another")] == [400, 404, 404]
+        sessions.thread.drain()
+        assert ask() == 503
+        decoder.gate.set()
+        assert first.recv(12) == b"HTTP/1.1 200"
+        first.close()
+    rows = access_lines(caplog)
+    assert sorted((row["status"], row.get("error", ""), row.get("finish_reason", "-")) for row in rows) == [
+        (200, "", "length"),
+        (400, "invalid_value", "-"),
+        (404, "model_not_found", "-"),
+        (404, "not_found", "-"),
+        (429, "queue_full", "refused"),
+        (499, "", "abort"),
+        (503, "queue_timeout", "refused"),
+        (503, "shutting_down", "refused"),
+    ]
+    waited = {row["error"]: row["queue_seconds"] for row in rows if "queue_seconds" in row and "error" in row}
+    assert waited["queue_timeout"] >= 0.2 > waited["queue_full"] == waited["shutting_down"] == 0
+
+
+def test_the_log_says_which_prompts_of_a_list_were_answered(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "specexport.access")
+    with slow_server(tmp_path) as (client, _):
+        thread = client.app.state.service.sessions.thread  # type: ignore[attr-defined]
+        submit = thread.submit
+
+        def last(*arguments: Any) -> None:
+            submit(*arguments)
+            thread.drain()
+
+        thread.submit = last
+        asked = {"prompt": ["a", "b", "c"], "max_tokens": 2, "stream": True}
+        assert b'"code":"shutting_down"' in client.ask("POST", "/v1/completions", asked)[2]
+    (row,) = access_lines(caplog)
+    assert (row["status"], row["error"], row["finish_reason"]) == (200, "shutting_down", "length,refused")

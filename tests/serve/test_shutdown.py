@@ -1,0 +1,100 @@
+"""A drain, and signals while a pass runs or hangs, over real sockets."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+from specexport.serve import ServerSettings
+from support.serving import PATIENCE, STARTED, Client, served, slow_session, wait_for
+from support.slow_server import CONTRACT, MESSAGES, raw, slow_server
+
+
+def test_a_drain_ends_streams_and_refuses_what_is_new(tmp_path: Path) -> None:
+    session, decoder = slow_session(tmp_path, CONTRACT, 0.01)
+    with served(session, ServerSettings()) as client:
+        stream = raw(client, max_tokens=50, stream=True)
+        assert stream.recv(10)
+        idle = client.connection()
+        idle.request("GET", "/ready")
+        assert idle.getresponse().read()
+        client.app.state.service.sessions.thread.drain()  # type: ignore[attr-defined]
+        idle.request("GET", "/ready")
+        answer = idle.getresponse()
+        error = json.loads(answer.read())["error"]
+        assert (answer.status, error["code"]) == (503, "shutting_down")
+        assert "takes no new requests" in error["message"]
+        status, headers, _ = client.ask("POST", "/v1/chat/completions", {"messages": MESSAGES})
+        assert (status, "retry-after" in headers) == (503, True)
+        idle.close()
+        found = b""
+        while b"[DONE]" not in found:
+            found += stream.recv(10000)
+        stream.close()
+        assert decoder.steps
+
+
+def test_a_second_signal_ends_at_once(tmp_path: Path) -> None:
+    session, _ = slow_session(tmp_path, CONTRACT, 0.005)
+    with served(session, ServerSettings(), drain_timeout=60.0) as client:
+        stream = raw(client, max_tokens=1000, stream=True)
+        found = stream.recv(10)
+        for _ in range(2):
+            client.loop.call_soon_threadsafe(client.listener.stop)  # type: ignore[attr-defined]
+        while part := stream.recv(10000):
+            found += part
+        stream.close()
+    assert b'"code":"shutting_down"' in found
+    assert not client.listener.clean  # type: ignore[attr-defined]
+    assert not any(thread.name == "specexport-engine" for thread in threading.enumerate())
+
+
+def test_a_second_signal_ends_a_pass_that_hangs(tmp_path: Path) -> None:
+    with slow_server(tmp_path) as (client, decoder):
+        decoder.gate.clear()
+        stream = raw(client, max_tokens=2, stream=True)
+        wait_for(lambda: client.metrics()["specexport:num_requests_running"] == 1)
+        for _ in range(2):
+            client.loop.call_soon_threadsafe(client.listener.stop)  # type: ignore[attr-defined]
+        wait_for(lambda: client.listener.hung)  # type: ignore[attr-defined]
+        decoder.gate.set()
+        client.app.state.service.sessions.thread.stop()  # type: ignore[attr-defined]  # the command's ends with it
+        stream.close()
+
+
+HANGS = """
+import sys
+from pathlib import Path
+from specexport.bundle import Contract
+from specexport.cli.serve import _run
+from specexport.serve import ServerSettings
+from specexport.serve.listen import Listening
+from support.serving import slow_session
+
+contract = Contract(capacity=64, max_draft_tokens=4, prompt_chunk=8, precision="fp32")
+session, decoder = slow_session(Path(sys.argv[1]), contract)
+decoder.gate.clear()
+sys.exit(_run(session, ServerSettings(), Listening(port=0)))
+"""
+
+
+def test_the_command_ends_although_a_pass_hangs(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", HANGS, str(tmp_path)]
+    path = os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": path})
+    STARTED.append(process)
+    assert process.stdout is not None
+    client = Client(json.loads(process.stdout.readline())["port"])
+    stream = raw(client, max_tokens=2, stream=True)
+    wait_for(lambda: client.metrics()["specexport:num_requests_running"] == 1)
+    process.send_signal(signal.SIGTERM)
+    wait_for(lambda: client.ask("GET", "/ready")[0] == 503)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(PATIENCE) == 1
+    process.stdout.close()
+    stream.close()
