@@ -8,6 +8,8 @@ from typing import Any, TextIO
 
 import click
 
+from ..errors import GrammarError
+
 GRAMMARS = (
     click.option("--json-schema", type=click.File(encoding="utf-8"), help="File with a JSON schema for the output."),
     click.option("--regex", help="Regular expression that the whole output must match."),
@@ -31,16 +33,21 @@ def grammars(command: Callable[..., None]) -> Callable[..., None]:
             raise click.UsageError(f"{names[0]} and {names[1]} cannot be combined; give one of them")
         from ..runtime.grammar.grammar import Grammar
 
-        grammar = None
-        if json_schema is not None:
-            grammar = Grammar.json_schema(_read(json_schema))
-        elif regex is not None:
-            grammar = Grammar.regex(regex)
-        elif choice:
-            grammar = Grammar.choice(choice)
-        elif lark is not None:
-            grammar = Grammar.lark(_read(lark))
-        command(grammar=grammar, **others)
+        grammar, file = None, json_schema or lark
+        try:
+            if json_schema is not None:
+                grammar = Grammar.json_schema(_read(json_schema))
+            elif regex is not None:
+                grammar = Grammar.regex(regex)
+            elif choice:
+                grammar = Grammar.choice(choice)
+            elif lark is not None:
+                grammar = Grammar.lark(_read(lark))
+            command(grammar=grammar, **others)
+        except GrammarError as error:  # some are found only when the command compiles it
+            if file is None:
+                raise
+            raise GrammarError(f"{file.name}: {error}", error.code) from None
 
     for option in reversed(GRAMMARS):
         run = option(run)

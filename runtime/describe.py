@@ -68,16 +68,17 @@ def render(description: dict[str, Any]) -> str:
         f"chat template: {'yes' if description['text']['chat_template'] else 'no'}",
     ]
     for role, memory in description["memory"].items():
-        lines += _model(role, description[role], memory)
+        called = f"{description['draft_name']}: " if role == "draft" and description["draft_name"] != role else ""
+        lines += _model(role, description[role], memory, called)
     if description["draft"] is None:
         lines.append("draft      none: drafts are looked up in the text")
     lines += _shared(description["vocabulary"])
     if description["draft_vocabulary"] is not None:
         lines.append(f"vocabulary the draft can propose {DraftVocabulary(**description['draft_vocabulary']).summary}")
     for name, draft in description["more_drafts"].items():
-        lines += _model("draft", draft["model"], description["memory_of_more_drafts"][name])
+        lines += _model("draft", draft["model"], description["memory_of_more_drafts"][name], f"{name}: ")
         lines += [
-            f"           the draft {name}; requests choose it with --drafter {name}",
+            f"           requests choose it with --drafter {name}",
             *_shared(draft["vocabulary"]),
         ]
     lines += [
@@ -107,10 +108,11 @@ def render_files(description: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _model(role: str, model: dict[str, Any], memory: dict[str, int]) -> list[str]:
+def _model(role: str, model: dict[str, Any], memory: dict[str, int], called: str = "") -> list[str]:
     notes = (*_fidelity(model["fidelity"]), *_layers(model["layer_proofs"]), *model["notes"])
     return [
-        f"{role:<10} {model['architecture']} from {model['source']}: {model['num_parameters'] / 1e6:.1f} M parameters, "
+        f"{role:<10} {called}{model['architecture']} from {model['source']}: "
+        f"{model['num_parameters'] / 1e6:.1f} M parameters, "
         f"{_counted(len(model['layers']), 'layer')}, vocabulary {model['vocab_size']}",
         f"           weights {memory['weights'] / 1e6:.1f} MB{_stored(model['format'])}, cache "
         f"{memory['cache'] / 1e6:.1f} MB{_states(model['layers'], memory)}; "

@@ -35,7 +35,7 @@ SAMPLED_LENGTH = 2
 class Report:
     """exactness: one entry per verification rule (L0); compiled: one per rule graph, compared with the numpy rule of
     L0; parity: one per model; equalities: one per prompt and draft (L1 and L2); sampled: one per way to draft and
-    verify (L3), none when no trials were requested; drafts: how many each prompt ran with.
+    verify (L3), none when no trials were requested; drafters: those that each prompt ran with.
     """
 
     exactness: tuple[Exactness, ...]
@@ -43,7 +43,7 @@ class Report:
     parity: tuple[Proof, ...]
     equalities: tuple[Equality, ...]
     sampled: tuple[Sampled, ...]
-    drafts: int = 1
+    drafters: tuple[str, ...]
 
     @property
     def passed(self) -> bool:
@@ -69,7 +69,7 @@ class Report:
             "compiled": [asdict(entry) for entry in self.compiled],
             "parity": [asdict(proof) for proof in self.parity],
             "prompts": len(self.equalities),
-            "drafts": self.drafts,
+            "drafters": list(self.drafters),
             "equal_at_same_width": sum(entry.same_width for entry in self.equalities),
             "equal_at_width_1": sum(entry.first_difference is None for entry in self.equalities),
             "near_ties": sum(entry.first_difference is not None and entry.near_tie for entry in self.equalities),
@@ -91,7 +91,7 @@ def verify_session(
     `specexport bench`, with or without routes. Raises `ParameterError` naming an invalid line.
     """
     manifest = session.bundle.manifest
-    runnable_drafter(drafter, manifest)
+    named = runnable_drafter(drafter, manifest)
     if prompts is not None:
         given = _given(session, prompts, max_new_tokens)
     else:
@@ -101,13 +101,13 @@ def verify_session(
     proofs += [_parity(session, manifest.with_draft(name), "draft", name) for name in others]
     proofs += _trees(session)
     session.reset()
-    sampled = tuple(_sample(session, given[0][0], trials, drafter)) if trials else ()
-    drafters = (drafter, *(others if drafter is None else ()))
+    sampled = tuple(_sample(session, given[0][0], trials, named)) if trials else ()
+    drafters = (named, *(others if drafter is None else ()))
     equalities = tuple(check_equality(session, prompt, most, one) for one in drafters for prompt, most in given)
     exactness = check_rules()
     if session.engine.trees is not None:
         exactness += [*check_leaves(), *check_siblings()]
-    return Report(tuple(exactness), tuple(_compiled(session)), tuple(proofs), equalities, sampled, len(drafters))
+    return Report(tuple(exactness), tuple(_compiled(session)), tuple(proofs), equalities, sampled, drafters)
 
 
 def _trees(session: Session) -> Iterator[Proof]:
@@ -137,7 +137,7 @@ def _compiled(session: Session) -> Iterator[RuleProof]:
             yield measure_rule(run, spec, manifest.target.vocab_size)
 
 
-def _sample(session: Session, prompt: Sequence[int], trials: int, drafter: str | None) -> Iterator[Sampled]:
+def _sample(session: Session, prompt: Sequence[int], trials: int, drafter: str) -> Iterator[Sampled]:
     """L3 after `prompt`, or as much of it as leaves room."""
     contract, target = session.bundle.manifest.contract, session.engine.target
     prompt = prompt[: contract.capacity - SAMPLED_LENGTH - 2 * contract.widest_step]
@@ -170,10 +170,12 @@ def render(result: Report) -> str:
         for proof in result.parity
     ]
     runs = f"{row['prompts']} prompts"
-    if result.drafts > 1:
-        runs = f"{row['prompts']} runs ({row['prompts'] // result.drafts} prompts x {result.drafts} drafts)"
+    drafters = f"drafter {result.drafters[0]}"
+    if (several := len(result.drafters)) > 1:
+        drafters = f"drafters {', '.join(result.drafters)}"
+        runs = f"{row['prompts']} runs ({row['prompts'] // several} prompts x {several} drafters)"
     lines += [
-        f"L1         {row['equal_at_same_width']} of {runs} equal to plain greedy at the same width, "
+        f"L1         {drafters}: {row['equal_at_same_width']} of {runs} equal to plain greedy at the same width, "
         f"{result.drafted} tokens drafted",
         f"L2         {row['equal_at_width_1']} of {row['prompts']} equal to plain greedy at width 1, "
         f"{row['near_ties']} equal up to a near tie of two logits"

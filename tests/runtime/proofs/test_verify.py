@@ -151,8 +151,9 @@ def test_every_check_speculates_whatever_the_policy(session: Session, drafter: s
 
     session.stream = stream  # type: ignore[method-assign]
     result = verify_session(session, None, 8, trials=1000, drafter=drafter)
-    assert set(asked) == {(CONTRACT.max_draft_tokens, drafter)}
+    assert set(asked) == {(CONTRACT.max_draft_tokens, drafter or "model")}
     assert result.passed
+    assert f"L1         drafter {drafter or 'model'}: " in render(result)
     if drafter != "ngram":  # which may find nothing
         assert all(entry.drafted > 0 for entry in (*result.equalities, *result.sampled))
         assert result.undrafted == ()
@@ -183,8 +184,8 @@ def sampled(statistic: float) -> Sampled:
 
 def verification(**tiers: Sequence[Any]) -> Report:
     """Those tiers, and nothing of the others."""
-    names = [field.name for field in fields(Report) if field.name != "drafts"]
-    return Report(**{name: tuple(tiers.get(name, ())) for name in names})
+    names = [field.name for field in fields(Report) if field.name != "drafters"]
+    return Report(drafters=("model",), **{name: tuple(tiers.get(name, ())) for name in names})
 
 
 @pytest.mark.parametrize(
