@@ -10,7 +10,7 @@ from ..statistics.intervals import UNBOUNDED
 from ..statistics.results import Analysis, Interval, RouteAnalysis
 from .styles import Entry, Figure, Style, positions
 from .svg import INK, MUTED, SERIES, STORY, drawing, swatch
-from .tables import milliseconds, number, percent, printable
+from .tables import milliseconds, number, percent, printable, times
 
 # The routes with the most requests are shown; the others are only in the tables.
 MOST_ROUTES = 12
@@ -68,6 +68,11 @@ def _cost_of_a_token(routes: list[RouteAnalysis]) -> Chapter:
         )
     else:
         headline = "No route is clearly faster with speculation"
+        on_average = [one for one in routes if one.judged.speedup.low > 1]
+        if on_average:
+            best = max(on_average, key=lambda one: one.judged.speedup.value)
+            sure = "its slow requests are undecided" if best.policy.verdict == "undecided" else "too many are slower"
+            headline = f"{_short(best.route)}: {times(best.judged.speedup.value)} on average, but {sure}"
     words = (
         "Plain decoding: the median request. Below it: plain time divided by the speedup that calibration expects from "
         "the drafter and the schedule of the verdict. Where the interval reaches the plain bar, the gain is not "

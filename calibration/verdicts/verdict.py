@@ -291,6 +291,6 @@ def _in_words(policy: RoutePolicy, chosen: DraftCandidate, lacking: int, floor: 
         return f"Do not speculate: the best setting is {setting}, {found}{why}."
     more = f"{lacking} more request{'s' * (lacking != 1)} of {SHORTEST_RESPONSE} tokens or more"
     if policy.evidence is not None and policy.evidence.requests < LEAST_REQUESTS:
-        return f"Undecided, fewer than {LEAST_REQUESTS} requests: {setting}, {found}; it takes at least {more}."
-    why = "p10 is near the floor" if speedup.low > 1 else "the interval includes 1"
-    return f"Undecided, {why}: {setting}, {found}; about {more} would decide."
+        return f"Fewer than {LEAST_REQUESTS} requests: {setting}, {found}; it takes at least {more}."
+    why = "P10 is near the floor" if speedup.low > 1 else "The interval includes 1"
+    return f"{why}: {setting}, {found}; about {more} would decide."

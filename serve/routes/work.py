@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from ...errors import ParameterError, QueueError
 from ...runtime.grammar.thinking import Thinking
 from ...runtime.sampling.parameters import SamplingParameters
 from ...runtime.state.statistics import Statistics
@@ -58,8 +59,9 @@ class Work:
             yield found
         except (ClientGone, GeneratorExit):
             raise
-        except Exception:
-            found.finish_reason = "error" if found.rounds else "refused"
+        except Exception as error:
+            refused = isinstance(error, QueueError | ParameterError) and not found.rounds
+            found.finish_reason = "refused" if refused else "error"
             raise
         finally:
             job.leave()

@@ -75,3 +75,12 @@ def test_the_log_says_which_prompts_of_a_list_were_answered(tmp_path: Path, capl
         assert b'"code":"shutting_down"' in client.ask("POST", "/v1/completions", asked)[2]
     (row,) = access_lines(caplog)
     assert (row["status"], row["error"], row["finish_reason"]) == (200, "shutting_down", "length,refused")
+
+
+def test_the_log_tells_an_engine_that_fails_from_a_refusal(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "specexport.access")
+    with slow_server(tmp_path) as (client, decoder):
+        decoder.logits_after = lambda context: 1 / 0  # type: ignore[assignment,method-assign]
+        assert client.ask("POST", "/v1/chat/completions", {"messages": MESSAGES})[0] == 500
+    (row,) = access_lines(caplog)
+    assert (row["status"], row["error"], row["finish_reason"]) == (500, "engine_error", "error")

@@ -12,6 +12,7 @@ from specexport.calibration.reporting.sections import answer
 from specexport.calibration.reporting.story import LONGEST_NAME, MOST_ROUTES, story
 from specexport.calibration.statistics.intervals import UNBOUNDED
 from specexport.calibration.statistics.results import Interval
+from specexport.runtime.policy.routes import Verdict
 from support import analyses
 from support.paper import Paper, papers_of
 
@@ -43,8 +44,19 @@ def test_a_token_s_time_is_plain_time_over_the_speedup(papers: list[Paper]) -> N
 
 
 def test_no_route_is_praised_that_is_not_on(papers: list[Paper]) -> None:
-    routes = [analyses.route("a", "undecided", 0.9), analyses.route("b", "off", 0.1)]
+    unsure, off = analyses.route("a", "undecided", 0.9), analyses.route("b", "off", 0.1)
+    routes = [replace(unsure, chosen=replace(unsure.chosen, speedup=Interval(1.1, 0.97, 1.3))), off]
     assert story(analyses.analysis(routes))[0].headline == "No route is clearly faster with speculation"
+
+
+@pytest.mark.parametrize(
+    ("verdict", "words"), [("undecided", "its slow requests are undecided"), ("off", "too many are slower")]
+)
+def test_a_gain_on_average_alone_is_called_so(papers: list[Paper], verdict: Verdict, words: str) -> None:
+    entry = analyses.route("b", verdict, 0.9)
+    judged = replace(entry.judged, speedup=Interval(1.3, 1.05, 1.6))
+    routes = [analyses.route("a", "off", 0.1), replace(entry, chosen=judged)]
+    assert story(analyses.analysis(routes))[0].headline == f"b: 1.30x on average, but {words}"
 
 
 @pytest.mark.parametrize(
