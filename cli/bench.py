@@ -80,8 +80,8 @@ def bench(
     from ..calibration.measuring.journal import Journal
     from ..calibration.measuring.prompts import choose
     from ..runtime.load import load
+    from ..runtime.policy.checks import stale
     from ..runtime.policy.cost_model import COSTS, Costs
-    from ..runtime.policy.decisions import stale
     from ..runtime.policy.files import read_decision
     from ..runtime.text.prompt_file import read_prompt_lines
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from ..bundle import Bundle, DraftVocabulary, Fidelity, LayerProof, ModelSpec, Proof
 from .auto_precision import read_precision, table_lines
+from .policy.checks import check_policy, stale
 from .policy.cost_model import COSTS, Costs
-from .policy.decisions import check_policy, stale
 from .policy.files import read_decision
 from .policy.routes import POLICY, UNBOUNDED, Policy
 

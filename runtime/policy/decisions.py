@@ -14,11 +14,11 @@ import numpy as np
 from ...bundle import Bundle
 from ...engines.base import Engine, Head, Logits, OpenedDraft
 from ...errors import BundleError, ParameterError
-from ..drafting.names import FIRST, beside_first, model_of, runnable_drafter
+from ..drafting.names import FIRST, beside_first, model_of
 from ..state.cancellation import Cancelled
-from .cost_model import COSTS, Costs, DraftCosts
+from .checks import check_policy, check_routing, is_of, stale
+from .cost_model import COSTS, Costs
 from .files import read_decision, remedy
-from .host_identity import describe_host
 from .lookup_schedule import adaptive_schedule
 from .pace import Pace
 from .route_belief import ROUTING, Routing
@@ -104,9 +104,7 @@ class Decisions:
                 f"{most}; {remedy(bundle)}"
             )
         if costs is not None:
-            costs = replace(
-                costs, drafts={name: one for name, one in costs.drafts.items() if _is_of(one, name, bundle)}
-            )
+            costs = replace(costs, drafts={name: one for name, one in costs.drafts.items() if is_of(one, name, bundle)})
         others = partial(read_chance, bundle, open_draft) if open_draft else None
         first = chance_of(survival, engine.head, bundle) if survival else None
         if engine.open_draft is None:
@@ -227,57 +225,6 @@ class Decisions:
         acceptance.
         """
         return self.paces.setdefault(drafter, Pace(self.clock)) if model_of(drafter) else None
-
-
-def stale(costs: Costs | None, engine: str, threads: int, device: int = 0) -> str | None:
-    """Why costs say nothing about this engine on this host, None where they do."""
-    if costs is None:
-        return f"there is no {COSTS}"
-    for place, theirs, ours in (
-        ("with --engine", costs.engine, engine),
-        ("with", _threads(costs.threads), _threads(threads)),
-        ("on", costs.host, describe_host(engine, device)),
-    ):
-        if theirs != ours:
-            return f"{COSTS} was measured {place} {theirs}, not {place} {ours}"
-    return None
-
-
-def _threads(number: int) -> str:
-    return f"--threads {number}" if number else "the engine's own number of threads"
-
-
-def _is_of(costs: DraftCosts, name: str, bundle: Bundle) -> bool:
-    """Whether they were measured with the draft that the bundle has now."""
-    draft = bundle.manifest.more_drafts.get(name)
-    return draft is not None and bundle.manifest.files[draft.model.weights].sha256 == costs.weights
-
-
-def check_policy(policy: Policy, bundle: Bundle) -> None:
-    """Raises `BundleError` for drafters and numbers of draft tokens that the bundle does not have."""
-    most, path = bundle.manifest.contract.max_draft_tokens, bundle.path(POLICY)
-    for name, entry in (
-        ("default", policy.default),
-        *((f"routes.{route}", entry) for route, entry in policy.routes.items()),
-    ):
-        if entry.num_draft_tokens > most:
-            raise BundleError(
-                f"{path}: {name}.num_draft_tokens is {entry.num_draft_tokens}; this bundle was built for 0 to {most}"
-            )
-        _check_drafter(entry.drafter, bundle, f"{path}: {name}")
-
-
-def check_routing(routing: Routing, bundle: Bundle) -> None:
-    """Raises `BundleError` for drafters that the bundle does not have."""
-    for name in routing.drafters:
-        _check_drafter(name, bundle, f"{bundle.path(ROUTING)}")
-
-
-def _check_drafter(name: str, bundle: Bundle, where: str) -> None:
-    try:
-        runnable_drafter(name, bundle.manifest)
-    except ParameterError as error:
-        raise BundleError(f"{where}: {error}") from None
 
 
 def read_chance(bundle: Bundle, open_draft: Callable[[str], OpenedDraft], model: str) -> Chance | None:

@@ -43,7 +43,7 @@ class Knows(FakeDecoder):
 
 @pytest.fixture(autouse=True)
 def host(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("calibration.calibrate", "runtime.costs.meter", "runtime.policy.decisions"):
+    for name in ("calibration.calibrate", "runtime.costs.meter", "runtime.policy.checks"):
         monkeypatch.setattr(f"specexport.{name}.describe_host", lambda *_: "a host")
     real = CostMeter.costs
     monkeypatch.setattr(CostMeter, "costs", lambda meter: priced(real(meter), 0.1))

@@ -58,7 +58,7 @@ def routing_of(identity: str, drafters: tuple[str, str]) -> Routing:
 
 @pytest.fixture(autouse=True)
 def host(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("specexport.runtime.policy.decisions.describe_host", lambda *_: "a host")
+    monkeypatch.setattr("specexport.runtime.policy.checks.describe_host", lambda *_: "a host")
 
 
 def routed(root: Path, drafters: tuple[str, str] = ("model", "b"), **default: Any) -> Session:

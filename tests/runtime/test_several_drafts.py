@@ -24,8 +24,9 @@ from specexport.runtime.drafting.names import (
     guesser_of,
     model_of,
 )
+from specexport.runtime.policy.checks import check_policy
 from specexport.runtime.policy.cost_model import CostPoint, Costs, DraftCosts, MeasuredTime
-from specexport.runtime.policy.decisions import Decisions, check_policy
+from specexport.runtime.policy.decisions import Decisions
 from specexport.runtime.policy.files import write_decision
 from specexport.runtime.policy.host_identity import bundle_identity
 from specexport.runtime.policy.routes import GUESS, POLICY, POLICY_VERSION, Evidence, Policy, RoutePolicy
@@ -239,7 +240,7 @@ def decided(session: Session, weights: str) -> Session:
 
 @pytest.fixture
 def host(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("specexport.runtime.policy.decisions.describe_host", lambda *_: "a host")
+    monkeypatch.setattr("specexport.runtime.policy.checks.describe_host", lambda *_: "a host")
 
 
 @pytest.mark.usefixtures("host")
