@@ -127,5 +127,6 @@ def _file(root: Path, name: str, remedy: str) -> Path:
     except RuntimeError:  # a link to itself
         found = False
     if not found:
-        raise BundleError(f"{path} is missing; {remedy}")
+        shown = path if root.name else path.absolute()  # of a bundle given as "."
+        raise BundleError(f"{shown} is missing; {remedy}")
     return path

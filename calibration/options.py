@@ -31,8 +31,8 @@ class CalibrateOptions:
     bursts: int = BURSTS
 
     def __post_init__(self) -> None:
-        if not 0 <= self.floor <= 10:  # NaN fails as well
-            raise ParameterError(f"--floor is {self.floor}; it must be from 0 to 10 (1: no slower than plain decoding)")
+        if not 0 <= self.floor <= 2:  # NaN fails as well
+            raise ParameterError(f"--floor is {self.floor}; it must be from 0 to 2 (1: no slower than plain decoding)")
         _ = self.sampling  # checks them
 
     @property

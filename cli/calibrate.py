@@ -139,3 +139,9 @@ def calibrate(
     took = timedelta(seconds=round(perf_counter() - start))
     click.echo(f"\n{answer(analysis)}; calibration took {took}", err=True)
     click.echo(f"sessions follow {session.bundle.root / 'policy.json'}; why, with all tables: {report}", err=True)
+    if any(entry.policy.verdict == "undecided" for entry in analysis.routes):
+        click.echo(
+            f"next: add requests to {prompts}, as the verdicts say, and run the same command again (it starts over)",
+            err=True,
+        )
+    click.echo("from now on leave out --drafter: with it, sessions do not follow the policy", err=True)

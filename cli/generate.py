@@ -52,8 +52,11 @@ def generate(
     """
     if extra := click.get_current_context().args:
         raise click.UsageError(f"found {extra[0]!r} after the bundle; give text with --prompt or --chat")
-    if sum(given is not None for given in (prompt, chat, messages)) != 1:
-        raise click.UsageError("give one of --prompt, --chat and --messages")
+    texts = {"--prompt": prompt, "--chat": chat, "--messages": messages}
+    given_texts = [name for name, text in texts.items() if text is not None]
+    if len(given_texts) != 1:
+        found = f"found {' and '.join(given_texts)}" if given_texts else "found no text"
+        raise click.UsageError(f"{found}; give one of {', '.join(texts)}")
     if prediction is not None and prediction.name == "<stdin>" and "-" in (prompt, chat):
         raise click.UsageError("the prompt and the prediction cannot both come from stdin; give one as a file")
     from ..runtime.load import load

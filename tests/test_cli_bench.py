@@ -205,7 +205,7 @@ def test_lines_that_cannot_be_used(refused: Refused, run: Run, prompts: Path, jo
     assert len(found(result)["pairs"]) == 4
     lines = result.stderr.splitlines()
     assert lines[0] == f"left out: {message.replace('line 5', 'line 6')}"
-    assert lines[1].startswith("left out: line 5 of the prompts: the prompt has ")
+    assert lines[1].startswith(f"left out: {prompts}, line 5: the prompt has ")
     assert len(lines) == 2
     prompts.write_text(prompts_without)
     refused.says(error(run()))

@@ -191,6 +191,9 @@ def test_a_bundle_on_the_hub(built: Path, tmp_path: Path, monkeypatch: pytest.Mo
     assert found.exit_code == 0, found.stderr
     told = f"sessions follow {snapshot / 'policy.json'}; why, with all tables: {snapshot / 'report.html'}"
     assert told in found.stderr
+    *_, further, after = found.stderr.splitlines()
+    assert further.startswith(f"next: add requests to {prompts}, as the verdicts say, and run the same command again")
+    assert after.startswith("from now on leave out --drafter: ")
     assert "<title>Does speculation pay? tiny</title>" in (snapshot / "report.html").read_text()
     assert json.loads(run("inspect", "--json").stdout)["policy"]["routes"].keys() == {"code", "prose"}
 

@@ -35,7 +35,7 @@ def fit(
         try:
             tokens = session.encode(line.prompt)
         except (PromptError, BundleError) as error:  # BundleError: messages, but the tokenizer has no chat template
-            message = f"line {line.line} of the prompts: {error}"
+            message = f"{line.where}: {error}"
             if not skip_invalid:
                 raise ParameterError(message + REMEDY) from None
             skipped.append(message)

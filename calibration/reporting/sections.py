@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from ..statistics.results import Analysis, RouteAnalysis
 from ..statistics.sample_size import what_samples_tell
-from ..verdicts.verdict import SHORTEST_RESPONSE
+from ..verdicts.verdict import LEAST_REQUESTS, SHORTEST_RESPONSE
 from .explanations import PREDICTION_TOLERANCE, SAMPLED, TITLES, explanation
 from .round_tables import acceptance_tables, cost_tables, length_tables, signal_tables
 from .speed_tables import (
@@ -67,8 +67,13 @@ def answer(analysis: Analysis) -> str:
     """One line that says whether speculation pays."""
     verdicts = [entry.policy.verdict for entry in analysis.routes]
     on, open_ones, all_of_them = verdicts.count("on"), verdicts.count("undecided"), len(verdicts)
+    undecided = "Undecided"
+    if all(one.policy.evidence and one.policy.evidence.requests < LEAST_REQUESTS for one in analysis.routes):
+        undecided = "Too few requests to decide"
     if all_of_them == 1:
-        return {"on": "Speculation pays", "off": "Speculation does not pay"}.get(verdicts[0], "Undecided")
+        return {"on": "Speculation pays", "off": "Speculation does not pay"}.get(verdicts[0], undecided)
+    if open_ones == all_of_them:
+        return f"{undecided} on all {open_ones} routes"
     if on == all_of_them:
         return f"Speculation pays on all {on} routes"
     if not on and not open_ones:

@@ -289,8 +289,14 @@ def _in_words(policy: RoutePolicy, chosen: DraftCandidate, lacking: int, floor: 
         if why and policy.mode == "adaptive":
             why = "; every fixed number of draft tokens loses, and adapting has no significant gain"
         return f"Do not speculate: the best setting is {setting}, {found}{why}."
-    more = f"{lacking} more request{'s' * (lacking != 1)} of {SHORTEST_RESPONSE} tokens or more"
+    answers = f"with {'answers' if lacking != 1 else 'an answer'} of {SHORTEST_RESPONSE} tokens or more"
+    more = f"{lacking} more request{'s' * (lacking != 1)}"
+    speculates = policy.mode == "adaptive" or policy.num_draft_tokens
+    meanwhile = f"until then {setting}" if speculates else f"until then plain decoding; the best setting is {setting}"
     if policy.evidence is not None and policy.evidence.requests < LEAST_REQUESTS:
-        return f"Fewer than {LEAST_REQUESTS} requests: {setting}, {found}; it takes at least {more}."
+        return (
+            f"A verdict needs {LEAST_REQUESTS} requests, {policy.evidence.requests} count; {meanwhile}, {found}. "
+            f"Add at least {more} {answers}."
+        )
     why = "P10 is near the floor" if speedup.low > 1 else "The interval includes 1"
-    return f"{why}: {setting}, {found}; about {more} would decide."
+    return f"{why}; {meanwhile}, {found}. About {more} {answers} would decide."

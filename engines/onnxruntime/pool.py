@@ -20,10 +20,9 @@ def check_threads(threads: int) -> None:
     """Raises `ParameterError` for a number with which a pass would take minutes instead of milliseconds."""
     if threads < 0:
         raise ParameterError(f"threads is {threads}; it must be 0 (the engine's choice) or more")
-    if threads > MOST_PER_CPU * len(allowed_cpus()):
-        raise ParameterError(
-            f"threads is {threads}, more than {MOST_PER_CPU} per CPU that it may use; give 0 for the engine's choice"
-        )
+    most = MOST_PER_CPU * len(allowed_cpus())
+    if threads > most:
+        raise ParameterError(f"threads is {threads}; it must be at most {most} here, or 0 for the engine's choice")
 
 
 def configure(options: Any, threads: int) -> None:

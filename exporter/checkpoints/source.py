@@ -69,7 +69,9 @@ def check_gguf(source: str, path: Path) -> None:
 
 def check_folder(source: str, folder: Path) -> None:
     if not folder.is_dir():
-        raise CheckpointError(f"{source} is a file; give the folder that holds config.json and *.safetensors")
+        raise CheckpointError(
+            f"{source} is a file; give the folder that holds config.json and *.safetensors, or a *.gguf file"
+        )
     if not (folder / "config.json").is_file():
         raise CheckpointError(f"{source} has no config.json; give a Hugging Face checkpoint: a folder or a hub id")
     if not any(folder.glob("*.safetensors")):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ SHOWN = 60
 
 @dataclass(frozen=True)
 class PromptLine:
-    """line: its number in the file, from 1. prompt: a text, chat messages or token ids.
+    """line: its number in the file, from 1. prompt: a text, chat messages or token ids. file: for messages.
 
     max_new_tokens: None for the run's own.
     """
@@ -31,6 +31,11 @@ class PromptLine:
     route: str
     prompt: Prompt
     max_new_tokens: int | None
+    file: str = field(default="prompts", compare=False)
+
+    @property
+    def where(self) -> str:
+        return f"{self.file}, line {self.line}"
 
 
 def read_prompt_lines(
@@ -55,7 +60,7 @@ def read_prompt_lines(
         if not line.strip():
             continue
         try:
-            lines.append(_parse(number, line, routed))
+            lines.append(replace(_parse(number, line, routed), file=str(path)))
         except ParameterError as error:
             message = f"{path}, line {number}: {error}"
             if not skip_invalid:

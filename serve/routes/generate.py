@@ -23,7 +23,7 @@ from ..wire.body import parse
 from ..wire.calls import Calls, bounded, calls_of
 from ..wire.constraints import grammar_of
 from ..wire.errors import of_engine, of_grammar
-from ..wire.requests import ChatRequest, CompletionRequest, StreamOptions
+from ..wire.requests import ChatRequest, CompletionRequest, Extension, StreamOptions
 from ..wire.translate import chat_messages, check_size, check_template, parameters, prediction_text, prompts
 from ..wire.variables import variables_of
 from .output import Output, Piece
@@ -38,7 +38,7 @@ LONGEST_HEADER = 1000
 async def chat(service: Service, exchange: Exchange) -> None:
     parsed = parse(ChatRequest, await exchange.body(), service.settings.strict_fields)
     variables, unread = variables_of(parsed.request, service.session, service.settings.strict_fields)
-    _note_ignored(service, exchange, [*parsed.ignored, *unread])
+    _note_ignored(service, exchange, [*parsed.ignored, *unread, *_unknown_route(service, parsed.request)])
     service.check_model(parsed.request.model)
     check_template(service.session.chats)
     if parsed.request.tools:  # off the event loop: there may be many long ones
@@ -55,7 +55,7 @@ async def chat(service: Service, exchange: Exchange) -> None:
 
 async def completions(service: Service, exchange: Exchange) -> None:
     parsed = parse(CompletionRequest, await exchange.body(), service.settings.strict_fields)
-    _note_ignored(service, exchange, parsed.ignored)
+    _note_ignored(service, exchange, [*parsed.ignored, *_unknown_route(service, parsed.request)])
     service.check_model(parsed.request.model)
     work = await exchange.while_there(_work(service, exchange.key, parsed.request, prompts(parsed.request)))
     await _answer(work, exchange, TextShape(service, _wants_usage(parsed.request)))
@@ -219,6 +219,12 @@ def _chunks(shape: Shape, index: int, piece: Piece, asked: bool, first: bool) ->
 
 def _wants_usage(request: ChatRequest | CompletionRequest) -> bool:
     return bool((request.stream_options or StreamOptions()).include_usage)
+
+
+def _unknown_route(service: Service, request: ChatRequest | CompletionRequest) -> list[str]:
+    """The field's name where the request names a route that no policy has, so that it has no effect."""
+    policy, route = service.session.decisions.policy, (request.specexport or Extension()).route
+    return ["specexport.route"] if route is not None and (policy is None or route not in policy.routes) else []
 
 
 def _note_ignored(service: Service, exchange: Exchange, ignored: list[str]) -> None:

@@ -125,7 +125,7 @@ def of_engine(error: BaseException) -> ApiError:
         case LongPromptError():
             told = (
                 f"the prompt has {error.tokens} tokens; at most {error.capacity - 1} leave room for one to generate; "
-                "shorten it"
+                "shorten it, or serve a bundle that was built with a larger --max-seq-len"
             )
             return invalid("messages" if error.of_messages else "prompt", told, "context_length_exceeded")
         case PromptError():

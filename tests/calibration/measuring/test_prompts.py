@@ -47,7 +47,7 @@ def test_prompts_that_the_session_refuses(prompt: object, message: str, session:
     with pytest.raises(ParameterError) as caught:
         fit(session, of("x", prompt), 9, False)
     found = str(caught.value)
-    assert found.startswith("line 6 of the prompts: ")
+    assert found.startswith("prompts, line 6: ")
     assert message in found
     assert found.endswith("; --skip-invalid leaves such lines out")
     requests, skipped = fit(session, of("x", prompt, "y"), 9, True)

@@ -126,6 +126,7 @@ def test_the_names_of_routes_are_not_laid_out_and_are_cut() -> None:
         (["on"], "Speculation pays"),
         (["off"], "Speculation does not pay"),
         (["undecided"], "Undecided"),
+        (["undecided", "undecided"], "Undecided on all 2 routes"),
         (["on", "on"], "Speculation pays on all 2 routes"),
         (["off", "off"], "Speculation pays on none of 2 routes"),
         (["on", "off"], "Speculation pays on 1 of 2 routes"),
@@ -136,6 +137,13 @@ def test_the_answer_in_a_line(verdicts: list[str], line: str) -> None:
     entry = analyses.route("one", "on", 0.5, k_max=1)
     routes = [replace(entry, policy=replace(entry.policy, verdict=verdict)) for verdict in verdicts]
     assert answer(analyses.analysis(routes, k_max=1)) == line
+
+
+def test_the_answer_says_that_more_requests_are_needed() -> None:
+    few, many = (analyses.route(f"of {count}", "undecided", 0.5, requests=count, k_max=1) for count in (19, 20))
+    assert answer(analyses.analysis([few], k_max=1)) == "Too few requests to decide"
+    assert answer(analyses.analysis([few, few], k_max=1)) == "Too few requests to decide on all 2 routes"
+    assert answer(analyses.analysis([few, many], k_max=1)) == "Undecided on all 2 routes"
 
 
 def test_the_page_begins_with_the_answer() -> None:

@@ -221,8 +221,8 @@ def test_one_request_says_nothing_of_the_next() -> None:
     words = in_words(policy, found.candidate, None, 19, 0.9)
     assert "1000000" not in words
     assert f"{UNBOUNDED:.2f}" not in words
-    assert "about 19 more requests of 8 tokens" in words
-    assert "about 1 more request of 8 tokens" in in_words(policy, found.candidate, None, 1, 0.9)
+    assert "About 19 more requests with answers of 8 tokens" in words
+    assert "About 1 more request with an answer of 8 tokens" in in_words(policy, found.candidate, None, 1, 0.9)
 
 
 def test_the_words_name_a_drafter_that_would_have_been_better() -> None:
