@@ -144,7 +144,7 @@ def test_verify_proves_every_draft(several: Path) -> None:
     assert [proof.role for proof in report.parity] == ["target", "draft", "draft small", "draft other"]
     assert len(report.equalities) == 3 * DEFAULT_PROMPTS
     assert "draft small on onnxruntime" in render_report(report)
-    assert f"of {3 * DEFAULT_PROMPTS} runs ({DEFAULT_PROMPTS} prompts x 3 drafts) equal" in render_report(report)
+    assert f"of {3 * DEFAULT_PROMPTS} runs ({DEFAULT_PROMPTS} prompts x 3 drafters) equal" in render_report(report)
 
 
 def test_calibrate_says_beforehand_what_several_drafts_take(several: Path, tmp_path: Path) -> None:
