@@ -11,10 +11,10 @@ from ..runtime.drafting.names import (
     all_chains,
     all_drafters,
     beside_first,
+    check_drafter,
     guessable,
     guesser_of,
     model_of,
-    runnable_drafter,
 )
 from ..runtime.session import Session
 from .options import CalibrateOptions
@@ -63,6 +63,7 @@ def models_of(session: Session, options: CalibrateOptions) -> list[str]:
 
 def _called(session: Session, name: str) -> str:
     """A drafter's name as sessions use it, where the first draft is `model`; an unknown name is returned unchanged."""
+    manifest = session.bundle.manifest
     with suppress(ParameterError):
-        return runnable_drafter(name, session.bundle.manifest)
+        return check_drafter(name, manifest.draft is not None, manifest.draft_names)
     return name

@@ -140,8 +140,10 @@ def calibrate(
     click.echo(f"\n{answer(analysis)}; calibration took {took}", err=True)
     click.echo(f"sessions follow {session.bundle.root / 'policy.json'}; why, with all tables: {report}", err=True)
     if any(entry.policy.verdict == "undecided" for entry in analysis.routes):
+        raised = " with a higher --limit" if limit is not None else ""
         click.echo(
-            f"next: add requests to {prompts}, as the verdicts say, and run the same command again (it starts over)",
+            f"next: add requests to {prompts}, as the verdicts say, and run the same command again{raised} "
+            "(it starts over)",
             err=True,
         )
     click.echo("from now on leave out --drafter: with it, sessions do not follow the policy", err=True)

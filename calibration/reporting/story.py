@@ -8,6 +8,7 @@ from typing import Any
 
 from ..statistics.intervals import UNBOUNDED
 from ..statistics.results import Analysis, Interval, RouteAnalysis
+from ..verdicts.verdict import LEAST_REQUESTS
 from .styles import Entry, Figure, Style, positions
 from .svg import INK, MUTED, SERIES, STORY, drawing, swatch
 from .tables import milliseconds, number, percent, printable, times
@@ -71,7 +72,10 @@ def _cost_of_a_token(routes: list[RouteAnalysis]) -> Chapter:
         on_average = [one for one in routes if one.judged.speedup.low > 1]
         if on_average:
             best = max(on_average, key=lambda one: one.judged.speedup.value)
-            sure = "its slow requests are undecided" if best.policy.verdict == "undecided" else "too many are slower"
+            sure = "not in its slow requests"
+            if best.policy.verdict == "undecided":
+                few = best.requests < LEAST_REQUESTS
+                sure = f"from only {best.requests} requests" if few else "its slow requests are undecided"
             headline = f"{_short(best.route)}: {times(best.judged.speedup.value)} on average, but {sure}"
     words = (
         "Plain decoding: the median request. Below it: plain time divided by the speedup that calibration expects from "

@@ -292,10 +292,10 @@ def _in_words(policy: RoutePolicy, chosen: DraftCandidate, lacking: int, floor: 
     answers = f"with {'answers' if lacking != 1 else 'an answer'} of {SHORTEST_RESPONSE} tokens or more"
     more = f"{lacking} more request{'s' * (lacking != 1)}"
     speculates = policy.mode == "adaptive" or policy.num_draft_tokens
-    meanwhile = f"until then {setting}" if speculates else f"until then plain decoding; the best setting is {setting}"
+    meanwhile = f"meanwhile {setting}" if speculates else f"meanwhile plain decoding; the best setting is {setting}"
     if policy.evidence is not None and policy.evidence.requests < LEAST_REQUESTS:
         return (
-            f"A verdict needs {LEAST_REQUESTS} requests, {policy.evidence.requests} count; {meanwhile}, {found}. "
+            f"A verdict needs {LEAST_REQUESTS} requests and has {policy.evidence.requests}; {meanwhile}, {found}. "
             f"Add at least {more} {answers}."
         )
     why = "P10 is near the floor" if speedup.low > 1 else "The interval includes 1"

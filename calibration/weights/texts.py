@@ -21,21 +21,20 @@ def read_texts(path: Path | None) -> tuple[str, ...]:
     `ParameterError` for a file that cannot be used, and for token ids, which target and draft may not share.
     """
     lines, _ = read_prompt_lines(DEFAULT if path is None else path, skip_invalid=False, routed=False)
-    return tuple(_text(line, path) for line in lines)
+    return tuple(_text(line) for line in lines)
 
 
-def _text(line: PromptLine, path: Path | None) -> str:
+def _text(line: PromptLine) -> str:
     prompt = line.prompt
     if isinstance(prompt, str):
         return prompt
     messages = [item for item in prompt if isinstance(item, dict)]
     if not messages:
         raise ParameterError(
-            f"{path}, line {line.line}: found token ids, expected text or messages, since the draft's token ids "
-            "may differ"
+            f"{line.where}: found token ids, expected text or messages, since the draft's token ids may differ"
         )
     try:
         contents = [message.get("content") for message in joined(check_messages(messages))]
     except PromptError as error:
-        raise ParameterError(f"{path}, line {line.line}: {error}") from None
+        raise ParameterError(f"{line.where}: {error}") from None
     return "\n\n".join(content for content in contents if isinstance(content, str))

@@ -55,17 +55,20 @@ class Work:
         reader = None if calls is None and self.thinking is None else AnswerReader(self.thinking, calls)
         found = Output(self.service, job, bool(self.extension.show_drafts), reader)
         self.outputs.append(found)
+        begun = True  # what fails before its first token is counted where errors become answers
         try:
             yield found
         except (ClientGone, GeneratorExit):
             raise
         except Exception as error:
-            refused = isinstance(error, QueueError | ParameterError) and not found.rounds
-            found.finish_reason = "refused" if refused else "error"
+            begun = bool(found.rounds)
+            found.finish_reason = "error"
+            if not begun and isinstance(error, QueueError | ParameterError):
+                found.finish_reason = "refused"
             raise
         finally:
             job.leave()
-            if found.finish_reason != "refused":
+            if begun:
                 found.count()
 
     @property

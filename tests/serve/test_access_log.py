@@ -80,7 +80,11 @@ def test_the_log_says_which_prompts_of_a_list_were_answered(tmp_path: Path, capl
 def test_the_log_tells_an_engine_that_fails_from_a_refusal(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "specexport.access")
     with slow_server(tmp_path) as (client, decoder):
-        decoder.logits_after = lambda context: 1 / 0  # type: ignore[assignment,method-assign]
+        good = decoder.logits_after
+        decoder.logits_after = lambda context: good(context) * float("nan")  # type: ignore[method-assign]
         assert client.ask("POST", "/v1/chat/completions", {"messages": MESSAGES})[0] == 500
+        counted = client.metrics()
+        names = ("request_rejected_total", "request_success_total")  # it is in one of them
+        assert [counted.get(f"specexport:{name}", 0) for name in names] == [1, 0]
     (row,) = access_lines(caplog)
     assert (row["status"], row["error"], row["finish_reason"]) == (500, "engine_error", "error")

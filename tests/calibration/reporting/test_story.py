@@ -50,10 +50,15 @@ def test_no_route_is_praised_that_is_not_on(papers: list[Paper]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("verdict", "words"), [("undecided", "its slow requests are undecided"), ("off", "too many are slower")]
+    ("verdict", "requests", "words"),
+    [
+        ("undecided", 20, "its slow requests are undecided"),
+        ("undecided", 19, "from only 19 requests"),
+        ("off", 20, "not in its slow requests"),
+    ],
 )
-def test_a_gain_on_average_alone_is_called_so(papers: list[Paper], verdict: Verdict, words: str) -> None:
-    entry = analyses.route("b", verdict, 0.9)
+def test_a_gain_on_average_alone_is_called_so(papers: list[Paper], verdict: Verdict, requests: int, words: str) -> None:
+    entry = analyses.route("b", verdict, 0.9, requests=requests)
     judged = replace(entry.judged, speedup=Interval(1.3, 1.05, 1.6))
     routes = [analyses.route("a", "off", 0.1), replace(entry, chosen=judged)]
     assert story(analyses.analysis(routes))[0].headline == f"b: 1.30x on average, but {words}"

@@ -23,7 +23,7 @@ from specexport.calibration.verdicts.verdict import (
     sides_of,
 )
 from specexport.runtime.policy.cost_model import CostPoint, Costs, MeasuredTime
-from specexport.runtime.policy.routes import RoutePolicy
+from specexport.runtime.policy.routes import Evidence, RoutePolicy
 
 FIXED, ADAPTIVE = Criteria(("model",), 0.9, "fixed"), Criteria(("model",), 0.9, "adaptive")
 
@@ -212,6 +212,27 @@ def test_a_route_where_adapting_comes_back_to_plain_is_off_and_keeps_watching() 
     words = in_words(policy, chosen.candidate, None, 0, 0.9)
     assert "every fixed number" in words
     assert "floor" not in words
+
+
+@pytest.mark.parametrize(
+    ("requests", "low", "mode", "drafted", "words"),
+    [
+        (19, 1.1, "adaptive", 2, "A verdict needs 20 requests and has 19; meanwhile 2 draft tokens by model, 1.20x "),
+        (20, 1.1, "adaptive", 2, "P10 is near the floor; meanwhile 2 draft tokens by model, 1.20x "),
+        (20, 0.9, "adaptive", 0, "The interval includes 1; meanwhile 2 draft tokens by model, 1.20x "),
+        (20, 0.9, "fixed", 0, "The interval includes 1; meanwhile plain decoding; the best setting is 2 draft tokens"),
+    ],
+)
+def test_what_is_undecided_says_why_and_what_runs_meanwhile(
+    requests: int, low: float, mode: Any, drafted: int, words: str
+) -> None:
+    evidence = Evidence(requests, 2.0, 1.5, 1.2, low, 1.5, 0.9)
+    policy = RoutePolicy("undecided", "model", drafted, mode, (0.5,), evidence)
+    found = in_words(policy, candidate(low, 1.2, 1.5), None, 1, 0.9)
+    assert found.startswith(words)
+    assert found.endswith(
+        "dd at least 1 more request with an answer of 8 tokens or more." if requests < 20 else "decide."
+    )
 
 
 def test_one_request_says_nothing_of_the_next() -> None:

@@ -209,9 +209,7 @@ def test_a_bundle_without_the_dialect(refused: Refused, install: Callable[..., F
 
 
 @pytest.mark.parametrize("threads", [-1, 10**6])
-def test_threads_out_of_range(
-    refused: Refused, threads: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_threads_out_of_range(refused: Refused, threads: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 5})  # the message has a limit by it
     with refused(ParameterError):
         load(bundle_in("fp16", tmp_path), threads)

@@ -130,9 +130,7 @@ PENALTIES: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize(
-    ("trials", "cells"), [(20_000, 100), pytest.param(2 * MOST_TRIALS, 100, marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize(("trials", "cells"), [(TRIALS, 40), pytest.param(MOST_TRIALS, 100, marks=pytest.mark.slow)])
 def test_the_default_way_has_the_targets_distribution(session: Session, trials: int, cells: int) -> None:
     result = sample(session, SamplingParameters(temperature=1.0), trials)
     assert result.passed, result
