@@ -3,6 +3,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -73,6 +74,12 @@ def test_a_flipped_byte_is_found_by_its_digest(refused: Refused, root: Path) -> 
 def test_a_cut_file_is_found_without_its_digest(refused: Refused, root: Path) -> None:
     (root / WEIGHTS).write_bytes(b"cut")
     refused.says(refusal(root, check_digests=False))
+
+
+def test_a_folder_that_is_none_is_named_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(BundleError, match=re.escape(f"{tmp_path}/manifest.json is missing; ")):
+        Bundle.open(Path())
 
 
 def test_a_missing_file(refused: Refused, root: Path) -> None:

@@ -193,6 +193,8 @@ def test_a_folder_that_is_no_checkpoint(build: Callable[..., Result], tmp_path: 
 
 def test_a_text_behind_the_bundle_is_told_its_option(refused: Refused, run: Run, built: Path) -> None:
     refused.says(error(run("generate", built, "def add("), 2))
+    refused.says(error(run("generate", built), 2))
+    refused.says(error(run("generate", built, "--prompt", "x", "--chat", "y"), 2))
 
 
 def test_build_without_its_options_is_a_usage_error(refused: Refused, run: Run) -> None:

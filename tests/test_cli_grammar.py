@@ -66,6 +66,13 @@ def test_schemas_that_are_wrong(refused: Refused, run: Run, tmp_path: Path, text
     refused.says(result.stderr)
 
 
+def test_a_lark_grammar_that_is_wrong(refused: Refused, run: Run, tmp_path: Path) -> None:
+    (tmp_path / "sum.lark").write_text("start: (")
+    result = run("--grammar", tmp_path / "sum.lark")
+    assert (result.exit_code, result.stdout) == (1, "")
+    refused.says(result.stderr)
+
+
 @pytest.mark.parametrize(
     "options", [("--regex", "((("), ("--choice", ""), ("--regex", "a{9}", "--ban-token", "-1"), ("--regex", "(?=a)")]
 )
