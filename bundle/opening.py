@@ -29,6 +29,8 @@ class Bundle:
         Raises `BundleError`, which names the file and what is wrong with it.
         """
         root = Path(root)
+        if not root.name:  # "." says nothing in a message
+            root = root.absolute()
         with _readable(root, "give the path of another bundle"):
             found = root.is_dir()
         if not found:
@@ -127,6 +129,5 @@ def _file(root: Path, name: str, remedy: str) -> Path:
     except RuntimeError:  # a link to itself
         found = False
     if not found:
-        shown = path if root.name else path.absolute()  # of a bundle given as "."
-        raise BundleError(f"{shown} is missing; {remedy}")
+        raise BundleError(f"{path} is missing; {remedy}")
     return path
