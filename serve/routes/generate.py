@@ -157,7 +157,7 @@ async def _stream(work: Work, exchange: Exchange, shape: Shape) -> None:
         if not exchange.begun:
             raise
         told = of_engine(error)
-        if work.outputs[-1].finish_reason != "error":  # counted as such
+        if not work.counted:
             work.service.metrics.rejected(told.code)
         await exchange.fail(told)
         return

@@ -35,6 +35,7 @@ class Work:
     outputs: list[Output] = field(default_factory=list)
     job: Job | None = None  # the job that waits or runs
     refused: bool = False  # whether the queue had no place for the last prompt
+    counted: bool = False  # whether the last prompt is in the metrics of those that ended
 
     @property
     def extension(self) -> Extension:
@@ -48,14 +49,14 @@ class Work:
     def output(self, index: int) -> Iterator[Output]:
         """The prompt's job in the queue; counted and removed at the end, however that comes."""
         sessions, again = self.service.sessions, index > 0
-        self.refused = True
+        self.refused, self.counted = True, False
         job = sessions.submit(self.prompts[index], self.parameters[index], key=self.key, again=again)
         self.job, self.refused = job, False
         calls = None if self.calls is None else CallReader(self.calls.form, self.calls.bounded)
         reader = None if calls is None and self.thinking is None else AnswerReader(self.thinking, calls)
         found = Output(self.service, job, bool(self.extension.show_drafts), reader)
         self.outputs.append(found)
-        begun = True  # what fails before its first token is counted where errors become answers
+        begun = True
         try:
             yield found
         except (ClientGone, GeneratorExit):
@@ -68,8 +69,9 @@ class Work:
             raise
         finally:
             job.leave()
-            if begun:
+            if begun:  # what fails before its first token is counted where errors become answers
                 found.count()
+                self.counted = True
 
     @property
     def statistics(self) -> tuple[Statistics, ...]:
