@@ -30,7 +30,7 @@ class TextSpec:
     stop_token_ids: tuple[int, ...]
 
 
-RuleName = Literal["select", "select_greedy", "accept_greedy", "accept_token", "accept_block", "adjust"]
+RuleName = Literal["select", "select_greedy", "accept_greedy", "accept_token", "accept_block"]
 
 
 @dataclass(frozen=True)

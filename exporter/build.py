@@ -7,9 +7,10 @@ import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ..bundle import Bundle, Contract, DraftVocabulary, Role, write_manifest
+from ..bundle import Bundle, Contract, DraftVocabulary, Role, RuleSpec, write_manifest
 from ..calibration.precision_search import write_precision
 from ..calibration.weights.tokens import calibration_tokens
+from ..engines.catalogue import LIBRARIES
 from ..errors import ParameterError
 from ..user_cache import user_cache
 from .auto import measure_precisions
@@ -180,8 +181,10 @@ def _write(
     vocabulary = write_maps(found.translation, specs, options.min_overlap, workplace) if found.translation else None
     with progress.stage("prove", sum(len(spec.graphs) for spec in specs.values())) as step:
         proofs = prove(workplace, specs, contract, options.engines, step)
-    with progress.stage("rules", number_of_rules(contract)) as step:
-        rules = write_rules(workplace, contract, specs["target"].vocab_size, step)
+    rules: tuple[RuleSpec, ...] = ()
+    if any(engine in LIBRARIES for engine in options.engines):  # the host's rounds use the numpy rules
+        with progress.stage("rules", number_of_rules(contract)) as step:
+            rules = write_rules(workplace, contract, specs["target"].vocab_size, step)
     with progress.stage("write", 1):
         of_draft = vocabulary, found.vocabulary
         contents = Contents(specs, text, options.engines, proofs, *of_draft, rules, draft_name=options.draft_name)

@@ -79,8 +79,7 @@ def _jobs(bundle: Bundle, lib: Library) -> dict[str, CompileJob]:
         check = partial(check_model, trt=lib.trt, spec=model, contract=contract, dialect=dialect)
         graph = model.graphs[dialect]
         jobs[graph] = CompileJob(bundle.path(graph), model_profiles(contract), check)
-    # No round uses `adjust`: requests that change logits are decoded by the host.
-    rules = [rule.graph for rule in manifest.rules if rule.rule != "adjust"]
+    rules = [rule.graph for rule in manifest.rules]
     return jobs | {graph: CompileJob(bundle.path(graph), (), check_rule) for graph in rules}
 
 

@@ -15,7 +15,6 @@ import onnx_ir as ir
 from ..bundle import ELEMENT_BYTES, CacheLayer, Contract, Fidelity, Format, ModelSpec, Precision, Role
 from ..calibration.weights.fake_quant import fake_quantized
 from ..calibration.weights.search import recipe_steps
-from ..engines.catalogue import LIBRARIES
 from ..errors import ProofError
 from ..runtime.proofs.parity import save_reference
 from ..strict import parse, read_json
@@ -48,8 +47,8 @@ FIDELITY = "fidelity.json"
 class ModelExport:
     """One model, and what is to be made of it. furthest: nats that quantizing may move it; None for any.
 
-    engines: which are to run it. A model whose layers keep states has none in `rows`, and in `onnx` only for engines
-    that compile it: not every kind of state has that form. name: of a draft among several, shown with its role.
+    engines: which are to run it; not all can run a model whose layers keep states. name: of a draft among several,
+    shown with its role.
     """
 
     checkpoint: Checkpoint
@@ -70,10 +69,6 @@ class ModelExport:
         return f"export {called}" + (f" in {self.format}" if self.quantizing else "")
 
     @property
-    def _compiled(self) -> bool:
-        return any(engine in LIBRARIES for engine in self.engines)
-
-    @property
     def exact_widths(self) -> bool:
         """Whether rows are to have the same bits in passes of any width, so that verification equals plain decoding."""
         return self.quantizing is not None and self.quantizing.family == "onnxruntime" and self.role == "target"
@@ -86,9 +81,7 @@ class ModelExport:
 
     def key(self, contract: Contract) -> str:
         """Of the stage that holds the result."""
-        # As `check_states` goes by it, before anything is known of the layers.
-        both = dict(compiled=True) if self._compiled and "ort" in self.dialects else {}
-        return stage_key(dialects=self.dialects, **both, **self._inputs(contract))
+        return stage_key(dialects=self.dialects, **self._inputs(contract))
 
     def far_key(self, contract: Contract) -> str:
         """Of the stage that says how far a model moves that was refused for it, whatever its graphs would be."""
@@ -112,12 +105,10 @@ class ModelExport:
                 "allow more with --max-divergence"
             )
 
-    def check_states(self, layers: tuple[CacheLayer, ...], precision: Precision) -> tuple[Dialect, ...]:
-        """The dialects to make. Raises `UnsupportedModelError` for states that an engine or a proof cannot have."""
-        if not any(layer.states for layer in layers):
-            return self.dialects
-        refuse_engines(self.checkpoint.architecture, self.engines, self.dialects, precision)
-        return tuple(dialect for dialect in self.dialects if dialect == "ort" or self._compiled)
+    def check_states(self, layers: tuple[CacheLayer, ...], precision: Precision) -> None:
+        """Raises `UnsupportedModelError` for states that an engine or a proof cannot have."""
+        if any(layer.states for layer in layers):
+            refuse_engines(self.checkpoint.architecture, self.engines, self.dialects, precision)
 
     def weight_bytes(self, contract: Contract) -> int:
         """The approximate size of the weights file."""
@@ -163,7 +154,8 @@ def _export(export: ModelExport, context: BuildContext, folder: Path, step: Call
     checkpoint, contract = export.checkpoint, context.contract.of(export.role)
     model = checkpoint.load(contract.precision)
     layers = probe_cache(model)
-    dialects, has_states = export.check_states(layers, contract.precision), any(layer.states for layer in layers)
+    export.check_states(layers, contract.precision)
+    dialects, has_states = export.dialects, any(layer.states for layer in layers)
     vocab_size, parameters = int(model.get_output_embeddings().weight.shape[0]), model.num_parameters()
     kept = KeptTokens(checkpoint.kept, vocab_size) if checkpoint.kept is not None else None
     if kept is not None:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +89,23 @@ def built(pair: Pair, cache: Path, once: Once) -> Path:
         build(str(pair.target), str(pair.draft), folder / "tiny.bundle", options)
 
     return once("built", make) / "tiny.bundle"
+
+
+@pytest.fixture(scope="session")
+def compilable(pair: Pair, cache: Path, once: Once) -> Path:
+    """The pair for the CPU, with the graphs that TensorRT compiles, as older builds had them. Not to be changed."""
+
+    def make(folder: Path) -> None:
+        from specexport.bundle import write_manifest
+        from specexport.exporter.build import build
+        from specexport.exporter.request.options import BuildOptions
+
+        folder.mkdir(exist_ok=True)
+        options = BuildOptions(max_seq_len=64, prompt_chunk=16, cache=cache, engines=("onnxruntime", "tensorrt"))
+        bundle = build(str(pair.target), str(pair.draft), folder / "tiny.bundle", options).bundle
+        write_manifest(bundle.root, replace(bundle.manifest, engines=("onnxruntime",)))
+
+    return once("compilable", make) / "tiny.bundle"
 
 
 @pytest.fixture(scope="session")

@@ -172,6 +172,22 @@ def test_an_older_schema_is_to_be_built_again(refused: Refused, root: Path) -> N
         refused.says(refusal(root))
 
 
+def test_rules_that_older_bundles_had(root: Path) -> None:
+    """Their graphs are files like any other, and no rule of the manifest."""
+    rules = Bundle.open(root).manifest.rules
+
+    def older(manifest: dict[str, Any]) -> None:
+        manifest["schema_version"] = 8
+        manifest["rules"].append(dict(rule="adjust", num_draft_tokens=0, rows=1, graph="graphs/rules/adjust.onnx"))
+        manifest["files"]["graphs/rules/adjust.onnx"] = manifest["files"][manifest["text"]["tokenizer"]]
+
+    path = root / "graphs/rules/adjust.onnx"
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes((root / Bundle.open(root).manifest.text.tokenizer).read_bytes())
+    edit(root, older)
+    assert Bundle.open(root).manifest.rules == rules
+
+
 @pytest.mark.parametrize("version", [0, -1, "1", "2", None, True, 1.5, 2.0])
 def test_another_schema_version(refused: Refused, root: Path, version: object) -> None:
     edit(root, lambda m: m.update(schema_version=version))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -98,8 +99,9 @@ def test_a_wrong_option_is_refused_before_torch_is_imported(option: tuple[str, .
     assert result.stdout.endswith(" []\n")
 
 
-def test_compile_needs_no_torch(bundle: Path) -> None:
+def test_compile_needs_no_torch(compilable: Path, tmp_path: Path) -> None:
     pytest.importorskip("tensorrt_rtx")
+    bundle = Path(shutil.copytree(compilable, tmp_path / "copy.bundle"))
     blocked = (
         "torch",
         "transformers",

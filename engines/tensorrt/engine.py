@@ -70,7 +70,7 @@ def _check_complete(name: str, bundle: Bundle, plans: Mapping[str, Plan]) -> Non
     """Raises `EngineError` if a model or a rule has no plan."""
     manifest = bundle.manifest
     models = (role for role, model in manifest.models.items() if not set(model.graphs.values()) & set(plans))
-    rules = (Path(rule.graph).stem for rule in manifest.rules if rule.rule != "adjust" and rule.graph not in plans)
+    rules = (Path(rule.graph).stem for rule in manifest.rules if rule.graph not in plans)
     missing = [*models, *rules]
     if missing:
         again = f"specexport compile {bundle.root} --engine {name}"

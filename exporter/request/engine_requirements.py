@@ -18,6 +18,8 @@ from ..dialects import Dialect
 from .engine_formats import refusal
 from .precision_choice import Numbers
 
+# What a device has if nobody says: the graphs are for TensorRT from 10.15 on.
+NEWEST = (10, 15)
 OPTIONS: dict[Role, str] = {"target": "--precision", "draft": "--draft-precision"}
 
 
@@ -50,17 +52,15 @@ def choose_targets(
     if not usable.usable:
         raise EngineError(f"the graphs cannot be proved on this host: {usable.detail}; {usable.remedy}")
     wanted: set[Dialect] = set()
-    if not (numbers.quantized and numbers.family == "onnxruntime"):
-        wanted.add("onnx")  # the portable reference, and what other versions compile later
     if any(engine not in LIBRARIES for engine in engines):
         wanted.add("ort")
     compiled, notes = [], []
     if "tensorrt-rtx" in engines:
-        compiler("tensorrt-rtx", options)  # compiles anywhere, so what it lacks is worth an error at once
+        library = compiler("tensorrt-rtx", options)  # compiles anywhere, so what it lacks is worth an error at once
+        wanted.add(dialect_for(library.name, library.version))
         compiled.append("tensorrt-rtx")
     if "tensorrt" in engines:
-        if tensorrt_version is not None:
-            wanted.add(dialect_for("tensorrt", tensorrt_version))
+        version = tensorrt_version
         check_options("tensorrt", options)
         try:
             lib = compiler("tensorrt", options)
@@ -69,8 +69,9 @@ def choose_targets(
             problem = str(error).partition(";")[0]
         else:
             if not problem:
-                wanted.add(dialect_for("tensorrt", lib.version))
+                version = lib.version
                 compiled.append("tensorrt")
+        wanted.add(dialect_for("tensorrt", version or NEWEST))
         if problem:
             arguments = [part for argument in options.arguments for part in argument]
             command = shlex.join(["specexport", "compile", output, "--engine", "tensorrt", *arguments])

@@ -106,41 +106,6 @@ def accept(vocab_size: int, num_draft_tokens: int, verification: Verification) -
     return _accepted(op, logits, num_accepted, next_token, position)
 
 
-def adjust(vocab_size: int, num_rows: int, num_draft_tokens: int) -> onnx.ModelProto:
-    """Logit changes before the temperature is applied, as `runtime/sampling/adjustment.py`.
-
-    logits `[rows, vocab]`, draft_tokens `[k] int64` (no such input for k = 0), prompt_counts `[vocab]`, output_counts
-    `[vocab]`, bias `[vocab]` (-inf bans), stop_bias `[vocab]` (-inf at stop tokens, else 0), penalties `[3]`
-    (repetition, presence, frequency), forced_rows `[1] int64` (rows before it may not stop) -> adjusted `[rows,
-    vocab]`. Row i follows draft_tokens[: k - rows + 1 + i], which count as output.
-    """
-    op = RuleGraph("adjust")
-    logits = op.floats("logits", num_rows, vocab_size)
-    draft_tokens = op.integers("draft_tokens", num_draft_tokens) if num_draft_tokens else None
-    prompt_counts, output_counts = op.floats("prompt_counts", vocab_size), op.floats("output_counts", vocab_size)
-    bias, stop_bias = op.floats("bias", vocab_size), op.floats("stop_bias", vocab_size)
-    penalties = op.floats("penalties", 3)
-    repetition, presence, frequency = (element(op, penalties, index) for index in range(3))
-    forced_rows = op.integers("forced_rows", 1)
-
-    counts = output_counts  # [rows, vocab] with drafts, which differ by row
-    if draft_tokens is not None:
-        # [k, vocab]
-        one_hot = op.Cast(op.Equal(op.Unsqueeze(draft_tokens, [1]), op.Range(0, vocab_size, 1)), to=int(FLOAT))
-        first = num_draft_tokens - num_rows + 1
-        seen = [[float(token < first + row) for token in range(num_draft_tokens)] for row in range(num_rows)]
-        counts = op.Add(op.MatMul(seen, one_hot), output_counts)  # whole numbers, exact in TF32 as well
-    used = op.Greater(counts, 0.0)
-
-    biased = op.Add(logits, bias)
-    repeated = op.Where(op.Greater(biased, 0.0), op.Div(biased, repetition), op.Mul(biased, repetition))
-    adjusted = op.Where(op.Or(used, op.Greater(prompt_counts, 0.0)), repeated, biased)
-    adjusted = op.Sub(adjusted, op.Add(op.Mul(frequency, counts), op.Where(used, presence, 0.0)))
-    forced = op.Unsqueeze(op.Less(op.Range(0, num_rows, 1), forced_rows), [1])  # [rows, 1]
-    adjusted = op.Add(adjusted, op.Where(forced, stop_bias, 0.0))
-    return op.model({"adjusted": (adjusted, FLOAT, [num_rows, vocab_size])})
-
-
 def _leading(op: RuleGraph, stands: ir.Value, num_draft_tokens: int) -> ir.Value:
     """`[k] bool -> [1] int64`: how many come before the first that does not stand."""
     rejected = op.Where(stands, num_draft_tokens, op.Range(0, num_draft_tokens, 1))

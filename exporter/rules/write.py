@@ -12,7 +12,7 @@ from ...bundle import Contract, RuleName, RuleSpec
 from ...engines.onnxruntime.graphs import open_graph
 from ...errors import ProofError
 from ...runtime.proofs.rule_parity import measure_rule
-from .graphs import accept, accept_greedy, adjust, select, select_greedy
+from .graphs import accept, accept_greedy, select, select_greedy
 
 FOLDER = "graphs/rules"
 
@@ -49,10 +49,7 @@ def _rules(max_draft_tokens: int, vocab_size: int) -> Iterator[tuple[RuleSpec, C
 
     yield spec("select", 0, 1, "select"), partial(select, vocab_size)
     yield spec("select_greedy", 0, 1, "select_greedy"), partial(select_greedy, vocab_size)
-    for drafted in range(max_draft_tokens):
-        yield spec("adjust", drafted, 1, f"adjust_draft_{drafted}"), partial(adjust, vocab_size, 1, drafted)
     for k in range(1, max_draft_tokens + 1):
-        yield spec("adjust", k, k + 1, f"adjust_target_{k}"), partial(adjust, vocab_size, k + 1, k)
         yield spec("accept_greedy", k, k + 1, f"accept_greedy_{k}"), partial(accept_greedy, vocab_size, k)
         yield spec("accept_token", k, k + 1, f"accept_token_{k}"), partial(accept, vocab_size, k, "token")
         yield spec("accept_block", k, k + 1, f"accept_block_{k}"), partial(accept, vocab_size, k, "block")

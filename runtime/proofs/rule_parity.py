@@ -17,14 +17,13 @@ from numpy.typing import NDArray
 from ...bundle import RuleName, RuleSpec
 from ...engines.base import Arrays, RunGraph
 from ..sampling.acceptance import verify_block, verify_tokens
-from ..sampling.adjustment import LogitAdjustment
 from ..sampling.distribution import Distribution
 from ..sampling.parameters import SamplingParameters
 from ..sampling.rules import GreedyRule
 from ..sampling.truncation import processed_distribution
 
 NUDGE = 2e-5
-# Tolerance of a probability, and of an adjusted logit in units of 1.
+# Tolerance of a probability.
 RULE_TOLERANCE = 1e-5
 PARAMETERS = (
     SamplingParameters(temperature=1.0),
@@ -32,22 +31,13 @@ PARAMETERS = (
     SamplingParameters(temperature=1.0, top_p=0.9),
     SamplingParameters(temperature=1.3, top_k=40, top_p=0.8, min_p=0.02),
 )
-STOPS = (0, 2)
-ADJUSTED = SamplingParameters(
-    repetition_penalty=1.3,
-    presence_penalty=0.5,
-    frequency_penalty=0.25,
-    logit_bias={1: 3.0, 5: -2.0},
-    banned_tokens=(3,),
-    min_new_tokens=3,
-)
 
 
 @dataclass(frozen=True)
 class RuleProof:
     """cases: compared. wrong: those with a token or count that differs from the numpy rule's.
 
-    max_error: largest error of a probability or a logit.
+    max_error: largest error of a probability.
     """
 
     rule: str
@@ -211,44 +201,10 @@ def _accept(run: RunGraph, spec: RuleSpec, vocab_size: int) -> Compared:
         yield _between(int(found["next_token"][0]), tokens) and _positions(found, 7), 0.0
 
 
-def _adjust(run: RunGraph, spec: RuleSpec, vocab_size: int) -> Compared:
-    k, rows = spec.num_draft_tokens, spec.rows
-    for emitted in (0, 5):
-        rng = np.random.default_rng(emitted)
-        prompt, output, drafted = (rng.integers(0, vocab_size, count).tolist() for count in (6, emitted, k))
-        logits = _logits(rng, rows, vocab_size)
-        adjustment = LogitAdjustment(ADJUSTED, prompt, STOPS, vocab_size)
-        adjustment.extend(output)
-        first = k - rows + 1  # drafted before the first
-        expected = np.stack([adjustment(row, drafted[: first + index]) for index, row in enumerate(logits)])
-        bias, stop_bias = np.zeros(vocab_size, np.float32), np.zeros(vocab_size, np.float32)
-        for token, value in ADJUSTED.logit_bias.items():
-            bias[token] = value
-        bias[list(ADJUSTED.banned_tokens)], stop_bias[list(STOPS)] = -np.inf, -np.inf
-        arrays = {
-            "logits": logits,
-            "draft_tokens": np.array(drafted),
-            "prompt_counts": np.bincount(prompt, minlength=vocab_size).astype(np.float32),
-            "output_counts": np.bincount(np.array(output, np.int64), minlength=vocab_size).astype(np.float32),
-            "bias": bias,
-            "stop_bias": stop_bias,
-            "penalties": np.array(
-                [ADJUSTED.repetition_penalty, ADJUSTED.presence_penalty, ADJUSTED.frequency_penalty], np.float32
-            ),
-            "forced_rows": np.array([max(0, ADJUSTED.min_new_tokens - emitted - first)]),
-        }
-        found = run({name: array for name, array in arrays.items() if k or name != "draft_tokens"})["adjusted"].astype(
-            np.float32
-        )
-        finite = np.isfinite(expected)
-        yield bool((np.isfinite(found) == finite).all()), float(np.abs(found[finite] - expected[finite]).max())
-
-
 _COMPARISONS: dict[RuleName, Callable[[RunGraph, RuleSpec, int], Compared]] = {
     "select": _select,
     "select_greedy": _select_greedy,
     "accept_greedy": _accept_greedy,
     "accept_token": _accept,
     "accept_block": _accept,
-    "adjust": _adjust,
 }

@@ -123,13 +123,6 @@ EXPORTER = (
         RULES,
     ),
     Mutant(
-        "a row of the adjustment's graph counts its own token",
-        GRAPHS,
-        "float(token < first + row)",
-        "float(token <= first + row)",
-        RULES,
-    ),
-    Mutant(
         "rows that are no numbers are accepted",
         GRAPHS,
         "num_accepted = op.Min(num_accepted, num_sound)",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -36,6 +37,11 @@ ENGINE = "tensorrt-rtx"
 RULES = {"select", "select_greedy"} | {
     f"accept_{rule}_{k}" for rule in ("greedy", "token", "block") for k in range(1, 5)
 }
+
+
+@pytest.fixture
+def bundle(compilable: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(compilable, tmp_path / "copy.bundle"))
 
 
 @pytest.fixture
@@ -142,6 +148,13 @@ def test_a_version_whose_graphs_the_bundle_lacks(
     with refused(BundleError):
         compiled(bundle, "tensorrt")
     assert content(bundle) == before
+
+
+def test_a_bundle_without_graphs_for_plans(refused: Refused, built: Path, quick: list[str]) -> None:
+    before = content(built)
+    with refused(BundleError):
+        compiled(built)
+    assert (content(built), quick) == (before, [])
 
 
 LOOP = """<ir_version: 8, opset_import: ["": 18]>

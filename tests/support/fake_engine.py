@@ -30,7 +30,7 @@ def with_plans(
     manifest = bundle.manifest
     profiles = model_profiles(manifest.contract)
     graphs = {model.graphs[dialect]: profiles for model in manifest.models.values()}
-    graphs |= {rule.graph: () for rule in manifest.rules if rule.rule != "adjust"}
+    graphs |= {rule.graph: () for rule in manifest.rules}
     plans, files = [], dict(manifest.files)
     for graph, shapes in graphs.items():
         file = f"engines/{engine}/{Path(graph).stem}.plan"

@@ -158,7 +158,6 @@ def bundle_for_tensorrt(root: Path, target: Exported, draft: Exported | None) ->
     rules: list[RuleSpec] = []
     (root / "graphs/rules").mkdir()
     for spec, make in _rules(target.contract.max_draft_tokens, VOCAB):
-        if spec.rule != "adjust":
-            (root / spec.graph).write_bytes(make().SerializeToString())
-            rules.append(spec)
+        (root / spec.graph).write_bytes(make().SerializeToString())
+        rules.append(spec)
     return replace(bundle, manifest=replace(bundle.manifest, rules=tuple(rules), **specs))

@@ -162,9 +162,8 @@ def micro_bundle(
     rules: list[RuleSpec] = []
     (root / "graphs/rules").mkdir()
     for spec, make in _rules(contract.max_draft_tokens, models["target"].vocab_size):
-        if spec.rule != "adjust":
-            (root / spec.graph).write_bytes(make().SerializeToString())
-            rules.append(spec)
+        (root / spec.graph).write_bytes(make().SerializeToString())
+        rules.append(spec)
     return replace(bundle, manifest=replace(bundle.manifest, rules=tuple(rules), **specs))
 
 

@@ -145,8 +145,9 @@ def test_an_odd_width_is_bound_when_it_comes_and_only_the_last_is_kept(opened: B
 
 @pytest.mark.parametrize("dialect", ["onnx", "rows"])
 def test_a_pass_looks_at_the_least_span_that_holds_its_rows(
-    opened: Bundle, dialect: Dialect, monkeypatch: pytest.MonkeyPatch
+    compilable: Path, dialect: Dialect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    opened = Bundle.open(compilable)
     monkeypatch.setattr("specexport.bundle.contract.SHORTEST_SPAN", 16)
     ladder, whole = make(opened, dialect), make(opened)
     ladder.overwrite_rows(0, POISON)
@@ -283,7 +284,8 @@ def test_new_rows_are_placed_at_the_position(graphs: Exported) -> None:
         assert not placed[:, :, 21:].any()
 
 
-def test_a_bundle_without_the_engines_dialect(refused: Refused, opened: Bundle) -> None:
+def test_a_bundle_without_the_engines_dialect(refused: Refused, compilable: Path) -> None:
+    opened = Bundle.open(compilable)
     target = dataclasses.replace(opened.manifest.target, graphs={"onnx": opened.manifest.target.graphs["onnx"]})
     with refused(BundleError):
         load(Bundle(opened.root, dataclasses.replace(opened.manifest, target=target)))
@@ -345,9 +347,9 @@ def test_it_is_not_available_without_its_package(monkeypatch: pytest.MonkeyPatch
     assert "pip install 'specexport[onnxruntime]'" in found.remedy
 
 
-def test_a_closed_session_frees_the_engine(refused: Refused, built: Path) -> None:
+def test_a_closed_session_frees_the_engine(refused: Refused, compilable: Path) -> None:
     """Also while somebody still holds the session, its engine, and a graph of rules."""
-    session = specexport.load(built, engine="onnxruntime")
+    session = specexport.load(compilable, engine="onnxruntime")
     engine, rules = session.engine, session.bundle.manifest.rules
     assert engine.open_graph is not None
     graph = engine.open_graph(session.bundle.path(rules[0].graph))
@@ -376,8 +378,8 @@ def test_a_closed_session_frees_the_engine(refused: Refused, built: Path) -> Non
             call()
 
 
-def test_a_graph_that_nobody_holds_is_not_kept_by_its_engine(built: Path) -> None:
-    with specexport.load(built, engine="onnxruntime") as session:
+def test_a_graph_that_nobody_holds_is_not_kept_by_its_engine(compilable: Path) -> None:
+    with specexport.load(compilable, engine="onnxruntime") as session:
         engine = session.engine
         assert engine.open_graph is not None
         graph = engine.open_graph(session.bundle.path(session.bundle.manifest.rules[0].graph))

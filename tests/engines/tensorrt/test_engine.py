@@ -133,8 +133,8 @@ def test_the_rule_graphs_on_the_device_equal_the_numpy_rules(kept: Bundle) -> No
     for spec in kept.manifest.rules:
         run = open_graph(kept.path(spec.graph))
         assert device.driver.cuCtxGetCurrent() == (0, 0), "the thread's context is given back"
-        assert (run is None) == (spec.rule == "adjust")
-        if run is not None and spec.num_draft_tokens in (0, 3):
+        assert run is not None
+        if spec.num_draft_tokens in (0, 3):
             measured[spec.rule] = measure_rule(run, spec, vocab_size)
     assert len(measured) == 5
     assert all(proof.passed for proof in measured.values())

@@ -714,5 +714,5 @@ def test_a_graph_that_is_opened_gives_arrays_of_its_own(host: Host, unplanned: B
     first, other = (run({"logits": row}) for row in logits)
     assert [int(found["token"][0]) for found in (first, other)] == logits.argmax(axis=2).ravel().tolist()
     assert first["confidence"][0] != other["confidence"][0]
-    assert engine.open_graph(unplanned.path("graphs/rules/adjust.onnx")) is None
+    assert engine.open_graph(unplanned.path("graphs/rules/other.onnx")) is None
     engine.close()

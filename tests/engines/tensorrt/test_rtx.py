@@ -38,9 +38,6 @@ MODELS = [
     ("accept", (VOCAB, 1, "block")),
     ("accept", (VOCAB, 4, "block")),
     ("accept", (128256, 4, "block")),
-    ("adjust", (VOCAB, 1, 0)),
-    ("adjust", (VOCAB, 1, 3)),
-    ("adjust", (VOCAB, 5, 4)),
 ]
 
 

@@ -45,7 +45,7 @@ def here(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
 @pytest.mark.parametrize(
     ("engines", "dialects", "compiled"),
     [
-        (("onnxruntime",), ("onnx", "ort"), ()),
+        (("onnxruntime",), ("ort",), ()),
         (("tensorrt-rtx",), ("onnx",), ("tensorrt-rtx",)),
         (("onnxruntime", "tensorrt-rtx"), ("onnx", "ort"), ("tensorrt-rtx",)),
     ],
@@ -55,7 +55,7 @@ def test_dialects_and_plans(engines: tuple[str, ...], dialects: tuple[str, ...],
 
 
 def test_onnxruntime_on_cuda_takes_the_same_dialect() -> None:
-    assert choose("onnxruntime-cuda", precision="fp16").dialects == ("onnx", "ort")
+    assert choose("onnxruntime-cuda", precision="fp16").dialects == ("ort",)
 
 
 def test_a_host_without_tensorrt_makes_the_graphs_and_says_what_to_run() -> None:
@@ -71,7 +71,7 @@ def test_a_host_without_tensorrt_makes_the_graphs_and_says_what_to_run() -> None
 
 @pytest.mark.parametrize(
     ("version", "dialects"),
-    [("10.3", ("onnx", "rows")), ("10.14.1", ("onnx", "rows")), ("10.15", ("onnx",)), ("11.4.0.106", ("onnx",))],
+    [("10.3", ("rows",)), ("10.14.1", ("rows",)), ("10.15", ("onnx",)), ("11.4.0.106", ("onnx",))],
 )
 def test_the_version_on_the_device_chooses_the_dialect(version: str, dialects: tuple[str, ...]) -> None:
     found = choose("tensorrt", version=version)
@@ -86,13 +86,13 @@ def test_the_version_of_this_host(here: Callable[[str], None]) -> None:
     for both in (("tensorrt-rtx", "tensorrt"), ("tensorrt", "tensorrt-rtx")):
         assert choose(*both).compiled == both
     here("10.13.3.9")
-    assert choose("tensorrt") == Targets(("onnx", "rows"), ("tensorrt",), ())
+    assert choose("tensorrt") == Targets(("rows",), ("tensorrt",), ())
 
 
 def test_no_plan_is_made_by_another_version(here: Callable[[str], None]) -> None:
     here("10.16.1.11")
     found = choose("tensorrt", version="10.3")
-    assert (found.dialects, found.compiled) == (("onnx", "rows"), ())
+    assert (found.dialects, found.compiled) == (("rows",), ())
     assert found.notes[0].startswith(
         "tensorrt: no plans are made here: this host has TensorRT 10.16.1.11, not 10.3; on the device, run: "
     )

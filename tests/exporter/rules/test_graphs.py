@@ -18,7 +18,6 @@ from specexport.engines.onnxruntime.graphs import open_session
 from specexport.exporter.rules import graphs
 from specexport.runtime.proofs.enumeration import Chain, enumerate_rounds
 from specexport.runtime.sampling.acceptance import VERIFY
-from specexport.runtime.sampling.adjustment import LogitAdjustment
 from specexport.runtime.sampling.distribution import Distribution
 from specexport.runtime.sampling.parameters import SamplingParameters, Verification
 from specexport.runtime.sampling.truncation import processed_distribution
@@ -419,69 +418,6 @@ def test_the_output_is_the_targets_by_enumeration(verification: Verification, k:
     assert result.error(target) < 1e-6
 
 
-ADJUSTMENTS = [
-    SamplingParameters(),
-    SamplingParameters(repetition_penalty=1.3),
-    SamplingParameters(presence_penalty=0.7),
-    SamplingParameters(frequency_penalty=-0.4),
-    SamplingParameters(logit_bias={3: 5.0, 7: -2.0}),
-    SamplingParameters(banned_tokens=(1, 2)),
-    SamplingParameters(min_new_tokens=4),
-    SamplingParameters(
-        repetition_penalty=0.8,
-        presence_penalty=-0.5,
-        frequency_penalty=0.3,
-        logit_bias={0: 1.0, 9: -4.0},
-        banned_tokens=(4, 9),
-        min_new_tokens=5,
-    ),
-]
-
-
-@pytest.mark.parametrize("adjustment", ADJUSTMENTS)
-@pytest.mark.parametrize(("rows", "tokens"), [(1, 0), (1, 1), (1, 3), (4, 3), (2, 3)])
-def test_adjusted_logits(adjustment: SamplingParameters, rows: int, tokens: int) -> None:
-    vocab, stops = 11, (5, 6)
-    rng = np.random.default_rng(rows + tokens)
-    for output_length in (0, 2, 9):
-        prompt, output = rng.integers(vocab, size=4), rng.integers(vocab, size=output_length)
-        draft_tokens = rng.integers(4, size=tokens)  # the same ones again and again
-        logits = rng.normal(size=(rows, vocab)).astype(np.float32)
-        logits[0, 8] = -np.inf
-        bias, stop_bias = np.zeros(vocab), np.zeros(vocab)
-        for token, value in adjustment.logit_bias.items():
-            bias[token] = value
-        bias[list(adjustment.banned_tokens)] = stop_bias[list(stops)] = -np.inf
-        first = tokens - rows + 1  # draft tokens that row 0 has seen
-        [adjusted] = run(
-            "adjust",
-            vocab,
-            rows,
-            tokens,
-            logits=logits,
-            draft_tokens=draft_tokens,
-            prompt_counts=np.bincount(prompt, minlength=vocab),
-            output_counts=np.bincount(output, minlength=vocab),
-            bias=bias,
-            stop_bias=stop_bias,
-            penalties=[adjustment.repetition_penalty, adjustment.presence_penalty, adjustment.frequency_penalty],
-            forced_rows=[adjustment.min_new_tokens - output_length - first],
-        )
-        twin = LogitAdjustment(adjustment, prompt.tolist(), stops, vocab)
-        twin.extend(output.tolist())
-        expected = np.stack([twin(row, draft_tokens[: first + index].tolist()) for index, row in enumerate(logits)])
-        np.testing.assert_allclose(adjusted, expected, rtol=1e-6, atol=1e-6)
-
-
-def test_off_means_untouched() -> None:
-    logits = np.random.default_rng(0).normal(size=(3, 40)).astype(np.float32)
-    nothing = np.zeros(40)
-    counts = np.ones(40)
-    inputs = dict(draft_tokens=[1, 2], prompt_counts=counts, output_counts=counts, bias=nothing, stop_bias=nothing)
-    [adjusted] = run("adjust", 40, 3, 2, logits=logits, penalties=[1, 0, 0], forced_rows=[3], **inputs)
-    np.testing.assert_array_equal(adjusted, logits)
-
-
 MODELS = [
     ("select_greedy", (128256,)),
     ("select", (128256,)),
@@ -489,8 +425,6 @@ MODELS = [
     ("accept", (128256, 4, "token")),
     ("accept", (128256, 8, "block")),
     ("accept", (128256, 1, "block")),
-    ("adjust", (128256, 5, 4)),
-    ("adjust", (128256, 1, 0)),
 ]
 
 
