@@ -36,9 +36,9 @@ def graphs(pair: Pair, tmp_path_factory: pytest.TempPathFactory) -> Exported:
 
 
 @pytest.fixture(scope="module")
-def opened(built: Path, graphs: Exported) -> Bundle:
-    """The built bundle, its target in the dialect `rows` too."""
-    bundle = Bundle.open(built)
+def opened(compilable: Path, graphs: Exported) -> Bundle:
+    """A bundle of all dialects."""
+    bundle = Bundle.open(compilable)
     assert bundle.manifest.contract == graphs.contract
     target = bundle.manifest.target
     paths = target.graphs | {"rows": str(graphs.folder / graphs.spec.graphs["rows"])}
@@ -145,9 +145,8 @@ def test_an_odd_width_is_bound_when_it_comes_and_only_the_last_is_kept(opened: B
 
 @pytest.mark.parametrize("dialect", ["onnx", "rows"])
 def test_a_pass_looks_at_the_least_span_that_holds_its_rows(
-    compilable: Path, dialect: Dialect, monkeypatch: pytest.MonkeyPatch
+    opened: Bundle, dialect: Dialect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    opened = Bundle.open(compilable)
     monkeypatch.setattr("specexport.bundle.contract.SHORTEST_SPAN", 16)
     ladder, whole = make(opened, dialect), make(opened)
     ladder.overwrite_rows(0, POISON)
@@ -284,8 +283,7 @@ def test_new_rows_are_placed_at_the_position(graphs: Exported) -> None:
         assert not placed[:, :, 21:].any()
 
 
-def test_a_bundle_without_the_engines_dialect(refused: Refused, compilable: Path) -> None:
-    opened = Bundle.open(compilable)
+def test_a_bundle_without_the_engines_dialect(refused: Refused, opened: Bundle) -> None:
     target = dataclasses.replace(opened.manifest.target, graphs={"onnx": opened.manifest.target.graphs["onnx"]})
     with refused(BundleError):
         load(Bundle(opened.root, dataclasses.replace(opened.manifest, target=target)))
