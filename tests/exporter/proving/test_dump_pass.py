@@ -27,9 +27,9 @@ def answer(dumped: DumpedPass) -> np.ndarray:
 
 @pytest.mark.parametrize("model", ["target", "draft"])
 @pytest.mark.parametrize("dialect", ["ort", "onnx"])
-def test_every_pass_gives_the_reference_s_logits(built: Path, model: str, dialect: str) -> None:
+def test_every_pass_gives_the_reference_s_logits(compilable: Path, model: str, dialect: str) -> None:
     """In any order: each is dumped by itself, rejected and poisoned rows included."""
-    bundle = Bundle.open(built, check_digests=False)
+    bundle = Bundle.open(compilable, check_digests=False)
     last = dump_pass(bundle, model, dialect)
     compared = 0
     for step in range(0, last.steps, 3):
@@ -61,12 +61,12 @@ def test_what_the_bundle_lacks_is_refused(refused: Refused, built: Path) -> None
 
 
 @pytest.mark.slow
-def test_polygraphy_runs_what_the_command_prints(built: Path, tmp_path: Path) -> None:
+def test_polygraphy_runs_what_the_command_prints(compilable: Path, tmp_path: Path) -> None:
     folder = tmp_path / "a folder"
-    done = CliRunner().invoke(main, ["dump", str(built), "-o", str(folder), "--dialect", "onnx"])
+    done = CliRunner().invoke(main, ["dump", str(compilable), "-o", str(folder), "--dialect", "onnx"])
     assert (done.exit_code, done.stdout.strip()) == (0, str(folder))
     assert "polygraphy run" in done.stderr
-    dumped = dump_pass(Bundle.open(built), dialect="onnx")
+    dumped = dump_pass(Bundle.open(compilable), dialect="onnx")
     write_pass(dumped, folder)
     loads = ["--load-inputs", str(folder / "inputs.json"), "--load-outputs", str(folder / "outputs.json")]
     command = [sys.executable, "-W", "ignore", "-c", POLYGRAPHY, "run", str(dumped.graph), "--onnxrt", *loads]
