@@ -22,12 +22,17 @@ const visible = (text) => text.replaceAll("\n", "⏎").replaceAll("\t", "⇥");
 export function* elements(drafts) {
   const accepted = drafts.drafted.filter((token) => token.accepted).length;
   const round = `round ${drafts.round + 1}`;
+  let text = "";  // one element for neighbours from one source
   for (const [place, piece] of drafts.pieces.entries()) {
     if (place === accepted) yield* rejected(drafts, round);
     const source = place < accepted ? drafts.drafted[place].source : null;
-    if (!piece) continue;  // half of a character: the next token brings it whole
-    if (source) yield span("mark", piece, `token ${source}`, `${SOURCES[source] ?? source}, right; ${round}`);
-    else yield document.createTextNode(piece);
+    const next = place + 1 < accepted ? drafts.drafted[place + 1].source : null;
+    text += piece;
+    if (source && source === next && place + 1 < drafts.pieces.length) continue;
+    // Blanks alone stay plain: colour without letters looks like damage. An empty piece is half of a character.
+    if (source && text.trim()) yield span("mark", text, `token ${source}`, `${SOURCES[source] ?? source}, right; ${round}`);
+    else if (text) yield document.createTextNode(text);
+    text = "";
   }
   if (drafts.pieces.length <= accepted) yield* rejected(drafts, round);
 }
