@@ -29,9 +29,11 @@ export function* elements(drafts) {
     const next = place + 1 < accepted ? drafts.drafted[place + 1].source : null;
     text += piece;
     if (source && source === next && place + 1 < drafts.pieces.length) continue;
-    // Blanks alone stay plain: colour without letters looks like damage. An empty piece is half of a character.
-    if (source && text.trim()) yield span("mark", text, `token ${source}`, `${SOURCES[source] ?? source}, right; ${round}`);
-    else if (text) yield document.createTextNode(text);
+    // Blanks around words stay plain: colour without letters looks like damage.
+    const [, before, words, after] = source ? text.match(/^(\s*)(.*?)(\s*)$/s) : ["", text, "", ""];
+    if (before) yield document.createTextNode(before);
+    if (words) yield span("mark", words, `token ${source}`, `${SOURCES[source] ?? source}, right; ${round}`);
+    if (after) yield document.createTextNode(after);
     text = "";
   }
   if (drafts.pieces.length <= accepted) yield* rejected(drafts, round);
