@@ -1,10 +1,10 @@
-"""axe-core on the server's page, in each of its states: `scripts/page_check.py chat.bundle --axe axe.min.js`.
+"""axe-core on the server's page, in each of its states: `python scripts/page_check.py chat.bundle --axe axe.min.js`.
 
 Prints a row per state, screen and colour scheme: what axe-core finds, and how high the conversation is in CSS pixels.
 Then the tests of the page in a browser run. Exits with 1 if axe-core finds anything or a test fails.
 
-Needs a Chromium (Debian: `apt-get install chromium`), what `make lint` installs, a bundle of a chat model (`make chat`),
-and axe-core: `npm pack axe-core && tar xzf axe-core-*.tgz package/axe.min.js`.
+Needs a Chromium (Debian: `apt-get install chromium`), what `make lint` installs, a bundle of a chat model (`make
+chat`), and axe-core: `npm pack axe-core && tar xzf axe-core-*.tgz package/axe.min.js`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ TROUBLE = "document.getElementById('trouble').textContent.includes({!r})"
 
 def states(browser: Browser, port: int) -> Iterator[str]:
     """Goes from state to state, as somebody would who has a key, and yields each one's name."""
-    browser.open(f"http://127.0.0.1:{port}/?{id(object())}")
+    browser.open(f"http://127.0.0.1:{port}/")
     browser.wait(TROUBLE.format("needs an API key"))
     yield "no key"
     browser.type("wrong")
@@ -79,7 +79,7 @@ def check(browser: Browser, port: int, axe: str, pictures: Path | None) -> int:
                 print(f"{screen:16} {scheme:6} {state:14} {room:6}  {'; '.join(found) or 'nothing'}", flush=True)
                 faults += bool(found)
                 if pictures:
-                    browser.screenshot(pictures / f"{screen} {scheme} {state}.png".replace(" ", "-"))
+                    browser.screenshot(pictures / f"{screen} {scheme} {state}.png".replace(" ", "-").replace(",", ""))
     return faults
 
 

@@ -29,11 +29,12 @@ export function* elements(drafts) {
     const next = place + 1 < accepted ? drafts.drafted[place + 1].source : null;
     text += piece;
     if (source && source === next && place + 1 < drafts.pieces.length) continue;
-    // Blanks around words stay plain: colour without letters looks like damage.
-    const [, before, words, after] = source ? text.match(/^(\s*)(.*?)(\s*)$/s) : ["", text, "", ""];
-    if (before) yield document.createTextNode(before);
-    if (words) yield span("mark", words, `token ${source}`, `${SOURCES[source] ?? source}, right; ${round}`);
-    if (after) yield document.createTextNode(after);
+    // Blanks at an edge or a line's end stay plain: colour without letters looks like damage.
+    for (const part of source ? text.split(/(^\s+|\s*\n\s*|\s+$)/) : [text]) {
+      const right = source && part.trim();
+      if (right) yield span("mark", part, `token ${source}`, `${SOURCES[source] ?? source}, right; ${round}`);
+      else if (part) yield document.createTextNode(part);
+    }
     text = "";
   }
   if (drafts.pieces.length <= accepted) yield* rejected(drafts, round);
