@@ -459,3 +459,30 @@ def test_texts_never_become_markup(browser: Browser, server: ServerProcess) -> N
     assert told == [0, evil * 3]
     assert browser.evaluate("document.title") == "specexport"
     assert browser.troubles == []
+
+
+@pytest.mark.parametrize(
+    ("pieces", "sources", "marks"),
+    [
+        (["a", " b", " c"], ["model", "model"], ["a b"]),  # neighbours are one
+        (["a", " b", " c"], ["model", "lookup"], ["a", "b"]),
+        ([" ", "x"], ["model"], []),
+        (["\n", "\n\t", "x"], ["model", "model"], []),
+        (["):", "\n    ", "return", " x"], ["model"] * 3, ["):", "return"]),
+        (["", "é", " "], ["model"] * 3, ["é"]),  # the first is half of a character
+    ],
+)
+def test_colour_is_for_words(
+    browser: Browser, server: ServerProcess, pieces: list[str], sources: list[str], marks: list[str]
+) -> None:
+    visit(browser, server)
+    drafted = [{"id": 1, "text": "guess", "source": source, "accepted": True} for source in sources]
+    drafts = json.dumps({"round": 0, "drafted": drafted, "pieces": pieces})
+    told = browser.evaluate(
+        f"""import('/page/rounds.js').then(({{ elements }}) => {{
+            const text = document.createElement('p');
+            text.append(...elements({drafts}));
+            return [text.textContent, [...text.querySelectorAll('.token')].map(mark => mark.textContent)];
+        }})"""
+    )
+    assert told == ["".join(pieces), marks]
