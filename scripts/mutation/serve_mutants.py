@@ -10,6 +10,7 @@ OVER_SOCKETS = ("tests/serve/test_overload.py", "tests/serve/test_shutdown.py")
 ANSWERS = ("tests/serve/test_answers.py",)
 BOUNDS = ("tests/serve/test_grammar_bounds.py",)
 OPERATION = ("tests/serve/test_operation.py",)
+PAGE = ("tests/serve/test_page.py", "tests/serve/test_page_in_browser.py")
 VARIABLES = ("tests/serve/test_template_variables.py",)
 
 SERVE = (
@@ -138,6 +139,48 @@ SERVE = (
         "if hosts is not None and _name(host) not in hosts:",
         "if hosts is not None and not host:",
         OPERATION,
+    ),
+    Mutant(
+        "the page's conversation takes the place of its main part",
+        "serve/page/index.html",
+        "<main>",
+        '<main role="log">',
+        PAGE,
+    ),
+    Mutant(
+        "the page's settings come before its prompt",
+        "serve/page/index.html",
+        '  <form id="composer"',
+        '  <a href="#settings" id="settings-link" tabindex="1">Settings</a><form id="composer"',
+        PAGE,
+    ),
+    Mutant(
+        "the empty plot keeps its place",
+        "serve/page/index.html",
+        'aria-label="Speed of the last answer" hidden>',
+        'aria-label="Speed of the last answer">',
+        PAGE,
+    ),
+    Mutant(
+        "rejected guesses are pale",
+        "serve/page/app.css",
+        ".rejected { color: var(--wrong); }",
+        ".rejected { color: var(--wrong); opacity: .8; }",
+        PAGE,
+    ),
+    Mutant(
+        "the page's small print is pale",
+        "serve/page/app.css",
+        "--quiet: #57606a;",
+        "--quiet: #7d858f;",
+        PAGE,
+    ),
+    Mutant(
+        "rejected guesses are shown unasked",
+        "serve/page/app.css",
+        "body:not(.show-rejected) .text .rejected { display: none; }",
+        "body.hide-rejected .text .rejected { display: none; }",
+        PAGE,
     ),
     Mutant(
         "log-probabilities of a text that a stop string cut go out",

@@ -6,7 +6,9 @@ import { elements } from "./rounds.js";
 import { Refused, chunks, model } from "./stream.js";
 
 const byId = (id) => document.getElementById(id);
-const log = byId("log"), prompt = byId("prompt"), trouble = byId("trouble");
+const log = byId("log"), prompt = byId("prompt"), trouble = byId("trouble"), legend = byId("legend");
+const settings = byId("settings"), key = byId("key");
+const wide = matchMedia("(min-width: 860px)");  // as in app.css
 const plot = new Plot(byId("plot"));
 
 let served = null;  // the model, as /v1/models tells it
@@ -20,18 +22,28 @@ function make(name, classes, text = "") {
   return element;
 }
 
+// Changes what is shown, and says what takes over the focus, which must not fall to the page, from what it hides.
+function change(how) {
+  const had = document.activeElement;
+  const next = how();
+  if (had !== document.body && !had.checkVisibility()) next.focus();
+}
+
 function complain(error) {
   const unreachable = !(error instanceof Refused);
   trouble.textContent = unreachable ? `The server cannot be reached (${error.message}).` : error.message;
   if (error.status !== 401) return;
-  trouble.textContent = "This server wants an API key: see Settings.";
-  byId("settings").open = true;
-  byId("key").focus();
+  trouble.textContent = key.value
+    ? "The server does not accept this API key; see Settings."
+    : "This server needs an API key; see Settings.";
+  key.closest("label").hidden = false;
+  settings.open = true;
+  key.focus();
 }
 
 async function connect() {
   try {
-    served = await model(byId("key").value);
+    served = await model(key.value);
   } catch (error) {
     byId("model").textContent = "not connected";
     complain(error);
@@ -40,16 +52,17 @@ async function connect() {
   trouble.textContent = "";
   const { meta } = served;
   byId("model").textContent = `${served.id} · ${meta.precision} on ${meta.engine}`;
-  byId("model").title = byId("model").textContent;
   const kept = byId("draft-tokens").value;
   const counts = Array.from({ length: meta.max_draft_tokens }, (_, place) => new Option(place + 1, place + 1));
   byId("draft-tokens").replaceChildren(new Option("automatic", ""), ...counts);
   byId("draft-tokens").value = kept;
   for (const option of byId("drafter").options) option.hidden = option.value.includes("model") && !meta.draft_model;
-  if (!meta.draft_model) byId("legend").querySelector(".model").hidden = true;
   byId("max-tokens").max = meta.max_tokens ?? served.max_model_len;
   prompt.placeholder = meta.chat ? "Ask something" : "Begin a text; this model goes on with it";
   byId("system").disabled = !meta.chat;
+  if (document.activeElement !== key) return;
+  settings.open = wide.matches;
+  prompt.focus();
 }
 
 function request() {
@@ -75,6 +88,7 @@ function request() {
 }
 
 function add(role, text) {
+  byId("start").hidden = true;
   const message = make("article", `message ${role}`);
   message.append(make("p", "who", role === "user" ? "You" : "Model"), make("p", "text", text));
   log.append(message);
@@ -82,27 +96,50 @@ function add(role, text) {
   return message;
 }
 
+// A text leaves the box only when it enters the conversation, and comes back if the server refuses it.
 async function ask(text) {
   trouble.textContent = "";
   if (!served) await connect();
-  if (!served || running) return;
-  byId("examples").hidden = true;
+  if (!served || running) {
+    prompt.value ||= text;
+    return;
+  }
+  if (prompt.value.trim() === text) prompt.value = "";
   turns.push({ role: "user", content: text });
-  add("user", text);
-  await answer();
+  const question = add("user", text);
+  await answer(() => {
+    question.remove();
+    turns.pop();
+    prompt.value = [text, prompt.value].filter(Boolean).join("\n\n");
+  });
 }
 
-async function answer() {
-  document.querySelectorAll(".note button").forEach((button) => button.remove());
-  const message = add("assistant", "");
+function repeat(old) {
+  if (running) return;
+  trouble.textContent = "";
+  const turn = turns.pop();
+  answer(() => {
+    log.append(old);
+    turns.push(turn);
+  }, old);
+}
+
+// restore: undoes the request if it is refused. old: the answer that this one replaces.
+async function answer(restore, old) {
   const [path, body] = request();
   const figures = new Figures(plot, body.specexport.speculate === false);
   const own = turns;  // a new chat may begin meanwhile
+  let message, content = "", reason = null;
   running = new AbortController();
-  busy(message, true);
-  let content = "", reason = null;
+  change(() => {
+    old?.remove();
+    settings.open = wide.matches;
+    message = add("assistant", "");
+    busy(message, true);
+    return byId("stop");
+  });
   try {
-    for await (const found of chunks(path, body, byId("key").value, running.signal)) {
+    for await (const found of chunks(path, body, key.value, running.signal)) {
       for (const chunk of found) {
         content += chunk.choices[0]?.delta?.content ?? chunk.choices[0]?.text ?? "";
         reason = chunk.choices[0]?.finish_reason ?? reason;
@@ -113,43 +150,54 @@ async function answer() {
       if (last) figures.end(last.usage, last.metrics);
     }
   } catch (error) {
-    reason = error.name === "AbortError" ? "stopped" : "error";
-    if (reason === "error") complain(error);
+    if (error.name === "AbortError") reason = "stopped";
+    else reason = error instanceof Refused ? "error" : "lost";
+    if (reason !== "stopped") complain(error);
   }
   running = null;
-  busy(message, false);
-  if (own === turns) finish(message, content, reason, figures);
+  change(() => {
+    busy(message, false);
+    if (own !== turns) return prompt;
+    if (content || !["error", "lost"].includes(reason)) finish(message, content, figures.told(reason));
+    else {
+      message.remove();
+      restore();
+      byId("start").hidden = turns.length > 0;
+    }
+    return (old && log.querySelector(".message:last-child .again")) || prompt;
+  });
 }
 
 function grow(message, drafts) {
   const atEnd = log.scrollHeight - log.scrollTop - log.clientHeight < 80;
   message.querySelector(".text").append(...elements(drafts));
   for (const token of drafts.drafted) {
-    const entry = byId("legend").querySelector(`.${CSS.escape(token.source)}`);
+    legend.hidden = false;
+    const entry = legend.querySelector(`.${CSS.escape(token.source)}`);
     if (entry) entry.hidden = false;
   }
   if (atEnd) log.scrollTop = log.scrollHeight;
 }
 
-function finish(message, content, reason, figures) {
-  if (reason === "error" && !content) {  // as if it had not been asked, so that it can be asked again
-    message.previousElementSibling.remove();
-    message.remove();
-    const { content: asked } = turns.pop();
-    prompt.value = prompt.value || asked;
-    return;
-  }
+function finish(message, content, told) {
   turns.push({ role: "assistant", content });
-  const note = make("p", "note", figures.told(reason));
-  const again = make("button", "", "Again");
-  again.type = "button";
-  again.addEventListener("click", () => {
-    if (running) return;
-    turns.pop();
-    message.remove();
-    answer();
+  const note = make("p", "note", told);
+  const again = make("button", "again", "Again"), copy = make("button", "copy", "Copy");
+  again.type = copy.type = "button";
+  again.addEventListener("click", () => repeat(message));
+  copy.addEventListener("click", async () => {
+    try {
+      if (navigator.clipboard) await navigator.clipboard.writeText(content);
+      else {  // browsers keep it from pages over plain HTTP
+        getSelection().selectAllChildren(message.querySelector(".text"));
+        document.execCommand("copy");
+      }
+      copy.textContent = "Copied";
+    } catch (error) {
+      trouble.textContent = `Nothing was copied: ${error.message}`;
+    }
   });
-  note.append(again);
+  note.append(again, copy);
   message.append(note);
   log.scrollTop = log.scrollHeight;
 }
@@ -165,19 +213,19 @@ function reset() {
   running?.abort();
   turns = [];
   log.querySelectorAll(".message").forEach((message) => message.remove());
-  byId("examples").hidden = false;
+  byId("start").hidden = false;
+  for (const element of [legend, ...legend.querySelectorAll("mark")]) element.hidden = true;
   trouble.textContent = "";
   plot.clear();
   new Figures(plot, false).show();
+  settings.open = wide.matches;
   prompt.focus();
 }
 
 byId("composer").addEventListener("submit", (event) => {
   event.preventDefault();
   const text = prompt.value.trim();
-  if (!text || running) return;
-  prompt.value = "";
-  ask(text);
+  if (text && !running) ask(text);
 });
 prompt.addEventListener("keydown", (event) => {
   if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
@@ -187,18 +235,17 @@ prompt.addEventListener("keydown", (event) => {
 byId("stop").addEventListener("click", () => running?.abort());
 byId("reset").addEventListener("click", reset);
 byId("knobs").addEventListener("submit", (event) => event.preventDefault());
-byId("key").addEventListener("change", connect);
+key.addEventListener("change", connect);
 byId("temperature").addEventListener("input", () => {
   byId("temperature-shown").textContent = byId("temperature").value;
 });
 byId("show-rejected").addEventListener("change", () => {
-  document.body.classList.toggle("hide-rejected", !byId("show-rejected").checked);
+  document.body.classList.toggle("show-rejected", byId("show-rejected").checked);
 });
-byId("examples").addEventListener("click", (event) => {
+byId("start").addEventListener("click", (event) => {
   if (event.target.matches("button")) ask(event.target.textContent);
 });
-const wide = matchMedia("(min-width: 860px)");
-const place = () => { byId("settings").open = wide.matches; };
+const place = () => { settings.open = wide.matches || settings.contains(document.activeElement); };
 wide.addEventListener("change", place);
 place();
 connect();

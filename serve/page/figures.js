@@ -2,6 +2,11 @@
 
 const byId = (id) => document.getElementById(id);
 const show = (id, text) => { byId(id).textContent = text; };
+const count = (number, what, more = "s") => `${number} ${what}${number === 1 ? "" : more}`;
+const ENDS = {
+  length: "cut at the longest length", stopped: "stopped", error: "cut off by an error",
+  lost: "cut off: the connection was lost",
+};
 
 export class Figures {
   constructor(plot, plain) {
@@ -48,20 +53,20 @@ export class Figures {
   }
 
   show() {
+    byId("figures").hidden = !this.rounds;
     show("per-round", this.rounds ? (this.tokens / this.rounds).toFixed(2) : "–");
-    show("per-token", this.perToken === null ? "–" : this.perToken.toFixed(1));
+    show("per-token", this.perToken === null ? "–" : `${this.perToken.toFixed(1)} ms`);
     show("accepted", this.drafted ? `${Math.round((100 * this.accepted) / this.drafted)} %` : "–");
     show("first", this.firstAt === null ? "–" : `${Math.round(this.firstAt - this.sent)} ms`);
     show("cached", this.cached);
   }
 
   told(reason) {
-    const parts = [`${this.tokens} tokens in ${this.rounds} rounds`];
+    const parts = [`${count(this.tokens, "token")} in ${count(this.rounds, "round")}`];
     if (this.perToken !== null) parts.push(`${(1000 / this.perToken).toFixed(0)} tokens/s`);
     if (this.plain) parts.push("without drafts");
-    else parts.push(`${this.accepted} of ${this.drafted} guesses right`);
-    if (reason === "length") parts.push("cut at the longest length");
-    if (reason === "stopped") parts.push("stopped");
+    else parts.push(`${this.accepted} of ${count(this.drafted, "guess", "es")} right`);
+    if (ENDS[reason]) parts.push(ENDS[reason]);
     return parts.join(" · ");
   }
 }

@@ -1,7 +1,7 @@
-// Time a token, a bar a round, over all answers of the page: drafted ones beside plain ones.
+// Time per token, a bar per round, over all answers of the page: drafted ones beside plain ones.
 
 const SPACE = "http://www.w3.org/2000/svg";
-const BAR = 4, GAP = 1, TOP = 14, KEPT = 2000;
+const BAR = 4, GAP = 1, LEFT = 30, TOP = 14, KEPT = 2000;
 
 function shape(name, attributes, text = "") {
   const element = document.createElementNS(SPACE, name);
@@ -41,24 +41,28 @@ export class Plot {
   }
 
   draw() {
-    const width = this.svg.clientWidth, height = this.svg.clientHeight, room = height - TOP - 1;
-    const shown = this.rounds.slice(-Math.max(1, Math.floor(width / (BAR + GAP))));
+    const width = this.svg.clientWidth, height = this.svg.clientHeight, room = height - TOP - 6;
+    const shown = this.rounds.slice(-Math.max(1, Math.floor((width - LEFT) / (BAR + GAP))));
     const sorted = shown.map((round) => round.ms).sort((one, other) => one - other);
     // A single slow round must not flatten all others; it is cut at the top.
     const top = 1.25 * (sorted[Math.floor(0.95 * (sorted.length - 1))] || 1);
-    const parts = [shape("line", { class: "ground", x1: 0, x2: width, y1: height - 0.5, y2: height - 0.5 })];
+    const ground = height - 6, y = (ms) => ground - Math.min(1, ms / top) * room;
+    const parts = [];
+    const step = [1, 2, 5].map((one) => one * 10 ** Math.floor(Math.log10(top / 2))).findLast((one) => one <= top / 2);
+    for (let ms = 0; shown.length && ms <= top; ms += step) {
+      parts.push(shape("line", { class: "ground", x1: LEFT, x2: width, y1: y(ms), y2: y(ms) }));
+      parts.push(shape("text", { x: LEFT - 5, y: y(ms) + 4, "text-anchor": "end" }, String(+ms.toFixed(3))));
+    }
     shown.forEach(({ ms, plain }, place) => {
-      const tall = Math.max(1, Math.min(1, ms / top) * room);
-      const where = { x: place * (BAR + GAP), y: height - tall - 1, width: BAR, height: tall };
+      const tall = Math.max(1, ground - y(ms));
+      const where = { x: LEFT + place * (BAR + GAP), y: ground - tall, width: BAR, height: tall };
       parts.push(shape("rect", { class: plain ? "bar plain" : "bar", ...where }));
     });
     const plain = mean(this.rounds.filter((round) => round.plain));
     if (plain && plain < top) {
-      const y = height - 1 - (plain / top) * room;
-      parts.push(shape("line", { class: "mean", x1: 0, x2: width, y1: y, y2: y }));
-      parts.push(shape("text", { x: width, y: 10, "text-anchor": "end" }, `without drafts ${short(plain)} ms`));
+      parts.push(shape("line", { class: "mean", x1: LEFT, x2: width, y1: y(plain), y2: y(plain) }));
+      parts.push(shape("text", { x: width, y: 10, "text-anchor": "end" }, `without guesses ${short(plain)} ms`));
     }
-    if (shown.length) parts.push(shape("text", { x: 0, y: 10 }, `${short(top)} ms`));
     this.svg.setAttribute("viewBox", `0 0 ${Math.max(width, 1)} ${Math.max(height, 1)}`);
     this.svg.replaceChildren(...parts);
     this.svg.setAttribute("aria-label", this.told(plain));
@@ -66,11 +70,11 @@ export class Plot {
 
   told(plain) {
     const drafted = mean(this.rounds.filter((round) => !round.plain));
-    if (!drafted && !plain) return "Time a token, round by round: nothing yet";
+    if (!drafted && !plain) return "Time per token, round by round: nothing yet";
     const parts = [];
-    if (drafted) parts.push(`${short(drafted)} ms with drafts`);
+    if (drafted) parts.push(`${short(drafted)} ms with guesses`);
     if (plain) parts.push(`${short(plain)} ms without`);
-    return `Time a token, round by round; on average ${parts.join(", ")}`;
+    return `Time per token, round by round; on average ${parts.join(", ")}`;
   }
 }
 

@@ -22,12 +22,20 @@ const visible = (text) => text.replaceAll("\n", "⏎").replaceAll("\t", "⇥");
 export function* elements(drafts) {
   const accepted = drafts.drafted.filter((token) => token.accepted).length;
   const round = `round ${drafts.round + 1}`;
+  let text = "";  // one element for neighbours from one source
   for (const [place, piece] of drafts.pieces.entries()) {
     if (place === accepted) yield* rejected(drafts, round);
     const source = place < accepted ? drafts.drafted[place].source : null;
-    if (!piece) continue;  // half of a character: the next token brings it whole
-    if (source) yield span("mark", piece, `token ${source}`, `${SOURCES[source] ?? source}, right; ${round}`);
-    else yield document.createTextNode(piece);
+    const next = place + 1 < accepted ? drafts.drafted[place + 1].source : null;
+    text += piece;
+    if (source && source === next && place + 1 < drafts.pieces.length) continue;
+    // Blanks at an edge or a line's end stay plain: colour without letters looks like damage.
+    for (const part of source ? text.split(/(^\s+|\s*\n\s*|\s+$)/) : [text]) {
+      const right = source && part.trim();
+      if (right) yield span("mark", part, `token ${source}`, `${SOURCES[source] ?? source}, right; ${round}`);
+      else if (part) yield document.createTextNode(part);
+    }
+    text = "";
   }
   if (drafts.pieces.length <= accepted) yield* rejected(drafts, round);
 }

@@ -38,7 +38,7 @@ export async function* chunks(path, body, key, signal) {
   try {
     while (!done) {
       const part = await reader.read();
-      if (part.done) throw new Refused("the stream ended before its end", 0);
+      if (part.done) throw new Error("the stream ended before its end");
       const events = (held + part.value).split("\n\n");
       held = events.pop();
       const found = [];

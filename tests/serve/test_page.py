@@ -72,7 +72,7 @@ def test_nothing_is_inline() -> None:
     html = FILES["index.html"]
     assert not re.search(r"\s(style|on[a-z]+)=|javascript:|<style", html)
     assert re.findall(r"<script[^>]*>(.*?)</script>", html) == [""]
-    linked = re.findall(r'(?:src|href)="([^"]+)"', html)
+    linked = re.findall(r'(?:src|href)="([^"#]+)"', html)
     imported = re.findall(r'from "\./([^"]+)"', "".join(SCRIPTS.values()))
     assert {name.removeprefix("page/") for name in linked} | set(imported) == set(FILES) - {"index.html"}
 
@@ -89,6 +89,67 @@ def test_scripts_find_what_they_name() -> None:
     used = re.findall(r'(?:byId|show)\("([^"]+)"', "".join(SCRIPTS.values()))
     assert used
     assert set(used) <= set(ids)
+
+
+def test_the_prompt_is_reached_first() -> None:
+    html = FILES["index.html"]
+    body = html[html.index("<body>") :]
+    assert re.search(r'<body>\s*<a href="#prompt"', body)  # the skip link
+    assert re.search(r'<textarea id="prompt"[^>]* autofocus>', body)
+    assert not re.search(r'tabindex="[1-9]', body)
+    before, _, after = body.partition('id="prompt"')
+    assert re.findall(r'\bid="(?:settings|knobs|key|schema|drafter)"', before) == []
+    assert 'id="settings"' in after
+
+
+def test_everything_is_in_a_landmark() -> None:
+    outline = re.findall(r"<(/?)(header|main|form|section|details)\b([^>]*)>", FILES["index.html"])
+    depth = 0
+    for end, name, attributes in outline:
+        assert "role=" not in attributes, "a landmark keeps its own role"
+        if name in ("form", "section"):
+            assert end or "aria-label=" in attributes, name
+            assert depth == 1
+        depth += (-1 if end else 1) * (name == "main")
+    assert [name for end, name, _ in outline if not end][:2] == ["header", "main"]
+    assert len(re.findall(r'<div [^>]*role="log"[^>]*aria-label=[^>]*tabindex="0"', FILES["index.html"])) == 1
+
+
+def test_nothing_empty_takes_room_at_the_start() -> None:
+    for tag in re.findall(r'<\w+ [^>]*id="(?:figures|legend|stop)"[^>]*>', FILES["index.html"]):
+        assert tag.endswith(" hidden>"), tag
+    assert not re.search(r'id="show-rejected"[^>]* checked', FILES["index.html"])
+    assert "body:not(.show-rejected) .text .rejected { display: none; }" in FILES["app.css"]
+
+
+def luminance(colour: str) -> float:
+    digits = colour[1:] if len(colour) == 7 else "".join(2 * digit for digit in colour[1:])
+    parts = [int(digits[place : place + 2], 16) / 255 for place in (0, 2, 4)]
+    red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def contrast(one: str, other: str) -> float:
+    """As WCAG 2 defines it, 1 to 21."""
+    low, high = sorted((luminance(one), luminance(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+@pytest.mark.parametrize("scheme", [0, 1], ids=["light", "dark"])
+def test_colours_have_contrast(scheme: int) -> None:
+    blocks = re.findall(r":root \{(.*?)\}", FILES["app.css"], re.DOTALL)
+    assert len(blocks) == 2
+    colour = dict(re.findall(r"--([\w-]+): (#[0-9a-f]+)", blocks[scheme]))
+    texts = [(ink, on) for ink in ("ink", "quiet", "wrong") for on in ("ground", "card")]
+    texts += [("ink", on) for on in ("said", "model", "lookup", "prediction", "grammar")]
+    texts += [("on-accent", "accent"), ("accent", "card")]
+    for ink, on in texts:
+        assert contrast(colour[ink], colour[on]) >= 4.5, (ink, on)
+    lines = [f"{source}-line" for source in ("model", "lookup", "prediction", "grammar")]
+    for line in (*lines, "edge", "accent"):
+        for on in ("ground", "card"):
+            assert contrast(colour[line], colour[on]) >= 3, (line, on)
+    assert "opacity: ." not in FILES["app.css"]  # it would lower them
 
 
 def test_what_can_be_changed_has_a_label() -> None:

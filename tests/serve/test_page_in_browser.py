@@ -22,6 +22,16 @@ pytestmark = [
 ]
 READY = "document.getElementById('model').textContent.includes('·')"
 ANSWERED = "document.querySelectorAll('.note').length === {}"
+TROUBLE = "document.getElementById('trouble').textContent"
+FOCUS = "document.activeElement.id || document.activeElement.className || document.activeElement.tagName"
+ASKED = "document.getElementById('prompt').value"
+# One round of one token, as the server sends it; then what `AFTER` does to the stream.
+ROUND = {"choices": [{"delta": {"content": "one"}}], "specexport": {"round": 0, "drafted": [], "pieces": ["one"]}}
+FAKED = """window.fetch = async () => new Response(new ReadableStream({ start(stream) {
+    const send = (data) => stream.enqueue(new TextEncoder().encode(`data: ${JSON.stringify(data)}\\n\\n`));
+    send(ROUND);
+    setTimeout(() => { AFTER; }, 10);
+} }))"""
 # What the model wrote: the last answer without the guesses that were wrong.
 TEXT = """(() => {
     const text = [...document.querySelectorAll('.assistant .text')].at(-1).cloneNode(true);
@@ -48,6 +58,18 @@ def browser(chrome: Browser) -> Browser:
 def visit(browser: Browser, client: Client) -> None:
     browser.open(f"http://127.0.0.1:{client.port}/")
     browser.wait(READY)
+
+
+def visit_keyed(browser: Browser, client: Client) -> None:
+    browser.open(f"http://127.0.0.1:{client.port}/")
+    browser.wait(f"{TROUBLE}.includes('needs an API key')")
+
+
+def give_key(browser: Browser, key: str) -> None:
+    browser.evaluate("document.getElementById('key').value = ''")
+    browser.click("#key")
+    browser.type(key)
+    browser.press_enter()
 
 
 def say(browser: Browser, text: str) -> None:
@@ -95,7 +117,7 @@ def test_a_conversation(browser: Browser, server: ServerProcess) -> None:
     again = server.chat(messages=turns, temperature=0, max_tokens=60, specexport=fixed)
     assert browser.evaluate(TEXT) == again["choices"][0]["message"]["content"]
     browser.wait("document.querySelectorAll('#plot .bar:not(.plain)').length > 0")
-    assert "with drafts" in browser.evaluate("document.getElementById('plot').getAttribute('aria-label')")
+    assert "with guesses" in browser.evaluate("document.getElementById('plot').getAttribute('aria-label')")
     assert re.match(r"[1-9]\d* of \d+", browser.evaluate("document.getElementById('cached').textContent"))
     assert browser.troubles == []
 
@@ -163,7 +185,7 @@ def test_it_fits(browser: Browser, server: ServerProcess, width: int, dark: bool
     phone = width < 860
     assert browser.evaluate("document.getElementById('settings').open") is not phone
     choose(browser, "max-tokens", "30")
-    browser.click("#examples button")
+    browser.click("#start button")
     browser.wait(ANSWERED.format(1))
     if phone:
         browser.click("#settings summary")
@@ -210,20 +232,182 @@ def test_a_key_is_asked_for_and_kept_in_memory(browser: Browser, server: ServerP
     session, _ = slow_session(tmp_path, CONTRACT)
     with served(session, ServerSettings(api_keys=("secret",))) as client:
         browser.screen(390, 740)
-        browser.open(f"http://127.0.0.1:{client.port}/")
-        browser.wait("document.getElementById('trouble').textContent.includes('API key')")
-        assert browser.evaluate("document.activeElement.id") == "key"
-        browser.type("secret")
+        visit_keyed(browser, client)
+        assert browser.evaluate(FOCUS) == "key"
+        browser.type("wrong")
         browser.press_enter()
+        browser.wait(f"{TROUBLE}.includes('does not accept')")
+        give_key(browser, "secret")
         browser.wait(READY)
-        assert browser.evaluate("document.getElementById('trouble').textContent") == ""
-        browser.click("#settings summary")
+        assert browser.evaluate(TROUBLE) == ""
+        assert browser.evaluate(FOCUS) == "prompt"
         choose(browser, "max-tokens", "3")
         say(browser, "a")
         browser.wait(ANSWERED.format(1))
         assert browser.evaluate("localStorage.length + sessionStorage.length + document.cookie.length") == 0
         browser.open(f"http://127.0.0.1:{client.port}/?again")
-        browser.wait("document.getElementById('trouble').textContent.includes('API key')")
+        browser.wait(f"{TROUBLE}.includes('needs an API key')")
+
+
+def test_what_is_sent_without_a_connection_is_not_lost(browser: Browser, server: ServerProcess, tmp_path: Path) -> None:
+    session, _ = slow_session(tmp_path, CONTRACT)
+    with served(session, ServerSettings(api_keys=("secret",))) as client:
+        visit_keyed(browser, client)
+        browser.click("#start button")  # an example too
+        browser.wait(f"{ASKED} === document.querySelector('#start button').textContent")
+        choose(browser, "prompt", "")
+        browser.evaluate("document.getElementById('trouble').textContent = ''")
+        say(browser, "my long question")
+        browser.wait(f"{TROUBLE} !== ''")
+        assert browser.evaluate(ASKED) == "my long question"
+        assert browser.evaluate("document.querySelectorAll('.message').length") == 0
+        give_key(browser, "secret")
+        browser.wait(READY)
+        assert browser.evaluate(FOCUS) == "prompt"
+        choose(browser, "max-tokens", "3")
+        browser.press_enter()
+        browser.wait(ANSWERED.format(1))
+        assert browser.evaluate("document.querySelector('.user .text').textContent") == "my long question"
+        assert browser.evaluate(ASKED) == ""
+        give_key(browser, "wrong")  # the key that it was connected with is gone
+        browser.wait(f"{TROUBLE}.includes('does not accept')")
+        say(browser, "one more")
+        browser.wait(f"{ASKED} === 'one more' && !document.getElementById('send').hidden")
+        assert browser.evaluate("document.querySelectorAll('.message').length") == 2
+
+
+def test_a_refused_text_joins_what_was_typed_meanwhile(browser: Browser, server: ServerProcess) -> None:
+    visit(browser, server)
+    choose(browser, "max-tokens", "3")
+    say(browser, "a")
+    browser.wait(ANSWERED.format(1))
+    kept = browser.evaluate(TEXT)
+    choose(browser, "schema", "{")
+    choose(browser, "prompt", "first")
+    browser.evaluate("document.getElementById('composer').requestSubmit()")
+    choose(browser, "prompt", "second")
+    browser.wait(f"{TROUBLE}.includes('not JSON')")
+    browser.wait(f"{ASKED} === 'first\\n\\nsecond'")
+    browser.evaluate("document.getElementById('trouble').textContent = ''")
+    browser.click(".again")  # which came back; its own refusal leaves the answer there
+    browser.wait(f"{TROUBLE}.includes('not JSON')")
+    browser.wait("document.querySelector('.again').checkVisibility()")
+    assert browser.evaluate(TEXT) == kept
+    assert browser.evaluate(FOCUS) == "again"
+    choose(browser, "schema", "")
+    browser.click(".again")
+    browser.wait(f"{TROUBLE} === '' && document.querySelector('.again') !== null")
+    assert browser.evaluate(TEXT) == kept
+
+
+@pytest.mark.parametrize("start", ["#send", "#start button", ".again"])
+@pytest.mark.parametrize("end", ["stop", "whole"])
+def test_the_focus_stays_where_it_helps(
+    browser: Browser, server: ServerProcess, tmp_path: Path, start: str, end: str
+) -> None:
+    session, target = slow_session(tmp_path, CONTRACT)
+    with served(session) as client:
+        visit(browser, client)
+        assert browser.evaluate(FOCUS) == "prompt"
+        choose(browser, "max-tokens", "3")
+        if start == ".again":
+            say(browser, "a")
+            browser.wait(ANSWERED.format(1))
+        elif start == "#send":
+            browser.type("a")
+        target.gate.clear()
+        browser.click(start)
+        browser.wait("document.getElementById('send').hidden")
+        assert browser.evaluate(FOCUS) == "stop"
+        if end == "stop":
+            browser.click("#stop")
+        else:
+            target.gate.set()
+        browser.wait("document.querySelector('.again')?.checkVisibility()")
+        assert browser.evaluate(FOCUS) == ("again" if start == ".again" else "prompt")
+        target.gate.set()
+        browser.click("#reset")
+        assert browser.evaluate(FOCUS) == "prompt"
+        wait_for(client.idle)
+
+
+@pytest.mark.parametrize(
+    ("after", "told"),
+    [
+        ("stream.error(new TypeError('network error'))", "cut off: the connection was lost"),
+        ("stream.close()", "cut off: the connection was lost"),
+        ("send({ error: { message: 'the engine failed' } })", "cut off by an error"),
+    ],
+)
+def test_an_answer_that_was_cut_off_says_so(browser: Browser, server: ServerProcess, after: str, told: str) -> None:
+    visit(browser, server)
+    browser.evaluate(FAKED.replace("ROUND", json.dumps(ROUND)).replace("AFTER", after) + "; 0")
+    say(browser, "a")
+    browser.wait(ANSWERED.format(1))
+    note = browser.evaluate("document.querySelector('.note').textContent")
+    assert told in note
+    assert note.startswith("1 token in 1 round ·")
+    assert browser.evaluate(TEXT) == "one"
+    assert browser.evaluate(TROUBLE)
+
+
+@pytest.mark.parametrize(("width", "height"), [(640, 400), (390, 420), (320, 640)])
+def test_the_conversation_has_the_room(browser: Browser, server: ServerProcess, width: int, height: int) -> None:
+    browser.screen(width, height)
+    visit(browser, server)
+    choose(browser, "max-tokens", "30")
+    choose(browser, "draft-tokens", "2")
+    room = "document.getElementById('log').clientHeight"
+    assert browser.evaluate(room) > 0.6 * height
+    assert not browser.evaluate("document.getElementById('plot').checkVisibility()")
+    say(browser, "one two one two one two")
+    browser.wait(ANSWERED.format(1))
+    assert browser.evaluate(room) > 0.5 * height  # with the legend
+    assert browser.evaluate("document.getElementById('legend').checkVisibility()")
+    browser.click("#settings summary")
+    assert browser.evaluate("document.getElementById('plot').checkVisibility()")
+    assert browser.evaluate("document.documentElement.scrollWidth") == width
+    before = browser.evaluate("document.getElementById('prompt').clientHeight")
+    browser.click("#prompt")
+    browser.type("one line\n" * 5)
+    assert browser.evaluate("document.getElementById('prompt').clientHeight") > 2 * before
+    browser.click("#send")  # the conversation is there again
+    browser.wait(f"{room} > 0")
+
+
+def test_rejected_guesses_are_shown_on_demand(browser: Browser, server: ServerProcess) -> None:
+    visit(browser, server)
+    choose(browser, "max-tokens", "60")
+    choose(browser, "draft-tokens", "2")
+    assert not browser.evaluate("document.getElementById('legend').checkVisibility()")
+    say(browser, "the quick brown fox")
+    browser.wait(ANSWERED.format(1))
+    shown = "[...document.querySelectorAll('.text .rejected')].map(one => one.checkVisibility())"
+    assert set(browser.evaluate(shown)) == {False}
+    browser.click("#show-rejected")
+    assert set(browser.evaluate(shown)) == {True}
+    marks = "[...document.querySelectorAll('.text .token')].map(one => one.textContent)"
+    assert all(mark == mark.strip() != "" for mark in browser.evaluate(marks))
+    browser.click("#reset")
+    assert not browser.evaluate("document.getElementById('legend').checkVisibility()")
+    assert not browser.evaluate("document.getElementById('figures').checkVisibility()")
+
+
+@pytest.mark.parametrize("secure", [True, False])
+def test_an_answer_is_copied(browser: Browser, server: ServerProcess, secure: bool) -> None:
+    visit(browser, server)
+    choose(browser, "max-tokens", "20")
+    choose(browser, "draft-tokens", "2")
+    say(browser, "the quick brown fox")
+    browser.wait(ANSWERED.format(1))
+    if secure:
+        browser.evaluate("navigator.clipboard.writeText = async (text) => { window.copied = text; }; 0")
+    else:  # over plain HTTP from another host
+        browser.evaluate("Object.defineProperty(navigator, 'clipboard', { value: undefined }); 0")
+        browser.evaluate("document.addEventListener('copy', () => { window.copied = getSelection().toString(); })")
+    browser.click(".copy")
+    browser.wait("document.querySelector('.copy').textContent === 'Copied'")
+    assert browser.evaluate("window.copied").strip() == browser.evaluate(TEXT).strip()
 
 
 def test_refusals_are_told_and_the_text_comes_back(browser: Browser, server: ServerProcess) -> None:
@@ -275,3 +459,30 @@ def test_texts_never_become_markup(browser: Browser, server: ServerProcess) -> N
     assert told == [0, evil * 3]
     assert browser.evaluate("document.title") == "specexport"
     assert browser.troubles == []
+
+
+@pytest.mark.parametrize(
+    ("pieces", "sources", "marks"),
+    [
+        (["a", " b", " c"], ["model", "model"], ["a b"]),  # neighbours are one
+        (["a", " b", " c"], ["model", "lookup"], ["a", "b"]),
+        ([" ", "x"], ["model"], []),
+        (["\n", "\n\t", "x"], ["model", "model"], []),
+        (["):", "\n    ", "return", " x"], ["model"] * 3, ["):", "return"]),
+        (["", "é", " "], ["model"] * 3, ["é"]),  # the first is half of a character
+    ],
+)
+def test_colour_is_for_words(
+    browser: Browser, server: ServerProcess, pieces: list[str], sources: list[str], marks: list[str]
+) -> None:
+    visit(browser, server)
+    drafted = [{"id": 1, "text": "guess", "source": source, "accepted": True} for source in sources]
+    drafts = json.dumps({"round": 0, "drafted": drafted, "pieces": pieces})
+    told = browser.evaluate(
+        f"""import('/page/rounds.js').then(({{ elements }}) => {{
+            const text = document.createElement('p');
+            text.append(...elements({drafts}));
+            return [text.textContent, [...text.querySelectorAll('.token')].map(mark => mark.textContent)];
+        }})"""
+    )
+    assert told == ["".join(pieces), marks]
