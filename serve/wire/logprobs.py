@@ -36,7 +36,7 @@ class TokenTexts:
     def name_of(self, token: int) -> str:
         """The text where its bytes are one; else the bytes as OpenAI's completions write them: `bytes:\\xe2\\x82`."""
         if token in self._special:
-            return self._special[token]
+            return str(self._special[token])
         data = self._bytes.get(token, b"")
         try:
             return data.decode()
