@@ -119,9 +119,9 @@ def too_long(field: str, size: str, capacity: int) -> ApiError:
     is too long" or the code, litellm for OpenAI's first words.
     """
     told = (
-        f"This model's maximum context length is {capacity} tokens, of which one is to be generated. However, your "
-        f"{field} resulted in {size}: the prompt is too long ({TOO_LONG}). Please shorten it, or serve a bundle that "
-        "was built with a larger --max-seq-len."
+        f"This model's maximum context length is {capacity} tokens, but your {field} resulted in {size}: the prompt is "
+        f"too long ({TOO_LONG}), as at most {capacity - 1} tokens leave room for one to generate; shorten it, or serve "
+        "a bundle that was built with a larger --max-seq-len"
     )
     return invalid(field, told, TOO_LONG)
 
