@@ -28,7 +28,9 @@ CHECKS: dict[str, Callable[[str, Any], Any]] = {
     **dict.fromkeys(("max_tokens", "max_body", "max_requests", "max_queue", "max_queue_per_key"), checks.count),
     **dict.fromkeys(("queue_timeout", "grammar_timeout", "stall_timeout", "header_timeout"), checks.seconds),
     **dict.fromkeys(("body_timeout", "send_timeout", "ping_interval"), checks.some_seconds),
-    **dict.fromkeys(("any_model_name", "public_metrics", "allow_grammars", "strict_fields", "access_log"), Flag().check),
+    **dict.fromkeys(
+        ("any_model_name", "public_metrics", "allow_grammars", "strict_fields", "access_log"), Flag().check
+    ),
 }
 OPTIONAL = ("model", "allowed_hosts", "max_tokens", "max_queue_per_key", "replica", "drafter")  # which may be None
 
@@ -39,10 +41,10 @@ class ServerSettings:
     several are expected.
 
     model: the name that clients use, by default the bundle's; of several names, answers have the first.
-    any_model_name: requests may name any model, and get this one. api_keys: empty for no authentication. public_metrics:
-    `/metrics` without a key. allowed_hosts: values of the Host header without their port, in addition to loopback's
-    names; "*" for any, if something in front of the server checks it. By default none without keys, and any with keys.
-    cors_origins: exact origins whose pages may send requests from a browser.
+    any_model_name: requests may name any model, and get this one. api_keys: empty for no authentication.
+    public_metrics: `/metrics` without a key. allowed_hosts: values of the Host header without their port, in addition
+    to loopback's names; "*" for any, if something in front of the server checks it. By default none without keys, and
+    any with keys. cors_origins: exact origins whose pages may send requests from a browser.
 
     default_temperature: of requests that set none. drafter: of requests that name none, instead of the policy's.
     max_tokens: upper limit of a request's own, None for the capacity. max_body: of a request. body_timeout: for

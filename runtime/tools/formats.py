@@ -55,8 +55,8 @@ def recognize(render: Render, atoms: Mapping[str, int], special: Collection[int]
     names = named(found.written, atoms)
     shown = tuple(number for _, number in names if number in special)
     free = tuple(number for _, number in apart(atoms, found.written, found.trigger) if number not in special)
-    takes = {"takes_results": RESULT in (answered or ""), "takes_texts": TEXT in (cut_off or "")}
-    return replace(found, atoms=names, shown=shown, free=free, **takes)
+    found = replace(found, takes_results=RESULT in (answered or ""), takes_texts=TEXT in (cut_off or ""))
+    return replace(found, atoms=names, shown=shown, free=free)
 
 
 def _hermes(text: str, told: str) -> ToolFormat | None:

@@ -1,4 +1,4 @@
-"""The fields of OpenAI-like servers that are not honoured: with which values they are accepted, and what to give instead.
+"""Fields of OpenAI-like servers that are not honoured: the values that are accepted, and what to give instead.
 
 Whatever narrows or changes what an answer may be is here, so that none of it is ignored: OpenAI, vLLM, SGLang, TGI,
 llama.cpp, Ollama, Together, Fireworks, OpenRouter, Mistral, text-generation-webui. Names in other objects are written
@@ -12,7 +12,6 @@ from typing import Any
 Accepted = tuple[Any, ...]
 ANY = object()
 NEVER: Accepted = ()
-ALWAYS: tuple[Accepted, str] = ((ANY,), "")
 
 FORMAT = "give response_format or structured_outputs instead"
 LARK = "give structured_outputs instead: a regex, choices, a schema, or a grammar in Lark (--allow-grammars)"
@@ -26,7 +25,6 @@ ADAPTER = "the model is served as it was built"
 THINKING = 'give chat_template_kwargs instead, as {"enable_thinking": false}'
 BUDGET = "thoughts have no limit of their own; give max_tokens"
 NO_FILTER = "no filter or guard looks at texts here"
-CONVERSATION = "only conversations have it; use /v1/chat/completions"
 ANEW = "an answer always begins anew; use /v1/completions to continue a text"
 
 
@@ -36,15 +34,15 @@ def _all(names: str, accepted: Accepted, reason: str) -> dict[str, tuple[Accepte
 
 FIELDS: dict[str, tuple[Accepted, str]] = {
     # Without effect on an answer.
-    **dict.fromkeys("user metadata prompt_cache_key safety_identifier parallel_tool_calls".split(), ALWAYS),
+    **_all("user metadata prompt_cache_key safety_identifier parallel_tool_calls", (ANY,), ""),
     "store": ((False,), "nothing is stored"),
     "service_tier": (("auto", "default"), "there is one tier"),
     # With an effect only beside a field that is refused.
-    **dict.fromkeys("mirostat_tau mirostat_eta mirostat_lr dry_base dry_allowed_length dry_range".split(), ALWAYS),
-    **dict.fromkeys("dry_penalty_last_n dry_sequence_breakers xtc_threshold dynatemp_exponent".split(), ALWAYS),
-    **dict.fromkeys("smoothing_curve length_penalty early_stopping spaces_between_special_tokens".split(), ALWAYS),
-    **dict.fromkeys("guided_decoding_backend mm_processor_kwargs media_io_kwargs".split(), ALWAYS),
-    **dict.fromkeys("structured_outputs.disable_any_whitespace structured_outputs.disable_fallback".split(), ALWAYS),
+    **_all("mirostat_tau mirostat_eta mirostat_lr xtc_threshold dynatemp_exponent smoothing_curve", (ANY,), ""),
+    **_all("dry_base dry_allowed_length dry_range dry_penalty_last_n dry_sequence_breakers", (ANY,), ""),
+    **_all("length_penalty early_stopping spaces_between_special_tokens", (ANY,), ""),
+    **_all("guided_decoding_backend mm_processor_kwargs media_io_kwargs", (ANY,), ""),
+    **_all("structured_outputs.disable_any_whitespace structured_outputs.disable_fallback", (ANY,), ""),
     # What an answer must match.
     **_all("grammar ebnf guided_grammar", ("",), LARK),
     **_all("json_mode json_object", (False,), FORMAT),
@@ -69,7 +67,7 @@ FIELDS: dict[str, tuple[Accepted, str]] = {
     **_all("dynamic_temperature temperature_last", (False,), SAMPLER),
     **_all("samplers sampler_seq sampler_order sampler_priority", NEVER, "the order of the samplers is fixed"),
     **_all("encoder_repetition_penalty guidance_scale", (1,), "give repetition_penalty instead"),
-    **_all("no_repeat_ngram_size", (0,), "give repetition_penalty instead"),
+    "no_repeat_ngram_size": ((0,), "give repetition_penalty instead"),
     "negative_prompt": (("",), "there is no guidance here"),
     "repeat_last_n": ((-1,), "the penalty looks at the whole prompt and output; give -1, or leave it out"),
     "repetition_penalty_range": ((0,), "the penalty looks at the whole prompt and output; give 0, or leave it out"),
@@ -83,8 +81,8 @@ FIELDS: dict[str, tuple[Accepted, str]] = {
     "use_beam_search": ((False,), ONE_SEQUENCE),
     **_all("num_beams num_beam_groups beam_width", (1,), ONE_SEQUENCE),
     "diversity_penalty": ((0,), ONE_SEQUENCE),
-    **_all("max_length", NEVER, "give max_tokens instead, which counts the output alone"),
-    **_all("min_length", (0,), "give min_tokens instead, which counts the output alone"),
+    "max_length": (NEVER, "give max_tokens instead, which counts the output alone"),
+    "min_length": ((0,), "give min_tokens instead, which counts the output alone"),
     **_all("max_time t_max_predict_ms", (0, -1), "give max_tokens instead"),
     "n_indent": ((0,), "give structured_outputs instead"),
     # Where an answer ends, and what of it is text.
@@ -126,7 +124,7 @@ FIELDS: dict[str, tuple[Accepted, str]] = {
     "raw": ((False,), "use /v1/completions for a prompt without a template"),
     "chat_template_kwargs": (NEVER, "only conversations have a template; use /v1/chat/completions"),
     **_all("tool_prompt guideline", ("",), "give a message with the role system instead"),
-    **_all("tools", ([],), "only conversations call tools; use /v1/chat/completions"),
+    "tools": (([],), "only conversations call tools; use /v1/chat/completions"),
     "tool_choice": (("none", "auto"), "only conversations call tools; use /v1/chat/completions"),
     "functions": (([],), "it was replaced by tools"),
     "function_call": (NEVER, "it was replaced by tool_choice"),

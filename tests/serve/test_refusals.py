@@ -137,7 +137,12 @@ def test_a_wrong_request(
 CHOICES: list[tuple[str, bytes, str, str]] = [
     (CHAT, said("x", "robot"), "messages[0].role", '"assistant" or "developer" or "system" or "tool" or "user"'),
     (CHAT, chat(tool_choice="must"), "tool_choice", '"auto" or "none" or "required" or an object'),
-    (CHAT, chat(response_format={"type": "xml"}), "response_format.type", '"json" or "json_object" or "json_schema" or "regex" or "text"'),
+    (
+        CHAT,
+        chat(response_format={"type": "xml"}),
+        "response_format.type",
+        '"json" or "json_object" or "json_schema" or "regex" or "text"',
+    ),
     (CHAT, chat(tools=[{"type": "f", "function": {"name": "f"}}]), "tools[0].type", '"function"'),
     (TEXT, text(logprobs=True), "logprobs", "a number from 0 to 20 or false"),
 ]

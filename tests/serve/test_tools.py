@@ -428,7 +428,11 @@ WRONG: list[tuple[dict[str, Any], str, str | None]] = [
         "invalid_schema",
         "tools[0].function.parameters",
     ),
-    ({"response_format": {"type": "json_schema", "json_schema": {"schema": {"not": {}}}}}, "invalid_schema", FORMAT),
+    (
+        {"response_format": {"type": "json_schema", "json_schema": {"schema": {"not": {}}, "strict": True}}},
+        "invalid_schema",
+        FORMAT,
+    ),
     (
         {"response_format": {"type": "json_schema", "json_schema": {"schema": {"enum": ["x" * 40_000]}}}},
         "invalid_schema",
