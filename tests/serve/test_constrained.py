@@ -139,7 +139,12 @@ def test_a_schema_that_cannot_be_enforced_is_as_far_as_it_can(server: ServerProc
 
 def test_a_strict_schema_that_cannot_be_enforced_is_refused(server: ServerProcess) -> None:
     hello = [{"role": "user", "content": "Hello"}]
-    for fields in ({"response_format": wanted(UNIQUE, strict=True)}, {"guided_json": UNIQUE}):
+    flat = {"type": "json_schema", "schema": UNIQUE, "strict": True}
+    for fields in (
+        {"response_format": wanted(UNIQUE, strict=True)},
+        {"response_format": flat},
+        {"guided_json": UNIQUE},
+    ):
         status, _, body = server.ask("POST", CHAT, {"messages": hello, **fields})
         error = json.loads(body)["error"]
         assert (status, error["code"], error["param"]) == (400, "invalid_schema", next(iter(fields)))
