@@ -45,7 +45,13 @@ WHERE = ("host", "port", "uds", "drain_delay", "drain_timeout", "trust_forwarded
 )
 @click.option("--uds", type=click.Path(path_type=Path), help="Unix socket to listen on, instead of an address.")
 @CHAT_TEMPLATE
-@click.option("--served-model-name", "model", help="Model name that clients use. [default: the bundle's]")
+@click.option(
+    "--served-model-name",
+    "model",
+    multiple=True,
+    help="Model name that clients use; repeatable, answers have the first. [default: the bundle's]",
+)
+@click.option("--any-model-name", is_flag=True, help="Accept requests for a model of any name.")
 @click.option("--replica-name", "replica", help="Name of this replica, sent in x-specexport-replica.")
 @click.option(
     "--api-key-file",
@@ -152,7 +158,7 @@ def serve(
     listening = Listening(**{name: options.pop(name) for name in WHERE})
     if listening.uds is not None:
         _check_alone()
-    options["allowed_hosts"] = options["allowed_hosts"] or None
+    options |= {name: options[name] or None for name in ("allowed_hosts", "model")}
     settings = ServerSettings(api_keys=_keys(api_key_file), access_log=not no_access_log, **options)
     if listening.uds is None:
         check_listening(listening.host, settings, no_auth)

@@ -40,6 +40,13 @@ ROUTES: tuple[tuple[str, str, Handler], ...] = (
     ("GET", "/page/{name}", page.asset),
 )
 
+# What other APIs have at paths of their own.
+INSTEAD = {
+    **dict.fromkeys(("/v1/responses", "/v1/messages", "/api/chat", "/responses", "/messages"), "/v1/chat/completions"),
+    **dict.fromkeys(("/api/generate", "/completion", "/generate", "/v1/fim/completions"), "/v1/completions"),
+    **dict.fromkeys(("/api/tags", "/api/models", "/props"), "/v1/models"),
+}
+
 
 def create_app(session: Session | AsyncSession, settings: ServerSettings | None = None) -> Starlette:
     """An ASGI app over `session`, which it does not close: mount it, or run it in any ASGI server.
@@ -82,7 +89,10 @@ def _asynchronous(session: Session, settings: ServerSettings) -> AsyncSession:
 async def _unrouted(request: Request, error: Exception) -> Response:
     """Answers requests without a route: 404 and 405."""
     assert isinstance(error, HTTPException)
-    code, told = "not_found", f"there is nothing at {request.url.path[:200]!r}; see /openapi.json"
+    path = request.scope["path"].removeprefix(request.scope.get("root_path", ""))
+    instead = INSTEAD.get(path) or next((known for _, known, _ in ROUTES if known == f"/v1{path}"), None)
+    see = "see /openapi.json" if instead is None else f"use {instead}"
+    code, told = "not_found", f"there is nothing at {request.url.path[:200]!r}; {see}"
     if error.status_code == 405:
         code, told = (
             "method_not_allowed",

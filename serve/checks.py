@@ -107,6 +107,16 @@ def model(name: str, value: Any) -> str:
     return str(value)
 
 
+def models(name: str, value: Any) -> str | tuple[str, ...]:
+    """One name, or several."""
+    found = None if isinstance(value, str | bytes | Mapping) else items(value)
+    if found is None:
+        return model(name, value)
+    if not found:
+        raise ParameterError(f"{name} is empty; give one name or several")
+    return tuple(dict.fromkeys(model(name, one) for one in found))
+
+
 def temperature(name: str, value: Any) -> float:
     found = real_number(name, value)
     if not 0 <= found <= 2:

@@ -28,7 +28,7 @@ MOST_FAILURES = 3  # in a row: a single one may be caused by its request, such a
 
 
 class Service:
-    """One bundle, one model name, one queue."""
+    """One bundle, one model, one queue."""
 
     def __init__(self, sessions: AsyncSession, settings: ServerSettings) -> None:
         session = sessions.session
@@ -36,7 +36,7 @@ class Service:
         self.texts = TokenTexts(session.tokenizer)
         self.limits = Limits(session.capacity, self.texts.longest)
         self.created = int(time.time())
-        self.name = settings.model or checks.model("model", bundle_name(session.bundle.root))
+        self.names = settings.names or (checks.model("model", bundle_name(session.bundle.root)),)
         self.fingerprint = f"fp_{_digest(session)}-{session.engine.name}"
         self.metrics = self._metrics(session)
         if settings.drafter is not None:  # one that cannot run here is refused now, and not with every request
@@ -67,14 +67,20 @@ class Service:
         finally:
             self.metrics.observe(self.metrics.compiled, monotonic() - start)
 
+    @property
+    def name(self) -> str:
+        """The name in answers."""
+        return self.names[0]
+
     def check_model(self, name: str | None) -> None:
-        """Raises `ApiError` 404 for another model than this one; a name is never a path."""
-        if name is not None and name != self.name:
-            told = f"there is no model {name[:100]!r}; this server has {self.name!r}"
+        """Raises `ApiError` 404 for another model than this one; a name is never a path. None or "" for any."""
+        if name and name not in self.names and not self.settings.any_model_name:
+            told = f"there is no model {name[:100]!r}; this server has {' and '.join(map(repr, self.names))}"
             raise ApiError(404, "model_not_found", told, "model")
 
     @cached_property
-    def model(self) -> Model:
+    def models(self) -> list[Model]:
+        """By each of its names."""
         session, manifest = self.session, self.session.bundle.manifest
         computed = manifest.contract.precision
         meta: Mapping[str, Any] = {
@@ -91,7 +97,9 @@ class Service:
             "drafter": self.settings.drafter,
             "max_tokens": self.settings.max_tokens,
         }
-        return Model(id=self.name, created=self.created, max_model_len=session.capacity, meta=dict(meta))
+        return [
+            Model(id=name, created=self.created, max_model_len=session.capacity, meta=dict(meta)) for name in self.names
+        ]
 
     @property
     def trouble(self) -> str | None:

@@ -17,7 +17,7 @@ ANY_HOST = "*"
 KEY_VARIABLE = "SPECEXPORT_API_KEY"
 PER_KEY = 4
 CHECKS: dict[str, Callable[[str, Any], Any]] = {
-    "model": checks.model,
+    "model": checks.models,
     "api_keys": checks.keys,
     "allowed_hosts": checks.hosts,
     "cors_origins": checks.origins,
@@ -28,7 +28,9 @@ CHECKS: dict[str, Callable[[str, Any], Any]] = {
     **dict.fromkeys(("max_tokens", "max_body", "max_requests", "max_queue", "max_queue_per_key"), checks.count),
     **dict.fromkeys(("queue_timeout", "grammar_timeout", "stall_timeout", "header_timeout"), checks.seconds),
     **dict.fromkeys(("body_timeout", "send_timeout", "ping_interval"), checks.some_seconds),
-    **dict.fromkeys(("public_metrics", "allow_grammars", "strict_fields", "access_log"), Flag().check),
+    **dict.fromkeys(
+        ("any_model_name", "public_metrics", "allow_grammars", "strict_fields", "access_log"), Flag().check
+    ),
 }
 OPTIONAL = ("model", "allowed_hosts", "max_tokens", "max_queue_per_key", "replica", "drafter")  # which may be None
 
@@ -38,10 +40,11 @@ class ServerSettings:
     """Times in seconds, sizes in bytes. Raises `ParameterError` for invalid values, including a single text where
     several are expected.
 
-    model: the name that clients use, by default the bundle's. api_keys: empty for no authentication. public_metrics:
-    `/metrics` without a key. allowed_hosts: values of the Host header without their port, in addition to loopback's
-    names; "*" for any, if something in front of the server checks it. By default none without keys, and any with keys.
-    cors_origins: exact origins whose pages may send requests from a browser.
+    model: the name that clients use, by default the bundle's; of several names, answers have the first.
+    any_model_name: requests may name any model, and get this one. api_keys: empty for no authentication.
+    public_metrics: `/metrics` without a key. allowed_hosts: values of the Host header without their port, in addition
+    to loopback's names; "*" for any, if something in front of the server checks it. By default none without keys, and
+    any with keys. cors_origins: exact origins whose pages may send requests from a browser.
 
     default_temperature: of requests that set none. drafter: of requests that name none, instead of the policy's.
     max_tokens: upper limit of a request's own, None for the capacity. max_body: of a request. body_timeout: for
@@ -57,7 +60,8 @@ class ServerSettings:
     replica: which of several servers this is; every answer has it in the header `x-specexport-replica`.
     """
 
-    model: str | None = None
+    model: str | tuple[str, ...] | None = None
+    any_model_name: bool = False
     api_keys: tuple[str, ...] = ()
     public_metrics: bool = False
     allowed_hosts: tuple[str, ...] | None = None
@@ -87,6 +91,11 @@ class ServerSettings:
             value = getattr(self, name)
             if value is not None or name not in OPTIONAL:
                 object.__setattr__(self, name, check(name, value))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the model, empty for the bundle's."""
+        return (self.model,) if isinstance(self.model, str) else self.model or ()
 
     @property
     def waiting_per_key(self) -> int:

@@ -275,7 +275,7 @@ def _told(message: str) -> str:
 
 
 def _value(grammar: Grammar) -> tuple[Any, ...]:
-    return grammar.kind, grammar.text, grammar.whitespace, grammar.shown, grammar.thinking
+    return grammar.kind, grammar.text, grammar.whitespace, grammar.shown, grammar.thinking, grammar.lenient
 
 
 def _too_slow(kind: str) -> Verdict:
@@ -295,7 +295,7 @@ def _answer(grammar: Grammar) -> str:
 
     if grammar.kind == "schema":
         # Overrides the schema's own options; a lenient compiler drops what it does not know.
-        options: Any = {"lenient": False, "coerce_one_of": False, "whitespace_flexible": grammar.whitespace}
+        options: Any = {"lenient": grammar.lenient, "coerce_one_of": False, "whitespace_flexible": grammar.whitespace}
         if grammar.whitespace:
             options["whitespace_pattern"] = WHITESPACE
         return LLMatcher.grammar_from_json_schema(grammar.text, overrides=options)

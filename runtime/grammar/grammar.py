@@ -19,8 +19,9 @@ class Grammar:
     """Made by `Grammar.json_schema`, `regex`, `choice` or `lark`, and by `runtime/tools/bounds.py`.
 
     text: the schema as JSON without blanks, the regex, the choices as JSON, or the Lark grammar. whitespace: for JSON,
-    whether whitespace of up to eight characters is allowed between tokens. shown: special tokens that the grammar
-    names; the output's text has them by their names. thinking: what may come before it, see `behind`.
+    whether whitespace of up to eight characters is allowed between tokens. lenient: whether keywords of a schema that
+    cannot be enforced are left out, instead of refused. shown: special tokens that the grammar names; the output's text
+    has them by their names. thinking: what may come before it, see `behind`.
 
     What it constrains, and what is refused, is in docs/grammars.md. Raises `GrammarError` when it is made if it is too
     long or nested too deep; a request raises it for what cannot be compiled.
@@ -31,6 +32,7 @@ class Grammar:
     whitespace: bool = False
     shown: tuple[int, ...] = ()
     thinking: Thinking | None = None
+    lenient: bool = False
 
     @classmethod
     def json_schema(cls, schema: Mapping[str, Any] | bool | str, whitespace: bool = False) -> Grammar:

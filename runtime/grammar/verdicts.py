@@ -55,5 +55,5 @@ class Verdicts:
 
 
 def _digest(grammar: Grammar) -> bytes:
-    value = (grammar.kind, grammar.text, grammar.whitespace, grammar.shown, grammar.thinking)
+    value = (grammar.kind, grammar.text, grammar.whitespace, grammar.shown, grammar.thinking, grammar.lenient)
     return sha256(repr(value).encode("utf-8", "backslashreplace")).digest()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Collection, Sequence
 
 from tokenizers import Tokenizer
@@ -85,30 +86,45 @@ class Detokenizer:
 
 
 class StopStrings:
-    """Holds back text that may be the start of a stop string; finds the earliest one."""
+    """Holds back text that may be the start of a stop string; finds the earliest one. There may be hundreds: a text is
+    looked up among them in order, once for each length that they have.
+    """
 
     def __init__(self, stops: Sequence[str]) -> None:
-        self._stops = tuple(stops)
+        self._stops = frozenset(stops)
+        self._ordered = sorted(self._stops)
+        self._sizes = sorted({*map(len, self._stops)}, reverse=True)
         self._held = ""
         self.found = False
 
     def add(self, text: str) -> str:
         """The text that can be emitted now; once a stop string is `found` there is no more after it."""
+        seen = len(self._held)
         self._held += text
-        places = [place for place in map(self._held.find, self._stops) if place >= 0]
+        starts = [self._held_stop(end) for end in range(seen + 1, len(self._held) + 1)]
+        places = [place for place in starts if place is not None]
         if places:
             self.found = True
             return self._release(min(places))
-        return self._release(len(self._held) - max(map(self._overlap, self._stops), default=0))
+        return self._release(len(self._held) - self._overlap())
 
     def flush(self) -> str:
         """The text that was held back, when no more comes."""
         return self._release(len(self._held))
 
-    def _overlap(self, stop: str) -> int:
-        """Length of the longest end of the held text with which `stop` may begin."""
-        sizes = range(min(len(stop) - 1, len(self._held)), 0, -1)
-        return next((size for size in sizes if self._held.endswith(stop[:size])), 0)
+    def _held_stop(self, end: int) -> int | None:
+        """Where the longest stop string begins that ends there."""
+        sizes = (size for size in self._sizes if size <= end and self._held[end - size : end] in self._stops)
+        return next((end - size for size in sizes), None)
+
+    def _overlap(self) -> int:
+        """Length of the longest end of the held text with which a stop string may begin."""
+        most = min(self._sizes[0] - 1, len(self._held)) if self._sizes else 0
+        return next((size for size in range(most, 0, -1) if self._begins(self._held[-size:])), 0)
+
+    def _begins(self, text: str) -> bool:
+        place = bisect_left(self._ordered, text)
+        return place < len(self._ordered) and self._ordered[place].startswith(text)
 
     def _release(self, length: int) -> str:
         released, self._held = self._held[:length], self._held[length:]

@@ -25,7 +25,7 @@ PROBE = Tool(
 ).told
 ARGUMENTS = ({"first": 1, "second": "x"}, {"first": 2, "second": "y"})
 IDS = ("abcdefgh1", "abcdefgh2")
-RESULT = "probe_result"
+RESULT, TEXT = "probe_result", "probe_text"
 SHOWN = 80
 
 
@@ -51,10 +51,12 @@ def recognize(render: Render, atoms: Mapping[str, int], special: Collection[int]
             "followed by its arguments, as JSON or one by one"
         )
     answered = tried(render, [QUESTION, _calling(1), _answer()], [PROBE])
+    cut_off = tried(render, [QUESTION, _turn(TEXT)], [PROBE])
     names = named(found.written, atoms)
     shown = tuple(number for _, number in names if number in special)
     free = tuple(number for _, number in apart(atoms, found.written, found.trigger) if number not in special)
-    return replace(found, atoms=names, shown=shown, free=free, takes_results=RESULT in (answered or ""))
+    found = replace(found, takes_results=RESULT in (answered or ""), takes_texts=TEXT in (cut_off or ""))
+    return replace(found, atoms=names, shown=shown, free=free)
 
 
 def _hermes(text: str, told: str) -> ToolFormat | None:
@@ -151,7 +153,7 @@ def _calling(count: int) -> dict[str, Any]:
     return _turn(*ARGUMENTS[:count])
 
 
-def _turn(*arguments: Mapping[str, Any]) -> dict[str, Any]:
+def _turn(*arguments: Mapping[str, Any] | str) -> dict[str, Any]:
     calls = [
         {"id": given, "type": "function", "function": {"name": NAME, "arguments": one}}
         for given, one in zip(IDS, arguments, strict=False)

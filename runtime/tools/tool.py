@@ -6,10 +6,12 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from ...errors import GrammarError
 from ..grammar.schema_shape import malformed
+from .closing import closed
 
 NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 MOST_TOOLS = 128
@@ -46,9 +48,9 @@ class Tool:
         function = {"name": self.name, "description": self.description or "", "parameters": parameters}
         return {"type": "function", "function": function}
 
-    @property
+    @cached_property
     def schema(self) -> dict[str, Any]:
-        """The schema of its arguments."""
+        """The schema of its arguments, without properties that it does not name unless it says that there may be."""
         if self.parameters is None:
             return {"type": "object", "properties": {}, "additionalProperties": False}
-        return {"type": "object", **self.parameters}
+        return closed({"type": "object", **self.parameters})

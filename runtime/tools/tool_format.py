@@ -42,9 +42,10 @@ class ToolFormat:
 
     next: None if a turn has one call at most. leads: whether the trigger counts only at the beginning of a turn.
     spaced: whether commas and colons of JSON are followed by spaces. parameters: the form of arguments that are written
-    one by one, if they are. takes_results: whether the template writes the results of tools. atoms: ids of the tokens
-    that these texts name; shown: those of them that have no text of their own. free: ids of tokens such as `<think>`,
-    which grammars know by their ids alone and which are ordinary text here.
+    one by one, if they are. takes_results: whether the template writes the results of tools; takes_texts: whether it
+    writes arguments that are a text. atoms: ids of the tokens that these texts name; shown: those of them that have no
+    text of their own. free: ids of tokens such as `<think>`, which grammars know by their ids alone and which are
+    ordinary text here.
     """
 
     name: str
@@ -59,6 +60,7 @@ class ToolFormat:
     short_ids: bool = False
     parameters: Parameters | None = None
     takes_results: bool = True
+    takes_texts: bool = True
     atoms: tuple[tuple[str, int], ...] = ()
     shown: tuple[int, ...] = ()
     free: tuple[int, ...] = ()

@@ -12,5 +12,6 @@ from .proof_mutants import PROOFS
 from .sampling_mutants import SAMPLING
 from .serve_mutants import SERVE
 from .state_mutants import STATES
+from .wire_mutants import WIRE
 
-MUTANTS = (*SAMPLING, *LOOP, *LEAVES, *GRAMMAR, *PROOFS, *BUNDLE, *EXPORTER, *ENGINES, *SERVE, *STATES)
+MUTANTS = (*SAMPLING, *LOOP, *LEAVES, *GRAMMAR, *PROOFS, *BUNDLE, *EXPORTER, *ENGINES, *SERVE, *STATES, *WIRE)

@@ -394,8 +394,8 @@ LOOP = (
     Mutant(
         "the start of a stop string is not held back",
         DETOKENIZER,
-        "sizes = range(min(len(stop) - 1, len(self._held)), 0, -1)",
-        "sizes = range(min(len(stop) - 2, len(self._held)), 0, -1)",
+        "most = min(self._sizes[0] - 1, len(self._held)) if self._sizes else 0",
+        "most = min(self._sizes[0] - 2, len(self._held)) if self._sizes else 0",
         ("tests/runtime/text",),
     ),
     Mutant(

@@ -65,7 +65,8 @@ class Guard:
         if not self._digests:
             return peer
         scheme, _, bearer = exchange.header("authorization").partition(" ")
-        given = bearer.strip() if scheme.lower() == "bearer" else exchange.header("x-api-key")
+        other = exchange.header("x-api-key") or exchange.header("api-key")  # Anthropic's clients; Azure's
+        given = bearer.strip() if scheme.lower() == "bearer" else other
         digest = sha256(given.encode()).digest()
         known = [hmac.compare_digest(digest, own) for own in self._digests]
         if not any(known) and not free:

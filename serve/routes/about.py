@@ -22,12 +22,14 @@ encode = msgspec.json.encode
 
 
 async def models(service: Service, exchange: Exchange) -> None:
-    await exchange.answer(200, encode(ModelList(data=[service.model])))
+    await exchange.answer(200, encode(ModelList(data=service.models)))
 
 
 async def model(service: Service, exchange: Exchange) -> None:
-    service.check_model(exchange.scope["path_params"]["name"])
-    await exchange.answer(200, encode(service.model))
+    name = exchange.scope["path_params"]["name"]
+    service.check_model(name)
+    found = next((one for one in service.models if one.id == name), service.models[0])
+    await exchange.answer(200, encode(found))
 
 
 async def tokenize(service: Service, exchange: Exchange) -> None:
@@ -94,4 +96,5 @@ async def metrics(service: Service, exchange: Exchange) -> None:
 
 
 async def openapi(service: Service, exchange: Exchange) -> None:
-    await exchange.answer(200, encode(describe()))
+    settings = service.settings
+    await exchange.answer(200, encode(describe(bool(settings.api_keys), settings.public_metrics)))

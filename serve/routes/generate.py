@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Awaitable, Iterator
 from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
 from itertools import accumulate
+from typing import Any
 
 import msgspec
 
-from ...errors import GrammarError
+from ...errors import GrammarError, SpecExportError
 from ...runtime.grammar.grammar import Grammar
 from ...runtime.grammar.thinking import Thinking
 from ...runtime.sampling.logprobs import TokenLogprobs
@@ -19,10 +20,10 @@ from ...runtime.text.encode import Prompt
 from ..http.exchange import ClientGone, Exchange
 from ..service import Service
 from ..wire.answers import Chunk, metrics_of
-from ..wire.body import parse
+from ..wire.body import Parsed, parse
 from ..wire.calls import Calls, bounded, calls_of
-from ..wire.constraints import grammar_of
-from ..wire.errors import of_engine, of_grammar
+from ..wire.constraints import grammar_of, relaxed
+from ..wire.errors import ApiError, named_as_given, of_engine, of_grammar
 from ..wire.requests import ChatRequest, CompletionRequest, Extension, StreamOptions
 from ..wire.translate import chat_messages, check_size, check_template, parameters, prediction_text, prompts
 from ..wire.variables import variables_of
@@ -47,18 +48,29 @@ async def chat(service: Service, exchange: Exchange) -> None:
     else:
         calls = calls_of(parsed.request, service.session)
     messages = chat_messages(parsed.request.messages, service.session, variables)
-    work = await exchange.while_there(_work(service, exchange.key, parsed.request, [messages], calls, variables))
-    if work.calls is not None and work.calls.relaxed:
-        exchange.headers[RELAXED_HEADER] = _listed([work.calls.tools[at].name for at in sorted(work.calls.relaxed)])
-    await _answer(work, exchange, ChatShape(service, _wants_usage(parsed.request)))
+    making = _work(service, exchange.key, parsed.request, [messages], calls, variables)
+    await _answer(await _made(making, exchange, parsed), exchange, ChatShape(service, _wants_usage(parsed.request)))
 
 
 async def completions(service: Service, exchange: Exchange) -> None:
     parsed = parse(CompletionRequest, await exchange.body(), service.settings.strict_fields)
     _note_ignored(service, exchange, [*parsed.ignored, *_unknown_route(service, parsed.request)])
     service.check_model(parsed.request.model)
-    work = await exchange.while_there(_work(service, exchange.key, parsed.request, prompts(parsed.request)))
-    await _answer(work, exchange, TextShape(service, _wants_usage(parsed.request)))
+    making = _work(service, exchange.key, parsed.request, prompts(parsed.request))
+    await _answer(await _made(making, exchange, parsed), exchange, TextShape(service, _wants_usage(parsed.request)))
+
+
+async def _made(making: Awaitable[Work], exchange: Exchange, parsed: Parsed[Any]) -> Work:
+    """Its errors name the fields as the client did."""
+    try:
+        work = await exchange.while_there(making)
+    except SpecExportError as error:
+        raise named_as_given(of_engine(error), parsed.given) from None
+    except ApiError as error:
+        raise named_as_given(error, parsed.given) from None
+    if work.relaxed:
+        exchange.headers[RELAXED_HEADER] = _listed(work.relaxed)
+    return work
 
 
 async def _work(
@@ -77,26 +89,34 @@ async def _work(
     predicted = prediction_text(request, service.limits)
     prediction = await service.sessions.encode_prediction(predicted, key=key) if predicted else []
     if calls is None:
-        grammar = await _grammar(service, key, request, thinking)
+        grammar, loosened = await _grammar(service, key, request, thinking)
     else:
         calls, grammar = await _calls_grammar(service, key, calls, thinking)
+        loosened = [calls.tools[place].name for place in sorted(calls.relaxed)]
     chosen = [parameters(request, service.settings, service.limits, len(ids), grammar, prediction) for ids in encoded]
     if thinking is not None:  # markers that are special tokens would have no text otherwise
         chosen = [replace(one, shown=thinking.shown) for one in chosen]
-    return Work(service, request, encoded, chosen, key, calls, thinking)
+    return Work(service, request, encoded, chosen, key, calls, thinking, loosened)
 
 
 async def _grammar(
     service: Service, key: str, request: ChatRequest | CompletionRequest, thinking: Thinking | None
-) -> Grammar | None:
-    """Compiled, so that errors in it are reported before it waits."""
+) -> tuple[Grammar | None, list[str]]:
+    """(compiled, so that errors in it are reported before it waits; the field of a schema that had to be relaxed)."""
     grammar = grammar_of(request, service.settings.allow_grammars)
     if grammar is None:
-        return None
+        return None, []
+    loose = relaxed(request, grammar)
     try:
-        return await service.prepare_grammar(grammar.behind(thinking), key)
+        return await service.prepare_grammar(grammar.behind(thinking), key), []
     except GrammarError as error:
-        raise of_grammar(error, request) from None
+        if loose is None or error.code != "invalid_schema":
+            raise of_grammar(error, request) from None
+        refused = error
+    try:
+        return await service.prepare_grammar(loose.behind(thinking), key), ["response_format"]
+    except GrammarError as error:  # it is no schema, or refers to what it does not hold
+        raise of_grammar(refused if error.code == refused.code else error, request) from None
 
 
 async def _calls_grammar(

@@ -31,7 +31,7 @@ from ..wire.answers import (
     TextChoice,
     Usage,
 )
-from ..wire.logprobs import chat_logprobs, completion_logprobs
+from ..wire.logprobs import CompletionEntries, chat_logprobs
 from ..wire.tools import new_call_id
 
 Logprobs = list[TokenLogprobs] | None  # None if the request asks for none
@@ -169,7 +169,7 @@ class TextShape:
     def __init__(self, service: Service, with_usage: bool) -> None:
         self._service = service
         self._head = Head(service, "cmpl", "text_completion", with_usage)
-        self._offsets: dict[int, int] = {}  # characters sent, by choice
+        self._sent: dict[int, CompletionEntries] = {}  # by choice
 
     def start(self, index: int, part: Part | Thought) -> Chunk | None:
         return None
@@ -184,23 +184,14 @@ class TextShape:
     def _entries(self, index: int, logprobs: Logprobs) -> CompletionLogprobs | None:
         if logprobs is None:
             return None
-        offset = self._offsets.get(index, 0)
-        entries = completion_logprobs(logprobs, self._service.texts, offset)
-        self._offsets[index] = offset + sum(map(len, entries.tokens))
-        return entries
+        return self._sent.setdefault(index, CompletionEntries(self._service.texts)).add(logprobs)
 
     def usage(self, usage: Usage, metrics: Metrics) -> Chunk:
         return self._head.last(usage, metrics)
 
     def whole(self, choices: list[Whole], usage: Usage, metrics: Metrics) -> msgspec.Struct:
-        texts = self._service.texts
         found = [
-            TextChoice(
-                index,
-                choice.text,
-                None if choice.logprobs is None else completion_logprobs(choice.logprobs, texts, 0),
-                choice.finish_reason,
-            )
+            TextChoice(index, choice.text, self._entries(index, choice.logprobs), choice.finish_reason)
             for index, choice in enumerate(choices)
         ]
         return self._head.whole(CompletionAnswer, choices=found, usage=usage, metrics=metrics)

@@ -23,7 +23,10 @@ from .output import Output
 
 @dataclass
 class Work:
-    """What a request asks for: prompts, one after the other, all with the same parameters except for their room."""
+    """What a request asks for: prompts, one after the other, all with the same parameters except for their room.
+
+    relaxed: names of the tools, or the field, whose schemas cannot be enforced as they are.
+    """
 
     service: Service
     request: ChatRequest | CompletionRequest
@@ -32,6 +35,7 @@ class Work:
     key: str
     calls: Calls | None = None
     thinking: Thinking | None = None
+    relaxed: list[str] = field(default_factory=list)
     outputs: list[Output] = field(default_factory=list)
     job: Job | None = None  # the job that waits or runs
     refused: bool = False  # whether the queue had no place for the last prompt

@@ -43,16 +43,16 @@ def _within(outer: inspect.Type, step: str) -> Iterator[inspect.Type]:
         case _:
             named = []
     for one in named:
-        yield from _parts(one)
+        yield from parts(one)
 
 
-def _parts(one: inspect.Type) -> Iterator[inspect.Type]:
+def parts(one: inspect.Type) -> Iterator[inspect.Type]:
     """Each type of a union, without the annotations that restrict or describe it."""
     if isinstance(one, inspect.Metadata):
-        yield from _parts(one.type)
+        yield from parts(one.type)
     elif isinstance(one, inspect.UnionType):
         for part in one.types:
-            yield from _parts(part)
+            yield from parts(part)
     else:
         yield one
 

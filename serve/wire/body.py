@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from codecs import BOM_UTF8
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -10,19 +11,23 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from .errors import ApiError, invalid, of_validation
-from .fields import check_fields
+from .errors import ApiError, invalid, named_as_given, of_validation
+from .fields import check_fields, renamed, unknown
 from .requests import Extension
+from .whole_numbers import whole_numbers
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Parsed(Generic[T]):
-    """ignored: names of unknown fields, `messages[0].x` for a nested one."""
+    """ignored: names of unknown fields, `messages[0].x` for a nested one. given: the client's names of fields that have
+    another one here, by that.
+    """
 
     request: T
     ignored: list[str]
+    given: Mapping[str, str]
 
 
 def parse(kind: type[T], body: bytes, strict: bool) -> Parsed[T]:
@@ -31,20 +36,30 @@ def parse(kind: type[T], body: bytes, strict: bool) -> Parsed[T]:
     if not isinstance(raw, dict):
         raise invalid(None, f"the body is a {type(raw).__name__}; expected an object")
     honoured = frozenset(_names(kind))
+    raw, given = renamed(raw, honoured)
     ignored = check_fields(raw, honoured, strict)
     if "specexport" in honoured:
         _check_own(raw.get("specexport"))
     try:
-        request = msgspec.convert(raw, kind)
+        request = _converted(raw, kind)
+    except ApiError as error:
+        raise named_as_given(error, given) from None
+    for name in _names(request):
+        ignored += unknown(_unknown(getattr(request, name), raw.get(name), name), strict)
+    return Parsed(request, ignored, given)
+
+
+def _converted(raw: dict[str, Any], kind: type[T]) -> T:
+    try:
+        return msgspec.convert(raw, kind)
+    except msgspec.ValidationError as error:
+        if "got `float`" not in str(error):
+            raise of_validation(error, kind, raw) from None
+    raw = whole_numbers(raw, kind)
+    try:
+        return msgspec.convert(raw, kind)
     except msgspec.ValidationError as error:
         raise of_validation(error, kind, raw) from None
-    for name in _names(request):
-        unknown = [*_unknown(getattr(request, name), raw.get(name), name)]
-        if unknown and strict:
-            told = unknown[0][:64]
-            raise ApiError(400, "unknown_parameter", f"{told!r} is not a known field", told)
-        ignored += unknown
-    return Parsed(request, ignored)
 
 
 def _check_own(own: Any) -> None:
@@ -58,7 +73,8 @@ def _check_own(own: Any) -> None:
 
 
 def _json(body: bytes) -> Any:
-    """Strict JSON: without NaN, lone surrogates and repeated keys."""
+    """Strict JSON: without NaN, lone surrogates and repeated keys. A byte order mark before it is skipped."""
+    body = body.removeprefix(BOM_UTF8)
     try:
         raw = msgspec.json.decode(body)
         json.loads(body, object_pairs_hook=_pairs)
@@ -76,15 +92,19 @@ def _pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def _unknown(made: Any, raw: Any, where: str) -> Iterator[str]:
-    """Fields of `raw` that the structs in `made` do not have. Clients send back an answer's nulls and empty lists."""
+def _unknown(made: Any, raw: Any, where: str) -> Iterator[tuple[str, Any]]:
+    """(name, value) of fields of `raw` that the structs in `made` do not have. Clients send back an answer's nulls and
+    empty lists.
+    """
     if isinstance(made, list) and isinstance(raw, list):
         for place, (one, of) in enumerate(zip(made, raw, strict=True)):
             if isinstance(one, msgspec.Struct):  # all that a list holds by the thousand is token ids
                 yield from _unknown(one, of, f"{where}[{place}]")
     elif isinstance(made, msgspec.Struct) and isinstance(raw, Mapping):
         known = _names(made)
-        yield from (f"{where}.{name}" for name, value in raw.items() if name not in known and value not in (None, []))
+        for name, value in raw.items():
+            if name not in known and value not in (None, []):
+                yield f"{where}.{name}", value
         for name in known:
             yield from _unknown(getattr(made, name), raw.get(name), f"{where}.{name}")
 

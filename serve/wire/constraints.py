@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from ...errors import GrammarError
 from ...runtime.grammar.grammar import Grammar
 from ...runtime.grammar.schema_shape import below
 from .errors import ApiError, invalid, of_grammar, unsupported
-from .requests import Common, JsonSchema, StructuredOutputs
+from .requests import Common, JsonSchema, ResponseFormat, StructuredOutputs
 
 ANY_OBJECT: dict[str, Any] = {"type": "object"}
 DEEPEST = 64
@@ -29,22 +30,48 @@ def _grammar(request: Common, allow_lark: bool) -> Grammar | None:
         raise invalid("structured_outputs", "give response_format or structured_outputs, not both")
     if structured is not None:
         return _structured(structured, allow_lark)
-    if wanted is None or wanted.type == "text":
+    return None if wanted is None else _formatted(wanted)
+
+
+def _formatted(wanted: ResponseFormat) -> Grammar | None:
+    fields = {"text": (), "json": ("value",), "regex": ("value", "pattern")}
+    known = fields.get(wanted.type, ("json_schema", "schema"))
+    given = [name for name in ("json_schema", "schema", "value", "pattern") if getattr(wanted, name) is not None]
+    wrong = next((name for name in given if name not in known), None)
+    if wrong is not None or len(given) > 1:
+        where = f"response_format.{wrong or given[1]}"
+        raise invalid(where, f"{where} is given with type {wanted.type}; expected {' or '.join(known) or 'none'} alone")
+    if wanted.type == "text":
         return None
-    if wanted.type == "json_object":
-        return Grammar.json_schema(ANY_OBJECT)
-    if wanted.json_schema is None:
-        raise invalid("response_format.json_schema", "response_format.json_schema is missing")
-    return _schema(wanted.json_schema)
+    if not given:
+        if wanted.type == "json_object":
+            return Grammar.json_schema(ANY_OBJECT)
+        raise invalid(f"response_format.{known[0]}", f"response_format.{known[0]} is missing")
+    value = getattr(wanted, given[0])
+    if wanted.type == "regex":
+        return Grammar.regex(value)
+    if wanted.type == "json":
+        return Grammar.json_schema(value)
+    if wanted.json_schema is not None:
+        return _schema(wanted.json_schema, "response_format.json_schema.schema")
+    return _schema(JsonSchema(schema=wanted.schema, strict=wanted.strict), "response_format.schema")
 
 
-def _schema(wanted: JsonSchema) -> Grammar:
-    where = "response_format.json_schema.schema"
+def _schema(wanted: JsonSchema, where: str) -> Grammar:
     if wanted.schema is None:
         raise invalid(where, f"{where} is missing")
     if wanted.strict:
         check_strict(wanted.schema, "schema", where)
     return Grammar.json_schema(wanted.schema)
+
+
+def relaxed(request: Common, grammar: Grammar) -> Grammar | None:
+    """A schema without `strict` as far as it can be enforced, as in OpenAI's API; None for another grammar."""
+    wanted = request.response_format
+    loose = grammar.kind == "schema" and request.structured_outputs is None and wanted is not None
+    if not loose or wanted is None or wanted.strict or (wanted.json_schema is not None and wanted.json_schema.strict):
+        return None
+    return replace(grammar, lenient=True)
 
 
 def check_strict(schema: dict[str, Any], name: str, where: str) -> None:
@@ -55,9 +82,11 @@ def check_strict(schema: dict[str, Any], name: str, where: str) -> None:
 
 
 def _structured(wanted: StructuredOutputs, allow_lark: bool) -> Grammar:
-    given = [name for name in ("json", "regex", "choice", "grammar") if getattr(wanted, name) is not None]
+    given = [name for name in wanted.__struct_fields__ if getattr(wanted, name) not in (None, False)]
     if len(given) != 1:
-        raise invalid("structured_outputs", "give exactly one of json, regex, choice and grammar")
+        raise invalid("structured_outputs", "give exactly one of json, regex, choice, grammar and json_object")
+    if wanted.json_object:
+        return Grammar.json_schema(ANY_OBJECT)
     if wanted.json is not None:
         return Grammar.json_schema(wanted.json)
     if wanted.regex is not None:

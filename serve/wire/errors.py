@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -28,6 +29,7 @@ BUSY_RETRY = "2"
 OF_MESSAGES = ("message ", "there are no messages", "the chat template refuses")
 EXTENSION = tuple(field.name for field in msgspec.structs.fields(Extension))
 CALLED = {"max_new_tokens": "max_tokens", "min_new_tokens": "min_tokens"}  # options with other names in requests
+TOO_LONG = "context_length_exceeded"
 SHOWN = 100
 MISSING = re.compile(r"Object missing required field `(\w+)`")
 PLACE = re.compile(r"(.*) - at (?:`key` in )?`\$\.?(.*)`$", re.DOTALL)
@@ -73,6 +75,17 @@ def invalid(param: str | None, message: str, code: str = "invalid_value") -> Api
     return ApiError(400, code, message, param)
 
 
+def named_as_given(error: ApiError, given: Mapping[str, str]) -> ApiError:
+    """The error about the field as the client named it. given: the client's names, by this server's."""
+    for own in sorted(given, key=len, reverse=True):
+        rest = (error.param or "").removeprefix(own)
+        if rest != error.param and not rest[:1].isidentifier():
+            named, told = given[own] + rest, str(error)
+            about = named + told.removeprefix(own + rest) if told.startswith(own + rest) else told
+            return ApiError(error.status, error.code, about, named, error.headers)
+    return error
+
+
 def of_validation(error: msgspec.ValidationError, kind: type, raw: Any) -> ApiError:
     """msgspec says what was expected and where, but not the allowed values of a choice, nor what was found beyond a
     bound. kind: of struct. raw: what was to become one.
@@ -101,6 +114,18 @@ def _beyond(told: str, where: str, value: Any) -> str | None:
     return f"{where} has length {len(value)}; {limit}" if isinstance(value, str | list | dict) else None
 
 
+def too_long(field: str, size: str, capacity: int) -> ApiError:
+    """Clients that shorten a prompt, or turn to another model, look for these words: litellm and LangChain for "prompt
+    is too long" or the code, litellm for OpenAI's first words.
+    """
+    told = (
+        f"This model's maximum context length is {capacity} tokens, but your {field} resulted in {size}: the prompt is "
+        f"too long ({TOO_LONG}), as at most {capacity - 1} tokens leave room for one to generate; shorten it, or serve "
+        "a bundle that was built with a larger --max-seq-len"
+    )
+    return invalid(field, told, TOO_LONG)
+
+
 def of_grammar(error: GrammarError, request: Common) -> ApiError:
     """The error for a grammar of a whole output, with the field that caused it, if known."""
     found = of_engine(error)
@@ -123,11 +148,7 @@ def of_engine(error: BaseException) -> ApiError:
         case MissingPackageError():
             return ApiError(400, "unsupported_parameter", str(error))
         case LongPromptError():
-            told = (
-                f"the prompt has {error.tokens} tokens; at most {error.capacity - 1} leave room for one to generate; "
-                "shorten it, or serve a bundle that was built with a larger --max-seq-len"
-            )
-            return invalid("messages" if error.of_messages else "prompt", told, "context_length_exceeded")
+            return too_long("messages" if error.of_messages else "prompt", f"{error.tokens} tokens", error.capacity)
         case PromptError():
             return invalid(_of_prompt(str(error)), str(error))
         case ParameterError():

@@ -1,66 +1,22 @@
-"""The table of fields: those that are honoured, accepted without effect, refused by name, or ignored.
+"""What becomes of a request's fields: honoured, accepted without effect, refused by name, or ignored.
 
-Honoured are the fields of the request's struct (`requests.py`).
+Honoured are the fields of the request's struct (`requests.py`), also by the names that other servers have for them
+(`known_fields.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from .errors import ApiError, unsupported
+from .errors import ApiError, invalid, unsupported
+from .known_fields import ANY, FIELDS, NOTHING, OF_MESSAGES, OTHER_NAMES
 
-ANY = object()
-# Accepted if they ask for the default behaviour.
-WITHOUT_EFFECT: dict[str, tuple[Any, ...]] = {
-    "user": (ANY,),
-    "metadata": (ANY,),
-    "store": (False,),
-    "service_tier": ("auto", "default"),
-    "prompt_cache_key": (ANY,),
-    "safety_identifier": (ANY,),
-    "n": (1,),
-    "best_of": (1,),
-    "echo": (False,),
-    "ignore_eos": (False,),
-    "parallel_tool_calls": (ANY,),
-    "modalities": (["text"],),
-    "tools": ([],),
-    "tool_choice": ("none", "auto"),
-    "suffix": ("",),
-    "functions": ([],),
-    "add_generation_prompt": (True,),
-    "skip_special_tokens": (True,),
-}
 # Fields of the object `specexport`. Its `route` is none: as a field of the request, it may be another server's.
 OWN = ("drafter", "num_draft_tokens", "speculate", "show_drafts")
-REFUSED: dict[str, str] = {
-    "n": "one answer per request; send more requests for more",
-    "best_of": "one answer at a time",
-    "echo": "the prompt is not echoed",
-    "suffix": "text is only continued at its end",
-    "store": "nothing is stored",
-    "service_tier": "there is one tier",
-    "modalities": "this model reads and writes text only",
-    "audio": "this model reads and writes text only",
-    "chat_template": "templates come from the bundle, or from the server's --chat-template",
-    "chat_template_kwargs": "only conversations have a template; use /v1/chat/completions",
-    "functions": "it was replaced by tools",
-    "function_call": "it was replaced by tool_choice",
-    "web_search_options": "this server opens no connections",
-    "use_beam_search": "there is one sequence at a time",
-    "prompt_logprobs": "only generated tokens have log-probabilities",
-    "ignore_eos": "give stop_token_ids instead",
-    "add_generation_prompt": "the answer is always generated",
-    "skip_special_tokens": "special tokens have no text here",
-    "dimensions": "there are no embeddings here",
-    "guided_json": "give structured_outputs instead",
-    "guided_regex": "give structured_outputs instead",
-    "guided_choice": "give structured_outputs instead",
-    "guided_grammar": "give structured_outputs instead",
-    "tools": "only conversations call tools; use /v1/chat/completions",
-    "tool_choice": "only conversations call tools; use /v1/chat/completions",
-}
+PLACE = re.compile(r"\[\d+\]")
+MOST_TOKENS = 2**31 - 1  # reduced to what there is room for
 
 
 def check_kinds(raw: Mapping[str, Any]) -> None:
@@ -74,25 +30,67 @@ def check_kinds(raw: Mapping[str, Any]) -> None:
             raise unsupported(f"tools[{place}].type", "'custom'; a tool is a function with parameters")
 
 
+def renamed(raw: Mapping[str, Any], honoured: frozenset[str]) -> tuple[dict[str, Any], dict[str, str]]:
+    """(the request with this server's names of its fields, the given names of those that had another one).
+
+    Raises `ApiError` for two names of one thing.
+    """
+    found = {name: value for name, value in raw.items() if name in honoured or name not in OTHER_NAMES}
+    given: dict[str, str] = {}
+    for name, value in raw.items():
+        if name in found or value is None:
+            continue
+        target, _, inner = OTHER_NAMES[name].partition(".")
+        if target not in honoured:
+            found[name] = value
+            continue
+        if any(_same(value, nothing) for nothing in NOTHING.get(name, ())):
+            if target != "max_tokens":
+                continue
+            value = MOST_TOKENS
+        if (name, value) == ("format", "json"):
+            inner = "json_object"
+            value = True
+        value = {inner: value} if inner else value
+        if found.get(target) not in (None, value):
+            raise invalid(name, f"{name} is given beside {given.get(target, target)}; give one of them")
+        found[target] = value
+        given |= {OTHER_NAMES[name]: name, target: name}
+    return found, given
+
+
 def check_fields(raw: Mapping[str, Any], honoured: frozenset[str], strict: bool) -> list[str]:
     """Names of the ignored fields, in order. Raises `ApiError` for refused ones."""
     check_kinds(raw)
-    ignored = []
-    for name, value in raw.items():
-        if name in honoured or value is None:
-            continue
-        if name in WITHOUT_EFFECT and any(_same(value, allowed) for allowed in WITHOUT_EFFECT[name]):
-            continue
-        if name in OWN:
-            told = f'{name} belongs in the object specexport: "specexport": {{"{name}": ...}}'
-            raise ApiError(400, "unsupported_parameter", told, name)
-        if name in REFUSED:
-            raise unsupported(name, REFUSED[name])
-        if strict:
-            raise ApiError(400, "unknown_parameter", f"{name[:64]!r} is not a known field", name[:64])
-        ignored.append(name)
-    return ignored
+    own = next((name for name in raw if name in OWN and raw[name] is not None), None)
+    if own is not None:
+        told = f'{own} belongs in the object specexport: "specexport": {{"{own}": ...}}'
+        raise ApiError(400, "unsupported_parameter", told, own)
+    others = ((name, value) for name, value in raw.items() if name not in honoured and value is not None)
+    return unknown(others, strict, of_messages=raw.get("messages") is not None)
 
 
-def _same(value: Any, allowed: Any) -> bool:
-    return allowed is ANY or (type(value) is type(allowed) and value == allowed)
+def unknown(given: Iterable[tuple[str, Any]], strict: bool, of_messages: bool = False) -> list[str]:
+    """Names of those that no server is known to have; `messages[0].x` for one in another object.
+
+    Raises `ApiError` for one that would change an answer, and with `strict` for every unknown one.
+    """
+    found = []
+    for name, value in given:
+        known = PLACE.sub("[]", name)
+        rule = (OF_MESSAGES.get(known) if of_messages else None) or FIELDS.get(known)
+        if rule is None:
+            if strict:
+                raise ApiError(400, "unknown_parameter", f"{name[:64]!r} is not a known field", name[:64])
+            found.append(name)
+        elif not any(_same(value, accepted) for accepted in rule[0]):
+            raise unsupported(name, rule[1])
+    return found
+
+
+def _same(value: Any, accepted: Any) -> bool:
+    """As JSON: 1.0 is 1, and true is not."""
+    if accepted is ANY:
+        return True
+    numbers = all(isinstance(one, int | float) and not isinstance(one, bool) for one in (value, accepted))
+    return (numbers or type(value) is type(accepted)) and bool(value == accepted)

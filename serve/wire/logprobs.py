@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from codecs import getincrementaldecoder
 from collections.abc import Iterable
 from typing import Any
 
@@ -32,6 +33,16 @@ class TokenTexts:
         """The text for people: half a character shows as U+FFFD, a special token by its name."""
         return self._special.get(token) or self._bytes.get(token, b"").decode(errors="replace")
 
+    def name_of(self, token: int) -> str:
+        """The text where its bytes are one; else the bytes as OpenAI's completions write them: `bytes:\\xe2\\x82`."""
+        if token in self._special:
+            return str(self._special[token])
+        data = self._bytes.get(token, b"")
+        try:
+            return data.decode()
+        except UnicodeDecodeError:
+            return "bytes:" + "".join(f"\\x{byte:02x}" for byte in data)
+
     @property
     def longest(self) -> int:
         """Number of bytes of the longest token."""
@@ -55,21 +66,35 @@ def chat_logprobs(entries: Iterable[TokenLogprobs], texts: TokenTexts) -> ChatLo
     )
 
 
-def completion_logprobs(entries: Iterable[TokenLogprobs], texts: TokenTexts, offset: int) -> CompletionLogprobs:
-    """offset: number of characters of the answer before them."""
-    found = CompletionLogprobs([], [], [], [])
-    for entry in entries:
-        text = texts.text_of(entry.token)
-        found.tokens.append(text)
-        found.token_logprobs.append(finite(entry.logprob))
-        # Different tokens may show as the same text; the likelier one is kept. The token itself is always among them.
-        likeliest: dict[str, float] = {}
-        for token, logprob in (*entry.likeliest, (entry.token, entry.logprob)):
-            likeliest.setdefault(texts.text_of(token), finite(logprob))
-        found.top_logprobs.append(likeliest)
-        found.text_offset.append(offset)
-        offset += len(text)
-    return found
+class CompletionEntries:
+    """The log-probabilities of one completion, part by part."""
+
+    def __init__(self, texts: TokenTexts) -> None:
+        self._texts = texts
+        self._decoder = getincrementaldecoder("utf-8")("replace")
+        self._offset = 0  # characters of the answer that are whole
+
+    def add(self, entries: Iterable[TokenLogprobs]) -> CompletionLogprobs:
+        """The offset of a token that ends inside a character is that character's."""
+        found = CompletionLogprobs([], [], [], [])
+        for entry in entries:
+            found.tokens.append(self._texts.name_of(entry.token))
+            found.token_logprobs.append(finite(entry.logprob))
+            found.top_logprobs.append(self._likeliest(entry))
+            found.text_offset.append(self._offset)
+            self._offset += len(self._decoder.decode(self._texts.bytes_of(entry.token)))
+        return found
+
+    def _likeliest(self, entry: TokenLogprobs) -> dict[str, float]:
+        """By name, the token itself among them: of several tokens with one name, the others are called by their ids."""
+        own = self._texts.name_of(entry.token)
+        found: dict[str, float] = {}
+        for token, logprob in entry.likeliest:
+            name = self._texts.name_of(token)
+            if token != entry.token and (name == own or name in found):
+                name = f"token_id:{token}"
+            found[name] = finite(logprob)
+        return found if own in found else {**found, own: finite(entry.logprob)}
 
 
 def finite(logprob: float) -> float:

@@ -21,8 +21,11 @@ class StreamOptions(msgspec.Struct):
 
 
 class Part(msgspec.Struct):
+    """text: of a part of type `text`; refusal: of one of that type, as OpenAI's answers have it."""
+
     type: Annotated[str, Meta(max_length=64)]
     text: str | None = None
+    refusal: str | None = None
 
 
 class Prediction(msgspec.Struct):
@@ -31,7 +34,7 @@ class Prediction(msgspec.Struct):
 
 
 class CalledFunction(msgspec.Struct):
-    """arguments: a JSON object, as text."""
+    """arguments: a JSON object, as text, which may have been cut off."""
 
     name: Annotated[str, Meta(max_length=64)]
     arguments: str
@@ -44,7 +47,9 @@ class ToolCall(msgspec.Struct):
 
 
 class Message(msgspec.Struct):
-    """reasoning_content: the assistant's thoughts, as in an answer, for templates that write them."""
+    """reasoning_content: the assistant's thoughts, as in an answer, for templates that write them; `reasoning` is
+    another name. refusal: OpenAI's field for an answer that refuses, part of the content.
+    """
 
     role: Role
     content: str | Annotated[list[Part], Meta(max_length=1024)] | None = None
@@ -52,6 +57,8 @@ class Message(msgspec.Struct):
     tool_calls: Annotated[list[ToolCall], Meta(max_length=128)] | None = None
     tool_call_id: CallId | None = None
     reasoning_content: str | None = None
+    reasoning: str | None = None
+    refusal: str | None = None
 
 
 class FunctionTool(msgspec.Struct):
@@ -90,17 +97,30 @@ class JsonSchema(msgspec.Struct):
 
 
 class ResponseFormat(msgspec.Struct):
-    type: Literal["text", "json_object", "json_schema"]
+    """OpenAI's, and the forms of other servers. schema: as in llama.cpp and Together, with the other fields of
+    `JsonSchema` beside it. value: a schema or a regex, as in TGI. pattern: a regex, as in Together.
+    """
+
+    type: Literal["text", "json_object", "json_schema", "json", "regex"]
     json_schema: JsonSchema | None = None
+    schema: dict[str, Any] | None = None
+    strict: bool | None = None
+    name: Annotated[str, Meta(max_length=256)] | None = None
+    description: str | None = None
+    value: dict[str, Any] | str | None = None
+    pattern: str | None = None
 
 
 class StructuredOutputs(msgspec.Struct):
-    """As in vLLM; exactly one of them. json: a schema or its text. grammar: Lark, where the server allows it."""
+    """As in vLLM; exactly one of them. json: a schema or its text. grammar: Lark, where the server allows it.
+    json_object: any object.
+    """
 
     json: dict[str, Any] | str | None = None
     regex: str | None = None
     choice: Annotated[list[str], Meta(max_length=1024)] | None = None
     grammar: str | None = None
+    json_object: bool | None = None
 
 
 class Extension(msgspec.Struct, forbid_unknown_fields=True):
@@ -114,18 +134,19 @@ class Extension(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Common(msgspec.Struct, kw_only=True):
-    """What chat and completions share."""
+    """What chat and completions share. ignore_eos: the model's own stop tokens end nothing."""
 
     model: Annotated[str, Meta(max_length=1024)] | None = None
     max_tokens: Size | None = None
     temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
-    top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
+    top_p: Annotated[float, Meta(ge=0, le=1)] | None = None
     top_k: Annotated[int, Meta(ge=-1, le=2**31 - 1)] | None = None
     min_p: Annotated[float, Meta(ge=0, le=1)] | None = None
     seed: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | None = None
-    stop: StopText | Annotated[list[StopText], Meta(max_length=16)] | None = None
+    stop: StopText | list[StopText] | None = None
     stop_token_ids: Annotated[list[TokenId], Meta(max_length=64)] | None = None
     min_tokens: Annotated[int, Meta(ge=0, le=2**31 - 1)] | None = None
+    ignore_eos: bool | None = None
     presence_penalty: Penalty | None = None
     frequency_penalty: Penalty | None = None
     repetition_penalty: Annotated[float, Meta(ge=0.01, le=100)] | None = None
@@ -165,7 +186,7 @@ class ChatRequest(Common, kw_only=True):
 
 
 class CompletionRequest(Common, kw_only=True):
-    """prompt: a text, texts, token ids, or lists of token ids; at most 8 prompts."""
+    """prompt: a text, texts, token ids, or lists of token ids; at most 64 prompts."""
 
     prompt: str | list[str | TokenId | list[TokenId]]
     logprobs: Annotated[int, Meta(ge=0, le=20)] | Literal[False] | None = None

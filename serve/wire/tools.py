@@ -64,7 +64,8 @@ class History:
         found = []
         for place, call in enumerate(calls):
             self._called[call.id] = call.function.name
-            arguments = _arguments(call.function.arguments, f"{where}.tool_calls[{place}].function.arguments")
+            at = f"{where}.tool_calls[{place}].function.arguments"
+            arguments = _arguments(call.function.arguments, at, form.takes_texts)
             function = {"name": call.function.name, "arguments": arguments}
             found.append({"id": form.call_id(call.id), "type": "function", "function": function})
         return found
@@ -86,15 +87,16 @@ class History:
 CODE = "invalid_tool_history"
 
 
-def _arguments(text: str, where: str) -> dict[str, Any]:
-    if not text.strip():
-        raise invalid(where, f"{where} is empty; expected an object as JSON, {{}} for none", CODE)
+def _arguments(text: str, where: str, takes_texts: bool) -> dict[str, Any] | str:
+    """Arguments that are no object, because the answer was cut off, as the text that the model wrote, or as none for a
+    template that cannot write a text: an agent must be able to go on with its own history.
+    """
     try:
         found = msgspec.json.decode(text)
-    except (ValueError, RecursionError) as error:
-        raise invalid(where, f"{where} is not JSON: {str(error)[:200]}", CODE) from None
+    except (ValueError, RecursionError):
+        found = None
     if not isinstance(found, dict):
-        raise invalid(where, f"{where} is a {type(found).__name__} as JSON; expected an object", CODE)
+        return text if takes_texts and text.strip() else {}
     if _deeper(found, MOST_LEVELS):
         raise invalid(where, f"{where} is nested in more than {MOST_LEVELS} levels; flatten it", CODE)
     return found

@@ -14,11 +14,11 @@ from ...runtime.text.encode import Prompt
 from ...runtime.text.thinking import KEYS
 from ...runtime.tools.tool import Tool
 from ..settings import ServerSettings
-from .errors import invalid, unsupported
+from .errors import invalid, too_long, unsupported
 from .requests import ChatRequest, Common, CompletionRequest, Extension, Message, Part
 from .tools import History
 
-MOST_PROMPTS = 8
+MOST_PROMPTS = 64
 
 
 @dataclass(frozen=True)
@@ -42,16 +42,18 @@ def chat_messages(
     for place, message in enumerate(messages):
         where = f"messages[{place}]"
         made: dict[str, Any] = {"role": "system" if message.role == "developer" else message.role}
-        if message.content is None and not message.tool_calls:
+        said = [one for one in (message.content, message.refusal) if one is not None]
+        if not said and not message.tool_calls:
             raise invalid(f"{where}.content", f"{where}.content is null; give a text or a list of text parts")
-        made["content"] = flat(message.content or "", f"{where}.content")
+        made["content"] = "\n".join(filter(None, (flat(one, f"{where}.content") for one in said)))
         if message.name is not None:
             made["name"] = message.name
         if message.tool_calls:
             made["tool_calls"] = history.calls(message, where)
-        if message.reasoning_content and message.role == "assistant":
+        thoughts = message.reasoning_content or message.reasoning
+        if thoughts and message.role == "assistant":
             thinking = session.thinking((), variables)
-            made |= {thinking.key: message.reasoning_content} if thinking is not None and thinking.key else {}
+            made |= {thinking.key: thoughts} if thinking is not None and thinking.key else {}
         if message.role == "tool":
             made |= history.result(message, where)
         found.append(made)
@@ -70,16 +72,18 @@ def flat(content: str | Sequence[Part], where: str) -> str:
         return content
     texts = []
     for place, part in enumerate(content):
-        if part.type != "text":
+        if part.type not in ("text", "refusal"):
             raise unsupported(f"{where}[{place}].type", f"parts of type {part.type[:64]!r}; this model reads text only")
-        if part.text is None:
-            raise invalid(f"{where}[{place}].text", f"{where}[{place}].text is missing; expected a text")
-        texts.append(part.text)
+        text = part.text if part.type == "text" else part.refusal
+        if text is None:
+            field = f"{where}[{place}].{part.type}"
+            raise invalid(field, f"{field} is missing; expected a text")
+        texts.append(text)
     return "\n".join(texts)
 
 
 def prompts(request: CompletionRequest) -> list[Prompt]:
-    """One to eight prompts. Raises `ApiError`."""
+    """One to 64 prompts. Raises `ApiError`."""
     given = request.prompt
     if isinstance(given, str):
         return [given]
@@ -103,12 +107,9 @@ def check_size(prompt: Prompt, limits: Limits, tools: Sequence[Tool] = ()) -> No
         if size > limits.longest_text:
             break  # the rest is skipped
     if size > limits.longest_text:
-        raise invalid(
-            "messages" if not isinstance(prompt, str) else "prompt",
-            f"the prompt has {size} bytes or more; no text of more than {limits.longest_text} fits the capacity of "
-            f"{limits.capacity} tokens",
-            "context_length_exceeded",
-        )
+        field = "prompt" if isinstance(prompt, str) else "messages"
+        told = f"{size} bytes or more, and no text of more than {limits.longest_text} can fit"
+        raise too_long(field, told, limits.capacity)
 
 
 def _rendered(prompt: Prompt, tools: Sequence[Tool]) -> Iterator[int]:
@@ -171,14 +172,14 @@ def parameters(
     room = limits.capacity - prompt_tokens
     most = max(1, min(asked or default, settings.max_tokens or room, room))
     given: dict[str, Any] = {
-        "top_p": request.top_p,
+        "top_p": request.top_p or None,
         "top_k": None if request.top_k is None else max(request.top_k, 0),  # vLLM's -1 means off as well
         "min_p": request.min_p,
         "presence_penalty": request.presence_penalty,
         "frequency_penalty": request.frequency_penalty,
         "repetition_penalty": request.repetition_penalty,
         "stop": request.stop,
-        "stop_token_ids": request.stop_token_ids,
+        "stop_token_ids": () if request.stop_token_ids is None and request.ignore_eos else request.stop_token_ids,
         "min_new_tokens": None if request.min_tokens is None else min(request.min_tokens, most),
         "logit_bias": None if request.logit_bias is None else _biases(request.logit_bias),
         "seed": None if request.seed is None else request.seed % SEEDS,
@@ -192,6 +193,8 @@ def parameters(
         "logprobs": likeliest(request),
     }
     temperature = settings.default_temperature if request.temperature is None else request.temperature
+    if request.top_p == 0:  # the likeliest token alone
+        temperature = 0.0
     chosen = {name: value for name, value in given.items() if value is not None}
     return SamplingParameters(max_new_tokens=most, temperature=temperature, **chosen)
 

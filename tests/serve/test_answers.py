@@ -55,6 +55,25 @@ def test_the_logprobs_of_a_completion_have_the_token_itself(server: ServerProces
         assert token in likeliest
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_every_token_of_a_completion_has_an_entry_of_its_own(server: ServerProcess, stream: bool) -> None:
+    """Also halves of characters, whose text would be U+FFFD for all of them."""
+    halves = 0
+    for seed in range(4):
+        fields = {"max_tokens": 24, "prompt": PROMPTS[2], "logprobs": 5, "temperature": 2, "seed": seed}
+        if stream:
+            parts = [chunk["choices"][0]["logprobs"] for chunk in server.events(TEXT, fields)]
+        else:
+            parts = [json.loads(server.ask("POST", TEXT, fields)[2])["choices"][0]["logprobs"]]
+        for found in filter(None, parts):
+            for token, own, top in zip(found["tokens"], found["token_logprobs"], found["top_logprobs"], strict=True):
+                assert len(top) in (5, 6)
+                assert top[token] == own
+                assert len(top) == 5 or min(top.values()) == own
+                halves += sum(name.startswith("bytes:\\x") for name in top)
+    assert halves or "demo" in str(server.log)
+
+
 def test_the_order_of_a_stream(server: ServerProcess) -> None:
     fields = GREEDY | {"max_tokens": 30, "messages": messages("Hello"), "stream_options": {"include_usage": True}}
     chunks = server.events(CHAT, fields)

@@ -23,7 +23,7 @@ def ignored(strict: bool = False, **fields: Any) -> list[str]:
 UNKNOWN = [
     ({"zzz": 1}, "zzz"),
     ({"messages": [HELLO, {**HELLO, "zzz": 1}]}, "messages[1].zzz"),
-    ({"messages": [{**HELLO, "refusal": "No."}]}, "messages[0].refusal"),
+    ({"messages": [{**HELLO, "audio_id": "No."}]}, "messages[0].audio_id"),
     ({"messages": [{**HELLO, "content": [{"type": "text", "text": "x", "zzz": 1}]}]}, "messages[0].content[0].zzz"),
     ({"stream_options": {"zzz": False}}, "stream_options.zzz"),
     ({"response_format": {"type": "text", "zzz": 1}}, "response_format.zzz"),
@@ -64,9 +64,9 @@ def test_a_slip_in_the_servers_own_object_is_refused_by_name(strict: bool, value
 
 BEYOND = [
     ({"temperature": 3.0}, "temperature"),
-    ({"top_p": 0}, "top_p"),
+    ({"top_p": -0.1}, "top_p"),
     ({"max_tokens": 0}, "max_tokens"),
-    ({"stop": ["a"] * 17}, "stop"),
+    ({"stop_token_ids": [1] * 65}, "stop_token_ids"),
     ({"messages": []}, "messages"),
     ({"messages": [{**HELLO, "name": "n" * 257}]}, "messages[0].name"),
     ({"logit_bias": {"7": 101}}, "logit_bias[...]"),  # msgspec does not say which one

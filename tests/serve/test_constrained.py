@@ -80,6 +80,77 @@ def test_vllms_names(server: ServerProcess, structured: dict[str, Any], pattern:
         assert found["finish_reason"] == "stop"
 
 
+DIGITS = {"type": "array", "items": {"enum": [1, 2, 3]}, "minItems": 2, "maxItems": 4}
+UNIQUE = {
+    "type": "object",
+    "properties": {"digits": {**DIGITS, "uniqueItems": True}},
+    "required": ["digits"],
+    "additionalProperties": False,
+}
+SCHEMA_BY: dict[str, Any] = {
+    "llama.cpp's": {"response_format": {"type": "json_object", "schema": DIGITS}},
+    "its text": {"json_schema": json.dumps(DIGITS)},
+    "flat": {"response_format": {"type": "json_schema", "name": "it", "schema": DIGITS}},
+    "TGI's": {"response_format": {"type": "json", "value": DIGITS}},
+    "vLLM's older": {"guided_json": DIGITS},
+    "Ollama's": {"format": DIGITS},
+}
+
+
+@pytest.mark.parametrize("fields", SCHEMA_BY.values(), ids=SCHEMA_BY)
+def test_a_schema_as_other_servers_take_it(server: ServerProcess, fields: dict[str, Any]) -> None:
+    for seed in range(2):
+        found = choice(server, seed=seed, **fields)
+        assert found["finish_reason"] == "stop"
+        jsonschema.validate(json.loads(found["message"]["content"]), DIGITS)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"regex": "[a-c]{3}"},
+        {"guided_regex": "[a-c]{3}"},
+        {"response_format": {"type": "regex", "value": "[a-c]{3}"}},
+        {"response_format": {"type": "regex", "pattern": "[a-c]{3}"}},
+        {"guided_choice": ["abc", "cab"]},
+    ],
+    ids=str,
+)
+def test_a_regex_as_other_servers_take_it(server: ServerProcess, fields: dict[str, Any]) -> None:
+    assert re.fullmatch("[a-c]{3}", choice(server, seed=1, **fields)["message"]["content"])
+
+
+@pytest.mark.parametrize(
+    "format", [wanted(UNIQUE), wanted(UNIQUE, strict=False), {"type": "json_object", "schema": UNIQUE}], ids=str
+)
+def test_a_schema_that_cannot_be_enforced_is_as_far_as_it_can(server: ServerProcess, format: dict[str, Any]) -> None:
+    """As a tool's, without `strict`: what is not enforced is named in a header."""
+    hello = [{"role": "user", "content": "Hello"}]
+    for seed in range(4):
+        fields = {"messages": hello, "response_format": format, "seed": seed, "max_tokens": 60}
+        status, headers, body = server.ask("POST", CHAT, fields)
+        assert (status, headers["x-specexport-relaxed"]) == (200, "response_format")
+        found = json.loads(body)["choices"][0]
+        without = {**UNIQUE, "properties": {"digits": DIGITS}}
+        jsonschema.validate(json.loads(found["message"]["content"]), without)
+    kept = {"messages": hello, "response_format": wanted(PERSON), "max_tokens": 2}
+    assert "x-specexport-relaxed" not in server.ask("POST", CHAT, kept)[1]
+
+
+def test_a_strict_schema_that_cannot_be_enforced_is_refused(server: ServerProcess) -> None:
+    hello = [{"role": "user", "content": "Hello"}]
+    flat = {"type": "json_schema", "schema": UNIQUE, "strict": True}
+    for fields in (
+        {"response_format": wanted(UNIQUE, strict=True)},
+        {"response_format": flat},
+        {"guided_json": UNIQUE},
+    ):
+        status, _, body = server.ask("POST", CHAT, {"messages": hello, **fields})
+        error = json.loads(body)["error"]
+        assert (status, error["code"], error["param"]) == (400, "invalid_schema", next(iter(fields)))
+        assert "uniqueItems" in error["message"]
+
+
 def test_any_object(server: ServerProcess) -> None:
     found = server.chat(max_tokens=60, response_format={"type": "json_object"}, temperature=0)["choices"][0]
     assert found["message"]["content"].startswith("{")
@@ -114,8 +185,14 @@ SOUP = {"allOf": [{"anyOf": [{"type": "string", "pattern": f"^a{i}b{j}"} for j i
         ({"structured_outputs": {"grammar": 'start: "a"'}}, "unsupported_parameter"),
         ({"structured_outputs": {"regex": "a"}, "response_format": {"type": "json_object"}}, "invalid_value"),
         ({"response_format": {"type": "json_object"}, "min_tokens": 3}, "invalid_value"),
+        ({"response_format": {"type": "text", "schema": PERSON}}, "invalid_value"),
+        ({"response_format": {"type": "json_object", "pattern": "a"}}, "invalid_value"),
+        ({"response_format": {"type": "regex"}}, "invalid_value"),
+        ({"response_format": {"type": "json_object", "schema": LOOSE, "strict": True}}, "invalid_schema"),
+        ({"response_format": {"type": "json_object", "schema": LOOSE, "json_schema": {"schema": {}}}}, "invalid_value"),
+        ({"response_format": {"type": "regex", "value": {"type": "object"}}}, "invalid_schema"),
     ],
-    ids=range(17),
+    ids=range(23),
 )
 def test_what_is_refused(server: ServerProcess, fields: dict[str, Any], code: str) -> None:
     body = {"messages": [{"role": "user", "content": "Hello"}], **fields}

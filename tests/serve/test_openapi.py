@@ -8,7 +8,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.serving import ServerProcess
+from specexport.bundle import Contract
+from specexport.serve import ServerSettings
+from specexport.serve.app import ROUTES
+from specexport.serve.wire.openapi import describe
+from support.serving import ServerProcess, served, slow_session
 
 CHECKS = "not_a_server_error,response_schema_conformance,status_code_conformance,content_type_conformance"
 
@@ -40,5 +44,27 @@ def test_it_names_every_field_of_a_request(server: ServerProcess) -> None:
     chat = found["components"]["schemas"]["ChatRequest"]
     assert chat["required"] == ["messages"]
     assert {"temperature", "prediction", "specexport", "logit_bias", "max_completion_tokens"} <= set(chat["properties"])
-    paths = {"/v1/chat/completions", "/v1/completions", "/tokenize", "/health", "/ready", "/metrics"}
-    assert set(found["paths"]) >= paths
+
+
+def test_it_has_every_path_with_its_method() -> None:
+    described = {(method.upper(), path) for path, one in describe()["paths"].items() for method in one}
+    assert described - {("PARAMETERS", path) for _, path in described} == {
+        (method, path.replace(":path}", "}")) for method, path, _ in ROUTES
+    }
+
+
+@pytest.mark.parametrize("public", [False, True])
+def test_where_keys_are_needed_it_says_so(tmp_path: Path, public: bool) -> None:
+    settings = ServerSettings(api_keys=("key",), public_metrics=public)
+    with served(slow_session(tmp_path, Contract(64, 4, 8, "fp32"))[0], settings) as client:
+        found = json.loads(client.ask("GET", "/openapi.json", headers={"api-key": "key"})[2])
+        schemes = found["components"]["securitySchemes"]
+        assert found["security"] == [{name: []} for name in schemes]
+        for path, one in found["paths"].items():
+            if "get" in one:
+                opened = client.ask("GET", path.replace("{name}", "app.js"))[0] != 401
+                assert opened == (one["get"].get("security") == []), path
+            else:
+                assert client.ask("POST", path, {})[0] == 401
+                assert "security" not in one["post"]
+    assert "security" not in describe()

@@ -148,6 +148,7 @@ PATHS = [("POST", CHAT), ("POST", "/v1/completions"), ("POST", "/tokenize"), ("P
 def test_no_way_in_without_a_key(guarded: ServerProcess, method: str, path: str) -> None:
     body = {"messages": HELLO, "prompt": "a", "tokens": [1]} if method == "POST" else None
     wrong = [{}, {"Authorization": "Bearer wrong-key"}, {"Authorization": "Bearer "}, {"x-api-key": "wrong-key"},
+             {"api-key": "wrong-key"},
              {"Authorization": f"Basic {KEYS[0]}"}, {"Authorization": f"Bearer {KEYS[0]}x"}]  # fmt: skip
     for headers in wrong:
         status, told, answer = guarded.ask(method, path, body, headers)
@@ -159,7 +160,8 @@ def test_every_key_opens(guarded: ServerProcess) -> None:
     for key in KEYS:
         with guarded.openai(key) as client:
             assert client.models.list().data[0].id == "tiny"
-        assert guarded.ask("GET", "/v1/models", headers={"x-api-key": key})[0] == 200
+        for name in ("x-api-key", "api-key"):
+            assert guarded.ask("GET", "/v1/models", headers={name: key})[0] == 200
     assert guarded.ask("GET", "/health")[0] == guarded.ask("GET", "/ready")[0] == 200
 
 

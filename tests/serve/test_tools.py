@@ -13,6 +13,7 @@ from typing import Any
 import jsonschema
 import pytest
 import specexport
+from openai import BadRequestError
 from specexport.runtime.text.chat_template import ChatTemplate
 from support import parameter_templates
 from support import tool_templates as templates
@@ -389,11 +390,8 @@ def tool(**function: Any) -> dict[str, Any]:
 FORMAT = "response_format"
 NAMED = {"type": "function", "function": {"name": "rain"}}
 WRONG: list[tuple[dict[str, Any], str, str | None]] = [
-    ({"messages": history(call("{"))}, "invalid_tool_history", "messages[1].tool_calls[0].function.arguments"),
-    ({"messages": history(call(""))}, "invalid_tool_history", "messages[1].tool_calls[0].function.arguments"),
-    ({"messages": history(call("[1]"))}, "invalid_tool_history", "messages[1].tool_calls[0].function.arguments"),
-    ({"messages": history(call('{"a": NaN}'))}, "invalid_tool_history", None),
-    ({"messages": history(call("[" * 50_000))}, "invalid_tool_history", None),
+    ({"messages": history(call('{"a":' * 65 + "1" + "}" * 65))}, "invalid_tool_history", None),
+    ({"messages": history(call("[" * 50_000))}, "context_length_exceeded", "messages"),
     ({"messages": history(call(), role="user")}, "invalid_tool_history", "messages[1].tool_calls"),
     ({"messages": history(call(), tool_call_id="c2")}, "invalid_tool_history", "messages[2].tool_call_id"),
     ({"messages": history(call(), name="now")}, "invalid_tool_history", "messages[2].tool_call_id"),
@@ -430,7 +428,11 @@ WRONG: list[tuple[dict[str, Any], str, str | None]] = [
         "invalid_schema",
         "tools[0].function.parameters",
     ),
-    ({"response_format": {"type": "json_schema", "json_schema": {"schema": {"not": {}}}}}, "invalid_schema", FORMAT),
+    (
+        {"response_format": {"type": "json_schema", "json_schema": {"schema": {"not": {}}, "strict": True}}},
+        "invalid_schema",
+        FORMAT,
+    ),
     (
         {"response_format": {"type": "json_schema", "json_schema": {"schema": {"enum": ["x" * 40_000]}}}},
         "invalid_schema",
@@ -515,11 +517,50 @@ def test_too_long_names_its_field_and_gives_clients_no_advice_to_build(qwen: Cli
         assert (status, error["code"], error["param"]) == (400, "context_length_exceeded", field)
         assert f"at most {len(text) - 1} " in error["message"]
         assert "build" not in error["message"]
+        # What litellm and LangChain look for, the second in the text of openai's error.
+        assert error["message"].startswith(f"This model's maximum context length is {len(text)} tokens")
+        assert all(words in error["message"] for words in ("prompt is too long", "context_length_exceeded"))
 
 
-def test_arguments_that_are_empty_are_told_what_is_expected(qwen: Client) -> None:
-    _, _, body = qwen.ask("POST", CHAT, {"messages": history(call("")), "max_tokens": 2})
-    assert "is empty; expected an object as JSON, {} for none" in json.loads(body)["error"]["message"]
+@pytest.mark.parametrize("stream", [False, True])
+def test_the_openai_clients_error_says_that_it_is_too_long(qwen: Client, stream: bool) -> None:
+    text = "x" * qwen.session.capacity  # type: ignore[attr-defined]
+    with qwen.openai() as client, pytest.raises(BadRequestError) as caught:
+        client.chat.completions.create(model="", messages=[{"role": "user", "content": text}], stream=stream)
+    assert "maximum context length is" in str(caught.value)
+    assert "prompt is too long (context_length_exceeded)" in str(caught.value)
+
+
+QUOTED = (templates.QWEN, ("<tool_call>", "</tool_call>"))
+GIVEN = "tool_call.arguments | tojson"
+AS_IT_IS = (QUOTED[0].replace(GIVEN, f"(tool_call.arguments if tool_call.arguments is string else {GIVEN})"), QUOTED[1])
+ONE_BY_ONE = (parameter_templates.QWEN_CODER, ("<tool_call>", "</tool_call>", "</parameter>"))
+
+
+@pytest.mark.parametrize(
+    ("template", "quoted"), [(QUOTED, True), (AS_IT_IS, False), (ONE_BY_ONE, None)], ids=["quoted", "text", "items"]
+)
+def test_a_history_may_hold_a_call_that_was_cut_off(
+    tmp_path: Path, template: tuple[str, tuple[str, ...]], quoted: bool | None
+) -> None:
+    """An agent sends back what it got, and must not be refused from then on. A template that reads the arguments one by
+    one gets none.
+    """
+    session = scripted_session(tmp_path, template[0], "assistant\n", atoms=template[1])
+    with served(session) as client:
+
+        def told(arguments: str) -> str:
+            given = history(call(arguments), tool_call_id="c1")
+            status, _, body = client.ask("POST", "/tokenize", {"messages": given})
+            assert status == 200, body
+            assert client.ask("POST", CHAT, {"messages": given, "max_tokens": 1})[0] == 200
+            return session.tokenizer.decode(json.loads(body)["tokens"], skip_special_tokens=False)
+
+        none = told("{}")
+        assert told("") == told(" \n") == none
+        for cut in ('{"path": "a', "{", "[1]", "3", '{"a": NaN}', "no JSON"):
+            written = json.dumps(cut) if quoted else cut
+            assert none == told(cut) if quoted is None else written in told(cut)
 
 
 @pytest.mark.parametrize("template", ["CHATML", "PYTHONIC"])

@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import random
+import sys
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -143,6 +146,43 @@ def collect(stops: StopStrings, text: str, size: int = 1) -> str:
 )
 def test_text_ends_before_the_stop(stops: list[str], text: str, expected: str, size: int) -> None:
     assert collect(StopStrings(stops), text, size) == expected
+
+
+@pytest.mark.parametrize("size", [1, 3, 50])
+def test_among_hundreds_of_stops_the_earliest_ends_the_text(size: int) -> None:
+    """Against the definition, with stops that overlap each other and the text."""
+    draw = random.Random(size)
+    for count in (1, 5, 300):
+        for _ in range(40):
+            text = "".join(draw.choices("abc", k=40))
+            stops = ["".join(draw.choices("abcd", k=draw.randint(3, 9))) for _ in range(count)]
+            ends = [(text.find(stop) + len(stop), text.find(stop)) for stop in stops if stop in text]
+            found = StopStrings(stops)
+            if size == 50:
+                assert collect(found, text, size) == text[: min((start for _, start in ends), default=len(text))]
+            elif size == 1:
+                assert collect(found, text) == text[: min(ends, default=(0, len(text)))[1]]
+            else:
+                assert collect(found, text, size) in {text[:start] for _, start in ends} | {text}
+            assert found.found == bool(ends)
+
+
+def test_many_stops_cost_no_search_of_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = StopStrings([f"{number:05}END" for number in range(20_000)])
+    calls = 0
+
+    def count(frame: Any, event: str, argument: Any) -> None:
+        nonlocal calls
+        calls += event in ("call", "c_call")
+
+    sys.setprofile(count)
+    try:
+        assert found.add("x" * 50 + "01234EN") == "x" * 50
+    finally:
+        sys.setprofile(None)
+    assert calls < 1000
+    assert found.add("D!") == ""
+    assert found.found
 
 
 def test_what_may_become_a_stop_is_held_back_and_no_more() -> None:

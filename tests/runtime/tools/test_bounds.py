@@ -28,7 +28,11 @@ CITY = {
     "required": ["city"],
     "additionalProperties": False,
 }
-TOOLS = [Tool("get", None, CITY), Tool("get_all"), Tool("put", "Puts.", {"properties": {"n": {"type": "integer"}}})]
+TOOLS = [
+    Tool("get", None, CITY),
+    Tool("get_all"),
+    Tool("put", "Puts.", {"properties": {"n": {"type": "integer"}}, "additionalProperties": True}),
+]
 PARIS, ALL, PUT = ("get", '{"city": "Paris"}'), ("get_all", "{}"), ("put", '{"n": 3, "more": [1, 2]}')
 NAMES = ("[TOOL_CALLS]", "[ARGS]", "<tool_call>", "</tool_call>", "<think>", "</think>")
 IDS = {name: VOCAB + place for place, name in enumerate(NAMES)}

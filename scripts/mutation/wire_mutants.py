@@ -1,0 +1,184 @@
+"""Faults in what a server takes from requests and says in answers: fields, values, names, log-probabilities."""
+
+from __future__ import annotations
+
+from .mutant import Mutant
+
+OTHERS = ("tests/serve/test_other_fields.py",)
+LENIENT = ("tests/serve/test_lenient_values.py",)
+LOGPROBS = ("tests/serve/test_logprobs.py",)
+CLOSING = ("tests/runtime/tools/test_closing.py",)
+STOPS = ("tests/runtime/text/test_detokenizer.py",)
+NAMES = ("tests/serve/test_names.py",)
+CONSTRAINED = ("tests/serve/test_constrained.py",)
+FIELDS, TRANSLATE = "serve/wire/fields.py", "serve/wire/translate.py"
+
+WIRE = (
+    Mutant(
+        "a field of another server is ignored",
+        FIELDS,
+        "            raise unsupported(name, rule[1])",
+        "            found.append(name)",
+        OTHERS,
+    ),
+    Mutant("in other objects no field is known", FIELDS, 'PLACE.sub("[]", name)', "name", OTHERS),
+    Mutant("true is 1", FIELDS, " and not isinstance(one, bool) for one", " for one", OTHERS),
+    Mutant(
+        "of two names of one thing the last counts",
+        FIELDS,
+        "if found.get(target) not in (None, value):",
+        "if False:",
+        OTHERS,
+    ),
+    Mutant(
+        "errors name a field that the client did not send",
+        "serve/wire/body.py",
+        "raise named_as_given(error, given) from None",
+        "raise",
+        OTHERS,
+    ),
+    Mutant(
+        "1.5 is an integer",
+        "serve/wire/whole_numbers.py",
+        "if wanted and not exact and raw.is_integer() else raw",
+        "if wanted and not exact else raw",
+        OTHERS,
+    ),
+    Mutant(
+        "in a list integers have no point",
+        "serve/wire/whole_numbers.py",
+        "[_whole(one, items) for one in raw] if items else raw",
+        "raw",
+        OTHERS,
+    ),
+    Mutant(
+        "the model's end counts with ignore_eos",
+        TRANSLATE,
+        "() if request.stop_token_ids is None and request.ignore_eos else request.stop_token_ids",
+        "request.stop_token_ids",
+        LENIENT,
+    ),
+    Mutant(
+        "ignore_eos ends at none of the request's tokens either",
+        TRANSLATE,
+        "() if request.stop_token_ids is None and request.ignore_eos",
+        "() if request.ignore_eos",
+        LENIENT,
+    ),
+    Mutant("top_p 0 is off", TRANSLATE, "    if request.top_p == 0:", "    if request.top_p == -1:", LENIENT),
+    Mutant(
+        "a refusal is left out of the history",
+        TRANSLATE,
+        "for one in (message.content, message.refusal) if one",
+        "for one in (message.content,) if one",
+        LENIENT,
+    ),
+    Mutant(
+        "a schema's relaxing is not told",
+        "serve/routes/generate.py",
+        '["response_format"]',
+        "[]",
+        CONSTRAINED,
+    ),
+    Mutant(
+        "strict schemas are relaxed",
+        "serve/wire/constraints.py",
+        "if not loose or wanted is None or wanted.strict or (",
+        "if not loose or wanted is None or (",
+        CONSTRAINED,
+    ),
+    Mutant(
+        "a schema beside json_object is ignored",
+        "serve/wire/constraints.py",
+        'given = [name for name in ("json_schema", "schema", "value", "pattern")',
+        'given = [name for name in ("json_schema", "value", "pattern")',
+        CONSTRAINED,
+    ),
+    Mutant(
+        "halves of characters share an entry",
+        "serve/wire/logprobs.py",
+        """return "bytes:" + "".join(f"\\\\x{byte:02x}" for byte in data)""",
+        """return data.decode(errors="replace")""",
+        LOGPROBS,
+    ),
+    Mutant(
+        "another token's probability stands for the token",
+        "serve/wire/logprobs.py",
+        "if token != entry.token and (name == own or name in found):",
+        "if name in found:",
+        LOGPROBS,
+    ),
+    Mutant(
+        "offsets count the letters of names",
+        "serve/wire/logprobs.py",
+        "self._offset += len(self._decoder.decode(self._texts.bytes_of(entry.token)))",
+        "self._offset += len(self._texts.name_of(entry.token))",
+        LOGPROBS,
+    ),
+    Mutant(
+        "schemas that are joined are closed",
+        "runtime/tools/closing.py",
+        "    return bool(others) or not (",
+        "    return not (",
+        CLOSING,
+    ),
+    Mutant(
+        "a reference below allOf is closed",
+        "runtime/tools/closing.py",
+        "    if any(_joined_references(schema)):",
+        "    if False:",
+        CLOSING,
+    ),
+    Mutant(
+        "oneOf is closed whatever its schemas are",
+        "runtime/tools/closing.py",
+        '(keyword == "oneOf" and _told_apart(ways, root))',
+        'keyword == "oneOf"',
+        CLOSING,
+    ),
+    Mutant(
+        "the model is told a closed schema",
+        "runtime/tools/tool.py",
+        "parameters = dict(self.parameters or {})\n",
+        "parameters = dict(closed(dict(self.parameters or {})))\n",
+        CLOSING,
+    ),
+    Mutant(
+        "a call that was cut off goes to a template that reads its arguments",
+        "serve/wire/tools.py",
+        "return text if takes_texts and text.strip() else {}",
+        "return text",
+        ("tests/serve/test_tools.py",),
+    ),
+    Mutant(
+        "a stop string is held back by a shorter one's beginning",
+        "runtime/text/detokenizer.py",
+        "{*map(len, self._stops)}, reverse=True)",
+        "{*map(len, self._stops)})",
+        STOPS,
+    ),
+    Mutant(
+        "a stop string that begins in the text before is missed",
+        "runtime/text/detokenizer.py",
+        "for size in range(most, 0, -1)",
+        "for size in range(min(most, 1), 0, -1)",
+        STOPS,
+    ),
+    Mutant(
+        "only the first name is the model's", "serve/service.py", "name not in self.names", "name != self.name", NAMES
+    ),
+    Mutant(
+        "the description says that no key is needed",
+        "serve/routes/about.py",
+        "describe(bool(settings.api_keys), ",
+        "describe(False, ",
+        ("tests/serve/test_openapi.py",),
+    ),
+    Mutant(
+        "a prompt that is too long is told in other words",
+        "serve/wire/errors.py",
+        'f"too long ({TOO_LONG}), as at',
+        'f"large, as at',
+        ("tests/serve/test_tools.py",),
+    ),
+)
