@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 @BUNDLE
 @click.option("--prompt", help="Text to continue; - reads stdin.")
 @click.option("--chat", metavar="TEXT", help="Message to answer, put into the model's chat template; - reads stdin.")
-@click.option("--messages", type=click.File(), help="JSON file with a list of chat messages {role, content}.")
+@click.option(
+    "--messages", type=click.File(encoding="utf-8"), help="JSON file with a list of chat messages {role, content}."
+)
 @CHAT_TEMPLATE
 @click.option(
     "--prediction",

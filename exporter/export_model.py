@@ -220,7 +220,7 @@ def _export(export: ModelExport, context: BuildContext, folder: Path, step: Call
             proofs.append(prove_layers(subject, dialect, folder / paths[dialect], recorded))
         spec = replace(spec, notes=chosen.recipe.notes, fidelity=chosen.fidelity, rounding=recorded.rounding)
         spec = replace(spec, layer_proofs=tuple(proofs))
-    (folder / SPEC).write_text(json.dumps(asdict(spec)))
+    (folder / SPEC).write_text(json.dumps(asdict(spec)), encoding="utf-8")
 
 
 def _refuse_far(export: ModelExport, context: BuildContext, fidelity: Fidelity) -> None:
@@ -237,4 +237,4 @@ def _refuse_far(export: ModelExport, context: BuildContext, fidelity: Fidelity) 
 
 
 def _write_far(place: Path, text: str) -> None:
-    (place / FIDELITY).write_text(text)
+    (place / FIDELITY).write_text(text, encoding="utf-8")
