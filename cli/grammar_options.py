@@ -11,7 +11,9 @@ import click
 from ..errors import GrammarError
 
 GRAMMARS = (
-    click.option("--json-schema", type=click.File(encoding="utf-8-sig"), help="File with a JSON schema for the output."),
+    click.option(
+        "--json-schema", type=click.File(encoding="utf-8-sig"), help="File with a JSON schema for the output."
+    ),
     click.option("--regex", help="Regular expression that the whole output must match."),
     click.option("--choice", multiple=True, help="Allowed output; repeatable."),
     click.option(

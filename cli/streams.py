@@ -1,4 +1,4 @@
-"""The standard streams: text in UTF-8 comes in, what a terminal cannot show goes out replaced, and readers may leave."""
+"""The standard streams: piped text is UTF-8, what a terminal cannot show is replaced, and readers may leave."""
 
 from __future__ import annotations
 

@@ -143,8 +143,7 @@ def export_model(export: ModelExport, context: BuildContext) -> ModelSpec:
             export.refuse_far(parse(Fidelity, read_json(refused / FIDELITY), FIDELITY))
         require_space(context.cache, export.weight_bytes(contract))
         parameters = checkpoint.fp32_bytes // ELEMENT_BYTES["fp32"]
-        vocabulary = int(getattr(checkpoint.config.get_text_config(), "vocab_size", 0) or 0)
-        require_memory(parameters, contract.precision, export.quantizing is not None, vocabulary)
+        require_memory(parameters, contract.precision, export.quantizing is not None, checkpoint.vocab_size)
         with context.progress.stage(export.label, export.steps) as step:
             stage = make_stage(context.cache, key, lambda folder: _export(export, context, folder, step))
         gc.collect()  # models and graphs refer to each other in cycles, and hold the weights

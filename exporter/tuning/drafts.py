@@ -18,6 +18,7 @@ from transformers import (
 
 from ...bundle import Bundle
 from ...errors import CheckpointError, PairError, ParameterError
+from ..checkpoints.chat_templates import DEFAULT, TOOL_USE
 from ..checkpoints.checkpoint import Checkpoint
 from ..checkpoints.pair import tokenizer_differences
 from ..checkpoints.source import is_gguf
@@ -85,8 +86,10 @@ def new_draft(bundle: Bundle, shape: Shape, seed: int) -> Draft:
     manifest = bundle.manifest
     stops, special = list(manifest.text.stop_token_ids), manifest.text.special_tokens
     tokenizer = PreTrainedTokenizerFast(tokenizer_file=str(bundle.path(manifest.text.tokenizer)), **special)
-    if manifest.text.chat_template is not None:
-        tokenizer.chat_template = bundle.path(manifest.text.chat_template).read_text(encoding="utf-8")
+    paths = {DEFAULT: manifest.text.chat_template, TOOL_USE: manifest.text.tools_template}
+    templates = {name: bundle.path(path).read_text(encoding="utf-8") for name, path in paths.items() if path}
+    if templates:
+        tokenizer.chat_template = templates[DEFAULT] if [*templates] == [DEFAULT] else templates
     heads = _heads(shape.width)
     config = LlamaConfig(
         vocab_size=manifest.target.vocab_size,
