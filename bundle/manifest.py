@@ -179,5 +179,9 @@ class Manifest:
 
 def write_manifest(root: Path, manifest: Manifest) -> None:
     """Write manifest.json into `root`, in the current schema even if it was read in an older one."""
+    (root / MANIFEST).write_text(manifest_text(manifest), encoding="utf-8")
+
+
+def manifest_text(manifest: Manifest) -> str:
     row = asdict(manifest) | {"schema_version": SCHEMA_VERSION}
-    (root / MANIFEST).write_text(json.dumps(row, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    return json.dumps(row, indent=1, ensure_ascii=False) + "\n"

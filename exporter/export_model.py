@@ -18,6 +18,7 @@ from ..calibration.weights.search import recipe_steps
 from ..engines.catalogue import LIBRARIES
 from ..errors import ProofError
 from ..runtime.proofs.parity import save_reference
+from ..runtime.provenance import name_of
 from ..strict import parse, read_json
 from .checkpoints.checkpoint import Checkpoint
 from .checkpoints.kept_tokens import KeptTokens
@@ -147,7 +148,7 @@ def export_model(export: ModelExport, context: BuildContext) -> ModelSpec:
         with context.progress.stage(export.label, export.steps) as step:
             stage = make_stage(context.cache, key, lambda folder: _export(export, context, folder, step))
         gc.collect()  # models and graphs refer to each other in cycles, and hold the weights
-    spec = parse(ModelSpec, read_json(stage / SPEC) | {"source": checkpoint.source}, SPEC)
+    spec = parse(ModelSpec, read_json(stage / SPEC) | {"source": name_of(checkpoint.source)}, SPEC)
     export.check_states(spec.layers, contract.precision)  # a finished stage may be of a build for other engines
     if spec.fidelity is not None:
         export.refuse_far(spec.fidelity)  # a finished stage may be of a build that allowed more
@@ -197,7 +198,7 @@ def _export(export: ModelExport, context: BuildContext, folder: Path, step: Call
     gc.collect()  # the graphs' memory, for the proof
     save_reference(folder / REFERENCE, reference)
     spec = ModelSpec(
-        source=checkpoint.source,
+        source=name_of(checkpoint.source),
         architecture=checkpoint.architecture,
         checkpoint_sha256=checkpoint.digest,
         num_parameters=parameters,

@@ -59,7 +59,7 @@ def parse_drafts(given: Iterable[str]) -> tuple[NamedDraft, ...]:
 
 
 def _exists(source: str) -> bool:
-    return os.path.lexists(os.path.expanduser(source))
+    return os.path.lexists(os.path.expanduser(source))  # noqa: PTH111 - of Path, it refuses an unknown user
 
 
 def _usual_name(source: str) -> str:

@@ -21,7 +21,7 @@ from ...errors import CheckpointError, PairError, ParameterError
 from ..checkpoints.chat_templates import DEFAULT, TOOL_USE
 from ..checkpoints.checkpoint import Checkpoint
 from ..checkpoints.pair import tokenizer_differences
-from ..checkpoints.source import is_gguf
+from ..checkpoints.source import find_local, is_gguf
 from .options import SMALL, Shape
 
 # Of a small draft that is tuned: at the rates of a new one it forgets more of other text (docs/internals/log.md).
@@ -52,6 +52,8 @@ def find_draft(bundle: Bundle, given: str | None) -> Checkpoint:
     source = given if given is not None else recorded.source  # type: ignore[union-attr]
     if is_gguf(source):
         raise CheckpointError(f"{source} is quantized; give --draft the checkpoint that it was made from")
+    if given is None and "/" not in source and find_local(source) is None:  # a folder's name alone
+        raise ParameterError(f"the bundle's draft was built from {source}, which is not here; give it with --draft")
     try:
         found = Checkpoint.find(source)
     except CheckpointError as error:
