@@ -81,9 +81,9 @@ def calibrate(
     from ..calibration.reporting.report import write_report
     from ..calibration.reporting.sections import answer
     from ..calibration.reporting.summary import render
-    from ..runtime.load import load
     from ..runtime.provenance import command_line
     from ..runtime.text.prompt_file import read_prompt_lines
+    from .loading import load
 
     start = perf_counter()
     chosen = CalibrateOptions(mode="fixed" if fixed else "adaptive", **options)

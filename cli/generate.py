@@ -61,7 +61,7 @@ def generate(
         raise click.UsageError(f"{found}; give one of {', '.join(texts)}")
     if prediction is not None and prediction.name == "<stdin>" and "-" in (prompt, chat):
         raise click.UsageError("the prompt and the prediction cannot both come from stdin; give one as a file")
-    from ..runtime.load import load
+    from .loading import load
 
     if chat is not None:
         given: Any = [{"role": "user", "content": _stdin() if chat == "-" else chat}]

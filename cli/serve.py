@@ -144,10 +144,10 @@ def serve(
     'specexport[serve]'
     """
     from ..errors import GrammarError, MissingPackageError
-    from ..runtime.load import load
     from ..serve import ServerSettings
     from ..serve.listen import Listening
     from ..serve.settings import check_listening
+    from .loading import load
 
     listening = Listening(**{name: options.pop(name) for name in WHERE})
     if listening.uds is not None:
